@@ -80,13 +80,9 @@ def is_namedtuple(kind: type) -> bool:
     own = vars(kind)
     if not (issubclass(kind, tuple) and kind.__bases__ == (tuple,) and "_fields" in own):
         return False
-    added = (value for name, value in own.items() if name not in _OF_NAMEDTUPLES and not _is_dunder(name, value))
+    added = (one for name, one in own.items() if name not in _OF_NAMEDTUPLES and (name[:2] != "__" or _is_code(one)))
     defaults = own.get("_field_defaults", {}).values()
     return all(type(value) in _PLAIN or type(value) is _Field for value in (*added, *defaults))
-
-
-def _is_dunder(name: str, value) -> bool:
-    return name.startswith("__") and not _is_code(value)
 
 
 def _is_code(value) -> bool:

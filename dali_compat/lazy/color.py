@@ -12,7 +12,7 @@ from torchvision import tv_tensors
 
 from ..ops.policy import AUGMENTATIONS
 from .geometry import warp, whole
-from .operations import OPERATIONS, Outcome, State, Step, UnknownOperation, flagged, is_plain, operation, step
+from .operations import OPERATIONS, Outcome, State, UnknownOperation, flagged, is_plain, operation, step
 
 _JITTER = "brightness", "contrast", "saturation", "hue"  # as ops/jitter.py counts them
 _OF_JITTER = ("order", (4,), "int32"), *((name, (), "float64") for name in _JITTER)
@@ -28,9 +28,7 @@ def _jittered(op: str) -> Callable[..., Outcome]:
             raise UnknownOperation
         if op == "hue" and s.kind == "pil" and s.mode == "L":
             return Outcome(s, (), same=True)
-        return Outcome(
-            s, _changed(s, like, "color_jitter", (_JITTER.index(op), -1, -1, -1, *(factor,) * 4), _OF_JITTER)
-        )
+        return _changed(s, like, "color_jitter", (_JITTER.index(op), -1, -1, -1, *(factor,) * 4), _OF_JITTER)
 
     return adjust
 
@@ -39,11 +37,11 @@ for _op in _JITTER:
     operation(f"adjust_{_op}")(_jittered(_op))
 
 
-def _changed(s: State, like: str, op: str, numbers=(), layout=()) -> tuple[Step, ...] | None:
+def _changed(s: State, like: str, op: str, numbers=(), layout=(), fits: bool = True) -> Outcome:
     """A step that changes the values of images that are neither normalised nor of whole numbers but bytes."""
     _refuse_palettes(s)
-    fits = is_plain(s) and not s.normalized and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
-    return flagged(op, s, numbers, layout, like=like) if fits else None
+    fits = fits and is_plain(s) and not s.normalized and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
+    return Outcome(s, flagged(op, s, numbers, layout, like=like) if fits else None)
 
 
 def _refuse_palettes(s: State) -> None:
@@ -56,40 +54,33 @@ def _refuse_palettes(s: State) -> None:
 def sharpness(s: State, like: str, sharpness_factor) -> Outcome:
     if sharpness_factor < 0:
         raise UnknownOperation
-    return Outcome(s, _changed(s, like, "sharpness", (sharpness_factor,), (("factor", (), "float64"),)))
+    return _changed(s, like, "sharpness", (sharpness_factor,), (("factor", (), "float64"),))
 
 
 @operation("adjust_gamma")
 def gamma(s: State, like: str, gamma, gain=1) -> Outcome:
     if gamma < 0:
         raise UnknownOperation
-    layout = ("gamma", (), "float64"), ("gain", (), "float64")
-    return Outcome(s, _changed(s, like, "gamma", (gamma, gain), layout))
+    return _changed(s, like, "gamma", (gamma, gain), (("gamma", (), "float64"), ("gain", (), "float64")))
 
 
 @operation("posterize", "ImageOps.posterize")
 def posterize(s: State, like: str, bits) -> Outcome:
-    _refuse_palettes(s)
     (bits,) = whole(bits)
     fits = 1 <= bits <= 8 and s.dtype == torch.uint8
-    return Outcome(s, _changed(s, like, "posterize", (bits,), (("bits", (), "int32"),)) if fits else None)
+    return _changed(s, like, "posterize", (bits,), (("bits", (), "int32"),), fits)
 
 
 @operation("solarize", "ImageOps.solarize")
 def solarize(s: State, like: str, threshold=128) -> Outcome:
-    _refuse_palettes(s)
     fits = s.kind == "pil" or 0 <= threshold <= (255 if s.dtype == torch.uint8 else 1)
-    return Outcome(s, _changed(s, like, "solarize", (threshold,), (("threshold", (), "float64"),)) if fits else None)
+    return _changed(s, like, "solarize", (threshold,), (("threshold", (), "float64"),), fits)
 
 
-@operation("equalize", "ImageOps.equalize")
-def equalize(s: State, like: str) -> Outcome:
-    _refuse_palettes(s)
-    return Outcome(s, _changed(s, like, "equalize") if s.dtype == torch.uint8 else None)
-
-
-for _op in ("autocontrast", "invert"):
-    operation(_op, f"ImageOps.{_op}")(lambda s, like, op=_op: Outcome(s, _changed(s, like, op)))
+for _op in ("autocontrast", "equalize", "invert"):
+    operation(_op, f"ImageOps.{_op}")(
+        lambda s, like, op=_op: _changed(s, like, op, fits=op != "equalize" or s.dtype == torch.uint8)
+    )
 
 
 @operation("permute_channels")

@@ -65,11 +65,12 @@ class Deferred:
         state: what is known of it; None where it is real, or only the real one says it.
         is_loaded: whether its pixels were read, or used: PIL has then done to it what it does of itself.
         exif: what PIL's getexif() gives of it, where somebody has asked.
+        after: what else is made of it, and becomes real with it.
     """
 
     __slots__ = (
-        *("__weakref__", "_after", "_before", "_make", "_real"),
-        *("exif", "header", "is_loaded", "notes", "record", "source", "state"),
+        *("__weakref__", "_before", "_make", "_real"),
+        *("after", "exif", "header", "is_loaded", "notes", "record", "source", "state"),
     )
 
     def __init__(
@@ -86,7 +87,7 @@ class Deferred:
         self._make: Callable[[Any], Any] | None = make
         self._before: Deferred | None = None
         self._real: Any = None
-        self._after: list[weakref.ref[Deferred]] = []
+        self.after: list[weakref.ref[Deferred]] = []
 
     @property
     def is_real(self) -> bool:
@@ -117,14 +118,10 @@ class Deferred:
                 why = f"opens images in mode {self._real.mode}, of more than 8 bits"
             self._make = self._before = self.state = None
             self.notes.became_real(why)
-        after, self._after = self._after, []
+        after, self.after = self.after, []
         for ref in after:
             if (later := ref()) is not None:
                 later._become_real(why)
-
-    def leads_to(self, later: Deferred) -> None:
-        """Returns what else is made of this becomes real with it."""
-        self._after.append(weakref.ref(later))
 
     def then(self, call: RecordedCall, outcome: Outcome | None) -> Deferred | None:
         """Returns what a call gives, later; None without an outcome, and where it is real, and may have been changed in
@@ -141,5 +138,5 @@ class Deferred:
         made = Deferred(record.source, self.notes, call.on, record)
         made._before = self
         # before it is seen whether this is real: then another thread that makes it so has seen this one, or is seen
-        self._after.append(weakref.ref(made))
+        self.after.append(weakref.ref(made))
         return None if self.state is None else made

@@ -52,8 +52,8 @@ class LazyImage(Image.Image):
             return object.__getattribute__(self, name)
         if name in _OF_STATE and (state := later.state) is not None:
             return _OF_STATE[name](state)
-        if name == "format" and later.header is not None and not later.is_real:
-            return later.header.format if later.is_file else None
+        if name == "format" and later.state is not None and (later.header or not later.is_file):
+            return later.header.format if later.header else None
         if name == "getexif" and later.exif is not None:
             return lambda: later.exif
         what = "pixels" if name.startswith("__array") else name.removeprefix("__").removesuffix("__")

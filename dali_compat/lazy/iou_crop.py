@@ -82,13 +82,11 @@ def _tried(transform, height: int, width: int, corners: np.ndarray, overlap) -> 
 def _is_the_same() -> bool:
     """Returns whether this torchvision's method gives the same, and draws as often: asked of the code rather than of
     its version."""
-    before = torch.get_rng_state()
-    try:
-        return all(map(_agrees, range(_TRIED)))
-    except Exception:  # it has other attributes
-        return False
-    finally:
-        torch.set_rng_state(before)
+    with torch.random.fork_rng(devices=[]):
+        try:
+            return all(map(_agrees, range(_TRIED)))
+        except Exception:  # it has other attributes
+            return False
 
 
 def _agrees(seed: int) -> bool:

@@ -15,14 +15,14 @@ from torchvision.transforms.v2.functional import _utils
 from ..inspection.objects import root
 from ..ops.draws import compute, uniforms_of
 from ..ops.translators import LATER
-from ..plan import ImageSpec, Step
+from ..plan import ImageSpec
 from ..translate import translate
 from . import color, convert, geometry  # noqa: F401 - they register what is known of operations
 from .deferred import Deferred
 from .images import LazyImage, later_of
 from .operations import NEVER, OPERATIONS, Outcome, State, given, is_plain, outcome_of
 from .record import RecordedCall, kept
-from .tensors import KINDS, LazyMask, lazy_tensor
+from .tensors import KINDS, lazy_tensor
 
 _BY_VERSION = frozenset(("affine", "augment", "gaussian_blur"))  # whose arithmetic is not that of the image's class
 
@@ -64,16 +64,16 @@ def registered(transform, stand_in) -> Any:
     others = root(transform) in LATER and any(one.draw for one in steps)  # which draw other numbers than timm does
     if chain.functions or chain.views or several or others:
         return None
-    counts: dict[int, int] = {}
-    for one in steps:
-        counts[one.stream] = max(counts.get(one.stream, 0), _uniforms(one))
+    uniforms, counts = [uniforms_of(one.draw) if one.draw else 0 for one in steps], dict[int, int]()
+    for one, count in zip(steps, uniforms, strict=True):
+        counts[one.stream] = max(counts.get(one.stream, 0), count)
     numbers = {stream: torch.rand(count, dtype=torch.float64).numpy() for stream, count in counts.items()}
     made, size = [], state.size
-    for one in steps:
+    for one, count in zip(steps, uniforms, strict=True):
         computed = compute((one,), np.array([size]), lambda stream, k: numbers[stream][None, :k], [0])
         after = int(computed.sizes[0, 0]), int(computed.sizes[0, 1])
         gives = one.gives.kind, one.gives.dtype, one.gives.normalized, one.gives.channels
-        drawn = numbers[one.stream][: _uniforms(one)].tolist()
+        drawn = numbers[one.stream][:count].tolist()
         args = tuple(pair for pair in one.args if pair[0] != "inside")
         try:
             kind = given(one.op, args, gives, (), NEVER, one.draw)
@@ -87,10 +87,6 @@ def registered(transform, stand_in) -> Any:
     mode = {1: "L", 3: "RGB"}[chain.gives.channels]
     given_state = State(chain.gives.kind, mode, shape, chain.gives.dtype, chain.gives.normalized)
     return stand_in_for(later.then(RecordedCall("called", "", (transform,)), Outcome(given_state, tuple(made))))
-
-
-def _uniforms(step: Step) -> int:
-    return 0 if step.draw is None else uniforms_of(step.draw)
 
 
 # ---- kernels of v2
@@ -114,11 +110,6 @@ def _answer(function, answer: Callable[[State], Any]) -> Callable[..., Any]:
         return function(later_of(inpt).value("")) if state is None else answer(state)
 
     return kernel
-
-
-def _passed(inpt, *args, **kwargs) -> Any:
-    """v2's transforms leave a mask as it is where they have no kernel for masks."""
-    return inpt
 
 
 def _channels(s: State) -> int:
@@ -145,7 +136,7 @@ def _register() -> None:
         for kind in KINDS.values():
             registry[kind] = made
         if tv_tensors.Mask not in registry:
-            registry[LazyMask] = _passed
+            registry[KINDS["Mask"]] = lambda inpt, *args, **kwargs: inpt  # v2's transforms leave it as it is
 
 
 _register()

@@ -38,11 +38,6 @@ class _Called(NamedTuple):
     depth: int
 
 
-def opens_images(dataset) -> bool:
-    """Returns whether its ``__getitem__``, or what that may call, names what opens images, by PIL or torchvision."""
-    return any(_opens(one, found) for one, found in _reached(dataset))
-
-
 def reads_images(dataset) -> bool:
     """Returns whether the user's code, or the data set's own, names what opens or decodes images, by whatever library.
     What another package can do as well says nothing of a data set that uses it."""
@@ -154,9 +149,10 @@ def _methods(owner, wanted: Iterable[str], depth: int) -> Iterator[_Called]:
 def with_inner(dataset, depth: int = _INNER) -> Iterator[Any]:
     """A data set, and those among its attributes."""
     yield dataset
-    if depth:
-        for inner in _inner(dataset):
-            yield from with_inner(inner, depth - 1)
+    for value in attributes(dataset).values() if depth else ():
+        for one in value if type(value) in (list, tuple) and len(value) <= _SMALL else (value,):
+            if isinstance(one, data.Dataset) or is_hugging_faces(type(one)):
+                yield from with_inner(one, depth - 1)
 
 
 def may_open(dataset) -> bool:
@@ -168,7 +164,8 @@ def _may_open(dataset) -> bool:
     kind = type(dataset)
     if is_hugging_faces(kind):  # with a transform of the user's
         return kind.__name__ == "Dataset" and dataset.format["type"] == "custom"
-    return reader_of(dataset) is not None or known_class_of(dataset) is not None or opens_images(dataset)
+    known = reader_of(dataset) is not None or known_class_of(dataset) is not None
+    return known or any(_opens(one, found) for one, found in _reached(dataset))
 
 
 def may_use_cuda(dataset) -> bool:
@@ -196,10 +193,3 @@ def signature_of(dataset) -> Iterator[Any]:
                 yield name, id(value)
             elif type(value) is dict and len(value) <= _SMALL:
                 yield name, [(key, id(one)) for key, one in value.items() if callable(one)]
-
-
-def _inner(dataset) -> Iterator[Any]:
-    """Data sets among the attributes of one."""
-    for value in attributes(dataset).values():
-        several = value if type(value) in (list, tuple) and len(value) <= _SMALL else (value,)
-        yield from (one for one in several if isinstance(one, data.Dataset) or is_hugging_faces(type(one)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
 from typing import Any
 
@@ -61,18 +62,6 @@ class LazyTensor(torch.Tensor):
         return len(self._later.value("")) if state is None else state.shape[0]
 
 
-class LazyTVImage(LazyTensor):
-    """The same, of what gives torchvision's tv_tensors.Image."""
-
-    _real_class = tv_tensors.Image
-
-
-class LazyMask(LazyTensor):
-    """The same, of what gives torchvision's tv_tensors.Mask."""
-
-    _real_class = tv_tensors.Mask
-
-
 class LazyStack(LazyTensor):
     """Alike ones, stacked or concatenated: real when anybody looks at it, or at one of them."""
 
@@ -92,7 +81,7 @@ def _joined(name: str, tensors, dim: int = 0, **kwargs) -> LazyStack | None:
         return None
     later = Deferred(laters[0].source, laters[0].notes, lambda _: getattr(torch, name)(_real(parts, ""), dim))
     for one in laters:
-        one.leads_to(later)
+        one.after.append(weakref.ref(later))
     made = torch.Tensor._make_wrapper_subclass(LazyStack, shape, dtype=dtype)
     torch._C._set_throw_on_mutable_data_ptr(made)
     made._later = later
@@ -101,10 +90,11 @@ def _joined(name: str, tensors, dim: int = 0, **kwargs) -> LazyStack | None:
     return None if any(one.is_real for one in laters) else later.notes.made(made)
 
 
-KINDS: dict[str, type[LazyTensor]] = {"tensor": LazyTensor, "Image": LazyTVImage, "Mask": LazyMask}
+LazyTensor.__name__ = "Tensor"  # as torchvision's warnings name it, and the classes of its tensors
+KINDS: dict[str, type[LazyTensor]] = {"tensor": LazyTensor}
+for _kind in (tv_tensors.Image, tv_tensors.Mask):
+    KINDS[_kind.__name__] = type(_kind.__name__, (LazyTensor,), {"_real_class": _kind})
 _LAZY = frozenset(KINDS.values())
-for _kind in _LAZY:  # as torchvision's warnings name them
-    _kind.__name__ = _kind._real_class.__name__
 
 
 def lazy_tensor(later: Deferred) -> LazyTensor:

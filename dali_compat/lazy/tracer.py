@@ -19,8 +19,7 @@ from ..data.intact import is_intact
 from ..data.sources import Record, Source, Upright, current_folder, opened, within
 from .decoders import LazyBytes, bytes_of, lazy_bytes, recording_of
 from .deferred import Deferred, Notes
-from .images import LazyFile, LazyImage, header_of
-from .record import RecordedCall, Recording
+from .images import LazyFile, header_of
 from .tensors import lazy_tensor
 
 _COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, from which it takes the times of files
@@ -71,11 +70,12 @@ class Tracer:
     def __init__(self, since: int, whole: set[int] | None = None):
         self.notes = Notes()
         self._since, self._whole = since - _TICK, whole
-        self._showing = _showing()
+        self._showing = getattr(warnings, "_showwarnmsg_impl", None)
 
     def opened(self, file, really: Callable[..., Any]) -> Any:
         """The image of a file, not read yet; None where ``really`` opening it is what can be done."""
-        if _are_errors() or _showing() is not self._showing:  # who hears them may leave the image out
+        # catch_warnings() records them by another function; who hears them may leave the image out
+        if _are_errors() or getattr(warnings, "_showwarnmsg_impl", None) is not self._showing:
             self.notes.became_real(HEARD)
             return None
         source = self._source(file)
@@ -105,16 +105,8 @@ class Tracer:
         if source is None:
             return None
         later = Deferred(source, self.notes, lambda before: really(feature, value), header=header_of(source))
-        return self.notes.made(LazyFile(later)) if feature.mode is None else self._in_rgb(later)
-
-    def _in_rgb(self, later: Deferred) -> Any:
-        """The same of Hugging Face's ``mode``, which converts it where it has to be."""
-        state = later.state
-        if state is None:
-            return None
-        rgb = state._replace(mode="RGB", shape=(3, *state.size))
-        record = Recording(later.source, state.size, rgb, (RecordedCall("", "convert", ("RGB",)),))
-        return self.notes.made(LazyImage(Deferred(later.source, self.notes, lambda before: later.value(""), record)))
+        made = self.notes.made(LazyFile(later))
+        return made if feature.mode is None else made.convert(feature.mode)
 
     def read(self, path, really: Callable[..., Any]) -> Any:
         """A file's bytes as a tensor, not read yet; None as opened()."""
@@ -184,11 +176,6 @@ def _are_errors() -> bool:
             if text is None and module is None:  # it is for all, and the first that fits decides
                 return False
     return False
-
-
-def _showing() -> Any:
-    """Returns what warnings go to: another function, where catch_warnings() records them."""
-    return getattr(warnings, "_showwarnmsg_impl", None)
 
 
 def _path(file) -> str:

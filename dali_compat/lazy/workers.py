@@ -6,11 +6,9 @@ from __future__ import annotations
 import pickle
 import socket
 from collections.abc import Callable
-from enum import Enum
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch._utils import ExceptionWrapper
 
@@ -23,6 +21,7 @@ from ..workers.worker import begin, dumped, stay_with_the_parent, wrapped
 from .asker import Asker
 from .deferred import Deferred, Notes
 from .images import LazyFile, LazyImage, later_of
+from .operations import CONSTANT
 from .record import Recording
 from .samples import IMAGES, Sample, all_real, exchanged
 from .tracer import numbers
@@ -203,8 +202,7 @@ def _recording(image: LazyImage) -> Any:
 def _is_plain(value) -> bool:
     if type(value) in (list, tuple):
         return all(map(_is_plain, value))
-    plain = value is None or isinstance(value, (bool, int, float, str, torch.dtype, Enum, np.number))
-    return plain or type(value) is torch.Tensor
+    return type(value) in CONSTANT or type(value) is torch.Tensor
 
 
 def _travels(recording: Recording) -> bool:

@@ -9,6 +9,7 @@ from torch.utils import data
 from torchvision import transforms as T
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
+from torchvision.ops import masks_to_boxes
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as F
 from torchvision.transforms.v2 import functional as F2
@@ -67,6 +68,32 @@ class AsDict(Joint):
             "points": points,
         }
         return self.transforms(sample)
+
+
+class OfAllFormats(Joint):
+    """Boxes of another format in each sample, of the rotated ones, too, where torchvision has these."""
+
+    def boxes(self, i, image):
+        boxes, formats = super().boxes(i, image), [*tv_tensors.BoundingBoxFormat]
+        to = formats[i % len(formats)]
+        if getattr(tv_tensors, "is_rotated_bounding_format", lambda format: False)(to):
+            boxes = F2.convert_bounding_box_format(boxes, new_format="CXCYWH")
+            turned = torch.cat([boxes.as_subclass(torch.Tensor), 40.0 * torch.arange(len(boxes))[:, None]], 1)
+            boxes = tv_tensors.BoundingBoxes(turned, format="CXCYWHR", canvas_size=boxes.canvas_size)
+        return F2.convert_bounding_box_format(boxes, new_format=to)
+
+
+class Instances(Joint):
+    """A mask of each thing, of one file, and their boxes."""
+
+    def __getitem__(self, i):
+        labels = torch.as_tensor(np.array(Image.open(self.masks[i])))
+        numbers = labels.unique()[1:]
+        masks = labels == numbers[:, None, None]
+        boxes = tv_tensors.BoundingBoxes(masks_to_boxes(masks), format="XYXY", canvas_size=labels.shape)
+        target = {"masks": tv_tensors.Mask(masks), "boxes": boxes, "labels": numbers.long()}
+        image, target = self.transforms(F2.to_image(self.image(i)), target)
+        return image, {**target, "area": target["masks"].flatten(1).sum(1)}
 
 
 class Pair(Joint):

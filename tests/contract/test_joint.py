@@ -19,6 +19,8 @@ CASES = {
     "all of it": (joint.AsDict, joint.LSJ),
     "warps": (joint.AsDict, joint.WARPS),
     "warps of tensors": (joint.WithMask, joint.WARPS_OF_TENSORS),
+    "boxes of all formats": (joint.OfAllFormats, joint.WARPS),
+    "instances": (joint.Instances, joint.LSJ),
     "pair": (joint.Pair, None),
     "tensors": (joint.Tensors, None),
     "sized": (joint.Sized, None),

@@ -10,7 +10,7 @@ from torchvision import transforms as T
 from torchvision.datasets.folder import default_loader, pil_loader
 
 from dali_compat.lazy import static_checks
-from dali_compat.lazy.static_checks import opens_images, reads_images, with_inner
+from dali_compat.lazy.static_checks import may_open, reads_images, with_inner
 
 
 def load(path):
@@ -118,18 +118,18 @@ OPENS = {
 @pytest.mark.parametrize("way", OPENS)
 def test_opens(way):
     dataset = OPENS[way]
-    assert opens_images(dataset) and any(map(reads_images, with_inner(dataset)))
+    assert may_open(dataset) and any(map(reads_images, with_inner(dataset)))
 
 
 def test_does_not():
     itself = Several([])
     itself.loader.append(itself.__getitem__)
     for dataset in (Tokens(), Of(size), Of(T.Compose([T.ToTensor()])), Of(None), itself, data.Subset([1], [0])):
-        assert not opens_images(dataset) and not reads_images(dataset)
+        assert not may_open(dataset) and not reads_images(dataset)
 
 
 def test_what_a_package_can_do_says_nothing(monkeypatch):
     """A tokenizer's package may open images, too."""
     dataset = Of(Loads())
     monkeypatch.setattr(static_checks, "is_installed", lambda path: path == load.__code__.co_filename)
-    assert opens_images(dataset) and not reads_images(dataset)
+    assert may_open(dataset) and not reads_images(dataset)
