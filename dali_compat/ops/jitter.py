@@ -13,7 +13,7 @@ from . import operations
 from .arguments import EXACT, like_of
 from .color import permute_channels, permute_channels_image
 from .draws import Answers, draws
-from .kernels import image_kernel, kernel, on_image
+from .kernels import image_kernel, kernel, kernel_of, on_image
 from .laws import coin, permutation, real
 from .pixels.lists import in_groups
 from .pixels.values import in_parts
@@ -82,6 +82,11 @@ _DISTORT = ("brightness", "contrast_before", "saturation", "hue", "contrast_afte
 @in_parts
 def color_jitter(images, arrays, *, like):
     """torchvision.transforms.ColorJitter.forward. In the order -1 is a place without an adjustment."""
+    if len(images) == 1 and not images.is_cuda:  # nothing goes together
+        for number in arrays["order"][0][arrays["order"][0] >= 0].tolist():
+            if (name := _ADJUSTED[number]) in arrays:
+                images = kernel_of(name)(images, {"factor": arrays[name]}, like=like)
+        return images
     codes = np.array([operations.CODES[name] if name in arrays else 0 for name in _ADJUSTED])
     factors = np.stack([arrays.get(name, np.ones(len(images))) for name in _ADJUSTED])
     for place in arrays["order"].T:
