@@ -1,22 +1,18 @@
-"""Packs a folder of images into one archive, byte for byte; an interrupted run continues where it was.
+"""Packs a folder of images into one archive, byte for byte.
 
-Work goes on in ``OUT.partial``: the unfinished archive and ``journal.json``, which says what it is of and how much is
-safely on disk. The archive gets its name when it is whole.
+It is written in ``OUT.partial``, and gets its name when it is whole. Whatever stops that, but SIGKILL, leaves nothing
+behind.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from ..remote.objects import Objects, listed_objects
@@ -26,22 +22,14 @@ from .folder_index import listed_samples
 from .writers import WRITERS, ImageFile
 
 _THREADS, _AHEAD = 8, 64  # files read at once, files read ahead
-_SECONDS = 2.0  # between checkpoints
 
 
 class CannotPack(Exception):
     """Raised if a folder cannot be packed; the text says why, and what to do."""
 
 
-def _nothing(*_: int) -> None:
-    pass
-
-
 def pack(
-    folder: str | Path,
-    out: str | Path,
-    begun: Callable[[int, int], object] = _nothing,
-    done: Callable[[], object] = _nothing,
+    folder: str | Path, out: str | Path, begun: Callable[[int], object] = bool, done: Callable[[], object] = bool
 ) -> int:
     """Packs an ImageFolder's images, in its order, with its class numbers, into ``out``, whose ending says the format.
 
@@ -50,16 +38,16 @@ def pack(
     Args:
         folder: of class folders of images.
         out: ends in .rec, .tfrecord, .lmdb or .tar.
-        begun: called with (number of images, how many of them an earlier run has packed).
+        begun: called with the number of images.
         done: called after each image.
 
     Returns:
         The number of images.
 
     Raises:
-        CannotPack: ``out`` exists, another process is at it, or the folder is not that of the interrupted run.
+        CannotPack: ``out`` exists, or another process is at it.
         FileNotFoundError: as ImageFolder does.
-        OSError: reading or writing fails. As after an interrupt, the next run continues.
+        OSError: reading or writing fails.
     """
     out = Path(os.path.abspath(os.path.expanduser(out)))
     if out.suffix not in WRITERS:
@@ -68,38 +56,34 @@ def pack(
         raise CannotPack(f"there is no folder {out.parent}")
     work = out.with_name(out.name + ".partial")
     sidecars = [classes_file(out)] + ([out.with_suffix(".idx")] if out.suffix == ".rec" else [])
-    # an earlier run may have been interrupted after it had named a sidecar, which then is its own
-    for path in [out] + ([] if work.is_dir() else sidecars):
+    for path in (out, *sidecars):
         if os.path.lexists(path):
             raise CannotPack(f"{path} exists, and is not overwritten")
     source = _Source(folder)
     try:
-        work.mkdir(exist_ok=True)
+        work.mkdir()
+    except FileExistsError:
+        raise CannotPack(f"another process is packing into {work}; remove it if none is") from None
     except OSError as error:
         raise CannotPack(f"cannot write in {out.parent}: {error.strerror}") from None
     try:
-        held = FileLock(work / "lock").acquire(timeout=0)
-    except Timeout:
-        raise CannotPack(f"another process is packing into {work}") from None
-    with held:
-        journal = _Journal(work / "journal.json", source.digest)
-        writer = WRITERS[out.suffix](work, journal.state, source.bytes)
-        begun(len(source), writer.done)
-        try:
-            _write(source, writer, journal, done)
-        except BaseException:
-            journal.write(writer.checkpoint())
-            writer.close()
-            raise
-        writer.finish()
-        # not renamed: if this is interrupted before the archive has its name, the next run does it again
+        begun(len(source))
+        with WRITERS[out.suffix](work, source.bytes) as writer:
+            for sample in source.samples():
+                writer.add(sample)
+                done()
         for name, ending in writer.endings.items():
-            shutil.copyfile(work / name, out.with_suffix(ending))
+            os.rename(work / name, out.with_suffix(ending))
         classes_file(out).write_bytes(
             "".join(f"{name}\n" for name in source.classes).encode("utf-8", "surrogateescape")
         )
         os.rename(work / "data", out)
-        shutil.rmtree(work)
+    except BaseException:
+        for path in sidecars:
+            path.unlink(missing_ok=True)
+        raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
     return len(source)
 
 
@@ -122,16 +106,6 @@ def upload(dataset: Archive, url: str) -> None:
     objects.put(place, stored)
 
 
-def _write(source: _Source, writer, journal: _Journal, done: Callable[[], object]) -> None:
-    saved = time.monotonic()
-    for sample in source.samples(writer.done):
-        writer.add(sample)
-        done()
-        if time.monotonic() - saved > _SECONDS:
-            journal.write(writer.checkpoint())
-            saved = time.monotonic()
-
-
 class _Source:
     """Reads the images to pack, in the order of an ImageFolder's samples."""
 
@@ -143,21 +117,17 @@ class _Source:
         bad = [name for name in self.classes if "\n" in name]
         if bad:
             raise CannotPack(f"the name of the class {bad[0]!r} has more than one line")
-        self._sizes, said = [], hashlib.sha256()
-        for path, target in self._samples:
-            size, mark = _size_and_mark(path) if self._objects is None else self._objects.listed_as(path)
-            self._sizes.append(size)
-            said.update(os.fsencode(f"{self._name(path)}\0{target}\0{size}\0{mark}\0"))
+        size: Callable[[str], int] = os.path.getsize if self._objects is None else self._objects.size
+        self._sizes = [size(path) for path, _ in self._samples]
         self.bytes = sum(self._sizes)
-        self.digest = said.hexdigest()
 
     def __len__(self) -> int:
         return len(self._samples)
 
-    def samples(self, first: int) -> Iterator[ImageFile]:
-        """Yields the images from number ``first`` on; files are read ahead, as on a network each is a round trip."""
+    def samples(self) -> Iterator[ImageFile]:
+        """Yields the images; files are read ahead, as on a network each is a round trip."""
         with ThreadPoolExecutor(_THREADS) as pool:
-            for begin in range(first, len(self), _AHEAD):
+            for begin in range(0, len(self), _AHEAD):
                 numbers = range(begin, min(begin + _AHEAD, len(self)))
                 if self._objects is None:
                     yield from pool.map(self._sample, numbers)
@@ -174,26 +144,3 @@ class _Source:
 
     def _name(self, path: str) -> str:
         return path[len(self._root) :]
-
-
-def _size_and_mark(path: str) -> tuple[int, int]:
-    stat = os.stat(path)
-    return stat.st_size, stat.st_mtime_ns
-
-
-class _Journal:
-    """Keeps a digest of the folder that an unfinished archive is of, and the writer's state; None at first."""
-
-    def __init__(self, path: Path, digest: str):
-        self._path, self._digest = path, digest
-        if not path.exists():
-            self.write(None)
-        stored = json.loads(path.read_text())
-        if stored["source"] != digest:
-            raise CannotPack(f"{path.parent} is of another folder, or this one has changed: remove it to start again")
-        self.state = stored["state"]
-
-    def write(self, state: dict | None) -> None:
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"source": self._digest, "state": state}))
-        os.replace(temporary, self._path)

@@ -1,9 +1,5 @@
-"""Writes archives in a way that can be interrupted at any time and continued: one writer a format.
-
-A writer works in a folder of its own, on ``data`` and the files beside it that ``endings`` names. ``done`` counts the
-images that are written whole; ``checkpoint()`` puts them on disk and returns what ``__init__`` wants as ``state`` to
-continue from there, whatever has been written beyond it.
-"""
+"""Writes archives: one writer a format, a context manager that works in a folder of its own, on ``data`` and the files
+beside it that ``endings`` names."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from typing import BinaryIO
 from . import lmdb as datum
 from . import recordio, tfrecord, webdataset
 
-_PAGE = 4096
+_AT_ONCE = 1024  # images of a transaction
 _ROOM = 1 << 30  # bytes of LMDB's address space beyond what the images need
 _LONGEST_KEY = 511  # LMDB's limit
 
@@ -41,39 +37,21 @@ class FileWriter:
 
     endings: dict[str, str] = {}
     """Files beside ``data``, and with what ending of its own the finished archive has them beside it."""
+    end = b""
+    """What follows the last record."""
 
-    def __init__(self, folder: Path, state: dict | None, total_bytes: int):
-        state = state or {"done": 0, "sizes": {"data": 0, **dict.fromkeys(self.endings, 0)}}
-        self._files: dict[str, BinaryIO] = {}
-        for name, size in state["sizes"].items():
-            file = self._files[name] = open(folder / name, "ab")
-            if file.tell() < size:
-                raise OSError(f"{folder / name} is shorter than its journal says: remove {folder} to start again")
-            file.truncate(size)
-        self._state = state
-
-    @property
-    def done(self) -> int:
-        return self._state["done"]
+    def __init__(self, folder: Path, total_bytes: int):
+        self._files: dict[str, BinaryIO] = {name: open(folder / name, "xb") for name in ("data", *self.endings)}
 
     def add(self, sample: ImageFile) -> None:
-        sizes = dict(self._state["sizes"])
-        for name, data in self._encode(sample, sizes["data"]).items():
+        for name, data in self._encode(sample, self._files["data"].tell()).items():
             self._files[name].write(data)
-            sizes[name] += len(data)
-        self._state = {"done": sample.number + 1, "sizes": sizes}  # at once: an interrupt comes before it or after
 
-    def checkpoint(self) -> dict:
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
-        return self._state
+    def __enter__(self) -> FileWriter:
+        return self
 
-    def finish(self) -> None:
-        self.checkpoint()
-        self.close()
-
-    def close(self) -> None:
+    def __exit__(self, *error: object) -> None:
+        self._files["data"].write(self.end)
         for file in self._files.values():
             file.close()
 
@@ -109,46 +87,37 @@ class TFRecordWriter(FileWriter):
 class TarWriter(FileWriter):
     """A shard for WebDataset."""
 
+    end = webdataset.END
+
     def _encode(self, sample: ImageFile, offset: int) -> dict[str, bytes]:
         return {"data": webdataset.encode(sample.number, sample.extension, sample.target, sample.data)}
 
-    def finish(self) -> None:
-        self._files["data"].write(webdataset.END)
-        super().finish()
-
 
 class LMDBWriter:
-    """Caffe's Datum under the keys of its convert_imageset: 00000000_class/name.jpg. The database itself knows how far
-    it is, by its last transaction."""
+    """Caffe's Datum under the keys of its convert_imageset: 00000000_class/name.jpg."""
 
     endings: dict[str, str] = {}
 
-    def __init__(self, folder: Path, state: dict | None, total_bytes: int):
+    def __init__(self, folder: Path, total_bytes: int):
         try:
             import lmdb
         except ImportError:
             raise ImportError("writing LMDB needs the lmdb package: pip install lmdb") from None
         self._env = lmdb.open(str(folder / "data"), map_size=2 * total_bytes + _ROOM)
-        with self._env.begin() as transaction:
-            self.done = transaction.stat()["entries"]
         self._transaction = self._env.begin(write=True)
 
     def add(self, sample: ImageFile) -> None:
         key = b"%08d_" % sample.number + os.fsencode(sample.name)
         self._transaction.put(key[:_LONGEST_KEY], datum.encode(sample.target, sample.data), append=True)
-        self.done = sample.number + 1
+        if sample.number % _AT_ONCE == _AT_ONCE - 1:  # it keeps what it writes in memory
+            self._transaction.commit()
+            self._transaction = self._env.begin(write=True)
 
-    def checkpoint(self) -> dict:
-        self._transaction.commit()
-        self._transaction = self._env.begin(write=True)
-        return {}
+    def __enter__(self) -> LMDBWriter:
+        return self
 
-    def finish(self) -> None:
-        self._transaction.commit()
-        self._env.close()
-
-    def close(self) -> None:
-        self._transaction.abort()
+    def __exit__(self, *error: object) -> None:
+        self._transaction.commit() if error[0] is None else self._transaction.abort()
         self._env.close()
 
 

@@ -17,7 +17,6 @@ from contract.both import assert_same_epoch, ours, outlines, stock
 from contract.test_odd_datasets import of
 from contract.test_own_datasets import assert_same, seeded
 from dali_compat import DataLoader, FallbackWarning, install, uninstall
-from dali_compat.data.timm import of_timms
 from dali_compat.ops.draws import run, uniforms_of
 from dali_compat.plan import draw
 
@@ -150,49 +149,15 @@ def test_a_random_interpolation_is_one_of_two(squares, exact):
 # ---- data sets
 
 
-def _tar(folder, path):
-    """Of a folder's class folders."""
-    with tarfile.open(path, "w") as file:
-        for one in sorted(folder.glob("*/*")):
-            file.add(one, arcname=str(one.relative_to(folder)))
-
-
-@pytest.fixture(scope="session")
-def tars(tmp_path_factory, image_root):
-    """A tar file of all, a folder of one a class, and a tar file of these."""
-    place = tmp_path_factory.mktemp("tars")
-    _tar(image_root, place / "all.tar")
-    (place / "classes").mkdir()
-    for folder in sorted(image_root.iterdir()):
-        with tarfile.open(place / "classes" / f"{folder.name}.tar", "w") as file:
-            for one in sorted(folder.iterdir()):
-                file.add(one, arcname=one.name)
-    with tarfile.open(place / "nested.tar", "w") as file:
-        for one in sorted((place / "classes").iterdir()):
-            file.add(one, arcname=one.name)
-    return place
-
-
-def _datasets(image_root, tars):
-    from timm.data.readers.reader_image_in_tar import ReaderImageInTar
-    from timm.data.readers.reader_image_tar import ReaderImageTar
-
-    yield timm.ImageDataset(str(image_root))
-    for name in ("all.tar", "classes", "nested.tar"):
-        yield timm.ImageDataset("", reader=ReaderImageInTar(str(tars / name)))
-    yield timm.ImageDataset("", reader=ReaderImageTar(str(tars / "all.tar")))
-
-
 @pytest.mark.parametrize("prefetcher", [True, False])
-def test_create_loader_gives_batches_of_ours(image_root, tars, prefetcher):
-    options = SIMPLE | dict(use_prefetcher=prefetcher, num_workers=1)
-    for dataset in _datasets(image_root, tars):
-        with install(device="cpu", exact=True, fallback="error"):
-            loader = timm.create_loader(dataset, (3, 32, 32), 5, **options)
-        inner = loader.loader if prefetcher else loader
-        assert isinstance(inner, DataLoader) and inner.explain().startswith("DALI route")
-        assert type(next(iter(inner))) is (tuple if prefetcher else list)  # as fast_collate, and the default one
-        assert_same_epoch(loader, timm.create_loader(dataset, (3, 32, 32), 5, **options))
+def test_create_loader_gives_batches_of_ours(image_root, prefetcher):
+    options, dataset = SIMPLE | dict(use_prefetcher=prefetcher, num_workers=1), timm.ImageDataset(str(image_root))
+    with install(device="cpu", exact=True, fallback="error"):
+        loader = timm.create_loader(dataset, (3, 32, 32), 5, **options)
+    inner = loader.loader if prefetcher else loader
+    assert isinstance(inner, DataLoader) and inner.explain().startswith("DALI route")
+    assert type(next(iter(inner))) is (tuple if prefetcher else list)  # as fast_collate, and the default one
+    assert_same_epoch(loader, timm.create_loader(dataset, (3, 32, 32), 5, **options))
 
 
 def test_its_loader_of_many_epochs_is_ours(image_root, installed):
@@ -251,37 +216,6 @@ def test_samples_of_none_that_come_later_are_minus_one(image_root):
     assert_same_epoch(loader, data.DataLoader(dataset, 5))
 
 
-@pytest.mark.parametrize("targets", [[None] * 24, [0.5] * 24, ["a"] * 24])
-def test_targets_of_tar_files_that_are_no_whole_numbers_fall_back(tars, targets):
-    from timm.data.readers.reader_image_tar import ReaderImageTar
-
-    reader = ReaderImageTar(str(tars / "all.tar"))
-    reader.samples = [(info, target) for (info, _), target in zip(reader.samples, targets, strict=True)]
-    dataset = timm.ImageDataset("", reader=reader, transform=T.Compose([T.CenterCrop(32), tt.MaybePILToTensor()]))
-    with pytest.warns(FallbackWarning, match="targets that are no whole numbers"):
-        loader = DataLoader(dataset, 5, device="cpu")
-    batches, stock = list(loader), list(data.DataLoader(dataset, 5))
-    assert [list(labels) for _, labels in batches] == [list(labels) for _, labels in stock]
-
-
-def test_changes_of_tar_files_are_taken(tars):
-    from timm.data.readers.reader_image_in_tar import ReaderImageInTar
-
-    reader = ReaderImageInTar(str(tars / "all.tar"))
-    dataset = timm.ImageDataset("", reader=reader, transform=T.Compose([T.CenterCrop(32), tt.MaybePILToTensor()]))
-    loader, parts = DataLoader(dataset, 5, fallback="error", device="cpu"), []
-    for change in (
-        lambda: setattr(reader, "targets", reader.targets[::-1].copy()),
-        lambda: reader.targets.__setitem__(0, 9),
-        lambda: reader.samples.__setitem__(0, reader.samples[1]),
-        lambda: None,
-    ):
-        change()
-        assert_same_epoch(loader, data.DataLoader(dataset, 5))
-        parts.append(of_timms(dataset))
-    assert parts[-2] is parts[-1] and len(set(map(id, parts))) == 3
-
-
 def test_a_state_of_other_files_is_refused(image_root, own_root):
     transform = T.Compose([T.CenterCrop(32), tt.MaybePILToTensor()])
     ours = [timm.ImageDataset(str(root), transform=transform) for root in (image_root, own_root)]
@@ -324,13 +258,17 @@ def test_other_modes_readers_and_classes_are_asked(image_root):
         assert_same_epoch(loader, data.DataLoader(dataset, 5))
 
 
-def test_other_files_are_refused_by_name(image_root, tmp_path):
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # timm's
+def test_tar_files_are_torchs(image_root, tmp_path):
     from timm.data.readers.reader_image_tar import ReaderImageTar
 
-    with tarfile.open(tmp_path / "a.tar", "w:gz") as file:
-        file.add(image_root / "class_b", arcname="class_b")
-    with pytest.warns(FallbackWarning, match=r"a.tar is compressed"):
-        DataLoader(timm.ImageDataset("", reader=ReaderImageTar(str(tmp_path / "a.tar"))), 5)
+    with tarfile.open(tmp_path / "a.tar", "w") as file:
+        for one in sorted(image_root.glob("*/*")):
+            file.add(one, arcname=str(one.relative_to(image_root)))
+    dataset = timm.ImageDataset("", reader=ReaderImageTar(str(tmp_path / "a.tar")), transform=CROPPED)
+    with pytest.warns(FallbackWarning, match="ReaderImageTar is not its reader of a folder"):
+        loader = DataLoader(dataset, 5, device="cpu")
+    assert_same_epoch(loader, data.DataLoader(dataset, 5))
 
 
 @pytest.mark.parametrize(
