@@ -28,7 +28,7 @@ from ..remote.urls import UrlPart, are_urls, is_url, without_scheme
 from ..runtime.dataset_base import OurDataset
 from ..runtime.saved import packed
 from .files import FetchedFile, FetchedFiles, MappedFiles, OpenFile
-from .index import GAP, Entry, Progress, Rows, Table, indexed
+from .index import GAP, Entry, FileRows, Progress, Table, indexed
 
 PathLike = str | Path
 
@@ -146,10 +146,10 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
     def _options(self, path: str) -> dict[str, Any]:
         return {"format": type(self).__name__}
 
-    def _scan(self, path: str, progress: Progress) -> Rows:
+    def _scan(self, path: str, progress: Progress) -> FileRows:
         raise NotImplementedError
 
-    def _indexed(self, rows: list[Rows]) -> None:
+    def _indexed(self, rows: list[FileRows]) -> None:
         """Called at the end of the construction."""
 
     @property

@@ -28,14 +28,14 @@ from ..remote.objects import Objects
 from ..runtime import saved
 from ..runtime.warn_location import stack_level
 
-GAP = 4  # bytes; see Rows.gaps
+GAP = 4  # bytes; see FileRows.gaps
 
 _LIMIT = 1 << 63
 _DTYPES = {"offsets": np.int64, "lengths": np.int64, "targets": np.int64, "gaps": np.int64, "keys": np.uint8}
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class FileRows:
     """The N images of one file, in the order of the data set.
 
     Attributes:
@@ -57,7 +57,7 @@ class Rows:
         return {name: getattr(self, name) for name in _DTYPES}
 
     @classmethod
-    def of_arrays(cls, arrays: dict[str, np.ndarray], size: int) -> Rows:
+    def of_arrays(cls, arrays: dict[str, np.ndarray], size: int) -> FileRows:
         """Checks and returns rows.
 
         Raises:
@@ -120,17 +120,17 @@ class RowsBuilder:
         if key is not None:
             self._keys += key + len(key).to_bytes(4, "little")
 
-    def rows(self) -> Rows:
+    def rows(self) -> FileRows:
         offsets, lengths, targets = (np.array(column, np.int64) for column in self._columns)
         gaps = np.array(self._gaps, np.int64).reshape(-1, 2)
-        return Rows(offsets, lengths, targets, gaps, np.array(self._keys, np.uint8))
+        return FileRows(offsets, lengths, targets, gaps, np.array(self._keys, np.uint8))
 
 
 class Table:
     """The rows of several files, one after another: ``files`` (N,) int32 tells the file of each row, ``gaps`` maps a
-    row to the positions of its gaps; the rest as in Rows."""
+    row to the positions of its gaps; the rest as in FileRows."""
 
-    def __init__(self, parts: list[Rows]):
+    def __init__(self, parts: list[FileRows]):
         counts = [len(part.offsets) for part in parts]
         self.files = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
         self.offsets = np.concatenate([part.offsets for part in parts])
@@ -180,9 +180,9 @@ def fingerprint(path: str, objects: Objects | None = None) -> list[Any]:
 def indexed(
     paths: list[str],
     options: Callable[[str], dict],
-    scan: Callable[[str, Progress], Rows],
+    scan: Callable[[str, Progress], FileRows],
     objects: Objects | None = None,
-) -> tuple[list[Rows], list[list[Any]]]:
+) -> tuple[list[FileRows], list[list[Any]]]:
     """Returns the rows of each file, from its cached index or by scanning it, and the fingerprints of the files.
 
     Args:
@@ -248,7 +248,7 @@ class Entry:
 
     def __init__(self, path: str, options: dict, objects: Objects | None):
         self.path, self.fingerprint, self._objects = path, fingerprint(path, objects), objects
-        self.rows: Rows | None = None
+        self.rows: FileRows | None = None
         self.saved = False
         version = saved.digest(options, _LAYOUT)
         folder, name = os.path.split(path)
@@ -264,7 +264,7 @@ class Entry:
         for stored in chain(found, there):
             if stored and stored[0].get("fingerprint") == self.fingerprint:
                 try:
-                    self.rows = Rows.of_arrays(stored[1], self.fingerprint[0])
+                    self.rows = FileRows.of_arrays(stored[1], self.fingerprint[0])
                     return
                 except (ValueError, KeyError):
                     continue

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..remote.urls import shown
 from . import Archive, PathLike, protobuf
-from .index import Progress, Rows, RowsBuilder, corrupt, is_target, refused
+from .index import FileRows, Progress, RowsBuilder, corrupt, is_target, refused
 from .lmdb_pages import Database
 from .protobuf import BYTES, VARINT, Malformed
 
@@ -93,7 +93,7 @@ class DALILMDB(Archive):
             raise ValueError(f"{shown(name)}: LMDB is read from local disks alone; pack the images as .rec or .tar")
         return os.path.join(name, "data.mdb") if os.path.isdir(name) else name
 
-    def _scan(self, path: str, progress: Progress) -> Rows:
+    def _scan(self, path: str, progress: Progress) -> FileRows:
         built = RowsBuilder()
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -110,7 +110,7 @@ class DALILMDB(Archive):
                 progress(size * number // max(1, database.entries))
         return built.rows()
 
-    def _indexed(self, rows: list[Rows]) -> None:
+    def _indexed(self, rows: list[FileRows]) -> None:
         """Takes the targets from the user's arguments."""
         if self._labels is None and self.label_pattern is None:
             if (self._table.targets == _NO_LABEL).any():

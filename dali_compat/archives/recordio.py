@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from . import Archive
 from .files import FetchedFile, OpenFile
-from .index import GAP, Progress, Rows, RowsBuilder, corrupt, fingerprint, is_target, refused
+from .index import GAP, FileRows, Progress, RowsBuilder, corrupt, fingerprint, is_target, refused
 
 MAGIC = 0xCED7230A
 _MAGIC_BYTES = struct.pack("<I", MAGIC)
@@ -74,7 +74,7 @@ class DALIRecordIO(Archive):
         beside = self._idx_of(path)
         return {**super()._options(path), "idx": beside and fingerprint(beside, self._objects)}
 
-    def _scan(self, path: str, progress: Progress) -> Rows:
+    def _scan(self, path: str, progress: Progress) -> FileRows:
         built = RowsBuilder()
         beside = self._idx_of(path)
         with self._opened(path) as file:

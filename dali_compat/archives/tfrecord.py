@@ -18,7 +18,7 @@ import google_crc32c
 from ..remote.objects import FolderAndSize
 from . import Archive, PathLike, protobuf
 from .files import FetchedFile, OpenFile
-from .index import Progress, Rows, RowsBuilder, corrupt, refused
+from .index import FileRows, Progress, RowsBuilder, corrupt, refused
 from .protobuf import BYTES, Malformed
 
 _LENGTH = struct.Struct("<Q")
@@ -88,7 +88,7 @@ class DALITFRecord(Archive):
     def _options(self, path: str) -> dict[str, Any]:
         return {**super()._options(path), "image": self.image_key, "label": self.label_key}
 
-    def _scan(self, path: str, progress: Progress) -> Rows:
+    def _scan(self, path: str, progress: Progress) -> FileRows:
         built, offset, reported = RowsBuilder(), 0, 0
         with self._opened(path) as file:
             size = file.size

@@ -20,7 +20,7 @@ from typing import Any
 from ..remote.objects import FolderAndSize
 from . import Archive, PathLike
 from .files import FetchedFile, OpenFile
-from .index import Progress, Rows, RowsBuilder, corrupt, is_target, refused
+from .index import FileRows, Progress, RowsBuilder, corrupt, is_target, refused
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
@@ -213,7 +213,7 @@ class DALIWebDataset(Archive):
     def _options(self, path: str) -> dict[str, Any]:
         return {**super()._options(path), "images": self.image_extensions, "json": self.json_field, "walk": 2}
 
-    def _scan(self, path: str, progress: Progress) -> Rows:
+    def _scan(self, path: str, progress: Progress) -> FileRows:
         built = RowsBuilder()
         with self._opened(path) as file:
             key: str | None = None

@@ -22,7 +22,7 @@ from ..runtime.device import current_stream_of, handed_over
 from . import traced
 from .batch import Batch
 from .collate import collate
-from .decoding import Decoding
+from .decoding import RowsDecoding
 from .epoch import DaliEpoch
 from .on_error import NOTHING, Substitute, replaced
 from .part import Given, Part, in_order
@@ -89,7 +89,7 @@ class DaliBatch(Batch):
         self._stands_in = stands_in
         self._bad: dict[int, Exception | str] = {}  # rows that cannot be made, and why
         self._traced = None if epoch.asker is None else traced.Traced(epoch, indices, begin, self._bad)
-        self._under_way: list[tuple[Decoding, Part]] = []
+        self._under_way: list[tuple[RowsDecoding, Part]] = []
         self._substitutes: dict[int, Substitute] = {}
         self._prepared: _Prepared | None = None
         self.started = self._located = error is not None
@@ -246,7 +246,7 @@ class DaliBatch(Batch):
                 by_plan.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)
         give_up = None if self.epoch.errors.policy == "raise" else rows.give_up
         for plan, by_kind in by_plan.items():
-            decoding = Decoding(rows, plan)
+            decoding = RowsDecoding(rows, plan)
             self._under_way.append((decoding, Part(rows, plan, decoding.result, rows.infos, give_up)))
             decoding.start({kind: _merged(several) for kind, several in by_kind.items()})
         if self._traced is not None:

@@ -18,7 +18,7 @@ from .planes_group import ComparedGroup, PlanesGroup, as_many_as_fit, bounded
 from .rows import Rows
 
 
-class Decoding:
+class RowsDecoding:
     """Rows of a batch that share a plan."""
 
     def __init__(self, batch: Rows, plan: Plan):

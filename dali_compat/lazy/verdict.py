@@ -1,4 +1,4 @@
-"""Whether a data set of the user's can be asked: its code tells first (static_checks.py), then a few samples."""
+"""Verdicts on whether a user's data set can be asked: its code tells first (static_checks.py), then a few samples."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _is_small(spec: ImageSpec) -> bool:
 
 
 def _run(steps: Sequence[Step], images: Any, arrays: Sequence[Values]) -> Any:
-    """What these steps give of images (C, H, W), bytes: a tensor, or a list where sizes differ."""
+    """Returns the steps' results for images (C, H, W) of bytes: a tensor, or a list where sizes differ."""
     count = _last_ones(steps, arrays)
     work = list(zip(steps[:count], arrays[:count], strict=True))
     last = _Conversion(steps[count:]) if count < len(steps) else None
