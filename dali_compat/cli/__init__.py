@@ -11,7 +11,7 @@ from dali_compat.cli.arguments import UsageError, did_you_mean, is_interrupt
 
 COMMANDS = {
     "demo": "load images made on the spot through both loaders, and compare",
-    "doctor": "say what is wrong with the installation, and how to mend it",
+    "doctor": "say what is wrong with the installation, and how to fix it",
     "run": "run a script as it is, with dali_compat's loader over images",
     "show": "draw what a loader gives: transformed images with their labels",
     "bench": "say how fast your data loads, what limits it, what to change",

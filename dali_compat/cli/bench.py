@@ -71,7 +71,7 @@ def run(args) -> int:
     dataset = dataset_of(args)
     files = SampledFiles(dataset, args.batch_size * args.batches)
     loader = make_loader(Subset(dataset, files.indices), args, device)
-    print(f"{(plan := loader.explain())}\n")
+    print(f"{loader.explain()}\n")
     whole, count = _ahead(args) + args.batches, len(args.step or STEPS)
     batches = 2 * whole + count * (args.batches + whole)
     with tqdm(total=batches, desc="measuring", unit="batch", mininterval=0.5, leave=False) as bar:
@@ -104,7 +104,7 @@ def run(args) -> int:
     tips = [f"{name}: {line}" for name in limits for line in advice(name, measured)]
     print("\n".join(["\nWhat to change:", *(f"  {tip}" for tip in tips)]))
     if args.out:
-        Path(args.out).write_text(page(measured.path, measured, found, rows, tips, plan), encoding="utf-8")
+        Path(args.out).write_text(page(measured.path, measured, found, rows, tips, loader.explain(wide=True)), encoding="utf-8")
         print(f"\npage: {Path(args.out).absolute()}")
     loader.close()
     return 0

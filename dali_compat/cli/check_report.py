@@ -16,7 +16,7 @@ from .check_files import Crash, FileSource, Inspection
 _LISTS = ("broken", "pillow", "bombs", "not_images", "unlisted")
 _SIDES = ("height", "width", "bytes")
 _ADVICE = """\
-Delete or mend them. To train without: DataLoader(..., on_error="replace") takes another image in the place of each,
+Delete or repair them. To train without: DataLoader(..., on_error="replace") takes another image in the place of each,
 on_error="skip" leaves them out of their batches."""
 
 

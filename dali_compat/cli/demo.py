@@ -57,8 +57,8 @@ def run(args) -> int:
         compare_speed(root, device, args)
         mean, largest = compare_pixels(root, device, args.out)
     print(
-        f"\nResize(256), CenterCrop(224), ToTensor: the difference to torchvision is {mean:.3f} on average and "
-        f"{largest} at most, of 255 levels"
+        "\nDifference to torchvision after Resize(256), CenterCrop(224), ToTensor:\n"
+        f"  {mean:.3f} on average and {largest} at most, of 255 levels"
     )
     print(f"picture: {os.path.abspath(args.out)} (torchvision, dali_compat, {AMPLIFICATION} x the difference)")
     return 0

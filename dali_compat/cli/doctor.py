@@ -1,4 +1,4 @@
-"""Print versions, drivers and GPUs, and what is wrong with a way to mend it."""
+"""Print versions, drivers and GPUs, and what is wrong with a way to fix it."""
 
 import importlib.metadata
 import json
@@ -27,7 +27,7 @@ class Check:
 
     Attributes:
         name, value: what was looked at and what was found.
-        problem, remedy: what is wrong with it and how to mend it; both None if nothing is wrong.
+        problem, remedy: what is wrong with it and how to fix it; both None if nothing is wrong.
         stops_dali: True if the problem keeps DALI from working, so that torchvision does the work instead.
     """
 
@@ -69,14 +69,14 @@ def checks() -> list[Check]:
 
 
 def report(results: list[Check]) -> str:
-    """Returns the checks as text: one line each, then what is wrong and how to mend it."""
+    """Returns the checks as text: one line each, then what is wrong and how to fix it."""
     lines = [in_columns([(check.name, check.value) for check in results]), ""]
     wrong = [check for check in results if check.problem]
     for check in wrong:
         mark = "WRONG" if check.stops_dali else "NOTE"
-        lines += [f"{mark}  {check.name}: {check.problem}", f"       mend: {check.remedy}"]
+        lines += [f"{mark}  {check.name}: {check.problem}", f"       fix: {check.remedy}"]
     if any(check.stops_dali for check in wrong):
-        end = "Until what is WRONG is mended, DALI cannot be relied on here; without DALI, torchvision does the work."
+        end = "Until what is WRONG is fixed, DALI cannot be relied on here; without DALI, torchvision does the work."
     elif any(check.name == "GPU" and not check.value.startswith("none") for check in results):
         end = "DALI works here, on the GPU."
     else:

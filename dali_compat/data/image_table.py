@@ -260,7 +260,7 @@ def _of_csv(path: Any, names: list[Any]) -> _Rows:
     except (csv.Error, UnicodeDecodeError) as error:
         if isinstance(error, UnicodeDecodeError):
             read = error.object.count(b"\n", 0, error.start)
-        what = f"{error}; mend the file, or read it with pandas and give the DataFrame"
+        what = f"{error}; repair the file, or read it with pandas and give the DataFrame"
         raise ValueError(f"{os.fspath(path)}, line {read + 1}: {what}") from None
     return _Rows(columns, lambda row: f"line {lines[row]}", True)
 

@@ -471,7 +471,7 @@ def test_damaged_tables(tmp_path, case):
     content, text = DAMAGED[case]
     path = tmp_path / "damaged.csv"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"damaged\.csv, {text}.*; mend the file, or read it with pandas"):
+    with pytest.raises(ValueError, match=rf"damaged\.csv, {text}.*; repair the file, or read it with pandas"):
         DALIImageTable(path, check_files=False)
 
 
