@@ -104,7 +104,8 @@ def run(args) -> int:
     tips = [f"{name}: {line}" for name in limits for line in advice(name, measured)]
     print("\n".join(["\nWhat to change:", *(f"  {tip}" for tip in tips)]))
     if args.out:
-        Path(args.out).write_text(page(measured.path, measured, found, rows, tips, loader.explain(wide=True)), encoding="utf-8")
+        made = page(measured.path, measured, found, rows, tips, loader.explain(wide=True))
+        Path(args.out).write_text(made, encoding="utf-8")
         print(f"\npage: {Path(args.out).absolute()}")
     loader.close()
     return 0
