@@ -22,7 +22,8 @@ from .event_loop import HelperProcess, event_loop, is_forked
 from .urls import UrlPart, reason_of, split, whole
 
 _INSTALL = "pip install obstore"
-_PASSING = re.compile(r"status code: (5|408|429)|HTTP error")  # a server that is busy, a connection that breaks
+# a server that is busy, a connection that breaks; "Generic HTTP error" is any error of a web server
+_PASSING = re.compile(r"status code: (5|408|429)|(?<!Generic )HTTP error")
 
 
 class Fetched(NamedTuple):

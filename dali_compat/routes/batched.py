@@ -42,8 +42,8 @@ def batched(
     Returns:
         A module. It takes uint8 images of 0..255, or floating point ones of 0..1, and gives what ``transform`` gives
         for each, as one tensor; as a list where their sizes differ, and as a tuple of batches where it gives several
-        images. A v2 transform may get more arguments, each a tensor or a list of N boxes, masks or dictionaries.
-        torchvision then transforms all of them, sample by sample.
+        images. A v2 transform may get more arguments, each a tensor, or a list of N boxes, masks or dictionaries,
+        and a list it stays. torchvision then transforms all of them, sample by sample.
 
     Examples:
         >>> import torch
@@ -156,7 +156,13 @@ class Batched(nn.Module):
         split = list(map(_split, inputs))
         if len(set(map(len, split))) > 1:
             raise ValueError(f"arguments have {', '.join(str(len(one)) for one in split)} samples: one number for all")
-        return _together([self.transform(*sample) for sample in zip(*split, strict=True)])
+        made = [self.transform(*sample) for sample in zip(*split, strict=True)]
+        if len(inputs) == 1 or not all(isinstance(one, tuple) and len(one) == len(inputs) for one in made):
+            return _together(made)
+        of_each = zip(inputs, zip(*made, strict=True), strict=True)
+        return tuple(
+            _together(several) if isinstance(given, torch.Tensor) else list(several) for given, several in of_each
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_programs": {}}
@@ -191,6 +197,9 @@ def _together(samples: Sequence[Any]) -> Any:
     if isinstance(first, tuple):
         return tuple(map(_together, zip(*samples, strict=True)))
     if isinstance(first, torch.Tensor) and len({(one.shape, one.dtype) for one in samples}) == 1:
-        batch = torch.stack(list(samples))
+        boxes = isinstance(first, tv_tensors.BoundingBoxes)  # which have two dimensions: here one of each image
+        if boxes and (len(first) != 1 or len({one.canvas_size for one in samples}) != 1):
+            return list(samples)
+        batch = torch.cat(list(samples)) if boxes else torch.stack(list(samples))
         return tv_tensors.wrap(batch, like=first) if isinstance(first, tv_tensors.TVTensor) else batch
     return list(samples)

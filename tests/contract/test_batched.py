@@ -154,6 +154,40 @@ def test_boxes_and_masks_go_along():
     assert batched(transform, fallback="silent")(masks[:, None]).shape == (64, 1, 8, 8)
 
 
+@pytest.mark.parametrize("boxes_each", [1, 2, None], ids=["one box", "two boxes", "other numbers"])
+def test_lists_stay_lists(boxes_each):
+    """Whatever the samples of a batch have in common."""
+
+    def boxes(i):
+        rows = [[i % 5, 1, 9, 8], [0, 2, 4, 6 + i % 3], [1, 1, 2, 2]][: boxes_each or 1 + i % 3]
+        return tv_tensors.BoundingBoxes(rows, format="XYXY", canvas_size=(12, 10))
+
+    given, masks = list(map(boxes, range(64))), tuple(map(tv_tensors.Mask, BYTES))
+    transform, augment = v2.RandomHorizontalFlip(), batched(v2.RandomHorizontalFlip(), fallback="silent")
+    torch.manual_seed(0)
+    made, moved, turned, names = augment(BYTES, given, masks, ["name"] * 64)
+    torch.manual_seed(0)
+    for i in range(64):
+        image, box, mask = transform(tv_tensors.Image(BYTES[i]), given[i], masks[i])
+        assert torch.equal(image, made[i]) and torch.equal(box, moved[i]) and torch.equal(mask, turned[i])
+        assert isinstance(moved[i], tv_tensors.BoundingBoxes) and isinstance(turned[i], tv_tensors.Mask)
+    assert type(moved) is type(turned) is type(names) is list and isinstance(made, torch.Tensor)
+
+
+def test_a_box_an_image():
+    """(N, 4), as torchvision's boxes of a batch of crops."""
+    boxes = tv_tensors.BoundingBoxes([[i % 5, 1, 9, 8] for i in range(64)], format="XYXY", canvas_size=(12, 10))
+    torch.manual_seed(0)
+    made, moved = batched(v2.RandomHorizontalFlip(), fallback="silent")(BYTES, boxes)
+    flipped = (made != BYTES).flatten(1).any(1)
+    expected = boxes.as_subclass(torch.Tensor).clone()
+    expected[flipped] = torch.stack(
+        [10 - boxes[flipped, 2], boxes[flipped, 1], 10 - boxes[flipped, 0], boxes[flipped, 3]], 1
+    )
+    assert isinstance(moved, tv_tensors.BoundingBoxes) and torch.equal(moved.as_subclass(torch.Tensor), expected)
+    assert 0 < flipped.sum() < 64
+
+
 WRONG = {
     "one image": (v2.CenterCrop(4), (BYTES[0],), TypeError, r"\(N, C, H, W\), got shape \(3, 12, 10\)"),
     "a list": (v2.CenterCrop(4), ([BYTES[0]],), TypeError, "got list"),

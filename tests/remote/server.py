@@ -3,8 +3,8 @@ and faults. It runs in a process of its own: python tests/remote/server.py FOLDE
 
 A list has PAGE entries at a time. FAULTS is a file of JSON, {key: fault}, read at every request; a fault of a key that
 ends with "/" is for all below it.
-Faults: "403", "404", "503", "503 twice" (the third request is answered), "truncated", "reset", "slow" (nothing for an
-hour), "etag".
+Faults: "403", "404", "416", "503", "503 twice" (the third request is answered), "truncated", "reset", "slow" (nothing
+for an hour), "etag".
 GET /counts gives the requests so far.
 """
 
@@ -85,6 +85,8 @@ class Server:
             return await self.send(writer, "404 Not Found", b"<Error><Code>NoSuchKey</Code></Error>")
         if fault == "403":
             return await self.send(writer, "403 Forbidden", b"<Error><Code>AccessDenied</Code></Error>")
+        if fault == "416":
+            return await self.send(writer, "416 Range Not Satisfiable", b"")
         if fault == "503" or (fault == "503 twice" and self.tried[key] <= 2):
             return await self.send(writer, "503 Slow Down", b"<Error><Code>SlowDown</Code></Error>")
         if fault == "reset":

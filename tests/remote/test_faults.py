@@ -65,16 +65,22 @@ def files_of(server) -> str:
     return server._process.args[2]
 
 
-@pytest.mark.parametrize(
-    "fault, requests", [("403", 1), ("404", 1), ("503", 4), ("reset", 4), ("truncated", 4), ("etag", 1)]
-)
-def test_what_may_come_the_next_time_is_requested_again(faulty, fault, requests):
+REQUESTS = [("403", 1), ("404", 1), ("416", 1), ("503", 4), ("reset", 4), ("truncated", 4), ("etag", 1)]
+
+
+@pytest.mark.parametrize("web", [False, True], ids=["bucket", "web"])
+@pytest.mark.parametrize("fault, requests", REQUESTS)
+def test_what_may_come_the_next_time_is_requested_again(faulty, fault, requests, web):
     server, set_faults = faulty
-    dataset = folder(server)
+    url, options = (server.key(KEY), server.options) if web else (f"{server.url}/{KEY}", server.options)
+    if web:
+        options = {name: options[name] for name in ("client_options", "retry_config")}
+    dataset = DALIImageList([url], storage_options=options)
+    dataset[0]  # whose etag is known from now on
     set_faults({KEY: fault})
     before = counts(server)["GET"]
     with pytest.raises(ImageReadError):
-        dataset[8]
+        dataset[0]
     assert counts(server)["GET"] - before == requests + 1  # for the counts themselves
 
 
