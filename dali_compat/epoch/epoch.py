@@ -22,7 +22,7 @@ from ..data.prefetch import HeaderPrefetcher
 from ..data.sources import Form, current_folder
 from ..data.table import SampleTable, table_of
 from ..lazy.asker import Asker
-from ..lazy.verdict import give_up
+from ..lazy.verdict import judge
 from ..lazy.workers import TracingWorkers
 from ..plan import Plan
 from ..randoms import Randoms, own_generators
@@ -274,8 +274,8 @@ class DaliEpoch(Epoch[DaliRoute]):
         """The pipelines serve the next epoch."""
         if self.tracing_workers is not None and not self._workers_live_on:
             self.tracing_workers.close()
-        if self.asker is not None and not self.asker.is_worth_it:
-            give_up(self.dataset, self.asker.why)
+        if self.asker is not None:
+            judge(self.asker)
         self.over = True  # before the route looks for pipelines that nobody uses
         if self._pipelines:
             self._pipelines = {}

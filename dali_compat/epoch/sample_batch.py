@@ -54,7 +54,8 @@ class SampleBatch(Listed):
                     self._put(sample, None, 0, named(sample), ())
         by_dali = {self.of[row] for row, (chain, _) in enumerate(self.places) if _is_for_dali(chain)}
         there = sum(bool(one.images) or one.value is not None for one in samples)  # others it could not make
-        asker.count(there, len(by_dali))
+        asker.asked += there
+        asker.real += there - len(by_dali)
 
     def _views(self) -> list[tuple[Any, tuple[float, ...]]]:
         """The chain of each sample, and its numbers there; empty where rows are images."""

@@ -203,7 +203,7 @@ def collate(epoch: DaliEpoch, samples: Sequence[Sample], images: Any, begin: int
     device = epoch.route.device
     if not epoch.default_collate:
         return collated_by_the_user(epoch, lambda images: _filled(samples, images, device), images, begin)
-    layouts = {one.layout for one in samples}
+    layouts = {tuple([wanted.paths for wanted in one.images]) for one in samples}
     columns = [_stacked(one) for one in (images.batches if isinstance(images, ViewBatches) else [images])]
     in_format = partial(in_the_routes_format, epoch)
     if len(layouts) == 1 and all(isinstance(column, torch.Tensor) for column in columns):

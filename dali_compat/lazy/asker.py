@@ -15,7 +15,6 @@ from .tracer import Tracer
 
 Bad = Callable[[int, Exception], None]
 Begin = Callable[[int], None]
-_FEW, _SHARE = 20, 0.5  # samples after which it is said that too many are real, and how many that is
 
 
 class Asker:
@@ -74,19 +73,9 @@ class Asker:
     def _recipes_of(self, recording: Recording) -> Recipes:
         return self._recipes[PATHS if isinstance(recording.source, str) else BYTES]
 
-    def count(self, samples: int, by_dali: int) -> None:
-        """So many samples came, and so many of them have images for DALI."""
-        self.asked += samples
-        self.real += samples - by_dali
-
     def really(self, index) -> Sample:
         """A sample that the data set makes itself."""
         return Sample(self.dataset[index])
-
-    @property
-    def is_worth_it(self) -> bool:
-        """True if most samples are left to DALI."""
-        return self.asked < _FEW or self.real <= _SHARE * self.asked
 
     def _one(self, tracer: Tracer, row: int, index, bad: Bad | None, begin: Begin) -> Sample:
         before, met = tracer.notes.count, None

@@ -11,7 +11,7 @@ from PIL import Image, ImageFilter
 from torchvision import tv_tensors
 
 from ..ops.policy import AUGMENTATIONS
-from .geometry import warp, whole
+from .geometry import WINDOW, warp, whole
 from .operations import OPERATIONS, Outcome, State, UnknownOperation, flagged, is_plain, operation, step
 
 _JITTER = "brightness", "contrast", "saturation", "hue"  # as ops/jitter.py counts them
@@ -106,9 +106,8 @@ def gaussian_blur(s: State, like: str, kernel_size, sigma=None, version: str = "
     fits = is_plain(s) and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
     if not fits or min(sigmas) <= 0 or sides[0] // 2 >= s.size[1] or sides[1] // 2 >= s.size[0]:
         return Outcome(s)
-    return Outcome(
-        s, flagged("gaussian_blur", s, sigmas, (("sigma", (2,), "float64"),), kernel_size=sides, like=version)
-    )
+    layout = (("sigma", (2,), "float64"),)
+    return Outcome(s, flagged("gaussian_blur", s, sigmas, layout, kernel_size=sides, like=version))
 
 
 def pillow_filter(s: State, like: str, filter: Any) -> Outcome:
@@ -156,14 +155,11 @@ def erase(s: State, like: str, i, j, h, w, v, inplace=False) -> Outcome:
     if inplace or not isinstance(v, torch.Tensor):
         raise UnknownOperation
     values, (height, width) = v.flatten().tolist(), s.size
-    fits = (
-        is_plain(s) and s.kind != "pil" and tuple(v.shape) in ((1, 1, 1), (s.channels, 1, 1)) and min(i, j, h, w) >= 0
-    )
-    if not fits or i + h > height or j + w > width or v.dtype != torch.float32:
+    fits = is_plain(s) and s.kind != "pil" and tuple(v.shape) in ((1, 1, 1), (s.channels, 1, 1))
+    if not fits or min(i, j, h, w) < 0 or i + h > height or j + w > width or v.dtype != torch.float32:
         return Outcome(s)
-    layout = ("start", (2,), "int32"), ("shape", (2,), "int32")
     value = tuple(values * (s.channels // len(values)))
-    return Outcome(s, flagged("erase", s, (i, j, h, w), layout, value=value))
+    return Outcome(s, flagged("erase", s, (i, j, h, w), WINDOW, value=value))
 
 
 @operation("to_grayscale", "rgb_to_grayscale")

@@ -14,7 +14,7 @@ from ..ops.arguments import interpolation_named
 from ..ops.warp import size_of_rotation
 from .operations import SIZED, Outcome, State, Step, UnknownOperation, flagged, is_plain, operation, step
 
-_WINDOW = ("start", (2,), "int32"), ("shape", (2,), "int32")
+WINDOW = ("start", (2,), "int32"), ("shape", (2,), "int32")
 _BILINEAR, _NEAREST = InterpolationMode.BILINEAR, InterpolationMode.NEAREST
 _FILTERS = "bilinear", "bicubic"  # of tensors
 _OF_PIL, _OF_TENSORS = ("nearest", "nearest-exact", "bilinear", "bicubic"), ("nearest", "bilinear")  # warps
@@ -38,7 +38,7 @@ def crop(s: State, like: str, top, left, height, width) -> Outcome:
 def window(op: str, before: State, after: State, top: int, left: int, **args) -> Step:
     """A step that gives a window of the image, which may lie beyond its edges."""
     numbers = (*before.size, *after.size, top, left, *after.size)
-    return step(op, after, numbers, _WINDOW, SIZED, **args)
+    return step(op, after, numbers, WINDOW, SIZED, **args)
 
 
 @operation("center_crop")

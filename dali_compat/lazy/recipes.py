@@ -26,16 +26,8 @@ _MOST_KNOWN = 4096  # sequences of steps whose places are known
 _LONGEST = 16  # steps that some images do without
 _MOST_CONSTANTS = 6  # of a step's, such as fills: others are drawn for each image, and would use up the recipes
 _LONGEST_CHAIN = 1 << 16  # steps
-_FIDELITY: dict[str, Any] = {
-    "resize": resized,
-    "to_dtype": converted,
-    "normalize": converted,
-    "rotate": warped,
-    "affine": warped,
-    "perspective": warped,
-    "jpeg": coded,
-    "gaussian_blur": BLURRED,
-}
+_FIDELITY: dict[str, Any] = dict.fromkeys(("rotate", "affine", "perspective"), warped)
+_FIDELITY |= {"resize": resized, "to_dtype": converted, "normalize": converted, "jpeg": coded, "gaussian_blur": BLURRED}
 
 
 _Steps = Sequence[tuple[Given, Size | None, bool]]

@@ -91,11 +91,6 @@ class Sample(NamedTuple):
         """The sample, with nothing in the places of images: their stand-ins, which hold all that was done, can go."""
         return self._replace(value=self.filled(*[None] * len(self.images))) if self.images else self
 
-    @property
-    def layout(self) -> tuple[tuple[Path, ...], ...]:
-        """The paths of each image."""
-        return tuple([wanted.paths for wanted in self.images])
-
 
 def put(value, path: Path, image) -> Any:
     """A copy of nested containers with another value at a path."""

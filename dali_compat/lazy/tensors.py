@@ -16,6 +16,7 @@ from .record import RecordedCall, kept
 
 _JOINS = {torch.stack: "stack", torch.cat: "cat", torch.concat: "cat", torch.concatenate: "cat"}
 _CPU = torch.device("cpu")
+_DISPATCH: Any = {"dispatch_sizes_strides_policy": "sizes", "dispatch_device": True, "dispatch_layout": True}
 
 
 class LazyTensor(torch.Tensor):
@@ -101,14 +102,8 @@ def lazy_tensor(later: Deferred) -> LazyTensor:
     """The stand-in for a tensor that is made later."""
     state = later.state
     assert state is not None  # nobody has seen it
-    made = torch.Tensor._make_wrapper_subclass(
-        KINDS[state.kind],
-        state.shape,
-        dtype=state.dtype,  # which compiled code takes from here
-        dispatch_sizes_strides_policy="sizes",
-        dispatch_device=True,
-        dispatch_layout=True,
-    )
+    # compiled code takes the dtype from here
+    made = torch.Tensor._make_wrapper_subclass(KINDS[state.kind], state.shape, dtype=state.dtype, **_DISPATCH)
     torch._C._set_throw_on_mutable_data_ptr(made)  # there are no data yet
     object.__setattr__(made, "_later", later)
     return made
@@ -121,19 +116,14 @@ _OF_STATE: dict[str, Any] = {
     "ndim": lambda s: len(s.shape),
     "dtype": lambda s: s.dtype,
     "device": lambda s: _CPU,
-    "is_cuda": lambda s: False,
-    "requires_grad": lambda s: False,
-    "is_sparse": lambda s: False,
-    "is_quantized": lambda s: False,
+    **dict.fromkeys(("is_cuda", "is_quantized", "is_sparse", "requires_grad"), lambda s: False),
 }
 
 
 _ANSWERS: dict[str, Any] = {
-    "dim": lambda s: len(s.shape),
-    "ndimension": lambda s: len(s.shape),
+    **dict.fromkeys(("dim", "ndimension"), lambda s: len(s.shape)),
     "size": lambda s, dim=None: torch.Size(s.shape) if dim is None else s.shape[dim],
-    "numel": lambda s: torch.Size(s.shape).numel(),
-    "nelement": lambda s: torch.Size(s.shape).numel(),
+    **dict.fromkeys(("nelement", "numel"), lambda s: torch.Size(s.shape).numel()),
     "element_size": lambda s: s.dtype.itemsize,
     "is_floating_point": lambda s: s.dtype.is_floating_point,
 }

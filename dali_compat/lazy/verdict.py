@@ -23,6 +23,7 @@ from .trial import TrialFailed, described, in_child
 _UNSEEN = "opens no image in a way that is seen"
 _TOO_MANY = "does too many kinds of things to its images"
 _IMAGES = 4  # of a sample, whose headers are known
+_FEW, _SHARE = 20, 0.5  # samples after which it is said that too many are real, and how many that is
 _ALIKE = 4  # samples that are enough where all of them are left to DALI, or none
 _MOST = 1 << 25  # samples whose headers are known: a data set may say that it has any number
 _IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
@@ -127,9 +128,11 @@ def asker_of(dataset, since: int) -> Asker:
     return Asker(dataset, known.recipes, since, whole)
 
 
-def give_up(dataset, why: str) -> None:
-    """From the next epoch on it is not asked: it makes most samples itself."""
-    _of_dataset.get(dataset, lambda: Known(dataset)).last = Verdict(f"{why or _UNSEEN} in most samples")
+def judge(asker: Asker) -> None:
+    """From the next epoch on a data set is not asked that makes most samples itself."""
+    if asker.asked >= _FEW and asker.real > _SHARE * asker.asked:
+        known = _of_dataset.get(asker.dataset, lambda: Known(asker.dataset))
+        known.last = Verdict(f"{asker.why or _UNSEEN} in most samples")
 
 
 # ---- a few samples
