@@ -218,7 +218,7 @@ def _warn_of_several_labels(column: Any, names: list[str]) -> None:
     if separator := separator_in(names):
         several = next(name for name in names if separator in name.strip())
         what = f"cells of {column!r} look like several labels, as {several!r}, and each such cell is a class"
-        remedy = f"separator={separator!r} makes vectors of them, and classes= says that all is well"
+        remedy = f"separator={separator!r} gives vectors of zeros and ones; classes= keeps each cell as one class"
         warnings.warn(f"{what}: {remedy}", stacklevel=stack_level())
 
 

@@ -54,7 +54,10 @@ def labels_of(
     if not columns:
         return Labels([NO_TARGET] * count)
     for name, values in columns:
-        refuse_rows([row for row, value in enumerate(values) if value is None], f"an empty {name!r}", where)
+        if empty := [row for row, value in enumerate(values) if value is None]:
+            between = separator_in(sorted({value for value in values if isinstance(value, str)})) if single else None
+            hint = f" (separator={between!r} reads several labels from a cell, or none)" if between else ""
+            refuse_rows(empty, f"an empty {name!r}{hint}", where)
     if not single:
         return Labels(torch.stack([_floats(name, values, where) for name, values in columns], dim=1))
     ((name, values),) = columns

@@ -302,6 +302,12 @@ def test_several_labels_in_a_cell(table, inner, image_root, case, of_pandas):
     assert assert_torchs(dataset)[0][1].tolist() == (targets * 8)[:5]
 
 
+def test_empty_cells_among_several_labels_name_the_separator(table):
+    cells = ["cat dog", "", "dog", "cat"]
+    with pytest.raises(ValueError, match=r"1 row with an empty 'label' \(separator=' ' reads .*\): line 3"):
+        DALIImageTable(table({"file": list("abcd"), "label": cells}), check_files=False)
+
+
 def test_several_labels_of_another_table(table, inner, image_root):
     options = {"root": image_root, "separator": " ", "classes": ["dog", "emu", "cat"]}
     val = DALIImageTable(table({"file": inner[:2], "label": ["cat dog", "cat"]}), **options)
@@ -344,7 +350,7 @@ def test_a_hint_where_cells_look_like_several_labels(table, case):
             DALIImageTable(path, check_files=False, **options)
         return [str(one.message) for one in caught if one.filename == __file__] + caught[1:]
 
-    assert [f"separator={separator!r} makes vectors" in text for text in told()] == [True] * bool(separator)
+    assert [f"separator={separator!r} gives vectors" in text for text in told()] == [True] * bool(separator)
     assert told(classes=sorted(set(cells))) == told(separator="/") == []
 
 
