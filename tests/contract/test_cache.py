@@ -71,6 +71,7 @@ def decodes(monkeypatch):
     return built
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("budget", [ENOUGH, SOME, 1])
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_batches_are_the_same(image_root, transform, budget):

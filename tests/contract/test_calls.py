@@ -183,6 +183,7 @@ RAGGED = T.Compose([_rotate, T.CenterCrop(40), T.PILToTensor()])
 BFLOATS = T.Compose([T.CenterCrop(41), T.PILToTensor(), T.ConvertImageDtype(torch.bfloat16), torch.neg])
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize(
     ("transform", "context"), [*((t, "fork") for t in (ROTATED, TENSORS, RAGGED, ODD, BFLOATS)), (ROTATED, "spawn")]
 )

@@ -182,6 +182,7 @@ def _assert_same_batches(mine, theirs):
     assert [labels.dtype for _, labels in mine] == [labels.dtype for _, labels in theirs]
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("nested", NESTED)
 @pytest.mark.parametrize("edit", EDITS)

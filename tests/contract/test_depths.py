@@ -91,6 +91,7 @@ def _until_an_error(loader):
         yield error
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("kind", ["0 I;16", "1 I;16", "2 I", "3 F"])
 def test_an_own_data_set_keeps_the_depth(root, kind, name):
@@ -117,12 +118,14 @@ def test_all_sixteen_bits_are_there(root):
     assert images[0, 0, 20, 16 : 16 + len(EDGES)].tolist() == list(EDGES)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("mode", ["I", "F", "L", "RGB", "I;16"])
 @pytest.mark.parametrize("kind", ["0 I;16", "1 I;16", "2 I", "3 F", "RGB"])
 def test_conversions_of_modes_are_pillows(root, kind, mode):
     assert_same(Own(of_kind(root, kind), v1.ToTensor(), mode))
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", ["PILToTensor", "ToTensor", "crop, ToTensor", "ToImage, crop, float", "NumPy"])
 def test_a_data_set_that_begins_with_photos(root, name, workers):
@@ -198,6 +201,7 @@ ENDS = {
 }
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", ENDS)
 @pytest.mark.parametrize("of", ["folder", "array", "own"])
 def test_dtypes_and_nested_chances_are_left_to_kernels(root, name, of):

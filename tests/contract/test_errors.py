@@ -100,6 +100,7 @@ def _path(dataset, index=BAD):
     return Path(dataset.samples[index][0])
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_bad_file(own_root, damage, transform):

@@ -144,6 +144,7 @@ def test_shares_of_the_size(folder, mode):
     _assert_torchs(folder, get)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("method", ["convert", "copy", "crop", "getbands", "getexif", "load", "resize", "transpose"])
 def test_a_method_that_is_called_when_the_image_is_real(folder, method):
     """After an assignment to a pixel, which all later calls have to see."""

@@ -387,6 +387,7 @@ class Warned(data.Dataset):
         return by_hand(image), len(caught)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("context", [None, "fork", "spawn"])
 def test_of_one_within_another_our_loader_tells_alone(image_root, context, nothing_said):
     """Workers that are no forks do not say that torch's loader reads it, and to take ours instead."""

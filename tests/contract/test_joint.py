@@ -85,6 +85,7 @@ def test_equal(folder, name):
     assert real(loaders[0]) <= len(theirs) / 2
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", CASES)
 def test_all_but_pixels_is_equal_by_default(folder, name):
     """Labels, boxes, points and masks to the last bit; images as near as kernels are."""
@@ -111,6 +112,7 @@ def _is_image(tensor) -> bool:
     return not isinstance(tensor, (tv_tensors.Mask, tv_tensors.BoundingBoxes)) and tensor.shape[0] == 3
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", CASES)
 def test_workers_follow_the_seed_and_the_place(folder, name):
     """However many they are, and however large a batch is."""

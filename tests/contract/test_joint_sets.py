@@ -98,6 +98,7 @@ def compared(dataset, workers=0, exact=True, batch=4):
     return found, expected
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", CASES)
 def test_equal(old, name):
     """With exact=True to the last bit; by default all but images is, and these are near."""

@@ -269,6 +269,7 @@ OF_GENERATORS = {
 }
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("way", SET_BACK, ids=lambda f: f.__name__)
 def test_a_generator_that_is_set_back(folder, way, workers):
@@ -618,6 +619,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("name", PAIRS)
 def test_an_image_and_its_mask(folder, name, workers):

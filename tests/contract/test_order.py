@@ -71,6 +71,7 @@ CASES = {
 }
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("case", CASES)
 def test_batches_are_torchs(folder, case, num_workers):

@@ -211,6 +211,7 @@ def test_images(own_root, name):
     assert_deferred(own_root, OF_PIL[name])
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", MADE_BY_PIL)
 def test_images_that_are_made(own_root, name):
     theirs = seeded(Own(own_root, MADE_BY_PIL[name]), 3, shuffle=True)(stock)
@@ -218,6 +219,7 @@ def test_images_that_are_made(own_root, name):
     assert not unlike(mine(lambda *args, **kwargs: ours(*args, exact=True, fallback="silent", **kwargs)), theirs)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("orientation", range(2, 9))
 def test_turned_as_exif_says(own_root, orientation):
     """A photo that lies on its side."""
@@ -246,6 +248,7 @@ OF_GRAY = {
 }
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("suffix", [".png", ".jpg"])
 @pytest.mark.parametrize("name", OF_GRAY)
 def test_gray_files(own_root, name, suffix):

@@ -247,6 +247,7 @@ for size in (300, 600):  # the second needs larger pipelines
     assert said(programs.run(code, str(image_root))) == "1200\n1200\n"
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("where", ["new", "mid-epoch", "held", "done"])
 def test_a_program_ends_quietly(image_root, where):
     code = """
@@ -412,6 +413,7 @@ else:
     assert result.returncode in (1, -2, 130) and result.stderr.endswith("KeyboardInterrupt\n")
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("kind, workers", [("files", 0), ("own", 0), ("own", 1), ("torch", 0), ("iter", 0)])
 def test_a_program_may_end_while_a_daemon_thread_loads(image_root, kind, workers):
     """The thread ends in silence, and its ``finally`` is done, in the middle of an epoch; nothing that it uses is

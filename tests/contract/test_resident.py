@@ -177,6 +177,7 @@ def test_targets_are_collated_as_torchs(case, kind, dataset):
 # ---- order
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("case", CASES)
 def test_batches_are_torchs(case, num_workers, small_chunks):
@@ -211,6 +212,7 @@ def test_distributed_shards(dataset, replicas, small_chunks):
         assert runs[:2] == runs[2:]
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
 @pytest.mark.parametrize(
     "case", ["plain", "shuffle", "generator", "random sampler", "replacement", "weighted", "batch sampler"]

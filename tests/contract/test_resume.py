@@ -356,6 +356,7 @@ class Counts(Own):
         self.made = state["made"]
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", ["epochs", "whole", "resumes", "map"])
 def test_a_data_set_with_a_state_of_its_own(kind, num_workers):
@@ -410,6 +411,7 @@ class Itself(data.IterableDataset):
         self.place["at"], self.asked = state["at"], state["asked"]
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("again", [False, True], ids=["a new one", "the same one"])
 @pytest.mark.parametrize("batches", range(1, 6))
@@ -434,6 +436,7 @@ def test_a_data_set_that_is_its_own_iterator_between_epochs(num_workers):
     assert [batch.tolist() for batch in other] == whole
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("route", ["folder", "resident", "fallback"])
 @pytest.mark.parametrize("batches", [2, None])
 def test_a_state_as_json(images, route, batches):

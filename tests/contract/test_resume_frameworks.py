@@ -133,6 +133,7 @@ RELOADED = {  # which crashes state_dict() warns of; an epoch has four steps
 }
 
 
+@pytest.mark.alike
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", RELOADED)
 def test_loaders_that_lightning_makes_anew(lightning, image_root, tmp_path, case):
@@ -191,6 +192,7 @@ LIGHTNINGS = {
 }
 
 
+@pytest.mark.alike
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", LIGHTNINGS)
 def test_lightnings_epochs(lightning, image_root, tmp_path, case):

@@ -1,5 +1,6 @@
 """Trainings that are killed go on as if nothing had been; crash.py has the whole of it."""
 
+import importlib.util
 from pathlib import Path
 
 import programs
@@ -25,12 +26,12 @@ def test_killed_trainings_go_on():
     assert told.count("the same after 2 kills") == len(CASES)
 
 
-@pytest.mark.parametrize("kind", MODULES)
-def test_killed_trainings_of_frameworks_go_on(kind):
-    pytest.importorskip("accelerate")
-    pytest.importorskip(MODULES[kind])
-    told = killed("--kills", str(KILLS), "--device", "cpu", "--only", f"{kind}, 0 workers")
-    assert f"the same after {KILLS} kills" in told
+def test_killed_trainings_of_frameworks_go_on():
+    there = [kind for kind, module in MODULES.items() if importlib.util.find_spec(module.partition(".")[0])]
+    if not there:
+        pytest.skip("no framework is installed")
+    told = killed("--kills", str(KILLS), "--device", "cpu", "--only", *(f"{kind}, 0 workers" for kind in there))
+    assert told.count(f"the same after {KILLS} kills") == len(there)
 
 
 @pytest.mark.gpu

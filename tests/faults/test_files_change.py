@@ -229,6 +229,7 @@ def _anything(data: bytearray, rng) -> None:
     data[at : at + length] = rng.bytes(len(data[at : at + length]))
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("times", ["its times", "new times"])
 @pytest.mark.parametrize("damage", [_markers, _zeros, _anything], ids=lambda one: one.__name__)
 def test_damage_in_place_of_a_file_that_is_known(root, damage, times):

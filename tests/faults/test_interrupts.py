@@ -115,6 +115,7 @@ def _is_all_but_one(given: list, order: list) -> bool:
     return given == order or any(given == order[:i] + order[i + 1 :] for i in range(len(order)))
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("error", [Interrupt, Alarm])
 @pytest.mark.parametrize("case", CASES)
 def test_an_interrupt_at_every_place(root, case, error):

@@ -14,7 +14,7 @@ from faults.own_cases import CASES, HEADER
 from faults.own_compare import DIFFERS, LEAKS, RAISES, RELATION, Setting
 from faults.own_vocabulary import program
 
-PROGRAMS = 40
+PROGRAMS = 40 if ALL else 16
 ONE = Setting(batch_size=4)
 
 
@@ -115,6 +115,7 @@ def _equal(batch):
     return [[a, a] for a, b in batch]
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize(
     "source, change, kind",
     [
