@@ -4,7 +4,7 @@
 
 Importing this package imports neither DALI nor torchvision. It has one effect: CUDA is given 32 hardware queues
 (CUDA_DEVICE_MAX_CONNECTIONS=32) unless the variable is set or CUDA has started. With CUDA's default of 8, streams of
-DALI share a queue with the training stream and wait behind it.
+DALI share a queue with the training stream and wait behind it. Where DALI is not installed, a warning names the extra.
 """
 
 import os as _os
@@ -71,7 +71,24 @@ def _give_cuda_queues() -> None:
         _os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 
+def _name_the_extra_that_is_missing() -> None:
+    """Warns where DALI is not installed, once a program: not in its child processes."""
+    from importlib.util import find_spec
+
+    if _sys.platform != "linux" or (find_spec("nvidia") and find_spec("nvidia.dali")):
+        return
+    from multiprocessing import parent_process
+    from warnings import warn
+
+    from .errors import FallbackWarning
+    from .runtime.installation import dali_problem
+
+    if parent_process() is None:
+        warn(f"dali_compat: {dali_problem()}", FallbackWarning, stacklevel=3)
+
+
 _give_cuda_queues()
+_name_the_extra_that_is_missing()
 
 
 if not _typing.TYPE_CHECKING:  # to a type checker every name that is not above is an error

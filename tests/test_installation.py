@@ -73,6 +73,28 @@ def test_missing_dali_says_what_to_install_for_this_torch(machine, monkeypatch, 
     assert installation.dali_problem() == f"DALI is not installed, which the extra [{variant}] brings here: {command}"
 
 
+WITHOUT_DALI = """
+import importlib.metadata, importlib.util, sys
+find, listed = importlib.util.find_spec, importlib.metadata.distributions
+importlib.util.find_spec = lambda name, package=None: None if name == "nvidia.dali" else find(name, package)
+importlib.metadata.distributions = lambda: [x for x in listed() if "dali" not in x.metadata["Name"]]
+sys.modules["nvidia.dali"] = None
+import dali_compat
+"""
+
+
+def test_an_import_without_dali_names_the_extra_once_a_program():
+    """At the importing line, and with the class of all that falls back."""
+    spawned = "\nimport multiprocessing as m\nm.process._parent_process = object()\n"
+    for code in (WITHOUT_DALI, WITHOUT_DALI.replace("import dali_compat", spawned + "import dali_compat")):
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        if spawned in code:
+            assert done.stderr == ""
+        else:
+            assert done.stderr.startswith("<string>:7: FallbackWarning: dali_compat: DALI is not installed, which the")
+            assert "pip install" in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_folders_left_over_by_pip_uninstall_count_as_not_installed(machine):
     machine(_import_dali=(types.ModuleType("nvidia.dali"), None), dali_distributions={})
     assert installation.dali_problem().startswith("DALI is not installed, which the extra [cuda")
