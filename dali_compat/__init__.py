@@ -75,7 +75,9 @@ def _name_the_extra_that_is_missing() -> None:
     """Warns where DALI is not installed, once a program: not in its child processes."""
     from importlib.util import find_spec
 
-    if _sys.platform != "linux" or (find_spec("nvidia") and find_spec("nvidia.dali")):
+    nvidia = find_spec("nvidia")  # not that of nvidia.dali, which imports this
+    places = (nvidia and nvidia.submodule_search_locations) or ()
+    if _sys.platform != "linux" or any(_os.path.isdir(_os.path.join(place, "dali")) for place in places):
         return
     from multiprocessing import parent_process
     from warnings import warn
@@ -83,8 +85,8 @@ def _name_the_extra_that_is_missing() -> None:
     from .errors import FallbackWarning
     from .runtime.installation import dali_problem
 
-    if parent_process() is None:
-        warn(f"dali_compat: {dali_problem()}", FallbackWarning, stacklevel=3)
+    if parent_process() is None and (problem := dali_problem()):
+        warn(f"dali_compat: {problem}", FallbackWarning, stacklevel=3)
 
 
 _give_cuda_queues()

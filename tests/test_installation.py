@@ -76,7 +76,7 @@ def test_missing_dali_says_what_to_install_for_this_torch(machine, monkeypatch, 
 WITHOUT_DALI = """
 import importlib.metadata, importlib.util, sys
 find, listed = importlib.util.find_spec, importlib.metadata.distributions
-importlib.util.find_spec = lambda name, package=None: None if name == "nvidia.dali" else find(name, package)
+importlib.util.find_spec = lambda name, package=None: None if name == "nvidia" else find(name, package)
 importlib.metadata.distributions = lambda: [x for x in listed() if "dali" not in x.metadata["Name"]]
 sys.modules["nvidia.dali"] = None
 import dali_compat
