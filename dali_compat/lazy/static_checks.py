@@ -21,6 +21,7 @@ from ..runtime.warn_location import is_installed
 
 _OPENS = frozenset(("decode_image", "decode_jpeg", "decode_png", "default_loader", "pil_loader", "read_image"))
 _OTHERS = frozenset(("imdecode", "imread"))  # by neither PIL nor torchvision
+_LIBRARIES = frozenset(("cv2", "imageio", "skimage"))  # that have these
 _DATA_SETS = "torchvision.datasets."  # whose code is followed as the user's is
 _ALWAYS = "__init__", "__call__"  # of an object that is made, and of one that is called
 _DEPTH, _INNER = 4, 3  # of functions that call each other, and of data sets in data sets
@@ -41,11 +42,20 @@ class _Called(NamedTuple):
 def reads_images(dataset) -> bool:
     """Returns whether the user's code, or the data set's own, names what opens or decodes images, by whatever library.
     What another package can do as well says nothing of a data set that uses it."""
-    return any(
-        (_opens(one, found) or found & _OTHERS)
-        and (one.owner is dataset or not is_installed(one.function.__code__.co_filename))
-        for one, found in _reached(dataset)
-    )
+    return any((_opens(one, found) or found & _OTHERS) and _is_users(one, dataset) for one, found in _reached(dataset))
+
+
+def other_opener(dataset) -> str:
+    """Returns the function of another library with which the user's code opens images, "imread() of cv2"; "" where none
+    is named."""
+    for one, found in _reached(dataset):
+        if found & _OTHERS and _is_users(one, dataset):
+            return " of ".join([f"{min(found & _OTHERS)}()", *sorted(found & _LIBRARIES)[:1]])
+    return ""
+
+
+def _is_users(one: _Called, dataset) -> bool:
+    return one.owner is dataset or not is_installed(one.function.__code__.co_filename)
 
 
 def catches_errors(dataset) -> bool:

@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 
 from ..data.intact import is_intact
 from ..data.sources import Record, Source, Upright, current_folder, opened, within
-from .decoders import LazyBytes, bytes_of, lazy_bytes, recording_of
+from .decoders import LazyBytes, lazy_bytes, recording_of
 from .deferred import Deferred, Notes
 from .images import LazyFile, header_of
 from .tensors import lazy_tensor
@@ -120,8 +121,9 @@ class Tracer:
         upright = library == "torchcodec" or any(args[1:])
         if type(data) is LazyBytes:
             source: Source = Upright(data._later.source) if upright else data._later.source
+            encoded = partial(data._later.value, "")  # without the stand-in, which may go
         elif type(data) is torch.Tensor and data.dtype == torch.uint8 and data.ndim == 1:
-            source = Record(Encoded(data.numpy().tobytes(), upright), next(numbers))
+            source, encoded = Record(Encoded(data.numpy().tobytes(), upright), next(numbers)), partial(_itself, data)
         else:
             return None
         try:
@@ -131,7 +133,7 @@ class Tracer:
         if found is None:
             return None
         return self.notes.made(
-            lazy_tensor(Deferred(source, self.notes, lambda before: really(bytes_of(data), *args), found))
+            lazy_tensor(Deferred(source, self.notes, lambda before: really(encoded(), *args), found))
         )
 
     def _source(self, file) -> Source | None:
@@ -154,6 +156,10 @@ class Tracer:
             self.notes.became_real(WRITTEN)
             return None
         return path if same and stat.S_ISREG(found.st_mode) else None
+
+
+def _itself(data: torch.Tensor) -> torch.Tensor:
+    return data
 
 
 def _is_whole(source: Source, known: set[int]) -> bool:

@@ -16,7 +16,7 @@ from .asker import Asker
 from .recipes import Recipes
 from .record import Recording
 from .samples import Sample
-from .static_checks import catches_errors, gives_many, may_open, may_use_cuda, signature_of, with_inner
+from .static_checks import catches_errors, gives_many, may_open, may_use_cuda, other_opener, signature_of, with_inner
 from .tracer import HEARD, WRITTEN, now
 from .trial import TrialFailed, described, in_child
 
@@ -100,7 +100,11 @@ def asked(dataset) -> Asked | None:
     Raises:
         Unsupported: it cannot be asked; the text says why, after "MyDataset ...".
     """
-    if isinstance(dataset, data.IterableDataset) or not may_open(dataset) or not hasattr(dataset, "__len__"):
+    if isinstance(dataset, data.IterableDataset) or not hasattr(dataset, "__len__"):
+        return None
+    if not may_open(dataset):
+        if other := other_opener(dataset):
+            raise Unsupported(f"opens images with {other}")
         return None
     if any(map(may_use_cuda, with_inner(dataset))):  # which must not start before an epoch does
         return None

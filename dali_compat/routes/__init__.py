@@ -45,6 +45,9 @@ _LARGE = 256 << 10
 
 _ON_BATCH = "write it as a transform, and dali_compat.register() what that does on a batch"
 _AFTERWARDS = "leave the tensor as torchvision gives it, and do the rest in collate_fn, or on the batch"
+_OPENED = (
+    "open them with Image.open(path).convert('RGB'), or torchvision.io.decode_image(path, mode='RGB'): in RGB, not BGR"
+)
 # By beginnings of the reason for which a data set of the user's is not asked: what keeps all that its code does
 _REMEDIES = {
     (
@@ -56,6 +59,7 @@ _REMEDIES = {
     ("keeps an image",): "leave it to the loader to keep decoded images: cache=",
     ("gives an image that is", "gives an image as it"): "where it is to have three channels, image.convert('RGB')",
     ("gives an image with",): "give the tensors alone",
+    ("opens images with",): _OPENED,
     ("has __getitems__",): "leave __getitems__ out, where __getitem__ gives the same",
 }
 

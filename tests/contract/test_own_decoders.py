@@ -2,6 +2,7 @@
 
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from torchvision.transforms import v2
 from contract.both import error_of, ours, stock
 from contract.test_joint import unlike
 from contract.test_own_datasets import real, seeded
+from dali_compat.lazy import tracer
 
 SMALL = v2.Compose([v2.Resize((32, 40)), v2.ToDtype(torch.float32, scale=True)])
 FLIPPED = v2.Compose([v2.CenterCrop((40, 44)), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
@@ -176,6 +178,44 @@ def test_bytes_that_are_looked_at(own_root):
     theirs = seeded(Own(own_root, decode, None), 2, collate_fn=list)(stock)
     mine = seeded(Own(own_root, decode, None), 2, collate_fn=list)
     assert not unlike(mine(lambda *args, **kw: ours(*args, exact=True, fallback="silent", **kw)), theirs)
+
+
+def test_another_mode_is_the_reason(own_root):
+    """That the bytes of a file were read is none."""
+    loader = ours(Own(own_root, lambda path: decode_image(path, "GRAY")), 2, device="cpu", fallback="silent")
+    assert "decodes files in other modes than RGB" in loader.explain() and "keeps" not in loader.explain()
+
+
+def test_bytes_are_not_read_where_nobody_looks_at_them(own_root, monkeypatch):
+    dataset, found, really = Own(own_root, lambda path: decode_image(path, "RGB")), [], tracer.lazy_bytes
+
+    def noted(later, length):
+        found.append(later)
+        return really(later, length)
+
+    loader = ours(dataset, 2, device="cpu", exact=True)
+    monkeypatch.setattr(tracer, "lazy_bytes", noted)
+    list(loader)
+    assert len(found) >= len(dataset) and not any(later.is_real for later in found)
+
+
+cv2 = skimage = types.SimpleNamespace(imread=lambda path: np.asarray(Image.open(path).convert("RGB")))
+
+
+def by_opencv(path):
+    return torch.from_numpy(cv2.imread(path)).movedim(2, 0)
+
+
+def by_another(path):
+    return torch.from_numpy(skimage.io.imread(path)).movedim(2, 0)
+
+
+@pytest.mark.parametrize("decode, name", [(by_opencv, "cv2"), (by_another, "skimage")])
+def test_other_libraries_are_named(own_root, decode, name):
+    with pytest.raises(
+        RuntimeError, match=rf"opens images with imread\(\) of {name}; open them with Image.open\(path\)"
+    ):
+        ours(Own(own_root, decode), 2, device="cpu")
 
 
 class Pennfudan(Own):
