@@ -31,7 +31,7 @@ from .runtime import Patched
 from .runtime.dataset_base import OurDataset, remember_told
 from .runtime.decorators import no_compile
 from .runtime.forks import until_the_end
-from .runtime.warn_location import announce, tell_of_fallback
+from .runtime.messages import announce, tell_of_fallback
 
 T = TypeVar("T", covariant=True)
 _classes_told: set[str] = set()  # of those that are torch's

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from ..remote.objects import Objects, listed_objects
 from ..remote.urls import is_url
 from ..runtime import saved
-from ..runtime.warn_location import stack_level
+from ..runtime.messages import stack_level
 
 _LAYOUT = 1  # of the cached arrays
 _THREADS = 8

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from ..errors import ImageReadError
 from ..remote.objects import Objects
 from ..runtime import saved
-from ..runtime.warn_location import stack_level
+from ..runtime.messages import stack_level
 
 GAP = 4  # bytes; see FileRows.gaps
 

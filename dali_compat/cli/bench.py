@@ -35,7 +35,7 @@ from dali_compat.cli.timing import Passes, SampledFiles, memory
 from dali_compat.routes import StockRoute, in_python
 
 from ..runtime.cores import usable_cores
-from ..runtime.text import in_bytes, in_columns
+from ..runtime.messages import in_bytes, in_columns
 
 STEPS = (0.5, 1, 2)  # of the time that loading a batch takes
 

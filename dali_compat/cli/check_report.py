@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.text import in_columns
+from ..runtime.messages import in_columns
 from .check_files import Crash, FileSource, Inspection
 
 _LISTS = ("broken", "pillow", "bombs", "not_images", "unlisted")

@@ -25,7 +25,7 @@ from dali_compat.cli.arguments import UsageError, add_device, device_of, imagene
 
 from ..runtime import installation
 from ..runtime.cores import usable_cores
-from ..runtime.text import in_columns
+from ..runtime.messages import in_columns
 
 PICTURE_COLUMNS = 8
 AMPLIFICATION = 64

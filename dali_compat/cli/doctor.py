@@ -14,7 +14,7 @@ from dali_compat.engine.planes.engines import engine_of
 from .. import __version__
 from ..runtime import installation
 from ..runtime.cores import cpu_quota, usable_cores
-from ..runtime.text import in_columns
+from ..runtime.messages import in_columns
 
 OLDEST_TESTED_DALI = (1, 53)
 OLDEST_TORCHVISION = (0, 20)

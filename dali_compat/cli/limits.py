@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..runtime.text import in_bytes
+from ..runtime.messages import in_bytes
 
 BUSY = 0.8  # of a batch's time, from which on something counts as what limits
 KEEPS_UP = 1.05  # times the step's own time, up to which the model counts as what limits

@@ -21,7 +21,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from ..remote.objects import FolderAndSize, Objects, names_in
 from ..remote.urls import are_urls, is_url, without_scheme
 from ..runtime.dataset_base import OurDataset
-from ..runtime.warn_location import stack_level
+from ..runtime.messages import stack_level
 from .label_columns import NO_TARGET, labels_of, numbers_in, refuse_rows, separator_in, several_labels
 from .sources import object_image
 

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from ..runtime.fresh_process import FreshProcess
+from ..runtime.forks import FreshProcess
 from .header import DALI, PIL, UNREADABLE, Header, read_header
 from .headers import Facts, facts_of
 from .intact import intact

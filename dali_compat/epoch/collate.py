@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 from ..data.lookup import Listed, Tabled
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches, filled, mapped, moved, on_the_cpu
-from ..runtime.warn_location import tell_of_fallback
+from ..runtime.messages import tell_of_fallback
 from .epoch import COLLATE, Epoch
 from .part import in_format
 

@@ -15,7 +15,7 @@ from ..data.lookup import Listed
 from ..data.sources import Record, Source, is_object, is_record
 from ..errors import BadImageWarning, ImageReadError
 from ..randoms import replacement
-from ..runtime.warn_location import stack_level
+from ..runtime.messages import stack_level
 from .epoch import Epoch
 from .part import in_order
 

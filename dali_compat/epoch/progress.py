@@ -17,7 +17,7 @@ import torch
 import torch.utils.data as data
 from torch.utils.data.distributed import DistributedSampler
 
-from ..runtime.warn_location import stack_level
+from ..runtime.messages import stack_level
 from .generators import Generators, of_indices
 from .samplers import Indices, RankOrder, distributed, is_known, of_the_rest, samplers_of
 

@@ -14,7 +14,7 @@ from torch.utils.data import default_collate, default_convert
 
 from ..remote.fetcher import FetchCounts, Fetcher
 from ..runtime.forks import new_lock
-from ..runtime.text import in_bytes
+from ..runtime.messages import in_bytes
 
 _log = logging.getLogger("dali_compat")
 

@@ -17,7 +17,7 @@ from ..data.sources import is_record
 from ..errors import Unsupported
 from ..routes import Route, StockRoute
 from ..routes.dali import DaliRoute
-from ..runtime.text import repr_of
+from ..runtime.messages import repr_of
 from ..translate.lower import plans_ahead
 from .samplers import samplers_of
 

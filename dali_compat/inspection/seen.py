@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
-from ..runtime.text import repr_of
+from ..runtime.messages import repr_of
 from .sandbox import Sandbox
 from .standins import Placeholder, Refused, Untouchable, kept
 

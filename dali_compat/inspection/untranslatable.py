@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..runtime.text import repr_of
+from ..runtime.messages import repr_of
 
 _ADDRESS = re.compile(r"<(?:function |class ')?(?:[\w<>]+\.)*([\w<>]+)(?: object)?(?: at 0x[0-9a-f]+|')>")
 

@@ -17,7 +17,7 @@ from ..data.hugging_face import is_hugging_faces
 from ..data.readers import known_class_of, reader_of
 from ..inspection.bytecode import names
 from ..inspection.objects import attributes, is_of_library, root
-from ..runtime.warn_location import is_installed
+from ..runtime.messages import is_installed
 
 _OPENS = frozenset(("decode_image", "decode_jpeg", "decode_png", "default_loader", "pil_loader", "read_image"))
 _OTHERS = frozenset(("imdecode", "imread"))  # by neither PIL nor torchvision

@@ -15,7 +15,7 @@ from ..plan import draw, step
 from ..runtime.device import to_device
 from .arguments import EXACT, TORCHVISION, fill_list
 from .kernels import image_kernel, kernel
-from .pixels import grids, resample
+from .pixels import resample, transform
 from .pixels.squares import uniforms
 from .translators import register
 from .warp import warp_arguments
@@ -47,8 +47,8 @@ _SWAPS = TORCHVISION < (0, 26)
 @kernel
 def elastic(images, arrays, *, alpha, sigma, interpolation, fill, like):
     """torchvision.transforms.functional.elastic_transform, which makes tensors of PIL images."""
-    grid = displacement(arrays["key"], images.shape[-2:], alpha, sigma, images.device).to(grids.dtype_of(images))
-    return grids.sample(images, grid.add_(grids.identity(images)), interpolation, fill, like)
+    grid = displacement(arrays["key"], images.shape[-2:], alpha, sigma, images.device).to(transform.dtype_of(images))
+    return transform.sample(images, grid.add_(transform.identity(images)), interpolation, fill, like)
 
 
 def displacement(keys: np.ndarray, size, alpha, sigma, device) -> torch.Tensor:

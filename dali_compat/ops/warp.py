@@ -18,7 +18,7 @@ from .arguments import fill_list, fill_of, functions, interpolation_of, ints, li
 from .draws import draws
 from .kernels import image_kernel, kernel, ragged_kernel
 from .laws import coin, real, whole
-from .pixels import grids, transform
+from .pixels import transform
 from .pixels.lists import by_size, each, uniform
 from .translators import lowers, register
 
@@ -237,8 +237,8 @@ def _warp(images, data, sizes, interpolation, fill, like):
 
     def warp_to(images, rows, size):
         if like != "pil":
-            grid = (grids.affine if affine else grids.perspective)(images, data[rows], size)
-            return grids.sample(images, grid, interpolation, fill, like)
+            grid = (transform.affine if affine else transform.perspective)(images, data[rows], size)
+            return transform.sample(images, grid, interpolation, fill, like)
         if affine and interpolation.startswith("nearest"):
             return transform.transform_nearest(images, data[rows], size, fill)
         coordinates = transform.coordinates_of(data[rows], size, images.device)

@@ -1,7 +1,7 @@
 """install() and uninstall(): torch's DataLoader made ours where it is over images. Nothing here imports torch before
 the program does.
 
-- loader: makes a loader ours while it is constructed. frameworks: what Accelerate and Ray Train would lose.
+- loader: makes a loader ours while it is constructed, and keeps what Accelerate and Ray Train would lose.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from ..runtime import Patched
-from ..runtime.warn_location import announce, tell_of_fallback
+from ..runtime.messages import announce, tell_of_fallback
 
 _HOME = "torch.utils.data.dataloader"
 # Data sets over images come out of one of these, or of packages that import them, or open images by one

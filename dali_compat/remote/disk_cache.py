@@ -13,8 +13,7 @@ import numpy as np
 
 from ..runtime import saved
 from ..runtime.forks import new_lock
-from ..runtime.text import in_bytes
-from ..runtime.warn_location import stack_level
+from ..runtime.messages import in_bytes, stack_level
 from .client import Fetched
 
 _MAGIC = b"dali_compat object 2\n"

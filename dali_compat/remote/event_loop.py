@@ -16,8 +16,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from ..runtime.forks import new_lock
-from ..runtime.fresh_process import FreshProcess
+from ..runtime.forks import FreshProcess, new_lock
 from .urls import failed
 
 T = TypeVar("T")

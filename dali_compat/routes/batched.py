@@ -18,7 +18,7 @@ from ..plan import ImageSpec, Options, Plan
 from ..randoms import Randoms
 from ..runtime.decorators import no_compile
 from ..runtime.device import filled
-from ..runtime.warn_location import tell_of_fallback
+from ..runtime.messages import tell_of_fallback
 from ..translate import translate
 from ..translate.lower import lower
 

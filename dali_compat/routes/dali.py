@@ -17,7 +17,7 @@ from ..lazy.asker import Asker
 from ..plan import Plan
 from ..runtime.forks import new_lock
 from ..runtime.installation import hidden_jpeg_engines, most_jpeg_engines
-from ..runtime.warn_location import stack_level
+from ..runtime.messages import stack_level
 from .decoded_cache import DecodedCache
 
 if TYPE_CHECKING:

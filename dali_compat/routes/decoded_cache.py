@@ -9,7 +9,7 @@ import torch
 from ..data.sources import PIXELS, PIXELS_ON_GPU, Record, Source, is_record
 from ..runtime.device import free_memory
 from ..runtime.forks import new_lock
-from ..runtime.text import in_bytes
+from ..runtime.messages import in_bytes
 
 _SHARE = 0.5  # of a GPU's free memory, where nobody asked for it: training needs the rest
 

@@ -12,7 +12,7 @@ from ..data.base_datasets import leaves_of, objects_of
 from ..inspection.untranslatable import describe
 from ..plan import Plan
 from ..runtime.installation import dali_version, hidden_jpeg_engines, max_connections, max_connections_note
-from ..runtime.text import in_columns, terminal_columns, wrapped
+from ..runtime.messages import in_columns, terminal_columns, wrapped
 from ..translate.lower import plans_ahead
 from . import Route, StockRoute, in_python, names_in_python
 from .dali import _GPU_JPEG_THREADS, DaliRoute

@@ -14,7 +14,7 @@ from typing import Any
 import torch.utils.data as data
 
 from ..errors import FallbackWarning
-from .warn_location import stack_level
+from .messages import stack_level
 
 _FETCHER = "torch.utils.data._utils.fetch"
 _DEPTH = 12  # calls from torch's fetcher to a data set, at most: Subset and ConcatDataset lie between

@@ -1,4 +1,4 @@
-"""Forks, and the program's end.
+"""Forks, Python processes that are no forks, and the program's end.
 
 Keeps forked children whole: locks that neither an interrupt nor a fork leaves locked, and memory that a child leaks.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -20,6 +21,8 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from multiprocessing import Pipe
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 if sys.version_info < (3, 10, 15) or (3, 11) <= sys.version_info < (3, 11, 10):
@@ -130,3 +133,45 @@ def wait_for_daemons() -> None:
 def _end_daemon() -> None:
     if _deadline is not None and threading.current_thread().daemon:
         raise SystemExit
+
+
+_ROOT = str(Path(__file__).parents[2])
+_CODE = """
+import importlib, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is its parent's
+from multiprocessing.connection import Connection
+sys.path[: not getattr(sys.flags, "safe_path", False)] = [sys.argv[1]]  # in the place of the current folder
+requests, answers = map(int, sys.argv[3:])
+serve = importlib.import_module(sys.argv[2]).serve
+serve(Connection(requests, writable=False), Connection(answers, readable=False))
+"""
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class FreshProcess:
+    """A process that is no fork. It runs ``serve(requests, answers)`` of a module until this one ends, or end().
+    It finds the packages that this one finds, and imports nothing of the user's script, as multiprocessing's "spawn"
+    would.
+
+    Attributes:
+        requests, answers: this process's ends of the pipes.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, module: str) -> None:
+        there, self.requests = Pipe(duplex=False)
+        self.answers, back = Pipe(duplex=False)
+        with there, back:
+            ends = there.fileno(), back.fileno()
+            command = [sys.executable, "-c", _CODE, _ROOT, module, *map(str, ends)]
+            environment = {**os.environ, **_ONE_THREAD}
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=ends, env=environment)
+
+    def end(self) -> None:
+        """Kills the process."""
+        self.requests.close()
+        self.answers.close()
+        self._process.kill()
+        self._process.wait()

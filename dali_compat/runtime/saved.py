@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from .warn_location import stack_level
+from .messages import stack_level
 
 _patience: dict[Path, float] = defaultdict(lambda: 60.0)
 """Seconds for who holds a lock: it may be stopped, or on a server that is gone. Nobody waits for it again then."""

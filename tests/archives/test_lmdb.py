@@ -14,7 +14,7 @@ from PIL import Image
 from archives.conftest import inside
 from dali_compat import DALILMDB, ImageReadError
 from dali_compat.archives import protobuf
-from dali_compat.archives.lmdb_pages import Database
+from dali_compat.archives.lmdb import Database
 
 lmdb = pytest.importorskip("lmdb")
 

@@ -24,7 +24,7 @@ import dali_compat
 from contract.both import EXACT, SMALL, assert_same_epoch, outlines
 from dali_compat import DALIArrayDataset, DALIImageFolder, FallbackWarning, install, uninstall
 from dali_compat.patch.loader import InstalledLoader
-from dali_compat.runtime import Patched, dataset_base, warn_location
+from dali_compat.runtime import Patched, dataset_base, messages
 
 TORCHS = data.DataLoader.__init__
 
@@ -51,7 +51,7 @@ class Numbers(data.Dataset):
 
 @pytest.fixture(autouse=True)
 def torchs_own_afterwards(monkeypatch):
-    monkeypatch.setattr(warn_location, "_announced", set())
+    monkeypatch.setattr(messages, "_announced", set())
     yield
     uninstall()
     assert data.DataLoader.__init__ is TORCHS

@@ -9,8 +9,8 @@ from torchvision import transforms as T
 from contract.arrays import labels, pictures
 from contract.both import ours
 from dali_compat import DALIArrayDataset, DALIImageFolder
-from dali_compat.ops.pixels import grids as module
-from dali_compat.ops.pixels.grids import product
+from dali_compat.ops.pixels import transform as module
+from dali_compat.ops.pixels.transform import product
 
 START = T.Resize((20, 20)), T.ToTensor()
 CHAINS = {

@@ -39,7 +39,7 @@ from dali_compat.cli.demo import save_rows, write_folder
 from dali_compat.inspection.untranslatable import describe
 from dali_compat.routes import resolve_device
 from dali_compat.runtime import installation
-from dali_compat.runtime.text import in_columns
+from dali_compat.runtime.messages import in_columns
 from parity import results
 from parity.difference import Mismatch, Pictures, along, as_tensor, levels, measure
 from parity.table import numbers, rewrite

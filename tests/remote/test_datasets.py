@@ -15,7 +15,7 @@ from torchvision.datasets import ImageFolder
 
 from dali_compat import DALIImageFolder, DALIImageList, DALIImageTable, DataLoader, FallbackWarning
 from dali_compat.remote.fetcher import Fetcher
-from dali_compat.runtime.text import in_bytes
+from dali_compat.runtime.messages import in_bytes
 
 MIXED = T.Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.ToTensor()])
 

@@ -15,7 +15,7 @@ from dali_compat.data import prefetch
 from dali_compat.data.header import DALI, PIL, UNREADABLE
 from dali_compat.data.headers import Headers, facts_of
 from dali_compat.data.prefetch import HeaderPrefetcher, look
-from dali_compat.runtime import fresh_process
+from dali_compat.runtime import forks
 
 KINDS = {
     "jpeg.jpg": DALI,
@@ -112,7 +112,7 @@ def test_a_request_that_would_fill_a_pipe_is_refused(started, paths):
 
 
 def test_whoever_has_not_started_is_not_waited_for(paths, monkeypatch):
-    monkeypatch.setattr(fresh_process, "_CODE", "import time; time.sleep(600)")  # never
+    monkeypatch.setattr(forks, "_CODE", "import time; time.sleep(600)")  # never
     made = HeaderPrefetcher(1)
     try:
         assert made.request(paths) is None
