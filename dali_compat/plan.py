@@ -107,7 +107,7 @@ class Step:
     when: tuple[Gate, ...] = ()
     fidelity: str | Callable[[Step, str, Options, bool], str] = field(default="", compare=False, repr=False)
 
-    @property
+    @cached_property
     def kwargs(self) -> dict[str, Any]:
         return dict(self.args)
 

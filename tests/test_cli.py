@@ -232,7 +232,7 @@ def test_help_has_a_line_for_every_command(capsys, monkeypatch):
 def test_help_says_what_the_readme_says(capsys):
     """What it is, and the two lines that change."""
     readme, said = (Path(__file__).parents[1] / "README.md").read_text(), helped(capsys)
-    first = readme.split("\n\n")[1].strip("*")
+    first = re.search(r"^\*\*(.*?)\*\*$", readme, re.MULTILINE)[1]
     assert " ".join(first.split()) in " ".join(said.split())
     change = re.search(r"^```diff\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)[1]
     assert all(f"\n  {line}\n" in said for line in change.splitlines())

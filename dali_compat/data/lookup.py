@@ -206,8 +206,7 @@ def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable], targets: boo
         return type(dataset.indices) in PLAIN and is_plain(dataset.dataset, tables, targets)
     if type(dataset) is data.ConcatDataset:
         return all(is_plain(inner, tables, targets) for inner in dataset.datasets)
-    dataset = as_leaf(dataset)
-    reader = reader_of(dataset)
+    reader = reader_of(dataset) or reader_of(dataset := as_leaf(dataset))
     if (reader is None and not is_store(dataset)) or (targets and transforms_of(dataset)[1] is not None):
         return False
     if reader is None:
