@@ -25,15 +25,15 @@ class Explanation(str):
     """The text of explain(), which a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
-        rows = []
+        rows, left = [], 'style="text-align:left"'  # of each cell: a notebook's are to the right
         for line in self.splitlines():
             cells = [html.escape(cell) for cell in re.split(r"\s{2,}", line.strip())]
             if len(cells) == 4:
                 fast = "" if not cells[2].startswith("Python") else ' style="color:#c9510c"'
-                rows.append(f"<tr{fast}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+                rows.append(f"<tr{fast}>{''.join(f'<td {left}>{cell}</td>' for cell in cells)}</tr>")
             else:
-                rows.append(f'<tr><td colspan="4">{" ".join(cells)}</td></tr>')
-        return f'<table style="text-align:left">{"".join(rows)}</table>'
+                rows.append(f'<tr><td colspan="4" {left}>{" ".join(cells)}</td></tr>')
+        return f"<table>{''.join(rows)}</table>"
 
 
 def explain(loader, route: Route, wide: bool = False) -> Explanation:

@@ -46,7 +46,7 @@ class Log:
         """``seen`` of the epoch's images were given before the run was interrupted."""
         self._since, self._from = time.perf_counter(), seen
         if self._active:
-            form = "{desc} {percentage:3.0f}%|{bar:20}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+            form = "{desc} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
             self._bar = tqdm(total=images, initial=seen, desc=f"epoch {epoch + 1}/{epochs}", bar_format=form)
 
     def line(self, images: int, seen: int, loss: float, top1: float, stats: Any) -> None:
@@ -56,9 +56,7 @@ class Log:
         speed, waited = self._speed(seen), share(stats)
         assert self._bar is not None
         self._bar.n = min(seen, self._bar.total)
-        self._bar.set_postfix_str(
-            f"loss {loss:.3f}, top-1 {top1:.1%}, {speed:,.0f} images/s, {waited:.1%} waiting for data"
-        )
+        self._bar.set_postfix_str(f"{speed:,.0f} images/s, waits {waited:.0%}, loss {loss:.3f}, top-1 {top1:.0%}")
         if self._board is not None:
             for name, value in {"loss": loss, "top1": top1, "images_per_s": speed, "waited": waited}.items():
                 self._board.add_scalar(f"train/{name}", value, images)

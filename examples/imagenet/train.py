@@ -81,6 +81,7 @@ class Training:
         while self.epoch < self.options.epochs:
             if not self.train_epoch():
                 self.save()
+                self.log.close()  # the bar's line ends
                 self.ranks.say(
                     f"stopped in epoch {self.epoch + 1}, after {self.seen} images; saved: --resume continues from there"
                 )

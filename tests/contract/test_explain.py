@@ -77,7 +77,8 @@ def test_a_notebook_shows_a_table(loader, stock_loader):
     """With a row for each line, and the texts as they are; what Python calls stands out."""
     said = loader.explain()
     shown = said._repr_html_()
-    assert shown.count("<tr") == len(said.splitlines()) and "<td>ToTensor()</td>" in shown
+    assert shown.count("<tr") == len(said.splitlines()) and ">ToTensor()</td>" in shown
+    assert shown.count('<td style="text-align:left">') + shown.count('colspan="4" style="text') == shown.count("<td")
     assert shown.count("color:") == 0 or "Python, sample by sample" in shown
     assert "<lambda>" not in shown and "&lt;lambda&gt;" in shown
     assert stock_loader.explain()._repr_html_().count("<tr") == len(stock_loader.explain().splitlines())

@@ -142,7 +142,7 @@ def test_a_trial_on_the_cpu_learns(example, tmp_path, capsys):
     network = example.model.create("shufflenet_v2_x0_5", 4, {})
     network.load_state_dict(torch.load(out / "best.pt", weights_only=True))
     assert "DALI route on cpu" in printed.out and "epoch 3: top-1" in printed.out
-    assert "loss" in printed.err and "images/s" in printed.err and "waiting for data" in printed.err
+    assert "loss" in printed.err and "images/s" in printed.err and "waits" in printed.err
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     found = events.EventAccumulator(str(out)).Reload()
     assert [event.step for event in found.Scalars("epoch/val_top1")] == [64, 128, 192]
