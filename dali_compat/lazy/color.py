@@ -172,8 +172,7 @@ def grayscale(s: State, like: str, num_output_channels=1) -> Outcome:
             raise UnknownOperation
         alike = () if num_output_channels == 1 else OPERATIONS["grayscale_to_rgb"](s, like).steps
         return Outcome(after, alike if s.mode == "L" else None)
-    formula = "pil" if s.kind == "pil" else "float" if s.dtype.is_floating_point else "tensor"
-    args = {"formula": formula, "channels": num_output_channels}
+    args = {"like": like, "dtype": s.dtype, "channels": num_output_channels}
     if num_output_channels == 3:
         return Outcome(after, flagged("grayscale", after, **args))
     return Outcome(after, (step("grayscale", after, **args),))

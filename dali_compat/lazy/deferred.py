@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from PIL import Image
 
 from ..data.sources import Source
@@ -14,7 +15,7 @@ from .operations import Outcome, State, step
 from .record import RecordedCall, Recording
 
 # Decoders give three alike channels of a gray file.
-_GRAY = (step("grayscale", State("pil", "L", (1, 1, 1)), formula="pil", channels=1),)
+_GRAY = (step("grayscale", State("pil", "L", (1, 1, 1)), like="pil", dtype=torch.uint8, channels=1),)
 _lock = new_lock()  # several threads of the user's may look at once
 
 

@@ -17,7 +17,7 @@ from ..inspection.standins import Convert
 from ..inspection.untranslatable import Untranslatable
 from ..plan import draw, step
 from ..runtime.device import to_device
-from .arguments import EXACT, functions, ints, maybe, refuse_tensors
+from .arguments import EXACT, functions, ints, like_of, maybe, refuse_tensors
 from .draws import draws
 from .kernels import image_kernel, kernel, torchvisions
 from .laws import order_answer, permutation
@@ -34,21 +34,16 @@ def translate_grayscale(t, spec):
         return (step("repeat_channels", spec.but(channels=3), fidelity=EXACT),)
     if spec.channels != 3 or channels not in (1, 3):  # v1 leaves tensors of one channel as they are
         raise Untranslatable(t, f"num_output_channels={channels} of an image of {spec.channels} channels")
-    return (step("grayscale", spec.but(channels=channels), formula=_formula(spec), channels=channels, fidelity=EXACT),)
+    args = {"like": like_of(t, spec), "dtype": spec.dtype, "channels": channels}
+    return (step("grayscale", spec.but(channels=channels), fidelity=EXACT, **args),)
 
 
 @register(v1.RandomGrayscale, v2.RandomGrayscale, consumes="p")
 def translate_random_grayscale(t, spec):
     if spec.channels == 1:
         return ()
-    return (step("grayscale", spec, draw("bernoulli", p=t.p), formula=_formula(spec), channels=3, fidelity=EXACT),)
-
-
-def _formula(spec) -> str:
-    """PIL converts in 16-bit fixed point, torchvision on tensors in floating point with coarser weights."""
-    if spec.kind == "pil":
-        return "pil"
-    return "float" if spec.dtype.is_floating_point else "tensor"
+    args = {"like": like_of(t, spec), "dtype": spec.dtype, "channels": 3}
+    return (step("grayscale", spec, draw("bernoulli", p=t.p), fidelity=EXACT, **args),)
 
 
 @register(v2.RGB)
@@ -183,9 +178,9 @@ def _l24(images):
 
 
 @kernel
-def grayscale(images, arrays, *, formula, channels):
-    if formula != "pil":
-        return F2.rgb_to_grayscale(images, channels)
+def grayscale(images, arrays, *, like, dtype, channels):
+    if like != "pil":
+        return functions(like).rgb_to_grayscale(images, channels)
     gray = images if images.shape[1] == 1 else _l24(images).to(images.dtype)
     return gray.expand(-1, channels, -1, -1)
 
@@ -275,8 +270,8 @@ def repeat_channels(images, arrays):
 
 
 @image_kernel("grayscale")
-def grayscale_image(image, row, *, formula, channels):
-    return F2.rgb_to_grayscale(image, channels)
+def grayscale_image(image, row, *, like, dtype, channels):
+    return functions(like).rgb_to_grayscale(image, channels)
 
 
 @image_kernel("repeat_channels")

@@ -158,7 +158,9 @@ def test_hue_of_every_colour():
 
 def test_gray_of_every_colour():
     pixels = all_colours()
-    made = kernel_of("grayscale")(as_batch(pixels.reshape(256, 256, 256, 3)), {}, formula="pil", channels=1)
+    made = kernel_of("grayscale")(
+        as_batch(pixels.reshape(256, 256, 256, 3)), {}, like="pil", dtype=torch.uint8, channels=1
+    )
     gray = Image.frombytes("RGB", (4096, 4096), pixels.tobytes()).convert("L")
     assert np.array_equal(made.numpy().reshape(-1), np.asarray(gray).reshape(-1))
 
@@ -181,11 +183,13 @@ def test_every_colour_back_from_hue_saturation_and_value():
 @pytest.mark.parametrize("images", ["drawn", "noise", "1x1"])
 def test_grayscale(images, channels):
     batch = as_batch(batches()[images])
-    made = kernel_of("grayscale")(batch, {}, formula="pil", channels=channels)
+    made = kernel_of("grayscale")(batch, {}, like="pil", dtype=torch.uint8, channels=channels)
     wanted = [F1.pil_to_tensor(F1.to_grayscale(as_pil(image), channels)) for image in batch]
     assert torch.equal(made, torch.stack(wanted))
-    made = kernel_of("grayscale")(batch, {}, formula="tensor", channels=channels)
-    assert torch.equal(made, torch.stack([F2.rgb_to_grayscale(image, channels) for image in batch.contiguous()]))
+    for functions, like in ((F1, "v1"), (F2, "v2")):  # which round otherwise
+        for tensors in (batch.contiguous(), batch / 255):
+            made = kernel_of("grayscale")(tensors, {}, like=like, dtype=tensors.dtype, channels=channels)
+            assert torch.equal(made, torch.stack([functions.rgb_to_grayscale(image, channels) for image in tensors]))
 
 
 @pytest.mark.parametrize("images", ["drawn", "gray"])

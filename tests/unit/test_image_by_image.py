@@ -49,7 +49,7 @@ JITTER = (
 )
 TO_FLOAT = [(step("to_dtype", FLOAT, dtype=torch.float32, like=like), {}) for like in ("v1", "v2", "cast")]
 NORMALIZE = step("normalize", FLOAT.but(normalized=True), mean=MEAN, std=STD), {}
-GRAY = step("grayscale", ImageSpec(channels=1), formula="pil", channels=1), {}
+GRAY = step("grayscale", ImageSpec(channels=1), like="pil", dtype=torch.uint8, channels=1), {}
 
 
 def each_step(steps, given, arrays):

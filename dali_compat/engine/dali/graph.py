@@ -10,6 +10,7 @@ import inspect
 
 import numpy as np
 import nvidia.dali as dali
+import torch
 from nvidia.dali import fn, types
 from nvidia.dali import math as dmath
 
@@ -170,12 +171,12 @@ def _truncated_inside(images, made, arrays, fill):
     return made | ((inside ^ all_bits) & types.Constant(np.array([[fill]]).astype(np.uint8)))
 
 
-def grayscale(images, arrays, *, formula, channels):
+def grayscale(images, arrays, *, like, dtype, channels):
     r, g, b = (fn.slice(images, start=[c], shape=[1], axes=[2]) for c in range(3))
-    if formula == "pil":  # Pillow's L24: 16-bit fixed point, rounded
+    if like == "pil":  # Pillow's L24: 16-bit fixed point, rounded
         r, g, b = (fn.cast(channel, dtype=types.INT32) for channel in (r, g, b))
         gray = fn.cast((r * 19595 + g * 38470 + b * 7471 + 0x8000) // 65536, dtype=types.UINT8)
-    elif formula == "tensor":  # torchvision casts the weighted sum to uint8, which truncates
+    elif dtype == torch.uint8:  # torchvision casts the weighted sum to uint8, which truncates
         gray = fn.cast(dmath.floor(r * 0.2989 + g * 0.587 + b * 0.114), dtype=types.UINT8)
     else:
         gray = r * 0.2989 + g * 0.587 + b * 0.114
