@@ -193,20 +193,15 @@ class Sandbox:
 
     def _class(self, kind: type, name: str) -> Any:
         if self._known(kind):
-            return (
-                standins.Maker(name, kind, self)
-                if objects.root(kind) in ("torch", "torchvision")
-                else Untouchable(name)
-            )
+            is_theirs = objects.root(kind) in ("torch", "torchvision")
+            return standins.Maker(name, kind, self) if is_theirs else Untouchable(name)
         if _is_safe(kind) or objects.is_namedtuple(kind) or objects.is_plain_enum(kind):
             return kind
         return self._copy(kind) if objects.is_copyable(kind) else Untouchable(name)
 
     def _copy(self, kind: type) -> type:
         if kind not in self._classes:
-            bases = dict.fromkeys(
-                map(self._copy, (base for base in kind.__bases__ if base not in objects.WITHOUT_CODE))
-            )
+            bases = dict.fromkeys(self._copy(base) for base in kind.__bases__ if base not in objects.WITHOUT_CODE)
             own = {"__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
             made = standins.CopiedClass(kind.__name__, tuple(bases) or (standins.Instance,), own)
             self._classes[kind] = made  # before its attributes: they may refer to it

@@ -54,10 +54,8 @@ class RecipeChain:
             for number, view in enumerate(views):
                 translated, at = _translated(view._steps, at, number * _LONGEST_CHAIN)
                 chains.append(Translation(ImageSpec(), tuple(translated), view=number + 1))
-            numbers = tuple(range(len(chains)))
-            self.translation = Translation(
-                ImageSpec(), views=tuple(chains), structure=numbers, wrapper="images of a sample"
-            )
+            structure, wrapper = tuple(range(len(chains))), "images of a sample"
+            self.translation = Translation(ImageSpec(), views=tuple(chains), structure=structure, wrapper=wrapper)
 
     def __len__(self) -> int:
         return self._count

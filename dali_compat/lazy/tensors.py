@@ -228,10 +228,7 @@ _MADE: dict[str, Any] = {
     "squeeze": _squeezed,
     "to": _to,
     "unsqueeze": _unsqueezed,
-    **{
-        name: partial(_cast, dtype=getattr(torch, name))
-        for name in ("bfloat16", "double", "float", "half", "int", "long")
-    },
+    **{to: partial(_cast, dtype=getattr(torch, to)) for to in ("bfloat16", "double", "float", "half", "int", "long")},
     **dict.fromkeys(("add", "__add__", "__radd__"), partial(computed, "add")),
     **dict.fromkeys(("sub", "subtract", "__sub__"), partial(computed, "sub")),
     **dict.fromkeys(("mul", "multiply", "__mul__", "__rmul__"), partial(computed, "mul")),

@@ -121,9 +121,9 @@ class Tracer:
         upright = library == "torchcodec" or any(args[1:])
         if type(data) is LazyBytes:
             source: Source = Upright(data._later.source) if upright else data._later.source
-            encoded = partial(data._later.value, "")  # without the stand-in, which may go
+            encoded: Callable[[], Any] = partial(data._later.value, "")  # without the stand-in, which may go
         elif type(data) is torch.Tensor and data.dtype == torch.uint8 and data.ndim == 1:
-            source, encoded = Record(Encoded(data.numpy().tobytes(), upright), next(numbers)), partial(_itself, data)
+            source, encoded = Record(Encoded(data.numpy().tobytes(), upright), next(numbers)), lambda: data
         else:
             return None
         try:
@@ -132,9 +132,8 @@ class Tracer:
             return None
         if found is None:
             return None
-        return self.notes.made(
-            lazy_tensor(Deferred(source, self.notes, lambda before: really(encoded(), *args), found))
-        )
+        later = Deferred(source, self.notes, lambda before: really(encoded(), *args), found)
+        return self.notes.made(lazy_tensor(later))
 
     def _source(self, file) -> Source | None:
         if type(file) is io.BytesIO:
@@ -156,10 +155,6 @@ class Tracer:
             self.notes.became_real(WRITTEN)
             return None
         return path if same and stat.S_ISREG(found.st_mode) else None
-
-
-def _itself(data: torch.Tensor) -> torch.Tensor:
-    return data
 
 
 def _is_whole(source: Source, known: set[int]) -> bool:

@@ -178,8 +178,7 @@ def _for_dali(asker: Asker, sample: Sample) -> bool:
 
 def _tried(count: int) -> list[int]:
     """The indices of the samples that are tried, of ``count``."""
-    indices = 0, 1, 2, 3, count // 2, count // 2 + 1, count - 2, count - 1
-    return sorted({index for index in indices if 0 <= index < count})
+    return sorted({one for one in (0, 1, 2, 3, count // 2, count // 2 + 1, count - 2, count - 1) if 0 <= one < count})
 
 
 def _kind_and_size(source) -> tuple[bool, int]:

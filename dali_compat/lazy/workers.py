@@ -200,9 +200,8 @@ def _recording(image: LazyImage) -> Any:
 
 
 def _is_plain(value) -> bool:
-    if type(value) in (list, tuple):
-        return all(map(_is_plain, value))
-    return type(value) in CONSTANT or type(value) is torch.Tensor
+    kind = type(value)
+    return all(map(_is_plain, value)) if kind in (list, tuple) else kind in CONSTANT or kind is torch.Tensor
 
 
 def _travels(recording: Recording) -> bool:
