@@ -140,8 +140,8 @@ def _level(image) -> float:
 @pytest.mark.parametrize("exact", [False, True], ids=["default", "exact"])
 @pytest.mark.parametrize("case", TRANSFORMS)
 def test_on_a_gpu(both, case, exact):
-    """nvJPEG repeats samples of chroma where Pillow interpolates them: of this noise that is 14 levels on average, and up
-    to 18 of a row of 40 pixels (libjpeg's own fast upsampling, measured). An image turned in another way has 80 more."""
+    """nvJPEG repeats samples of chroma where Pillow interpolates them. For this noise that is 14 levels on average, and
+    up to 18 for a row of 40 pixels (measured with libjpeg's fast upsampling); another orientation is 80 levels off."""
     made, expected = (_epochs(folder, case, exact, "cuda", orient=folder is both[0]) for folder in both)
     for a, b, path in zip(made, expected, _paths(both[0]), strict=True):
         assert a.shape == b.shape, path
