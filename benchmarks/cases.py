@@ -69,7 +69,7 @@ def places(key):
     module, _, name = key.rpartition(".")
     packages = (dali_compat.data, dali_compat.engine, dali_compat.epoch, dali_compat.routes)
     found = itertools.chain(*(pkgutil.walk_packages(package.__path__, package.__name__ + ".") for package in packages))
-    modules = [importlib.import_module(info.name) for info in found]
+    modules = [*packages, *(importlib.import_module(info.name) for info in found)]
     modules = [m for m in modules if name in vars(m) and m.__name__.endswith(f".{module}" if module else "")]
     values = {repr(vars(m)[name]) for m in modules}
     if len(values) != 1:

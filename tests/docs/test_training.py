@@ -34,7 +34,7 @@ def settings(cases, images, case, **options):
         ("ours", ("ours", 7, None, {}, {})),
         ("ours:4:3", ("ours", 4, 3, {}, {})),
         ("ours@_GPU_JPEG_THREADS=8,exact=True", ("ours", 7, None, {"exact": True}, {"_GPU_JPEG_THREADS": 8})),
-        ("ours@choose._DEPTH=3", ("ours", 7, None, {}, {"choose._DEPTH": 3})),
+        ("ours@routes._DEPTH=3", ("ours", 7, None, {}, {"routes._DEPTH": 3})),
         (
             "ours_exact:2@DALI_COMPAT_JPEG_ENGINE=0",
             ("ours_exact", 2, None, {}, {"DALI_COMPAT_JPEG_ENGINE": 0}),
@@ -66,15 +66,15 @@ def test_what_is_no_case(cases, text):
 
 def test_constants_are_set_for_a_while(cases, images):
     """In every module that has them; the loader is made with them."""
-    import dali_compat.routes as choose
+    from dali_compat import routes
 
-    before, case = vars(choose)["_MOST_THREADS"], cases.parse("ours:0@_MOST_THREADS=1,_DEPTH=3", 2)
+    before, case = vars(routes)["_MOST_THREADS"], cases.parse("ours:0@_MOST_THREADS=1,_DEPTH=3", 2)
     with cases.constants(case.constants):
         opened = cases.open_case(case, settings(cases, images, case))
-        assert choose._MOST_THREADS == 1
+        assert routes._MOST_THREADS == 1
         assert "1 CPU threads, 3 batches in flight" in opened.explain()
         opened.close()
-    assert choose._MOST_THREADS == before != 1
+    assert routes._MOST_THREADS == before != 1
 
 
 @pytest.mark.parametrize("text", ["ours:1", "handwritten:1", "handwritten:1:3@pipelines=2"])
