@@ -38,7 +38,7 @@ class FileWriter:
     endings: dict[str, str] = {}
     """Files beside ``data``, and with what ending of its own the finished archive has them beside it."""
     end = b""
-    """What follows the last record."""
+    """The bytes that follow the last record."""
 
     def __init__(self, folder: Path, total_bytes: int):
         self._files: dict[str, BinaryIO] = {name: open(folder / name, "xb") for name in ("data", *self.endings)}
