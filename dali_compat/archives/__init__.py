@@ -85,7 +85,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
     reads, ``_options(path)`` what that depends on.
 
     Args:
-        path: a file, a pattern, a brace expression, or a list of these; see paths.expand.
+        path: a file, a pattern, a brace expression, or a list of these; see expand().
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes the target.
         return_index: samples are (image, target, index), and batches (images, labels, indices).

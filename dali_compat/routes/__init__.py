@@ -44,7 +44,6 @@ _SMALL = 8 << 10
 _LARGE = 256 << 10
 
 _ON_BATCH = "write it as a transform, and dali_compat.register() what that does on a batch"
-_AFTERWARDS = "leave the tensor as torchvision gives it, and do the rest in collate_fn, or on the batch"
 _OPENED = (
     "open them with Image.open(path).convert('RGB'), or torchvision.io.decode_image(path, mode='RGB'): in RGB, not BGR"
 )

@@ -54,7 +54,7 @@ def reference(transform: Callable, plan: Plan, images: Iterable, seed: int = 0, 
 
 
 def _one(transform, plan: Plan, image, numbers: _Numbers, seed: int, position: int):
-    """One image; functions without a translation draw for themselves, as calls.py lets them."""
+    """One image; functions without a translation draw for themselves, as the worker processes let them."""
 
     def called(call, image):
         numbers.finish()
