@@ -151,7 +151,7 @@ class History:
             if not isinstance(merged, list) or not merged:
                 raise ValueError(f"no state that state_dict() gave: its merged is {merged!r:.80}")
             state = merged[rank % len(merged)]
-        check_state(state)
+        check_state(state, loader)
         self._traits = None
         wrong, drawn = differences(loader, state["of"], self.traits(loader, route))
         if state["ranks"][1] != world and distributed(loader) is None:

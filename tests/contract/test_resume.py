@@ -113,7 +113,6 @@ def assert_goes_on(make, picked, draws=3) -> None:
 # ---- every sampler
 
 
-@pytest.mark.alike
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_every_sampler(case, num_workers):
@@ -824,19 +823,57 @@ def test_no_state():
     assert len(list(one)) == 5 and state["epoch"] is None
 
 
-def test_a_field_that_is_missing_is_named(images):
-    one = loader(ROUTES["folder"](images)[0], shuffle=True)
-    next(iter(one))
-    state = one.state_dict()
-    later = {"version", "dataset", "users"}  # has an error of its own; those that older versions lack
-    for path in [(name,) for name in state.keys() - later] + [
-        ("epoch", name) for name in state["epoch"].keys() - later
-    ]:
-        changed = copy.deepcopy(state)
-        del (changed["epoch"] if len(path) == 2 else changed)[path[-1]]
-        with pytest.raises(ValueError, match=f"it has no '{path[-1]}'"):
-            one.load_state_dict(changed)
-    assert one.state_dict()["epoch"]["given"] == 1
+def _fields(value, path=()):
+    """Every field of a state, however deep."""
+    if path:
+        yield path
+    if isinstance(value, (dict, list)):
+        for name, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _fields(one, (*path, name))
+
+
+def _with(value, path, wrong):
+    if not path:
+        return wrong
+    changed = copy.copy(value)
+    changed[path[0]] = _with(value[path[0]], path[1:], wrong)
+    return changed
+
+
+WRONG = None, "text", -1.5, [], {}, [None], torch.zeros(2)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "route, num_workers", [("folder", 0), ("resident", 0), ("resident", 2), ("fallback", 0), ("fallback", 2)]
+)
+def test_a_field_of_a_wrong_type_is_refused_by_name(images, route, num_workers):
+    """Where a state is taken, an epoch can begin."""
+    dataset, options = ROUTES[route](images)
+    options = options | {"persistent_workers": True} if num_workers else options
+    one = loader(dataset, shuffle=True, num_workers=num_workers, **options)
+    epochs(one, 1)
+    states = [one.state_dict()]
+    iterator = iter(one)
+    next(iterator), next(iterator)
+    states.append(one.state_dict())
+    refused = 0
+    for state in states:
+        for path in _fields(state):
+            for wrong in WRONG:
+                changed = _with(state, path, wrong)
+                try:
+                    one.load_state_dict(changed, strict=False)
+                except ValueError as error:
+                    refused += 1
+                    assert [name for name in path if isinstance(name, str)][-1] in str(error), path
+                    assert one.state_dict()["epoch"] == states[1]["epoch"]  # nothing is lost
+                else:
+                    if not num_workers:
+                        next(iter(one), None)
+                    one.load_state_dict(states[1])
+    assert refused > 250
+    assert len(epochs(one, 1)[0]) == -(-len(dataset) // BATCH) - 2
 
 
 def test_states_are_small_and_quick():
