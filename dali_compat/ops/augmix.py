@@ -32,19 +32,7 @@ def _aug_mix_uniforms(severity, mixture_width, chain_depth, alpha, all_ops, like
     return mixture_width * (1 + 3 * deepest(chain_depth)) + weights
 
 
-def aug_mix_answers(row, step):
-    names, random_depth = step.kwargs["names"], dict(step.draw.args)["chain_depth"] <= 0
-    # torchvision multiplies the chains' weights by the second of the first two, which ours contain already
-    answers = [("dirichlet", [row["mix"][0], 1.0]), ("dirichlet", row["mix"][1:].tolist())]
-    for which, magnitudes in zip(row["which"], row["magnitude"].tolist(), strict=True):
-        chain = [
-            ("operation", (names[op], magnitude)) for op, magnitude in zip(which, magnitudes, strict=True) if op >= 0
-        ]
-        answers += [*([("whole", len(chain))] if random_depth else []), *chain]
-    return answers
-
-
-@draws(uniforms=_aug_mix_uniforms, answers=aug_mix_answers)
+@draws(uniforms=_aug_mix_uniforms)
 def draw_aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_ops, like):
     """AugMix's chains and weights: ``which`` and ``magnitude`` are (N, mixture_width, depth), ``which`` -1 beyond the
     end of a chain; ``mix`` (N, 1 + mixture_width) has the weights of the image as it is and of each chain."""

@@ -20,7 +20,7 @@ from ..runtime.device import to_device
 from .arguments import EXACT, functions, ints, like_of, maybe, refuse_tensors
 from .draws import draws
 from .kernels import image_kernel, kernel, torchvisions
-from .laws import order_answer, permutation
+from .laws import permutation
 from .pixels.values import as_indices, blend, bounded, by_value, counts_of, in_parts, look_up, one_by_one, to
 from .translators import register
 
@@ -95,7 +95,7 @@ def _refuse_floats_of_v1(t, spec) -> None:
         raise Untranslatable(t, f"torchvision takes uint8 tensors there, and this is one of {spec.dtype}")
 
 
-@draws(uniforms=lambda channels: channels, answers=order_answer)
+@draws(uniforms=lambda channels: channels)
 def draw_channel_permutation(sizes, u, *, channels):
     """torchvision.transforms.v2.RandomChannelPermutation.make_params."""
     return {"order": permutation(u)}, sizes

@@ -16,13 +16,10 @@ from ..plan import Draw, Step
 
 Arrays = dict[str, np.ndarray]
 
-Answers = list[tuple[str, Any]]
-
 _MOST_PIXELS = 1 << 29  # of an image after a step: Pillow refuses to open one of a third of that
 _SIDES = 4  # (height, width) of the image before, and after
 
 _DRAWS: dict[str, tuple[int | Callable[..., int], Callable]] = {}
-_ANSWERS: dict[str, Callable[[dict, Step], Answers]] = {}
 
 
 class ImageTooSmall(ValueError):
@@ -133,7 +130,7 @@ def _entry(draw: Draw) -> tuple[int | Callable[..., int], Callable]:
     return _DRAWS[draw.name]
 
 
-def draws(uniforms=0, answers: Callable[[dict, Step], Answers] | None = None):
+def draws(uniforms=0):
     """Registers a function ``draw_name`` for Draws of that name. It is called as ``draw_name(sizes, u, **args)`` for N
     samples, with their (height, width), (N, 2), and random numbers in [0, 1), (N, uniforms). It returns the kernel's
     arguments, {name: array of N rows}, and the sizes afterwards. An array ``flag``, int32, is no argument: where it is
@@ -141,15 +138,6 @@ def draws(uniforms=0, answers: Callable[[dict, Step], Answers] | None = None):
 
     Args:
         uniforms: how many random numbers a sample takes, or a function of the draw's arguments that says so.
-        answers: what torchvision gets when it draws the same, so that tests/parity can compare pixels. It is called as
-            ``answers(row, step)``, where ``row`` has the draw's arrays for one image, and gives pairs of a kind and a
-            value, in the order in which torchvision asks. The kinds, and who asks for them:
-
-            - "coin" (laws.coin makes it): torch.rand, for a chance; "uniform": Tensor.uniform_; "whole": torch.randint
-            - "order": torch.randperm, random.shuffle; "choice": random.choices, torch.multinomial
-            - "window", "size": get_params or make_params of what tries until it fits, which parity/dictation.py names
-            - "operation": a policy, as (name, magnitude); "dirichlet": AugMix
-            - "noise": torch.randn_like; "field": torch.rand of ElasticTransform
 
     Raises:
         ValueError: another function has that name.
@@ -162,27 +150,9 @@ def draws(uniforms=0, answers: Callable[[dict, Step], Answers] | None = None):
                 f"{name!r} is drawn in {_DRAWS[name][1].__module__} already; give one of them another name"
             )
         _DRAWS[name] = uniforms, function
-        if answers is not None:
-            _ANSWERS[name] = answers
         return function
 
     return decorate
-
-
-def answers(step: Step, row: dict) -> Answers:
-    """The answers that torchvision gets for a step; ``row`` has its arrays for one image.
-
-    Raises:
-        NotImplementedError: they are not written, or torchvision does not ask for them.
-    """
-    assert step.draw is not None  # it is random
-    name = step.draw.name
-    if name not in _ANSWERS:
-        file = f"ops/{_entry(step.draw)[1].__module__.rpartition('.')[2]}.py"
-        raise NotImplementedError(
-            f"draw_{name} has no answers for torchvision: @draws(answers=...) in {file} takes them"
-        )
-    return _ANSWERS[name](row, step)
 
 
 # ---- numbers that nobody draws: the data set's own code, or a transform that it calls, has chosen them

@@ -36,7 +36,7 @@ def translate_gaussian_blur(t, spec):
     )
 
 
-@draws(uniforms=1, answers=lambda row, step: [("uniform", row["sigma"][0])])
+@draws(uniforms=1)
 def draw_blur_sigma(sizes, u, *, sigma):
     """torchvision.transforms.GaussianBlur.get_params: one sigma for both axes."""
     return {"sigma": np.repeat(real(u, *sigma), 2, axis=1)}, sizes

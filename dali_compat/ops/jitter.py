@@ -12,9 +12,9 @@ from ..plan import draw, step
 from . import operations
 from .arguments import EXACT, like_of
 from .color import permute_channels, permute_channels_image
-from .draws import Answers, draws
+from .draws import draws
 from .kernels import image_kernel, kernel, kernel_of, on_image
-from .laws import coin, permutation, real
+from .laws import permutation, real
 from .pixels.lists import in_groups
 from .pixels.values import in_parts
 from .translators import register
@@ -35,12 +35,7 @@ def translate_random_photometric_distort(t, spec):
     return (step("photometric_distort", spec, params, like=like_of(t, spec), fidelity=EXACT),)
 
 
-def color_jitter_answers(row, step):
-    factors = (row[name] for name in _ADJUSTED if name in row)
-    return [("order", row["order"].tolist()), *(("uniform", factor) for factor in factors)]
-
-
-@draws(uniforms=8, answers=color_jitter_answers)
+@draws(uniforms=8)
 def draw_color_jitter(sizes, u, *, brightness, contrast, saturation, hue):
     """torchvision.transforms.ColorJitter.get_params; a range is (low, high), or None where that is left alone."""
     ranges = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
@@ -48,18 +43,7 @@ def draw_color_jitter(sizes, u, *, brightness, contrast, saturation, hue):
     return {"order": permutation(u[:, :4]), **factors}, sizes
 
 
-def photometric_distort_answers(row, step):
-    before, after = (float(row[f"contrast_{when}"]) for when in ("before", "after"))
-    contrast = after if np.isnan(before) else before
-    answers: Answers = []
-    for factor in (row["brightness"], contrast, row["saturation"], row["hue"]):
-        answers += [coin(False)] if np.isnan(factor) else [coin(True), ("uniform", factor)]
-    answers.append(coin(not np.isnan(before)))
-    order = row["order"].tolist()
-    return answers + ([coin(False)] if order[0] < 0 else [coin(True), ("order", order)])
-
-
-@draws(uniforms=lambda channels=3, **ranges: 10 + channels, answers=photometric_distort_answers)
+@draws(uniforms=lambda channels=3, **ranges: 10 + channels)
 def draw_photometric_distort(sizes, u, *, brightness, contrast, saturation, hue, p, channels=3):
     """torchvision.transforms.v2.RandomPhotometricDistort.make_params: a coin for each factor and for the permutation,
     and one for whether contrast comes before saturation and hue or after them. Not applied: NaN, or -1 in ``order``."""

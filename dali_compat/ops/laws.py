@@ -59,30 +59,13 @@ def ended(u, depth: int) -> np.ndarray:
     return np.arange(deepest(depth)) >= lengths[..., None]
 
 
-def coin(yes) -> tuple[str, float]:
-    """For ``torch.rand(1) < p``, whichever p."""
-    return "coin", 0.0 if yes else 1.0
-
-
-def flag_answer(row, step):
-    return [coin(row["flag"])]
-
-
-def order_answer(row, step):
-    return [("order", row["order"].tolist())]
-
-
-@draws(uniforms=1, answers=flag_answer)
+@draws(uniforms=1)
 def draw_bernoulli(sizes, u, *, p):
     """``torch.rand(1) < p`` of every transform that is applied or not."""
     return {"flag": (u[:, 0] < p).astype(np.int32)}, sizes
 
 
-def random_key_answers(row, step):
-    return [("field", (row["key"], axis)) for axis in (0, 1)] if step.op == "elastic" else [("noise", row["key"])]
-
-
-@draws(uniforms=1, answers=random_key_answers)
+@draws(uniforms=1)
 def draw_random_key(sizes, u):
     """A whole number in [0, 2**53) for kernels that make random pixels of it."""
     return {"key": key(u[:, 0])}, sizes
@@ -92,7 +75,7 @@ def key(u) -> np.ndarray:
     return (u * 2**53).astype(np.int64)
 
 
-@draws(uniforms=1, answers=flag_answer)
+@draws(uniforms=1)
 def draw_bernoulli_with(sizes, u, *, p, values):
     """A flag as bernoulli's, beside ``values`` (pairs of a name and a number) that are the same for every sample."""
     arrays = {

@@ -15,7 +15,7 @@ from ..runtime.device import to_device
 from .arguments import EXACT, TORCHVISION, coded, like_of, refuse_pil
 from .draws import draws
 from .kernels import image_kernel, kernel
-from .laws import coin, key, whole
+from .laws import key, whole
 from .pixels.lists import each
 from .pixels.squares import mixed, normals, normals_at
 from .pixels.values import in_parts
@@ -55,11 +55,7 @@ def translate_jpeg(t, spec):
     return (step("jpeg", spec, draw("jpeg_quality", quality=tuple(t.quality)), like=like_of(t, spec), fidelity=coded),)
 
 
-def erasing_answers(row, step):
-    return [coin(row["flag"]), *([("window", row)] if row["flag"] else [])]
-
-
-@draws(uniforms=24, answers=erasing_answers)
+@draws(uniforms=24)
 def draw_erasing(sizes, u, *, p, scale, ratio, random_value):
     """torchvision.transforms.RandomErasing.get_params: ten tries, then nothing is erased. ``random_value``: the window
     is filled with random pixels, for which it takes a key."""
@@ -82,7 +78,7 @@ def erased(sizes, u, area, log_ratio, parts=1):
     return window(np.floor(u[:, 20:22] * (sizes - shape + 1)), shape)[0], some
 
 
-@draws(uniforms=1, answers=lambda row, step: [("whole", int(row["quality"]))])
+@draws(uniforms=1)
 def draw_jpeg_quality(sizes, u, *, quality):
     """torchvision.transforms.v2.JPEG.make_params: from ``quality[0]`` to ``quality[1]``, both included."""
     return {"quality": whole(u[:, 0], quality[0], quality[1] + 1).astype(np.int32)}, sizes

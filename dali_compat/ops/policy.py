@@ -24,7 +24,7 @@ from . import operations
 from .arguments import EXACT, fill_list, fill_of, like_of, version_of
 from .draws import draws
 from .kernels import image_kernel, kernel
-from .laws import order_answer, permutation, whole
+from .laws import permutation, whole
 from .matrices import affine, rotation, rotation_of_tensors
 from .translators import Branch, Gated, Nested, register
 from .warp import warp_interpolation
@@ -64,13 +64,7 @@ AUGMENTATIONS = (
 _TRANSLATIONS = ((AUGMENTATIONS.index("TranslateX"), 1), (AUGMENTATIONS.index("TranslateY"), 0))  # and the size's axis
 
 
-def operation_answers(row, step):
-    if not row.get("flag", 1):
-        return [("operation", None)]
-    return [("operation", (step.kwargs["names"][row["which"]], float(row["magnitude"])))]
-
-
-@draws(uniforms=5, answers=operation_answers)
+@draws(uniforms=5)
 def draw_auto_augment(sizes, u, *, policy, like, at):
     """AutoAugment.get_params and the first (``at`` 0) or second (1) operation of the sub-policy that it picks.
 
@@ -87,13 +81,13 @@ def draw_auto_augment(sizes, u, *, policy, like, at):
     }, sizes
 
 
-@draws(uniforms=2, answers=operation_answers)
+@draws(uniforms=2)
 def draw_rand_augment(sizes, u, *, magnitude, num_magnitude_bins, like):
     """One of RandAugment's operations; each has a random stream of its own."""
     return one_operation(space_of("RandAugment", like, num_magnitude_bins), u[:, 0], magnitude, u[:, 1], sizes), sizes
 
 
-@draws(uniforms=3, answers=operation_answers)
+@draws(uniforms=3)
 def draw_trivial_augment_wide(sizes, u, *, num_magnitude_bins, like):
     """TrivialAugmentWide's operation."""
     bins = whole(u[:, 2], 0, num_magnitude_bins)
@@ -305,7 +299,7 @@ def translate_image_classification(t, spec):
     )
 
 
-@draws(uniforms=1, answers=lambda row, step: [("choice", int(row["choice"]))])
+@draws(uniforms=1)
 def draw_choice(sizes, u, *, p):
     """random.choices of v1.RandomChoice, torch.multinomial of v2's; the weights ``p`` need not add up to 1."""
     until = np.cumsum(np.asarray(p, float))
@@ -313,7 +307,7 @@ def draw_choice(sizes, u, *, p):
     return {"choice": np.minimum(chosen, len(p) - 1).astype(np.int32)}, sizes
 
 
-@draws(uniforms=lambda n: n, answers=order_answer)
+@draws(uniforms=lambda n: n)
 def draw_order(sizes, u, *, n):
     """random.shuffle of v1.RandomOrder, torch.randperm of v2's: the number of the transform at each place."""
     return {"order": permutation(u)}, sizes

@@ -19,7 +19,7 @@ from .laws import rand_between, whole
 from .pixels import resample, transform
 from .pixels.lists import by_size, each, spare_batch, uniform
 from .translators import register
-from .windows import window, window_answer
+from .windows import window
 
 
 @register(v1.Resize, v2.Resize, consumes="size interpolation max_size antialias")
@@ -105,7 +105,7 @@ def _by_edges(sizes, size, max_size) -> np.ndarray:
     return np.stack([np.where(height_is_short, new_short, new_long), np.where(height_is_short, new_long, new_short)], 1)
 
 
-@draws(uniforms=22, answers=window_answer)
+@draws(uniforms=22)
 def draw_random_resized_crop(sizes, u, *, scale, ratio):
     """torchvision.transforms.RandomResizedCrop.get_params: ten tries, then a central crop within ``ratio``."""
     height, width = sizes[:, :1].astype(float), sizes[:, 1:].astype(float)
@@ -134,18 +134,14 @@ def draw_random_resized_crop(sizes, u, *, scale, ratio):
     return window(start, shape)
 
 
-def size_answer(row, step):
-    return [("size", row["size"].astype(int).tolist())]
-
-
-@draws(uniforms=1, answers=size_answer)
+@draws(uniforms=1)
 def draw_scale_jitter(sizes, u, *, target_size, scale_range):
     """torchvision.transforms.v2.ScaleJitter.make_params (which divides the target's width by the image's height)."""
     fit = np.minimum(target_size[1] / sizes[:, :1], target_size[0] / sizes[:, 1:]).astype(np.float32)
     return resized_to((sizes.astype(np.float32) * (fit * rand_between(u, scale_range))).astype(np.int64))
 
 
-@draws(uniforms=1, answers=size_answer)
+@draws(uniforms=1)
 def draw_random_shortest_size(sizes, u, *, min_size, max_size=None):
     """torchvision.transforms.v2.RandomShortestSize.make_params; ``min_size`` is a tuple to choose from."""
     scale = np.array(min_size)[whole(u, 0, len(min_size))] / sizes.min(1, keepdims=True)
@@ -154,7 +150,7 @@ def draw_random_shortest_size(sizes, u, *, min_size, max_size=None):
     return resized_to((sizes * scale).astype(np.int64))
 
 
-@draws(uniforms=1, answers=lambda row, step: [("whole", int(row["size"].min()))])
+@draws(uniforms=1)
 def draw_random_resize(sizes, u, *, min_size, max_size):
     """torchvision.transforms.v2.RandomResize.make_params: a short edge below ``max_size``."""
     return resized_to(_by_edges(sizes, whole(u[:, 0], min_size, max_size), None))

@@ -17,7 +17,7 @@ from ..plan import draw, step
 from .arguments import fill_list, fill_of, functions, interpolation_of, ints, like_of, version_of, warped
 from .draws import draws
 from .kernels import image_kernel, kernel, ragged_kernel
-from .laws import coin, real, whole
+from .laws import real, whole
 from .pixels import transform
 from .pixels.lists import by_size, each, uniform
 from .translators import lowers, register
@@ -82,7 +82,7 @@ def warp_arguments(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
     return {"interpolation": interpolation, "fill": fill_of(t, spec), "like": like_of(t, spec)}
 
 
-@draws(uniforms=1, answers=lambda row, step: [("uniform", row["angle"])])
+@draws(uniforms=1)
 def draw_rotation(sizes, u, *, degrees, expand, center, like):
     """torchvision.transforms.RandomRotation.get_params. With ``expand``, sizes after it are those of PIL.Image.rotate
     (``like`` "pil"), or of torchvision's rotation of tensors ("v1", "v2")."""
@@ -162,15 +162,7 @@ def _asked(height: int, width: int, angle: float, center, like) -> tuple[int, in
     return module._compute_affine_output_size(matrix, width, height)[::-1]
 
 
-def affine_parameters_answers(row, step):
-    args = dict(step.draw.args)
-    shears = len(args["shear"] or ()) // 2
-    given = {"translate": 2 * (args["translate"] is not None), "scale": args["scale"] is not None, "shear": shears}
-    values = [value for name, count in given.items() for value in np.atleast_1d(row[name])[:count]]
-    return [("uniform", value) for value in (row["angle"], *values)]
-
-
-@draws(uniforms=6, answers=affine_parameters_answers)
+@draws(uniforms=6)
 def draw_affine_parameters(sizes, u, *, degrees, translate, scale, shear, version="v1"):
     """torchvision.transforms.RandomAffine.get_params; ``shear`` is (low, high) of x, or those of x and of y.
     ``version`` changes none of them: it says whose matrix they become (matrices.py)."""
@@ -191,11 +183,7 @@ def draw_affine_parameters(sizes, u, *, degrees, translate, scale, shear, versio
     }, sizes
 
 
-def perspective_points_answers(row, step):
-    return [coin(row["flag"]), *(("whole", int(v)) for v in row["endpoints"].flat if row["flag"])]
-
-
-@draws(uniforms=9, answers=perspective_points_answers)
+@draws(uniforms=9)
 def draw_perspective_points(sizes, u, *, distortion_scale, p):
     """torchvision.transforms.RandomPerspective.get_params: where the corners go, as (x, y) of the top left, top right,
     bottom right and bottom left."""

@@ -19,7 +19,7 @@ from ..runtime.device import to_device
 from .arguments import EXACT, fill_of, ints
 from .draws import Arrays, ImageTooSmall, draws
 from .kernels import image_kernel, kernel
-from .laws import coin, rand, rand_between
+from .laws import rand, rand_between
 from .pixels import transform
 from .pixels.lists import by_size
 from .translators import register
@@ -142,10 +142,6 @@ def window(start, shape) -> tuple[Arrays, np.ndarray]:
     return {"start": start, "shape": shape.astype(np.int32)}, shape
 
 
-def window_answer(row, step):
-    return [("window", row)]
-
-
 @draws()
 def draw_center_crop(sizes, u, *, size):
     """torchvision.transforms.functional.center_crop: half to even within the image, zeros around it where too small."""
@@ -169,7 +165,7 @@ def draw_pad_if_needed(sizes, u, *, size, axis):
     return window(-missing, sizes + 2 * missing)
 
 
-@draws(uniforms=2, answers=window_answer)
+@draws(uniforms=2)
 def draw_random_crop(sizes, u, *, size):
     """torchvision.transforms.RandomCrop.get_params, after its padding."""
     room = sizes - np.array(size)
@@ -183,12 +179,7 @@ def draw_random_crop(sizes, u, *, size):
 # ---- torchvision.transforms.v2 alone; its arithmetic is float32 where a torch.rand is in it
 
 
-def zoom_out_answers(row, step):
-    """An image that stays as it is gets no border, too."""
-    return [coin(True), ("window", row)] if dict(step.draw.args)["p"] else [coin(False)]
-
-
-@draws(uniforms=4, answers=zoom_out_answers)
+@draws(uniforms=4)
 def draw_zoom_out(sizes, u, *, side_range, p):
     """torchvision.transforms.v2.RandomZoomOut.make_params: a canvas, and the image somewhere on it."""
     canvas = (rand_between(u[:, 1:2], side_range) * sizes.astype(np.float32)).astype(np.int64)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import _presets, v2
 
 from dali_compat.ops.translators import _TRANSLATORS
+from dali_compat.plan import Step
 
 VERSIONS = {"v1": v1, "v2": v2}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -170,4 +173,111 @@ OTHERS = {
     "ConvertBoundingBoxFormat": _LEAVES_IMAGES,
     "SetClampingMode": _LEAVES_IMAGES,
     "UniformTemporalSubsample": "for videos",
+}
+
+# ---- what torchvision gets when it draws the same, by the names of draws
+
+
+def answers(step: Step, row: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Pairs of a kind and a value, in the order in which torchvision asks; ``row`` has a step's arrays for one image.
+    The kinds, and who asks for them:
+
+    - "coin": torch.rand, for a chance; "uniform": Tensor.uniform_; "whole": torch.randint
+    - "order": torch.randperm, random.shuffle; "choice": random.choices, torch.multinomial
+    - "window", "size": get_params or make_params of what tries until it fits, which dictation.py names
+    - "operation": a policy, as (name, magnitude); "dirichlet": AugMix
+    - "noise": torch.randn_like; "field": torch.rand of ElasticTransform
+
+    Raises:
+        NotImplementedError: they are not written, or torchvision does not ask for them.
+    """
+    assert step.draw is not None  # it is random
+    if step.draw.name not in ANSWERS:
+        raise NotImplementedError(f"draw_{step.draw.name} has no answers for torchvision: write them in {__file__}")
+    return ANSWERS[step.draw.name](row, step)
+
+
+def coin(yes) -> tuple[str, float]:
+    """For ``torch.rand(1) < p``, whichever p."""
+    return "coin", 0.0 if yes else 1.0
+
+
+def _of_random_key(row, step):
+    return [("field", (row["key"], axis)) for axis in (0, 1)] if step.op == "elastic" else [("noise", row["key"])]
+
+
+def _of_affine_parameters(row, step):
+    args = dict(step.draw.args)
+    shears = len(args["shear"] or ()) // 2
+    given = {"translate": 2 * (args["translate"] is not None), "scale": args["scale"] is not None, "shear": shears}
+    values = [value for name, count in given.items() for value in np.atleast_1d(row[name])[:count]]
+    return [("uniform", value) for value in (row["angle"], *values)]
+
+
+def _of_color_jitter(row, step):
+    factors = (row[name] for name in ("brightness", "contrast", "saturation", "hue") if name in row)
+    return [("order", row["order"].tolist()), *(("uniform", factor) for factor in factors)]
+
+
+def _of_photometric_distort(row, step):
+    before, after = (float(row[f"contrast_{when}"]) for when in ("before", "after"))
+    contrast = after if np.isnan(before) else before
+    found: list[tuple[str, Any]] = []
+    for factor in (row["brightness"], contrast, row["saturation"], row["hue"]):
+        found += [coin(False)] if np.isnan(factor) else [coin(True), ("uniform", factor)]
+    found.append(coin(not np.isnan(before)))
+    order = row["order"].tolist()
+    return found + ([coin(False)] if order[0] < 0 else [coin(True), ("order", order)])
+
+
+def _of_operation(row, step):
+    if not row.get("flag", 1):
+        return [("operation", None)]
+    return [("operation", (step.kwargs["names"][row["which"]], float(row["magnitude"])))]
+
+
+def _of_aug_mix(row, step):
+    names, random_depth = step.kwargs["names"], dict(step.draw.args)["chain_depth"] <= 0
+    # torchvision multiplies the chains' weights by the second of the first two, which ours contain already
+    found = [("dirichlet", [row["mix"][0], 1.0]), ("dirichlet", row["mix"][1:].tolist())]
+    for which, magnitudes in zip(row["which"], row["magnitude"].tolist(), strict=True):
+        chain = [
+            ("operation", (names[op], magnitude)) for op, magnitude in zip(which, magnitudes, strict=True) if op >= 0
+        ]
+        found += [*([("whole", len(chain))] if random_depth else []), *chain]
+    return found
+
+
+_FLAG: Any = lambda row, step: [coin(row["flag"])]  # noqa: E731
+_WINDOW: Any = lambda row, step: [("window", row)]  # noqa: E731
+_ORDER: Any = lambda row, step: [("order", row["order"].tolist())]  # noqa: E731
+_SIZE: Any = lambda row, step: [("size", row["size"].astype(int).tolist())]  # noqa: E731
+ANSWERS: dict[str, Callable[[dict[str, Any], Step], list[tuple[str, Any]]]] = {
+    **dict.fromkeys(("bernoulli", "bernoulli_with"), _FLAG),
+    "random_key": _of_random_key,
+    # windows and sizes
+    **dict.fromkeys(("random_crop", "random_resized_crop"), _WINDOW),
+    # an image that stays as it is gets no border, too
+    "zoom_out": lambda row, step: [coin(True), ("window", row)] if dict(step.draw.args)["p"] else [coin(False)],
+    "erasing": lambda row, step: [coin(row["flag"]), *([("window", row)] if row["flag"] else [])],
+    **dict.fromkeys(("scale_jitter", "random_shortest_size"), _SIZE),
+    "random_resize": lambda row, step: [("whole", int(row["size"].min()))],
+    # warps
+    "rotation": lambda row, step: [("uniform", row["angle"])],
+    "affine_parameters": _of_affine_parameters,
+    "perspective_points": lambda row, step: [
+        coin(row["flag"]),
+        *(("whole", int(v)) for v in row["endpoints"].flat if row["flag"]),
+    ],
+    # colour, filters and noise
+    "channel_permutation": _ORDER,
+    "color_jitter": _of_color_jitter,
+    "photometric_distort": _of_photometric_distort,
+    "blur_sigma": lambda row, step: [("uniform", row["sigma"][0])],
+    "jpeg_quality": lambda row, step: [("whole", int(row["quality"]))],
+    # policies and containers
+    **dict.fromkeys(("auto_augment", "rand_augment", "trivial_augment_wide"), _of_operation),
+    "aug_mix": _of_aug_mix,
+    "choice": lambda row, step: [("choice", int(row["choice"]))],
+    "order": _ORDER,
 }

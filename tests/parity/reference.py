@@ -29,6 +29,7 @@ from dali_compat.randoms import Randoms, own_generators
 from dali_compat.translate.lower import continued
 from dali_compat.workers.samples import spec_of
 
+from .catalogue import answers
 from .dictation import Disagreement, dictated
 
 
@@ -104,16 +105,16 @@ class _Numbers:
     def draw(self, plan: Plan, image, seed: int, position: int) -> None:
         size = image.size[::-1] if isinstance(image, Image.Image) else image.shape[-2:]
         sizes, randoms = np.array([tuple(size)], np.int64), Randoms(seed, position, 1)
-        answers: dict[int, list[tuple[str, Any]]] = {}  # by streams, which are in torchvision's order
+        waiting: dict[int, list[tuple[str, Any]]] = {}  # by streams, which are in torchvision's order
         for chain in plan.chains:
             if plan.views and chain.call is not None:
                 raise NotImplementedError("views that call a function without a translation")
             of_chain: dict[int, list[tuple[str, Any]]] = {}
             for step, found in _answers(chain.steps, sizes, randoms):
                 of_chain.setdefault(step.stream, []).extend(found)
-            answers |= of_chain
-        for stream in sorted(answers):
-            self._left += answers[stream]
+            waiting |= of_chain
+        for stream in sorted(waiting):
+            self._left += waiting[stream]
 
     @property
     def kind(self) -> str:
@@ -154,7 +155,7 @@ def _answers(steps: tuple[Step, ...], sizes: np.ndarray, randoms: Randoms) -> It
         if step.op == "choose":
             arrays, _ = draws.run(step.draw, sizes, randoms(step.stream, draws.uniforms_of(step.draw)))
             chosen[step.stream] = next(iter(arrays.values()))[0]
-        yield step, draws.answers(step, {name: array[0] for name, array in arrays.items()})
+        yield step, answers(step, {name: array[0] for name, array in arrays.items()})
 
 
 def _is_open(gate, chosen) -> bool:

@@ -4,7 +4,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from parity.catalogue import TRANSFORMS
+from parity.catalogue import ANSWERS, TRANSFORMS, answers
 
 from dali_compat import ops
 from dali_compat.ops import draws as drawn
@@ -53,8 +53,8 @@ def draws_missing(kind: str, s: Step) -> list[str]:
     found, wrong = kind_of(drawn._DRAWS[name][1]), []
     if found not in ({"laws"} if name in SHARED else {kind, *BORROWS.get(kind, ())}):
         wrong.append(f"{name} is drawn in ops/{found}.py: move draw_{name} to ops/{kind}.py, where its translator is")
-    if drawn.is_random(s) and name not in drawn._ANSWERS:
-        wrong.append(f"draw_{name} has no answers for torchvision: @draws(answers=...) in ops/{found}.py takes them")
+    if drawn.is_random(s) and name not in ANSWERS:
+        wrong.append(f"draw_{name} has no answers for torchvision: write them in tests/parity/catalogue.py")
     return wrong
 
 
@@ -143,10 +143,13 @@ def test_every_module_is_imported_so_registers():
 
 
 def test_a_draw_without_answers_names_the_file(monkeypatch):
-    monkeypatch.delitem(drawn._ANSWERS, "blur_sigma")
+    monkeypatch.delitem(ANSWERS, "blur_sigma")
     blur = step("gaussian_blur", ImageSpec(), draw("blur_sigma", sigma=(1, 2)), fidelity="exact")
-    with pytest.raises(NotImplementedError, match=r"draw_blur_sigma .*answers=...\) in ops/filters.py"):
-        drawn.answers(blur, {})
+    with pytest.raises(NotImplementedError, match=r"draw_blur_sigma .*catalogue.py"):
+        answers(blur, {})
+    assert draws_missing("filters", blur) == [
+        "draw_blur_sigma has no answers for torchvision: write them in tests/parity/catalogue.py"
+    ]
 
 
 def test_a_name_is_drawn_by_one_function():
