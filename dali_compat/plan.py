@@ -93,9 +93,6 @@ class Step:
         shares: whether the step draws from the random stream of the step before it.
         stream: number of its random stream within the transform; translate() gives it, and it survives lowering.
         when: gates, all of which have to be open; translate() gives them.
-        fidelity: how far from torchvision the step is, in words; or a function of a module, called with the step, where
-            it runs (DALI, TORCH, EACH, HOST), the options, and whether DALI resizes in two passes. Two steps that
-            differ in their fidelity alone are equal.
     """
 
     op: str
@@ -105,7 +102,6 @@ class Step:
     shares: bool = False
     stream: int = 0
     when: tuple[Gate, ...] = ()
-    fidelity: str | Callable[[Step, str, Options, bool], str] = field(default="", compare=False, repr=False)
 
     @cached_property
     def kwargs(self) -> dict[str, Any]:
@@ -115,9 +111,9 @@ class Step:
         return replace(self, **changes)
 
 
-def step(op: str, gives: ImageSpec, draw: Draw | None = None, shares: bool = False, *, fidelity, **args) -> Step:
-    """A Step; ``args`` are those of its kernel. What ``fidelity`` says stands in ops/arguments.py."""
-    return Step(op, gives, tuple(args.items()), draw, shares, fidelity=fidelity)
+def step(op: str, gives: ImageSpec, draw: Draw | None = None, shares: bool = False, **args) -> Step:
+    """A Step; ``args`` are those of its kernel."""
+    return Step(op, gives, tuple(args.items()), draw, shares)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..data.headers import share_headers
-from ..ops.arguments import BLURRED, EXACT, coded, converted, resized, warped
 from ..ops.draws import uniforms_of, width_of
 from ..plan import Draw, ImageSpec
 from ..plan import Step as PlanStep
@@ -26,9 +25,6 @@ _MOST_KNOWN = 4096  # sequences of steps whose places are known
 _LONGEST = 16  # steps that some images do without
 _MOST_CONSTANTS = 6  # of a step's, such as fills: others are drawn for each image, and would use up the recipes
 _LONGEST_CHAIN = 1 << 16  # steps
-_FIDELITY: dict[str, Any] = dict.fromkeys(("rotate", "affine", "perspective"), warped)
-_FIDELITY |= {"resize": resized, "to_dtype": converted, "normalize": converted, "jpeg": coded, "gaussian_blur": BLURRED}
-
 
 _Steps = Sequence[tuple[Given, Size | None, bool]]
 
@@ -74,8 +70,7 @@ def _translated(steps: _Steps, at: int, first: int) -> tuple[list[Translated], i
             drawn = Draw("given", (("at", at), ("layout", given.layout), ("sized", given.sized)))
             at += width_of(given.layout, given.sized)
         args = (*given.args, ("inside", inside)) if given.op == "crop" else given.args
-        fidelity = _FIDELITY.get(given.op, EXACT)
-        step = PlanStep(given.op, given.spec(size), args, drawn, stream=stream, fidelity=fidelity)
+        step = PlanStep(given.op, given.spec(size), args, drawn, stream=stream)
         made.append(Translated(given.op, (step,)))
     return made, at
 

@@ -3,6 +3,7 @@ far from it each step is."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
@@ -19,9 +20,6 @@ TORCHVISION = tuple(int(number) for number in torchvision.__version__.split(".")
 """(0, 26), for example."""
 
 EXACT = "exact"
-OTHER_ORDER = "exact but for the order of additions"
-OWN = "yours, not measured"
-BLURRED = "mean error .0001 of 255"
 
 # Pillow's numbers, as torchvision.transforms.functional._interpolation_modes_from_int
 _FROM_INT = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
@@ -79,9 +77,7 @@ def refuse_tensors(t, spec: ImageSpec, remedy: str = "put it before the conversi
 
 def maybe(t, spec, op: str, **values):
     """An operation with probability t.p; ``values`` are the same for every sample."""
-    return step(
-        op, spec, draw("bernoulli_with", p=t.p, values=tuple(values.items())), like=like_of(t, spec), fidelity=EXACT
-    )
+    return step(op, spec, draw("bernoulli_with", p=t.p, values=tuple(values.items())), like=like_of(t, spec))
 
 
 def functions(like: str):
@@ -104,30 +100,36 @@ def resizes_in_whole_numbers(interpolation: str) -> bool:
     return asked is None or bool(asked(InterpolationMode(interpolation)))
 
 
-# ---- how far a step is from torchvision, in words that the parity tests bear out. step(fidelity=...) takes a text, or
-# a function of the step, where it runs, the options, and whether DALI resizes in two passes.
+# ---- how far a step is from torchvision, in words that the parity tests bear out
 
 
-def converted(s: Step, where: str, options: Options, two_pass: bool) -> str:
+def fidelity_of(s: Step, where: str, options: Options, two_pass: bool) -> str:
+    """Says how far a step is from torchvision. ``where`` it runs is DALI, TORCH, EACH or HOST; ``two_pass``: DALI
+    resizes in two passes."""
+    said = _FIDELITY.get(s.op, EXACT)
+    return said if isinstance(said, str) else said(s, where, options, two_pass)
+
+
+def _converted(s: Step, where: str, options: Options, two_pass: bool) -> str:
     """DALI multiplies in float32 where torchvision divides, and so does a CPU's kernel by default."""
     return "within 1e-6" if where == DALI or not (options.exact or options.gpu) else EXACT
 
 
-def warped(s: Step, where: str, options: Options, two_pass: bool) -> str:
+def _warped(s: Step, where: str, options: Options, two_pass: bool) -> str:
     return "mean error .001 of 255" if where == DALI else EXACT
 
 
-def coded(s: Step, where: str, options: Options, two_pass: bool) -> str:
+def _coded(s: Step, where: str, options: Options, two_pass: bool) -> str:
     """A GPU's JPEG is arithmetic of its own."""
     return "mean error 1 of 255 (exact=True: 0)" if where == DALI and options.gpu else EXACT
 
 
-def resized(s: Step, where: str, options: Options, two_pass: bool) -> str:
+def _resized(s: Step, where: str, options: Options, two_pass: bool) -> str:
     if where == DALI:
         return _resized_by_dali(s, two_pass)
     if not (options.exact or options.gpu) and not _in_floats(s) and not s.kwargs["interpolation"].startswith("nearest"):
         return "mean error .05 of 255 (exact=True: 0)"
-    return OTHER_ORDER if options.gpu and _in_floats(s) else EXACT
+    return "exact but for the order of additions" if options.gpu and _in_floats(s) else EXACT
 
 
 def _in_floats(resize: Step) -> bool:
@@ -147,3 +149,20 @@ def _resized_by_dali(s: Step, two_pass: bool) -> str:
     if two_pass:
         return "two passes as Pillow: mean error .01 of 255 (exact=True: 0)"
     return "one pass: mean error .2 of 255 (exact=True: 0)"
+
+
+def _resized_by_choice(s: Step, where: str, options: Options, two_pass: bool) -> str:
+    one = s.but(args=(("interpolation", s.kwargs["interpolations"][0]), ("like", "pil")))
+    return _resized_by_dali(one, False) if where == DALI else EXACT
+
+
+# by ops; all others are exact
+_FIDELITY: dict[str, str | Callable[[Step, str, Options, bool], str]] = {
+    "apply": "yours, not measured",
+    "gaussian_blur": "mean error .0001 of 255",
+    "jpeg": _coded,
+    "resize": _resized,
+    "resize_by_choice": _resized_by_choice,
+    **dict.fromkeys(("affine", "perspective", "rotate"), _warped),
+    **dict.fromkeys(("normalize", "to_dtype"), _converted),
+}

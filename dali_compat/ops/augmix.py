@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 
 from ..plan import draw, step
 from ..runtime.device import to_device
-from .arguments import EXACT, version_of
+from .arguments import version_of
 from .draws import draws
 from .kernels import image_kernel, kernel
 from .laws import deepest, ended, gammas, shares, whole
@@ -24,7 +24,7 @@ def translate_aug_mix(t, spec):
     names = ("severity", "mixture_width", "chain_depth", "alpha", "all_ops")
     chains = draw("aug_mix", **{name: getattr(t, name) for name in names}, like=version_of(t))
     # torchvision mixes tensors, of PIL images too
-    return (step("augmix", spec, chains, **_args(t, spec, OF_TENSORS), like=version_of(t), fidelity=EXACT),)
+    return (step("augmix", spec, chains, **_args(t, spec, OF_TENSORS), like=version_of(t)),)
 
 
 def _aug_mix_uniforms(severity, mixture_width, chain_depth, alpha, all_ops, like) -> int:

@@ -17,7 +17,7 @@ from ..inspection.standins import Convert
 from ..inspection.untranslatable import Untranslatable
 from ..plan import draw, step
 from ..runtime.device import to_device
-from .arguments import EXACT, functions, ints, like_of, maybe, refuse_tensors
+from .arguments import functions, ints, like_of, maybe, refuse_tensors
 from .draws import draws
 from .kernels import image_kernel, kernel, torchvisions
 from .laws import permutation
@@ -31,11 +31,11 @@ def translate_grayscale(t, spec):
     if spec.channels == channels == 1:
         return ()
     if spec.channels == 1 and channels == 3 and (spec.kind == "pil" or isinstance(t, v2.Grayscale)):
-        return (step("repeat_channels", spec.but(channels=3), fidelity=EXACT),)
+        return (step("repeat_channels", spec.but(channels=3)),)
     if spec.channels != 3 or channels not in (1, 3):  # v1 leaves tensors of one channel as they are
         raise Untranslatable(t, f"num_output_channels={channels} of an image of {spec.channels} channels")
     args = {"like": like_of(t, spec), "dtype": spec.dtype, "channels": channels}
-    return (step("grayscale", spec.but(channels=channels), fidelity=EXACT, **args),)
+    return (step("grayscale", spec.but(channels=channels), **args),)
 
 
 @register(v1.RandomGrayscale, v2.RandomGrayscale, consumes="p")
@@ -43,14 +43,14 @@ def translate_random_grayscale(t, spec):
     if spec.channels == 1:
         return ()
     args = {"like": like_of(t, spec), "dtype": spec.dtype, "channels": 3}
-    return (step("grayscale", spec, draw("bernoulli", p=t.p), fidelity=EXACT, **args),)
+    return (step("grayscale", spec, draw("bernoulli", p=t.p), **args),)
 
 
 @register(v2.RGB)
 def translate_rgb(t, spec):
     if spec.channels == 3:
         return ()
-    return (step("repeat_channels", spec.but(channels=3), fidelity=EXACT),)
+    return (step("repeat_channels", spec.but(channels=3)),)
 
 
 @register(Convert, consumes="mode")
@@ -61,7 +61,7 @@ def translate_convert(t, spec):
 
 @register(v2.RandomChannelPermutation)
 def translate_random_channel_permutation(t, spec):
-    return (step("permute_channels", spec, draw("channel_permutation", channels=spec.channels), fidelity=EXACT),)
+    return (step("permute_channels", spec, draw("channel_permutation", channels=spec.channels)),)
 
 
 @register(v1.RandomPosterize, v2.RandomPosterize, consumes="bits p")

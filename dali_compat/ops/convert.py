@@ -13,7 +13,7 @@ from ..inspection.standins import Cast
 from ..inspection.untranslatable import Untranslatable
 from ..plan import step
 from ..runtime.device import to_device
-from .arguments import EXACT, converted, refuse_pil, refuse_tensors, version_of
+from .arguments import refuse_pil, refuse_tensors, version_of
 from .kernels import image_kernel, kernel
 from .translators import register
 
@@ -23,33 +23,30 @@ def translate_to_tensor(t, spec):
     refuse_tensors(t, spec, "")
     tensor = spec.but(kind="tensor")
     dtype = torch.get_default_dtype()
-    return (
-        step("pil_to_tensor", tensor, fidelity=EXACT),
-        step("to_dtype", tensor.but(dtype=dtype), dtype=dtype, like="v1", fidelity=converted),
-    )
+    return (step("pil_to_tensor", tensor), step("to_dtype", tensor.but(dtype=dtype), dtype=dtype, like="v1"))
 
 
 @register(v1.PILToTensor, v2.PILToTensor)
 def translate_pil_to_tensor(t, spec):
     refuse_tensors(t, spec, "")
-    return (step("pil_to_tensor", spec.but(kind="tensor"), fidelity=EXACT),)
+    return (step("pil_to_tensor", spec.but(kind="tensor")),)
 
 
 @register(v1.ToPILImage, v2.ToPILImage, consumes="mode")
 def translate_to_pil_image(t, spec):
     if spec.kind == "pil" or t.mode is not None or spec.dtype not in (torch.uint8, torch.float32):
         raise Untranslatable(t, f"mode={t.mode} of {spec.kind} of {spec.dtype}")
-    return (step("tensor_to_pil", spec.but(kind="pil", dtype=torch.uint8), fidelity=EXACT),)
+    return (step("tensor_to_pil", spec.but(kind="pil", dtype=torch.uint8)),)
 
 
 @register(v2.ToImage)
 def translate_to_image(t, spec):
-    return (step("pil_to_tensor" if spec.kind == "pil" else "identity", spec.but(kind="Image"), fidelity=EXACT),)
+    return (step("pil_to_tensor" if spec.kind == "pil" else "identity", spec.but(kind="Image")),)
 
 
 @register(v2.ToPureTensor)
 def translate_to_pure_tensor(t, spec):
-    return () if spec.kind != "Image" else (step("identity", spec.but(kind="tensor"), fidelity=EXACT),)
+    return () if spec.kind != "Image" else (step("identity", spec.but(kind="tensor")),)
 
 
 @register(v1.ConvertImageDtype, v2.ConvertImageDtype, consumes="dtype")
@@ -79,7 +76,7 @@ def _to_dtype(t, spec, dtype, like):
         return ()
     if not dtype.is_floating_point and dtype != torch.uint8:
         raise Untranslatable(t, f"dtype={dtype}", "use uint8 or a floating point type")
-    return (step("to_dtype", spec.but(dtype=dtype), dtype=dtype, like=like, fidelity=converted),)
+    return (step("to_dtype", spec.but(dtype=dtype), dtype=dtype, like=like),)
 
 
 @register(Cast, consumes="name")
@@ -100,7 +97,7 @@ def translate_normalize(t, spec):
     mean, std = _per_channel(t, "mean", spec), _per_channel(t, "std", spec)
     if 0 in std:
         raise Untranslatable(t, "std has a zero")
-    return (step("normalize", spec.but(normalized=True), mean=mean, std=std, fidelity=converted),)
+    return (step("normalize", spec.but(normalized=True), mean=mean, std=std),)
 
 
 def _per_channel(t, name, spec) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from torchvision.transforms.v2 import functional as F2
 
 from ..plan import draw, step
 from ..runtime.device import to_device
-from .arguments import EXACT, TORCHVISION, fill_list
+from .arguments import TORCHVISION, fill_list
 from .kernels import image_kernel, kernel
 from .pixels import resample, transform
 from .pixels.squares import uniforms
@@ -27,17 +27,7 @@ _OF_GRIDS = ("nearest", "bilinear", "bicubic")
 @register(v1.ElasticTransform, v2.ElasticTransform, consumes="alpha sigma interpolation fill")
 def translate_elastic_transform(t, spec):
     alpha, sigma = tuple(map(float, t.alpha)), tuple(map(float, t.sigma))
-    return (
-        step(
-            "elastic",
-            spec,
-            draw("random_key"),
-            alpha=alpha,
-            sigma=sigma,
-            fidelity=EXACT,
-            **warp_arguments(t, spec, _OF_GRIDS),
-        ),
-    )
+    return (step("elastic", spec, draw("random_key"), alpha=alpha, sigma=sigma, **warp_arguments(t, spec, _OF_GRIDS)),)
 
 
 # before 0.26 torchvision.transforms.ElasticTransform counts x in heights and y in widths (pytorch/vision#9299)

@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 
 from ..plan import draw, step
 from ..runtime.device import to_device
-from .arguments import BLURRED, functions, like_of, maybe
+from .arguments import functions, like_of, maybe
 from .draws import draws
 from .kernels import image_kernel, kernel, on_tensor, torchvisions
 from .laws import real
@@ -31,9 +31,7 @@ def translate_random_adjust_sharpness(t, spec):
 @register(v1.GaussianBlur, v2.GaussianBlur, consumes="kernel_size sigma")
 def translate_gaussian_blur(t, spec):
     sigma = draw("blur_sigma", sigma=tuple(map(float, t.sigma)))
-    return (
-        step("gaussian_blur", spec, sigma, kernel_size=tuple(t.kernel_size), like=like_of(t, spec), fidelity=BLURRED),
-    )
+    return (step("gaussian_blur", spec, sigma, kernel_size=tuple(t.kernel_size), like=like_of(t, spec)),)
 
 
 @draws(uniforms=1)

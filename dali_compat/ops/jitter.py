@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 
 from ..plan import draw, step
 from . import operations
-from .arguments import EXACT, like_of
+from .arguments import like_of
 from .color import permute_channels, permute_channels_image
 from .draws import draws
 from .kernels import image_kernel, kernel, kernel_of, on_image
@@ -25,14 +25,14 @@ _ADJUSTED = ("brightness", "contrast", "saturation", "hue")
 @register(v1.ColorJitter, v2.ColorJitter, consumes="brightness contrast saturation hue")
 def translate_color_jitter(t, spec):
     intervals = {name: getattr(t, name) and tuple(getattr(t, name)) for name in _ADJUSTED}
-    return (step("color_jitter", spec, draw("color_jitter", **intervals), like=like_of(t, spec), fidelity=EXACT),)
+    return (step("color_jitter", spec, draw("color_jitter", **intervals), like=like_of(t, spec)),)
 
 
 @register(v2.RandomPhotometricDistort, consumes="brightness contrast saturation hue p")
 def translate_random_photometric_distort(t, spec):
     intervals = {name: tuple(getattr(t, name)) for name in _ADJUSTED}
     params = draw("photometric_distort", **intervals, p=t.p, channels=spec.channels)
-    return (step("photometric_distort", spec, params, like=like_of(t, spec), fidelity=EXACT),)
+    return (step("photometric_distort", spec, params, like=like_of(t, spec)),)
 
 
 @draws(uniforms=8)

@@ -12,7 +12,7 @@ from torchvision.transforms.v2 import functional as F2
 from ..inspection.untranslatable import Untranslatable
 from ..plan import draw, step
 from ..runtime.device import to_device
-from .arguments import EXACT, TORCHVISION, coded, like_of, refuse_pil
+from .arguments import TORCHVISION, like_of, refuse_pil
 from .draws import draws
 from .kernels import image_kernel, kernel
 from .laws import key, whole
@@ -37,7 +37,7 @@ def translate_random_erasing(t, spec):
             raise Untranslatable(t, f"value={t.value} for an image of {spec.channels} channels")
         value *= spec.channels // len(value)
     window = draw("erasing", p=t.p, scale=tuple(t.scale), ratio=tuple(t.ratio), random_value=value is None)
-    return (step("erase", spec, window, value=value, fidelity=EXACT),)
+    return (step("erase", spec, window, value=value),)
 
 
 @register(v2.GaussianNoise, consumes="mean sigma clip")
@@ -47,12 +47,12 @@ def translate_gaussian_noise(t, spec):
         raise Untranslatable(
             t, "this torchvision's takes floating point alone", "put ToDtype(torch.float32, scale=True) before it"
         )
-    return (step("gaussian_noise", spec, draw("random_key"), mean=t.mean, sigma=t.sigma, clip=t.clip, fidelity=EXACT),)
+    return (step("gaussian_noise", spec, draw("random_key"), mean=t.mean, sigma=t.sigma, clip=t.clip),)
 
 
 @register(v2.JPEG, consumes="quality")
 def translate_jpeg(t, spec):
-    return (step("jpeg", spec, draw("jpeg_quality", quality=tuple(t.quality)), like=like_of(t, spec), fidelity=coded),)
+    return (step("jpeg", spec, draw("jpeg_quality", quality=tuple(t.quality)), like=like_of(t, spec)),)
 
 
 @draws(uniforms=24)

@@ -21,7 +21,7 @@ from torchvision.transforms import InterpolationMode, _presets, autoaugment, v2
 from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, Step, draw, step
 from . import operations
-from .arguments import EXACT, fill_list, fill_of, like_of, version_of
+from .arguments import fill_list, fill_of, like_of, version_of
 from .draws import draws
 from .kernels import image_kernel, kernel
 from .laws import permutation, whole
@@ -50,7 +50,7 @@ def translate_trivial_augment_wide(t, spec):
 
 
 def _augment(t, spec, drawn: Draw) -> Step:
-    return step("augment", spec, drawn, **_args(t, spec), like=like_of(t, spec), version=version_of(t), fidelity=EXACT)
+    return step("augment", spec, drawn, **_args(t, spec), like=like_of(t, spec), version=version_of(t))
 
 
 def _args(t, spec, allowed: tuple[str, ...] | None = None) -> dict:

@@ -12,7 +12,7 @@ from torchvision.transforms.v2 import functional as F2
 from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, ImageSpec, Step, draw, step
 from ..runtime.cores import usable_cores
-from .arguments import EXACT, functions, interpolation_of, ints, like_of, resized, resizes_in_whole_numbers
+from .arguments import functions, interpolation_of, ints, like_of, resizes_in_whole_numbers
 from .draws import Arrays, ImageTooSmall, draws, run, uniforms_of
 from .kernels import image_kernel, kernel, on_tensor, ragged_kernel
 from .laws import rand_between, whole
@@ -31,10 +31,7 @@ def translate_resize(t, spec):
 @register(v1.RandomResizedCrop, v2.RandomResizedCrop, consumes="size scale ratio interpolation antialias")
 def translate_random_resized_crop(t, spec):
     window = draw("random_resized_crop", scale=tuple(t.scale), ratio=tuple(t.ratio))
-    return (
-        step("crop", spec.but(size=None), window, inside=True, fidelity=EXACT),
-        _resize_step(t, spec, tuple(t.size)),
-    )
+    return (step("crop", spec.but(size=None), window, inside=True), _resize_step(t, spec, tuple(t.size)))
 
 
 @register(v2.ScaleJitter, consumes="target_size scale_range interpolation antialias")
@@ -63,13 +60,7 @@ def _resize_step(t, spec: ImageSpec, size, max_size=None) -> Step:
 def _resize_to(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None = None) -> Step:
     like, antialias = like_of(t, spec), spec.kind == "pil" or t.antialias  # PIL always does
     return step(
-        "resize",
-        spec.but(size=known),
-        sizes,
-        interpolation=interpolation_of(t),
-        like=like,
-        antialias=antialias,
-        fidelity=resized,
+        "resize", spec.but(size=known), sizes, interpolation=interpolation_of(t), like=like, antialias=antialias
     )
 
 

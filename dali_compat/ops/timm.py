@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from ..inspection.untranslatable import Untranslatable
-from ..plan import DALI, Draw, ImageSpec, Options, Step, draw, step
+from ..plan import Draw, ImageSpec, Step, draw, step
 from . import timm_policies, timm_policy_kernels  # noqa: F401  # they register these
-from .arguments import EXACT, converted, interpolation_named, refuse_pil, refuse_tensors, resized
+from .arguments import interpolation_named, refuse_pil, refuse_tensors
 from .convert import translate_pil_to_tensor, translate_to_tensor
 from .draws import draws, run, uniforms_of
 from .kernels import image_kernel, kernel, ragged_kernel
@@ -51,14 +51,14 @@ def plain_to_tensor(t, spec):
     if not t.dtype.is_floating_point:
         raise Untranslatable(t, f"dtype={t.dtype}")
     gives = steps[-1].gives.but(dtype=t.dtype)
-    return (*steps, step("to_dtype", gives, dtype=t.dtype, like="cast", fidelity=converted))
+    return (*steps, step("to_dtype", gives, dtype=t.dtype, like="cast"))
 
 
 @_known("ToNumpy")
 def to_numpy(t, spec):
     """Translates timm's ToNumpy: default_collate and fast_collate make the same tensor of a batch as of tensors."""
     refuse_tensors(t, spec)
-    return (step("pil_to_tensor", spec.but(kind="array"), fidelity=EXACT),)
+    return (step("pil_to_tensor", spec.but(kind="array")),)
 
 
 @_known("RandomResizedCropAndInterpolation", consumes="size scale ratio interpolation")
@@ -67,7 +67,7 @@ def random_resized_crop_and_interpolation(t, spec):
     window = draw("random_resized_crop", scale=tuple(t.scale), ratio=tuple(t.ratio))
     size = tuple(t.size)
     whole = draw("resize", size=size, max_size=None)
-    return (step("crop", spec.but(size=None), window, inside=True, fidelity=EXACT), _resize(t, spec, whole, size))
+    return (step("crop", spec.but(size=None), window, inside=True), _resize(t, spec, whole, size))
 
 
 @_known(
@@ -110,7 +110,7 @@ def translate_erase(t, spec):
         op, how = "erase", {"value": None if t.per_pixel else (0.0,) * spec.channels}
     counts = t.min_count, t.max_count
     windows = [draw("timm_erasing", **law, counts=counts, at=at) for at in range(t.max_count)]
-    return [step(op, spec, window, at > 0, **how, fidelity=EXACT) for at, window in enumerate(windows)]
+    return [step(op, spec, window, at > 0, **how) for at, window in enumerate(windows)]
 
 
 def _resize(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None) -> Step:
@@ -119,14 +119,7 @@ def _resize(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None) -> S
     names = tuple(map(interpolation_named, t.interpolation))
     chosen = draw("with_choice", of=sizes, count=len(names))
     gives = spec.but(size=known)
-    return step("resize_by_choice", gives, chosen, interpolations=names, like="pil", fidelity=_resized_by_choice)
-
-
-def _resized_by_choice(s: Step, where: str, options: Options, two_pass: bool) -> str:
-    if where != DALI:
-        return EXACT
-    one = step("resize", s.gives, interpolation=s.kwargs["interpolations"][0], like="pil", fidelity=resized)
-    return resized(one, where, options, False)
+    return step("resize_by_choice", gives, chosen, interpolations=names, like="pil")
 
 
 @draws(uniforms=lambda of, count: uniforms_of(of) + 1)

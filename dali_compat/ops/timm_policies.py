@@ -15,7 +15,7 @@ from ..inspection.replaced import function_of
 from ..inspection.untranslatable import Untranslatable
 from ..plan import ImageSpec, draw, step
 from ..randoms import own_generators
-from .arguments import EXACT, refuse_tensors
+from .arguments import refuse_tensors
 from .timm_policy_draws import LAWS, NUMBERS, OPERATIONS, WITHOUT_VALUE, Operation, applied
 from .translators import register
 
@@ -65,7 +65,7 @@ def translate_auto_augment(t, spec):
 
 def _steps(spec, how, drawn) -> list:
     """One operation after another, of one random stream."""
-    return [step("timm_augment", spec, one, at > 0, **how, fidelity=EXACT) for at, one in enumerate(drawn)]
+    return [step("timm_augment", spec, one, at > 0, **how) for at, one in enumerate(drawn)]
 
 
 def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation, ...], dict[str, Any]]:

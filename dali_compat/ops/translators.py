@@ -19,7 +19,6 @@ from ..inspection.objects import root
 from ..inspection.replaced import refuse_replaced
 from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, ImageSpec, Step, draw
-from .arguments import OWN
 
 Translator = Callable[[Any, ImageSpec], Any]
 T = TypeVar("T", bound=Translator)
@@ -131,7 +130,7 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
         ...     return on_batch(brighter, spec, uniforms=1)
     """
     drawn = draw("uniforms", count=uniforms) if uniforms else None
-    return (Step("apply", spec, (("function", function), ("spec", spec), *args.items()), drawn, fidelity=OWN),)
+    return (Step("apply", spec, (("function", function), ("spec", spec), *args.items()), drawn),)
 
 
 # ---- what a translator returns, besides steps

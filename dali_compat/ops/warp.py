@@ -14,7 +14,7 @@ from torchvision.transforms import functional as F1
 
 from ..inspection.untranslatable import Untranslatable
 from ..plan import draw, step
-from .arguments import fill_list, fill_of, functions, interpolation_of, ints, like_of, version_of, warped
+from .arguments import fill_list, fill_of, functions, interpolation_of, ints, like_of, version_of
 from .draws import draws
 from .kernels import image_kernel, kernel, ragged_kernel
 from .laws import real, whole
@@ -32,7 +32,7 @@ def translate_random_rotation(t, spec):
     center = t.center and tuple(t.center)
     angle = draw("rotation", degrees=tuple(t.degrees), expand=t.expand, center=center, like=how["like"])
     after = spec.but(size=None) if t.expand else spec
-    return (step("rotate", after, angle, expand=t.expand, center=center, fidelity=warped, **how),)
+    return (step("rotate", after, angle, expand=t.expand, center=center, **how),)
 
 
 @register(v1.RandomAffine, v2.RandomAffine, consumes="degrees translate scale shear interpolation fill center")
@@ -41,15 +41,13 @@ def translate_random_affine(t, spec):
     center = t.center and tuple(t.center)
     version = version_of(t)
     parameters = draw("affine_parameters", **values, version=version)
-    return (
-        step("affine", spec, parameters, center=center, version=version, fidelity=warped, **warp_arguments(t, spec)),
-    )
+    return (step("affine", spec, parameters, center=center, version=version, **warp_arguments(t, spec)),)
 
 
 @register(v1.RandomPerspective, v2.RandomPerspective, consumes="distortion_scale p interpolation fill")
 def translate_random_perspective(t, spec):
     points = draw("perspective_points", distortion_scale=t.distortion_scale, p=t.p)
-    return (step("perspective", spec, points, fidelity=warped, **warp_arguments(t, spec)),)
+    return (step("perspective", spec, points, **warp_arguments(t, spec)),)
 
 
 @lowers("rotate")

@@ -16,7 +16,7 @@ from ..inspection.standins import Turn
 from ..inspection.untranslatable import Untranslatable
 from ..plan import ImageSpec, Step, draw, step
 from ..runtime.device import to_device
-from .arguments import EXACT, fill_of, ints
+from .arguments import fill_of, ints
 from .draws import Arrays, ImageTooSmall, draws
 from .kernels import image_kernel, kernel
 from .laws import rand, rand_between
@@ -37,7 +37,7 @@ def translate_center_crop(t, spec):
     inside = _covers(spec, size)
     if spec.normalized and not inside:
         raise Untranslatable(t, "it may pad with zeros, after Normalize", "move it before Normalize")
-    return (step("crop", spec.but(size=size), draw("center_crop", size=size), inside=inside, fidelity=EXACT),)
+    return (step("crop", spec.but(size=size), draw("center_crop", size=size), inside=inside),)
 
 
 @register(v1.RandomCrop, v2.RandomCrop, consumes="size padding pad_if_needed fill padding_mode")
@@ -56,8 +56,8 @@ def translate_random_crop(t, spec):
     if t.pad_if_needed:
         for axis in (1, 0):  # torchvision pads the width first
             missing = draw("pad_if_needed", size=size, axis=axis)
-            steps.append(step("pad", spec.but(size=None), missing, fidelity=EXACT, **_border(t, spec)))
-    steps.append(step("crop", spec.but(size=size), draw("random_crop", size=size), inside=True, fidelity=EXACT))
+            steps.append(step("pad", spec.but(size=None), missing, **_border(t, spec)))
+    steps.append(step("crop", spec.but(size=size), draw("random_crop", size=size), inside=True))
     return steps
 
 
@@ -72,7 +72,7 @@ def translate_five_or_ten_crop(t, spec):
         op, views, args = "ten_crop", 10, {"axis": "vertical" if t.vertical_flip else "horizontal"}
     size = _pair(t)
     gives = spec.but(size=size, views=views)
-    return (step(op, gives, draw("five_crop", size=size), size=size, **args, fidelity=EXACT),)
+    return (step(op, gives, draw("five_crop", size=size), size=size, **args),)
 
 
 @register(v1.Pad, v2.Pad, consumes="padding fill padding_mode")
@@ -83,13 +83,13 @@ def translate_pad(t, spec):
 @register(v2.RandomZoomOut, consumes="fill side_range p")
 def translate_random_zoom_out(t, spec):
     window = draw("zoom_out", side_range=tuple(t.side_range), p=t.p)
-    return (step("pad", spec.but(size=None), window, fidelity=EXACT, **_border(t, spec, "constant")),)
+    return (step("pad", spec.but(size=None), window, **_border(t, spec, "constant")),)
 
 
 @register(v1.RandomHorizontalFlip, v2.RandomHorizontalFlip, v1.RandomVerticalFlip, v2.RandomVerticalFlip, consumes="p")
 def translate_random_flip(t, spec):
     axis = "vertical" if isinstance(t, (v1.RandomVerticalFlip, v2.RandomVerticalFlip)) else "horizontal"
-    return (step("flip", spec, draw("bernoulli", p=t.p), axis=axis, fidelity=EXACT),)
+    return (step("flip", spec, draw("bernoulli", p=t.p), axis=axis),)
 
 
 def _covers(spec: ImageSpec, size) -> bool:
@@ -119,7 +119,7 @@ def _pad_step(t, spec: ImageSpec, padding) -> Step:
         raise Untranslatable(t, "negative padding", "use a crop")
     left, top, right, bottom = padding
     size = spec.size and (spec.size[0] + top + bottom, spec.size[1] + left + right)
-    return step("pad", spec.but(size=size), draw("pad", padding=padding), fidelity=EXACT, **_border(t, spec))
+    return step("pad", spec.but(size=size), draw("pad", padding=padding), **_border(t, spec))
 
 
 def _border(t, spec: ImageSpec, mode: Any = None) -> dict:

@@ -13,7 +13,7 @@ from ..inspection.objects import root
 from ..inspection.seen import Seen, Unseen, look_through
 from ..inspection.standins import Turn
 from ..inspection.untranslatable import Untranslatable, describe
-from ..ops.arguments import EXACT
+from ..ops.arguments import EXACT, fidelity_of
 from ..ops.draws import is_random
 from ..ops.translators import Gated, Nested, as_known, behaves_as, translated_base, translation
 from ..plan import DALI, EACH, HOST, TORCH, UPRIGHT, Gate, ImageSpec, Line, Options, Step
@@ -90,7 +90,7 @@ def translate(
         transform = waiting.pop()
         try:
             if type(transform) is Turn and turns and not any(t.steps for t in translated):
-                takes, result = takes.but(upright=True), (Step(UPRIGHT, spec, fidelity=EXACT),)
+                takes, result = takes.but(upright=True), (Step(UPRIGHT, spec),)
             else:
                 result = _result(transform, spec)
             if isinstance(result, Nested):
@@ -172,7 +172,7 @@ def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
 
 def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
     """The steps of every branch, each with the gate of its branch."""
-    choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream, fidelity=EXACT),))
+    choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream),))
     entries, gives = _branches(container, spec, stream)
     if container.in_order and set(gives) != {spec}:  # what comes first in one order comes last in another
         entries, gives = _branches(container, spec.but(size=None), stream)
@@ -184,7 +184,7 @@ def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
     sizes = {g.size for g in gives}
     after = gives[0].but(size=sizes.pop() if len(sizes) == 1 else None)
     last = max(s.stream for entry in (choose, *entries) for s in entry.steps)
-    return [choose, *entries, Translated("", (Step("identity", after, stream=last, fidelity=EXACT),))]
+    return [choose, *entries, Translated("", (Step("identity", after, stream=last),))]
 
 
 def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Translated], list[ImageSpec]]:
@@ -302,7 +302,7 @@ def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool
             where = HOST if s.op == "choose" else on_batch.get((s.stream, s.gives), DALI)
             places.append(where)
             ops.append(s.op if s.draw is None or s.draw.name in (s.op, "bernoulli") else f"{s.op} ({s.draw.name})")
-            fidelity.append(s.fidelity(s, where, options, two_pass) if callable(s.fidelity) else s.fidelity)
+            fidelity.append(fidelity_of(s, where, options, two_pass))
         where = " + ".join(dict.fromkeys(places)) or NOWHERE
         notes = ", ".join(dict.fromkeys(f for f in fidelity if f != EXACT)) or EXACT
         if t.transform:

@@ -15,7 +15,7 @@ from operator import attrgetter
 
 import torch
 
-from ..ops.arguments import EXACT, resizes_in_whole_numbers
+from ..ops.arguments import resizes_in_whole_numbers
 from ..ops.draws import is_given, is_random
 from ..ops.translators import as_kernels_do
 from ..plan import Call, Draw, ImageSpec, Line, Options, Plan, Step, draw
@@ -162,7 +162,7 @@ def _by_torchvision(s: Step) -> Step:
     """Returns what only torchvision's own function does to the last bit."""
     if s.op != "gaussian_blur" or not is_given(s):
         return s
-    return s.but(args=(*s.args, ("by_torchvision", True)), fidelity=EXACT)
+    return s.but(args=(*s.args, ("by_torchvision", True)))
 
 
 def _is_in_whole_numbers(s: Step) -> bool:
@@ -306,7 +306,7 @@ def _fuse_tail(steps: tuple[Step, ...], layout: str) -> tuple[Step, ...]:
     channels = convert.gives.channels
     values = normalize.kwargs if normalize else {"mean": (0.0,) * channels, "std": (1.0,) * channels}
     args = (*values.items(), ("layout", layout))
-    last = Step("crop_mirror_normalize", convert.gives, args, fidelity=convert.fidelity)
+    last = Step("crop_mirror_normalize", convert.gives, args)
     if mirror:
         last = last.but(draw=mirror.draw, stream=mirror.stream)
     return (*kept, last)

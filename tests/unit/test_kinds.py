@@ -39,7 +39,7 @@ def own(entry, version) -> tuple[str, list[Step]]:
     translator, _ = _TRANSLATORS[type(transform)]
     made = translator(transform, translate(tuple(before)).gives)
     if isinstance(made, Gated):
-        made = [Step("choose", ImageSpec(), draw=made.draw, fidelity="exact")]
+        made = [Step("choose", ImageSpec(), draw=made.draw)]
     return kind_of(translator), [] if isinstance(made, Nested) else list(made)
 
 
@@ -102,19 +102,13 @@ def test_a_transform_is_whole_in_the_module_of_its_kind(entry, version):
     assert not missing, "\n".join(missing)  # all of it, which pytest would cut
 
 
-@each
-def test_every_step_says_how_far_from_torchvision_it_is(entry, version):
-    _, steps = own(entry, version)
-    assert all(s.fidelity and (callable(s.fidelity) or isinstance(s.fidelity, str)) for s in steps)
-
-
 def test_what_is_missing_is_named():
     """Also: these tests can fail."""
-    nothing = step("no_such_op", ImageSpec(), draw("no_such_draw"), fidelity="exact")
+    nothing = step("no_such_op", ImageSpec(), draw("no_such_draw"))
     assert "ops/color.py" in draws_missing("color", nothing)[0]
     assert ["with @draws" in wrong for wrong in kernels_missing("color", nothing)] == [True, False]
     assert all("ops/color.py" in wrong for wrong in kernels_missing("color", nothing))
-    blur = step("gaussian_blur", ImageSpec(), draw("blur_sigma", sigma=(1, 2)), fidelity="exact")
+    blur = step("gaussian_blur", ImageSpec(), draw("blur_sigma", sigma=(1, 2)))
     assert draws_missing("filters", blur) == kernels_missing("filters", blur) == []
     assert "to ops/color.py" in draws_missing("color", blur)[0]
     assert len(kernels_missing("color", blur)) == 2
@@ -144,7 +138,7 @@ def test_every_module_is_imported_so_registers():
 
 def test_a_draw_without_answers_names_the_file(monkeypatch):
     monkeypatch.delitem(ANSWERS, "blur_sigma")
-    blur = step("gaussian_blur", ImageSpec(), draw("blur_sigma", sigma=(1, 2)), fidelity="exact")
+    blur = step("gaussian_blur", ImageSpec(), draw("blur_sigma", sigma=(1, 2)))
     with pytest.raises(NotImplementedError, match=r"draw_blur_sigma .*catalogue.py"):
         answers(blur, {})
     assert draws_missing("filters", blur) == [
@@ -158,14 +152,3 @@ def test_a_name_is_drawn_by_one_function():
         @drawn.draws(uniforms=1)
         def draw_bernoulli(sizes, u):
             """Never registered."""
-
-
-def test_a_step_must_say_how_far_from_torchvision_it_is():
-    with pytest.raises(TypeError, match="fidelity"):
-        step("flip", ImageSpec())
-
-
-def test_steps_are_equal_whatever_they_say():
-    """So plans of equal transforms are one, and an epoch finds the last one's pipeline."""
-    one, other = (step("flip", ImageSpec(), fidelity=said) for said in ("exact", draws_missing))
-    assert one == other and hash(one) == hash(other) and repr(one) == repr(other)

@@ -237,8 +237,8 @@ def test_conversions(dtype, channels_last):
     tensor = ImageSpec("tensor", dtype=dtype)
     values = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
     steps = (
-        step("to_dtype", tensor, fidelity="", dtype=dtype, like="v2"),
-        step("normalize", tensor.but(normalized=True), fidelity="", **values),
+        step("to_dtype", tensor, dtype=dtype, like="v2"),
+        step("normalize", tensor.but(normalized=True), **values),
     )
     table = conversion_table(steps)
     windows = whole(made.sizes, np.full((2, 2), 16))

@@ -10,7 +10,6 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 
 from dali_compat.inspection.untranslatable import describe
-from dali_compat.ops.arguments import EXACT
 from dali_compat.ops.translators import _TRANSLATORS
 from dali_compat.plan import step
 from dali_compat.translate import Untranslatable, register, translate
@@ -221,7 +220,7 @@ def registered():
 def test_an_argument_is_honoured_or_refused(registered, monkeypatch):
     @register(FromTheFuture, consumes="size")
     def translator(t, spec):
-        return (step("crop", spec, inside=False, fidelity=EXACT),)
+        return (step("crop", spec, inside=False),)
 
     assert translate(FromTheFuture(3)).translated[0].steps[0].op == "crop"
     refused = refusal(FromTheFuture(3, corners="round"))
