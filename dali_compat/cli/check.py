@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 from tqdm import tqdm
@@ -101,30 +99,15 @@ def _check(source, findings, workers: int) -> bool:
     from .check_files import process_map
 
     with (
-        _interrupts() as interrupted,
-        closing(process_map(source.inspect, source.items(), min(workers, source.total), interrupted)) as results,
+        closing(process_map(source.inspect, source.items(), min(workers, source.total))) as results,
         tqdm(total=source.total, desc="checking", unit="file", miniters=1) as bar,
     ):
-        for item, seen in results:
-            findings.add(item, seen)
-            if findings.counts["broken"]:
-                bar.set_postfix_str(f"{findings.counts['broken']:,} broken", refresh=False)
-            bar.update()
-        return not interrupted()
-
-
-@contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Gives a function that returns True after Ctrl-C: an exception might come between two counts. A second one
-    raises."""
-    pressed = []
-
-    def press(*_) -> None:
-        pressed.append(True)
-        signal.signal(signal.SIGINT, before)
-
-    before = signal.signal(signal.SIGINT, press)
-    try:
-        yield lambda: bool(pressed)
-    finally:
-        signal.signal(signal.SIGINT, before)
+        try:
+            for item, seen in results:
+                findings.add(item, seen)
+                if findings.counts["broken"]:
+                    bar.set_postfix_str(f"{findings.counts['broken']:,} broken", refresh=False)
+                bar.update()
+        except KeyboardInterrupt:
+            return False
+        return True

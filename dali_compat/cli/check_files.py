@@ -11,7 +11,7 @@ import stat
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -141,7 +141,6 @@ def _kind(head: bytes) -> str:
 
 _CHUNK = 8  # items; more save no measurable time
 _AHEAD = 4  # pending chunks a process
-_PATIENCE = 0.1  # seconds between calls of stop()
 
 
 class Crash(NamedTuple):
@@ -150,21 +149,18 @@ class Crash(NamedTuple):
     how: str
 
 
-def process_map(
-    function: Callable, items: Iterable, processes: int, stop: Callable[[], bool] = lambda: False
-) -> Generator[tuple[Any, Any], None, None]:
+def process_map(function: Callable, items: Iterable, processes: int) -> Generator[tuple[Any, Any], None, None]:
     """Yields (item, function(item)) for each item, in order, computed by so many processes.
 
     Args:
         function: takes an item, and raises nothing. Items and results can be pickled.
         items: iterated as they are needed; few are held at a time.
         processes: 1 or more; they ignore SIGINT and end with this generator.
-        stop: called ten times a second and more; True ends the generator.
     """
     items, pending = iter(items), deque[tuple[list, Future]]()
     pool = _pool(function, processes)
     try:
-        while not stop():
+        while True:
             while len(pending) < _AHEAD * processes and (chunk := list(islice(items, _CHUNK))):
                 try:
                     future = pool.submit(_apply, chunk)
@@ -175,11 +171,9 @@ def process_map(
                 pending.append((chunk, future))
             if not pending:
                 return
-            chunk, future = pending[0]
-            if wait([future], _PATIENCE).done:
-                pending.popleft()
-                found = _alone(function, chunk) if future.exception() else future.result()
-                yield from zip(chunk, found, strict=True)
+            chunk, future = pending.popleft()
+            found = _alone(function, chunk) if future.exception() else future.result()
+            yield from zip(chunk, found, strict=True)
     finally:
         _kill(pool)
 
