@@ -1,7 +1,7 @@
 """Packs a folder of images into one archive, byte for byte.
 
 It is written in ``OUT.partial``, and gets its name when it is whole. Whatever stops that, but SIGKILL, leaves nothing
-behind.
+behind. Each format has a function, which writes ``data`` in a folder.
 """
 
 from __future__ import annotations
@@ -10,27 +10,99 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from ..remote.objects import Objects, listed_objects
 from ..remote.urls import is_url, shown
-from . import Archive, classes_file
+from . import Archive, classes_file, recordio, tfrecord, webdataset
+from . import lmdb as datum
 from .folder_index import listed_samples
-from .writers import WRITERS, ImageFile
 
 _THREADS, _AHEAD = 8, 64  # files read at once, files read ahead
+_AT_ONCE = 1024  # images of a transaction of LMDB's, which keeps what it writes in memory
+_ROOM = 1 << 30  # bytes of LMDB's address space beyond what the images need
+_LONGEST_KEY = 511  # LMDB's limit
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """One image to pack: its number from 0, its path below the folder, its class's number and name, and the file's
+    bytes."""
+
+    number: int
+    name: str
+    target: int
+    class_name: str
+    data: bytes
+
+    @property
+    def extension(self) -> str:
+        return os.path.splitext(self.name)[1][1:].lower()
+
+
+def _write_recordio(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
+    """Writes ``idx``, too, which MXNet's readers want."""
+    with open(folder / "data", "xb") as data, open(folder / "idx", "xb") as idx:
+        for sample in samples:
+            idx.write(b"%d\t%d\n" % (sample.number, data.tell()))
+            data.write(recordio.encode(sample.number, sample.target, sample.data))
+
+
+def _write_tfrecord(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
+    """Writes the features of TensorFlow's ImageNet script that do not need the image to be decoded."""
+    with open(folder / "data", "xb") as data:
+        for sample in samples:
+            features: dict[str, int | bytes] = {
+                "image/encoded": sample.data,
+                "image/class/label": sample.target,
+                "image/class/text": os.fsencode(sample.class_name),
+                "image/filename": os.fsencode(sample.name),
+                "image/format": sample.extension.replace("jpg", "jpeg").upper().encode(),
+            }
+            data.write(tfrecord.encode(features))
+
+
+def _write_tar(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
+    """Writes a shard for WebDataset."""
+    with open(folder / "data", "xb") as data:
+        for sample in samples:
+            data.write(webdataset.encode(sample.number, sample.extension, sample.target, sample.data))
+        data.write(webdataset.END)
+
+
+def _write_lmdb(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
+    """Writes Caffe's Datum under the keys of its convert_imageset: 00000000_class/name.jpg."""
+    try:
+        import lmdb
+    except ImportError:
+        raise ImportError("writing LMDB needs the lmdb package: pip install lmdb") from None
+    with lmdb.open(str(folder / "data"), map_size=2 * size + _ROOM) as env:
+        for first in samples:
+            with env.begin(write=True) as transaction:
+                for sample in chain([first], islice(samples, _AT_ONCE - 1)):
+                    key = b"%08d_" % sample.number + os.fsencode(sample.name)
+                    transaction.put(key[:_LONGEST_KEY], datum.encode(sample.target, sample.data), append=True)
+
+
+WRITERS: dict[str, Callable[[Path, Iterator[ImageFile], int], None]] = {
+    ".rec": _write_recordio,
+    ".tfrecord": _write_tfrecord,
+    ".lmdb": _write_lmdb,
+    ".tar": _write_tar,
+}
 
 
 class CannotPack(Exception):
     """Raised if a folder cannot be packed; the text says why, and what to do."""
 
 
-def pack(
-    folder: str | Path, out: str | Path, begun: Callable[[int], object] = bool, done: Callable[[], object] = bool
-) -> int:
+def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
     """Packs an ImageFolder's images, in its order, with its class numbers, into ``out``, whose ending says the format.
 
     Beside ``out``, its class names go to ``out.classes.txt``, and a .rec gets its .idx.
@@ -38,8 +110,7 @@ def pack(
     Args:
         folder: of class folders of images.
         out: ends in .rec, .tfrecord, .lmdb or .tar.
-        begun: called with the number of images.
-        done: called after each image.
+        bar: whether a progress bar is shown.
 
     Returns:
         The number of images.
@@ -67,13 +138,10 @@ def pack(
     except OSError as error:
         raise CannotPack(f"cannot write in {out.parent}: {error.strerror}") from None
     try:
-        begun(len(source))
-        with WRITERS[out.suffix](work, source.bytes) as writer:
-            for sample in source.samples():
-                writer.add(sample)
-                done()
-        for name, ending in writer.endings.items():
-            os.rename(work / name, out.with_suffix(ending))
+        with tqdm(source.samples(), "packing", len(source), unit="img", disable=not bar) as samples:
+            WRITERS[out.suffix](work, iter(samples), source.bytes)
+        if out.suffix == ".rec":
+            os.rename(work / "idx", out.with_suffix(".idx"))
         classes_file(out).write_bytes(
             "".join(f"{name}\n" for name in source.classes).encode("utf-8", "surrogateescape")
         )

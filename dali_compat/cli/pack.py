@@ -7,9 +7,6 @@ import os
 import sys
 from contextlib import ExitStack
 from tempfile import TemporaryDirectory
-from typing import Any
-
-from tqdm import tqdm
 
 from dali_compat.cli.arguments import UsageError, dataset_class
 from dali_compat.remote.urls import is_url, without_scheme
@@ -35,15 +32,8 @@ def run(args) -> int:
         local = out
         if is_url(out):
             local = os.path.join(stack.enter_context(TemporaryDirectory()), out.rpartition("/")[2])
-        bar: Any = None
-
-        def begun(total: int) -> None:
-            nonlocal bar
-            bar = stack.enter_context(tqdm(total=total, desc="packing", unit="img"))
-
         try:
-            count = pack(folder, local, begun, lambda: bar.update())
-            bar.close()
+            count = pack(folder, local, True)
             dataset = _reader(local)
             if len(dataset) != count:
                 print(f"pack: {local} shows {len(dataset)} images after {count} were packed", file=sys.stderr)
