@@ -14,7 +14,7 @@ import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch.utils.data as data
@@ -27,7 +27,7 @@ from ..remote.objects import FolderAndSize, Objects
 from ..remote.urls import UrlPart, are_urls, is_url, without_scheme
 from ..runtime.dataset_base import OurDataset
 from ..runtime.saved import packed
-from .files import FetchedFile, FetchedFiles, MappedFiles, OpenFile
+from .files import FetchedFile, FetchedFiles, MappedFiles
 from .index import GAP, Entry, FileRows, Progress, Table, indexed
 
 PathLike = str | Path
@@ -135,9 +135,11 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
         self._indexed(rows)
 
-    def _opened(self, path: str) -> OpenFile | FetchedFile:
+    def _opened(self, path: str) -> IO[bytes]:
         """Opens a file that is looked through."""
-        return OpenFile(path) if self._objects is None else FetchedFile(self._objects.uncached(), path)
+        if self._objects is None:
+            return open(path, "rb")
+        return io.BufferedReader(FetchedFile(self._objects.uncached(), path))
 
     def _file(self, name: str) -> str:
         """Returns the file that holds the images of a path that the user gave."""

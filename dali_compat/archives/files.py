@@ -25,31 +25,6 @@ from ..remote.urls import UrlPart
 from .index import GAP
 
 
-class OpenFile:
-    """A file that is looked through: a context manager.
-
-    Attributes:
-        size: in bytes.
-    """
-
-    def __init__(self, path: str):
-        self._file = open(path, "rb", buffering=1 << 20)
-        self.size, self.read = os.fstat(self._file.fileno()).st_size, self._file.read
-
-    def pread(self, count: int, offset: int) -> bytes:
-        """Returns up to ``count`` bytes from ``offset`` on."""
-        return os.pread(self._file.fileno(), count, offset)
-
-    def ahead(self, offsets: Sequence[int], count: int) -> None:
-        """Does nothing: a disk reads ahead."""
-
-    def __enter__(self) -> OpenFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
-
-
 class MappedFiles:
     """``paths``, and the (size in bytes, modification time in ns) that each must still have when it is opened."""
 
@@ -173,7 +148,6 @@ def _changed(path: str) -> str:
 
 
 _BLOCK, _AHEAD = 4 << 20, 4  # bytes of a request of a scan, and how many run at a time
-_HEADS = 4096  # parts that are asked for at a time
 
 
 class FetchedFiles:
@@ -201,52 +175,34 @@ class FetchedFiles:
         return set()
 
 
-class FetchedFile:
-    """A file at a URL that is looked through, in blocks that are fetched ahead: a context manager.
-
-    Attributes:
-        size: in bytes.
-    """
+class FetchedFile(io.RawIOBase):
+    """A file at a URL that is looked through, in blocks that are fetched ahead."""
 
     def __init__(self, objects: Objects, url: str):
-        self._objects, self._url, self.size = objects, url, objects.size(url)
+        self._objects, self._url, self._size = objects, url, objects.size(url)
         self._at, self._blocks = 0, dict[int, bytes]()
-        self._heads: dict[int, Any] = {}
 
-    def read(self, count: int) -> bytes:
-        """Returns the next bytes, fewer at the end."""
-        data = self.pread(count, self._at)
-        self._at += len(data)
-        return data
+    def readable(self) -> bool:
+        return True
 
-    def pread(self, count: int, offset: int) -> bytes:
-        """Returns up to ``count`` bytes from ``offset`` on."""
-        if offset in self._heads and count <= len(self._heads[offset]):
-            return self._heads[offset][:count].tobytes()
-        found, end = io.BytesIO(), min(offset + count, self.size)
-        while offset < end:
-            number, begin = divmod(offset, _BLOCK)
-            piece = self._block(number)[begin : begin + end - offset]
-            found.write(piece)
-            offset += len(piece)
-        return found.getvalue()
+    def seekable(self) -> bool:
+        return True
 
-    def ahead(self, offsets: Sequence[int], count: int) -> None:
-        """Fetches ``count`` bytes at each offset, so that what lies between them is not."""
-        inside = [at for at in offsets if 0 <= at < self.size]
-        parts = [UrlPart(self._url, at, min(at + count, self.size)) for at in inside]
-        self._heads = dict(zip(inside, self._objects.read(parts), strict=True))
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        number, begin = divmod(self._at, _BLOCK)
+        piece = self._block(number)[begin : begin + len(buffer)] if self._at < self._size else b""
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
 
     def _block(self, number: int) -> bytes:
         if number not in self._blocks:
-            begins = [at * _BLOCK for at in range(number, number + _AHEAD) if at * _BLOCK < self.size]
-            parts = [UrlPart(self._url, begin, min(begin + _BLOCK, self.size)) for begin in begins]
+            begins = [at * _BLOCK for at in range(number, number + _AHEAD) if at * _BLOCK < self._size]
+            parts = [UrlPart(self._url, begin, min(begin + _BLOCK, self._size)) for begin in begins]
             data = self._objects.read(parts)
             self._blocks = {number + i: one.tobytes() for i, one in enumerate(data)}
         return self._blocks[number]
-
-    def __enter__(self) -> FetchedFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._blocks = {}

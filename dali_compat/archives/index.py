@@ -74,6 +74,13 @@ class FileRows:
             raise ValueError(f"rows beyond the file's {size} bytes")
         return rows
 
+    def taken(self, order: np.ndarray) -> FileRows:
+        """Returns the rows in another order; they have no keys."""
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        gaps = np.stack([places[self.gaps[:, 0]], self.gaps[:, 1]], 1)
+        return FileRows(self.offsets[order], self.lengths[order], self.targets[order], gaps, self.keys)
+
     def _within(self, size: int) -> bool:
         """True if all images lie within a file of ``size`` bytes."""
         if not (_in(self.gaps[:, 0], len(self.offsets) - 1) and _in(self.gaps[:, 1], size) and _in(self.offsets, size)):

@@ -15,10 +15,11 @@ from __future__ import annotations
 import io
 import os
 import struct
-from typing import Any, BinaryIO
+from typing import IO, Any
+
+import numpy as np
 
 from . import Archive
-from .files import FetchedFile, OpenFile
 from .index import GAP, FileRows, Progress, RowsBuilder, corrupt, fingerprint, is_target, refused
 
 MAGIC = 0xCED7230A
@@ -78,25 +79,23 @@ class DALIRecordIO(Archive):
         built = RowsBuilder()
         beside = self._idx_of(path)
         with self._opened(path) as file:
-            size = file.size
+            size = file.seek(0, os.SEEK_END)
             if beside:
                 copied = None if self._objects is None else self._objects.copied(beside)
                 offsets = _idx_offsets(beside, open(beside, "rb") if copied is None else io.BytesIO(copied))
                 if size and not offsets:
                     raise refused(beside, "line 1", "it names no record; remove it to read all of them")
-                for number, offset in enumerate(offsets):
-                    if number % _REPORT == 0:
-                        file.ahead(offsets[number : number + _REPORT], _HEAD)
-                    _add(built, file, path, number, offset, beside)
-                    if number % _REPORT == 0:
-                        progress(size * number // len(offsets))
-            else:
-                offset = number = 0
-                while offset < size:
-                    offset = _add(built, file, path, number, offset)
-                    number += 1
-                    if number % _REPORT == 0:
-                        progress(offset)
+                order = sorted(range(len(offsets)), key=offsets.__getitem__)  # as they lie in the file
+                for number in order:
+                    _add(built, file, size, path, number, offsets[number], beside)
+                    if len(built) % _REPORT == 0:
+                        progress(offsets[number])
+                return built.rows().taken(np.argsort(order))
+            offset = 0
+            while offset < size:
+                offset = _add(built, file, size, path, len(built), offset)
+                if len(built) % _REPORT == 0:
+                    progress(offset)
         return built.rows()
 
     def _idx_of(self, path: str) -> str | None:
@@ -106,7 +105,7 @@ class DALIRecordIO(Archive):
         return beside if beside != path and os.path.isfile(beside) else None
 
 
-def _idx_offsets(path: str, stored: BinaryIO) -> list[int]:
+def _idx_offsets(path: str, stored: IO[bytes]) -> list[int]:
     """Returns the second column; the first is the record's key."""
     offsets = []
     with io.TextIOWrapper(stored, encoding="utf-8", errors="replace") as file:
@@ -121,12 +120,13 @@ def _idx_offsets(path: str, stored: BinaryIO) -> list[int]:
 
 
 def _add(
-    built: RowsBuilder, file: OpenFile | FetchedFile, path: str, number: int, offset: int, idx: str | None = None
+    built: RowsBuilder, file: IO[bytes], size: int, path: str, number: int, offset: int, idx: str | None = None
 ) -> int:
     """Adds the record at ``offset``. Returns where the next one begins."""
-    size = file.size
-    where = f"record {number} at byte {offset}"
-    head = file.pread(_HEAD, offset) if 0 <= offset < size else b""
+    where, head = f"record {number} at byte {offset}", b""
+    if 0 <= offset < size:
+        file.seek(offset)
+        head = file.read(_HEAD)
     if len(head) < _PREFIX.size:
         raise corrupt(path, where, f"the file {'begins behind' if offset < 0 else 'ends'} there{_blame(idx)}")
     magic, word = _PREFIX.unpack_from(head)
@@ -139,7 +139,8 @@ def _add(
     end: int = offset + _PREFIX.size + length
     total = length
     while part in (_FIRST, _MIDDLE):
-        prefix = file.pread(_PREFIX.size, end)
+        file.seek(end)
+        prefix = file.read(_PREFIX.size)
         if length % 4 or len(prefix) < _PREFIX.size or _PREFIX.unpack(prefix)[0] != MAGIC:
             raise corrupt(path, where, f"the record has another part, which is not at byte {end}")
         word = _PREFIX.unpack(prefix)[1]

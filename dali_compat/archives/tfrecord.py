@@ -9,15 +9,15 @@ or int64s (3).
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import google_crc32c
 
 from ..remote.objects import FolderAndSize
 from . import Archive, PathLike, protobuf
-from .files import FetchedFile, OpenFile
 from .index import FileRows, Progress, RowsBuilder, corrupt, refused
 from .protobuf import BYTES, Malformed
 
@@ -91,7 +91,8 @@ class DALITFRecord(Archive):
     def _scan(self, path: str, progress: Progress) -> FileRows:
         built, offset, reported = RowsBuilder(), 0, 0
         with self._opened(path) as file:
-            size = file.size
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
             while offset < size:
                 where = f"record {len(built)} at byte {offset}"
                 data = _record(file, path, where, size - offset)
@@ -126,7 +127,7 @@ def masked_crc32c(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _record(file: OpenFile | FetchedFile, path: str, where: str, left: int) -> bytes:
+def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
     """Reads and checks the data of the record at the file's position."""
     head = file.read(_HEAD)
     if len(head) < _HEAD:

@@ -129,7 +129,7 @@ def test_an_index_beside_the_archive_is_taken(served, cache_home, monkeypatch):
     beside = fetched_index(made)
     shutil.copy(index, root / "a" / beside)
     index.unlink()
-    monkeypatch.setattr(files.FetchedFile, "pread", None)
+    monkeypatch.setattr(files.FetchedFile, "readinto", None)
     assert opened(server, "tar").targets == made.targets
     (root / "a" / beside).write_bytes(b"none")
     with pytest.raises(TypeError):  # so it is looked through

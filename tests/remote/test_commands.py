@@ -54,7 +54,7 @@ def test_pack_to_a_bucket(there, ending, monkeypatch, tmp_path, capsys):
     assert main(["pack", str(root / "train"), str(tmp_path / f"out.{ending}")]) == 0
     assert (root / "packed" / f"out.{ending}").read_bytes() == (tmp_path / f"out.{ending}").read_bytes()
     shutil.rmtree(tmp_path / "cache")
-    monkeypatch.setattr(files.FetchedFile, "pread", None)  # its index came with it
+    monkeypatch.setattr(files.FetchedFile, "readinto", None)  # its index came with it
     made = __import__("dali_compat.cli.pack", fromlist=["_reader"])._reader(url)
     local = DALIImageFolder(root / "train", EXACT)
     made.transform = EXACT
