@@ -247,7 +247,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         there = copy.copy(self)
         there._objects = objects
         entry = Entry(url, there._options(url), objects)
-        return entry.beside, bytes(packed({"fingerprint": entry.fingerprint}, rows.arrays()))
+        return entry.beside, bytes(packed({"fingerprint": entry.fingerprint}, rows._asdict()))
 
     def place(self, index: int) -> str:
         """Returns file and byte of the image at ``index``, for messages."""

@@ -15,10 +15,9 @@ import zlib
 from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -31,30 +30,22 @@ from ..runtime.messages import stack_level
 GAP = 4  # bytes; see FileRows.gaps
 
 _LIMIT = 1 << 63
-_DTYPES = {"offsets": np.int64, "lengths": np.int64, "targets": np.int64, "gaps": np.int64, "keys": np.uint8}
 
 
-@dataclass(frozen=True, eq=False)
-class FileRows:
+class FileRows(NamedTuple):
     """The N images of one file, in the order of the data set.
 
     Attributes:
-        offsets: (N,) int64, the file position of each image's first byte.
-        lengths: (N,) int64, bytes of each encoded image, gaps not counted.
-        targets: (N,) int64.
+        columns: (3, N) int64: the file position of each image's first byte, bytes of each encoded image, gaps not
+            counted, and its target.
         gaps: (G, 2) int64 of (row, position within the image): before that byte of the image, the file has GAP bytes
             that are not of it. Only RecordIO has such images, about one in 170,000 photos.
         keys: uint8, the N keys of a key-value store, each ended by its length as 4 bytes, little-endian; else empty.
     """
 
-    offsets: np.ndarray
-    lengths: np.ndarray
-    targets: np.ndarray
+    columns: np.ndarray
     gaps: np.ndarray
     keys: np.ndarray
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {name: getattr(self, name) for name in _DTYPES}
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray], size: int) -> FileRows:
@@ -63,30 +54,22 @@ class FileRows:
         Raises:
             ValueError, KeyError: the arrays are not those of rows of a file of ``size`` bytes.
         """
-        rows = cls(**{name: arrays[name] for name in _DTYPES})
-        n = len(rows.offsets)
-        shapes = {"offsets": (n,), "lengths": (n,), "targets": (n,), "gaps": (len(rows.gaps), 2)}
-        for name, dtype in _DTYPES.items():
-            found = getattr(rows, name)
-            if found.dtype != dtype or found.shape != shapes.get(name, (found.size,)):
-                raise ValueError(f"{name} is {found.dtype} {found.shape}")
-        if not rows._within(size):
+        rows = cls(*(arrays[name] for name in cls._fields))
+        kinds = [(array.dtype, array.ndim) for array in rows]
+        if kinds != [(np.int64, 2), (np.int64, 2), (np.uint8, 1)] or len(rows.columns) != 3 or rows.gaps.shape[1] != 2:
+            raise ValueError(f"the arrays are {kinds}")
+        offsets, lengths, _ = rows.columns
+        if not (_in(rows.gaps[:, 0], len(offsets) - 1) and _in(rows.gaps[:, 1], size) and _in(offsets, size)):
             raise ValueError(f"rows beyond the file's {size} bytes")
+        if not _in(lengths, size - offsets - GAP * np.bincount(rows.gaps[:, 0], minlength=len(offsets))):
+            raise ValueError(f"images that end beyond the file's {size} bytes")
         return rows
 
     def taken(self, order: np.ndarray) -> FileRows:
         """Returns the rows in another order; they have no keys."""
-        places = np.empty_like(order)
-        places[order] = np.arange(len(order))
-        gaps = np.stack([places[self.gaps[:, 0]], self.gaps[:, 1]], 1)
-        return FileRows(self.offsets[order], self.lengths[order], self.targets[order], gaps, self.keys)
-
-    def _within(self, size: int) -> bool:
-        """True if all images lie within a file of ``size`` bytes."""
-        if not (_in(self.gaps[:, 0], len(self.offsets) - 1) and _in(self.gaps[:, 1], size) and _in(self.offsets, size)):
-            return False
-        room = size - self.offsets - GAP * np.bincount(self.gaps[:, 0], minlength=len(self.offsets))
-        return _in(self.lengths, room)
+        gaps = self.gaps.copy()
+        gaps[:, 0] = np.argsort(order)[gaps[:, 0]]
+        return self._replace(columns=self.columns[:, order], gaps=gaps)
 
     def key_list(self) -> list[bytes]:
         """Returns one key a row; fewer or more if a cached index is damaged."""
@@ -112,37 +95,31 @@ class RowsBuilder:
     """Collects rows one by one. A list of a million Python ints would take five times the memory."""
 
     def __init__(self) -> None:
-        self._columns = array("q"), array("q"), array("q")
-        self._gaps = array("q")
-        self._keys = bytearray()
+        self._rows, self._gaps, self._keys = array("q"), array("q"), bytearray()
 
     def __len__(self) -> int:
-        return len(self._columns[0])
+        return len(self._rows) // 3
 
     def add(self, offset: int, length: int, target: int, gaps: tuple[int, ...] = (), key: bytes | None = None) -> None:
         for position in gaps:
             self._gaps.extend((len(self), position))
-        for column, value in zip(self._columns, (offset, length, target), strict=True):
-            column.append(value)
+        self._rows.extend((offset, length, target))
         if key is not None:
             self._keys += key + len(key).to_bytes(4, "little")
 
     def rows(self) -> FileRows:
-        offsets, lengths, targets = (np.array(column, np.int64) for column in self._columns)
-        gaps = np.array(self._gaps, np.int64).reshape(-1, 2)
-        return FileRows(offsets, lengths, targets, gaps, np.array(self._keys, np.uint8))
+        columns = np.array(self._rows, np.int64).reshape(-1, 3).T.copy()
+        return FileRows(columns, np.array(self._gaps, np.int64).reshape(-1, 2), np.array(self._keys, np.uint8))
 
 
 class Table:
     """The rows of several files, one after another: ``files`` (N,) int32 tells the file of each row, ``gaps`` maps a
-    row to the positions of its gaps; the rest as in FileRows."""
+    row to the positions of its gaps; offsets, lengths and targets (N,) as in FileRows."""
 
     def __init__(self, parts: list[FileRows]):
-        counts = [len(part.offsets) for part in parts]
+        counts = [part.columns.shape[1] for part in parts]
         self.files = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
-        self.offsets = np.concatenate([part.offsets for part in parts])
-        self.lengths = np.concatenate([part.lengths for part in parts])
-        self.targets = np.concatenate([part.targets for part in parts])
+        self.offsets, self.lengths, self.targets = np.concatenate([part.columns for part in parts], 1)
         self.gaps: dict[int, list[int]] = {}
         for first, part in zip(np.cumsum([0, *counts]).tolist(), parts, strict=False):
             for row, position in part.gaps.tolist():
@@ -152,7 +129,7 @@ class Table:
         return len(self.offsets)
 
 
-_LAYOUT = 1  # of the cached arrays; another number leaves older caches alone
+_LAYOUT = 2  # of the cached arrays; another number leaves older caches alone
 _MODE = 0o644  # who may read the archive may use its index
 _ENDS = 8192  # bytes; the first 8 KB of an LMDB file change with every transaction
 _THREADS = 8
@@ -283,7 +260,7 @@ class Entry:
         self.rows = rows
         for place in self._places:
             try:
-                saved.save(place, {"fingerprint": self.fingerprint}, rows.arrays(), _MODE)
+                saved.save(place, {"fingerprint": self.fingerprint}, rows._asdict(), _MODE)
                 self.saved = True
                 return
             except OSError:

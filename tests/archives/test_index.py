@@ -107,10 +107,10 @@ def test_an_index_of_other_arrays_is_built_again(rec, scans):
     DALIRecordIO(rec)
     [name] = caches(rec.parent)
     meta, arrays = saved.load(rec.parent / name)
-    for wrong in ({**arrays, "lengths": arrays["lengths"][:-1]}, {**arrays, "gaps": arrays["gaps"].astype(np.int32)}):
+    for wrong in ({**arrays, "columns": arrays["columns"][:2]}, {**arrays, "gaps": arrays["gaps"].astype(np.int32)}):
         saved.save(rec.parent / name, meta, wrong)
         assert len(DALIRecordIO(rec).read([11])) == 1
-    saved.save(rec.parent / name, meta, {"offsets": arrays["offsets"]})
+    saved.save(rec.parent / name, meta, {"columns": arrays["columns"]})
     assert len(DALIRecordIO(rec)) == 12 and len(scans) == 4
 
 
@@ -301,19 +301,19 @@ def test_whose_index_is_believed(rec, scans, monkeypatch, owner, believed):
 
 
 @pytest.mark.parametrize(
-    "name, row, value",
+    "column, row, value",
     [
-        ("offsets", 0, -1),
-        ("offsets", 3, 1 << 40),
-        ("lengths", 0, -1),
-        ("lengths", 11, 1 << 40),
-        ("lengths", 5, 2**63 - 1),
+        (0, 0, -1),
+        (0, 3, 1 << 40),
+        (1, 0, -1),
+        (1, 11, 1 << 40),
+        (1, 5, 2**63 - 1),
     ],
 )
-def test_rows_beyond_the_file_are_built_again(rec, scans, name, row, value):
+def test_rows_beyond_the_file_are_built_again(rec, scans, column, row, value):
     path = _saved(rec)
     meta, arrays = saved.load(path)
-    arrays[name][row] = value
+    arrays["columns"][column, row] = value
     saved.save(path, meta, arrays)
     images = DALIRecordIO(rec).read(range(12))
     assert all(image[0] == 0xFF or image[0] == 0x89 for image in images) and len(images) == 12 and len(scans) == 2
