@@ -72,7 +72,7 @@ def sizes_and_kinds(headers, indices, sources):
     """Of images that come from these sources: (N, 2), (height, width), and who decodes them (data/header.py)."""
     keys = np.fromiter(map(hash, sources), np.int64, len(sources))
     facts = headers.facts(np.asarray(indices), keys, sources.__getitem__)
-    return facts.sizes, facts.kinds
+    return facts["sizes"], facts["kinds"]
 
 
 def each_of(files):

@@ -5,9 +5,8 @@ Reading a JPEG's takes about 10 us. Which files need PIL was measured on 400 unu
 
 from __future__ import annotations
 
-import math
-import operator
 import os
+import struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,14 +26,11 @@ _SAME_IN_DALI = {
     "BMP": ("1", "L", "P", "RGB"),
     "PPM": ("L", "RGB"),
     "WEBP": ("RGB", "RGBA", "RGBX"),
-    "TIFF": ("L", "RGB"),
 }
-STATED = 48  # bytes that state an image's sides: a JPEG's frame header, the others' first bytes, a TIFF's first entries
+STATED = 48  # bytes that state an image's sides: a JPEG's frame header, the others' first bytes
 GRAY_JPEG = 1  # as Header's chroma
 _BASELINE, _ENGINES_LONGEST, _SAMPLINGS = 0xC0, 16384, (0x11, 0x21, 0x22, 0x12)
 ON_ITS_SIDE = 5  # an orientation: this one, and those above
-_STRIPS, _LENGTHS = 273, 279  # tags of TIFF
-_LAST_PLACE = np.iinfo(np.int32).max
 
 
 class Header(NamedTuple):
@@ -89,30 +85,22 @@ def jpeg_of_one_picture(source: Source | np.ndarray) -> tuple[int, int, int] | N
 
 
 class _Frame(NamedTuple):
-    """A JPEG's frame header: where it is, in the bytes from ``base`` on that were read, and what comes before it."""
+    """A JPEG's frame header: where it is, in the bytes from ``base`` on that were read, what comes before it, and what
+    it says."""
 
     data: bytes
     base: int
     at: int
     markers: dict[int, bytes]
-
-    @property
-    def components(self) -> int:
-        return self.data[self.at + 9]
-
-    @property
-    def height(self) -> int:
-        return self.data[self.at + 5] << 8 | self.data[self.at + 6]
-
-    @property
-    def width(self) -> int:
-        return self.data[self.at + 7] << 8 | self.data[self.at + 8]
+    precision: int
+    height: int
+    width: int
+    components: int
 
     @property
     def is_plain(self) -> bool:
         """Returns whether it is Huffman-coded, of 8 bits, gray or of three components."""
-        kind, precision = self.data[self.at + 1], self.data[self.at + 4]
-        plain = kind in _PLAIN_FRAMES and precision == 8 and self.components in (1, 3)
+        plain = self.data[self.at + 1] in _PLAIN_FRAMES and self.precision == 8 and self.components in (1, 3)
         return bool(plain and self.height and self.width)
 
 
@@ -134,7 +122,7 @@ def _frame_of(encoded: RandomAccess) -> _Frame | None:
         if marker == 0xFF:  # fill byte
             at += 1
         elif marker in _START_OF_FRAME:
-            return _Frame(data, base, at, markers)
+            return _Frame(data, base, at, markers, *struct.unpack_from(">BHHB", data, at + 4))
         else:
             if marker in _APPLICATION or (marker == _SEVERAL and data[at + 4 : at + 8] == _OF_SEVERAL):
                 markers.setdefault(marker, data[at + 4 : at + 16])
@@ -147,8 +135,7 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
         frame = _frame_of(encoded)
         if frame is None:
             return None
-        data, base, at, markers = frame
-        components, height, width = frame.components, frame.height, frame.width
+        data, base, at, markers, _, height, width, components = frame
         plain = frame.is_plain and (components == 1 or _is_ycc(markers, data[at + 10 : at + 17 : 3]))
         if not plain:
             return None
@@ -212,8 +199,7 @@ def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
 
 def _ask_pil(source: Source | np.ndarray) -> Header:
     with RandomAccess(source) as encoded:  # first: a file that changes before PIL has opened it is found out
-        length, changed, at = encoded.size, encoded.written, _first_directory(encoded.read(8, 0))
-        stated = _stated(encoded, at)
+        length, changed, stated = encoded.size, encoded.written, _stated(encoded, 0)
     with opened(source) as file, Image.open(file) as image:
         height, width = image.height, image.width  # what comes next may turn to other pages
         orientation = _orientation(image) if is_upright(source) else 0
@@ -221,16 +207,9 @@ def _ask_pil(source: Source | np.ndarray) -> Header:
         if orientation > 1 and image.format != "PNG":
             return Header(PIL, height, width)
         whole = image.format == "PNG" and is_intact(source.bytes() if is_record(source) else source)
-        same = _same_in_dali(image) and at <= _LAST_PLACE and (whole or image.format != "PNG")
-    known = length, at, stated, whole, 0, changed, orientation
+        same = _same_in_dali(image) and (whole or image.format != "PNG")
+    known = length, 0, stated, whole, 0, changed, orientation
     return Header(DALI, height, width, *known) if same else Header(PIL, height, width)
-
-
-def _first_directory(head: bytes) -> int:
-    """Returns where a TIFF's entries begin; 0 for other files."""
-    if head[:4] not in (b"II*\0", b"MM\0*"):
-        return 0
-    return int.from_bytes(head[4:8], "little" if head.startswith(b"II") else "big")
 
 
 def _same_in_dali(image: Any) -> bool:
@@ -251,8 +230,4 @@ def _same_in_dali(image: Any) -> bool:
     if image.format == "PNG":
         image.fp.seek(24)
         return image.fp.read(1) == b"\x08"  # bits: a GPU takes those of fewer for others
-    if image.format == "TIFF":
-        strips, lengths = (image.tag_v2.get(tag, (math.inf,)) for tag in (_STRIPS, _LENGTHS))
-        whole = max(map(operator.add, strips, lengths)) <= image.fp.seek(0, os.SEEK_END)
-        return whole and image.tile[0][0] == "raw" and image.tag_v2.get(ORIENTATION, 1) == 1
     return True

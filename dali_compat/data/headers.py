@@ -50,45 +50,22 @@ class IdentityWeakDict(Generic[T]):
             del self._kept[key]
 
 
-class Facts(NamedTuple):
-    """The known facts of N files.
-
-    Attributes:
-        sizes: (N, 2) int64, (height, width).
-        lengths: (N,) int64, in bytes.
-        stated_at: (N,) int32, where the bytes are that state the size.
-        marks: (N,) uint64, of these bytes.
-        intact: (N,) bool, whether all are known to be intact.
-        chroma: (N,) uint8, as Header's.
-        written: (N,) int64, likewise.
-        orientations: (N,) uint8, likewise.
-        kinds: (N,) uint8, DALI, PIL, UNREADABLE or UNKNOWN. The last that put() sets: an interrupt may stop it.
-    """
-
-    sizes: np.ndarray
-    lengths: np.ndarray
-    stated_at: np.ndarray
-    marks: np.ndarray
-    intact: np.ndarray
-    chroma: np.ndarray
-    written: np.ndarray
-    orientations: np.ndarray
-    kinds: np.ndarray
-
-    @classmethod
-    def empty(cls, count: int, side: type = np.int64) -> Facts:
-        """Facts of ``count`` files of which nothing is known; ``side`` is the dtype of sizes."""
-        dtypes = np.int64, np.int32, np.uint64, np.bool_, np.uint8, np.int64, np.uint8, np.uint8
-        return cls(np.zeros((count, 2), side), *(np.zeros(count, dtype) for dtype in dtypes))
-
-    def take(self, index: np.ndarray | slice) -> Facts:
-        """Returns those at ``index``."""
-        return Facts(*(array[index] for array in self))
-
-    def put(self, index: np.ndarray | slice, facts: Facts) -> None:
-        """Set those at ``index``."""
-        for array, values in zip(self, facts, strict=True):
-            array[index] = values
+FACTS = np.dtype(
+    [
+        ("keys", np.int64),  # hash of the source, for data sets may change their samples
+        ("sizes", np.int64, 2),  # (height, width)
+        ("lengths", np.int64),  # in bytes
+        ("marks", np.uint64),  # of the bytes that state the size
+        ("written", np.int64),  # as Header's; so are chroma and orientations
+        ("stated_at", np.int32),  # where the bytes are that state the size
+        ("intact", np.bool_),  # all are known to be intact
+        ("chroma", np.uint8),
+        ("orientations", np.uint8),
+        ("kinds", np.uint8),  # DALI, PIL, UNREADABLE or UNKNOWN
+    ],
+    align=True,
+)
+"""The known facts of a file. Those of N files are an array of these, (N,)."""
 
 
 class JpegCounts(NamedTuple):
@@ -117,11 +94,10 @@ class Headers:
 
     def __init__(self):
         self._lock = new_lock()  # loaders in several threads share it
-        self._facts = Facts.empty(0)
-        self._keys = np.zeros(0, np.int64)  # hashes of the sources, for data sets may change their samples
+        self._facts = np.zeros(0, FACTS)
         self._verdicts: dict[str, Verdicts] = {}  # about JPEGs, by the engine
 
-    def facts(self, index: np.ndarray, keys: np.ndarray, source: Callable[[int], Source]) -> Facts:
+    def facts(self, index: np.ndarray, keys: np.ndarray, source: Callable[[int], Source]) -> np.ndarray:
         """All that is known of the images at ``index`` (0 and up); ``keys`` are the hashes of their sources, and
         ``source(i)`` is that of ``index[i]``. What is UNREADABLE is read again each time: the file may be mended."""
         with self._lock:
@@ -129,49 +105,50 @@ class Headers:
             if len(unknown):
                 found = facts_of(_read_many([source(i) for i in unknown.tolist()]))
                 self._put(index[unknown], keys[unknown], found)
-            known = self._facts.take(index)
-        return _allowed(known._replace(sizes=known.sizes.astype(np.int64)))
+            return _allowed(self._facts[index])
 
     def unknown(self, index: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """(N,) bool: whose header is to be read, or was not readable."""
         with self._lock:
             top = int(index.max(initial=-1)) + 1
-            if top > len(self._keys):
-                self._allocate(max(top, 2 * len(self._keys)))
-            kinds = self._facts.kinds[index]
-            return (kinds == UNKNOWN) | (kinds == UNREADABLE) | (self._keys[index] != keys)
+            if top > len(self._facts):
+                self._allocate(max(top, 2 * len(self._facts)))
+            known = self._facts[index]
+            return (known["kinds"] == UNKNOWN) | (known["kinds"] == UNREADABLE) | (known["keys"] != keys)
 
-    def add(self, index: np.ndarray, keys: np.ndarray, facts: Facts) -> None:
-        """Returns what somebody has read meanwhile, where it is still unknown."""
+    def add(self, index: np.ndarray, keys: np.ndarray, facts: np.ndarray) -> None:
+        """Takes what somebody has read meanwhile, where it is still unknown."""
         with self._lock:
             unknown = np.flatnonzero(self.unknown(index, keys))
-            self._put(index[unknown], keys[unknown], facts.take(unknown))
+            self._put(index[unknown], keys[unknown], facts[unknown])
 
     def unseen(self, count: int) -> int:
         """Returns how many of the first ``count`` were never looked at."""
         with self._lock:
-            return count - int(np.count_nonzero(self._facts.kinds[:count]))
+            return count - int(np.count_nonzero(self._facts["kinds"][:count]))
 
-    def _put(self, at: np.ndarray, keys: np.ndarray, facts: Facts) -> None:
-        changed = at[(self._facts.kinds[at] != UNKNOWN) & (self._keys[at] != keys)]  # samples of the data set
+    def _put(self, at: np.ndarray, keys: np.ndarray, facts: np.ndarray) -> None:
+        known = self._facts[at]
+        changed = at[(known["kinds"] != UNKNOWN) & (known["keys"] != keys)]  # samples of the data set
         for verdicts in self._verdicts.values():
             verdicts.forget(changed)
-        self._facts.kinds[at], self._keys[at] = UNKNOWN, keys
-        self._facts.put(at, facts)
+        facts["keys"] = keys
+        self._facts[at] = facts
 
-    def set_intact(self, index: np.ndarray | list[int]) -> None:
+    def set_intact(self, index: int) -> None:
+        """DALI and PIL read this file alike."""
         with self._lock:
-            self._facts.intact[index] = True
+            self._facts["intact"][index] = True
 
     def use_pil(self, index: int) -> None:
         """DALI has failed on this file, or may read it otherwise."""
         with self._lock:
-            self._facts.kinds[index] = PIL
+            self._facts["kinds"][index] = PIL
 
     def forget(self, index: int) -> None:
         """The file has changed."""
         with self._lock:
-            self._facts.kinds[index] = UNKNOWN
+            self._facts["kinds"][index] = UNKNOWN
             for verdicts in self._verdicts.values():
                 verdicts.forget(index)
 
@@ -184,20 +161,19 @@ class Headers:
         """Returns which of the first ``count`` files are JPEGs for the engine. The engine of this name takes ``chroma``
         (256,) bool, and ``most`` pixels."""
         with self._lock:
-            if count > len(self._keys):
+            if count > len(self._facts):
                 self._allocate(count)
-            known, verdicts = self._facts.take(slice(count)), self.verdicts(engine).of(count)
-        takes = (known.kinds == DALI) & chroma[known.chroma] & (verdicts == 0)
-        large = takes & (known.sizes.astype(np.int64).prod(1) > most)
-        unseen = (known.kinds == UNKNOWN) & (verdicts == 0)
+            known, verdicts = self._facts[:count], self.verdicts(engine).of(count)
+        takes = (known["kinds"] == DALI) & chroma[known["chroma"]] & (verdicts == 0)
+        large = takes & (known["sizes"].prod(1) > most)
+        unseen = (known["kinds"] == UNKNOWN) & (verdicts == 0)
         found = verdicts == ENGINES, verdicts == LIKELY, verdicts == PILLOWS, takes & ~large, large, unseen
         return JpegCounts(*(int(np.count_nonzero(one)) for one in found))
 
     def _allocate(self, count: int) -> None:
-        facts, keys, known = Facts.empty(count, np.int32), np.zeros(count, np.int64), slice(len(self._keys))
-        facts.put(known, self._facts.take(known))
-        keys[known] = self._keys
-        self._facts, self._keys = facts, keys
+        facts = np.zeros(count, FACTS)
+        facts[: len(self._facts)] = self._facts
+        self._facts = facts
 
 
 _of_dataset: IdentityWeakDict[Headers] = IdentityWeakDict()
@@ -219,21 +195,19 @@ def marks(stated: np.ndarray) -> np.ndarray:
     return (np.ascontiguousarray(stated).view(np.uint64) * _FACTORS).sum(1, dtype=np.uint64)
 
 
-def facts_of(headers: list[Header]) -> Facts:
-    """Returns what headers say of their files."""
-    kinds, heights, widths, lengths, stated_at, stated, intact, chroma, written, turns = zip(*headers, strict=True)
-    known = marks(np.frombuffer(b"".join(stated), np.uint8).reshape(-1, STATED))
-    sizes, places = np.array([heights, widths]).T, np.array(stated_at, np.int32)
-    times = np.array(written, np.int64)
-    engine, orientations, kind = (np.array(numbers, np.uint8) for numbers in (chroma, turns, kinds))
-    return Facts(sizes, np.array(lengths), places, known, np.array(intact), engine, times, orientations, kind)
+def facts_of(headers: list[Header]) -> np.ndarray:
+    """Returns what headers say of their files, as FACTS; keys are 0."""
+    rows = [(0, x[1:3], x.length, 0, x.written, x.at, x.intact, x.chroma, x.orientation, x.kind) for x in headers]
+    made = np.array(rows, FACTS)
+    made["marks"] = marks(np.frombuffer(b"".join(one.stated for one in headers), np.uint8).reshape(-1, STATED))
+    return made
 
 
-def _allowed(facts: Facts) -> Facts:
+def _allowed(facts: np.ndarray) -> np.ndarray:
     """PIL warns of an image above its limit, or refuses it; the limit may change at any time."""
     if Image.MAX_IMAGE_PIXELS:
-        sizes, kinds = facts.sizes, facts.kinds
-        kinds[(kinds == DALI) & (sizes[:, 0] * sizes[:, 1] > Image.MAX_IMAGE_PIXELS)] = PIL
+        kinds = facts["kinds"]
+        kinds[(kinds == DALI) & (facts["sizes"].prod(1) > Image.MAX_IMAGE_PIXELS)] = PIL
     return facts
 
 

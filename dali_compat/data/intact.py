@@ -30,8 +30,6 @@ def intact(data: np.ndarray) -> bool:
             return _is_whole_png(view)
         if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
             return _is_whole_webp(view)
-        if head[:4] in (b"II*\0", b"MM\0*"):
-            return _is_whole_tiff(view, "<" if head.startswith(b"II") else ">")
         return is_whole_bitmap(head, len(data))
     except (Unknown, IndexError, struct.error):  # the last two: it ends early
         return False
@@ -130,47 +128,3 @@ def _is_whole_bmp(head: bytes, size: int) -> bool:
         known, palette = known and (colours in (0, 1 << bits) or 2 < colours < 1 << bits), colours or 1 << bits
     pixels = height * ((width * bits + 31) // 32 * 4)
     return known and start == 54 + 4 * palette and size == start + pixels
-
-
-# ---- TIFF: of 6.0, what section 2 to 6 say of grey and RGB, uncompressed, in strips
-
-_TYPES = {3: "H", 4: "I"}  # SHORT, LONG
-_STRIP_OFFSETS, _STRIP_COUNTS = 273, 279
-_WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _SAMPLES, _ROWS = 256, 257, 258, 262, 277, 278
-_ONES = frozenset(
-    (259, 266, 274, 284, 317, 339)
-)  # compression, fill order, orientation, planar, predictor, sample format
-_DESCRIPTIVE = frozenset((254, 269, 270, 271, 272, 282, 283, 285, 296, 297, 305, 306, 315, 316, 700, 33432, 34675))
-
-
-def _is_whole_tiff(view: memoryview, order: str) -> bool:
-    """One page, and all of its strips; what changes pixels has the values that were measured."""
-    tags = _tiff_tags(view, order)
-    descriptive = _DESCRIPTIVE.intersection(tags)
-    width, height, samples = (tags.pop(tag, (0,))[0] for tag in (_WIDTH, _HEIGHT, _SAMPLES))
-    rows = min(tags.pop(_ROWS, (height,))[0], height)
-    demand(width and rows and samples in (1, 3) and tags.pop(_BITS, ()) == (8,) * samples)
-    demand(tags.pop(_PHOTOMETRIC, ()) == (1 if samples == 1 else 2,))
-    starts, lengths = tags.pop(_STRIP_OFFSETS, ()), tags.pop(_STRIP_COUNTS, ())
-    strips, rest = divmod(height, rows)
-    known = (rows * width * samples,) * strips + ((rest * width * samples,) if rest else ())
-    demand(lengths == known and len(starts) == len(known))
-    demand(all(start + length <= len(view) for start, length in zip(starts, lengths, strict=True)))
-    return all(tag in descriptive or (tag in _ONES and set(values) == {1}) for tag, values in tags.items())
-
-
-def _tiff_tags(view: memoryview, order: str) -> dict[int, tuple[int, ...]]:
-    """The tags of the only page. Those of other types than numbers have no values."""
-    (at,) = struct.unpack_from(f"{order}I", view, 4)
-    (count,) = struct.unpack_from(f"{order}H", view, at)
-    entries = [struct.unpack_from(f"{order}HHI", view, at + 2 + 12 * i) for i in range(count)]
-    numbers = [tag for tag, _, _ in entries]
-    demand(numbers == sorted(set(numbers)) and struct.unpack_from(f"{order}I", view, at + 2 + 12 * count)[0] == 0)
-    tags = {}
-    for i, (tag, kind, length) in enumerate(entries):
-        form = f"{order}{length}{_TYPES.get(kind, 'x')}"
-        start = at + 10 + 12 * i
-        if struct.calcsize(form) > 4:
-            (start,) = struct.unpack_from(f"{order}I", view, start)
-        tags[tag] = struct.unpack_from(form, view, start)
-    return tags

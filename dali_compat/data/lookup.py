@@ -84,11 +84,11 @@ class Listed:
         """The index of each in its leaf, as it was given."""
         return [local for _, local in self.places]
 
-    def found(self) -> list[Found]:
-        """Rows by their leaves."""
+    def found(self, chosen: Sequence[int] | None = None) -> list[Found]:
+        """Rows by their leaves, of the ``chosen`` ones."""
         rows_of: dict[int, list[int]] = {}
-        for row, (leaf, _) in enumerate(self.places):
-            rows_of.setdefault(id(leaf), []).append(row)
+        for row in range(len(self.places)) if chosen is None else chosen:
+            rows_of.setdefault(id(self.places[row][0]), []).append(row)
         made = []
         for rows in rows_of.values():
             leaf = self.places[rows[0]][0]
@@ -96,10 +96,6 @@ class Listed:
             keys = np.fromiter((hash(self.sources[row]) for row in rows), np.int64, len(rows))
             made.append(Found(leaf, np.array(rows), index, keys))
         return made
-
-    def source(self, row: int) -> Source:
-        """Returns where a row's image is."""
-        return self.sources[row]
 
     def paths(self, rows: np.ndarray) -> list[Any]:
         """The paths of these rows."""
@@ -159,9 +155,6 @@ class Tabled:
             for row, path in zip(one.rows.tolist(), table.texts(one.index), strict=True):
                 made[row] = path
         return made
-
-    def source(self, row: int) -> str:
-        return self.sources[row]
 
     def paths(self, rows: np.ndarray) -> Any:
         """(n, L) uint8, or the paths of these rows in a list."""

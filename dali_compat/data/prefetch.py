@@ -11,7 +11,7 @@ import numpy as np
 
 from ..runtime.forks import FreshProcess
 from .header import DALI, PIL, UNREADABLE, Header, read_header
-from .headers import Facts, facts_of
+from .headers import facts_of
 from .intact import intact
 from .sources import written
 
@@ -56,7 +56,7 @@ class HeaderPrefetcher:
         self._processes = processes
         return self._tickets
 
-    def result(self, ticket: int) -> Facts | None:
+    def result(self, ticket: int) -> np.ndarray | None:
         """Returns what is known of a ticket's files, waiting for it; None where a process has ended."""
         asked, processes = self._asked.pop(ticket), self._processes
         if not processes:
@@ -68,7 +68,7 @@ class HeaderPrefetcher:
             _end(processes)
             return None
         self._processes = processes
-        return Facts(*map(np.concatenate, zip(*facts, strict=True)))
+        return np.concatenate(facts)
 
     def close(self) -> None:
         """End them."""
@@ -84,7 +84,7 @@ class _Process(FreshProcess):
         self._room = min(map(_enlarged, (self.requests, self.answers))) // 2
         self._ready = False
         self._waiting: dict[int, int] = {}  # bytes of what was asked, by ticket
-        self._others: dict[int, Facts] = {}  # answers that came before they were asked for
+        self._others: dict[int, np.ndarray] = {}  # answers that came before they were asked for
 
     def is_ready(self) -> bool:
         """Returns whether it has started."""
@@ -108,7 +108,7 @@ class _Process(FreshProcess):
         except OSError:
             return False
 
-    def answer(self, ticket: int) -> Facts | None:
+    def answer(self, ticket: int) -> np.ndarray | None:
         """Waits for it; None where there is none."""
         try:
             while ticket not in self._others:

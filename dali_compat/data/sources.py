@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+from collections import UserDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +18,6 @@ from ..remote.objects import Objects
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
-from collections.abc import Iterator, MutableMapping
 
 ORIENTATION = 274  # a tag of EXIF
 
@@ -241,7 +242,7 @@ class RandomAccess:
             os.close(self._file)
 
 
-class Info(MutableMapping[Any, Any]):
+class Info(UserDict[Any, Any]):
     """The ``info`` of an image that its data set gives: EXIF, a colour profile and the like.
 
     ImageOps.exif_transpose() needs it, and ``getexif()``. The file is read when somebody asks, for few functions do. As
@@ -250,42 +251,25 @@ class Info(MutableMapping[Any, Any]):
 
     def __init__(self, source: Source | np.ndarray):
         self._source = source
-        self._read: dict[Any, Any] | None = None
 
-    def copy(self) -> Info | dict[Any, Any]:
-        """Returns a copy as Pillow's operations ask for it: what nobody has read stays unread."""
-        return Info(self._source) if self._read is None else self._read.copy()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self._read is None and is_record(self._source) and not is_upright(self._source):
-            return Info, (np.frombuffer(self._source.copied(), np.uint8),)
-        if self._read is None and not is_record(self._source):
-            return Info, (self._source,)
-        return dict, (self._all,)
+    @cached_property
+    def data(self) -> dict[Any, Any]:  # type: ignore[override]  # where UserDict looks
+        """The info, which is read now."""
+        return _info_of(self._source)
 
     @property
-    def _all(self) -> dict[Any, Any]:
-        if self._read is None:
-            self._read = _info_of(self._source)
-        return self._read
+    def _is_read(self) -> bool:
+        return "data" in vars(self)
 
-    def __getitem__(self, key: Any) -> Any:
-        return self._all[key]
+    def copy(self) -> Any:
+        """Returns a copy as Pillow's operations ask for it: what nobody has read stays unread."""
+        return self.data.copy() if self._is_read else Info(self._source)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._all[key] = value
-
-    def __delitem__(self, key: Any) -> None:
-        del self._all[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __repr__(self) -> str:
-        return repr(self._all)
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._is_read or (is_record(self._source) and is_upright(self._source)):
+            return dict, (self.data,)
+        source = self._source
+        return Info, (np.frombuffer(source.copied(), np.uint8) if is_record(source) else source,)
 
 
 def _info_of(source: Source | np.ndarray) -> dict[Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from ..data.headers import Facts, marks
+from ..data.headers import marks
 from ..data.intact import is_intact
 from ..data.sources import BYTES, DECODED, PATHS, Form, Source, overwritten, when_written
 from ..engine import pil
 from ..ops.draws import Arrays, ImageTooSmall
 from ..plan import Plan
-from ..runtime.device import ViewBatches, mapped, to_device
+from ..runtime.device import ViewBatches, to_device
 from .part import in_order, other_sizes, run
 from .rows import Rows
 
@@ -54,36 +54,29 @@ class PilGroup:
     those that PIL finds: nothing hangs on what the headers say."""
 
     def __init__(self, batch: Rows, plan: Plan, rows: list[int]):
-        self._batch = batch
+        self._batch, self._plan = batch, plan
         self._futures: dict[int, Future] = {}
         for row in rows:
             chains = [(one.steps, partial(batch.compute_one, one.steps, row)) for one in plan.chains]
-            how: tuple = (pil.load_views, chains) if plan.views else (pil.load, *chains[0])
-            self._futures[row] = batch.epoch.in_thread(how[0], batch.sources[row], *how[1:])
+            self._futures[row] = batch.epoch.in_thread(pil.load, batch.sources[row], chains)
 
     def failed(self) -> dict[int, Exception]:
         """Returns the errors so far; others may still be at work."""
-        done = [row for row, future in self._futures.items() if future.done()]
-        errors = {row: self._futures[row].exception() for row in done}
+        errors = {row: future.exception() for row, future in self._futures.items() if future.done()}
         return {row: self._named(row, error) for row, error in errors.items() if isinstance(error, Exception)}
 
     def result(self) -> Decoded:
-        made: dict[int, Any] = {}
-        failures: dict[int, Exception] = {}
+        wait(self._futures.values())
+        failures, made, device = self.failed(), {}, self._batch.epoch.route.device
         for row, future in self._futures.items():
-            error = future.exception()  # what a signal's handler raises meanwhile is not this image's
-            if isinstance(error, Exception):
-                failures[row] = self._named(row, error)
-            else:
-                made[row] = mapped(future.result(), self._sent)
+            if row not in failures:
+                views = tuple(to_device(view, device) for view in future.result())
+                made[row] = views if self._plan.views else views[0]
         self._futures = {}
         return Decoded(list(made), list(made.values()), failures)
 
     def _named(self, row: int, error: Exception) -> Exception:
         return error if isinstance(error, ImageTooSmall) else self._batch.unreadable(row, error)
-
-    def _sent(self, image: torch.Tensor) -> torch.Tensor:
-        return to_device(image, self._batch.epoch.route.device)
 
     def discard(self) -> None:
         while self._futures:
@@ -101,7 +94,7 @@ class DaliGroup:
     def __init__(self, batch: Rows, plan: Plan, rows: list[int], given: str, again: bool = False, keeps: bool = False):
         self._batch, self._plan, self._rows, self._given, self._again = batch, plan, rows, given, again
         at = np.array(rows)
-        self._facts = batch.facts.take(at)
+        self._facts = batch.facts[at]
         self._chains = plan.chains
         arrays = [batch.compute((*one.dali, *one.batch), at) for one in self._chains]
         self._sizes = [of_one.sizes for of_one in arrays]
@@ -115,14 +108,14 @@ class DaliGroup:
             self._images = batch.samples.paths(at)
         cache = batch.epoch.route.cache
         self._cache = cache if given not in DECODED and cache is not None and not cache.full else None
-        encoded, orientations = given not in DECODED, self._facts.orientations
+        encoded, orientations = given not in DECODED, self._facts["orientations"]
         turns = encoded and bool(orientations[0] > 1)
         form = Form(given, keeps or self._cache is not None, encoded and batch.epoch.route.fancy, turns=turns)
         self._pipeline = batch.epoch.pipeline(plan, len(rows), form)
         arguments = list(chain.from_iterable(dali))
         if turns:
-            arguments = self._pipeline.arrays_to_turn(arguments, orientations, self._facts.sizes)
-        self._ticket = self._pipeline.submit(self._images, arguments, self._facts.stated_at)
+            arguments = self._pipeline.arrays_to_turn(arguments, orientations, self._facts["sizes"])
+        self._ticket = self._pipeline.submit(self._images, arguments, np.ascontiguousarray(self._facts["stated_at"]))
 
     @cached_property
     def _sources(self) -> list[Source]:
@@ -138,7 +131,7 @@ class DaliGroup:
         except PipelineError as error:
             return self._retry(error)
         encoded = self._images if received.encoded is None else received.encoded
-        doubtful = set() if self._given in DECODED else self._doubtful(received, encoded)
+        doubtful = set() if self._given in DECODED else set(self._doubtful(received, encoded).tolist())
         if received.decoded is not None:
             self._keep(received.decoded, encoded, [i for i in range(len(self._rows)) if i not in doubtful])
         made = received.images.batches if isinstance(received.images, ViewBatches) else [received.images]
@@ -157,38 +150,31 @@ class DaliGroup:
         assert self._cache is not None
         self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
 
-    def _doubtful(self, received: Received, encoded: Any) -> set[int]:
-        """Which images PIL has to read: the bytes that DALI has decoded are not those that the header was read from, by
-        their length and the size in their own header, or because somebody has written to their archive; or they are, at
-        their first sight, not of a structure that both are known to read alike."""
-        if received.encoded is None:
-            return self._for_pil(encoded, overwritten(self._sources), None)
-        changed, touched = _changed_since(self._facts, received.lengths, received.stated), None
-        upright = self._facts.orientations > 0  # who turns a photo writes one number into it
-        if self._batch.epoch.route.device.type == "cpu" or upright.any():  # a GPU makes batches in the time of these
-            touched = when_written(self._sources) != self._facts.written
-            changed |= touched & upright
-        return self._for_pil(encoded, changed, touched)
-
-    def _for_pil(self, encoded: Any, changed: np.ndarray, touched: np.ndarray | None) -> set[int]:
-        """Returns those of the ``encoded`` files whose bytes PIL has to read. They have ``changed``, (N,) bool, or they
-        are, at their first sight, not of a structure that all decoders are known to read alike. What somebody has
-        ``touched`` since it was looked at is at its first sight, too, and once more the next time: nobody knows whether
+    def _doubtful(self, received: Received, encoded: Any) -> np.ndarray:
+        """Which of the ``encoded`` images PIL has to read: the bytes that DALI has decoded are not those that the
+        header was read from, by their length and the size in their own header, or because somebody has written to their
+        archive; or they are, at their first sight, not of a structure that both are known to read alike. What somebody
+        has touched since it was looked at is at its first sight, too, and once more the next time: nobody knows whether
         before it was read."""
-        rows, batch = self._rows, self._batch
-        touched = np.zeros(len(rows), bool) if touched is None else touched
-        new = np.flatnonzero(~changed & (touched | ~self._facts.intact))
+        rows, batch, facts = self._rows, self._batch, self._facts
+        touched = np.zeros(len(rows), bool)
+        if received.encoded is None:
+            changed = overwritten(self._sources)
+        else:
+            assert received.lengths is not None and received.stated is not None
+            changed = (received.lengths != facts["lengths"]) | (marks(received.stated) != facts["marks"])
+            upright = facts["orientations"] > 0  # who turns a photo writes one number into it
+            if batch.epoch.route.device.type == "cpu" or upright.any():  # a GPU makes batches in the time of these
+                touched = when_written(self._sources) != facts["written"]
+                changed |= touched & upright
+        new = np.flatnonzero(~changed & (touched | ~facts["intact"]))
         unknown = np.array([not is_intact(encoded[i]) for i in new.tolist()], bool)  # threads would wait for Python
         for i in new[unknown].tolist():
             batch.use_pil(rows[i])
         if len(new):
             batch.set_intact([rows[i] for i in new[~unknown].tolist()])
-        doubtful = changed | touched
-        if doubtful.any():
-            batch.forget([rows[i] for i in np.flatnonzero(doubtful).tolist()])
-        doubtful = changed.copy()
-        doubtful[new[unknown]] = True
-        return set(np.flatnonzero(doubtful).tolist())
+        batch.forget([rows[i] for i in np.flatnonzero(changed | touched).tolist()])
+        return np.concatenate([np.flatnonzero(changed), new[unknown]])
 
     def discard(self) -> None:
         self._pipeline.discard(self._ticket)
@@ -213,12 +199,6 @@ class DaliGroup:
         if good:
             groups.append(DaliGroup(self._batch, self._plan, good, self._given, again=True).result())
         return together(groups)
-
-
-def _changed_since(facts: Facts, lengths: np.ndarray | None, stated: np.ndarray | None) -> np.ndarray:
-    """(N,) bool: whose bytes are not those that their header was read from."""
-    assert lengths is not None and stated is not None
-    return (lengths != facts.lengths) | (marks(stated) != facts.marks)
 
 
 def _finished(plan: Plan, images, arrays: list[Arrays]):

@@ -30,7 +30,7 @@ class RowsDecoding:
         DALI is given (data/sources.py)."""
         for (kind, given), rows in by_kind.items():
             if kind == DALI:
-                turned = self._batch.facts.orientations[rows] > 1
+                turned = self._batch.facts["orientations"][rows] > 1
                 for some in (rows,) if given in DECODED or not turned.any() else (rows[~turned], rows[turned]):
                     self._submit(DaliGroup, self._submit_to_engine(some, given), given)
             else:
@@ -42,8 +42,8 @@ class RowsDecoding:
         engine, facts = self._batch.epoch.engine, self._batch.facts
         if engine is None or given in DECODED or not self._plan.from_planes:
             return rows
-        takes = rows[engine.takes(facts.chroma[rows], facts.sizes[rows])]
-        known, new = engine.shared_out(takes, facts.chroma[takes], self._batch.words[takes])
+        takes = rows[engine.takes(facts["chroma"][rows], facts["sizes"][rows])]
+        known, new = engine.shared_out(takes, facts["chroma"][takes], self._batch.words[takes])
         if len(new):
             new = as_many_as_fit(new, facts, engine.room)
         for several in bounded(known, facts, engine.memory):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..data.headers import Facts
 from ..data.sources import PATHS, Form, overwritten
 from ..data.verdicts import LIKELY
 from ..engine.planes.engine import Decoding, EngineSilent, first_line
@@ -47,17 +46,17 @@ class ComparedGroup(DaliGroup):
         """All pixels are there, whatever window a plan begins with."""
         if not sure or self._engine.is_behind:
             return
-        facts = self._facts.take(np.array(sure))
+        facts = self._facts[sure]
         files = Files.of([np.asarray(encoded[i]) for i in sure], self._engine.device)
         if self._given != PATHS and (overwritten(self._sources).any() or not files.as_known(facts).all()):
             self._batch.forget([self._rows[i] for i in sure])  # somebody has written to the memory of their store
             return
         images = [decoded[i] for i in sure]
-        if not np.array_equal([image.shape[:2] for image in images], facts.sizes):
+        if not np.array_equal([image.shape[:2] for image in images], facts["sizes"]):
             return
-        put = self._batch.words_to([self._rows[i] for i in sure])
+        put, marks = self._batch.words_to([self._rows[i] for i in sure]), facts["marks"]
         self._engine.compare(
-            files, _places(facts), facts.chroma, images, lambda decoders: put(files.checksums(facts.marks) | decoders)
+            files, _places(facts), facts["chroma"], images, lambda decoders: put(files.checksums(marks) | decoders)
         )
 
 
@@ -69,7 +68,7 @@ class PlanesGroup:
     def __init__(self, batch: Rows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._batch, self._plan, self._rows, self._given, self._engine = batch, plan, rows, given, engine
         at = np.array(rows)
-        self._facts, self._words = batch.facts.take(at), batch.words[at]
+        self._facts, self._words = batch.facts[at], batch.words[at]
         self._places = _places(self._facts)
         self._arrays = [batch.compute((*_planes(one), *one.after), at) for one in plan.chains]
         self._begun = False
@@ -136,7 +135,7 @@ class PlanesGroup:
             return planes
         except EngineError:  # comparing them anew tells of which file
             self._leave_out_changed()
-            self._engine.doubt(self._facts.chroma[self._mine])
+            self._engine.doubt(self._facts["chroma"][self._mine])
             self._batch.words_to([self._rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
         except EngineMemoryError:
             self._engine.give_up(_NO_MEMORY)
@@ -222,21 +221,21 @@ def _planes(plan: Plan) -> tuple[Step, ...]:
     return plan.planes
 
 
-def bounded(rows: np.ndarray, facts: Facts, memory: int) -> list[np.ndarray]:
+def bounded(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np.ndarray]:
     """Groups of rows whose planes fit what a group may have of a GPU's ``memory``."""
     if not len(rows):
         return []
-    facts = facts.take(rows)
-    bytes_ = np.maximum(_places(facts).bytes, facts.lengths)
+    facts = facts[rows]
+    bytes_ = np.maximum(_places(facts).bytes, facts["lengths"])
     number = (np.cumsum(bytes_) - 1) // min(_MOST, memory // _SHARE) + np.arange(len(rows)) // _MOST_FILES
     return np.split(rows, np.flatnonzero(np.diff(number)) + 1)
 
 
-def as_many_as_fit(rows: np.ndarray, facts: Facts, bytes_: int) -> np.ndarray:
+def as_many_as_fit(rows: np.ndarray, facts: np.ndarray, bytes_: int) -> np.ndarray:
     """The first rows, whose pixels are so many bytes at most."""
     rows = rows[:_MOST_FILES]
-    return rows[np.cumsum(3 * facts.sizes[rows].prod(1)) <= bytes_]
+    return rows[np.cumsum(3 * facts["sizes"][rows].prod(1)) <= bytes_]
 
 
-def _places(facts: Facts) -> Planes:
-    return planes_of(facts.sizes, *pixels_of(facts.chroma))
+def _places(facts: np.ndarray) -> Planes:
+    return planes_of(np.ascontiguousarray(facts["sizes"]), *pixels_of(facts["chroma"]))

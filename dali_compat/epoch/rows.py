@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..data.header import PIL
-from ..data.headers import Facts, Headers, headers_of
+from ..data.headers import FACTS, Headers, headers_of
 from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
 from ..data.readers import transforms_of
 from ..data.sources import Info, Source, fetch, is_object
@@ -38,11 +38,11 @@ class Rows:
         begin: how many samples of the epoch the sampler gave before.
         bad: rows that cannot be made, and why: an error, or what it said when it was met first.
         pixels: what a cache has of each row; empty where there is none.
-        facts: what is known of each row's file; look() sets it.
+        facts: (N,) FACTS, what is known of each row's file; look() sets it.
         words: (N,) uint64, what the epoch's JPEG engine is known to make of it (data/verdicts.py); likewise.
     """
 
-    facts: Facts
+    facts: np.ndarray
     words: np.ndarray
 
     def __init__(
@@ -131,7 +131,7 @@ class Rows:
         who decodes them (data/header.py). ``by_pil``: PIL, whatever else could."""
         made = []
         engine, count = self.epoch.engine, len(self)
-        self.facts, self.words = Facts.empty(count), np.zeros(count, np.uint64)
+        self.facts, self.words = np.zeros(count, FACTS), np.zeros(count, np.uint64)
         for found in self.samples.found():
             if self.bad:
                 found = found.but(self.bad)
@@ -139,14 +139,14 @@ class Rows:
                 continue
             facts = found.headers.facts(found.index, found.keys, partial(self._source_of, found.rows))
             if by_pil or getattr(found.leaf, "by_pil", False):
-                facts.kinds[:] = PIL
+                facts["kinds"][:] = PIL
             if len(found.rows) == count:  # in order
                 self.facts = facts
             else:
-                self.facts.put(found.rows, facts)
+                self.facts[found.rows] = facts
             if engine is not None:
                 self.words[found.rows] = found.headers.verdicts(engine.name).words(found.index)
-            made.append((found, facts.kinds))
+            made.append((found, facts["kinds"]))
         return made
 
     def _source_of(self, rows: np.ndarray, i: int) -> Source:
@@ -154,11 +154,8 @@ class Rows:
 
     def set_intact(self, rows: list[int]) -> None:
         """DALI and PIL read these files alike."""
-        of_leaf: dict[int, list[int]] = {}
-        for row in rows:
-            of_leaf.setdefault(id(self.samples.places[row][0]), []).append(row)
-        for rows in of_leaf.values():
-            headers_of(self.samples.places[rows[0]][0]).set_intact([self._kept(row)[1] for row in rows])
+        for headers, index in map(self._kept, rows):
+            headers.set_intact(index)
 
     def use_pil(self, row: int) -> None:
         """PIL reads this file from now on: DALI has failed on it, or may read it otherwise."""
@@ -202,7 +199,7 @@ class Rows:
         Raises:
             ImageTooSmall: with the number of the row, and its name.
         """
-        return self._compute(steps, self.facts.sizes[rows] if sizes is None else sizes, rows, 0, len(self))
+        return self._compute(steps, self.facts["sizes"][rows] if sizes is None else sizes, rows, 0, len(self))
 
     def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
         """compute() for one image of a size, (height, width), without the dimension of rows."""

@@ -86,18 +86,9 @@ class SampleBatch(Listed):
         """The chains, each once."""
         return [chain for chain in super().leaves if chain is not None]
 
-    def found(self) -> list[Found]:
+    def found(self, chosen: Sequence[int] | None = None) -> list[Found]:
         """Rows by their chains, without those that are real, or replayed."""
-        rows_of: dict[int, list[int]] = {}
-        for row, (chain, _) in enumerate(self.places):
-            if _is_for_dali(chain):
-                rows_of.setdefault(id(chain), []).append(row)
-        found = []
-        for rows in rows_of.values():
-            index = np.array([self.places[row][1] for row in rows], np.int64)
-            keys = np.fromiter((hash(self.sources[row]) for row in rows), np.int64, len(rows))
-            found.append(Found(self.places[rows[0]][0], np.array(rows), index, keys))
-        return found
+        return super().found([row for row, (chain, _) in enumerate(self.places) if _is_for_dali(chain)])
 
     def put(self, row: int, sample: Sample) -> None:
         """A real sample takes a row's place."""

@@ -71,13 +71,13 @@ def upright(path):
 @pytest.fixture
 def by_pillow(monkeypatch):
     """The files that Pillow has decoded."""
-    found, really = [], pil.load_views
+    found, really = [], pil.load
 
     def noted(source, *args):
         found.append(str(source))
         return really(source, *args)
 
-    monkeypatch.setattr(pil, "load_views", noted)
+    monkeypatch.setattr(pil, "load", noted)
     return found
 
 

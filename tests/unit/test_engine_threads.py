@@ -19,7 +19,7 @@ from PIL import Image
 from torchvision import transforms as T
 
 from dali_compat.cli import doctor
-from dali_compat.data.headers import Facts
+from dali_compat.data.headers import FACTS
 from dali_compat.engine.planes import engine as one
 from dali_compat.engine.planes import engines, nvjpeg
 from dali_compat.engine.planes.engine import Decoder as real_decoder
@@ -105,8 +105,8 @@ def test_more_callers_than_decoders(engine, monkeypatch):
 
 def unchecked(copy, known=True):
     """Of FILES; ``known``: whether these are the bytes that they should have."""
-    facts = Facts.empty(1)
-    return UncheckedFiles(copy, FILES.checksums(facts.marks) ^ np.uint64(0 if known else 4), facts)
+    facts = np.zeros(1, FACTS)
+    return UncheckedFiles(copy, FILES.checksums(facts["marks"]) ^ np.uint64(0 if known else 4), facts)
 
 
 def test_files_are_copied_meanwhile(engine, held):
@@ -438,17 +438,20 @@ def test_a_small_gpu_has_less_in_flight(engine, monkeypatch):
     assert not engine.is_full
     monkeypatch.setattr(engine, "memory", 32 * 255)
     assert engine.is_full and decoding.bytes == 256
-    facts = Facts.empty(8)._replace(sizes=np.full((8, 2), 8), chroma=np.ones(8, np.uint8))
+    facts = np.zeros(8, FACTS)
+    facts["sizes"], facts["chroma"] = 8, 1
     assert [len(group) for group in bounded(np.arange(8), facts, 2**34)] == [8]
     assert [len(group) for group in bounded(np.arange(8), facts, 128 * 512)] == [2] * 4
-    large = facts._replace(lengths=np.array([9, 600, 9, 9, 9, 500, 9, 9]))  # files, of small images
+    large = facts.copy()
+    large["lengths"] = [9, 600, 9, 9, 9, 500, 9, 9]  # files, of small images
     made = [group.tolist() for group in bounded(np.arange(8), large, 128 * 512)]
     assert made == [[0], [1], [2, 3], [4], [5, 6], [7]]
 
 
 def test_a_launch_of_kernels_has_65535_images_at_most():
     many = 140_000
-    facts = Facts.empty(many)._replace(sizes=np.ones((many, 2), np.int64), chroma=np.ones(many, np.uint8))
+    facts = np.zeros(many, FACTS)
+    facts["sizes"], facts["chroma"] = 1, 1
     groups = bounded(np.arange(many), facts, 2**40)
     assert [len(group) for group in groups] == [65535, 65535, 8930]
     assert np.array_equal(np.concatenate(groups), np.arange(many))

@@ -67,7 +67,7 @@ def wait_until_ready(prefetcher):
 
 
 def same(found, wanted):
-    return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(found, wanted, strict=True))
+    return found.dtype == wanted.dtype and np.array_equal(found, wanted)
 
 
 def test_packages_of_pythonpath_where_the_current_folder_is_kept_out(paths, tmp_path, monkeypatch):
@@ -171,9 +171,9 @@ def test_what_is_known_meanwhile_stays(paths):
     headers, keys = Headers(), np.arange(3)
     index, facts = np.array([4, 0, 2]), facts_of([look(path) for path in paths[:3]])
     assert headers.unseen(5) == 5 and headers.unknown(index, keys).all()
-    headers.add(index[:2], keys[:2], facts.take(slice(2)))
+    headers.add(index[:2], keys[:2], facts[:2])
     headers.use_pil(4)
     headers.add(index, keys, facts)
     found = headers.facts(index, keys, None)
-    assert found.kinds.tolist() == [PIL, PIL, PIL] and found.intact.tolist() == [True, False, False]
+    assert found["kinds"].tolist() == [PIL, PIL, PIL] and found["intact"].tolist() == [True, False, False]
     assert headers.unseen(5) == 2 and headers.unknown(index, keys + 1).all()

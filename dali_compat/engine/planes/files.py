@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ...data.header import STATED
-from ...data.headers import Facts, marks
+from ...data.headers import marks
 from ...data.intact import is_intact
 from ...data.verdicts import checksums, hold
 
@@ -74,10 +74,10 @@ class Files:
         inside = places < self.lengths[:, None]
         return np.where(inside, self.memory[np.where(inside, self.begins[:, None] + places, 0)], 0).astype(np.uint8)
 
-    def as_known(self, facts: Facts) -> np.ndarray:
+    def as_known(self, facts: np.ndarray) -> np.ndarray:
         """Returns (N,) bool, which have the headers that are known: an engine makes planes of the sides that they
         state, and room is made by what is known."""
-        return (self.lengths == facts.lengths) & (marks(self.stated(facts.stated_at)) == facts.marks)
+        return (self.lengths == facts["lengths"]) & (marks(self.stated(facts["stated_at"])) == facts["marks"])
 
     def intact(self, index: np.ndarray) -> np.ndarray:
         """Returns (len(index),) bool, which of those at ``index`` are intact."""
@@ -106,17 +106,17 @@ class UncheckedFiles:
 
     checksums: np.ndarray
 
-    def __init__(self, copy: Callable[[], Files], words: np.ndarray, facts: Facts):
+    def __init__(self, copy: Callable[[], Files], words: np.ndarray, facts: np.ndarray):
         self._copy, self._words, self._facts = copy, words, facts
 
     def checked(self) -> tuple[Files, np.ndarray]:
         """Returns those that have these bytes, and which they are, (M,) int64; at their first sight those that are
         intact, and have the headers that are known."""
         files = self._copy()
-        self.checksums = files.checksums(self._facts.marks)
+        self.checksums = files.checksums(self._facts["marks"])
         same = hold(self._words, self.checksums)
         if len(new := np.flatnonzero(self._words == 0)):
-            same[new] = files.only(new).as_known(self._facts.take(new))
+            same[new] = files.only(new).as_known(self._facts[new])
             sure = new[same[new]]
             same[sure] = files.intact(sure)
         chosen = np.flatnonzero(same)

@@ -65,7 +65,7 @@ class VerifiedEngine(JpegEngine):
         return ", ".join(name for chroma, name in _KINDS.items() if self.exact[chroma])
 
     def takes(self, chroma: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """(N,) bool: which files may be for it, by what Facts has of them."""
+        """(N,) bool: which files may be for it, by what FACTS says of them."""
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
 
     def shared_out(self, rows: np.ndarray, chroma: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -129,7 +129,7 @@ class VerifiedEngine(JpegEngine):
 
         Args:
             places: where their planes are to be, by their sizes.
-            chroma: of each, as Facts has it.
+            chroma: of each, as FACTS has it.
             pixels: what Pillow makes of them, (height, width, 3) uint8 each, on the device.
             tell: is called with who decodes each from now on, (N,) uint8 (data/verdicts.py), in another thread; never
                 where the engine fails.
