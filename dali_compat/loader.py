@@ -12,7 +12,6 @@ import torch.utils.data as data
 from PIL.Image import Image
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from .data.base_datasets import leaves_of
 from .epoch.collate import UserCollate
 from .epoch.fallback import fallback_iterator
 from .epoch.history import History
@@ -28,7 +27,7 @@ from .routes.decoded_cache import checked_budget, checked_place
 from .routes.explain import explain, summary
 from .routes.resident import ResidentRoute
 from .runtime import Patched
-from .runtime.dataset_base import OurDataset, remember_told
+from .runtime.dataset_base import be_quiet
 from .runtime.decorators import no_compile
 from .runtime.forks import until_the_end
 from .runtime.messages import announce, tell_of_fallback
@@ -259,10 +258,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return OrderedIterator(self, route)
 
     def _stock_iterator(self, route: StockRoute, before: Progress | None = None) -> _BaseDataLoaderIter:
-        remember_told(self.dataset)
-        for leaf in leaves_of(self.dataset):
-            if isinstance(leaf, OurDataset):
-                leaf._is_told = True  # by us
+        be_quiet()  # about it: we have said why
         return fallback_iterator(self, route.device, before)
 
     @until_the_end

@@ -9,6 +9,7 @@ numbers, are asked for each sample, as a data set of the user's own is (lazy/).
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,6 @@ def _names(function: Any) -> Names:
     return frozenset(getattr(getattr(function, "__code__", None), "co_names", ())) - {"PIL"}
 
 
-def _unknown(name: str) -> Unsupported:
-    return Unsupported(f"{name} of torchvision {torchvision.__version__} is not one that is known here")
-
-
 def checker(own: Names, lists: tuple[str, ...], sample: Sample) -> Callable[[Any], None]:
     """A function that raises Unsupported where a data set may give something else than its reader reads.
 
@@ -51,7 +48,8 @@ def checker(own: Names, lists: tuple[str, ...], sample: Sample) -> Callable[[Any
         kind = type(dataset)
         name, names = kind.__name__, _names(kind.__getitem__)
         if not names >= own or names - own not in _WAYS or not is_original(kind.__getitem__):
-            raise _unknown(f"{name}.__getitem__")
+            what = f"{name}.__getitem__ of torchvision {torchvision.__version__}"
+            raise Unsupported(f"{what} is not one that is known here")
         if hasattr(dataset, "__getitems__"):
             raise Unsupported(f"{name} has __getitems__")
         for attribute in (*lists, *(own & (EACH | BOTH))):
@@ -85,60 +83,47 @@ def _check_first(dataset: Any, sample: Sample) -> None:
 # ---- one list of paths and one of targets, or one of both
 
 
-def _lists(dataset: Any) -> tuple[Any, Any]:
-    return dataset._image_files, dataset._labels
+def _of_lists(paths: str, targets: str, *others: str, joint: bool = False) -> Reader:
+    """A reader of these two attributes; ``others``: further names that ``__getitem__`` uses."""
+    columns = attrgetter(paths, targets)
+
+    def sample(dataset: Any, index: Any) -> tuple[Any, Any]:
+        return getattr(dataset, paths)[index], getattr(dataset, targets)[index]
+
+    names = (BOTH if joint else EACH) | {paths, targets, *others}
+    return Reader(checker(names, (paths, targets), sample), sample, columns, columns, joint=joint)
 
 
-def _of_lists(dataset: Any, index: Any) -> tuple[Any, Any]:
-    return dataset._image_files[index], dataset._labels[index]
-
-
-def _add_pairs(kind: type, pairs: str = "_samples", joint: bool = False) -> None:
+def _of_pairs(pairs: str, joint: bool = False) -> Reader:
     def sample(dataset: Any, index: Any) -> tuple[Any, Any]:
         path, target = getattr(dataset, pairs)[index]
         return path, target
 
-    add_reader(
-        kind,
-        Reader(
-            checker((BOTH if joint else EACH) | {pairs}, (pairs,), sample),
-            sample,
-            lists=lambda dataset: (getattr(dataset, pairs),),
-            columns=lambda dataset: columns_of_pairs(getattr(dataset, pairs)),
-            joint=joint,
-        ),
+    return Reader(
+        checker((BOTH if joint else EACH) | {pairs}, (pairs,), sample),
+        sample,
+        lists=lambda dataset: (getattr(dataset, pairs),),
+        columns=lambda dataset: columns_of_pairs(getattr(dataset, pairs)),
+        joint=joint,
     )
 
 
 _kind: type
-_check_lists = checker(EACH | {"_image_files", "_labels"}, ("_image_files", "_labels"), _of_lists)
 _of_two = datasets.CLEVRClassification, datasets.DTD, datasets.FGVCAircraft, datasets.Flowers102, datasets.Food101
 for _kind in (*_of_two, datasets.SUN397):
-    add_reader(_kind, Reader(_check_lists, _of_lists, _lists, _lists))
+    add_reader(_kind, _of_lists("_image_files", "_labels"))
 for _kind in (datasets.Imagenette, datasets.StanfordCars, datasets.GTSRB, datasets.RenderedSST2):
-    _add_pairs(_kind)
-_add_pairs(datasets.Places365, "imgs", joint=True)
+    add_reader(_kind, _of_pairs("_samples"))
+add_reader(datasets.Places365, _of_pairs("imgs", joint=True))
 
-
-_PET_LISTS = "_images", "_labels"
-_PET_NAMES = BOTH | frozenset(("append", "len", "tuple", "_bin_labels", "_segs", "_target_types", *_PET_LISTS))
-
-
-def _pet(dataset: Any, index: Any) -> tuple[Any, Any]:
-    return dataset._images[index], dataset._labels[index]
-
-
-def _pets(dataset: Any) -> tuple[Any, Any]:
-    return dataset._images, dataset._labels
-
-
-_check_lists_of_pets = checker(_PET_NAMES, _PET_LISTS, _pet)
+_pet_names = "append", "len", "tuple", "_bin_labels", "_segs", "_target_types"
+_pets = _of_lists("_images", "_labels", *_pet_names, joint=True)
 
 
 def _check_pets(dataset: Any) -> None:
-    _check_lists_of_pets(dataset)
+    _pets.check(dataset)
     if dataset._target_types != ["category"]:
         raise Unsupported(f"OxfordIIITPet has targets of types {dataset._target_types}, not of 'category' alone")
 
 
-add_reader(datasets.OxfordIIITPet, Reader(_check_pets, _pet, _pets, _pets, joint=True))
+add_reader(datasets.OxfordIIITPet, _pets._replace(check=_check_pets))

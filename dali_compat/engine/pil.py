@@ -22,13 +22,9 @@ ArgumentsFor = Callable[[tuple[int, int]], list[dict]]
 """Gives the arguments of each step for an image of a size, (height, width)."""
 
 
-def load(source: Source, steps: tuple[Step, ...], arguments_for: ArgumentsFor) -> torch.Tensor:
-    """Decodes one image as torchvision's pil_loader and runs the steps; gives a CHW tensor (of a PIL image, too)."""
-    return load_views(source, [(steps, arguments_for)])[0]
-
-
-def load_views(source: Source, chains: Sequence[tuple[tuple[Step, ...], ArgumentsFor]]) -> tuple[torch.Tensor, ...]:
-    """The same image through several chains."""
+def load(source: Source, chains: Sequence[tuple[tuple[Step, ...], ArgumentsFor]]) -> tuple[torch.Tensor, ...]:
+    """Decodes one image as torchvision's pil_loader, and runs the steps of each chain; gives a CHW tensor for each (of
+    a PIL image, too)."""
     image = decoded(source)
     return tuple(_transformed(image, steps, arguments_for) for steps, arguments_for in chains)
 

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 
 from .epoch import Epoch
 from .samplers import Indices
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def stage(method: F) -> F:
+    """Returns the method of a Batch, which does nothing where a stage before it has failed. Its exception is stored and
+    raised by finish(), so that it reaches the caller with the batch that it belongs to."""
+
+    @functools.wraps(method)
+    def run(self: Batch, *args: Any) -> None:
+        if self._error is None:
+            try:
+                method(self, *args)
+            except Exception as error:
+                self._error = error
+
+    return cast(F, run)
 
 
 class Batch:
@@ -30,15 +48,6 @@ class Batch:
     def position(self, row: int) -> int:
         """Returns how many samples of the epoch come before this row, those of all ranks."""
         return self.epoch.rank_order.place_of(self.begin + row)
-
-    def _stage(self, function: Callable[[], None]) -> None:
-        """Calls a function, unless one before it has failed. Its exception is stored and raised by finish(), so that it
-        reaches the caller with the batch that it belongs to."""
-        if self._error is None:
-            try:
-                function()
-            except Exception as error:
-                self._error = error
 
     def request(self) -> None:
         """Before start(), if at all: has others fetch what it needs, once."""

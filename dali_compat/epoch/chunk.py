@@ -13,12 +13,13 @@ import torch
 
 from ..data.base_datasets import from_the_front, places
 from ..ops.draws import Arrays, ImageTooSmall, compute
+from ..ops.kernels import uniform
 from ..plan import Plan, Step
 from ..routes.resident import Held, ResidentRoute
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches, current_stream_of, to_device
 from .epoch import Epoch
-from .part import Given, Part, in_format
+from .part import Given, Part, in_format, in_order
 from .samplers import Indices
 
 _Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # values, rows, index
@@ -150,18 +151,10 @@ class Chunk:
         self._parts = []
         if len(made) == 1:
             return made[0][1]
-        kinds = {(one.dtype, one.shape[1:]) if isinstance(one, torch.Tensor) else None for _, one in made}
-        if len(kinds) == 1 and None not in kinds:
-            first = made[0][1]
-            images = first.new_empty((len(self), *first.shape[1:]))
-            for rows, one in made:
-                images.index_copy_(0, to_device(np.array(rows), images.device), one)
-            return in_format(images, plan) if images.ndim == 4 else images
-        images = [None] * len(self)
-        for rows, several in made:
-            for row, image in zip(rows, several, strict=True):
-                images[row] = image
-        return images
+        images = in_order(made)
+        if all(isinstance(one, torch.Tensor) for _, one in made):
+            images = uniform(images)
+        return in_format(images, plan) if isinstance(images, torch.Tensor) and images.ndim == 4 else images
 
 
 class _HeldRows(NamedTuple):

@@ -20,7 +20,7 @@ from ..ops.draws import ImageTooSmall
 from ..plan import Plan
 from ..runtime.device import current_stream_of, handed_over
 from . import traced
-from .batch import Batch
+from .batch import Batch, stage
 from .collate import collate
 from .decoding import RowsDecoding
 from .epoch import DaliEpoch
@@ -33,22 +33,20 @@ class _Prepared(NamedTuple):
     """Results of a batch that were computed ahead of finish().
 
     Attributes:
-        images: of the batch.
-        collated: all of it, where it only had to be stacked; else None.
+        made: its images, or all of it.
+        is_whole: all of it; it only had to be stacked.
         stream: of the GPU, on which that was done.
     """
 
-    images: Any
-    collated: Any
+    made: Any
+    is_whole: bool
     stream: torch.cuda.Stream | None
 
-    def handed_over(self) -> tuple[Any, Any]:
-        """Returns the images, or all of it, for the stream that is current now."""
+    def handed_over(self) -> Any:
+        """Returns what was made, for the stream that is current now."""
         if self.stream is None or self.stream.cuda_stream == current_stream_of(self.stream.device):
-            return self.images, self.collated
-        if self.collated is None:
-            return handed_over(self.images, self.stream), None
-        return self.images, handed_over(self.collated, self.stream)
+            return self.made
+        return handed_over(self.made, self.stream)
 
 
 class DaliBatch(Batch):
@@ -109,22 +107,19 @@ class DaliBatch(Batch):
             objects = objects_at(self.epoch.dataset, self.indices, self.epoch.tables)
             self.epoch.fetcher.request([one for one in objects if cache is None or cache.get(one) is None])
 
+    @stage
     def announce(self) -> None:
         """Before start(), if at all: has other processes read the headers that nobody has read."""
         if not self._located:
-            self._stage(self._announce)
+            self._locate()
+            self.waits = self.epoch.prefetcher is not None and self._rows.request()
 
-    def _announce(self) -> None:
-        self._locate()
-        self.waits = self.epoch.prefetcher is not None and self._rows.request()
-
+    @stage
     def start(self) -> None:
         """Finds its files, computes what is drawn, and sets DALI to work; once."""
-        if not self.started:
-            self.started = True
-            self._stage(self._start)
-
-    def _start(self) -> None:
+        if self.started:
+            return
+        self.started = True
         if not self._located:
             self._locate()
         if self.waits:
@@ -134,18 +129,18 @@ class DaliBatch(Batch):
         if self._bad:
             self._substitute()
 
+    @stage
     def decode(self) -> None:
         """After start(), when files are read: sets a GPU's JPEG engine to work."""
         if self.epoch.engine is not None:
             for decoding, _ in self._under_way:
-                self._stage(decoding.decode)
+                decoding.decode()
 
+    @stage
     def advance(self) -> None:
         """After start(): sets functions without a translation to work, once."""
-        if self.epoch.advances:
-            self._stage(self._advance)
-
-    def _advance(self) -> None:
+        if not self.epoch.advances:
+            return
         if self.epoch.errors.policy == "replace":
             for decoding, _ in self._under_way:
                 decoding.look()
@@ -153,17 +148,16 @@ class DaliBatch(Batch):
         for _, part in self._under_way:
             part.advance()
 
+    @stage
     def prepare(self) -> None:
         """After start(), in whatever thread: does as much of finish() as takes nothing of the user's."""
-        if self._prepared is None:
-            self._stage(self._prepare)
-
-    def _prepare(self) -> None:
+        if self._prepared is not None:
+            return
         device = self.epoch.route.device
         stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         images = self.outcome()
-        collated = self._collate(images) if self.epoch.default_collate and not self._bad else None
-        self._prepared = _Prepared(images, collated, stream)
+        whole = self.epoch.default_collate and not self._bad
+        self._prepared = _Prepared(self._collate(images) if whole else images, whole, stream)
 
     def finish(self) -> Any:
         """Returns what torch's loader would give, on the device; NOTHING where on_error leaves no sample.
@@ -173,15 +167,15 @@ class DaliBatch(Batch):
         """
         self.epoch.check_open()
         prepared = self._prepared
-        if prepared is None or prepared.collated is None or self._error is not None:
+        if prepared is None or not prepared.is_whole or self._error is not None:
             return super().finish()
-        return prepared.handed_over()[1]
+        return prepared.handed_over()
 
     def _images(self) -> Any:
         """Images of the rows that are not bad: (N, C, H, W), or a list of N where sizes differ, several parts made
         them, or they are no images."""
         if self._prepared is not None:
-            return self._prepared.handed_over()[0]
+            return self._prepared.handed_over()
         made = self._made()
         if self._traced is not None:
             return self._traced.images(made + self._traced.replayed(self._rows))

@@ -14,6 +14,7 @@ from PIL import Image
 from ..data.lookup import Listed
 from ..data.sources import Record, Source, is_object, is_record
 from ..errors import BadImageWarning, ImageReadError
+from ..ops.kernels import uniform
 from ..randoms import replacement
 from ..runtime.messages import stack_level
 from .epoch import Epoch
@@ -75,7 +76,8 @@ class Errors:
 
     def state(self) -> dict[str, Any]:
         """Returns what was met so far, as plain data; an index that is no number is kept as its text."""
-        found = [[one.path, _plain(one.index), one.epoch, one.reason] for one in self.found]
+        plain = [one.index if isinstance(one.index, (int, str)) else repr(one.index) for one in self.found]
+        found = [[one.path, index, one.epoch, one.reason] for one, index in zip(self.found, plain, strict=True)]
         return {"epoch": self._epoch, "count": self._count, "found": found}
 
     def load(self, state: dict[str, Any], under_way: bool) -> None:
@@ -128,10 +130,6 @@ class Errors:
     @property
     def _verb(self) -> str:
         return "skipped" if self.policy == "skip" else "replaced"
-
-
-def _plain(index: Any) -> Any:
-    return index if isinstance(index, (int, str)) else repr(index)
 
 
 def checked_policy(policy: str) -> str:
@@ -224,21 +222,9 @@ def replaced(
 
 def _joined(images: Any, good: list[int], others: dict[int, Any]) -> Any:
     """``images`` of the ``good`` rows and those of others, in the order of rows: stacked where all have one shape."""
-    first = next(iter(others.values()))
-    one = {(image.shape, image.dtype) if isinstance(image, torch.Tensor) else None for image in others.values()}
-    if not (
-        isinstance(images, torch.Tensor) and one == {(images.shape[1:], images.dtype)} and type(first) is torch.Tensor
-    ):
-        return in_order([(good, images), *(([row], [image]) for row, image in others.items())])
+    whole: Any = in_order([(good, images), *(([row], [image]) for row, image in others.items())])
+    if not isinstance(images, torch.Tensor) or not all(type(one) is torch.Tensor for one in others.values()):
+        return whole
     last = images.ndim == 4 and images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
-    form = torch.channels_last if last else torch.contiguous_format
-    shape = len(good) + len(others), *images.shape[1:]
-    whole = torch.empty(shape, dtype=images.dtype, device=images.device, memory_format=form)
-    taken = 0  # of images; in runs, for a GPU would be waited for where a list says which
-    for begin, end in zip([-1, *sorted(others)], [*sorted(others), len(whole)], strict=True):
-        run = end - begin - 1
-        whole[begin + 1 : end] = images[taken : taken + run]
-        taken += run
-    for row, image in others.items():
-        whole[row] = image
-    return whole
+    whole = uniform(whole)
+    return whole.contiguous(memory_format=torch.channels_last) if last and isinstance(whole, torch.Tensor) else whole

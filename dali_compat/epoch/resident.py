@@ -15,7 +15,7 @@ from ..data.base_datasets import locate
 from ..data.lookup import Listed
 from ..routes.resident import ResidentRoute
 from ..runtime.device import ViewBatches
-from .batch import Batch
+from .batch import Batch, stage
 from .chunk import Chunk
 from .collate import collate, collated_views
 from .epoch import Epoch
@@ -141,9 +141,10 @@ class ResidentBatch(Batch):
     def fail(self, error: Exception) -> None:
         self._error = error
 
+    @stage
     def advance(self) -> None:
         if self.chunk is not None:
-            self._stage(self.chunk.advance)
+            self.chunk.advance()
 
     def discard(self) -> None:
         if self.chunk is not None:

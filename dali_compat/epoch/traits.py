@@ -32,9 +32,10 @@ def traits(loader, route: Route) -> Traits:
     """Returns what has to be the same for an epoch to go on."""
     dataset = loader.dataset
     length = len(dataset) if hasattr(dataset, "__len__") else None
+    samples = "" if length is None else f" of {length} samples, {_checksum(dataset, length)}"
     own = is_own(dataset)
     return {
-        "data set": _kind(dataset) + ("" if length is None else f" of {length} samples, {_checksum(dataset, length)}"),
+        "data set": type(dataset).__name__ + samples,
         "batch_size": loader.batch_size,
         "drop_last": loader.drop_last,
         "sampler": " of ".join(map(_sampler, samplers_of(loader))),
@@ -70,10 +71,6 @@ def _route(loader, route: Route) -> str:
     if isinstance(route, StockRoute):
         return f"torchvision, num_workers={loader.num_workers}"
     return "DALI" if isinstance(route, DaliRoute) else "resident"
-
-
-def _kind(dataset: Any) -> str:
-    return type(dataset).__name__
 
 
 def _checksum(dataset: Any, length: int) -> str:

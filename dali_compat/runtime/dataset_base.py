@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import sys
 import warnings
-import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -18,21 +16,14 @@ from .messages import stack_level
 
 _FETCHER = "torch.utils.data._utils.fetch"
 _DEPTH = 12  # calls from torch's fetcher to a data set, at most: Subset and ConcatDataset lie between
-_said = mmap.mmap(-1, 1)  # shared with worker processes, which torch forks anew for every epoch
-_told: dict[int, weakref.ref[Any]] = {}  # data sets, by id(), for which a loader of ours takes torch's, and has said so
-_is_quiet = False  # this process is a worker of such a loader
+_said = mmap.mmap(-1, 1)  # whether it is; shared with worker processes, which torch forks anew for every epoch
 
 
 class OurDataset:
-    """A base of data sets of ours, which call ``self._warn_if_torch_reads()`` when they are indexed.
-
-    Attributes:
-        _is_told: a loader of ours has said already why torch's reads it.
-    """
+    """A base of data sets of ours, which call ``self._warn_if_torch_reads()`` when they are indexed."""
 
     transform: Any
     target_transform: Any
-    _is_told = False
 
     def _transformed(self, image: Any, target: Any) -> tuple[Any, Any]:
         """Returns what ``__getitem__`` gives for an image and its target."""
@@ -43,22 +34,18 @@ class OurDataset:
         return image, target
 
     def _warn_if_torch_reads(self) -> None:
-        """A FallbackWarning, where torch's own loader indexes it; once a program."""
-        if self._is_told or _is_quiet or _said[0]:
+        """Warns where torch's own loader indexes it; once a program, unless a loader of ours has said why it does."""
+        over = None if _said[0] else _fetched()
+        if over is None:
             return
-        over = _fetched()
-        if over is None or _is_told(over):
-            return
-        _said[0] = 1
+        be_quiet()
         what = f"torch's own loader reads {_advice(type(self).__name__, over)}"
         warnings.warn(what, FallbackWarning, stacklevel=stack_level())
 
 
-def remember_told(dataset: Any) -> None:
-    """A loader of ours has said why torch's reads a data set, which may hold one of ours."""
-    key = id(dataset)
-    with contextlib.suppress(TypeError):  # it takes no weak references
-        _told[key] = weakref.ref(dataset, lambda gone: _told.pop(key, None))
+def be_quiet() -> None:
+    """Keeps the warning from coming: it has been said why torch's loader reads the data set."""
+    _said[0] = 1
 
 
 class QuietWorker:
@@ -69,16 +56,9 @@ class QuietWorker:
         self._function = function
 
     def __call__(self, number: int) -> None:
-        global _is_quiet
-        _is_quiet = True
+        be_quiet()
         if self._function is not None:
             self._function(number)
-
-
-def _is_told(dataset: Any) -> bool:
-    """Returns whether it is one of these, or wrapped by on_error."""
-    inner = getattr(dataset, "__dict__", {}).get("dataset")
-    return any((known := _told.get(id(one))) is not None and known() is one for one in (dataset, inner))
 
 
 def _fetched() -> Any:

@@ -1,6 +1,7 @@
 """On which cores DALI's threads run."""
 
 import contextlib
+import os
 
 import nvidia.dali as dali
 import pytest
@@ -10,69 +11,52 @@ from dali_compat.engine.dali.pipeline import DecodePipeline
 from dali_compat.plan import Plan
 from dali_compat.runtime import cores
 
-TWO = [{0, 1, 4, 5}, {2, 3, 6, 7}]
+TWO = {"node0": "0-1,4-5\n", "node1": "2-3,6-7\n"}
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine of 8 cores: its nodes, and the cores that the process may run on."""
+
+    def made(nodes, allowed=8):
+        for name, text in nodes.items():
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "cpulist").write_text(text)
+        monkeypatch.setattr(cores, "NODES", tmp_path)
+        monkeypatch.setattr(os, "cpu_count", lambda: 8)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(allowed)))
+
+    return made
 
 
 @pytest.mark.parametrize(
-    "allowed, nodes, near",
+    "nodes, allowed, near",
     [
-        (set(range(8)), TWO, True),
-        (set(range(64)), TWO, True),
-        ({0, 1, 4, 5}, TWO, False),
-        (set(range(7)), TWO, False),
-        (set(range(8)), [set(range(8))], False),
-        (set(range(8)), [], False),
+        (TWO, 8, True),
+        (TWO, 7, False),
+        (TWO, 4, False),
+        ({"node0": "0-7\n"}, 8, False),
+        ({"node0": "0-7\n", "node1": "\n", "power": "9\n"}, 8, False),
+        ({}, 8, False),
     ],
 )
-def test_where_nobody_has_chosen_and_there_is_a_choice(allowed, nodes, near):
-    assert cores.near_gpu(allowed, nodes) is near
-
-
-def test_lists_of_cores():
-    assert cores.cores("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
-    assert cores.cores("\n") == set()
-    with pytest.raises(ValueError, match="invalid"):
-        cores.cores("all")
-
-
-def _nodes(root, **lists):
-    for name, text in lists.items():
-        (root / name).mkdir()
-        (root / name / "cpulist").write_text(text)
-    return cores.numa_nodes(root)
-
-
-def test_nodes_are_those_with_cores(tmp_path):
-    assert _nodes(tmp_path, node0="0-1,4-5\n", node1="2-3,6-7\n", node2="\n", power="9\n") == TWO
-
-
-@pytest.mark.parametrize("text", [None, "all\n"])
-def test_a_machine_that_does_not_say(tmp_path, text):
-    if text is not None:
-        _nodes(tmp_path, node0=text)
-    assert cores.numa_nodes(tmp_path) == []
-
-
-def test_of_this_machine():
-    nodes = cores.numa_nodes()
-    assert not nodes or set.union(*nodes) >= cores.allowed()
+def test_where_nobody_has_chosen_and_there_is_a_choice(machine, nodes, allowed, near):
+    machine(nodes, allowed)
+    assert cores.near_gpu() is near
 
 
 class _Asked(Exception):
     """What DALI's pipeline was asked for."""
 
 
-@pytest.mark.parametrize(
-    "device, nodes, near", [("cuda:1", TWO, True), ("cuda:1", TWO[:1], False), ("cpu", TWO, False)]
-)
-def test_a_pipeline_asks_for_it(monkeypatch, device, nodes, near):
+@pytest.mark.parametrize("device, nodes, near", [("cuda:1", TWO, True), ("cuda:1", {}, False), ("cpu", TWO, False)])
+def test_a_pipeline_asks_for_it(monkeypatch, machine, device, nodes, near):
     def pipeline(*args, **options):
         raise _Asked(args[2], options["set_affinity"])
 
     monkeypatch.setattr(dali, "Pipeline", pipeline)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(cores, "allowed", lambda: set(range(8)))
-    monkeypatch.setattr(cores, "numa_nodes", lambda: nodes)
+    machine(nodes)
     plan = Plan((), (), (), exact=False, channels_last=False)
     made = DecodePipeline(plan, torch.device(device), threads=1, depth=1, batch_size=1)
     with pytest.raises(_Asked) as asked:

@@ -265,7 +265,7 @@ class DecodePipeline:
         if decodes_on_gpu:
             warm.jpeg_engines(self.device.index)
         device_id = self.device.index if self.device.type == "cuda" else None
-        near_gpu = device_id is not None and cores.near_gpu(cores.allowed(), cores.numa_nodes())
+        near_gpu = device_id is not None and cores.near_gpu()
         pipe = dali.Pipeline(
             self.batch_size,
             self.threads,
