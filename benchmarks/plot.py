@@ -121,9 +121,9 @@ SPEED = "Loading, and training beside it: torchvision, DALI by hand and dali_com
 
 def loading() -> list[Group]:
     """Images a second of loading alone; the first two groups are of one run."""
-    one, few, cpu = (rounds_of(f"imagefolder_{name}") for name in ("no_engine_h100", "no_engine_4_h100", "cpu"))
+    one, few, cpu = (rounds_of(f"imagefolder_{name}") for name in ("no_engine_h200", "no_engine_4_h200", "cpu"))
     groups = {
-        "H100, 16 cores": (one["torchvision"], one["handwritten"], one["ours"]),
+        "H200, 16 cores": (one["torchvision"], one["handwritten"], one["ours"]),
         "the same, no JPEG engine": (
             *(one["torchvision"], one["handwritten:16@hw_decoder_load=0.0"], one[f"ours@{OFF}"]),
         ),

@@ -8,27 +8,33 @@ Columns. host_ms: from the call to its return, on a GPU that has nothing else to
 time, and kernels and copies, by torch's profiler. first_s: of the first call; the kernels are compiled then, unless
 Triton has them on disk from an earlier program. Later transforms find them compiled.
 
-Confounders. A model's own launches beside it, and the interpreter's lock, make the host slower; launches wait for one
-another.
+With --train MODEL that model trains, eager, batch 256, beside a loader with RandAugment: synthetic (one fixed batch),
+launches and torch take turns of --seconds, each after 24 steps that do not count.
 
-Command.
+Confounders. A model's own launches beside it, and the interpreter's lock, make the host slower; launches wait for one
+another. With --train a batch or two of a turn may come from the queue of the turn before; its 24 steps outlast these.
+
+Commands.
     python benchmarks/policies.py --data PHOTOS --json OUT.json
+    python benchmarks/policies.py --data PHOTOS --train resnet18 --rounds 3 --json OUT.json
 """
 
 import argparse
+import itertools
 import pathlib
 import time
 
 import common
 import gpu_time
+import loaders
 import numpy as np
 import torch
 from torchvision import transforms as T
+from training_step import make_step
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.ops import kernels, operations
+from dali_compat.ops import kernels, launches, operations
 from dali_compat.ops.draws import compute
-from dali_compat.ops.launches import tried
 from dali_compat.plan import ImageSpec
 from dali_compat.randoms import Randoms
 from dali_compat.translate import translate
@@ -92,9 +98,37 @@ def ready(case):
     begin = time.perf_counter()
     case(0)
     torch.cuda.synchronize()
-    if None in tried._found.values():
+    if None in launches._found.values():
         raise SystemExit("Triton's kernels are refused: both cases would be torch")
     return time.perf_counter() - begin
+
+
+def train(args, result):
+    """Rows of images a second; result gets them one by one."""
+    chain = loaders.transform().transforms
+    policy = T.Compose([*chain[:2], T.RandAugment(), *chain[2:]])
+    step, device = make_step(args.train, "eager", torch.device("cuda"), None), "cuda"
+    images = torch.randn(256, 3, 224, 224, device=device).to(memory_format=torch.channels_last)
+    fixed = images, torch.randint(1000, (256,), device=device)
+    with common.folder(args.data, 400) as root:
+        loader = DataLoader(DALIImageFolder(str(root), policy), 256, shuffle=True, drop_last=True, num_workers=16)
+        batches = itertools.chain.from_iterable(itertools.repeat(loader))
+        streams = {"synthetic": itertools.repeat(fixed), "launches": batches, "torch": batches}
+        for number, case in common.in_turn(list(streams), args.rounds):
+            operations._has_launches = CASES.get(case, CASES["launches"])
+            for batch in itertools.islice(streams[case], 24):
+                step(*batch)
+            torch.cuda.synchronize()
+            begin, steps = time.perf_counter(), 0
+            while time.perf_counter() - begin < args.seconds:
+                for batch in itertools.islice(streams[case], 8):
+                    step(*batch)
+                torch.cuda.synchronize()
+                steps += 8
+            speed = 256 * steps / (time.perf_counter() - begin)
+            result["rounds"].append({"round": number, "case": case, "model": args.train, "images_per_s": speed})
+            print(common.line(result["rounds"][-1]), flush=True)
+            common.write_json(args.json, result)
 
 
 def parse():
@@ -103,18 +137,23 @@ def parse():
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--train", metavar="MODEL", help="as training.py names it: beside its training instead")
+    parser.add_argument("--seconds", type=float, default=3, help="of a turn of --train")
     parser.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
     return parser.parse_args()
 
 
 def main():
     args = parse()
+    settings = {key: str(value) for key, value in vars(args).items()}
+    result = {"benchmark": "policies", "facts": common.facts(), "settings": settings, "rounds": []}
+    if args.train:
+        train(args, result)
+        return
     crop = T.Compose([T.RandomResizedCrop(args.size), T.PILToTensor()])
     dataset = DALIImageFolder(args.data, crop)
     drawn = torch.utils.data.RandomSampler(dataset, replacement=True, num_samples=args.batch_size)
     images = next(iter(DataLoader(dataset, args.batch_size, sampler=drawn)))[0]
-    settings = {key: str(value) for key, value in vars(args).items()}
-    result = {"benchmark": "policies", "facts": common.facts(), "settings": settings, "rounds": []}
     for name, transform in transforms().items():
         case = Case(transform, images)
         first = ready(case)

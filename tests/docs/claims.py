@@ -49,14 +49,14 @@ def percent(values) -> list[float]:
 
 # ---- README: the three claims of its first screen, and what its figure does not show
 
-FIRST_SCREEN = "imagefolder_no_engine_h100", "training_h200", "toolkit_2_h200", CPU
+FIRST_SCREEN = "imagefolder_no_engine_h200", "training_h200", "toolkit_2_h200", CPU
 PIXELS = "parity_cpu", "parity_h200", "answers_h200"
 _TIMES = spread(within(FIRST_SCREEN[0], "ours", "torchvision"))
 assert len(within(FIRST_SCREEN[0], "ours", "torchvision")) == 4
 claim(README, "**{:.1f} times torchvision's speed.**", _TIMES[0])
 claim(
     README,
-    "One H100 with {} cores loads ImageNet photos, repeated in memory, {:.1f} times as fast as torchvision with "
+    "One H200 with {} cores loads ImageNet photos, repeated in memory, {:.1f} times as fast as torchvision with "
     "{} workers "
     "({:.1f} to {:.1f} in four rounds)",
     *(16, _TIMES[0], 16, *_TIMES[1:]),
@@ -135,19 +135,21 @@ claim(
     *of_policies("ColorJitter"),
 )
 
-# ---- the toolkit
-
-
-def _waits(name: str) -> float:
-    """Percent of the time."""
-    return 100 * median(name, "dali", "waiting", config="vit_s_16")
-
-
+_BESIDE_POLICIES = [
+    spread(within("policies_train_h200", case, "synthetic", model=model))
+    for model in ("resnet18", "vit_s_16")
+    for case in ("launches", "torch")
+]
 claim(
     MEASURED,
-    "cut its waiting from {:.0f}% to {:.0f}%",
-    *(_waits(f"toolkit_launches_{which}_h100") for which in ("before", "since")),
+    "eager ResNet-18 trains at {:.2f} ({:.2f} - {:.2f}) of its speed on synthetic data, "
+    "and at {:.2f} ({:.2f} - {:.2f}) without these kernels; ViT-S/16 at {:.2f} ({:.2f} - {:.2f}) and {:.2f} "
+    "({:.2f} - {:.2f}) (batch 256, 3 rounds)",
+    *(number for values in _BESIDE_POLICIES for number in values),
 )
+
+# ---- the toolkit
+
 _RUNS = ("h200", "models_h200", "rec_h200", "vit_h200", "cores_h200", "resnet50_8_h200")
 _RUNS += ("h200x2", "resnet50_h200x2", "models_h200x2", "rec_h100x2")
 _TOOLKIT = [read(f"toolkit_{run}")["images"] for run in _RUNS]
@@ -169,8 +171,8 @@ claim(
     *spread(within(CPU, "ours", "turboloader")),
 )
 _NO_ENGINE, _BY_HAND = "ours@DALI_COMPAT_JPEG_ENGINE=0", "handwritten:{}@hw_decoder_load=0.0"
-for name, cores in (("imagefolder_no_engine_h100", 16), ("imagefolder_no_engine_4_h100", 4)):
-    assert len(within(name, _NO_ENGINE, "torchvision")) == 4
+for name, cores, number in (("imagefolder_no_engine_h200", 16, 4), ("imagefolder_no_engine_4_h200", 4, 3)):
+    assert len(within(name, _NO_ENGINE, "torchvision")) == number
     claim(
         MEASURED,
         f"| {cores} cores | {{:,.0f}} | {{:,.0f}} | {{:,.0f}} "
@@ -371,6 +373,22 @@ for called, name in _RECIPES.items():
     )
 claim(MEASURED, "All {} are in the", len({row["transform"] for row in read("transforms_h100")["rounds"]}))
 
+# ---- samples with masks and boxes, beside training
+
+BOXES = "docs/detection-segmentation.md"
+for called, result in (("U-Net", "unet"), ("DeepLabV3, ResNet-50", "deeplab"), ("SSDlite", "ssdlite")):
+    for cores, name in ((16, f"joint_{result}_h200"), (4, f"joint_{result}_4_h200")):
+        training, found = rounds(name, "synthetic:0", "cpu_ms"), []
+        for case in (f"torch:{cores}", f"own:{cores}"):
+            spent = rounds(name, case, "cpu_ms")
+            beyond = statistics.median(spent[number] - training[number] for number in spent if number in training)
+            found.append((spread(within(name, case, "synthetic:0", "speed")), beyond))
+        form = "| {:.2f} ({:.2f} - {:.2f}) | {:.2f} ({:.2f} - {:.2f}) | {:.1f} | {:.1f} |"
+        claim(BOXES, f"| {called}, {cores} cores {form}", *found[0][0], *found[1][0], found[0][1], found[1][1])
+_RUN = read("joint_unet_h200")
+_EPOCH = int(_RUN["images"]["files"]) // int(_RUN["settings"]["batch_size"])
+claim(BOXES, "batches of {}, two or three rounds, epochs of {} batches", _RUN["settings"]["batch_size"], _EPOCH)
+
 # ---- views
 
 for called, recipe in (("SimCLR's, two of 224", "simclr"), ("DINO's, two of 224 and six of 96", "dino")):
@@ -384,6 +402,13 @@ claim(
     MEASURED,
     "loads at {:.2f} ({:.2f} - {:.2f}) of the Compose's own speed",
     *spread(within("views_h200", "ours", "plain", "samples_per_s", recipe="preset")),
+)
+_ASKED = [spread(within("views_own_h200", "own", "ours", "samples_per_s", recipe=r)) for r in ("simclr", "preset")]
+claim(
+    MEASURED,
+    "SimCLR's class loads at {:.2f} ({:.2f} - {:.2f}) of its speed, "
+    "and that object at {:.2f} ({:.2f} - {:.2f}) (3 rounds and 2)",
+    *(number for values in _ASKED for number in values),
 )
 claim(
     "docs/examples.md",
