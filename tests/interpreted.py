@@ -12,7 +12,6 @@ import torch
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = torch.cuda.is_available() and not INTERPRETS
 runs = pytest.mark.gpu if ON_GPU else pytest.mark.skipif(not INTERPRETS, reason="test_interpreted runs it")
-runs_interpreted = pytest.mark.skipif(not INTERPRETS, reason="test_interpreted runs it, where there is no GPU")
 _OLDEST = 3, 6  # that of 3.1 fails with NumPy 2
 
 

@@ -6,6 +6,7 @@ Triton's interpreter runs the kernels.
 
 import io
 import random
+import threading
 
 import baseline
 import interpreted
@@ -18,7 +19,7 @@ from torchvision import transforms as T
 from unit.test_planes import some_chain
 
 from contract.jpeg_kinds import ACROSS, BOTH, DOWN, FOUR, FULL, GRAY, MARKERS, SAMPLINGS, Kind, kinds, made
-from contract.test_planes_route import Pillow, Pillows, alone
+from contract.test_planes_route import Pillow, Pillows
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.data.header import GRAY_JPEG, read_header
 from dali_compat.data.headers import headers_of
@@ -29,6 +30,7 @@ from dali_compat.engine.planes.nvjpeg import EngineError
 from dali_compat.routes.dali import DaliRoute
 
 pytest.importorskip("triton")
+interpreted.unchecked()
 runs = interpreted.runs
 COUNT, MOST = (4200, 70) if interpreted.ON_GPU else (24, 36)  # files, and pixels of their sides
 DEVICE = "cuda" if interpreted.ON_GPU else "cpu"
@@ -65,6 +67,24 @@ class PlainDecoding(Pillow):
             made[begin : begin + height * pitch].reshape(height, pitch)[:, :width] = plane
 
 
+def alone(monkeypatch):
+    """Kernels run in one thread at a time: the interpreter is for one."""
+    from dali_compat.engine.planes import kernels
+
+    lock = threading.Lock()
+
+    def locked(function):
+        def called(*args):
+            with lock:
+                return function(*args)
+
+        return called
+
+    monkeypatch.setattr(kernels, "_BLOCK", 2048)  # fewer programs for the interpreter
+    for name in ("render", "differs"):
+        monkeypatch.setattr(kernels, name, locked(getattr(kernels, name)))
+
+
 @pytest.fixture
 def engine(monkeypatch):
     if interpreted.ON_GPU:
@@ -73,10 +93,7 @@ def engine(monkeypatch):
         if isinstance(found, str):
             pytest.skip(f"this GPU's engine is not used: {found}")
     else:
-        from dali_compat.engine.planes import kernels
-
         alone(monkeypatch)
-        monkeypatch.setattr(kernels, "_BLOCK", 2048)  # fewer programs for the interpreter
         found = Plain()
         monkeypatch.setattr(DaliRoute, "jpeg_engine", lambda self: found)
     monkeypatch.setattr(verified, "_ENOUGH", 10**9)  # every file is compared

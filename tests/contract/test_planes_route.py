@@ -1,5 +1,5 @@
-"""The way of a JPEG through a GPU's engine, with an engine that Pillow plays: who decodes which file, and what becomes
-of those of which it makes other pixels, that change, are damaged, or that it refuses."""
+"""The way of a JPEG through a GPU's engine, with an engine that Pillow plays, and kernels that NumPy plays: who decodes
+which file, and what becomes of those of which it makes other pixels, that change, are damaged, or that it refuses."""
 
 import ctypes
 import io
@@ -10,8 +10,8 @@ import warnings
 import weakref
 from pathlib import Path
 
-import interpreted
 import numpy as np
+import planes
 import pytest
 import torch
 from PIL import Image
@@ -31,7 +31,6 @@ from dali_compat.epoch import planes_group
 from dali_compat.routes.dali import DaliRoute
 
 pytest.importorskip("triton")
-interpreted.unchecked()
 
 TRAIN = T.Compose([T.RandomResizedCrop(8), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize((0.5,) * 3, (0.2,) * 3)])
 EVALUATION = T.Compose([T.Resize(12), T.CenterCrop(8), T.ToTensor()])
@@ -44,11 +43,6 @@ CHAINS = {
     "nearest": T.Compose([T.Resize((9, 9), T.InterpolationMode.NEAREST), T.ToTensor()]),
     "several sizes": T.Compose([T.RandomHorizontalFlip(), T.RandomResizedCrop(8), T.PILToTensor()]),
 }
-
-
-@interpreted.elsewhere
-def test_interpreted():
-    interpreted.run(__file__)
 
 
 class Pillows(VerifiedEngine):
@@ -116,27 +110,12 @@ class Pillow:
         pass
 
 
-def alone(monkeypatch):
-    """Kernels run in one thread at a time: the interpreter is for one."""
-    from dali_compat.engine.planes import kernels
-
-    lock = threading.Lock()
-
-    def locked(function):
-        def called(*args):
-            with lock:
-                return function(*args)
-
-        return called
-
-    monkeypatch.setattr(kernels, "_BLOCK", 2048)  # which take the interpreter no longer
-    for name in ("render", "differs"):
-        monkeypatch.setattr(kernels, name, locked(getattr(kernels, name)))
-
-
 @pytest.fixture
 def engine(monkeypatch):
-    alone(monkeypatch)
+    from dali_compat.engine.planes import kernels
+
+    for name in ("render", "differs", "pick"):
+        monkeypatch.setattr(kernels, name, getattr(planes, name))
     made = Pillows()
     monkeypatch.setattr(DaliRoute, "jpeg_engine", lambda self: made)
     yield made
@@ -212,7 +191,6 @@ def explained(loader, monkeypatch, engine):
     return line.strip()
 
 
-@interpreted.runs_interpreted
 def test_explain_counts(folder, engine, monkeypatch):
     engine.spoilt = bytes_of(folder, 4)
     loader = ours(DALIImageFolder(folder, TRAIN), 5, exact=True, device="cpu")
@@ -237,7 +215,6 @@ def test_explain_counts(folder, engine, monkeypatch):
 ALL = {"engines": 8, "likely": 0, "others": 0, "waiting": 0, "large": 0, "unseen": 0}
 
 
-@interpreted.runs_interpreted
 @pytest.mark.parametrize("name", CHAINS)
 def test_pixels_and_places(folder, engine, monkeypatch, name):
     dataset = DALIImageFolder(folder, CHAINS[name])
@@ -254,7 +231,6 @@ def images_alone(samples):
     return [image for image, _ in samples]
 
 
-@interpreted.runs_interpreted
 def test_results_of_several_sizes(folder, engine, monkeypatch):
     dataset, options = DALIImageFolder(folder, T.ToTensor()), {"collate_fn": images_alone}
     wanted = expected(monkeypatch, dataset, **options)
@@ -264,7 +240,6 @@ def test_results_of_several_sizes(folder, engine, monkeypatch):
     assert sum(engine.calls) == 8
 
 
-@interpreted.runs_interpreted
 def test_records(folder, engine, monkeypatch, tmp_path_factory):
     packed = tmp_path_factory.mktemp("packed") / "train.rec"
     assert main(["pack", str(folder), str(packed)]) == 0
@@ -276,7 +251,6 @@ def test_records(folder, engine, monkeypatch, tmp_path_factory):
     assert sum(engine.calls) == 7
 
 
-@interpreted.runs_interpreted
 @pytest.mark.parametrize("name", ["submit", "decoding", "compare"])
 def test_an_archive_that_is_written_to_meanwhile(folder, engine, monkeypatch, tmp_path_factory, name):
     """Before the engine copies what it was seen to decode, before it decodes that, and before it has compared a batch:
@@ -318,7 +292,6 @@ def as_long(data, length):
     return data[:2] + b"\xff\xfe" + (room + 2).to_bytes(2, "big") + bytes(room) + data[2:]
 
 
-@interpreted.runs_interpreted
 def test_an_archive_that_is_written_to_unnoticed(folder, engine, monkeypatch, tmp_path):
     """By who puts back the time of its change: a record has become an image of other sides, of the same length. The
     engine would write beyond the planes that were made for it."""
@@ -348,7 +321,6 @@ def test_an_archive_that_is_written_to_unnoticed(folder, engine, monkeypatch, tm
 # ---- what it is trusted with
 
 
-@interpreted.runs_interpreted
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_wrong_pixels_never_reach_a_batch(folder, engine, monkeypatch, shuffle, workers):
@@ -365,7 +337,6 @@ def test_wrong_pixels_never_reach_a_batch(folder, engine, monkeypatch, shuffle, 
     assert sum(engine.calls) == 12
 
 
-@interpreted.runs_interpreted
 def test_what_it_decodes_now_so_now_so_is_not_its(folder, engine, monkeypatch):
     engine.moody = bytes_of(folder, 4, 11)
     dataset = DALIImageFolder(folder, EVALUATION)
@@ -373,7 +344,6 @@ def test_what_it_decodes_now_so_now_so_is_not_its(folder, engine, monkeypatch):
     assert counts(engine, dataset) == ALL | {"engines": 6, "others": 2}
 
 
-@interpreted.runs_interpreted
 def test_a_wrong_pixel_would_show(folder, engine, monkeypatch):
     """The same where the engine is taken at its word."""
     monkeypatch.setattr(Pillows, "differs", lambda self, planes, places, wanted: np.zeros(len(places.sizes), bool))
@@ -385,7 +355,6 @@ def test_a_wrong_pixel_would_show(folder, engine, monkeypatch):
     assert [i for i in range(12) if not torch.equal(images[i], images_wanted[i])] == [4, 11]
 
 
-@interpreted.runs_interpreted
 def test_what_it_refuses_is_decoded_as_before(folder, engine, monkeypatch):
     dataset = DALIImageFolder(folder, EVALUATION)
     wanted = expected(monkeypatch, dataset)
@@ -396,7 +365,6 @@ def test_what_it_refuses_is_decoded_as_before(folder, engine, monkeypatch):
     assert sum(engine.calls) == 6
 
 
-@interpreted.runs_interpreted
 def test_what_it_refuses_later_is_compared_anew(folder, engine, monkeypatch):
     dataset = DALIImageFolder(folder, EVALUATION)
     wanted = expected(monkeypatch, dataset)
@@ -408,7 +376,6 @@ def test_what_it_refuses_later_is_compared_anew(folder, engine, monkeypatch):
     assert counts(engine, dataset) == ALL | {"engines": 7, "others": 1}
 
 
-@interpreted.runs_interpreted
 def test_a_file_that_is_replaced_is_compared_anew(folder, engine, monkeypatch):
     """By one of other sides; by one of the same length and header, of which the engine makes something else; one that
     was not the engine's, by one that is."""
@@ -432,7 +399,6 @@ def test_a_file_that_is_replaced_is_compared_anew(folder, engine, monkeypatch):
     assert sum(engine.calls) == 7
 
 
-@interpreted.runs_interpreted
 def test_samples_that_change_places(folder, engine, monkeypatch):
     dataset = DALIImageFolder(folder, EVALUATION)
     engine.spoilt = bytes_of(folder, 4)
@@ -444,7 +410,6 @@ def test_samples_that_change_places(folder, engine, monkeypatch):
     assert counts(engine, dataset) == ALL | {"engines": 7, "others": 1}
 
 
-@interpreted.runs_interpreted
 def test_several_loaders(folder, engine, monkeypatch):
     """Over one data set, at once: what one of them has found out, the others know."""
     dataset = DALIImageFolder(folder, TRAIN)
@@ -466,7 +431,6 @@ def test_several_loaders(folder, engine, monkeypatch):
     assert sum(engine.calls) == 8
 
 
-@interpreted.runs_interpreted
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_epoch_that_goes_on(folder, engine, monkeypatch, workers):
     """From a state, in a new loader: files that were compared before it, and those that were not."""
@@ -486,7 +450,6 @@ def test_an_epoch_that_goes_on(folder, engine, monkeypatch, workers):
         assert_alike(list(loader), wanted[2:])
 
 
-@interpreted.runs_interpreted
 @pytest.mark.parametrize("policy", ["skip", "replace"])
 def test_bad_files_beside_it(folder, engine, monkeypatch, policy):
     (folder / "class" / "07.jpg").write_bytes(b"nonsense" * 50)
@@ -501,7 +464,6 @@ def test_bad_files_beside_it(folder, engine, monkeypatch, policy):
     assert counts(engine, dataset)["others"] == 1
 
 
-@interpreted.runs_interpreted
 def test_an_image_that_is_too_small_beside_it(folder, engine, monkeypatch):
     options = {"on_error": "skip", "shuffle": False, "batch_size": 4}
     dataset = DALIImageFolder(folder, T.Compose([T.RandomCrop(12), T.PILToTensor()]))
@@ -513,7 +475,6 @@ def test_an_image_that_is_too_small_beside_it(folder, engine, monkeypatch):
             assert_alike(compared(engine, dataset, **options), wanted)
 
 
-@interpreted.runs_interpreted
 def test_more_pixels_than_a_batch_may_bring(folder, engine, monkeypatch):
     """The rest is compared in later epochs; what is too large, never."""
     dataset = DALIImageFolder(folder, EVALUATION)
@@ -532,7 +493,6 @@ def test_more_pixels_than_a_batch_may_bring(folder, engine, monkeypatch):
     assert found.engines + found.large == 8 and found.engines > 0 < found.large and not found.waiting
 
 
-@interpreted.runs_interpreted
 def test_too_much_waits(folder, engine, monkeypatch):
     """Nobody waits for it, and nothing more is compared meanwhile."""
     held = threading.Event()
@@ -549,7 +509,6 @@ def test_too_much_waits(folder, engine, monkeypatch):
     assert engine.room == 5000
 
 
-@interpreted.runs_interpreted
 def test_no_memory_for_planes(folder, engine, monkeypatch):
     dataset = DALIImageFolder(folder, EVALUATION)
     wanted = expected(monkeypatch, dataset)
@@ -564,7 +523,6 @@ def test_no_memory_for_planes(folder, engine, monkeypatch):
     assert_alike(loaded(dataset), wanted)
 
 
-@interpreted.runs_interpreted
 def test_nvjpeg_has_no_memory(folder, engine, monkeypatch):
     """No file is to blame: none is said to be the CPU's for good."""
     dataset = DALIImageFolder(folder, EVALUATION)
@@ -586,7 +544,6 @@ def test_nvjpeg_has_no_memory(folder, engine, monkeypatch):
     assert not engine.calls and counts(engine, dataset)["engines"] == 8
 
 
-@interpreted.runs_interpreted
 def test_kernels_fail(folder, engine, monkeypatch):
     """Those of a later plan: the first ones have worked when the engine was asked whether it is exact."""
 
@@ -604,7 +561,6 @@ def test_kernels_fail(folder, engine, monkeypatch):
     assert not engine.calls
 
 
-@interpreted.runs_interpreted
 def test_comparing_fails(folder, engine, monkeypatch):
     def differs(self, planes, places, wanted):
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -618,7 +574,6 @@ def test_comparing_fails(folder, engine, monkeypatch):
     assert not engine.calls
 
 
-@interpreted.runs_interpreted
 def test_a_later_run_begins_with_what_is_known(folder, engine, monkeypatch, tmp_path):
     """With index_cache. A file that has changed meanwhile is compared anew, and another list of files is another."""
 
@@ -677,7 +632,6 @@ def likely(many, engine, monkeypatch):
     return dataset
 
 
-@interpreted.runs_interpreted
 def test_the_engine_decodes_what_is_like_them_at_first_sight(likely, engine, monkeypatch):
     wanted = expected(monkeypatch, likely, batch_size=10)
     for _ in range(3):
@@ -688,7 +642,6 @@ def test_the_engine_decodes_what_is_like_them_at_first_sight(likely, engine, mon
     assert sum(engine.calls) == 20  # and nothing more is compared
 
 
-@interpreted.runs_interpreted
 def test_one_that_is_other_ends_it(likely, engine, monkeypatch):
     """All files are compared from then on, those that it has decoded so far, too."""
     wanted = expected(monkeypatch, likely, batch_size=20, shuffle=False)
@@ -700,7 +653,6 @@ def test_one_that_is_other_ends_it(likely, engine, monkeypatch):
     assert counts(engine, likely) == ALL | {"engines": 19, "others": 1}
 
 
-@interpreted.runs_interpreted
 @pytest.mark.parametrize("known", [False, True])
 def test_damage_that_structure_shows_does_not_reach_it(likely, engine, monkeypatch, known):
     """At the first sight of such a file, and later."""
@@ -721,7 +673,6 @@ def test_damage_that_structure_shows_does_not_reach_it(likely, engine, monkeypat
             assert_alike(compared(engine, likely, **options), wanted)
 
 
-@interpreted.runs_interpreted
 def test_one_that_it_refuses_is_found(likely, engine, monkeypatch):
     wanted = expected(monkeypatch, likely, batch_size=20, shuffle=False)
     with open(likely.samples[19][0], "rb") as file:
@@ -733,7 +684,6 @@ def test_one_that_it_refuses_is_found(likely, engine, monkeypatch):
     assert counts(engine, likely) == ALL | {"engines": 19, "others": 1}
 
 
-@interpreted.runs_interpreted
 def test_one_that_changes_is_looked_at_anew(likely, engine, monkeypatch):
     compared(engine, likely, batch_size=20, shuffle=False)
     picture(np.random.default_rng(7), 30, 28).save(likely.samples[19][0], subsampling=0)
@@ -745,7 +695,6 @@ def test_one_that_changes_is_looked_at_anew(likely, engine, monkeypatch):
 # ---- bytes, and answers
 
 
-@interpreted.runs_interpreted
 def test_damaged_bytes_do_not_reach_it(folder, engine, monkeypatch):
     """At their first sight, and when it was known to decode the file."""
     path = folder / "class" / "02.jpg"
@@ -765,7 +714,6 @@ def test_damaged_bytes_do_not_reach_it(folder, engine, monkeypatch):
             assert_alike(found, expected(monkeypatch, DALIImageFolder(folder, EVALUATION), **options))
 
 
-@interpreted.runs_interpreted
 @pytest.mark.parametrize("known", [False, True])
 def test_a_file_that_vanishes_is_named(folder, engine, known):
     dataset = DALIImageFolder(folder, EVALUATION)
@@ -779,7 +727,6 @@ def test_a_file_that_vanishes_is_named(folder, engine, known):
         list(loader)
 
 
-@interpreted.runs_interpreted
 @pytest.mark.parametrize("first", [True, False])
 def test_it_does_not_answer(folder, engine, monkeypatch, first):
     """When files are to be compared, or later."""
@@ -796,7 +743,6 @@ def test_it_does_not_answer(folder, engine, monkeypatch, first):
     assert engine.calls == [8] and "has not answered" in engine.given_up
 
 
-@interpreted.runs_interpreted
 def test_many_pixels_go_in_several_groups(folder, engine, monkeypatch):
     dataset = DALIImageFolder(folder, TRAIN)
     wanted = expected(monkeypatch, dataset)
@@ -806,7 +752,6 @@ def test_many_pixels_go_in_several_groups(folder, engine, monkeypatch):
     assert sum(engine.calls) == 8 and len(engine.calls) > 2
 
 
-@interpreted.runs_interpreted
 def test_planes_in_flight_are_bounded(folder, engine, monkeypatch):
     dataset = DALIImageFolder(folder, TRAIN)
     options = {"batch_size": 2, "num_workers": 2, "prefetch_factor": 6}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from planes import PILLOWS, coloured, upsampled
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
@@ -44,38 +45,6 @@ def blocks(monkeypatch):
         from dali_compat.engine.planes import kernels
 
         monkeypatch.setattr(kernels, "_BLOCK", 2048)
-
-
-PILLOWS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-
-
-def upsampled(plane, height, width, across, down):
-    """One plane of chroma as libjpeg-turbo interpolates it (jdsample.c)."""
-    c = plane.astype(np.int32)
-    if (across, down) == (1, 1):
-        return c[:height, :width]
-    if across == 2 and c.shape[1] <= 2:
-        return c.repeat(2, 1).repeat(down, 0)[:height, :width]
-    sums = c[:, None]  # (rows, 1 or 2, columns)
-    if down == 2:
-        up, below = np.vstack([c[:1], c[:-1]]), np.vstack([c[1:], c[-1:]])
-        sums = np.stack([3 * c + up, 3 * c + below], 1)
-    if across == 1:
-        return ((sums + np.array([1, 2])[:, None]) >> 2).reshape(-1, c.shape[1])[:height, :width]
-    lines = sums.reshape(-1, c.shape[1])
-    left, right = np.hstack([lines[:, :1], lines[:, :-1]]), np.hstack([lines[:, 1:], lines[:, -1:]])
-    shift, first, second = (4, 8, 7) if down == 2 else (2, 1, 2)
-    both = np.stack([(3 * lines + left + first) >> shift, (3 * lines + right + second) >> shift], 2)
-    return both.reshape(len(lines), -1)[:height, :width]
-
-
-def coloured(luma, cb, cr):
-    """jdcolor.c: 16 bits behind the point."""
-    y, cb, cr = luma.astype(np.int32), cb - 128, cr - 128
-    red = y + ((91881 * cr + 32768) >> 16)
-    green = y + ((-22554 * cb - 46802 * cr + 32768) >> 16)
-    blue = y + ((116130 * cb + 32768) >> 16)
-    return np.clip(np.stack([red, green, blue], -1), 0, 255).astype(np.uint8)
 
 
 class Made:
