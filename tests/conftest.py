@@ -51,6 +51,7 @@ SLOW = (
         "test_check.py",
         "test_cli.py",
         "test_installation.py",
+        "test_interpreted.py",
     ),
 )
 

@@ -3,8 +3,6 @@ before it is imported."""
 
 import importlib.metadata
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -46,20 +44,3 @@ def _patched_once() -> None:
 
 if INTERPRETS and not _is_old():
     _patched_once()
-
-
-def unchecked() -> None:
-    """For a file whose subject is not the kernels: the interpreter, which does every addition twice to find integers
-    that overflow, does so no more."""
-    if INTERPRETS:
-        from triton.runtime import interpreter
-
-        interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
-
-
-def run(path: str) -> None:
-    """The tests of a file."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", path]
-    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, f"{done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    assert " passed" in done.stdout

@@ -30,17 +30,11 @@ from dali_compat.engine.planes.nvjpeg import EngineError
 from dali_compat.routes.dali import DaliRoute
 
 pytest.importorskip("triton")
-interpreted.unchecked()
 runs = interpreted.runs
 COUNT, MOST = (4200, 70) if interpreted.ON_GPU else (24, 36)  # files, and pixels of their sides
 DEVICE = "cuda" if interpreted.ON_GPU else "cpu"
 WHOLE = T.Compose([T.CenterCrop(MOST + 2), T.PILToTensor()])  # black around it
 CHROMA = {GRAY: GRAY_JPEG, FULL: 0x11, ACROSS: 0x21, BOTH: 0x22, DOWN: 0x12, FOUR: 0}
-
-
-@interpreted.elsewhere
-def test_interpreted():
-    interpreted.run(__file__)
 
 
 class Plain(Pillows):

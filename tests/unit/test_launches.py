@@ -29,11 +29,6 @@ DEVICE = torch.device("cuda" if interpreted.ON_GPU else "cpu")
 runs = interpreted.runs
 
 
-@interpreted.elsewhere
-def test_interpreted():
-    interpreted.run(__file__)
-
-
 @pytest.fixture(autouse=True)
 def launches(monkeypatch):
     """Taken on a CPU, too; gives how many images each had."""

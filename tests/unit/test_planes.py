@@ -33,11 +33,6 @@ DEVICE = "cuda" if interpreted.ON_GPU else "cpu"
 runs = interpreted.runs
 
 
-@interpreted.elsewhere
-def test_interpreted():
-    interpreted.run(__file__)
-
-
 @pytest.fixture(autouse=True)
 def blocks(monkeypatch):
     """The interpreter takes as long for a large one as for a small one."""
