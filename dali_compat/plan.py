@@ -33,7 +33,6 @@ class ImageSpec:
         normalized: whether Normalize has run.
         channels: 1 or 3.
         size: (height, width) in pixels where every image of a batch has it, else None (ragged).
-        views: how many images a sample is a tuple of (FiveCrop), or 0 where it is one image.
         upright: of the image before a plan, it is turned as its EXIF says.
     """
 
@@ -42,7 +41,6 @@ class ImageSpec:
     normalized: bool = False
     channels: int = 3
     size: tuple[int, int] | None = None
-    views: int = 0
     upright: bool = False
 
     def but(self, **changes) -> ImageSpec:

@@ -32,17 +32,13 @@ def load(source: Source, chains: Sequence[tuple[tuple[Step, ...], ArgumentsFor]]
 def _transformed(image: Any, steps: tuple[Step, ...], arguments_for: ArgumentsFor) -> torch.Tensor:
     for step, row in zip(steps, arguments_for(image.size[::-1]), strict=True):
         image = apply(image, step, row)
-    if isinstance(image, tuple):
-        return torch.stack(list(map(_as_tensor, image)))
     return _as_tensor(image)
 
 
 def apply(image, step: Step, row: dict):
-    """One step on one image, or on each of a tuple of views."""
+    """One step on one image."""
     if step.op in ("identity", "choose", UPRIGHT) or not row.get("flag", 1):
         return image
-    if isinstance(image, tuple):
-        return tuple(apply(view, step, row) for view in image)
     function = image_kernel_of(step.op) or functools.partial(_by_kernel, step.op)
     return function(image, row, **step.kwargs)
 

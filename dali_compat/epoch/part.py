@@ -189,8 +189,7 @@ class Part:
         return self.owner.epoch.calls.submit(call, images, kind, positions, infos)
 
     def _as_samples(self, images, spec: ImageSpec, plan: Plan, infos: Sequence[Any]):
-        """The images as the transform gives them: tensors in the memory format that is asked for, PIL images, or tuples
-        of views.
+        """The images as the transform gives them: tensors in the memory format that is asked for, or PIL images.
 
         Raises:
             RuntimeError: they have another size than the plan says.
@@ -206,7 +205,7 @@ class Part:
         else:
             images = [in_format(image[None], plan)[0] for image in images]
         stacked = self.owner.epoch.default_collate or self.owner.epoch.fast_collate
-        if spec.views or (spec.kind in ("Image", "array") and not stacked):
+        if spec.kind in ("Image", "array") and not stacked:
             return as_samples(images, spec.kind)
         return images
 

@@ -11,7 +11,7 @@ from torchvision.transforms import functional as v1
 from torchvision.transforms.v2.functional import _geometry as v2
 
 from ..ops.arguments import interpolation_named
-from ..ops.warp import size_of_rotation
+from ..ops.matrices import rotation
 from .operations import SIZED, Outcome, State, Step, UnknownOperation, flagged, is_plain, operation, step
 
 WINDOW = ("start", (2,), "int32"), ("shape", (2,), "int32")
@@ -109,7 +109,7 @@ def pad(s: State, like: str, padding, fill=0, padding_mode="constant") -> Outcom
 def rotate(s: State, like: str, angle, interpolation=_NEAREST, expand=False, center=None, fill=None) -> Outcome:
     angle, how = float(angle), warp(s, like, interpolation, fill)
     center = None if center is None else tuple(map(float, center))
-    after = s.sized(size_of_rotation(s.size, angle, center, like)) if expand else s
+    after = s.sized(rotation(angle, s.size, True, center, like)[0]) if expand else s
     if like == "v2" and center is None and angle % 180 == 0:
         return transpose(s, like, Image.Transpose.ROTATE_180) if angle % 360 else Outcome(s, ())
     if how is None or (like == "v2" and center is None and angle % 90 == 0):  # which is a transposition there

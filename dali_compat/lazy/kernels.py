@@ -60,9 +60,9 @@ def registered(transform, stand_in) -> Any:
     spec = ImageSpec(state.kind, state.dtype, state.normalized, state.channels)
     chain = translate((transform,), spec)
     steps = [step for entry in chain.translated for step in entry.steps]
-    several = any(one.when or one.op == "choose" or one.gives.views > 0 for one in steps)  # or for some images alone
+    some = any(one.when or one.op == "choose" for one in steps)  # they are for some images alone
     others = root(transform) in LATER and any(one.draw for one in steps)  # which draw other numbers than timm does
-    if chain.functions or chain.views or several or others:
+    if chain.functions or chain.views or some or others:
         return None
     uniforms, counts = [uniforms_of(one.draw) if one.draw else 0 for one in steps], dict[int, int]()
     for one, count in zip(steps, uniforms, strict=True):

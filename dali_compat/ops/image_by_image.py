@@ -17,23 +17,12 @@ from .pixels.lists import each, spare_batch, uniform
 
 Values = dict[str, np.ndarray]
 
-_ABLE = frozenset(
-    (
-        *("autocontrast", "brightness", "color_jitter", "contrast", "crop", "equalize", "flip", "gaussian_blur"),
-        *("grayscale", "hue", "identity", "invert", "normalize", "pad", "permute_channels", "photometric_distort"),
-        *(
-            "pil_to_tensor",
-            "pillow_blur",
-            "posterize",
-            "repeat_channels",
-            "resize",
-            "saturation",
-            "sharpness",
-            "solarize",
-            "to_dtype",
-        ),
-    )
-)
+_OPS = """
+autocontrast brightness color_jitter contrast crop equalize flip gaussian_blur grayscale hue identity invert normalize
+pad permute_channels photometric_distort pil_to_tensor pillow_blur posterize repeat_channels resize saturation
+sharpness solarize to_dtype
+"""
+_ABLE = frozenset(_OPS.split())
 _WAYS = (np.divide, 255), (np.multiply, 1 / 255), (np.multiply, 1)  # of bytes to become numbers
 _LEAST = 2**15  # numbers of an image: smaller ones go together
 
@@ -55,14 +44,13 @@ def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
 def able(steps: Sequence[Step], images: Any) -> int:
     """Returns how many of the steps, from the first on, go image by image; 0 where another way is as quick."""
     first = images[0]
-    if first.is_cuda or first.ndim != 3 or first.dtype != torch.uint8:
+    if first.is_cuda or first.dtype != torch.uint8:
         return 0
     able_to = (step.op in _ABLE and step.gives.dtype != torch.bfloat16 for step in steps)  # which NumPy has not
     count = next((number for number, is_able in enumerate(able_to) if not is_able), len(steps))
     if not isinstance(images, list):
         return count if count > 1 and first.numel() >= _LEAST else 0
-    small = next((number for number, step in enumerate(steps[:count], 1) if _is_small(step.gives)), count)
-    return small if count > 1 else 0
+    return next((number for number, step in enumerate(steps[:count], 1) if _is_small(step.gives)), count)
 
 
 def _is_small(spec: ImageSpec) -> bool:

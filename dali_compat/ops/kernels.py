@@ -19,7 +19,7 @@ from torchvision.transforms import functional as F1
 from ..plan import Step
 from ..runtime.device import on_the_cpu, to_device
 from .arguments import functions
-from .pixels.lists import each, of_similar_size, put, uniform
+from .pixels.lists import of_similar_size, put, uniform
 from .pixels.values import is_half, one_by_one
 
 Function = TypeVar("Function", bound=Callable)
@@ -111,11 +111,6 @@ def _add(registry: dict[str, Callable], op: str, function: Function) -> Function
 _FRAMED = {"brightness", "contrast", "saturation", "hue", "color_jitter", "photometric_distort"}
 
 
-# Of images of several sizes threads do these at once, on a CPU: torch's own threads would wait for each image
-_IN_THREADS = _FRAMED | {"sharpness", "posterize", "solarize", "autocontrast", "equalize", "invert", "permute_channels"}
-_IN_THREADS |= {"gaussian_blur", "pillow_blur", "grayscale", "crop", "pad", "flip"}
-
-
 def run(step: Step, images, arrays: dict[str, np.ndarray]):
     """One step on images: a tensor (N, C, H, W) or, where sizes differ, a list of N tensors (C, H, W); gives the same.
 
@@ -153,27 +148,20 @@ def _all(step: Step, images, arrays):
     """The step on every row; images of one size go together."""
     if isinstance(images, torch.Tensor):
         return _same_size(step, images, arrays)
-    if images[0].is_cuda and images[0].ndim == 3 and step.op in _FRAMED and step.kwargs["like"] == "pil":
+    if images[0].is_cuda and step.op in _FRAMED and step.kwargs["like"] == "pil":
         return uniform(framed(step, images, arrays))
     ragged = _ragged.get(step.op)
-    if ragged is not None and images[0].ndim == 3:
+    if ragged is not None:
         return uniform(ragged(images, arrays, **step.kwargs))
     by_shape: dict[tuple, list[int]] = {}
     for row, image in enumerate(images):
         by_shape.setdefault((image.dtype, *image.shape), []).append(row)
     changed: list = [None] * len(images)
-
-    def change(rows):
+    for rows in by_shape.values():
         same = images[rows[0]][None] if len(rows) == 1 else uniform([images[row] for row in rows])
         for row, image in zip(rows, _same_size(step, same, rows_of(arrays, rows)), strict=True):
             changed[row] = image
 
-    groups = [*by_shape.values()]
-    if step.op in _IN_THREADS and not images[0].is_cuda:
-        each(change, groups)
-    else:
-        for rows in groups:
-            change(rows)
     return uniform(changed)
 
 
@@ -195,14 +183,7 @@ def framed(step: Step, images: list[torch.Tensor], arrays) -> list[torch.Tensor]
 def _same_size(step: Step, images: torch.Tensor, arrays):
     function = kernel_of(step.op)
     assert function is not None, f"no kernel is called {step.op!r}: write it in ops/<kind>.py, with @kernel"
-    if images.ndim == 4:
-        return function(images, arrays, **step.kwargs)
-    count, views = images.shape[:2]  # (N, V, C, H, W): views of one sample have its arguments
-    arrays = {name: np.repeat(array, views, 0) for name, array in arrays.items()}
-    made = function(images.flatten(0, 1), arrays, **step.kwargs)
-    if isinstance(made, list):  # samples of different sizes; the views of one have one
-        return uniform([torch.stack(made[first : first + views]) for first in range(0, len(made), views)])
-    return made.unflatten(0, (count, views))
+    return function(images, arrays, **step.kwargs)
 
 
 def rows_of(arrays: dict[str, np.ndarray], rows) -> dict[str, np.ndarray]:

@@ -25,7 +25,7 @@ from .arguments import fill_list, fill_of, like_of, version_of
 from .draws import draws
 from .kernels import image_kernel, kernel
 from .laws import permutation, whole
-from .matrices import affine, rotation, rotation_of_tensors
+from .matrices import affine, rotation
 from .translators import Branch, Gated, Nested, register
 from .warp import warp_interpolation
 
@@ -217,10 +217,8 @@ def _laws(names, counts_to_255: bool) -> tuple[np.ndarray, np.ndarray, np.ndarra
 @functools.lru_cache(4096)  # a policy has few magnitudes
 def _matrix(name, magnitude, size, like, version) -> list[float]:
     """From output to input, as torchvision's affine and rotate have it."""
-    if name == "Rotate" and like == "pil":
-        return rotation(magnitude, size, size)
     if name == "Rotate":
-        return rotation_of_tensors(magnitude, size, size, like=like)
+        return rotation(magnitude, size, like=like)[1]
     degrees, shift = math.degrees(math.atan(magnitude)), int(magnitude)
     translate, shear, center = {
         "ShearX": ([0, 0], [degrees, 0.0], [0, 0]),

@@ -101,7 +101,7 @@ def _matrix(at: int):
 
 
 def _rotations(value, size):
-    return np.array([rotation(degrees, size, size) for degrees in value.tolist()])
+    return np.array([rotation(degrees, size)[1] for degrees in value.tolist()])
 
 
 _MATRICES = {

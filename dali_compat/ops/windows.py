@@ -1,4 +1,4 @@
-"""Crops, pads, flips and several crops of one image."""
+"""Crops, pads and flips."""
 
 from __future__ import annotations
 
@@ -59,20 +59,6 @@ def translate_random_crop(t, spec):
             steps.append(step("pad", spec.but(size=None), missing, **_border(t, spec)))
     steps.append(step("crop", spec.but(size=size), draw("random_crop", size=size), inside=True))
     return steps
-
-
-@register(v1.FiveCrop, v2.FiveCrop, consumes="size")
-@register(v1.TenCrop, v2.TenCrop, consumes="size vertical_flip")
-def translate_five_or_ten_crop(t, spec):
-    if spec.views:
-        raise Untranslatable(t, "crops of crops")
-    args: dict[str, Any] = {}
-    op, views = "five_crop", 5
-    if isinstance(t, (v1.TenCrop, v2.TenCrop)):
-        op, views, args = "ten_crop", 10, {"axis": "vertical" if t.vertical_flip else "horizontal"}
-    size = _pair(t)
-    gives = spec.but(size=size, views=views)
-    return (step(op, gives, draw("five_crop", size=size), size=size, **args),)
 
 
 @register(v1.Pad, v2.Pad, consumes="padding fill padding_mode")
@@ -188,16 +174,6 @@ def draw_zoom_out(sizes, u, *, side_range, p):
     return window(-left_top[:, ::-1].astype(np.int64), canvas)
 
 
-@draws()
-def draw_five_crop(sizes, u, *, size):
-    """torchvision.transforms.functional.five_crop's check."""
-    if (sizes < np.array(size)).any():
-        row = int((sizes < np.array(size)).any(1).argmax())
-        message = f"Requested crop size {tuple(size)} is bigger than input size {tuple(sizes[row].tolist())}"
-        raise ImageTooSmall(row, message)
-    return {}, np.broadcast_to(np.array(size, np.int64), sizes.shape)
-
-
 @kernel
 def flip(images, arrays, *, axis):
     return images.flip(-1 if axis == "horizontal" else -2)
@@ -270,25 +246,6 @@ def border(index: np.ndarray, size: int, mode: str) -> np.ndarray:
     return np.clip(index, 0, size - 1)  # constant, too: what is outside is filled afterwards
 
 
-# ---- views: a sample becomes (V, C, H, W), a batch (N, V, C, H, W)
-
-
-@kernel
-def five_crop(images, arrays, *, size):
-    """torchvision.transforms.functional.five_crop: the corners, top left first, and the centre."""
-    (height, width), (h, w) = images.shape[-2:], size
-    middle = round((height - h) / 2.0), round((width - w) / 2.0)
-    starts = (0, 0), (0, width - w), (height - h, 0), (height - h, width - w), middle
-    return torch.stack([images[..., top : top + h, left : left + w] for top, left in starts], 1)
-
-
-@kernel
-def ten_crop(images, arrays, *, size, axis):
-    """torchvision.transforms.functional.ten_crop: those of the image, and those of its mirror image."""
-    mirrored = images.flip(-1 if axis == "horizontal" else -2)
-    return torch.cat([five_crop(images, arrays, size=size), five_crop(mirrored, arrays, size=size)], 1)
-
-
 # ---- one image
 
 
@@ -303,16 +260,6 @@ def pad_image(image, row, *, mode, fill):
     _, h, w = F1.get_dimensions(image)
     padding = [left, top, width - w - left, height - h - top]
     return F2.pad(image, padding, fill=list(fill) if mode == "constant" else 0, padding_mode=mode)
-
-
-@image_kernel("five_crop")
-def five_crop_image(image, row, *, size):
-    return F1.five_crop(image, list(size))
-
-
-@image_kernel("ten_crop")
-def ten_crop_image(image, row, *, size, axis):
-    return F1.ten_crop(image, list(size), vertical_flip=axis == "vertical")
 
 
 @image_kernel("flip")

@@ -178,8 +178,7 @@ def _finished(images: Any, gives: ImageSpec) -> Any:
         return [_finished(image, gives) for image in images]
     if 0 in images.stride():  # gray in three channels: one plane, which nobody can write to
         images = images.contiguous()
-    images = tv_tensors.Image(images) if gives.kind == "Image" else images
-    return images.unbind(-4) if gives.views else images
+    return tv_tensors.Image(images) if gives.kind == "Image" else images
 
 
 def _split(batch: Any) -> Sequence[Any]:

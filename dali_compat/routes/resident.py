@@ -254,7 +254,7 @@ def _most(plan: Plan) -> int:
 def _bytes(spec) -> int:
     """Returns the bytes of one image, as float32 at least: kernels compute in that."""
     height, width = spec.size or (0, 0)
-    return max(1, spec.views) * spec.channels * height * width * max(4, spec.dtype.itemsize)
+    return spec.channels * height * width * max(4, spec.dtype.itemsize)
 
 
 def _megabytes(count: int) -> str:

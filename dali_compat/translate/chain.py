@@ -7,15 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchvision.transforms import v2
-from torchvision.transforms.v2._auto_augment import _AutoAugmentBase
 
-from ..inspection.objects import root
 from ..inspection.seen import Seen, Unseen, look_through
 from ..inspection.standins import Turn
 from ..inspection.untranslatable import Untranslatable, describe
 from ..ops.arguments import EXACT, fidelity_of
-from ..ops.draws import is_random
-from ..ops.translators import Gated, Nested, as_known, behaves_as, translated_base, translation
+from ..ops.translators import Gated, Nested, behaves_as, translated_base, translation
 from ..plan import DALI, EACH, HOST, TORCH, UPRIGHT, Gate, ImageSpec, Line, Options, Step
 
 _MOST_CONTAINERS = 1000  # of a translation: one may contain itself
@@ -38,8 +35,7 @@ class Chain:
         takes: the image before it.
         translated: one entry a leaf transform, in order.
         functions: the first transforms without a translation, in a row; () where all translate.
-        brought: how many of the functions have a translation, but are called before those that have none.
-        refusals: why each of the other functions has none.
+        refusals: why each of them has none.
         rest: the transforms after them.
         streams: how many random streams the steps have.
         views: where the last transform gives several images, the chain of each; nothing else counts, then.
@@ -50,7 +46,6 @@ class Chain:
     takes: ImageSpec
     translated: tuple[Translated, ...] = ()
     functions: tuple[Any, ...] = ()
-    brought: int = 0
     refusals: tuple[Untranslatable, ...] = ()
     rest: tuple[Any, ...] = ()
     streams: int = 0
@@ -85,7 +80,6 @@ def translate(
     takes, containers = spec, 0
     waiting = list(reversed(transforms)) if isinstance(transforms, tuple) else [transforms]  # the next one is the last
     translated: list[Translated] = []
-    made_of: list[Any] = []  # the transform of each entry of ``translated``
     while waiting:
         transform = waiting.pop()
         try:
@@ -108,12 +102,9 @@ def translate(
             else:
                 entries = [Translated(describe(transform), _numbered(tuple(result), stream))]
         except Untranslatable as error:
-            functions, refusals = _refused_in_a_row(transform, error, waiting)
-            kept = _first_of_views(translated)
-            called, brought = (*made_of[kept:], *functions), len(translated) - kept
-            return Chain(takes, tuple(translated[:kept]), called, brought, refusals, tuple(reversed(waiting)), stream)
+            called = _refused_in_a_row(transform, error, waiting)
+            return Chain(takes, tuple(translated), *called, tuple(reversed(waiting)), stream)
         translated += entries
-        made_of += [transform] * len(entries)
         steps = [s for entry in entries for s in entry.steps]
         if steps:
             spec, stream = steps[-1].gives, max(s.stream for s in steps) + 1
@@ -133,10 +124,7 @@ def _result(transform: Any, spec: ImageSpec) -> Any:
         raise Untranslatable(transform, "it gets a NumPy array here", "put it before ToNumpy()")
     if behaves_as(type(transform)) is None:
         return _looked_through(transform)
-    result = translation(transform, spec)
-    if spec.views and result and not isinstance(result, (Nested, Gated)):
-        refuse_of_views(as_known(transform), spec)
-    return result
+    return translation(transform, spec)
 
 
 def _looked_through(transform: Any) -> Nested | Seen:
@@ -231,18 +219,6 @@ def _refusal(transform: Any) -> Untranslatable | None:
         return error.with_traceback(None)
 
 
-def _first_of_views(translated: list[Translated]) -> int:
-    """The index of the transform with which a call had better begin. A process makes five or ten views of an image
-    itself, to the last bit, which saves bringing as many times the pixels there. A call cannot begin before a transform
-    that draws, because the call would have other random numbers, nor before one that the user has translated."""
-    for i, entry in enumerate(translated):
-        if entry.steps and entry.steps[-1].gives.views:
-            steps = [s for later in translated[i:] for s in later.steps]
-            plain = not any(s.when or s.op in ("choose", "apply") or is_random(s) for s in steps)
-            return i if plain else len(translated)
-    return len(translated)
-
-
 # ---- views
 
 
@@ -307,28 +283,7 @@ def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool
         notes = ", ".join(dict.fromkeys(f for f in fidelity if f != EXACT)) or EXACT
         if t.transform:
             lines.append(Line(t.transform, ", ".join(dict.fromkeys(ops)) or "nothing to do", where, notes))
-    brought, functions = chain.functions[: chain.brought], chain.functions[chain.brought :]
-    for function in brought:
-        why = "torchvision's own, beside what follows: its views are too many pixels to bring there"
+    for function, refusal in zip(chain.functions, chain.refusals, strict=True):
+        why = f"torchvision's own, because {refusal.reason}"
         lines.append(Line(describe(function), "called as it is", PYTHON, why))
-    for function, refusal in zip(functions, chain.refusals, strict=True):
-        lines.append(
-            Line(describe(function), "called as it is", PYTHON, f"torchvision's own, because {refusal.reason}")
-        )
     return tuple(lines)
-
-
-def refuse_of_views(transform: Any, spec: ImageSpec) -> None:
-    """
-    Raises:
-        Untranslatable: torchvision's transform does not do with a tuple of images what it does with each.
-    """
-    if root(type(transform)) != "torchvision":
-        return
-    if not isinstance(transform, v2.Transform):
-        raise Untranslatable(transform, "it takes one image, and gets several", "call it in a Lambda, of each")
-    if isinstance(transform, _AutoAugmentBase):
-        raise Untranslatable(transform, "torchvision refuses several images there", "put it before the crops")
-    if spec.kind == "tensor":
-        remedy = "put ToImage() in the place of ToTensor() or PILToTensor()"
-        raise Untranslatable(transform, "of several tensors torchvision changes the first alone", remedy)

@@ -124,7 +124,7 @@ class Packed(NamedTuple):
 
     Attributes:
         values: (sum of sizes,) of all pixels, or where these are in shared memory; a PIL image's as (H, W, C), a
-            tensor's as (C, H, W), views' before it.
+            tensor's as (C, H, W).
         dtype: of the values.
         shapes: of each image.
         kind: as in ImageSpec; "" where they are no images.
@@ -169,14 +169,14 @@ def split(values: torch.Tensor, shapes: list[tuple[int, ...]]) -> list[torch.Ten
 
 
 def as_travelling(images, kind: str):
-    """Tensor (N, C, H, W), or a list of (C, H, W), of several views (V, C, H, W): as Packed has them."""
+    """Tensor (N, C, H, W), or a list of (C, H, W): as Packed has them."""
     if kind != "pil":
         return images
     return images.movedim(-3, -1) if isinstance(images, torch.Tensor) else [i.movedim(-3, -1) for i in images]
 
 
 def pack(images, kind: str, infos: Sequence[Any] = ()) -> Packed:
-    """``images``: tensor (N, C, H, W) or a list of (C, H, W), on any device; of several views, (V, C, H, W)."""
+    """``images``: tensor (N, C, H, W) or a list of (C, H, W), on any device."""
     images = list(as_travelling(images, kind))
     values = torch.cat([image.reshape(-1) for image in images]).cpu()
     return Packed(values, values.dtype, [tuple(image.shape) for image in images], kind, infos)
@@ -220,10 +220,7 @@ def as_samples(images: Sequence[torch.Tensor], kind: str, infos: Sequence[Any] =
 
 
 def as_sample(image: torch.Tensor, kind: str, info: Any = None):
-    """Returns what torchvision would hold: of a PIL image ``image`` is (H, W, C), of others (C, H, W); of views a
-    tuple."""
-    if image.ndim == 4:
-        return tuple(as_sample(view, kind, info) for view in image)
+    """Returns what torchvision would hold: of a PIL image ``image`` is (H, W, C), of others (C, H, W)."""
     if kind == "pil":
         made = Image.fromarray(image.squeeze(-1).numpy() if image.shape[-1] == 1 else image.numpy())
         if info is not None:

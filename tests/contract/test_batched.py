@@ -90,9 +90,6 @@ def test_images_of_other_sizes_kinds_and_memory_formats():
 
 
 def test_what_one_image_becomes():
-    five = batched(v2.FiveCrop(4), fallback="error")(BYTES)
-    for mine, theirs in zip(five, zip(*map(v2.FiveCrop(4), BYTES), strict=True), strict=True):
-        assert torch.equal(mine, torch.stack(theirs))
     two = batched(dali_compat.views(v2.CenterCrop(4), v2.RandomHorizontalFlip(1)), fallback="error")(BYTES)
     assert torch.equal(two[0], BYTES[..., 4:8, 3:7]) and torch.equal(two[1], BYTES.flip(-1))
     several = batched(v2.RandomResize(5, 9), fallback="error")(BYTES)

@@ -81,7 +81,6 @@ STRUCTURES = {
     "nested": lambda im: {"global": [CROPPED(im), SMALL(im)], "local": (GRAY(im), {"x": SMALL(im)})},
     "a list of one": lambda im: [GRAY(im)],
     "views()": views(SMALL, CROPPED, GRAY),
-    "ten crops": lambda im: [SMALL(im), T.TenCrop(8)(GRAY(im))],
     "after others": T.Compose([T.CenterCrop(44), T.RandomVerticalFlip(1.0), views(SMALL, GRAY)]),
     "of one crop": lambda im: [transform(T.CenterCrop(30)(im)) for transform in (SMALL, GRAY)],
     "the decoded image twice": lambda im: [T.PILToTensor()(T.CenterCrop(30)(im))] * 2,

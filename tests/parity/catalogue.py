@@ -78,8 +78,6 @@ TRANSFORMS = (
     Entry("RandomCrop(224, padding=8, pad_if_needed=True)", "photo"),
     Entry("Pad(20, padding_mode='reflect')", "photo"),
     Entry("RandomZoomOut(side_range=(1, 2), p=1)", "photo"),
-    Entry("FiveCrop(112)"),
-    Entry("TenCrop(112)"),
     Entry("RandomHorizontalFlip()", "photo"),
     Entry("RandomVerticalFlip()", "photo"),
     Entry("Resize(256)", "photo"),
@@ -157,6 +155,7 @@ RECIPES = {
 
 _LEAVES_IMAGES = "for boxes and key points; leaves images as they are, called sample by sample"
 _NEEDS = "needs {}, which image folders do not have: torchvision, too, refuses images alone"
+_CROPS = "called sample by sample, and so is what comes after it"
 _BATCHES = "takes batches: call it on what the loader gives, on the GPU, or in `collate_fn`"
 # torchvision's other transforms, and what becomes of them
 OTHERS = {
@@ -164,6 +163,8 @@ OTHERS = {
     "Transform": "of a class of your own the same, unless a translation is [registered](#transforms-of-your-own)",
     "CutMix": _BATCHES,
     "MixUp": _BATCHES,
+    "FiveCrop": _CROPS,
+    "TenCrop": _CROPS,
     "LinearTransformation": "called sample by sample; one matrix for all is a step of training, on the whole batch",
     "RandomIoUCrop": _NEEDS.format("bounding boxes"),
     "SanitizeBoundingBoxes": _NEEDS.format("bounding boxes"),

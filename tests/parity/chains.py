@@ -247,10 +247,8 @@ def chain(T, rng: random.Random):
             steps += a.conversion()
         steps.append(a.step())
     if a.kind == PIL:
-        last = a.one(*4 * [[]], [T.Grayscale()], [T.FiveCrop(9)], [T.TenCrop(9)])
-        steps += last
-        if not isinstance(steps[-1], (T.FiveCrop, T.TenCrop)):
-            steps += a.conversion()
+        steps += a.one(*4 * [[]], [T.Grayscale()])
+        steps += a.conversion()
     if a.kind == FLOAT and a.one(True, False) and not any(isinstance(s, T.Grayscale) for s in steps):
         steps.append(T.Normalize(MEAN, STD))
     return T.Compose(steps)

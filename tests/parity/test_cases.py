@@ -78,7 +78,6 @@ BATCHED = (
     "ElasticTransform",
     "GaussianNoise",
     "RandomOrder ragged",
-    "FiveCrop",
 )
 
 

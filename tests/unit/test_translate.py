@@ -303,18 +303,6 @@ def _last(crops):
     return crops[-1]
 
 
-def test_views_before_a_call_are_left_to_it():
-    """With what follows them and draws nothing; random streams after the call are those that they would be."""
-    crops, invert = v2.FiveCrop(20), v2.RandomInvert()
-    chain = translate(v2.Compose([v2.CenterCrop(40), crops, v2.ToImage(), _last, v2.RandomErasing()]))
-    assert [t.transform for t in chain.translated] == ["CenterCrop(size=(40, 40))"]
-    assert chain.functions[0] is crops and chain.functions[2] is _last and chain.brought == 2
-    assert chain.streams == 3 and "_last" in str(chain.refused)
-    chain = translate(v2.Compose([crops, invert, _last]))  # what draws stays, and so do the views before it
-    assert chain.functions == (_last,) and chain.brought == 0 and len(chain.translated) == 2
-    assert translate(v2.Compose([crops, v2.ToImage()])).functions == ()
-
-
 @pytest.mark.parametrize("interpolation", [InterpolationMode.BOX, InterpolationMode.LANCZOS])
 @pytest.mark.parametrize("policy", [v1.AutoAugment, v1.RandAugment, v1.TrivialAugmentWide, v2.RandAugment, v1.AugMix])
 def test_policies_by_an_interpolation_that_torchvision_refuses(policy, interpolation):

@@ -348,7 +348,6 @@ SEEN = {
     "views()": (dali_compat.views(WEAK, SMALL), 2),
     "an argument's check that passes": (lambda im: WEAK(im) if isinstance(COUNT, int) and COUNT in (1, 2) else im, 1),
     "a Compose's transforms": (lambda im: [t(im) for t in WEAK.transforms[:1]], 1),
-    "FiveCrop": (lambda im: T.FiveCrop(8)(CROP(im)), 1),
     "Pillow's convert": (lambda im: WEAK(im.convert("RGB")), 1),
     "convert to gray": (lambda im: TO_TENSOR(CROP(im).convert(mode="L")), 1),
     "convert alone": (lambda im: im.convert("RGB").convert("L"), 1),

@@ -47,10 +47,8 @@ of_pil("RandomChoice of one size", lambda T: [T.RandomChoice([T.CenterCrop(50), 
 
 # ---- several views
 
-case("FiveCrop", lambda T: T.FiveCrop(40))
-case("TenCrop", lambda T: T.TenCrop((40, 31), vertical_flip=True))
-case("TenCrop of tensors", lambda T: [T.CenterCrop(60), T.PILToTensor(), T.TenCrop(40)])
-case("FiveCrop of sizes", lambda T: [T.FiveCrop(40), T.ScaleJitter((40, 40))], default=(0.3, 16), versions=[v2])
+case("FiveCrop", lambda T: T.FiveCrop(40), calls=True)
+case("TenCrop of tensors", lambda T: [T.CenterCrop(60), T.PILToTensor(), T.TenCrop(40)], calls=True)
 case(
     "FiveCrop, more",
     lambda T: [
@@ -62,6 +60,7 @@ case(
     ],
     FLOAT,
     std=STD,
+    calls=True,
     versions=[v2],
 )
 
