@@ -6,7 +6,7 @@ a GPU loading alone. Each writes a JSON under --out, by the name that benchmarks
 tests/docs/claims.py read, with the short name of this GPU. Confounders are those of each script, in its first lines.
 
 Command. On each machine; the CPU's takes ten minutes, a GPU's eight:
-    python benchmarks/readme.py --data PHOTOS --out benchmarks/results
+    python benchmarks/readme.py --data PHOTOS --out benchmarks/results  # without a GPU: pip install turboloader
 """
 
 import argparse
@@ -44,7 +44,7 @@ ON_A_CPU = {
     "imagefolder_cpu": (
         2,
         "imagefolder.py --replicate 100 --workers 2 --rounds 5 --seconds 4 --warmup 2 --device cpu "
-        "--cases torchvision ours handwritten",
+        "--cases torchvision ours handwritten turboloader",
     )
 }
 
