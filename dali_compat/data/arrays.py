@@ -15,9 +15,9 @@ from torch.utils.data import default_collate
 from torchvision.datasets import CIFAR10, MNIST, QMNIST, STL10, SVHN, USPS, VisionDataset
 
 from ..errors import Unsupported
-from ..inspection.objects import is_original
 from ..plan import ImageSpec
 from ..runtime.dataset_base import OurDataset
+from .readers import check_items
 
 
 class DALIArrayDataset(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
@@ -91,7 +91,7 @@ class _Layout(NamedTuple):
 
 
 # CIFAR100 is read as CIFAR10 is; FashionMNIST, KMNIST and EMNIST as MNIST
-_LAYOUTS = {
+_LAYOUTS: dict[Any, _Layout] = {
     CIFAR10.__getitem__: _Layout(np.ndarray, ("NHW3", "NHW"), whole=False),
     MNIST.__getitem__: _Layout(torch.Tensor, ("NHW",)),
     QMNIST.__getitem__: _Layout(torch.Tensor, ("NHW",), whole=False),
@@ -115,14 +115,10 @@ def images_of(dataset: Any) -> torch.Tensor:
         Unsupported: where ``dataset[i]`` may be something else than the transforms of these; the text says why.
     """
     name = type(dataset).__name__
-    items = type(dataset).__getitem__
-    layout = _LAYOUTS.get(items) if is_original(items) else None
-    if layout is None and holds_arrays(dataset):
-        raise Unsupported(f"{name} overrides __getitem__; move what it does into transform or target_transform")
-    if layout is None:
+    if not holds_arrays(dataset):
         raise Unsupported(f"{name} does not hold its images in memory, as other parts of the data set do")
-    if hasattr(dataset, "__getitems__"):
-        raise Unsupported(f"{name} has __getitems__")
+    check_items(dataset, *_LAYOUTS)
+    layout = _LAYOUTS[type(dataset).__getitem__]
     images, targets = dataset.data, getattr(dataset, layout.targets)
     if not isinstance(images, layout.kind) or str(images.dtype).removeprefix("torch.") != "uint8":
         raise Unsupported(
@@ -180,11 +176,6 @@ def target(dataset: Any, index: Any) -> Any:
     return int(value) if layout.whole else value
 
 
-def _on_the_host(targets: Any) -> torch.Tensor:
-    """A tensor as it is; numbers on the CPU, whichever device is the default."""
-    return targets if isinstance(targets, torch.Tensor) else torch.as_tensor(targets, device="cpu")
-
-
 def target_table(dataset: Any) -> torch.Tensor | None:
     """All targets as one tensor whose rows are what default_collate makes of them;
     None where there is no such thing."""
@@ -196,8 +187,9 @@ def target_table(dataset: Any) -> torch.Tensor | None:
     if isinstance(targets, np.ma.MaskedArray) or not len(targets):
         return None
     try:
-        table = _as_tensor(targets) if isinstance(targets, np.ndarray) else _on_the_host(targets)
         with torch.device("cpu"):  # whichever is the default
+            table = _as_tensor(targets) if isinstance(targets, np.ndarray) else targets
+            table = table if isinstance(table, torch.Tensor) else torch.as_tensor(table)
             first = default_collate([target(dataset, 0)])
     except (TypeError, ValueError, RuntimeError):
         return None

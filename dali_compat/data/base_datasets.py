@@ -185,55 +185,38 @@ def from_the_front(index: np.ndarray, length: int) -> np.ndarray:
 
 def of_images(dataset: Any) -> bool:
     """Returns whether a data set, or one of those that it consists of, holds image files, encoded images or arrays."""
-    return any(map(_is_of_images, leaves_of(dataset)))
+    known = reader_of, is_store, holds_arrays, is_timms
+    return any(look(leaf) for leaf in leaves_of(dataset) for look in known)
 
 
-def _is_of_images(leaf: Any) -> bool:
-    return reader_of(leaf) is not None or is_store(leaf) or holds_arrays(leaf) or is_timms(leaf)
+def survey(leaves: list[Images]) -> tuple[bool, float]:
+    """Returns whether most of the leaves' images are JPEG, and the bytes of a typical one: the median of the leaves'
+    medians, of which each counts as often as it has images."""
+    found = sorted((*_survey(leaf), len(leaf)) for leaf in leaves if len(leaf))
+    if not found:
+        return False, 0
+    twice = 2 * np.cumsum([count for *_, count in found])
+    typical = found[int(np.searchsorted(twice, twice[-1] // 2, side="right"))][0]
+    return bool(4 * sum(count for _, is_jpeg, count in found if is_jpeg) > twice[-1]), typical
 
 
-def mostly_jpeg(leaves: list[Images]) -> bool:
-    """Returns whether most of the leaves' images are JPEG."""
-    return 2 * sum(len(leaf) for leaf in leaves if _is_mostly_jpeg(leaf)) > sum(map(len, leaves))
-
-
-def typical_size(leaves: list[Images]) -> float:
-    """Bytes of an encoded image: the median of the leaves' medians, of which each counts as often as it has images."""
-    medians = sorted((_median_size(leaf), len(leaf)) for leaf in leaves if len(leaf))
-    seen, images = 0, sum(count for _, count in medians)
-    for size, count in medians:
-        seen += count
-        if 2 * seen > images:
-            return size
-    return 0
-
-
-def _is_mostly_jpeg(leaf: Images) -> bool:
-    """Returns whether most files are JPEGs, by their names."""
+def _survey(leaf: Images) -> tuple[float, bool]:
+    """Returns the median size of some of a leaf's images, and whether most are JPEG."""
+    some = range(0, len(leaf), len(leaf) // 100 + 1)
     if isinstance(leaf, Archive):
-        return leaf.mostly_jpeg
+        return statistics.median(leaf.locations(some)[2].tolist()), leaf.mostly_jpeg
     if is_store(leaf):
-        images = leaf.read(_some(leaf))
-        return 2 * sum(image[:2].tobytes() == b"\xff\xd8" for image in images) > len(images)
-    names = [str(sample(leaf, index)[0]) for index in _some(leaf)]
-    return 2 * sum(name.lower().endswith((".jpg", ".jpeg")) for name in names) > len(names)
-
-
-def _median_size(leaf: Images) -> float:
-    if isinstance(leaf, Archive):
-        sizes = leaf.locations(_some(leaf))[2].tolist()
-    elif is_store(leaf):
-        sizes = list(map(len, leaf.read(_some(leaf))))
-    elif (objects := objects_of(leaf)) is not None:
-        sizes = _object_sizes(leaf, objects)
+        images = leaf.read(some)
+        jpegs, sizes = [image[:2].tobytes() == b"\xff\xd8" for image in images], list(map(len, images))
     else:
-        sizes = [file_size(sample(leaf, index)[0]) for index in _some(leaf)]
-    return statistics.median(sizes)
+        sources, objects = [sample(leaf, index)[0] for index in some], objects_of(leaf)
+        jpegs = [str(source).lower().endswith((".jpg", ".jpeg")) for source in sources]
+        sizes = list(map(file_size, sources)) if objects is None else _object_sizes(sources, objects)
+    return statistics.median(sizes), 2 * sum(jpegs) > len(jpegs)
 
 
-def _object_sizes(leaf: Images, objects: Objects) -> list[int]:
-    """Returns the known sizes of some objects, or those of the first."""
-    some: list[Any] = [sample(leaf, index)[0] for index in _some(leaf)]
+def _object_sizes(some: list[Any], objects: Objects) -> list[int]:
+    """Returns the known sizes of some objects, or that of the first."""
     known = [size for record in some if (size := objects.size(record.index))]
     try:
         return known or [len(some[0].bytes())]
@@ -247,7 +230,3 @@ def file_size(path: Any) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
-
-
-def _some(leaf: Images) -> range:
-    return range(0, len(leaf), len(leaf) // 100 + 1)

@@ -14,7 +14,7 @@ from torchvision.datasets import VisionDataset
 
 from ..errors import read_error
 from ..runtime.dataset_base import OurDataset
-from .label_columns import Labels, labels_of, refuse_rows
+from .label_columns import Labels, labels_of, refuse_columns, refuse_rows
 from .sources import Record, Source, Upright, decoded
 
 _HOMES = {f"datasets.{name}" for name in ("arrow_dataset", "iterable_dataset", "dataset_dict")}
@@ -82,10 +82,9 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         super().__init__(transform=transform, target_transform=target_transform)
         _check(dataset)
         self.dataset, self.image = dataset, image
-        _check_image(dataset, image)
         names = [] if target is None else [target] if isinstance(target, str) else list(target)
-        for name in names:
-            _check_column(dataset, name)
+        refuse_columns([image, *names], list(dataset.features), "the data set")
+        _check_image(dataset, image)
         labels = _labels(dataset, names, isinstance(target, str), len(self))
         self.targets, self.classes = labels.targets, labels.classes
         self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
@@ -245,23 +244,12 @@ def _check(dataset: Any) -> None:
         )
 
 
-def _check_column(dataset: Any, name: str) -> Any:
-    """Its feature.
-
-    Raises:
-        ValueError: there is no such column.
-    """
-    if name not in dataset.features:
-        raise ValueError(f"the data set has no column {name!r}; it has {', '.join(map(repr, dataset.features))}")
-    return dataset.features[name]
-
-
 def _check_image(dataset: Any, name: str) -> None:
     """
     Raises:
         ValueError: the column holds no images, or such that are not in RGB.
     """
-    feature = _check_column(dataset, name)
+    feature = dataset.features[name]
     if type(feature).__name__ != "Image":
         raise ValueError(f"column {name!r} is {feature}, no Image: dataset.cast_column({name!r}, datasets.Image())")
     if getattr(feature, "mode", None) not in (None, "RGB"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import os
 import warnings
@@ -22,7 +21,7 @@ from ..remote.objects import FolderAndSize, Objects, names_in
 from ..remote.urls import are_urls, is_url, without_scheme
 from ..runtime.dataset_base import OurDataset
 from ..runtime.messages import stack_level
-from .label_columns import NO_TARGET, labels_of, numbers_in, refuse_rows, separator_in, several_labels
+from .label_columns import NO_TARGET, labels_of, numbers_in, refuse_columns, refuse_rows, separator_in, several_labels
 from .sources import object_image
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -244,7 +243,7 @@ def _of_csv(path: Any, names: list[Any]) -> _Rows:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(io.StringIO(file.read(), newline=""), strict=True)
         header = next(filter(None, reader), [])
-        _refuse_columns(names, header, os.fspath(path))
+        refuse_columns(names, header, os.fspath(path))
         at = {name: header.index(name) for name in names}
         read = reader.line_num
         for cells in reader:
@@ -266,27 +265,13 @@ def _of_csv(path: Any, names: list[Any]) -> _Rows:
 
 
 def _of_frame(frame: Any, names: list[Any]) -> _Rows:
-    _refuse_columns(names, list(frame.columns), "the table")
+    refuse_columns(names, list(frame.columns), "the table")
     columns = {
         name: [None if gone else value for value, gone in zip(frame[name], frame[name].isna(), strict=True)]
         for name in names
     }
     labels = list(frame.index)
     return _Rows(columns, lambda row: f"row {labels[row]}", False)
-
-
-def _refuse_columns(names: list[Any], there: Sequence[Any], table: str) -> None:
-    """
-    Raises:
-        ValueError: one is missing, or there twice.
-    """
-    for name in names:
-        if list(there).count(name) > 1:
-            raise ValueError(f"{table} has several columns {name!r}")
-        if name not in there:
-            near = difflib.get_close_matches(str(name), list(map(str, there)), 1)
-            meant = f" (is it {near[0]!r}?)" if near else ""
-            raise ValueError(f"{table} has no column {name!r}{meant}; it has {', '.join(map(repr, there)) or 'none'}")
 
 
 def _refuse_missing(

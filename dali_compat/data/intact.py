@@ -14,18 +14,17 @@ import zlib
 
 import numpy as np
 
-from .intact_jpeg import Unknown, demand
-from .intact_jpeg import is_whole as is_whole_jpeg
+from .intact_jpeg import Jpeg, Unknown, demand
 
 
 def intact(data: np.ndarray) -> bool:
-    """Returns whether DALI and Pillow give the same of this image: ``data`` (length,) uint8. Some 35 us for a JPEG of
+    """Returns whether DALI and Pillow give the same of this image: ``data`` (length,) uint8. Some 20 us for a JPEG of
     100 KB."""
     view = data.data
     head = bytes(view[:64])
     try:
         if head.startswith(b"\xff\xd8"):
-            return is_whole_jpeg(data)
+            return Jpeg(data).is_whole()
         if head.startswith(b"\x89PNG\r\n\x1a\n"):
             return _is_whole_png(view)
         if head[:4] == b"RIFF" and head[8:12] == b"WEBP":

@@ -30,61 +30,6 @@ def demand(known) -> None:
         raise Unknown
 
 
-def is_whole(data: np.ndarray) -> bool:
-    """Returns whether ``data``, uint8 (length,), is a whole JPEG.
-
-    Raises:
-        Unknown, IndexError, struct.error: it is of another structure.
-    """
-    view = data.data
-    found = _to_scan(view)
-    if found is None:
-        return Jpeg(data).is_whole()
-    frame, start = found  # many files begin alike but for their size
-    header = _header(bytes(view[: frame + 5]), bytes(view[frame + 9 : start]))
-    height, width = struct.unpack_from(">HH", view, frame + 5)
-    if header is None or header.is_special:
-        return Jpeg(data).is_whole()
-    end = start + _first_mark(data[start:])
-    demand(height and width and 8 * (end - start) >= header.blocks(height, width))
-    return view[end + 1] == _EOI
-
-
-def _to_scan(view: memoryview) -> tuple[int, int] | None:
-    """Returns where the frame's segment and the coded data of a baseline picture begin; None for others."""
-    at, frame = 2, 0
-    while True:
-        marker = view[at + 1]
-        if marker == _BASELINE:
-            frame = at
-        elif view[at] != 0xFF or marker == _PROGRESSIVE:
-            return None
-        at += 2 + (view[at + 2] << 8 | view[at + 3])
-        if marker == _SOS:
-            return (frame, at) if frame else None
-
-
-def _first_mark(data: np.ndarray) -> int:
-    """The index of the first byte FF before another than 0."""
-    demand(len(data) > 1)
-    marks = (data[:-1] == 0xFF).view(np.uint8)
-    np.minimum(marks, data[1:], out=marks)
-    first = int(marks.argmax())
-    demand(marks[first])
-    return first
-
-
-@lru_cache(maxsize=1024)
-def _header(before: bytes, behind: bytes) -> Jpeg | None:
-    """The header of a baseline picture, up to its coded data; given as what is before its size, and behind it."""
-    try:
-        jpeg = Jpeg(np.frombuffer(before + b"\0\x01\0\x01" + behind, np.uint8))
-        jpeg.read_header()
-        return jpeg
-    except (Unknown, IndexError, struct.error):
-        return None
-
-
 class Jpeg:
     """Walks the segments of a JPEG. The methods that read one raise Unknown where another decoder may do something
     else."""
@@ -102,36 +47,12 @@ class Jpeg:
         self._left: list[list] = []  # by component and coefficient: how many low bits are still to come
         self._ask_pillow = False
 
-    @property
-    def is_special(self) -> bool:
-        """True if more is to be looked at than where the coded data end."""
-        return bool(self._interval or self._ask_pillow)
-
-    def blocks(self, height: int, width: int) -> int:
-        """Returns how many blocks all components have, in a picture of that size."""
-        self._height, self._width = height, width
-        return self._units(list(range(len(self._identifiers))))[1]
-
-    def read_header(self) -> None:
-        """Read up to the coded data of the first scan.
+    def is_whole(self) -> bool:
+        """Returns whether it is a whole JPEG.
 
         Raises:
             Unknown, IndexError, struct.error: it is of another structure.
         """
-        at = 2
-        while True:
-            demand(self._view[at] == 0xFF)
-            marker = self._view[at + 1]
-            end = at + 2 + (self._view[at + 2] << 8 | self._view[at + 3])
-            demand(at + 4 <= end <= len(self._view))
-            content = self._view[at + 4 : end]
-            if marker == _SOS:
-                self._begin_scan(bytes(content))
-                return
-            self._segment(marker, content)
-            at = end
-
-    def is_whole(self) -> bool:
         at = 2
         while True:
             demand(self._view[at] == 0xFF)
@@ -143,7 +64,8 @@ class Jpeg:
                 return False
             content = self._view[at + 4 : end]
             if marker == _SOS:
-                at = self._scan(bytes(content), end)
+                at = self._scan_end(end, *self._begin_scan(bytes(content)))
+                demand(self._frame != _BASELINE or self._view[at + 1] == _EOI)
             else:
                 self._segment(marker, content)
                 at = end
@@ -209,10 +131,6 @@ class Jpeg:
         demand(samplings in _SAMPLINGS and len(set(identifiers)) == count)
         self._frame, self._tables, self._identifiers = marker, tables, identifiers
         self._samplings = [(sampling >> 4, sampling & 15) for sampling in samplings]
-
-    def _scan(self, header: bytes, start: int) -> int:
-        """Returns where the scan ends."""
-        return self._scan_end(start, *self._begin_scan(header))
 
     def _begin_scan(self, header: bytes) -> tuple[list[int], int, int]:
         """B.2.3: which components, and which of their coefficients from the first to the last."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
@@ -88,6 +89,20 @@ def numbers_in(texts: Sequence[str | None], name: str, where: Callable[[int], st
     if len(odd) < len(given):
         refuse_rows(odd, f"no number in {name!r}, others have one (classes= takes all as names)", where)
     return list(texts)
+
+
+def refuse_columns(names: list[Any], there: Sequence[Any], table: str) -> None:
+    """
+    Raises:
+        ValueError: one is missing, or there twice.
+    """
+    for name in names:
+        if list(there).count(name) > 1:
+            raise ValueError(f"{table} has several columns {name!r}")
+        if name not in there:
+            near = difflib.get_close_matches(str(name), list(map(str, there)), 1)
+            meant = f" (is it {near[0]!r}?)" if near else ""
+            raise ValueError(f"{table} has no column {name!r}{meant}; it has {', '.join(map(repr, there)) or 'none'}")
 
 
 def refuse_rows(rows: Sequence[int], what: str, where: Callable[[int], str]) -> None:

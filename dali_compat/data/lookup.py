@@ -205,7 +205,7 @@ def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable], targets: boo
     if reader is None:
         return True
     return (id(dataset) in tables or objects_of(dataset) is not None) and all(
-        type(entries) is list for entries in reader.lists(dataset)
+        type(one) in (*PLAIN, str) for one in reader.held(dataset)
     )
 
 
@@ -221,7 +221,7 @@ def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, S
         for leaf, rows, inner in places(dataset, index):
             table, reader = tables[id(leaf)], reader_of(leaf)
             at = from_the_front(inner, len(table))
-            if reader is None or not table.holds(reader.lists(leaf), at, reader.fixed(leaf)):
+            if reader is None or not table.holds(reader.held(leaf), at):
                 return None
             rows = np.arange(len(index)) if rows is None else rows
             found.append((Found(leaf, rows, at, table.keys[at]), table))

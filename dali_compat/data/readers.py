@@ -26,18 +26,16 @@ class Reader(NamedTuple):
     Attributes:
         check: raises Unsupported where the data set may give something else than the transform of these files.
         sample: takes an index, too; (path, target before target_transform), as ``__getitem__`` finds them.
-        lists: what these come from, by index.
+        held: what these come from: lists, by index; and what all of them depend on: tensors, tuples, text.
         columns: (paths, targets) of all samples; a tensor's rows may be the targets.
-        fixed: what else they come from: text, tuples, tensors, lists.
         taken: the type of its sources (sources.py).
         joint: ``__getitem__`` calls ``transforms`` with the image and its target.
     """
 
     check: Callable[[Any], None]
     sample: Callable[[Any, Any], tuple[Any, Any]]
-    lists: Callable[[Any], tuple[Any, ...]]
+    held: Callable[[Any], tuple[Any, ...]]
     columns: Callable[[Any], tuple[Sequence[Any], Any]]
-    fixed: Callable[[Any], tuple[Any, ...]] = lambda dataset: ()
     taken: Callable[[Any], type[str]] = lambda dataset: str
     joint: bool = False
 
@@ -161,24 +159,18 @@ def columns_of_pairs(pairs: Any) -> tuple[Sequence[Any], Sequence[Any]]:
     return paths, targets
 
 
-def _list_targets(dataset: Any) -> tuple[Any, ...]:
-    """Returns what a batch compares with; a tensor is compared as a whole."""
-    return (dataset.targets,) if isinstance(dataset.targets, list) else ()
-
-
 _FOLDER = Reader(
     check=_check_folder,
     sample=lambda dataset, index: dataset.samples[index],
-    lists=lambda dataset: (dataset.samples,),
+    held=lambda dataset: (dataset.samples,),
     columns=lambda dataset: columns_of_pairs(dataset.samples),
     taken=lambda dataset: Upright if getattr(dataset, "orient", False) else str,
 )
 _LIST = Reader(
     check=_check_list,
     sample=lambda dataset, index: (dataset.paths[index], dataset.targets[index]),
-    lists=lambda dataset: (dataset.paths, *_list_targets(dataset)),
+    held=lambda dataset: (dataset.paths, dataset.targets),
     columns=lambda dataset: (dataset.paths, dataset.targets),
-    fixed=lambda dataset: () if isinstance(dataset.targets, list) else (dataset.targets,),
 )
 _FILES_OF_ARROW = _LIST._replace(
     check=lambda dataset: check_items(dataset, DALIHuggingFace.__getitem__), taken=lambda dataset: Upright

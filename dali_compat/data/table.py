@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from operator import is_, itemgetter
 from pathlib import PosixPath
@@ -27,9 +27,8 @@ class SampleTable:
     benchmarks/host_time.py --table measures what it takes.
 
     Args:
-        lists: what the samples come from, by index.
+        held: what the samples come from, as Reader's.
         columns: paths, and targets: of all samples.
-        fixed: what else they come from.
         taken: type of the sources, str or one of its subclasses.
         folder: where relative paths are.
 
@@ -43,16 +42,16 @@ class SampleTable:
 
     def __init__(
         self,
-        lists: tuple[Any, ...],
+        held: tuple[Any, ...],
         columns: tuple[Sequence[Any], Any],
-        fixed: tuple[Any, ...] = (),
         taken: type[str] = str,
         folder: str = "",
     ):
-        if set(map(type, lists)) != {list}:
+        lists = [one for one in held if type(one) is list]
+        if not lists or not all(isinstance(one, (list, tuple, str, torch.Tensor)) for one in held):
             raise TypeError("no lists")
-        self._lists = [list(entries) for entries in lists]  # which tell what has changed since
-        self._fixed, self._taken = fixed, taken
+        self._held = [list(one) if type(one) is list else one for one in held]  # which tells what has changed since
+        self._taken = taken
         paths, self.targets = _texts(columns[0]), _numbers(columns[1])
         self._folder = "" if all(path[:1] == "/" for path in paths) else folder
         self._paths = paths = [within(folder, path) for path in paths] if self._folder else paths
@@ -71,29 +70,25 @@ class SampleTable:
     def __len__(self) -> int:
         return len(self._paths)
 
-    def is_of(
-        self, lists: tuple[Any, ...], fixed: tuple[Any, ...] = (), taken: type[str] = str, folder: str = ""
-    ) -> bool:
+    def is_of(self, held: tuple[Any, ...], taken: type[str] = str, folder: str = "") -> bool:
         """Returns whether all samples are still the same."""
-        if self._folder not in ("", folder):
-            return False
-        same = self._is_long(lists) and all(map(_are, self._lists, lists)) and taken is self._taken
-        return same and self._has(fixed)
+        return self._folder in ("", folder) and taken is self._taken and self._agrees(held, lambda entries: entries)
 
-    def holds(self, lists: tuple[Any, ...], index: np.ndarray, fixed: tuple[Any, ...] = ()) -> bool:
+    def holds(self, held: tuple[Any, ...], index: np.ndarray) -> bool:
         """Returns whether those at ``index`` (0 and up) are."""
-        if not self._is_long(lists) or not self._has(fixed):
-            return False
         chosen = index.tolist()
-        get = itemgetter(*chosen, chosen[-1])  # of one index it would give no tuple
-        return all(_are(get(before), get(now)) for before, now in zip(self._lists, lists, strict=True))
+        return self._agrees(held, itemgetter(*chosen, chosen[-1]))  # of one index it would give no tuple
 
-    def _is_long(self, lists: tuple[Any, ...]) -> bool:
-        """Returns whether they are as many lists of as many entries."""
-        return len(lists) == len(self._lists) and all(type(now) is list and len(now) == len(self) for now in lists)
-
-    def _has(self, fixed: tuple[Any, ...]) -> bool:
-        return len(fixed) == len(self._fixed) and all(map(_is, self._fixed, fixed))
+    def _agrees(self, held: tuple[Any, ...], get: Callable[[list[Any]], Sequence[Any]]) -> bool:
+        """Returns whether there is the same now; of lists of the same length what ``get`` takes."""
+        for before, now in zip(self._held, held, strict=True):
+            if type(before) is not list:
+                same = before is now or _are((before,), (now,))
+            else:
+                same = type(now) is list and len(now) == len(self) and _are(get(before), get(now))
+            if not same:
+                return False
+        return True
 
     @cached_property
     def digest(self) -> str:
@@ -144,10 +139,6 @@ def _numbers(targets: Any) -> Any:
     return np.array(targets, dtype)
 
 
-def _is(before: Any, now: Any) -> bool:
-    return before is now or _are((before,), (now,))
-
-
 def _are(before: Sequence[Any], now: Sequence[Any]) -> bool:
     """Returns whether as many entries are still the same, in value and type. Nothing of the user's is called to
     compare."""
@@ -175,17 +166,11 @@ def table_of(dataset: Any, folder: str = "") -> SampleTable | None:
     reader = reader_of(dataset)
     if reader is None or getattr(dataset, "_objects", None) is not None:
         return None
-
-    def made() -> SampleTable:
-        return SampleTable(reader.lists(dataset), reader.columns(dataset), *fixed(), folder)
-
-    def fixed() -> tuple[tuple[Any, ...], type[str]]:
-        return reader.fixed(dataset), taken_of(dataset)
-
     try:
-        table = _of_dataset.get(dataset, made)
-        if not table.is_of(reader.lists(dataset), *fixed(), folder):
-            table = made()
+        held, rest = reader.held(dataset), (taken_of(dataset), folder)
+        table = _of_dataset.get(dataset, lambda: SampleTable(held, reader.columns(dataset), *rest))
+        if not table.is_of(held, *rest):
+            table = SampleTable(held, reader.columns(dataset), *rest)
             _of_dataset.put(dataset, table)
     except (TypeError, ValueError, OverflowError, AttributeError, IndexError, KeyError):
         return None

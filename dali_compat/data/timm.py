@@ -43,10 +43,12 @@ def of_timms(dataset: Any) -> Any:
     if any(getattr(dataset, name, value) != value for name, value in plain.items()):
         raise Unsupported(f"timm's ImageDataset with other {', '.join(plain)} than by default")
     reader = getattr(dataset, "reader", None)
+    if type(reader) is not _class("readers.reader_image_folder", "ReaderImageFolder"):
+        raise Unsupported(f"timm's {type(reader).__name__} is not its reader of a folder")
     held = reader, getattr(reader, "samples", None)
     known, made = _known.get(dataset, lambda: ((), None))
     if not known or any(before is not now for before, now in zip(known, held, strict=True)):
-        made = _made(dataset)
+        made = TimmFolder(dataset)
         _known.put(dataset, (held, made))
     return made
 
@@ -58,37 +60,22 @@ def check(dataset: Any) -> None:
         raise Unsupported("timm's ImageDataset or its reader, of which __getitem__ was replaced")
 
 
-def _made(dataset: Any) -> Any:
-    kind = type(getattr(dataset, "reader", None))
-    if kind is _class("readers.reader_image_folder", "ReaderImageFolder"):
-        return _Folder(dataset)
-    raise Unsupported(f"timm's {kind.__name__} is not its reader of a folder")
-
-
 def _class(module: str, name: str) -> Any:
     return getattr(sys.modules.get(f"timm.data.{module}"), name, None)
 
 
-class OfTimms:
-    """Stands for a data set of timm's, whose transforms are as they are now."""
-
-    _dataset: Callable[[], Any]
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("transform", "target_transform"):
-            return getattr(self._dataset(), name)
-        return super().__getattribute__(name)
-
-
-class _Folder(OfTimms, DatasetFolder):
-    """A target of None is -1, which timm gives to no target_transform."""
+class TimmFolder(DatasetFolder):
+    """Stands for a data set of timm's, whose transforms are as they are now. A target of None is -1, which timm gives
+    to no target_transform."""
 
     def __init__(self, dataset: Any):
         self._dataset, self.loader = weakref.ref(dataset), pil_loader
         self.samples = dataset.reader.samples
 
     def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
+        if name not in ("transform", "target_transform"):
+            return super().__getattribute__(name)
+        found = getattr(self._dataset(), name)
         return partial(_but_of_none, found) if name == "target_transform" and found is not None else found
 
     def sample(self, index: Any) -> tuple[Any, Any]:
@@ -110,12 +97,12 @@ def _but_of_none(function: Callable[[Any], Any], target: Any) -> Any:
 
 
 add_reader(
-    _Folder,
+    TimmFolder,
     Reader(
         check=lambda dataset: check_items(dataset, DatasetFolder.__getitem__),
-        sample=_Folder.sample,
-        lists=lambda dataset: (dataset.samples,),
-        columns=_Folder.columns,
-        fixed=lambda dataset: (str(dataset.target_transform is None),),  # on which targets of None depend
+        sample=TimmFolder.sample,
+        # on the second targets of None depend
+        held=lambda dataset: (dataset.samples, str(dataset.target_transform is None)),
+        columns=TimmFolder.columns,
     ),
 )

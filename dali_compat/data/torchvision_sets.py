@@ -102,7 +102,7 @@ def _of_pairs(pairs: str, joint: bool = False) -> Reader:
     return Reader(
         checker((BOTH if joint else EACH) | {pairs}, (pairs,), sample),
         sample,
-        lists=lambda dataset: (getattr(dataset, pairs),),
+        held=lambda dataset: (getattr(dataset, pairs),),
         columns=lambda dataset: columns_of_pairs(getattr(dataset, pairs)),
         joint=joint,
     )

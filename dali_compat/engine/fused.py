@@ -47,6 +47,12 @@ class Program:
         return images
 
 
+@functools.lru_cache(64)
+def program_of(steps: tuple[Step, ...], takes: ImageSpec, device: torch.device) -> Program:
+    """The Program of these, which is made once."""
+    return Program(steps, takes, device)
+
+
 # ---- windows and flips
 
 

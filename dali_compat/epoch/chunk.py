@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ..data.base_datasets import from_the_front, places
+from ..engine.fused import program_of
 from ..ops.draws import Arrays, ImageTooSmall, compute
 from ..ops.kernels import uniform
 from ..plan import Plan, Step
@@ -20,7 +21,6 @@ from ..runtime.decorators import named
 from ..runtime.device import ViewBatches, current_stream_of, to_device
 from .epoch import Epoch
 from .part import Given, Part, in_format, in_order
-from .samplers import Indices
 
 _Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # values, rows, index
 
@@ -115,7 +115,8 @@ class Chunk:
     def _held_rows(self, held: dict[int, Held], batches: Sequence[Any]) -> list[_HeldRows]:
         device = self.epoch.route.device
         try:
-            indices = np.concatenate([_whole_numbers(given) for given in self._indices])
+            numbers = (given if isinstance(given, np.ndarray) else array("q", given) for given in self._indices)
+            indices = np.concatenate([np.asarray(given, np.int64) for given in numbers])
             found = [(held[id(dataset)], rows, index) for dataset, rows, index in places(self.epoch.dataset, indices)]
             found = [(one, rows, from_the_front(index, len(one))) for one, rows, index in found if len(index)]
         except Exception:
@@ -139,12 +140,14 @@ class Chunk:
         if sum(len(one.at) for one in held_rows) == len(self):
             selections = [(s.held.on_device, s.rows, s.at) for s in held_rows]
         else:
-            at = np.sort(np.concatenate([one.some for one in held_rows]))
+            some = [np.asarray(one.rows) for one in held_rows]  # which are not all
+            at = np.sort(np.concatenate(some))
             rows = at.tolist()
-            selections = [(s.held.on_device, np.searchsorted(at, s.some), s.at) for s in held_rows]
+            places_ = [np.searchsorted(at, of_one) for of_one in some]
+            selections = [(s.held.on_device, of_one, s.at) for s, of_one in zip(held_rows, places_, strict=True)]
         sizes = np.broadcast_to(np.array(plan.takes.size), (len(rows), 2)).copy(order="F")  # as Randoms does
         arrays = [self.compute(one.batch, at, sizes) for one in plan.chains]
-        return Part(self, plan, partial(_transformed, self.epoch.route, plan, rows, selections, arrays))
+        return Part(self, plan, partial(_transformed, self.epoch.route.device, plan, rows, selections, arrays))
 
     def _made(self):
         plan, made = self._parts[0].plan, [part.outcome() for part in self._parts]
@@ -170,21 +173,15 @@ class _HeldRows(NamedTuple):
     rows: np.ndarray | None
     at: torch.Tensor
 
-    @property
-    def some(self) -> np.ndarray:
-        """Its rows, where they are not all."""
-        assert self.rows is not None
-        return self.rows
-
 
 def _transformed(
-    route: ResidentRoute, plan: Plan, rows: Sequence[int], selections: list[_Selection], arrays: list[Any]
+    device: torch.device, plan: Plan, rows: Sequence[int], selections: list[_Selection], arrays: list[Any]
 ) -> Given:
     """Rows, and what the steps of their plan make of them."""
     images, made = _selected(selections, len(rows)), []
     for number, (one, drawn) in enumerate(zip(plan.chains, arrays, strict=True), 1):
         own = images if number == len(arrays) else images.clone()  # which functions may change in place
-        made.append(route.program(one)(own, drawn))
+        made.append(program_of(one.batch, one.takes, device)(own, drawn))
     return rows, ViewBatches(made) if plan.views else made[0]
 
 
@@ -202,11 +199,6 @@ def _cut(whole, lengths: list[int]) -> Sequence[Any]:
         return torch.unsafe_split_with_sizes(whole, lengths)
     rows = iter(whole)
     return [list(islice(rows, length)) for length in lengths]
-
-
-def _whole_numbers(indices: Indices) -> np.ndarray:
-    """(N,) int64. Raises TypeError, OverflowError for other things."""
-    return indices if isinstance(indices, np.ndarray) else np.array(array("q", indices), np.int64)
 
 
 def _selected(selections: Sequence[_Selection], count: int) -> torch.Tensor:

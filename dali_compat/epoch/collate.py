@@ -3,7 +3,7 @@ collate_fn of the user's, which gets samples on the GPU, where it can take them 
 
 from __future__ import annotations
 
-import random
+import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import default_collate
 
 from ..data.lookup import Listed, Tabled
+from ..randoms import generator_states, set_generators
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches, filled, mapped, moved, on_the_cpu
 from ..runtime.messages import tell_of_fallback
@@ -54,29 +55,23 @@ class UserCollate:
         if self._known is function or device.type != "cuda":
             with generators(), _place(function, device):
                 return function(samples(moved(images, _CPU) if self._on_cpu else images))
-        before = torch.get_rng_state(), random.getstate(), np.random.get_state()
+        before = generator_states()
         try:
             with generators(), _place(function, device):
                 made = function(samples(mapped(images, torch.Tensor.clone)))  # it may change them before it raises
             self._known, self._on_cpu = function, False
             return made
         except (RuntimeError, TypeError, ValueError) as error:
-            if not _is_of_devices(error):
+            if isinstance(error, torch.cuda.OutOfMemoryError) or not re.search("cuda|device", str(error)):
                 raise
             name = getattr(function, "__qualname__", type(function).__name__)
             what = f"collate_fn {name} cannot take samples on a GPU ({error}): every batch is copied to the CPU for it"
             tell_of_fallback(what, self._fallback, set())
-        torch.set_rng_state(before[0])
-        random.setstate(before[1])
-        np.random.set_state(before[2])
+        set_generators(before)
         with generators():
             made = function(samples(moved(images, _CPU)))
         self._known, self._on_cpu = function, True
         return made
-
-
-def _is_of_devices(error: Exception) -> bool:
-    return not isinstance(error, torch.cuda.OutOfMemoryError) and any(word in str(error) for word in ("cuda", "device"))
 
 
 def _place(function: Callable[[Any], Any], device: torch.device) -> AbstractContextManager:

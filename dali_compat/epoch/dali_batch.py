@@ -279,10 +279,8 @@ class DaliBatch(Batch):
 
     def _replace_bad(self) -> None:
         for row in self._bad.keys() - self._substitutes.keys():
-            self._substitutes[row] = Substitute(self.epoch, self.position(row), partial(self._standing_in, row))
-
-    def _standing_in(self, row: int, index: Any) -> DaliBatch:
-        return DaliBatch(self.epoch, [index], self.begin + row, stands_in=True)
+            make = partial(DaliBatch, self.epoch, begin=self.begin + row, stands_in=True)
+            self._substitutes[row] = Substitute(self.epoch, self.position(row), make)
 
     def _without_bad(self, samples: Listed | Tabled, images: Any) -> tuple[Listed, Any]:
         """The samples that are not bad, or with others in the places of these, and their images."""

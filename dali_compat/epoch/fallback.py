@@ -56,24 +56,24 @@ class _OnDevice(_BaseDataLoaderIter):
         self._drawn: deque[Any] = deque()  # indices ahead of torch
         self._begin(loader, before)
         # an iterator that lives on draws no seed, so that the order goes on as torch's
-        own = torch.Generator().manual_seed(self._progress.seed) if self._progress.lap else None
+        own = torch.Generator().manual_seed(self.progress.seed) if self.progress.lap else None
         super().__init__(loader if own is None else _changed(loader, generator=own))
-        self._progress.seeded(int(self._base_seed))
+        self.progress.seeded(int(self._base_seed))
         if isinstance(self._dataset, _Tolerant):
-            self._dataset.seed = self._progress.seed
-        if self._progress.again:
+            self._dataset.seed = self.progress.seed
+        if self.progress.again:
             self._go_on(loader)
-        self._progress.settle()
+        self.progress.settle()
 
     def _begin(self, loader, before: Progress | None = None) -> None:
         """An epoch begins; torch draws indices of batches next."""
-        self._progress: Progress = loader._history.begin(loader, loader.num_workers > 0, before)
+        self.progress: Progress = loader._history.begin(loader, loader.num_workers > 0, before)
         self._past, self._rest = 0, None
-        self._until = self._progress.drawn + self._progress.exhausted
+        self._until = self.progress.drawn + self.progress.exhausted
         if loads_past(loader):
-            self._past = self._progress.from_the_first(loader)
-            self._rest = iter(self._progress.rest(loader)) if self._progress.rank_order.origin else None
-        self._errors, self._samples = loader._errors, 0
+            self._past = self.progress.from_the_first(loader)
+            self._rest = iter(self.progress.rest(loader)) if self.progress.rank_order.origin else None
+        self._errors = loader._errors
         self._errors.begin()
         self._meter: Meter = loader._stats.begin(_users(loader.collate_fn))
         self._meter.follow(self)
@@ -82,29 +82,29 @@ class _OnDevice(_BaseDataLoaderIter):
     def _reset(self, loader, first_iter=False):
         if not first_iter:
             self._meter.close()
-            self._begin(loader, self._progress)
+            self._begin(loader, self.progress)
         super()._reset(loader, first_iter)
 
     def _go_on(self, loader) -> None:
         """Begins behind the last batch that was given."""
         if not loads_past(loader):
-            self._sampler_iter = self._progress.drawn_again(loader, self._sampler_iter)
-            self._progress.drawn, self._progress.exhausted = self._progress.given, False
-        while self._progress.given < self._past:
+            self._sampler_iter = self.progress.drawn_again(loader, self._sampler_iter)
+            self.progress.drawn, self.progress.exhausted = self.progress.given, False
+        while self.progress.given < self._past:
             try:
                 self._next_one()
             except StopIteration:
                 break
             except Exception:  # it was the caller's already
                 continue
-        if self._past and not loader.num_workers and set_users(loader, {"dataset": self._progress.then}):
+        if self._past and not loader.num_workers and set_users(loader, {"dataset": self.progress.then}):
             # its state says that it is elsewhere: it goes on by itself from there
             if self._dataset_fetcher.dataset_iter is not self._dataset:  # which would begin anew
                 self._dataset_fetcher.dataset_iter = iter(self._dataset)
             self._dataset_fetcher.ended = False
-            self._progress.given = self._progress.drawn = self._past
+            self.progress.given = self.progress.drawn = self._past
         with contextlib.suppress(StopIteration):
-            while self._progress.drawn < self._until:
+            while self.progress.drawn < self._until:
                 self._drawn.append(self._draw())
 
     @property
@@ -113,9 +113,9 @@ class _OnDevice(_BaseDataLoaderIter):
         return getattr(self, "_tasks_outstanding", 0)
 
     def _draw(self) -> Any:
-        if self._progress.drawn >= self._until:
-            self._progress.settle()
-        return self._progress.draw(self._rest or self._sampler_iter)
+        if self.progress.drawn >= self._until:
+            self.progress.settle()
+        return self.progress.draw(self._rest or self._sampler_iter)
 
     def _next_index(self):
         index = self._drawn.popleft() if self._drawn else self._draw()
@@ -137,31 +137,15 @@ class _OnDevice(_BaseDataLoaderIter):
         except BaseException as error:
             self._meter.spent(since)
             if isinstance(error, StopIteration):
-                self._progress.over = True
+                self.progress.over = True
                 self._meter.exhausted()
             raise
         self._meter.gave(self._count, made)
         self._meter.spent(since)
         return made
 
-    def _next_of_torch(self) -> Any:
-        """torch's next batch; ``_count`` is how many samples it has."""
-        made: Any
-        try:
-            made = super()._next_data()
-        except StopIteration:
-            raise
-        except Exception:
-            if self._asked:  # as in torch, a batch that fails is over
-                self._is_over(*self._asked.popleft())
-            raise
-        asked, indices = self._asked.popleft()
-        self._is_over(asked, indices)
-        self._count = _length(made) if asked is None else asked
-        return made
-
     def _is_over(self, asked: int | None, indices: Any) -> None:
-        progress = self._progress
+        progress = self.progress
         progress.gave(progress.given + 1, progress.samples + (asked or 0), indices)
 
     def _next_made(self) -> Any:
@@ -171,16 +155,22 @@ class _OnDevice(_BaseDataLoaderIter):
         return made
 
     def _next_one(self) -> Any:
-        """torch's next batch; NOTHING where on_error has left nothing of it."""
+        """torch's next batch; NOTHING where on_error has left nothing of it. ``_count`` is how many samples it has."""
         made: Any
         try:
-            made = self._next_of_torch()
+            made = super()._next_data()
         except StopIteration:
-            self._errors.end(self._samples)
+            self._errors.end(self.progress.samples)
             raise
+        except Exception:
+            if self._asked:  # as in torch, a batch that fails is over
+                self._is_over(*self._asked.popleft())
+            raise
+        asked, indices = self._asked.popleft()
+        self._is_over(asked, indices)
         if not isinstance(made, _Collated):
+            self._count = _length(made) if asked is None else asked
             return made
-        self._samples += made.asked
         self._count = made.samples
         for failure in made.failures:
             self._errors.add(*failure)
@@ -190,7 +180,7 @@ class _OnDevice(_BaseDataLoaderIter):
 class _Here(_OnDevice, _SingleProcessDataLoaderIter):
     def __init__(self, loader, device: torch.device, before: Progress | None):
         super().__init__(loader, device, before)
-        if isinstance(self._dataset, data.IterableDataset) and self._progress.then and not self._progress.again:
+        if isinstance(self._dataset, data.IterableDataset) and self.progress.then and not self.progress.again:
             self._dataset_fetcher.dataset_iter = _next_epoch(self._dataset, self._dataset_fetcher.dataset_iter)
 
 
@@ -213,13 +203,11 @@ class _Collated(NamedTuple):
 
     Attributes:
         batch: (the batch,), or ().
-        asked: how many samples the sampler asked for.
         samples: how many there are.
         failures: (path, index, reason) of those that could not be made.
     """
 
     batch: tuple
-    asked: int
     samples: int
     failures: list[tuple[str, Any, str]]
 
@@ -302,7 +290,7 @@ class _Collate:
         failures = [failure for one in made for failure in one.failures]
         samples = [sample for one in made for sample in one.sample]
         batch = (self.collate_fn(samples if self._batched else samples[0]),) if samples else ()
-        return _Collated(batch, len(made), len(samples), failures)
+        return _Collated(batch, len(samples), failures)
 
 
 def _users(collate_fn):

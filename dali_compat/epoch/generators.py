@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,8 @@ class Generators:
         """Puts those that have a state there into it."""
         for name, state in (states or {}).items():
             if name in self._epochs:
-                _set_epoch(self._epochs[name], state)
+                sampler = self._epochs[name]
+                getattr(sampler, "set_epoch", partial(setattr, sampler, "epoch"))(state)
             elif name in self._named:
                 _set(self._named[name], state)
 
@@ -63,7 +65,8 @@ def of_indices(loader, all_of_them: bool = False) -> Generators:
     if is_known(loader) and not all_of_them:
         draws = type(inner) in (data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler)
         own = getattr(inner, "generator", None)
-        named = {TORCH if own is None else _name(loader, own): own or GLOBAL[TORCH]} | owned
+        name = TORCH if own is None else "generator" if own is loader.generator else _SAMPLERS
+        named = {name: own or GLOBAL[TORCH]} | owned
         return Generators(named if draws else {}, epochs)
     aliases = {_SAMPLERS: getattr(inner, "generator", None)} if is_known(loader) else {}
     return Generators(GLOBAL | {"generator": loader.generator} | owned | aliases, epochs)
@@ -89,10 +92,6 @@ def runs_users_functions(loader, samples: bool) -> bool:
 
 def _target_transform(leaf: Any) -> Any:
     return getattr(leaf, "target_transform", None) if reader_of(leaf) is None else transforms_of(leaf)[1]
-
-
-def _name(loader, generator: torch.Generator) -> str:
-    return "generator" if generator is loader.generator else _SAMPLERS
 
 
 def _owned(samplers: list[Any]) -> dict[str, Any]:
@@ -154,10 +153,3 @@ def _restored(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _restored(inner) for key, inner in value.items()}
     return [_restored(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _set_epoch(sampler: Any, epoch: int) -> None:
-    if hasattr(sampler, "set_epoch"):
-        sampler.set_epoch(epoch)
-    else:
-        sampler.epoch = epoch

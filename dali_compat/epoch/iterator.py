@@ -50,13 +50,13 @@ class OrderedIterator(_BaseDataLoaderIter):
     _workers: TracingWorkers | None = None  # that ask the data set, between two epochs
 
     def __init__(self, loader, route: Any):
-        self._progress: Progress = loader._history.begin(loader)
+        self.progress: Progress = loader._history.begin(loader)
         pinned, loader.pin_memory = loader.pin_memory, False  # it has no effect here, and torch may warn of it
         try:
             super().__init__(loader)
         finally:
             loader.pin_memory = pinned
-        self._progress.seeded(int(self._base_seed))
+        self.progress.seeded(int(self._base_seed))
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
         self._may_draw = may_draw(self._index_sampler, unknown=sys.maxsize)
         self._drawn: deque[Any] = deque()
@@ -65,7 +65,7 @@ class OrderedIterator(_BaseDataLoaderIter):
     def _reset(self, loader, first_iter=False) -> None:
         """persistent_workers: torch keeps the iterator, and its base seed, for the next epoch."""
         self._workers, self._epoch.tracing_workers = self._epoch.tracing_workers, None
-        self._progress = loader._history.begin(loader, before=self._progress)
+        self.progress = loader._history.begin(loader, before=self.progress)
         super()._reset(loader, first_iter)
         if self._pid == os.getpid():
             self._abandon()
@@ -85,15 +85,15 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._exhausted = False
         self._interrupted = False  # or next() is under way
         self._epoch.meter.follow(self)
-        if self._progress.again:
+        if self.progress.again:
             self._go_on(loader)
-        self._progress.settle()
+        self.progress.settle()
         if self._num_workers:
             self._draw_indices()
 
     def _go_on(self, loader) -> None:
         """Begins behind the last batch that was given, as a state says. What had been drawn by then is drawn now."""
-        progress, drawn, exhausted = self._progress, self._progress.drawn, self._progress.exhausted
+        progress, drawn, exhausted = self.progress, self.progress.drawn, self.progress.exhausted
         self._sampler_iter = progress.drawn_again(loader, self._sampler_iter, self._skipped)
         self._position, self._taken, self._first = progress.samples, progress.given, progress.given
         progress.drawn, progress.exhausted = progress.given, False
@@ -107,7 +107,7 @@ class OrderedIterator(_BaseDataLoaderIter):
     def _epoch_of(self, loader, route: Any) -> Epoch[Any]:
         """Returns what this epoch's batches share."""
         workers, self._workers = self._workers, None
-        return DaliEpoch(loader, route, self._progress, workers)
+        return DaliEpoch(loader, route, self.progress, workers)
 
     def _batch(self, *args: Any) -> Any:
         """A batch of Batch's arguments."""
@@ -149,12 +149,12 @@ class OrderedIterator(_BaseDataLoaderIter):
             meter.spent(since)
             if isinstance(error, StopIteration):
                 meter.exhausted(self._epoch.route)
-            elif not self._interrupted and self._taken > self._progress.given:  # a batch has failed, and is over
-                self._progress.gave(self._taken, self._drawn[0].begin if self._drawn else self._position, ())
+            elif not self._interrupted and self._taken > self.progress.given:  # a batch has failed, and is over
+                self.progress.gave(self._taken, self._drawn[0].begin if self._drawn else self._position, ())
             raise
         meter.gave(len(batch.indices), made)
         meter.spent(since)
-        self._progress.gave(self._taken, batch.begin + len(batch.given_indices), batch.given_indices)
+        self.progress.gave(self._taken, batch.begin + len(batch.given_indices), batch.given_indices)
         self._interrupted = False
         return made
 
@@ -181,7 +181,7 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._interrupted = False  # errors.end() may raise, and this comes again then
             self._epoch.errors.end(self._position)
             self._epoch.end()
-            self._progress.over = True
+            self.progress.over = True
             raise StopIteration
 
     def _finish_first(self) -> tuple[Any, Any]:
@@ -234,7 +234,7 @@ class OrderedIterator(_BaseDataLoaderIter):
     def _draw_one(self) -> bool:
         """Indices of the next batch. Whether there may be more."""
         try:
-            index = self._progress.draw(self._sampler_iter)
+            index = self.progress.draw(self._sampler_iter)
         except StopIteration:
             self._exhausted = True
             return False
@@ -255,11 +255,6 @@ class OrderedIterator(_BaseDataLoaderIter):
         for batch in islice(self._drawn, self._epoch.route.depth + called):
             if not batch.started:
                 batch.start()
-
-    @property
-    def progress(self) -> Progress:
-        """The progress of its epoch."""
-        return self._progress
 
     def end(self) -> None:
         """Another iterator takes its place: it has no further batch."""

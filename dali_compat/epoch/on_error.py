@@ -166,9 +166,9 @@ def _warn(text: str) -> None:
 
 class Substitute:
     """Samples of the data set that stand in, one after another until one can be read, for the one at a position of the
-    epoch. Which ones depends on the epoch's seed and the position alone. ``make`` gives the batch of an index."""
+    epoch. Which ones depends on the epoch's seed and the position alone. ``make`` gives the batch of ``indices``."""
 
-    def __init__(self, epoch: Epoch[Any], position: int, make: Callable[[Any], Any]):
+    def __init__(self, epoch: Epoch[Any], position: int, make: Callable[..., Any]):
         self._epoch, self._position, self._make, self._attempts = epoch, position, make, 0
         self._try_another()
 
@@ -201,7 +201,7 @@ class Substitute:
         among = self._epoch.among
         index = among[replacement(self._epoch.seed, self._position, self._attempts, len(among))]
         self._attempts += 1
-        self._batch = self._make(index)
+        self._batch = self._make(indices=[index])
         self._batch.start()
 
     def discard(self) -> None:

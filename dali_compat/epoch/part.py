@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -99,7 +98,7 @@ class Part:
             self._called = self._call(plan.call, images, plan.gives.kind, self._left(plan))
         elif plan.views and rows:
             several = zip(plan.views, images.batches, strict=True)
-            self._views = [Part(self.owner, view, partial(_as_it_is, (rows, of)), self._infos) for view, of in several]
+            self._views = [Part(self.owner, view, _giving(rows, of), self._infos) for view, of in several]
             for view in self._views:
                 view.advance()
         return images
@@ -126,7 +125,7 @@ class Part:
         made: list[Given] = []
         assert self._give_up is not None  # or nothing was kept
         for i, row in enumerate(self._rows):
-            part = Part(self.owner, self.plan, partial(_as_it_is, ([row], self._before_call[i : i + 1])), self._infos)
+            part = Part(self.owner, self.plan, _giving([row], self._before_call[i : i + 1]), self._infos)
             try:
                 made.append(part.outcome())
             except Exception as error:
@@ -210,8 +209,8 @@ class Part:
         return images
 
 
-def _as_it_is(given: Given) -> Given:
-    return given
+def _giving(rows: Sequence[int], images: Any) -> Callable[[], Given]:
+    return lambda: (rows, images)
 
 
 def keeps_info(plan: Plan) -> bool:

@@ -92,20 +92,9 @@ class Progress:
             if self.again:
                 self.generators.set(self.at_first)
             self.at_first = self.generators.states()
-        if self._strange:
-            return self._draw_watching(indices)
-        try:
-            index = next(indices)
-        except StopIteration:
-            self.exhausted = True
-            raise
-        self.drawn += 1
-        return index
-
-    def _draw_watching(self, indices: Iterator[Any]) -> Any:
         if self.stateful is not None and not self._sampler_states:
             self._note_sampler()
-        before = self.generators.states()
+        before = self.generators.states() if self._strange else {}
         others = _changed(self._before, before)
         try:
             index = next(indices)
@@ -113,7 +102,7 @@ class Progress:
             self.exhausted = True
             raise
         finally:
-            self._before = self.generators.states()
+            self._before = self.generators.states() if self._strange else {}
             if others:
                 self.mixed |= others & _changed(before, self._before)
         self.drawn += 1

@@ -38,7 +38,7 @@ class ResidentIterator(OrderedIterator):
         super()._begin(loader, route)
 
     def _epoch_of(self, loader, route: ResidentRoute) -> Epoch[ResidentRoute]:
-        return Epoch(loader, route, self._progress)
+        return Epoch(loader, route, self.progress)
 
     def _skipped(self, sampler, samples: int) -> Iterator[Any]:
         in_bulk = in_arrays(sampler, samples)

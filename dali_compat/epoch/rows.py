@@ -88,14 +88,10 @@ class Rows:
             Exception: the first error, unless on_error is for it.
         """
         if self.tolerant:
-            self.bad.update((row, self._named(error)) for row, error in failures.items())
+            self.bad.update((row, _torchvisions(error)) for row, error in failures.items())
         elif failures:
             row = min(failures)
-            raise self._named(failures.pop(row))  # nothing here refers to it, and to this frame by its traceback
-
-    def _named(self, error: Exception) -> Exception:
-        """An error of torchvision's class."""
-        return ValueError(str(error)) if isinstance(error, ImageTooSmall) else error
+            raise _torchvisions(failures.pop(row))  # nothing here refers to it, and to this frame by its traceback
 
     def unreadable(self, row: int, error: Exception) -> ImageReadError:
         """An error that names the row's file, with its reason."""
@@ -218,6 +214,11 @@ class Rows:
         except ImageTooSmall as error:
             row = begin + int(rows[error.row])
             raise ImageTooSmall(row, f"{error} ({self.name(row)})") from None
+
+
+def _torchvisions(error: Exception) -> Exception:
+    """The error, of torchvision's class."""
+    return ValueError(str(error)) if isinstance(error, ImageTooSmall) else error
 
 
 @named("find samples")

@@ -75,16 +75,19 @@ class Traced:
 
     def _named(self, row: int) -> str:
         """For messages, what stands for the image of a sample that has none."""
-        dataset = self.epoch.dataset
-        if row not in self.bad:
-            return type(dataset).__name__
-        return self._files.get(row) or path_of(dataset, self._indices[row])
+        return self._files[row] if row in self.bad else type(self.epoch.dataset).__name__
 
     def _samples_here(self) -> list[Sample]:
-        asker, tolerant = self.epoch.asker, self.epoch.errors.policy != "raise"
+        asker, errors = self.epoch.asker, self.epoch.errors
         assert asker is not None
+
+        def failed(row: int, error: Exception) -> None:
+            if not isinstance(error, Exception if errors.in_python else UNREADABLE):
+                raise error
+            self._failed(row, reason_of(error), path_of(self.epoch.dataset, self._indices[row], error))
+
         with self.epoch.as_in_a_worker(self._begin):
-            return asker.ask(self._indices, self._failed_here if tolerant else None, self._begin_sample)
+            return asker.ask(self._indices, None if errors.policy == "raise" else failed, self._begin_sample)
 
     def _begin_sample(self, row: int) -> None:
         """A sample that is asked for once more draws the same numbers."""
@@ -100,16 +103,9 @@ class Traced:
             self._ticket = workers.ask(self._request(range(len(self._indices))))
         return workers.samples(self._ticket, self._failed)
 
-    def _failed_here(self, row: int, error: Exception) -> None:
-        if not isinstance(error, Exception if self.epoch.errors.in_python else UNREADABLE):
-            raise error
-        self._failed(row, reason_of(error), path_of(self.epoch.dataset, self._indices[row], error))
-
     def _failed(self, row: int, reason: str, file: str = "") -> None:
         """The data set has raised that."""
-        if file:
-            self._files[row] = file
-        self.bad[row] = reason
+        self.bad[row], self._files[row] = reason, file or path_of(self.epoch.dataset, self._indices[row])
 
     # ---- made
 

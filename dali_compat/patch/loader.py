@@ -19,7 +19,7 @@ from typing import Any
 import torch.utils.data as data
 
 from ..data.base_datasets import leaves_of
-from ..data.timm import OfTimms
+from ..data.timm import TimmFolder
 from ..loader import DataLoader
 from ..runtime import Patched
 
@@ -51,7 +51,7 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patc
     dataset = args[0] if args else kwargs["dataset"]
     loader.__class__ = InstalledLoader if kind is data.DataLoader else _class_of(kind)
     options = now.options | options_of(dataset) | kwargs
-    if any(isinstance(leaf, OfTimms) for leaf in leaves_of(dataset)):
+    if any(isinstance(leaf, TimmFolder) for leaf in leaves_of(dataset)):
         options = {"on_error": "replace"} | options  # timm goes on with the next image where one cannot be read
     DataLoader.__init__(loader, *args, **options)
     made.add(loader)

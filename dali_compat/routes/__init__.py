@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..data.arrays import holds_arrays
-from ..data.base_datasets import image_leaves_of, leaves_of, mostly_jpeg, typical_size
+from ..data.base_datasets import image_leaves_of, leaves_of, survey
 from ..data.readers import can_turn, transforms_of, turn
 from ..data.sources import BYTES
 from ..errors import Unsupported
@@ -106,7 +106,7 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
     options = _options(loader, device)
     plan_of = {id(leaf): (leaf, _plan(leaf, options, known)) for leaf in leaves}
     on_gpu = device.type == "cuda" and not loader.exact
-    size = (own.size if own else typical_size(leaves)) if on_gpu else 0
+    is_jpeg, size = ((own.is_jpeg, own.size) if own else survey(leaves)) if on_gpu else (False, 0)
     route = DaliRoute(
         device,
         available=available_threads(loader),
@@ -114,7 +114,7 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
         batch_size=loader.batch_size or 1,
         plans=list(dict.fromkeys(plan for _, plan in plan_of.values())),
         _plan_of=plan_of,
-        gpu_jpegs=on_gpu and (own.is_jpeg if own else mostly_jpeg(leaves)),
+        gpu_jpegs=is_jpeg,
         fancy=on_gpu and size <= _SMALL,
         large=size >= _LARGE,
         cache=_cache(loader, device, before),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torchvision import tv_tensors
 
-from ..engine.fused import Program
+from ..engine.fused import program_of
 from ..errors import Unsupported
 from ..ops.arguments import version_of
 from ..ops.draws import ImageTooSmall, compute, is_random
@@ -21,8 +21,6 @@ from ..runtime.device import filled
 from ..runtime.messages import tell_of_fallback
 from ..translate import translate
 from ..translate.lower import lower
-
-_MOST_PROGRAMS = 64  # of one module: one for each size and dtype of images
 
 
 def batched(
@@ -69,7 +67,6 @@ class Batched(nn.Module):
         super().__init__()
         self.transform, self.exact, self.fallback = transform, exact, fallback
         self._told: set[str] = set()
-        self._programs: dict[tuple[Any, ...], Program] = {}
 
     @no_compile
     def forward(self, images: torch.Tensor, *others: Any) -> Any:
@@ -140,16 +137,9 @@ class Batched(nn.Module):
             except ImageTooSmall as error:
                 raise ValueError(f"{error} (image {error.row} of the batch)") from None
             own = images if number == len(plan.chains) else images.clone()  # functions may change it in place
-            made.append(_finished(self._program(one, images.device)(_plain(own), arrays), one.gives))
+            program = program_of(one.batch, one.takes, images.device)
+            made.append(_finished(program(_plain(own), arrays), one.gives))
         return filled(plan.structure, made) if plan.views else made[0]
-
-    def _program(self, plan: Plan, device: torch.device) -> Program:
-        key = plan.batch, plan.takes, device
-        if key not in self._programs:
-            if len(self._programs) == _MOST_PROGRAMS:
-                self._programs.clear()
-            self._programs[key] = Program(plan.batch, plan.takes, device)
-        return self._programs[key]
 
     def _each(self, *inputs: Any) -> Any:
         """The same by torchvision, one sample after another."""
@@ -163,9 +153,6 @@ class Batched(nn.Module):
         return tuple(
             _together(several) if isinstance(given, torch.Tensor) else list(several) for given, several in of_each
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_programs": {}}
 
 
 def _plain(images: torch.Tensor) -> torch.Tensor:

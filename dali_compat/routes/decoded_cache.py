@@ -29,6 +29,7 @@ class DecodedCache:
 
     Attributes:
         settings: the arguments.
+        bytes: of the images that are kept.
         full: an image had no room; nothing is added any more.
         form: of what get() gives (data/sources.py).
     """
@@ -36,7 +37,7 @@ class DecodedCache:
     def __init__(self, budget: int | float, device: torch.device, exact: bool, place: str | None = None):
         self.settings = budget, device, exact, place
         self._images: dict[Source, Any] = {}
-        self._bytes = 0
+        self.bytes = 0
         self._lock = new_lock()  # iterators of several threads share it
         self.full = False
         self._place = device if place is None or place == device.type else torch.device("cpu")
@@ -54,11 +55,6 @@ class DecodedCache:
         if place is None and self._place.type == "cuda":
             self._most = min(self._most, int(_SHARE * free))
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of the images that are kept."""
-        return self._bytes
-
     def get(self, source: Source):
         """(H, W, 3) uint8, for a pipeline of that form, or None where it is not here."""
         return self._images.get(source)
@@ -72,7 +68,7 @@ class DecodedCache:
                 self._place = images[0].device  # with its index
                 self._settle()
             new: dict[Source, torch.Tensor] = {}
-            size = self._bytes
+            size = self.bytes
             for source, image in zip(sources, images, strict=True):
                 if source in self._images or source in new:
                     continue
@@ -83,14 +79,14 @@ class DecodedCache:
                 new[Record(source.archive, source.index) if is_record(source) else source] = image
             try:
                 self._images |= zip(new, _copies(list(new.values()), self._place), strict=True)
-                self._bytes = size
+                self.bytes = size
             except (MemoryError, torch.cuda.OutOfMemoryError):  # others have taken what was free
                 self.full = True
 
     def clear(self) -> None:
         """Free the images; no others come."""
         with self._lock:
-            self._images, self._bytes, self.full = {}, 0, True
+            self._images, self.bytes, self.full = {}, 0, True
 
     def __str__(self) -> str:
         rest = "; it is full: the other images are decoded each time" if self.full else ""
@@ -99,7 +95,7 @@ class DecodedCache:
         most = most if self._most is None else in_bytes(self._most)
         return (
             f"cache of decoded images in {'host memory' if self._place.type == 'cpu' else 'GPU memory'}: "
-            f"{len(self._images):,} images, {in_bytes(self._bytes)} of {most}{rest}"
+            f"{len(self._images):,} images, {in_bytes(self.bytes)} of {most}{rest}"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -12,7 +12,6 @@ import torch.utils.data as data
 
 from ..data.arrays import images_of, raw_targets, spec_of, target_table
 from ..data.base_datasets import leaves_of
-from ..engine.fused import Program
 from ..errors import Unsupported
 from ..plan import Options, Plan
 from ..runtime.device import free_memory
@@ -113,7 +112,6 @@ class ResidentRoute:
     depth: int
     plans: list[Plan]
     held: dict[int, Held]
-    _programs: dict[Plan, Program] = field(default_factory=dict, repr=False)
 
     def close(self) -> None:
         """Iterators that are under way keep what they need."""
@@ -129,11 +127,6 @@ class ResidentRoute:
         """Bytes of pixels that are kept: copies of the arrays, which other loaders of these share."""
         held = list(self.held.values())
         return sum(one.bytes for one in held if one.pixels is not None and self._copies(one))
-
-    def program(self, plan: Plan) -> Program:
-        if plan not in self._programs:
-            self._programs[plan] = Program(plan.batch, plan.takes, self.device)
-        return self._programs[plan]
 
     @property
     def together(self) -> int:
@@ -217,7 +210,6 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
             held[id(dataset)] = Held(dataset, array, plan, images, key, _shared.get(key))
     route = ResidentRoute(device, depth, list(dict.fromkeys(one.plan for one in held.values())), held)
     if before:
-        route._programs = {plan: program for plan, program in before._programs.items() if plan in route.plans}
         for number, one in before.held.items():
             if number in held and held[number].dataset is one.dataset:
                 held[number].targets = one.targets

@@ -348,7 +348,7 @@ def test_close_frees_a_gpus_memory(image_root):
     loader = ours(DALIImageFolder(image_root, EXACT), 5, cache=ENOUGH)
     iterator = iter(loader)
     batches = list(iterator)
-    before, used = torch.cuda.memory_allocated(), loader._route.cache._bytes
+    before, used = torch.cuda.memory_allocated(), loader._route.cache.bytes
     loader.close()
     assert used > 0 and before - torch.cuda.memory_allocated() >= used
     del batches, iterator

@@ -231,7 +231,7 @@ def test_what_is_refused(rows):
         r"give one of its splits, such as dataset\['train'\]": (TypeError, hf.DatasetDict(train=dataset), {}),
         "must be a datasets.Dataset, got list": (TypeError, [], {}),
         "give it as transform= here": (ValueError, dataset.with_transform(lambda batch: batch), {}),
-        "no column 'img'; it has 'image', 'label', 'text'": (ValueError, dataset, {"image": "img"}),
+        "no column 'img' .is it 'image'..; it has 'image', 'label', 'text'": (ValueError, dataset, {"image": "img"}),
         "no column 'labels'": (ValueError, dataset, {"target": "labels"}),
         "cast_column\\('text', datasets.Image\\(\\)\\)": (ValueError, dataset, {"image": "text"}),
         "1 row with an empty 'text': row 3": (ValueError, dataset, {"target": "text"}),

@@ -76,7 +76,6 @@ def assert_alike(dataset, indices) -> None:
     assert [leaf[local] for leaf, local in tabled.places] == wanted
     assert tabled.locals.tolist() == listed.locals == [local for _, local in listed.places]
     assert {id(leaf) for leaf in tabled.leaves} == {id(leaf) for leaf in listed.leaves}
-    assert [tabled.source(row) for row in range(count)] == [source for source, _ in wanted]
     for rows in np.arange(count), np.flatnonzero(np.arange(count) % 2 == 0):
         paths = tabled.paths(rows)
         if not isinstance(paths, list):

@@ -11,7 +11,7 @@ from PIL import Image
 from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.data.base_datasets import mostly_jpeg, typical_size
+from dali_compat.data.base_datasets import survey
 
 
 def folder(root, side: int, ending: str = "jpg", count: int = 20) -> DALIImageFolder:
@@ -25,13 +25,13 @@ def folder(root, side: int, ending: str = "jpg", count: int = 20) -> DALIImageFo
 def test_what_a_folder_holds(tmp_path):
     small, large, png = folder(tmp_path / "a", 32), folder(tmp_path / "b", 400), folder(tmp_path / "c", 20, "png", 50)
     sizes = [os.path.getsize(path) for path, _ in large.samples]
-    assert typical_size([small]) < 2000 < typical_size([large]) == statistics.median(sizes)
-    assert typical_size([small, large, png]) < 2000 and typical_size([]) == 0
-    assert mostly_jpeg([small]) and not mostly_jpeg([png]) and not mostly_jpeg([small, png])
-    assert mostly_jpeg([folder(tmp_path / "d", 20, count=120), png, png]) and not mostly_jpeg([png, small, small])
+    assert survey([small])[1] < 2000 < survey([large])[1] == statistics.median(sizes)
+    assert survey([small, large, png])[1] < 2000 and survey([])[1] == 0
+    assert survey([small])[0] and not survey([png])[0] and not survey([small, png])[0]
+    assert survey([folder(tmp_path / "d", 20, count=120), png, png])[0] and not survey([png, small, small])[0]
     os.remove(small.samples[0][0])
     small.samples.append(("/nowhere", 0))
-    assert typical_size([small]) < 2000
+    assert survey([small])[1] < 2000
 
 
 @pytest.mark.gpu

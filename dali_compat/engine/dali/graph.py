@@ -32,7 +32,8 @@ _POLICIES = {"constant": "pad", "edge": "clamp", "reflect": "reflect_101", "symm
 
 def unsupported(step: Step) -> str | None:
     """Why this DALI cannot run a step, or None."""
-    if step.op == "pad" and step.kwargs["mode"] != "constant" and not _slice_has_border_modes():
+    has_border_modes = "reflect_101" in (inspect.getdoc(fn.slice) or "")
+    if step.op == "pad" and step.kwargs["mode"] != "constant" and not has_border_modes:
         return f"DALI {dali.__version__} cannot pad with padding_mode={step.kwargs['mode']!r} (2.0 can)"
     if step.op in ("warp_affine", "warp_perspective"):
         interpolation = step.kwargs["interpolation"]
@@ -41,10 +42,6 @@ def unsupported(step: Step) -> str | None:
         if step.op == "warp_perspective" and interpolation == "bilinear" and not _FINE_WARPS:
             return f"DALI {dali.__version__} interpolates between 32nds of a pixel (2.0 does not)"
     return None
-
-
-def _slice_has_border_modes() -> bool:
-    return "reflect_101" in (inspect.getdoc(fn.slice) or "")
 
 
 def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None, load: float = 1.0):
