@@ -234,7 +234,7 @@ class Pool:
     ):
         self._store, self._timeout = _stores.setdefault(call, SlotStore()), timeout
         self._lent: dict[int, Called] = {}
-        self._slots = self._store.take(self, depth, device)
+        self._slots = self._store.take(depth, device)
         context, arguments = context or torch.multiprocessing.get_context(), (call.functions, seed, self._slots, *start)
         self._processes = Processes(context, start[0], work, arguments)
 
@@ -292,9 +292,11 @@ class Pool:
     def close(self) -> None:
         """Ends the processes. Memory still in use is freed when the last process has let go of it."""
         self._processes.close()
-        for number, slot in enumerate(self._slots):
-            self._store.give_back(slot, self._is_free(number))
-        self._slots, self._lent = [], {}
+        slots, self._slots = self._slots, []
+        for number, slot in enumerate(slots):
+            if self._is_free(number):  # else a process may still write there
+                self._store.give_back(slot)
+        self._lent = {}
 
     def _is_free(self, number: int) -> bool:
         return number not in self._lent or self._lent[number].done

@@ -10,7 +10,6 @@ import contextlib
 import mmap
 import os
 import sys
-import weakref
 from multiprocessing import reduction
 from typing import BinaryIO, NamedTuple
 
@@ -59,8 +58,8 @@ class Slot:
 
     @property
     def own(self) -> bool:
-        """True if this process has made it; a forked child must leave it to its parent."""
-        return self._pid == os.getpid()
+        """True if this process has made it, and it has not ended; a forked child must leave it to its parent."""
+        return self._pid == os.getpid() and self._fd >= 0
 
     def reserve(self, size: int) -> None:
         """Make it at least ``size`` bytes long, once the device has read what was there.
@@ -140,44 +139,31 @@ def _received(descriptor) -> Slot:
 
 
 class SlotStore:
-    """Slots that one holder takes over from another.
-
-    It owns them all, lent ones too: a holder that ends as garbage gives back what must not be garbage with it. Whatever
-    an interrupt leaves undone, a slot has one holder at most, and one whose holder is no more is forgotten.
+    """Slots that nobody uses: who takes one has it alone, and what is not given back goes with whoever took it.
 
     Attributes:
-        slots: all.
         room: bytes that a result takes, at most, as far as it is known; 0 before.
     """
 
     def __init__(self):
-        self.slots: list[Slot] = []
         self.room = 0
-        self._holders: dict[Slot, weakref.ref] = {}
+        self._free: list[Slot] = []
 
-    def take(self, holder, count: int, device: torch.device) -> list[Slot]:
+    def take(self, count: int, device: torch.device) -> list[Slot]:
         """Slots of this process, new ones too; fewer where the system gives none."""
-        for slot in list(self.slots):
-            if not slot.own or (slot in self._holders and self._holders[slot]() is None):
-                self.give_back(slot, free=False)
-        me = weakref.ref(holder)
-        taken = [slot for slot in list(self.slots)[:count] if self._holders.setdefault(slot, me) is me]
-        for slot in taken:
-            slot.wait()  # no process is born with events
+        taken: list[Slot] = []
         with contextlib.suppress(OSError, AttributeError):  # AttributeError: a Python that was built without memfd
             while len(taken) < count:
-                slot = Slot(device)
-                self._holders[slot] = me
-                self.slots.append(slot)
-                taken.append(slot)
+                slot = self._free.pop() if self._free else Slot(device)
+                if slot.own:
+                    slot.wait()  # no process is born with events
+                    taken.append(slot)
         return taken
 
-    def give_back(self, slot: Slot, free: bool) -> None:
-        """Unless it is ``free`` a process may still write there: nobody gets it, and it goes when that one ends."""
-        if not free:
-            with contextlib.suppress(ValueError):
-                self.slots.remove(slot)
-        self._holders.pop(slot, None)
+    def give_back(self, slot: Slot) -> None:
+        """Once, and only where no process may still write there."""
+        if slot.own:
+            self._free.append(slot)
 
 
 def in_a_file(data: bytes) -> BinaryIO | None:

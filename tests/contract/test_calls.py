@@ -294,40 +294,33 @@ def test_shared_memory_comes_back(image_root):
     assert _memfds() == 0 and descriptors(before) <= before
 
 
-class _Holder:
-    """Who takes slots from a SlotStore."""
-
-
 CPU = torch.device("cpu")
 
 
 def test_a_forked_child_takes_no_slot_of_its_parent():
     """They would write into each other's batches."""
-    store, holder = SlotStore(), _Holder()
-    mine = store.take(holder, 2, CPU)
+    store = SlotStore()
+    mine = store.take(2, CPU)
     for slot in mine:
-        store.give_back(slot, free=True)
+        store.give_back(slot)
     child = os.fork()
     if not child:
         try:
-            taken = store.take(holder, 2, CPU)
-            os._exit(int(len(taken) != 2 or taken != store.slots or bool({*taken} & {*mine})))
+            taken = store.take(2, CPU)
+            os._exit(int(len(taken) != 2 or bool({*taken} & {*mine})))
         except BaseException:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
-    assert store.take(holder, 2, CPU) == mine
+    assert {*store.take(2, CPU)} == {*mine}
 
 
-def test_who_holds_a_slot():
-    """One at most; where it is no more, or a process may still write there, nobody ever gets it again."""
-    store, first, second = SlotStore(), _Holder(), _Holder()
-    mine, yours = store.take(first, 2, CPU), store.take(second, 2, CPU)
-    assert len({*mine, *yours}) == 4 and {*mine, *yours} == {*store.slots}
-    store.give_back(mine[0], free=True)
-    store.give_back(mine[1], free=False)
-    del second
-    assert store.take(first, 3, CPU)[0] is mine[0]
-    assert len(store.slots) == 3 and not {*yours, mine[1]} & {*store.slots}
+def test_a_slot_is_somebodys_alone():
+    store = SlotStore()
+    mine, yours = store.take(2, CPU), store.take(2, CPU)
+    assert len({*mine, *yours}) == 4
+    store.give_back(mine[0])
+    again = store.take(2, CPU)
+    assert again[0] is mine[0] and not {again[1]} & {*mine, *yours}
 
 
 def test_an_iterator_that_ends_as_garbage(image_root):
@@ -343,8 +336,7 @@ def test_an_iterator_that_ends_as_garbage(image_root):
         del cycle
         gc.collect()
         (store,) = [calls._stores[plan.call] for plan in loader._route.plans]
-        assert store.slots
-        for slot in store.slots:
+        for slot in store._free:
             assert os.readlink(f"/proc/self/fd/{slot._fd}").startswith("/memfd:dali_compat")
         time.sleep(0.1)
 
