@@ -80,32 +80,36 @@ class TracingWorkers:
         self._asker, self._seed, self._timeout = asker, seed, loader.timeout
         self._context = loader.multiprocessing_context or torch.multiprocessing.get_context()
         self._count, self._init = loader.num_workers, loader.worker_init_fn
-        self._processes: Processes | None = None
+        self._processes: dict[int, Processes] = {}  # one each, by its number: they have states of their own
+        self._asked = 0  # requests of this epoch, which they take in turn, as torch's loader has it
 
-    def start(self) -> Processes:
-        """The processes: best before DALI's threads are at work, for they are forked.
+    def start(self) -> None:
+        """Starts the processes: best before DALI's threads are at work, for they are forked.
 
         Raises:
             OSError: the system gives no more processes, or descriptors.
         """
-        if self._processes is not None:
-            self._processes.look()
-            if self._processes.trouble:
-                self.close()
-        if self._processes is None:
+        for number in range(self._count):
+            self._process(number)
+
+    def _process(self, number: int) -> Processes:
+        """One of them, which works; another one in its place where it has died."""
+        made = self._processes.get(number)
+        if made is not None:
+            made.look()
+        if made is None or made.trouble:
             arguments = self._seed, self._asker.dataset, self._asker.since, self._count, self._init
-            self._processes = Processes(self._context, self._count, _work, arguments, in_turn=True)
-        return self._processes
+            made = self._processes[number] = Processes(self._context, [number], _work, arguments)
+        return made
 
     def begin_again(self, asker: Asker) -> None:
         """Another epoch, for which this one counts. What the data set has changed of itself there stays."""
-        self._asker = asker
-        if self._processes is not None:
-            self._processes.begin_again()
+        self._asker, self._asked = asker, 0
 
     def ask(self, request: Request) -> Ticket:
         """Returns what samples() takes. Raises as start(), and where a process has died."""
-        answer, processes = Answer(), self.start()
+        answer, processes = Answer(), self._process(self._asked % self._count)
+        self._asked += 1
         processes.ask([dumps(request)], [answer])
         return Ticket(request, answer, processes)
 
@@ -117,15 +121,9 @@ class TracingWorkers:
             Exception: what the data set raises, with the worker's traceback in its text, as torch's loader raises it.
             RuntimeError: a worker has died, or none has answered for the loader's timeout.
         """
-        if ticket.processes.trouble and not ticket.answer.there:  # others have met it
+        if ticket.processes.trouble and not ticket.answer.there:  # another request has ended it
             ticket = self.ask(ticket.request)
-        try:
-            ticket.processes.wait(ticket.answer, self._timeout)
-        except RuntimeError:
-            if ticket.processes.lost in (None, ticket.answer.process):
-                raise
-            ticket = self.ask(ticket.request)  # another has died, of another request
-            ticket.processes.wait(ticket.answer, self._timeout)
+        ticket.processes.wait(ticket.answer, self._timeout)
         reply = pickle.loads(ticket.answer.message or b"")  # it is there
         if isinstance(reply, ExceptionWrapper):
             reply.reraise()
@@ -141,9 +139,8 @@ class TracingWorkers:
 
     def close(self) -> None:
         """They end; the next question starts others."""
-        processes, self._processes = self._processes, None
-        if processes is not None:
-            processes.close()
+        while self._processes:
+            self._processes.popitem()[1].close()
 
 
 def _waiting(recording: Recording) -> LazyImage:

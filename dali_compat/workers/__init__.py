@@ -236,7 +236,7 @@ class Pool:
         self._lent: dict[int, Called] = {}
         self._slots = self._store.take(depth, device)
         context, arguments = context or torch.multiprocessing.get_context(), (call.functions, seed, self._slots, *start)
-        self._processes = Processes(context, start[0], work, arguments)
+        self._processes = Processes(context, range(start[0]), work, arguments)
 
     @property
     def usable(self) -> bool:

@@ -1,9 +1,8 @@
 """Processes that answer messages, driven from the caller's thread.
 
-Messages go to one socket, from which the next free process takes the next one whole; or to one of each process in turn,
-where the processes have a state of their own. Answers come on a socket of each process. No lock and no thread stand
-between. So an interrupt can hit nothing but an exchange, which is then known to be cut short; a process that is killed
-leaves nothing locked; and an interpreter that ends waits for none of them.
+Messages go to one socket, from which the next free process takes the next one whole. Answers come on a socket of each
+process. No lock and no thread stand between. So an interrupt can hit nothing but an exchange, which is then known to be
+cut short; a process that is killed leaves nothing locked; and an interpreter that ends waits for none of them.
 
 A message that is too large for these sockets is sent to the process that asks for it, which reads it at once. A large
 answer is a file without a name, which the caller maps.
@@ -33,7 +32,7 @@ from .shared_memory import in_a_file, mapped
 
 _LARGEST = 1 << 16  # bytes that go through the common socket at once: a third of what Linux lets wait there
 _NUMBER = struct.Struct("<Q")  # of a message, before it and before its answer
-_LARGE = 1 << 20  # bytes of an answer from which on a socket's copies cost more than a file's pages
+_LARGE = 1 << 17  # bytes of an answer from which on a file has it: a socket would keep the process until it is read
 _SHARED = b"@"  # an answer that is in a file, which follows; no pickle begins with it
 _LOOK = 1.0  # seconds between looks at processes that send nothing: a child of theirs may hold their socket open
 _GRACE = 5.0  # seconds for what a function does when it is cancelled; torch's own
@@ -50,12 +49,10 @@ _all: weakref.WeakSet[Processes] = weakref.WeakSet()
 
 
 class Answer:
-    """An answer of a process; ``message`` is None until it is there. ``process`` is who was asked, where processes take
-    messages in turn."""
+    """An answer of a process; ``message`` is None until it is there."""
 
     def __init__(self):
         self.message: bytes | memoryview | None = None
-        self.process: int | None = None
 
     @property
     def there(self) -> bool:
@@ -66,26 +63,23 @@ class Processes:
     """
     Args:
         context: of multiprocessing.
-        count: of processes.
+        numbers: of the processes.
         target, arguments: each runs ``target(connection, tasks, number, *arguments)``, which calls serve().
-        in_turn: message i goes to process i % count, as torch's loader has it, and not to the next that is free.
 
     Attributes:
         trouble: why no answer will come any more; "" while all is well.
-        lost: the number of the process whose end that is; None for other trouble.
 
     Raises:
         OSError: the system gives no more processes, or descriptors; the text says what to do.
     """
 
-    def __init__(self, context, count: int, target, arguments: tuple, in_turn: bool = False):
+    def __init__(self, context, numbers: Sequence[int], target, arguments: tuple):
         self.trouble = _CUT
-        self.lost: int | None = None
         self._ends: list[socket.socket | Connection] = []
         self._own: list[Connection] = []  # those for the answers of each process
         self._processes: list = []
-        self._numbers, self._turn = itertools.count(), itertools.count()
-        self._unsent: list[tuple[socket.socket, deque[bytes]]] = []  # of each socket for messages
+        self._numbers = itertools.count()
+        self._unsent: deque[bytes] = deque()
         self._large: dict[int, bytes] = {}  # messages that somebody will ask for
         self._awaited: dict[int, Answer] = {}
         over: queue.SimpleQueue = queue.SimpleQueue()
@@ -97,13 +91,15 @@ class Processes:
         threading.Thread(target=_bury, args=bury, name="dali_compat-bury", daemon=True).start()
         _all.add(self)
         try:
-            numbers = range(count)
-            for served in [[number] for number in numbers] if in_turn else [numbers]:
-                self._start(context, target, served, arguments)
+            self._tasks, tasks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._ends.append(self._tasks)
+            with tasks:
+                for number in numbers:
+                    self._start(context, target, (tasks, number, *arguments))
         except OSError as error:
             self.close()
             hint = f"{_HINTS[error.errno]}, or " if error.errno in _HINTS else ""
-            message = f"cannot start {count} worker processes: {error.strerror}; {hint}take a smaller num_workers"
+            message = f"cannot start a worker process: {error.strerror}; {hint}take a smaller num_workers"
             raise OSError(error.errno, message) from error
         self.trouble = ""
 
@@ -121,15 +117,9 @@ class Processes:
             self._awaited[number] = answer
             if len(message) > _LARGEST:
                 self._large[number], message = message, b""
-            answer.process = next(self._turn) % len(self._unsent)
-            _, unsent = self._unsent[answer.process]
-            unsent.append(_NUMBER.pack(number) + message)
+            self._unsent.append(_NUMBER.pack(number) + message)
         self._send()
         self.trouble = ""
-
-    def begin_again(self) -> None:
-        """The next message goes to the first process."""
-        self._turn = itertools.count()
 
     def wait(self, answer: Answer, timeout: float = 0) -> None:
         """Wait until it is there.
@@ -159,16 +149,7 @@ class Processes:
         _close(self._ends)
         self._end()
 
-    def _start(self, context, target, numbers: Sequence[int], arguments: tuple) -> None:
-        """The processes of these numbers, and the socket from which they take messages."""
-        own, tasks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._ends.append(own)
-        self._unsent.append((own, deque()))
-        with tasks:
-            for number in numbers:
-                self._start_one(context, target, (tasks, number, *arguments))
-
-    def _start_one(self, context, target, arguments: tuple) -> None:
+    def _start(self, context, target, arguments: tuple) -> None:
         here, there = context.Pipe()
         self._own.append(here)
         self._ends.append(here)
@@ -187,14 +168,13 @@ class Processes:
             except TimeoutError:  # a signal's handler raises it; these sockets have no limit
                 raise
             except (EOFError, OSError):
-                lost = self._own.index(connection)  # type: ignore[arg-type]  # as above
+                lost = self._processes[self._own.index(connection)]  # type: ignore[arg-type]  # as above
         if lost is None and not came:
-            lost = next((n for n, process in enumerate(self._processes) if process.exitcode is not None), None)
+            lost = next((process for process in self._processes if process.exitcode is not None), None)
         self._send()
         self.trouble = ""
         if lost is not None:
-            self.lost = lost
-            self._fail(_obituary(self._processes[lost]))
+            self._fail(_obituary(lost))
         return came
 
     def _take(self, connection: Connection) -> bool:
@@ -211,15 +191,14 @@ class Processes:
 
     def _send(self) -> None:
         """Sends what there is room for."""
-        for tasks, unsent in self._unsent:
-            try:
-                while unsent:
-                    tasks.send(unsent[0], socket.MSG_DONTWAIT)
-                    unsent.popleft()
-            except TimeoutError:  # as in _exchange()
-                raise
-            except OSError:  # full: after the next answer; no reader: dead, as is soon found
-                pass
+        try:
+            while self._unsent:
+                self._tasks.send(self._unsent[0], socket.MSG_DONTWAIT)
+                self._unsent.popleft()
+        except TimeoutError:  # as in _exchange()
+            raise
+        except OSError:  # full: after the next answer; no reader: dead, as is soon found
+            pass
 
     def _fail(self, trouble: str) -> None:
         self.trouble = trouble
