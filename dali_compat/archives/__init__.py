@@ -27,7 +27,7 @@ from ..remote.objects import FolderAndSize, Objects
 from ..remote.urls import UrlPart, are_urls, is_url, without_scheme
 from ..runtime.dataset_base import OurDataset
 from ..runtime.saved import packed
-from .files import FetchedFile, FetchedFiles, MappedFiles
+from .files import FetchedFile, MappedFiles
 from .index import GAP, Entry, FileRows, Progress, Table, indexed
 
 PathLike = str | Path
@@ -125,11 +125,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         self._table = Table(rows)
         if not len(self._table):
             raise ValueError(f"{path} holds no image")
-        self._files: MappedFiles | FetchedFiles
-        if self._objects is None:
-            self._files = MappedFiles(self.files, [(size, time) for size, time, _ in marks])
-        else:
-            self._files = FetchedFiles(self.files, self._objects)
+        self._files = MappedFiles(self.files, [(size, time) for size, time, _ in marks])  # none of URLs
         self._target_list: list[int] | None = None
         self.classes = _classes_beside(path, self._objects)
         self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
@@ -178,9 +174,13 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
     @functools.cached_property
     def mostly_jpeg(self) -> bool:
         """True if most images are JPEGs, by the first bytes of up to a hundred of them."""
-        files, offsets, lengths = self.locations(range(0, len(self), len(self) // 100 + 1))
-        heads = self._files.views(files.tolist(), offsets.tolist(), np.minimum(lengths, 2).tolist())
-        return 2 * sum(head.tobytes() == b"\xff\xd8" for head in heads) > len(heads)
+        some = range(0, len(self), len(self) // 100 + 1)
+        if self._objects is None:
+            images = self.read(some)
+        else:
+            parts = map(self.part, some)
+            images = self._objects.read([UrlPart(part.url, part.start, part.start + 2) for part in parts])
+        return 2 * sum(image[:2].tobytes() == b"\xff\xd8" for image in images) > len(images)
 
     def locations(self, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Locates the images at ``indices``: numbers into ``files`` (N,) int32, byte offsets (N,) int64 and lengths
@@ -193,9 +193,10 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
     def part(self, index: int) -> UrlPart:
         """Names the bytes of the image at ``index`` in object storage."""
         row, table = self._row(index), self._table
-        assert isinstance(self._files, FetchedFiles)
-        numbers = int(table.files[row]), int(table.offsets[row]), int(table.lengths[row])
-        return self._files.part(*numbers, table.gaps.get(row, ()))
+        offset, gaps = int(table.offsets[row]), table.gaps.get(row, ())
+        starts = [position + GAP * i for i, position in enumerate(gaps)]
+        end = offset + int(table.lengths[row]) + GAP * len(gaps)
+        return UrlPart(self.files[table.files[row]], offset, end, tuple((start, start + GAP) for start in starts))
 
     def read(self, indices: Sequence[int]) -> list[NDArray[Any]]:
         """Returns the encoded bytes of the images at ``indices``: read-only uint8 arrays of shape (length,), views of
@@ -208,23 +209,22 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         Raises:
             ImageReadError: a file is missing, or has changed since it was indexed.
         """
-        rows = self._rows(indices)
-        table, gaps = self._table, self._table.gaps
-        lengths = table.lengths[rows]
-        split = [i for i, row in enumerate(rows.tolist()) if row in gaps] if gaps else []
-        for i in split:
-            lengths[i] += GAP * len(gaps[int(rows[i])])
-        views = self._files.views(table.files[rows].tolist(), table.offsets[rows].tolist(), lengths.tolist())
-        for i in split:
-            whole = np.concatenate(_pieces(views[i], gaps[int(rows[i])]))
-            whole.flags.writeable = False
-            views[i] = whole
+        if self._objects is not None:
+            return self._objects.read(list(map(self.part, indices)))
+        rows, table = self._rows(indices), self._table
+        files, offsets, lengths = (column[rows].tolist() for column in (table.files, table.offsets, table.lengths))
+        views = self._files.views(files, offsets, lengths)
+        for i, row in enumerate(rows.tolist()) if table.gaps else ():
+            if row in table.gaps:
+                views[i] = np.frombuffer(self.copied(row), np.uint8)
         return views
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
         """Returns (N,) bool: True for images at ``indices`` whose files have been written to since they were indexed,
         or cannot be opened any more. This costs one system call a file."""
         files = self._table.files[self._rows(indices)]
+        if self._objects is not None:  # what was fetched stays as it is
+            return np.zeros(len(files), bool)
         changed = self._files.changed(np.unique(files).tolist())
         return np.isin(files, list(changed)) if changed else np.zeros(len(files), bool)
 
@@ -234,7 +234,15 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         Raises:
             ImageReadError: the file is missing or has changed.
         """
-        return self._bytes(self._row(index))
+        if self._objects is not None:
+            return self._objects.copied(self.part(index))
+        row, table = self._row(index), self._table
+        gaps = table.gaps.get(row, ())
+        length = int(table.lengths[row]) + GAP * len(gaps)
+        data = self._files.bytes(int(table.files[row]), int(table.offsets[row]), length)
+        ends = [position + GAP * i for i, position in enumerate(gaps)]
+        starts = [0, *(end + GAP for end in ends)]
+        return b"".join(data[start:end] for start, end in zip(starts, [*ends, length], strict=True)) if gaps else data
 
     def index_at(self, url: str, objects: Objects) -> tuple[str, bytes]:
         """Returns the URL and the bytes of an index of this archive's copy.
@@ -263,19 +271,13 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return f"Files: {len(self.files)}" if len(self.files) > 1 else ""
 
     def _image(self, row: int) -> Image.Image:
-        data = self._bytes(row)
+        data = self.copied(row)
         try:
             with Image.open(io.BytesIO(data)) as image:
                 converted: Image.Image = image.convert("RGB")
                 return converted
         except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
             raise read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error) from error
-
-    def _bytes(self, row: int) -> bytes:
-        gaps = self._table.gaps.get(row, ())
-        length = int(self._table.lengths[row]) + GAP * len(gaps)
-        data = self._files.bytes(int(self._table.files[row]), int(self._table.offsets[row]), length)
-        return b"".join(_pieces(data, gaps)) if gaps else data
 
     def _row(self, index: int) -> int:
         """Returns a position of 0 or more for an index, which may be negative."""
@@ -289,13 +291,6 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_target_list": None}
-
-
-def _pieces(data: Any, gaps: Sequence[int]) -> list[Any]:
-    """Cuts the gaps, at these positions of the image itself, out of its bytes in the file."""
-    ends = [position + GAP * i for i, position in enumerate(gaps)]
-    starts = [0, *(end + GAP for end in ends)]
-    return [data[start:end] for start, end in zip(starts, [*ends, len(data)], strict=True)]
 
 
 def classes_file(path: PathLike) -> Path:

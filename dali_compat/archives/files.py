@@ -14,7 +14,7 @@ import mmap
 import os
 import resource
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ import numpy as np
 from ..errors import ImageReadError, read_error
 from ..remote.objects import Objects
 from ..remote.urls import UrlPart
-from .index import GAP
 
 
 class MappedFiles:
@@ -148,31 +147,6 @@ def _changed(path: str) -> str:
 
 
 _BLOCK, _AHEAD = 4 << 20, 4  # bytes of a request of a scan, and how many run at a time
-
-
-class FetchedFiles:
-    """Files at URLs; their parts are read as those of MappedFiles."""
-
-    def __init__(self, urls: list[str], objects: Objects):
-        self.urls, self.objects = urls, objects
-
-    def part(self, number: int, offset: int, length: int, gaps: Sequence[int] = ()) -> UrlPart:
-        """Names an image of a file, without the gaps at these positions of the image itself."""
-        starts = [position + GAP * i for i, position in enumerate(gaps)]
-        end = offset + length + GAP * len(gaps)
-        return UrlPart(self.urls[number], offset, end, tuple((start, start + GAP) for start in starts))
-
-    def bytes(self, number: int, offset: int, length: int) -> bytes:
-        """Returns a part of a file. Raises ImageReadError."""
-        return self.objects.copied(self.part(number, offset, length))
-
-    def views(self, numbers: list[int], offsets: list[int], lengths: list[int]) -> list[np.ndarray]:
-        """Returns parts of files, read-only uint8 arrays (length,). Raises ImageReadError."""
-        return self.objects.read(list(map(self.part, numbers, offsets, lengths)))
-
-    def changed(self, numbers: Iterable[int]) -> set[int]:
-        """Returns none: what was fetched stays as it is."""
-        return set()
 
 
 class FetchedFile(io.RawIOBase):

@@ -51,7 +51,7 @@ def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
             raise corrupt(path, f"header at byte {at}", f"it is damaged: {error or type(error).__name__}") from None
         if found is None:
             break
-        tar.members.clear()  # it keeps them all
+        tar.members.clear()  # type: ignore[attr-defined]  # it keeps them all
         if found.issparse():
             raise refused(path, f"header at byte {at}", "it is a sparse file; write the tar file without --sparse")
         if tar.offset <= at or found.size < 0:
