@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import hung
+import pages
 import pytest
 import torch
 from helpers import make_folder, some
@@ -70,6 +71,11 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.enable()
+    pages.collapse()
+
+
+def pytest_runtest_logfinish():
+    pages.collapse_after_forks()
 
 
 def pytest_unconfigure():
