@@ -82,6 +82,16 @@ def test_what_limits_is_what_was_measured(image_root, capsys, measured):
     assert re.search(r"^beside a step of 50.0 ms +40 of 80 +host$", said, re.M)
 
 
+def test_the_page_has_what_is_printed(image_root, tmp_path, capsys, measured):
+    out = tmp_path / "bench.html"
+    assert _bench(image_root, "--step", 200, "--out", out) == 0
+    said, shown = capsys.readouterr().out, out.read_text()
+    assert str(out) in said and "DALI route on cpu" in shown and "What to change" in shown
+    assert 'class="bar limits"><div style="width:90.0%"' in shown  # the calling thread
+    assert shown.count('class="row"') == 6 and "loading alone" in shown and "<b>host</b>" in shown
+    _refused(capsys, "cannot be written", image_root, "--out", tmp_path / "nowhere" / "bench.html")
+
+
 def test_steps_are_chosen_by_the_loader(image_root, measured):
     assert _bench(image_root, "--transform", SMALL) == 0
     assert measured == pytest.approx([50, 100, 200])

@@ -11,6 +11,9 @@ dali_compat/cli/limits.py name the limit.
 from __future__ import annotations
 
 import os
+from html import escape
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.data import RandomSampler, Subset
@@ -25,8 +28,9 @@ from dali_compat.cli.arguments import (
     dataset_class,
     dataset_of,
     device_of,
+    try_to_write,
 )
-from dali_compat.cli.limits import Measured, advice, limit, limit_beside
+from dali_compat.cli.limits import BUSY, Bottleneck, Measured, advice, limit, limit_beside, shares
 from dali_compat.cli.timing import Passes, SampledFiles, memory
 from dali_compat.routes import StockRoute, in_python
 
@@ -50,6 +54,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--workers", type=int, default=0, help="num_workers (default: the loader's choice)")
     parser.add_argument("--prefetch-factor", type=int, help="batches in flight (default: the loader's choice)")
     parser.add_argument("--exact", action="store_true", help="exact=True")
+    parser.add_argument("--out", metavar="PAGE", help="write an HTML page, too, with a chart of what limits")
     parser.add_argument("--cache", type=budget, help="cache=: bytes, or a share of the free memory, such as 0.5")
     add_device(parser)
 
@@ -61,6 +66,8 @@ def run(args) -> int:
         raise UsageError("--batch-size and --batches start at 1, --workers at 0, and --step is above 0")
     if args.prefetch_factor is not None and (args.prefetch_factor < 1 or not args.workers):
         raise UsageError("--prefetch-factor starts at 1 and needs --workers, as in torch")
+    if args.out:
+        try_to_write(args.out)
     dataset = dataset_of(args)
     files = SampledFiles(dataset, args.batch_size * args.batches)
     loader = make_loader(Subset(dataset, files.indices), args, device)
@@ -94,8 +101,12 @@ def run(args) -> int:
     for one in dict.fromkeys(found):
         print(f"{one.limit}: {one.why}")
     limits = dict.fromkeys(one.limit for one in found)
-    tips = [f"  {name}: {line}" for name in limits for line in advice(name, measured)]
-    print("\n".join(["\nWhat to change:", *tips]))
+    tips = [f"{name}: {line}" for name in limits for line in advice(name, measured)]
+    print("\n".join(["\nWhat to change:", *(f"  {tip}" for tip in tips)]))
+    if args.out:
+        made = page(measured.path, measured, found, rows, tips, loader.explain(wide=True))
+        Path(args.out).write_text(made, encoding="utf-8")
+        print(f"\npage: {Path(args.out).absolute()}")
     loader.close()
     return 0
 
@@ -167,3 +178,41 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
     )
     parts = {"reading, page cache dropped": cold, "reading again": warm, "Python in next() alone": alone.host}
     return measured, parts, alone.stats
+
+
+_STYLE = """
+:root{color-scheme:light dark}
+body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem}
+.bar{background:#8b949e44;border-radius:3px;position:relative;height:1.3rem}
+.bar div{background:#2f81d6;height:100%;border-radius:3px}.bar.limits div{background:#c9510c}
+.bar::after{content:"";position:absolute;left:BUSY;top:-2px;bottom:-2px;border-left:2px dashed currentColor}
+.row{display:grid;grid-template-columns:11rem 1fr 3.5rem;gap:.7rem;align-items:center;margin:.3rem 0}
+.row span:last-child{text-align:right}td,th{padding:.1rem .8rem .1rem 0;text-align:left}
+table{overflow-x:auto;display:block}
+@media(max-width:30rem){.row{grid-template-columns:7.5rem 1fr 3rem;font-size:.85rem}}
+"""
+
+
+def page(
+    name: str, measured: Measured, found: list[Bottleneck], rows: list[tuple[str, str, str]], tips: list[str], plan: Any
+) -> str:
+    """Returns the page. ``rows`` are those of the printed table, ``plan`` what explain() has returned."""
+    of_time = shares(measured)
+    highest = max(of_time, key=lambda one: of_time[one])
+    bars = "".join(
+        f'<div class="row"><span>{escape(what)}</span><div class="bar{" limits" * (what == highest and part >= BUSY)}">'
+        f'<div style="width:{min(part, 1):.1%}"></div></div><span>{part:.0%}</span></div>'
+        for what, part in of_time.items()
+    )
+    why = "".join(f"<li><b>{escape(one.limit)}</b>: {escape(one.why)}</li>" for one in dict.fromkeys(found))
+    table = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    change = "".join(f"<li>{escape(tip)}</li>" for tip in tips)
+    return f"""<!doctype html><html lang="en"><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>{escape(name)}</title>
+<style>{_STYLE.replace("BUSY", f"{BUSY:.0%}")}</style>
+<h1>The bottleneck of {escape(name)}: {escape(found[0].limit)}</h1>
+<p>Shares of the time from one batch to the next, loading alone. What reaches {BUSY:.0%} limits; where
+nothing does, it is the decoder.</p>
+{bars}<ul>{why}</ul><h2>Speed</h2><table>{table}</table><h2>What to change</h2><ul>{change}</ul>
+<h2>What runs where</h2>{plan._repr_html_()}</html>
+"""

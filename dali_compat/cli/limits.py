@@ -80,6 +80,18 @@ class Bottleneck(NamedTuple):
     why: str
 
 
+def shares(m: Measured) -> dict[str, float]:
+    """Returns for each resource the share of a batch's time in which it is at work, loading alone."""
+    return {
+        "Python": m.python / m.alone,
+        "reading the files": m.read / m.alone,
+        "calling thread": m.host / m.alone,
+        "all cores": m.cpu / (m.alone * m.cores),
+        "loader's threads": (m.cpu - m.host) / (m.alone * max(1, m.threads)),
+        "other programs": m.others / (m.alone * m.cores),
+    }
+
+
 def limit(m: Measured) -> Bottleneck:
     """Returns what limits loading alone.
 
@@ -90,9 +102,7 @@ def limit(m: Measured) -> Bottleneck:
     limits, if it is BUSY. If none is, nothing that was measured explains the time, and it is spent waiting for the
     DECODER: a GPU's work, which the host cannot see, or too few batches in flight.
     """
-    reading, host, everywhere = m.read / m.alone, m.host / m.alone, m.cpu / (m.alone * m.cores)
-    on_threads = (m.cpu - m.host) / (m.alone * max(1, m.threads))
-    others = m.others / (m.alone * m.cores)
+    _, reading, host, everywhere, on_threads, others = shares(m).values()
     is_busy = others >= OTHERS and everywhere < BUSY <= everywhere + others
     theirs = f"other programs have {others:.0%} of the {m.cores} cores"
     if m.python >= BUSY * m.alone:
