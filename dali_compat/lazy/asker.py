@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from ..data.sources import BYTES, PATHS
 from ..inspection.objects import root
 from .hooks import hooked
+from .images import later_of
 from .operations import Numbers
 from .recipes import RecipeChain, Recipes
 from .record import Recording
-from .samples import Sample, settled, taken
+from .samples import Sample, TracedSample, traced
 from .tracer import Tracer
 
 Bad = Callable[[int, Exception], None]
@@ -36,10 +37,14 @@ class Asker:
         self.asked = self.real = 0
         self.why = ""
 
-    def ask(self, indices, bad: Bad | None = None, begin: Begin = lambda row: None, finish=Sample.bare) -> list[Sample]:
+    def ask(
+        self, indices, bad: Bad | None = None, begin: Begin = lambda row: None, finish=TracedSample.sample
+    ) -> list[Sample]:
         """The samples of a batch. ``bad`` takes what a sample raises, and its row; the sample is empty then. ``begin``
-        sets the generators before the sample of a row, to the same where it is called twice. ``finish`` takes each
-        sample, at once if possible: many stand-ins at a time keep Python's garbage collector busy.
+        sets the generators before the sample of a row, to the same where it is called twice. ``finish`` makes a Sample
+        of each TracedSample.
+
+        A stand-in that somebody still has, a cache of the user's perhaps, is made real, so that all have the same one.
 
         Raises:
             Exception: what the data set raises.
@@ -49,11 +54,12 @@ class Asker:
             many = getattr(self.dataset, "__getitems__", None)
             if many and bad is None and root(getattr(many, "__func__", many)) != "torch":
                 begin(0)
-                came: Iterable[Sample] = taken(list(many(list(indices))), tracer.notes)
+                came = [traced(one, tracer.notes) for one in many(list(indices))]
             else:
-                came = (self._one(tracer, row, index, bad, begin) for row, index in enumerate(indices))
-            pairs = [(one, True) if one.is_watched else (finish(settled(one)), False) for one in came]
-            samples = [finish(settled(one)) if waits else one for one, waits in pairs]
+                came = [self._one(tracer, row, index, bad, begin) for row, index in enumerate(indices)]
+            for stand_in in tracer.notes.left():
+                later_of(stand_in).value("keeps an image")
+            samples = [finish(one) for one in came]
         self.why = self.why or tracer.notes.why
         return samples
 
@@ -77,12 +83,11 @@ class Asker:
         """A sample that the data set makes itself."""
         return Sample(self.dataset[index])
 
-    def _one(self, tracer: Tracer, row: int, index, bad: Bad | None, begin: Begin) -> Sample:
+    def _one(self, tracer: Tracer, row: int, index, bad: Bad | None, begin: Begin) -> TracedSample:
         before, met = tracer.notes.count, None
         begin(row)
         try:
-            (sample,) = taken([self.dataset[index]], tracer.notes)
-            return sample
+            return traced(self.dataset[index], tracer.notes)
         except Exception as error:
             met = error
         try:
@@ -90,11 +95,11 @@ class Asker:
                 raise met
             begin(row)
             with hooked(None):  # its stand-in may not have been what the user's code needs
-                return self.really(index)
+                return TracedSample(self.dataset[index])
         except Exception as error:
             if bad is None:
                 raise
             bad(row, error)
-            return Sample(None)
+            return TracedSample(None)
         finally:
             met = None  # whose traceback holds the stand-in

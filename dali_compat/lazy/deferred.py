@@ -19,23 +19,32 @@ _GRAY = (step("grayscale", State("pil", "L", (1, 1, 1)), like="pil", dtype=torch
 _lock = new_lock()  # several threads of the user's may look at once
 
 
+class _Ref(weakref.ref[Any]):
+    """A weak reference that nobody else gets: plain ones are shared."""
+
+    __slots__ = ()
+
+
 class Notes:
     """Notes on what was deferred, and what became real, while a data set was traced.
 
     Attributes:
         why: what made something real, up to three reasons; "" where nothing did.
         count: of stand-ins, so far.
+        waiting: stand-ins that stay in samples.
+        watched: stand-ins to which somebody has weak references, and which stay for that long.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self._reasons: list[str] = []
-        self._made: list[weakref.ref[Any]] = []
+        self._made: list[_Ref] = []
+        self.waiting, self.watched = list[Any](), list[Any]()
 
     def made(self, stand_in) -> Any:
         """A stand-in is made; gives it back."""
         self.count += 1
-        self._made.append(weakref.ref(stand_in))
+        self._made.append(_Ref(stand_in))
         return stand_in
 
     def became_real(self, why: str) -> None:
@@ -47,9 +56,10 @@ class Notes:
         return ", and ".join(self._reasons[:3])
 
     def left(self) -> list[Any]:
-        """The stand-ins that somebody still has. Forgets all."""
-        made, self._made = self._made, []
-        return [one for ref in made if (one := ref()) is not None]
+        """The stand-ins that somebody still has, but for those that wait in samples. Forgets all."""
+        made, waiting = self._made, set(map(id, self.waiting))
+        self._made, self.waiting, self.watched = [], [], []
+        return [one for ref in made if (one := ref()) is not None and id(one) not in waiting]
 
 
 class Deferred:

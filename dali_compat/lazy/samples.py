@@ -1,17 +1,16 @@
-"""Samples that a data set has returned, with real images, or stand-ins for those that DALI is to make."""
+"""Samples that a data set has returned, with real images, or nothing in the places of those that DALI is to make."""
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
-from weakref import getweakrefcount
+from weakref import getweakrefcount, ref
 
 import torch
 
 from .decoders import LazyBytes
-from .deferred import Notes
+from .deferred import Deferred, Notes
 from .images import LazyFile, LazyImage, later_of
 from .record import Recording
 from .tensors import KINDS, LazyStack
@@ -20,7 +19,6 @@ TENSORS = set(KINDS.values())
 IMAGES = {LazyImage, LazyFile}
 STAND_INS = TENSORS | IMAGES | {LazyBytes, LazyStack}
 _DICTS = {dict, OrderedDict}
-_OWN_REFERENCES = 2  # of what is in a container, and an argument
 
 Path = tuple[Any, ...]
 
@@ -78,18 +76,8 @@ class Sample(NamedTuple):
         """The sample, with images in their places."""
         value = self.value
         for wanted, image in zip(self.images, made, strict=True):
-            for path in wanted.paths:
-                value = put(value, path, image)
+            value = _put_all(value, wanted.paths, image)
         return value
-
-    @property
-    def is_watched(self) -> bool:
-        """Returns whether somebody has weak references to stand-ins, and may find them while the batch is asked."""
-        return any(getweakrefcount(at(self.value, wanted.paths[0])) for wanted in self.images)
-
-    def bare(self) -> Sample:
-        """The sample, with nothing in the places of images: their stand-ins, which hold all that was done, can go."""
-        return self._replace(value=self.filled(*[None] * len(self.images))) if self.images else self
 
 
 def put(value, path: Path, image) -> Any:
@@ -120,107 +108,77 @@ def exchanged(value, kinds: Container[type], function: Callable[[Any], Any]) -> 
     return _as(found, [exchanged(one, kinds, function) for one in value]) if _is_sequence(found) else value
 
 
-def taken(given: list[Any], notes: Notes) -> list[Sample]:
-    """The samples that a data set gave; ``given`` holds the only references to them, and is empty afterwards.
-
-    A sample keeps the stand-ins for its images where nothing else refers to them. Where something does, a cache of the
-    user's perhaps, the image is made now, so that all have the same one.
-    """
-    theirs: set[int] = set()
-    samples = [_sample(given, number, theirs) for number in range(len(given))]
-    given.clear()
-    for stand_in in notes.left():
-        if id(stand_in) not in theirs:
-            later_of(stand_in).value("keeps an image")
-    return samples
-
-
-def settled(sample: Sample) -> Sample:
-    """The sample; with what its stand-ins have become, where somebody has looked at them since."""
-    images = [one for one in sample.images if not later_of(at(sample.value, one.paths[0])).is_real]
-    return sample if len(images) == len(sample.images) else _with(sample, tuple(images))
-
-
-def all_real(sample: Sample) -> Sample:
-    """The sample, as the data set itself has made it, or makes it now."""
-    for wanted in sample.images:
-        later_of(at(sample.value, wanted.paths[0])).value("")
-    return _with(sample, ())
-
-
-def _with(sample: Sample, images: tuple[Wanted, ...]) -> Sample:
-    """A sample in which some stand-ins are real. What is not real yet waits until somebody looks."""
-    value = exchanged(sample.value, STAND_INS, lambda one: later_of(one).value("") if later_of(one).is_real else one)
-    return sample._replace(value=value, images=images)
-
-
-class _Place(NamedTuple):
-    """The place of a stand-in in a sample.
+class TracedSample(NamedTuple):
+    """The result of ``dataset[index]``, of which something may yet become real.
 
     Attributes:
-        path: as Wanted's.
-        references: to it, when it was found; around: the most to one of the containers around.
-        stacked: it is in a stack.
+        value: of it; None in the places of ``images``, so that their stand-ins go where nobody else has them.
+        images: paths, as Wanted's, and what is deferred there.
+        stacks: the path of each Stack, and its Deferred, which goes with the stand-in.
     """
 
-    path: Path
-    stand_in: Any
-    references: int
-    around: int
-    stacked: bool = False
+    value: Any
+    images: Sequence[tuple[tuple[Path, ...], Deferred]] = ()
+    stacks: Sequence[tuple[Path, ref[Deferred]]] = ()
+
+    def sample(self) -> Sample:
+        """The sample, with what has become real since."""
+        value, images = self.value, []
+        for paths, later in self.images:
+            if later.is_real or later.record is None:
+                value = _put_all(value, paths, later.value(""))
+            else:
+                images.append(Wanted(paths, later.record))
+        for path, of_stack in self.stacks:
+            if (stack := of_stack()) is not None and stack.is_real:
+                value = put(value, path, stack.value(""))
+        return Sample(value, tuple(images), bool(self.stacks))
 
 
-def _sample(given: list[Any], number: int, theirs: set[int]) -> Sample:
-    """A sample, with its stand-ins where those are not real. ``theirs`` gets the id() of each."""
-    found = list(_found(given, number, ()))
-    places: dict[int, list[_Place]] = {}
-    for place in found:
-        places.setdefault(id(place.stand_in), []).append(place)
-    theirs.update(places)
-    tensors = any(type(place.stand_in) in TENSORS for place in found)
-    for several in places.values():
-        _refuse(several, beside=tensors and type(several[0].stand_in) in IMAGES)
-    images = []
-    for several in places.values():
-        later = later_of(several[0].stand_in)
-        # images beside tensors wait until somebody looks
-        if not later.is_real and later.record and not (tensors and type(several[0].stand_in) in IMAGES):
-            images.append(Wanted(tuple([place.path for place in several]), later.record))
-    made = Sample(given[number], tuple(images), any(place.stacked for place in found))
-    if made.stacked:
-        parted = exchanged(
-            made.value, {LazyStack}, lambda one: one if later_of(one).is_real else Stack(one._parts, one._how)
-        )
-        made = made._replace(value=parted)
-    return _with(made, made.images) if any(later_of(place.stand_in).is_real for place in found) else made
+def traced(value, notes: Notes) -> TracedSample:
+    """A sample that a data set gave. Its stand-ins stay deferred, but for what only the real image can be."""
+    found: dict[int, tuple[Any, list[Path]]] = {}
+    for path, stand_in in _found(value, ()):
+        found.setdefault(id(stand_in), (stand_in, []))[1].append(path)
+    beside_tensors = any(type(stand_in) in TENSORS for stand_in, _ in found.values())
+    images, stacks = [], []
+    for stand_in, paths in found.values():
+        later = later_of(stand_in)
+        if type(stand_in) is LazyStack and not later.is_real:
+            value = _put_all(value, paths, Stack(stand_in._parts, stand_in._how))
+            stacks += [(path, ref(later)) for path in paths]
+            continue
+        if beside_tensors and type(stand_in) in IMAGES and not later.is_real:
+            notes.waiting.append(stand_in)  # until somebody looks
+            continue
+        if later.is_file:  # which has a class, a format and a filename
+            later.value("gives an image as it was opened")
+        if later.record is None:
+            later.value("gives an image of which the header does not say enough")
+        if getweakrefcount(stand_in) > 1:  # somebody may find it while the batch is asked
+            notes.watched.append(stand_in)
+        images.append((tuple(paths), later))
+        value = _put_all(value, paths, None)
+    return TracedSample(value, images, stacks)
 
 
-def _refuse(places: list[_Place], beside: bool) -> None:
-    """A stand-in, in all its places, is made real where it has to be. ``beside``: it is an image beside tensors."""
-    later, most = later_of(places[0].stand_in), _OWN_REFERENCES
-    if places[0].references > most + len(places) - 1 or max([one.around for one in places]) > most:
-        later.value("keeps an image")
-    if beside:
-        return
-    if later.is_file:  # which has a class, a format and a filename
-        later.value("gives an image as it was opened")
-    if not later.is_real and later.record is None:
-        later.value("gives an image of which the header does not say enough")
+def _put_all(value, paths: Iterable[Path], image) -> Any:
+    for path in paths:
+        value = put(value, path, image)
+    return value
 
 
-def _found(container, key, path: Path, around: int = 0) -> Iterator[_Place]:
-    """The stand-ins, real or not, within one of a container's values."""
-    kind, references = type(container[key]), sys.getrefcount(container[key])
-    if kind is LazyStack and not later_of(container[key]).is_real:
-        parts = container[key]._parts
-        for number in range(len(parts)):
-            for place in _found(parts, number, (*path, 0, number), max(around, references)):
-                yield place._replace(stacked=True)
-    elif kind in STAND_INS:
-        yield _Place(path, container[key], references, around)
+def _found(value, path: Path) -> Iterator[tuple[Path, Any]]:
+    """The paths of stand-ins in a sample, and they; those of a stack behind it."""
+    kind = type(value)
+    if kind in STAND_INS:
+        yield path, value
+        parts = value._parts if kind is LazyStack and not later_of(value).is_real else ()
+        for number, part in enumerate(parts):
+            yield from _found(part, (*path, 0, number))
     elif kind in _DICTS or _is_sequence(kind):
-        for name in container[key] if kind in _DICTS else range(len(container[key])):
-            yield from _found(container[key], name, (*path, name), max(around, references))
+        for key in value if kind in _DICTS else range(len(value)):
+            yield from _found(value[key], (*path, key))
 
 
 def _is_sequence(kind: type) -> bool:

@@ -23,7 +23,7 @@ from .deferred import Deferred, Notes
 from .images import LazyFile, LazyImage, later_of
 from .operations import CONSTANT
 from .record import Recording
-from .samples import IMAGES, Sample, all_real, exchanged
+from .samples import IMAGES, Sample, TracedSample, exchanged
 from .tracer import numbers
 
 
@@ -183,11 +183,13 @@ def _reply(asker: Asker, request: Request) -> Reply | ExceptionWrapper:
         return wrapped()
 
 
-def _without_stand_ins(sample: Sample) -> Sample:
+def _without_stand_ins(traced: TracedSample) -> Sample:
     """A sample that travels."""
-    if not all(_travels(image.record) for image in sample.images):
-        sample = all_real(sample)
-    return sample._replace(value=exchanged(sample.bare().value, IMAGES, _recording))
+    if not all(later.is_real or _travels(later.record) for _, later in traced.images):
+        for _, later in traced.images:
+            later.value("")
+    sample = traced.sample()
+    return sample._replace(value=exchanged(sample.value, IMAGES, _recording))
 
 
 def _recording(image: LazyImage) -> Any:
