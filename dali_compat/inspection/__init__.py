@@ -13,15 +13,13 @@ called as it is. Nothing of the user's changes, nothing is patched, and other th
 
 The modules, in the order to read them:
 
-- seen: look_through() tries twice and compares. Seen is what it gives.
-- sandbox: which stand-in for which object.
+- sandbox: which stand-in for which object. look_through() tries twice and compares; Seen is what it gives.
 - standins: what each stand-in does when the user's code uses it. The Untouchable refuses everything.
-- objects: what an object or a class is, found without running code of the user's.
-- bytecode: what a function's code may do, found without running it.
-- replaced, pillow: code of torchvision's, timm's or Pillow's that somebody has replaced.
+- objects: what an object, a class or a function's code is, found without running it.
+- replaced: code of torchvision's, timm's or Pillow's that somebody has replaced.
 - untranslatable: why a transform has no translation.
 """
 
-from .seen import Seen, Unseen, look_through
+from .sandbox import Seen, Unseen, look_through
 
 __all__ = ["Seen", "Unseen", "look_through"]

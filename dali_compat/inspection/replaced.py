@@ -1,18 +1,23 @@
-"""Transforms whose code is not their package's: somebody has replaced it, on the object or in the class."""
+"""Code of torchvision's, timm's or Pillow's that somebody has replaced. Neither DALI nor a kernel calls what took its
+place."""
 
 from __future__ import annotations
 
+import builtins
 import functools
+import io
+import sys
 from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
+from PIL import Image, ImageEnhance, ImageFile, ImageOps
 from torch import nn
-from torchvision.transforms import functional, v2
+from torchvision.transforms import _functional_pil, _functional_tensor, functional, v2
 from torchvision.transforms.v2 import functional as functional_v2
 
-from .bytecode import names
-from .objects import modules_are_hooked, root
+from ..errors import Unsupported
+from .objects import modules_are_hooked, names, root
 from .untranslatable import Untranslatable
 
 STANDS_FOR = "_dali_compat_stands_for"  # of a function that has another's place for a while: the other
@@ -74,3 +79,65 @@ def _functions(kind) -> tuple[tuple[Any, str], ...]:
     module = functional_v2 if ".v2." in kind.__module__ else functional
     found = ((name, vars(module).get(name)) for name in sorted(used))
     return tuple((module, name) for name, one in found if callable(one) and not isinstance(one, type))
+
+
+# ---- Pillow's
+
+_ENHANCE = [one for one in vars(ImageEnhance).values() if isinstance(one, type)]
+_OWNERS: list[Any] = [Image, Image.Image, ImageOps, *_ENHANCE, _functional_pil, _functional_tensor]
+_BY_TORCHVISION = """__array_interface__ __init__ blend convert copy crop enhance expand filter fromarray frombuffer
+frombytes getbands histogram load merge new paste point save split tobytes transform transpose"""
+_TO_OPEN = "_open decode_example draft exif_transpose getexif load_end load_prepare load_read open"
+_CALLED = {*_BY_TORCHVISION.split(), *(name for name, one in vars(functional).items() if isinstance(one, FunctionType))}
+_CALLED_TO_OPEN = {*_CALLED, *_TO_OPEN.split()}
+_FORMATS = "Bmp", "Jpeg", "Png", "Ppm", "Tiff", "WebP"  # that DALI reads, and how files of them begin
+_HEADS: tuple[bytes, ...] = b"BM", b"P5 9 9 255\n", b"P6 9 9 255\n", b"II*\0\x08", b"MM\0*\0\0\0\x08"
+_HEADS += b"\xff\xd8\xff\xdb\0C", b"\xff\xd8\xff\xe0\0\x10JFIF\0\1\1\0\0\1", b"\xff\xd8\xff\xe1\0\x22Exif\0\0MM\0*"
+_HEADS += b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"RIFF\0\1\0\0WEBPVP8 "
+
+
+def refuse_replaced_pillow(opens: bool) -> None:
+    """
+    Args:
+        opens: images are opened, and not only transformed.
+
+    Raises:
+        Unsupported: another's code opens images, or does what torchvision's functions call.
+    """
+    what = next((f"{_place(owner)}.{name}" for owner, name in looked_at(opens) if not _is_own(owner, name)), "")
+    if opens and builtins.open is not io.open:
+        what = "open()"
+    if what:
+        raise Unsupported(f"{what} was replaced; DALI does not call what took its place")
+    for name, (factory, accepts) in Image.OPEN.items() if opens else ():
+        if root(factory) != "PIL" and any(_takes(accepts, head) for head in _HEADS):
+            raise Unsupported(f"{name}, given to PIL.Image.register_open(), reads files that DALI would read otherwise")
+
+
+def looked_at(opens: bool) -> Iterator[tuple[Any, str]]:
+    """Modules and classes, and names of functions there."""
+    owners = list(_OWNERS)
+    if opens:
+        readers = (getattr(sys.modules.get(f"PIL.{name}ImagePlugin"), f"{name}ImageFile", None) for name in _FORMATS)
+        feature = getattr(sys.modules.get("datasets.features.image"), "Image", None)
+        owners += filter(None, (ImageFile.ImageFile, *readers, feature))
+    for owner in owners:
+        yield from ((owner, name) for name in vars(owner).keys() & (_CALLED_TO_OPEN if opens else _CALLED))
+
+
+def _place(owner) -> str:
+    return f"{owner.__module__}.{owner.__name__}" if isinstance(owner, type) else owner.__name__
+
+
+def _is_own(owner, name: str) -> bool:
+    there = vars(owner)[name]
+    world = getattr(function_of(getattr(there, "fget", there)), "__globals__", {})
+    return str(world.get("__name__")).partition(".")[0] in ("PIL", "torchvision", "torch", "datasets")
+
+
+def _takes(accepts, head: bytes) -> bool:
+    try:
+        took = accepts is None or accepts(head.ljust(16, b"\0"))
+    except Exception:  # whatever Pillow makes of it
+        return True
+    return bool(took) and not isinstance(took, str)

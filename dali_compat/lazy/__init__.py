@@ -33,7 +33,7 @@ The modules, in the order to read them:
 - record: what was done to an image, and the same once more. deferred: what is not made yet, and becoming real.
 - images, tensors: the stand-ins. kernels: torchvision's functions on them. tracer, decoders: make those of files.
   hooks: all of these in the place of PIL's and torchvision's functions. iou_crop: one of torchvision's draws, quicker.
-- canonical: an order of steps in which more images are alike. recipes: which images go through one pipeline.
+- recipes: an order of steps in which more images are alike, and which images go through one pipeline.
 - samples: what came back, and which stand-ins are left in it. asker: asks a data set; workers: in processes.
 - verdict: whether a data set can be asked, found with a few samples. trial: a process for these. static_checks: what
   the data set's code says.

@@ -15,8 +15,7 @@ import torch.utils.data as data
 
 from ..data.hugging_face import is_hugging_faces
 from ..data.readers import known_class_of, reader_of
-from ..inspection.bytecode import names
-from ..inspection.objects import attributes, is_of_library, root
+from ..inspection.objects import attributes, is_of_library, names, root
 from ..runtime.messages import is_installed
 
 _OPENS = frozenset(("decode_image", "decode_jpeg", "decode_png", "default_loader", "pil_loader", "read_image"))

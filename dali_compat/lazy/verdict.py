@@ -10,7 +10,7 @@ from ..data.base_datasets import file_size
 from ..data.headers import IdentityWeakDict
 from ..data.sources import BYTES, PATHS, Record
 from ..errors import Unsupported
-from ..inspection.pillow import refuse_replaced_pillow
+from ..inspection.replaced import refuse_replaced_pillow
 from ..randoms import seed_generators
 from .asker import Asker
 from .recipes import Recipes

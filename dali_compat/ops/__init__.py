@@ -6,7 +6,7 @@ In the order to read them:
   timm and timm_policies, with the draws and kernels of these, are imported when one of timm's transforms comes.
 - translators: which function translates a class, and what it returns. arguments: what a transform's arguments mean, and
   how far a step is from torchvision, in words.
-- draws: every number drawn and every window, for a batch at once. laws: what they are made of. matrices: of warps.
+- draws: every number drawn and every window, for a batch at once, and what they are made of. matrices: of warps.
 - kernels: run() does a step on a batch. pixels/: the arithmetic of Pillow and torchvision on batches of tensors. hue,
   operations and launches/ do what ColorJitter and policies choose for each image.
 """

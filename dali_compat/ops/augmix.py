@@ -11,9 +11,8 @@ from torchvision.transforms import v2
 from ..plan import draw, step
 from ..runtime.device import to_device
 from .arguments import version_of
-from .draws import draws
+from .draws import deepest, draws, ended, gammas, shares, whole
 from .kernels import image_kernel, kernel
-from .laws import deepest, ended, gammas, shares, whole
 from .policy import _args, augment, augmented, one_operation, space_of
 from .translators import register
 from .warp import OF_TENSORS

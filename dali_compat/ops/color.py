@@ -18,9 +18,8 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import draw, step
 from ..runtime.device import to_device
 from .arguments import functions, ints, like_of, maybe, refuse_tensors
-from .draws import draws
+from .draws import draws, permutation
 from .kernels import image_kernel, kernel, torchvisions
-from .laws import permutation
 from .pixels.values import as_indices, blend, bounded, by_value, counts_of, in_parts, look_up, one_by_one, to
 from .translators import register
 

@@ -14,9 +14,8 @@ from torchvision.transforms import v2
 from ..plan import draw, step
 from ..runtime.device import to_device
 from .arguments import functions, like_of, maybe
-from .draws import draws
+from .draws import draws, real
 from .kernels import image_kernel, kernel, on_tensor, torchvisions
-from .laws import real
 from .pixels.lists import in_groups
 from .pixels.resample import chunks
 from .pixels.values import blend, bounded, in_parts, is_half, one_by_one, to

@@ -12,9 +12,8 @@ from ..plan import draw, step
 from . import operations
 from .arguments import like_of
 from .color import permute_channels, permute_channels_image
-from .draws import draws
+from .draws import draws, permutation, real
 from .kernels import image_kernel, kernel, kernel_of, on_image
-from .laws import permutation, real
 from .pixels.lists import in_groups
 from .pixels.values import in_parts
 from .translators import register

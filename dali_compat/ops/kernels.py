@@ -89,7 +89,7 @@ def torchvisions(name: str, **columns: Callable) -> Callable[[Function], Functio
 
 
 def kernel_of(op: str) -> Callable | None:
-    """The function that does an op on batches; None where it has none: another op does it there (``@lowers``)."""
+    """The function that does an op on batches; None where another op does it (warp.as_kernels_do)."""
     return _kernels.get(op)
 
 

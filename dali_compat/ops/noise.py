@@ -13,9 +13,8 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import draw, step
 from ..runtime.device import to_device
 from .arguments import TORCHVISION, like_of, refuse_pil
-from .draws import draws
+from .draws import draws, key, whole
 from .kernels import image_kernel, kernel
-from .laws import key, whole
 from .pixels.lists import each
 from .pixels.squares import mixed, normals, normals_at
 from .pixels.values import in_parts

@@ -22,9 +22,8 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, Step, draw, step
 from . import operations
 from .arguments import fill_list, fill_of, like_of, version_of
-from .draws import draws
+from .draws import draws, permutation, whole
 from .kernels import image_kernel, kernel
-from .laws import permutation, whole
 from .matrices import affine, rotation
 from .translators import Branch, Gated, Nested, register
 from .warp import warp_interpolation

@@ -13,9 +13,8 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, ImageSpec, Step, draw, step
 from ..runtime.cores import usable_cores
 from .arguments import functions, interpolation_of, ints, like_of, resizes_in_whole_numbers
-from .draws import Arrays, ImageTooSmall, draws, run, uniforms_of
+from .draws import Arrays, ImageTooSmall, draws, rand_between, run, uniforms_of, whole
 from .kernels import image_kernel, kernel, on_tensor, ragged_kernel
-from .laws import rand_between, whole
 from .pixels import resample, transform
 from .pixels.lists import by_size, each, spare_batch, uniform
 from .translators import register

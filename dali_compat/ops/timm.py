@@ -14,9 +14,8 @@ from ..plan import Draw, ImageSpec, Step, draw, step
 from . import timm_policies, timm_policy_kernels  # noqa: F401  # they register these
 from .arguments import interpolation_named, refuse_pil, refuse_tensors
 from .convert import translate_pil_to_tensor, translate_to_tensor
-from .draws import draws, run, uniforms_of
+from .draws import draws, key, run, uniforms_of, whole
 from .kernels import image_kernel, kernel, ragged_kernel
-from .laws import key, whole
 from .noise import erased, within
 from .pixels.lists import uniform
 from .pixels.squares import normals

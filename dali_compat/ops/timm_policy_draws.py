@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .draws import draws
-from .laws import whole
+from .draws import draws, whole
 
 OPERATIONS = (
     *("auto_contrast", "equalize", "invert", "posterize", "solarize", "solarize_add", "color", "contrast"),

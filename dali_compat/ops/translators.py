@@ -22,10 +22,8 @@ from ..plan import Draw, ImageSpec, Step, draw
 
 Translator = Callable[[Any, ImageSpec], Any]
 T = TypeVar("T", bound=Translator)
-Lowering = Callable[[Step], Step]
 
 _TRANSLATORS: dict[type, tuple[Translator, frozenset[str]]] = {}
-_LOWERED: dict[str, Lowering] = {}
 LATER = {"timm", "timm_policies", "timm_policy_draws", "timm_policy_kernels"}
 """Modules of this room that are imported when a transform of a package comes: of that name, and what this imports."""
 
@@ -81,24 +79,6 @@ def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
         return function
 
     return decorate
-
-
-def lowers(op: str) -> Callable[[Lowering], Lowering]:
-    """Registers a function that gives a step of this op as kernels do it: by another op, with other arguments.
-
-    The op itself stays torchvision's own way, image by image.
-    """
-
-    def decorate(function: Lowering) -> Lowering:
-        _LOWERED[op] = function
-        return function
-
-    return decorate
-
-
-def as_kernels_do(s: Step) -> Step:
-    """A step as kernels do it."""
-    return _LOWERED[s.op](s) if s.op in _LOWERED else s
 
 
 def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, **args: Any) -> tuple[Step, ...]:

@@ -10,15 +10,14 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as F1
 
 from ..inspection.untranslatable import Untranslatable
-from ..plan import draw, step
+from ..plan import Step, draw, step
 from .arguments import fill_list, fill_of, functions, interpolation_of, ints, like_of, version_of
-from .draws import draws
+from .draws import draws, real, whole
 from .kernels import image_kernel, kernel, ragged_kernel
-from .laws import real, whole
 from .matrices import rotation
 from .pixels import transform
 from .pixels.lists import by_size, each, uniform
-from .translators import lowers, register
+from .translators import register
 
 # what torchvision takes of PIL images, of tensors, and where it makes tensors of both
 _OF_PIL, OF_TENSORS = ("nearest", "nearest-exact", "bilinear", "bicubic"), ("nearest", "bilinear")
@@ -48,11 +47,11 @@ def translate_random_perspective(t, spec):
     return (step("perspective", spec, points, **warp_arguments(t, spec)),)
 
 
-@lowers("rotate")
-@lowers("affine")
-@lowers("perspective")
-def as_one_warp(s):
-    """One warp by a matrix, or by coefficients, as Pillow does it (and torchvision on tensors)."""
+def as_kernels_do(s: Step) -> Step:
+    """A step as kernels do it. Rotate, affine and perspective, torchvision's own ways for one image, are one warp by a
+    matrix, or by coefficients, as Pillow does it (and torchvision on tensors)."""
+    if s.op not in ("rotate", "affine", "perspective"):
+        return s
     how = s.kwargs
     args = tuple((name, how[name]) for name in ("interpolation", "fill", "like"))
     if s.op == "perspective":

@@ -17,9 +17,8 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import ImageSpec, Step, draw, step
 from ..runtime.device import to_device
 from .arguments import fill_of, ints
-from .draws import Arrays, ImageTooSmall, draws
+from .draws import Arrays, ImageTooSmall, draws, rand, rand_between
 from .kernels import image_kernel, kernel
-from .laws import rand, rand_between
 from .pixels import transform
 from .pixels.lists import by_size
 from .translators import register

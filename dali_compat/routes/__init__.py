@@ -21,7 +21,7 @@ from ..data.base_datasets import image_leaves_of, leaves_of, survey
 from ..data.readers import can_turn, transforms_of, turn
 from ..data.sources import BYTES
 from ..errors import Unsupported
-from ..inspection.pillow import refuse_replaced_pillow
+from ..inspection.replaced import refuse_replaced_pillow
 from ..lazy.recipes import RecipeChain
 from ..lazy.verdict import Asked, asked
 from ..plan import Call, ImageSpec, Options, Plan

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchvision.transforms import v2
 
-from ..inspection.seen import Seen, Unseen, look_through
+from ..inspection.sandbox import Seen, Unseen, look_through
 from ..inspection.standins import Turn
 from ..inspection.untranslatable import Untranslatable, describe
 from ..ops.arguments import EXACT, fidelity_of

@@ -17,7 +17,7 @@ import torch
 
 from ..ops.arguments import resizes_in_whole_numbers
 from ..ops.draws import is_given, is_random
-from ..ops.translators import as_kernels_do
+from ..ops.warp import as_kernels_do
 from ..plan import Call, Draw, ImageSpec, Line, Options, Plan, Step, draw
 from .chain import NOWHERE, Chain, lines_of, translate
 from .planes import NO_CHANGE, NO_KERNEL, from_planes
@@ -44,13 +44,13 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     if options.exact:
         ordered = tuple(map(_by_torchvision, ordered))
     split = 0 if decoded else _first_batch_step(ordered, options)
-    if not options.exact and not options.gpu and not decoded and (first := _first_resize(ordered, split)) < split:
-        ordered, split = (*ordered[:first], *map(_in_whole_numbers, ordered[first:split]), *ordered[split:]), first
+    cpu = not (options.exact or options.gpu or decoded)
+    if cpu and (first := _first_resize(ordered, split)) < split:
+        split = first
     elif not options.exact and not decoded:
         split = _after_float32(ordered, split)
-    if not options.exact and not options.gpu and not decoded:
-        by_torch = (_in_whole_numbers(s) if s.op != "resize" or _is_in_whole_numbers(s) else s for s in ordered[split:])
-        ordered = (*ordered[:split], *by_torch)
+    if cpu:
+        ordered = (*ordered[:split], *map(_in_whole_numbers, ordered[split:]))
     dali = tuple(s for s in ordered[:split] if s.op not in NO_KERNEL)
     two_pass = options.gpu and not any(is_random(s) and not is_given(s) for s in steps)
     dali = tuple(map(_warp_in_dali, _lower_resize(dali, two_pass)))
@@ -174,7 +174,10 @@ def _is_in_whole_numbers(s: Step) -> bool:
 
 
 def _in_whole_numbers(s: Step) -> Step:
-    return s.but(args=(*(s.kwargs | {"like": "v2"}).items(),)) if s.op == "resize" else s
+    """A step as a CPU's torch does it; a resize that goes in whole numbers does so, of PIL images, too."""
+    if s.op != "resize" or not _is_in_whole_numbers(s):
+        return s
+    return s.but(args=tuple((s.kwargs | {"like": "v2"}).items()))
 
 
 def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:

@@ -34,8 +34,7 @@ from dali_compat import (
     DataLoader,
 )
 from dali_compat.archives.pack import pack
-from dali_compat.inspection.pillow import looked_at
-from dali_compat.inspection.replaced import _functions, function_of
+from dali_compat.inspection.replaced import _functions, function_of, looked_at
 
 
 def _plus_100(original):

@@ -9,13 +9,14 @@ from parity.catalogue import ANSWERS, TRANSFORMS, answers
 from dali_compat import ops
 from dali_compat.ops import draws as drawn
 from dali_compat.ops.kernels import image_kernel_of, kernel_of
-from dali_compat.ops.translators import _TRANSLATORS, LATER, Gated, Nested, as_kernels_do
+from dali_compat.ops.translators import _TRANSLATORS, LATER, Gated, Nested
+from dali_compat.ops.warp import as_kernels_do
 from dali_compat.plan import ImageSpec, Step, draw, step
 from dali_compat.translate import translate
 from dali_compat.translate.planes import NO_KERNEL
 
 OPS = Path(ops.__file__).parent
-# draws of several kinds, which ops/laws.py holds
+# draws of several kinds, which ops/draws.py holds
 SHARED = {
     "bernoulli": "flips, RandomGrayscale and RandomApply are applied or not",
     "bernoulli_with": "colours and sharpness are applied or not, with a strength that is not drawn",
@@ -51,7 +52,7 @@ def draws_missing(kind: str, s: Step) -> list[str]:
     if name not in drawn._DRAWS:
         return [f"no draw is called {name!r}: write draw_{name} in ops/{kind}.py, with @draws"]
     found, wrong = kind_of(drawn._DRAWS[name][1]), []
-    if found not in ({"laws"} if name in SHARED else {kind, *BORROWS.get(kind, ())}):
+    if found not in ({"draws"} if name in SHARED else {kind, *BORROWS.get(kind, ())}):
         wrong.append(f"{name} is drawn in ops/{found}.py: move draw_{name} to ops/{kind}.py, where its translator is")
     if drawn.is_random(s) and name not in ANSWERS:
         wrong.append(f"draw_{name} has no answers for torchvision: write them in tests/parity/catalogue.py")
@@ -147,7 +148,7 @@ def test_a_draw_without_answers_names_the_file(monkeypatch):
 
 
 def test_a_name_is_drawn_by_one_function():
-    with pytest.raises(ValueError, match=r"is drawn in .*laws already"):
+    with pytest.raises(ValueError, match=r"is drawn in .*draws already"):
 
         @drawn.draws(uniforms=1)
         def draw_bernoulli(sizes, u):

@@ -10,9 +10,8 @@ from torchvision.transforms import functional as F
 
 from dali_compat.data.sources import PATHS
 from dali_compat.lazy import kernels as stand_ins  # noqa: F401 - its operations are registered
-from dali_compat.lazy.canonical import canonical
 from dali_compat.lazy.operations import State, outcome_of
-from dali_compat.lazy.recipes import Recipes
+from dali_compat.lazy.recipes import Recipes, canonical
 from dali_compat.ops import kernels
 from dali_compat.ops.draws import compute
 from dali_compat.plan import Options

@@ -32,7 +32,7 @@ from torchvision.transforms import v2
 import dali_compat
 from dali_compat import register
 from dali_compat.inspection.objects import attributes
-from dali_compat.inspection.seen import Unseen, look_through
+from dali_compat.inspection.sandbox import Unseen, look_through
 from dali_compat.inspection.untranslatable import describe
 from dali_compat.ops.translators import _TRANSLATORS
 from dali_compat.runtime.device import filled
