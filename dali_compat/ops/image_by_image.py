@@ -20,7 +20,7 @@ Values = dict[str, np.ndarray]
 _OPS = """
 autocontrast brightness color_jitter contrast crop equalize flip gaussian_blur grayscale hue identity invert normalize
 pad permute_channels photometric_distort pil_to_tensor pillow_blur posterize repeat_channels resize saturation
-sharpness solarize to_dtype
+sharpness solarize to_dtype warp_affine warp_perspective
 """
 _ABLE = frozenset(_OPS.split())
 _WAYS = (np.divide, 255), (np.multiply, 1 / 255), (np.multiply, 1)  # of bytes to become numbers
@@ -49,7 +49,8 @@ def able(steps: Sequence[Step], images: Any) -> int:
     able_to = (step.op in _ABLE and step.gives.dtype != torch.bfloat16 for step in steps)  # which NumPy has not
     count = next((number for number, is_able in enumerate(able_to) if not is_able), len(steps))
     if not isinstance(images, list):
-        return count if count > 1 and first.numel() >= _LEAST else 0
+        small = first.numel() < _LEAST and all(_is_small(step.gives) for step in steps[:count])
+        return 0 if small or count < 2 else count
     return next((number for number, step in enumerate(steps[:count], 1) if _is_small(step.gives)), count)
 
 

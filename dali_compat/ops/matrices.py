@@ -78,7 +78,7 @@ def rotation(angle: float, size, expand: bool = False, center=None, like: str = 
         cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
         return size, [cos, sin, cos * -x + sin * -y + 0.0 + x, -sin, cos, -sin * -x + cos * -y + 0.0 + y]
     angle = angle % 360 if like == "v2" else angle
-    if like == "v2" and center is None and (angle % 180 == 0 or (angle % 90 == 0 and (expand or height == width))):
+    if like == "v2" and center is None and angle in ((0, 90, 180, 270) if expand or height == width else (0, 180)):
         cos, sin = {0: (1.0, 0.0), 90: (0.0, 1.0), 180: (-1.0, 0.0), 270: (0.0, -1.0)}[int(angle)]
         return (size if sin == 0 else (width, height)), [cos, -sin, 0.0, sin, cos, 0.0]
     matrix = _INVERSE[like](_from_centre(center, size), -angle, [0.0, 0.0], 1.0, [0.0, 0.0])

@@ -13,7 +13,7 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import Step, draw, step
 from .arguments import fill_list, fill_of, functions, interpolation_of, ints, like_of, version_of
 from .draws import draws, real, whole
-from .kernels import image_kernel, kernel, ragged_kernel
+from .kernels import image_kernel, kernel
 from .matrices import rotation
 from .pixels import transform
 from .pixels.lists import by_size, each, uniform
@@ -135,20 +135,11 @@ def warp_perspective(images, arrays, *, interpolation, fill, like="pil"):
     return _warp(images, arrays["coefficients"], arrays["size"], interpolation, fill, like)
 
 
-@ragged_kernel("warp_affine", "warp_perspective")
-def warp_each(images, arrays, *, interpolation, fill, like="pil"):
-    """Either of a list of images (C, H, W), whose sizes may differ; gives a list. On a CPU Pillow does it."""
-    data, sizes = arrays["matrix" if "matrix" in arrays else "coefficients"], arrays["size"]
-    if like == "pil" and not images[0].is_cuda:
-        return _by_pillow(images, data, sizes, interpolation, fill)
-    rows = zip(images, data[:, None], sizes[:, None], strict=True)
-    return [_warp(image[None], matrix, size, interpolation, fill, like)[0] for image, matrix, size in rows]
-
-
 def _warp(images, data, sizes, interpolation, fill, like):
     """``data``: (N, 6) of an affine transform, (N, 8) of a perspective one."""
     if like == "pil" and not images.is_cuda and _is_pillow_faster(images, sizes, interpolation):
-        return uniform(_by_pillow(list(images), data, sizes, interpolation, fill))
+        made = _by_pillow(list(images), data, sizes, interpolation, fill)
+        return made[0][None] if len(made) == 1 else uniform(made)
     affine = data.shape[1] == 6
 
     def warp_to(images, rows, size):
