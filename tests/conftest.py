@@ -9,18 +9,6 @@ from pathlib import Path
 import hung
 import pages
 import pytest
-import torch
-from helpers import make_folder, some
-from torchvision.transforms import v2
-
-from dali_compat.engine.dali import warm
-
-if not hasattr(v2.Transform, "make_params"):  # its name since torchvision 0.21
-    v2.Transform.make_params = lambda self, inputs: self._get_params(inputs)
-
-if os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # torch's threads of several processes wait for each other
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
-    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # of what they start
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SECONDS = 300
@@ -66,6 +54,18 @@ def pytest_configure(config):
         config.option.dist = "worksteal"
 
 
+def pytest_collectstart():
+    """In the processes that run tests, before each file: the one that starts these, and waits, does without torch."""
+    import torch
+    from torchvision.transforms import v2
+
+    if not hasattr(v2.Transform, "make_params"):  # its name since torchvision 0.21
+        v2.Transform.make_params = lambda self, inputs: self._get_params(inputs)
+    if count := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # torch's threads of several processes wait for each other
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(count)))
+        os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # of what they start
+
+
 def pytest_collection_finish():
     """What is there before the first test stays: no collection, of which many tests ask for some, goes through it."""
     gc.collect()
@@ -83,6 +83,8 @@ def pytest_unconfigure():
 
 
 def pytest_collection_modifyitems(config, items):
+    import torch
+
     left_out = _left_out(items)
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
@@ -97,6 +99,8 @@ def pytest_collection_modifyitems(config, items):
 
 def _left_out(items) -> set:
     """Cases of tests that are marked alike."""
+    from helpers import some
+
     cases = {}
     for item in items:
         if item.get_closest_marker("alike") and not item.get_closest_marker("gpu"):
@@ -119,6 +123,8 @@ def nvjpeg_stays_open(request):
 
 @pytest.fixture(scope="session")
 def nvjpeg():
+    from dali_compat.engine.dali import warm
+
     handle = warm.Handle(0)
     yield
     handle.close()
@@ -128,6 +134,8 @@ def nvjpeg():
 def image_root(tmp_path_factory) -> Path:
     """An ImageFolder root: 3 classes x 8 images of varied sizes;
     one gray JPEG, one progressive JPEG, one PNG with alpha."""
+    from helpers import make_folder
+
     root = make_folder(tmp_path_factory.mktemp("images"))
     time.sleep(0.05)  # data sets of one's own read files themselves that were written just now
     return root

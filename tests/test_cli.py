@@ -369,11 +369,11 @@ def test_an_error_that_is_no_interrupt_is_raised(monkeypatch):
 def test_ctrl_c_in_demo(tmp_path):
     """In the process group, as a terminal sends it."""
     command = [sys.executable, "-m", "dali_compat", "demo", "--images", "100000", "--device", "cpu"]
-    demo = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while "img/s" not in demo.stderr.read(1000):
+    demo = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, bufsize=0, start_new_session=True)
+    while b"img/s" not in demo.stderr.read(1000):  # what there is of it
         assert demo.poll() is None
     os.killpg(demo.pid, signal.SIGINT)
-    said = demo.communicate(timeout=120)[1]
+    said = demo.communicate(timeout=120)[1].decode()
     assert demo.returncode == 130 and "Traceback" not in said and said.endswith("\ndemo: interrupted\n")
 
 

@@ -33,8 +33,9 @@ def test_all_kinds(tmp_path):
     assert all(f"| {kind}, {case} |" in said for kind in kinds for case in CASES)
 
 
+@pytest.mark.alike
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["unet", "ssdlite320_mobilenet_v3_large"])
+@pytest.mark.parametrize("name", ["ssdlite320_mobilenet_v3_large", "unet"])
 def test_training_beside_it(tmp_path, name):
     result, _ = run(tmp_path, 1, "--train", name, "--cases", "synthetic:0", "own:0")
     assert [row["case"] for row in result["rounds"]] == ["synthetic:0", "own:0"] and result["settings"]["train"] == name

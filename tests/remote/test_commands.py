@@ -1,12 +1,9 @@
 """Commands on URLs, and lists of buckets that are kept."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
+import programs
 import pytest
 from contract.both import EXACT, assert_same_epoch, ours, stock
 from torchvision.datasets import ImageFolder
@@ -16,8 +13,6 @@ from dali_compat.archives import files
 from dali_compat.cli import main
 from remote.conftest import retry_config
 from remote.server import Running
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -35,10 +30,7 @@ def there(files, tmp_path, monkeypatch):
 
 
 def command(*words) -> tuple[int, str, str]:
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        [sys.executable, "-m", "dali_compat", *words], capture_output=True, text=True, env=environment, timeout=240
-    )
+    done = programs.python("-m", "dali_compat", *words)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -1,11 +1,10 @@
 """Data sets in object storage: their lists and batches are those of the same files in a local folder."""
 
 import pickle
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
+import programs
 import pytest
 import torch
 from contract.both import EXACT, assert_same_epoch, ours, stock
@@ -222,8 +221,8 @@ dataset = DALIImageFolder("{bucket.url}/train", T.Compose([T.CenterCrop(40), T.T
 batches = iter(DataLoader(dataset, 2, num_workers=3, device="cpu"))
 next(batches)
 """
-    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (made.stdout, made.stderr) == ("", "")
+    made = programs.run(code)
+    assert (made.returncode, made.stdout, made.stderr) == (0, "", "")
 
 
 def test_a_copy_has_the_list_and_the_options(local, folder):
@@ -310,8 +309,8 @@ for make in (lambda: DALIImageFolder("s3://bucket/train"), lambda: DALIImageList
     except ImportError as error:
         print(error)
 """
-    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert made == "object storage is read with obstore: pip install obstore\n" * 2
+    made = programs.run(code)
+    assert made.returncode == 0 and made.stdout == "object storage is read with obstore: pip install obstore\n" * 2
 
 
 def test_moto_serves_the_same(files, local, monkeypatch):
