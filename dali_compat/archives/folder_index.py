@@ -16,10 +16,9 @@ import os
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 from tqdm import tqdm
 
@@ -28,10 +27,12 @@ from ..remote.urls import is_url
 from ..runtime import saved
 from ..runtime.messages import stack_level
 
-_LAYOUT = 1  # of the cached arrays
+_LAYOUT = 2  # of the cached lists
 _THREADS = 8
 _SLOW = 1.0  # seconds before a progress bar shows
 _TICK = 2_000_000_000  # ns; no file system in use has a coarser clock
+
+_COLUMNS = "classes", "urls", "targets", "sizes", "etags"  # of the list of a folder in a bucket
 
 FolderSamples = tuple[list[str], dict[str, int], list[tuple[str, int]]]
 
@@ -63,7 +64,7 @@ def cached_samples(
             if listing is None:
                 listing = _list(root, extensions)
                 try:
-                    _save(file, listing)
+                    saved.save(file, listing._asdict(), {})
                 except OSError as error:
                     what = f"the list of {root} cannot be saved, and the next start makes it again: {error}"
                     warnings.warn(what, stacklevel=stack_level())
@@ -95,24 +96,18 @@ def cached_objects(objects: Objects, root: str, allow_empty: bool, place: str | 
     try:
         if stored is None:
             raise ValueError("there is none")
-        classes, urls, etags = (_split(stored[1][name]) for name in ("classes", "urls", "etags"))
-        columns = stored[1]["targets"].tolist(), stored[1]["sizes"].tolist()
-        if any(not url.startswith(f"{root}/") for url in urls) or not set(columns[0]) <= set(range(len(classes))):
+        classes, urls, targets, sizes, etags = (stored[0][name] for name in _COLUMNS)
+        if any(not url.startswith(f"{root}/") for url in urls) or not set(targets) <= set(range(len(classes))):
             raise ValueError("it is of another folder")
-        samples = []
-        for url, etag, target, size in zip(urls, etags, *columns, strict=True):
-            objects.listed(url, etag, size)
-            samples.append((url, target))
-        return classes, {name: number for number, name in enumerate(classes)}, samples
+        for known in zip(urls, etags, sizes, strict=True):
+            objects.listed(*known)
+        return classes, {name: number for number, name in enumerate(classes)}, list(zip(urls, targets, strict=True))
     except (ValueError, KeyError, TypeError):
         found = listed_objects(objects, root, allow_empty)
-    known = [objects.listed_as(url) for url, _ in found[2]]
-    texts = {"classes": found[0], "urls": [url for url, _ in found[2]], "etags": [etag for _, etag in known]}
-    numbers = {"targets": [target for _, target in found[2]], "sizes": [size for size, _ in known]}
-    arrays = {name: _joined(column) for name, column in texts.items()}
-    arrays |= {name: np.array(column, np.int64) for name, column in numbers.items()}
+    rows = [(url, target, *objects.listed_as(url)) for url, target in found[2]]
+    columns = dict(zip(_COLUMNS, (found[0], *(zip(*rows, strict=True) if rows else [()] * 4)), strict=True))
     try:
-        objects.put(str(file), bytes(saved.packed({}, arrays))) if there else saved.save(file, {}, arrays)
+        objects.put(str(file), bytes(saved.packed(columns, {}))) if there else saved.save(file, columns, {})
     except OSError as error:
         what = f"the list of {root} cannot be saved, and the next start makes it again: {error}"
         warnings.warn(what, stacklevel=stack_level())
@@ -129,26 +124,29 @@ def listed_samples(root: str | Path, extensions: str | tuple[str, ...] = IMG_EXT
     return _assemble(_list(root, extensions), root, extensions, allow_empty=False)
 
 
-@dataclass
-class _Listing:
-    """Folders in the order of torchvision's walk, the root first, and the names of their images.
+class _Folder(NamedTuple):
+    """A folder and its images.
 
     Attributes:
-        classes: names of the class folders.
-        folders: (F,) paths below the root, which is "" itself.
-        targets: (F,) int64, the class of each; -1 for the root.
-        marks: (F, 2) int64, modification time in ns and inode.
-        counts: (F,) int64, images in each.
-        names: of all images.
-        time: ns, when the listing began.
+        target: its class; -1 of the root.
+        path: below the root, which is "" itself.
+        time, inode: of its last modification, in ns.
+        names: of its images.
     """
 
-    classes: list[str]
-    folders: list[str]
-    targets: np.ndarray
-    marks: np.ndarray
-    counts: np.ndarray
+    target: int
+    path: str
+    time: int
+    inode: int
     names: list[str]
+
+
+class _Listing(NamedTuple):
+    """Names of the class folders, the folders in the order of torchvision's walk, the root first, and when the listing
+    began, in ns."""
+
+    classes: list[str]
+    folders: list[_Folder]
     time: int
 
 
@@ -157,87 +155,56 @@ def _list(root: str, extensions) -> _Listing:
     below = len(os.path.join(root, ""))
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
 
-    def walk(name: str) -> list[tuple[str, tuple[int, int], list[str]]]:
-        return [
-            (
-                path[below:],
-                _mark(path),
-                [file for file in sorted(files) if has_file_allowed_extension(file, extensions)],
-            )
-            for path, _, files in sorted(os.walk(os.path.join(root, name), followlinks=True))
-        ]
+    def walk(target: int) -> list[_Folder]:
+        found = []
+        for path, _, files in sorted(os.walk(os.path.join(root, classes[target]), followlinks=True)):
+            names = [file for file in sorted(files) if has_file_allowed_extension(file, extensions)]
+            found.append(_Folder(target, path[below:], *_mark(path), names))
+        return found
 
-    rows: list[tuple[int, str, tuple[int, int], list[str]]] = [(-1, "", _mark(root), [])]
+    folders = [_Folder(-1, "", *_mark(root), [])]
     label = f"listing {os.path.basename(root.rstrip('/')) or root}"
     with (
         tqdm(total=len(classes), desc=label, unit="folder", delay=_SLOW) as bar,
         ThreadPoolExecutor(_THREADS) as pool,  # on a network, each folder is a round trip
     ):
-        for target, found in enumerate(pool.map(walk, classes)):
-            rows += [(target, *folder) for folder in found]
+        for found in pool.map(walk, range(len(classes))):
+            folders += found
             bar.update()
-    targets, folders, marks, files = zip(*rows, strict=True)
-    counts = np.array([len(names) for names in files], np.int64)
-    names = [name for names in files for name in names]
-    return _Listing(classes, list(folders), np.array(targets), np.array(marks, np.int64), counts, names, begin)
+    return _Listing(classes, folders, begin)
 
 
 def _mark(path: str) -> tuple[int, int]:
     stat = os.stat(path)
-    return stat.st_mtime_ns, stat.st_ino & (1 << 63) - 1
+    return stat.st_mtime_ns, stat.st_ino
 
 
 def _load(place: Path, root: str, asked: int) -> _Listing | None:
     """Returns the cached listing if it holds for a caller who ``asked`` then (ns)."""
-    stored = saved.load(place)
-    if stored is None:
-        return None
     try:
-        listing = _listing(*stored)
-        marks = np.array([_mark(os.path.join(root, folder)) for folder in listing.folders], np.int64)
+        listing = _listing((saved.load(place) or ({}, {}))[0])
+        marks = [_mark(os.path.join(root, folder.path)) for folder in listing.folders]
+        is_in_doubt = max(marks)[0] > listing.time - _TICK and listing.time < asked
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    is_in_doubt = marks[:, 0].max() > listing.time - _TICK and listing.time < asked
-    if is_in_doubt or not np.array_equal(marks, listing.marks):
-        return None
-    return listing
+    return None if is_in_doubt or marks != [(folder.time, folder.inode) for folder in listing.folders] else listing
 
 
-def _listing(meta: dict, arrays: dict[str, np.ndarray]) -> _Listing:
-    """Checks and returns what _save() stored.
+def _listing(stored: dict) -> _Listing:
+    """Checks and returns what was saved.
 
     Raises:
         ValueError, KeyError, TypeError: it is no listing, or names what does not lie below the root.
     """
-    classes, folders, names = (_split(arrays[name]) for name in ("classes", "folders", "names"))
-    numbers = {name: arrays[name] for name in ("targets", "marks", "counts")}
-    listing = _Listing(classes=classes, folders=folders, names=names, **numbers, time=int(meta["time"]))
-    shapes = {"targets": (len(listing.folders),), "marks": (len(listing.folders), 2), "counts": (len(listing.folders),)}
-    if any(array.dtype != np.int64 or array.shape != shapes[name] for name, array in numbers.items()):
-        raise ValueError("its arrays are others")
-    if (listing.counts < 0).any() or listing.counts.sum() != len(listing.names) or listing.folders[0] != "":
-        raise ValueError("its arrays do not fit each other")
-    if (listing.targets < -1).any() or (listing.targets >= len(listing.classes)).any():
-        raise ValueError("it has targets without a class")
-    outside = [folder for folder in listing.folders if os.path.isabs(folder) or ".." in folder.split("/")]
-    if outside or b"/" in arrays["names"].tobytes() or ".." in listing.names:
-        raise ValueError("it names what is not below the root")
+    listing = _Listing(stored["classes"], [_Folder(*row) for row in stored["folders"]], int(stored["time"]))
+    for target, path, _, _, names in listing.folders:
+        if type(target) is not int or not -1 <= target < len(listing.classes):
+            raise ValueError("it has targets without a class")
+        if os.path.isabs(path) or ".." in path.split("/") or "/" in "".join(names) or ".." in names:
+            raise ValueError("it names what is not below the root")
+    if not listing.folders or listing.folders[0].path != "":
+        raise ValueError("it does not begin with the root")
     return listing
-
-
-def _save(place: Path, listing: _Listing) -> None:
-    arrays = {name: _joined(getattr(listing, name)) for name in ("classes", "folders", "names")}
-    arrays |= {name: getattr(listing, name) for name in ("targets", "marks", "counts")}
-    saved.save(place, {"time": listing.time}, arrays)
-
-
-def _joined(names: list[str]) -> np.ndarray:
-    """Returns the names, each with a zero byte behind it, which no name has."""
-    return np.frombuffer("".join(f"{name}\0" for name in names).encode("utf-8", "surrogateescape"), np.uint8)
-
-
-def _split(joined: np.ndarray) -> list[str]:
-    return joined.tobytes().decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
 def _assemble(listing: _Listing, root: str, extensions, allow_empty: bool) -> FolderSamples:
@@ -245,7 +212,7 @@ def _assemble(listing: _Listing, root: str, extensions, allow_empty: bool) -> Fo
     classes = listing.classes
     if not classes:
         raise FileNotFoundError(f"Couldn't find any class folder in {root}.")
-    full = set(listing.targets[listing.counts > 0].tolist())
+    full = {folder.target for folder in listing.folders if folder.names}
     empty = [name for target, name in enumerate(classes) if target not in full]
     if empty and not allow_empty:
         known = extensions if isinstance(extensions, str) else ", ".join(extensions)
@@ -253,16 +220,12 @@ def _assemble(listing: _Listing, root: str, extensions, allow_empty: bool) -> Fo
             f"Found no valid file for the classes {', '.join(empty)}. Supported extensions are: {known}"
         )
     samples: list[tuple[str, int]] = []
-    at = 0
     collects = gc.isenabled()
     gc.disable()  # which would look through the growing list again and again
     try:
-        for folder, target, count in zip(
-            listing.folders, listing.targets.tolist(), listing.counts.tolist(), strict=True
-        ):
-            prefix = os.path.join(root, folder, "")
-            samples += [(prefix + name, target) for name in listing.names[at : at + count]]
-            at += count
+        for folder in listing.folders:
+            prefix = os.path.join(root, folder.path, "")
+            samples += [(prefix + name, folder.target) for name in folder.names]
     finally:
         if collects:
             gc.enable()

@@ -14,7 +14,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_datas
 
 from dali_compat import DALIImageFolder
 from dali_compat.archives import folder_index
-from dali_compat.archives.folder_index import cached_samples, listed_samples
+from dali_compat.archives.folder_index import cached_samples
 from dali_compat.runtime import saved
 
 
@@ -76,7 +76,6 @@ def test_equal_to_torchvision_in_order_and_type(root, lists):
         assert found == torchvisions(root)
         assert all(type(path) is str and type(target) is int for path, target in found[2])
     assert len(lists) == 1
-    assert listed_samples(root) == torchvisions(root)
 
 
 @pytest.mark.parametrize(
@@ -240,10 +239,11 @@ def test_twenty_thousand_files(tmp_path, lists):
 
 
 def test_progress_shows_only_where_it_is_slow(root, capsys, monkeypatch):
-    listed_samples(root)
+    cached_samples(root)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(folder_index, "_SLOW", 0)
-    listed_samples(root)
+    fill(root, ["b/new.jpg"])
+    cached_samples(root)
     assert "listing root" in capsys.readouterr().err
 
 
@@ -299,10 +299,10 @@ def test_lists_of_ones_own_are_not_cached(root):
 
 @pytest.fixture
 def stored(root, lists, cache_home):
-    """(path of the cached list, its meta, its arrays)."""
+    """(path of the cached list, what it holds)."""
     cached_samples(root)
     [path] = (cache_home / "folders").glob("*.npz")
-    return path, *saved.load(path)
+    return path, saved.load(path)[0]
 
 
 def test_the_list_is_its_users_alone(root, cache_home):
@@ -329,49 +329,61 @@ def test_a_list_of_another_user_is_made_anew(root, stored, lists, monkeypatch):
     assert cached_samples(root) == torchvisions(root) and len(lists) == 2
 
 
-def _joined(*names) -> np.ndarray:
-    return folder_index._joined(list(names))
+def _with(column: int, value, new):
+    """What takes a list, and puts one value of its folders in the place of another."""
+
+    def poison(stored: dict) -> None:
+        [folder] = [folder for folder in stored["folders"] if folder[column] == value][:1]
+        folder[column] = new
+
+    return poison
 
 
-def _replaced(array: np.ndarray, name: str, by: str) -> np.ndarray:
-    names = folder_index._split(array)
-    names[names.index(name)] = by
-    return _joined(*names)
+def _file(by: str):
+    """What takes a list, and gives a file another name."""
+
+    def poison(stored: dict) -> None:
+        [names] = [names for *_, names in stored["folders"] if "2.jpg" in names][:1]
+        names[names.index("2.jpg")] = by
+
+    return poison
 
 
 POISON = {
-    "an absolute folder": lambda a: {"folders": _replaced(a["folders"], "b", "/etc")},
-    "a folder above the root": lambda a: {"folders": _replaced(a["folders"], "b", "b/../../elsewhere")},
-    "an absolute file": lambda a: {"names": _replaced(a["names"], "2.jpg", "/etc/passwd")},
-    "a file above": lambda a: {"names": _replaced(a["names"], "2.jpg", "../../elsewhere/q.jpg")},
-    "a file in a folder": lambda a: {"names": _replaced(a["names"], "2.jpg", "deep/4.webp")},
-    "a parent": lambda a: {"names": _replaced(a["names"], "2.jpg", "..")},
-    "another root": lambda a: {"folders": _replaced(a["folders"], "", "b")},
-    "a target without a class": lambda a: {"targets": a["targets"] + 1},
-    "a target below": lambda a: {"targets": a["targets"] - 1},
-    "more names": lambda a: {"names": np.concatenate([a["names"], _joined("1.jpg")])},
-    "negative counts": lambda a: {"counts": a["counts"] - np.eye(1, len(a["counts"]), dtype=np.int64)[0]},
-    "other numbers": lambda a: {"targets": a["targets"].astype(np.float64)},
-    "fewer numbers": lambda a: {"counts": a["counts"][:-1]},
-    "no folders": lambda a: {"folders": _joined()},
-    "objects": lambda a: {"names": np.array([print], dtype=object)},
+    "an absolute folder": _with(1, "b", "/etc"),
+    "a folder above the root": _with(1, "b", "b/../../elsewhere"),
+    "a number for a folder": _with(1, "b", 1),
+    "an absolute file": _file("/etc/passwd"),
+    "a file above": _file("../../elsewhere/q.jpg"),
+    "a file in a folder": _file("deep/4.webp"),
+    "a parent": _file(".."),
+    "a number for a file": _file(1),
+    "another root": _with(1, "", "b"),
+    "a target without a class": _with(0, 0, 99),
+    "a target below": _with(0, 0, -2),
+    "another number": _with(0, 0, 0.0),
+    "fewer columns": lambda stored: stored["folders"][0].pop(),
+    "no folders": lambda stored: stored.update(folders=[]),
+    "no classes": lambda stored: stored.pop("classes"),
+    "no time": lambda stored: stored.pop("time"),
+    "a time that is none": lambda stored: stored.update(time=None),
+    "a time of letters": lambda stored: stored.update(time="x"),
 }
 
 
 @pytest.mark.parametrize("poison", POISON)
 def test_a_poisoned_list_is_made_anew(root, stored, lists, poison, monkeypatch):
     """Even where it is this user's. The times of the folders that it names are those that it says."""
-    path, meta, arrays = stored
-    arrays |= POISON[poison](arrays)
-    marks = iter(arrays["marks"].tolist() * 2)
+    path, meta = stored
+    marks = iter([(time, inode) for _, _, time, inode, _ in meta["folders"]] * 2)
+    POISON[poison](meta)
     monkeypatch.setattr(folder_index, "_mark", lambda _: next(marks))
-    saved.save(path, meta, arrays)
+    saved.save(path, meta, {})
     assert cached_samples(root) == torchvisions(root) and len(lists) == 2
 
 
-@pytest.mark.parametrize("meta", [{}, {"time": None}, {"time": "x"}, []])
-def test_a_list_without_its_time_is_made_anew(root, stored, lists, meta):
-    saved.save(stored[0], meta, stored[2])
+def test_a_file_without_a_list_is_made_anew(root, stored, lists):
+    saved.save(stored[0], [], {})
     assert cached_samples(root) == torchvisions(root) and len(lists) == 2
 
 

@@ -3,6 +3,7 @@
 Each mutation follows from its seed. A hang is the time limit's to find (conftest.py).
 """
 
+import copy
 import os
 import shutil
 import struct
@@ -332,20 +333,26 @@ def test_a_poisoned_index_of_an_archive(small, tmp_path, ending):
         assert outcome(archive) in ("read", "ValueError"), seed
 
 
+OTHERS = [None, -1, 1, 1 << 70, 0.5, "", "..", "../x", "/etc", [], [1], ["../q.jpg"], ["a/b.jpg"], [".."], {}]
+
+
 def test_a_damaged_list_of_a_folder(small, cache_home, monkeypatch):
     monkeypatch.setattr(folder_index, "_TICK", 0)
     root = small / "images"
     expected = ImageFolder(root)
     folder_index.cached_samples(root)
     index = _index_of(cache_home)
-    whole, (meta, arrays) = index.read_bytes(), saved.load(index)
+    whole, (meta, _) = index.read_bytes(), saved.load(index)
     below = os.path.join(root, "")
     for seed in range(COUNT):
         if seed % 2:
             index.write_bytes(mutated(whole, seed))
             assert folder_index.cached_samples(root)[2] == expected.samples, seed
         else:
-            saved.save(index, meta, _poisoned(arrays, seed))
+            rng, other = np.random.default_rng(seed), copy.deepcopy(meta)
+            row = other["folders"][rng.integers(len(other["folders"]))]
+            row[rng.integers(len(row))] = OTHERS[rng.integers(len(OTHERS))]
+            saved.save(index, other, {})
             try:
                 samples = folder_index.cached_samples(root)[2]
             except FileNotFoundError:  # a class without images, as it says
