@@ -15,7 +15,7 @@ from torchvision.datasets import VisionDataset
 from ..errors import read_error
 from ..runtime.dataset_base import OurDataset
 from .label_columns import Labels, labels_of, refuse_columns, refuse_rows
-from .sources import Record, Source, Upright, decoded
+from .sources import Record, Source, Upright, image_of
 
 _HOMES = {f"datasets.{name}" for name in ("arrow_dataset", "iterable_dataset", "dataset_dict")}
 
@@ -109,11 +109,7 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         self._warn_if_torch_reads()
         row = self._row(index)
         source: Source = Record(self, row) if self.paths is None else Upright(self.paths[row])
-        try:
-            image: Any = decoded(source)
-        except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
-            raise read_error(f"cannot decode {source}: {type(error).__name__}: {error}", error) from error
-        return self._transformed(image, self.target(row))
+        return self._transformed(image_of(source), self.target(row))
 
     def target(self, index: int) -> Any:
         """The target of the image at ``index``, before target_transform."""

@@ -183,12 +183,16 @@ def decoded(source: Source | np.ndarray) -> Image.Image:
 
 
 def object_image(objects: Objects, url: str) -> Image.Image:
-    """The image of an object in RGB, by PIL.
+    """The image of an object in RGB, by PIL. Raises as image_of()."""
+    return image_of(Record(objects, url, objects.read([url])[0]))
+
+
+def image_of(source: Source) -> Image.Image:
+    """The image of a source in RGB, by PIL.
 
     Raises:
         ImageReadError: it cannot be read, or is no image.
     """
-    source = Record(objects, url, objects.read([url])[0])
     try:
         return decoded(source)
     except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
@@ -264,6 +268,14 @@ class Info(UserDict[Any, Any]):
     def copy(self) -> Any:
         """Returns a copy as Pillow's operations ask for it: what nobody has read stays unread."""
         return self.data.copy() if self._is_read else Info(self._source)
+
+    __copy__ = copy
+
+    def __or__(self, other: Any) -> Any:
+        return self.data | dict(other)
+
+    def __ror__(self, other: Any) -> Any:
+        return dict(other) | self.data
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._is_read or (is_record(self._source) and is_upright(self._source)):

@@ -27,9 +27,7 @@ class Program:
         self._windows = _leading_windows(steps, takes.channels)
         in_table = device.type == "cuda" and takes.dtype == torch.uint8
         self._first, self._last = _conversions(steps) if in_table else (0, 0)
-        self._table = None
-        if self._last > self._first:
-            self._table = conversion_table(steps[self._first : self._last]).to(device)
+        self._table = table_on(steps[self._first : self._last], device) if self._last > self._first else None
 
     def __call__(self, images: torch.Tensor, arrays: list[dict[str, np.ndarray]]):
         """``arrays`` of each step, as compute() gives them."""
@@ -45,12 +43,6 @@ class Program:
                 images = kernels.run(step, images, arrays[at])
             at += 1
         return images
-
-
-@functools.lru_cache(64)
-def program_of(steps: tuple[Step, ...], takes: ImageSpec, device: torch.device) -> Program:
-    """The Program of these, which is made once."""
-    return Program(steps, takes, device)
 
 
 # ---- windows and flips
@@ -190,6 +182,12 @@ def _conversions(steps) -> tuple[int, int]:
     while last < len(steps) and steps[last].op in CONVERSIONS and not steps[last].when and steps[last].draw is None:
         last += 1
     return first, last
+
+
+@functools.lru_cache(64)
+def table_on(steps: tuple[Step, ...], device: torch.device) -> torch.Tensor:
+    """conversion_table() on the device; for reading alone."""
+    return conversion_table(steps).to(device)
 
 
 def conversion_table(steps) -> torch.Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..data.base_datasets import from_the_front, places
-from ..engine.fused import program_of
+from ..engine.fused import Program
 from ..ops.draws import Arrays, ImageTooSmall, compute
 from ..ops.kernels import uniform
 from ..plan import Plan, Step
@@ -140,11 +140,11 @@ class Chunk:
         if sum(len(one.at) for one in held_rows) == len(self):
             selections = [(s.held.on_device, s.rows, s.at) for s in held_rows]
         else:
-            some = [np.asarray(one.rows) for one in held_rows]  # which are not all
-            at = np.sort(np.concatenate(some))
+            own = [np.asarray(one.rows) for one in held_rows]  # none has all
+            at = np.sort(np.concatenate(own))
             rows = at.tolist()
-            places_ = [np.searchsorted(at, of_one) for of_one in some]
-            selections = [(s.held.on_device, of_one, s.at) for s, of_one in zip(held_rows, places_, strict=True)]
+            among = [np.searchsorted(at, some) for some in own]
+            selections = [(s.held.on_device, some, s.at) for s, some in zip(held_rows, among, strict=True)]
         sizes = np.broadcast_to(np.array(plan.takes.size), (len(rows), 2)).copy(order="F")  # as Randoms does
         arrays = [self.compute(one.batch, at, sizes) for one in plan.chains]
         return Part(self, plan, partial(_transformed, self.epoch.route.device, plan, rows, selections, arrays))
@@ -181,7 +181,7 @@ def _transformed(
     images, made = _selected(selections, len(rows)), []
     for number, (one, drawn) in enumerate(zip(plan.chains, arrays, strict=True), 1):
         own = images if number == len(arrays) else images.clone()  # which functions may change in place
-        made.append(program_of(one.batch, one.takes, device)(own, drawn))
+        made.append(Program(one.batch, one.takes, device)(own, drawn))
     return rows, ViewBatches(made) if plan.views else made[0]
 
 

@@ -263,7 +263,7 @@ class DaliBatch(Batch):
 
     # ---- on_error
 
-    def alone(self) -> tuple[Listed | Tabled, Any, tuple[Source, Exception | str] | None]:
+    def alone(self) -> tuple[Listed | Tabled, Any, tuple[Source, Any] | None]:
         """Returns, of a batch of one, where its sample is, the image, and where and why it cannot be made, if so."""
         images, samples = self.outcome(), self._rows.samples
         if not self._bad:

@@ -186,7 +186,7 @@ class DaliEpoch(Epoch[DaliRoute]):
             self._share(self.engine.name, leaves_of(loader.dataset))
 
     def _share(self, engine: str, among: list[Any]) -> None:
-        """Returns what is known of JPEGs, with other processes, for data sets that have a place for it. Here, and not
+        """Shares what is known of JPEGs with other processes, for data sets that have a place for it. Here, and not
         when an epoch ends: the garbage collector may end one."""
         for leaf in among:
             file, table = getattr(leaf, "_index_file", None), self.tables.get(id(leaf))

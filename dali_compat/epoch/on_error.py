@@ -3,7 +3,6 @@ epoch."""
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,8 +11,8 @@ import torch
 from PIL import Image
 
 from ..data.lookup import Listed
-from ..data.sources import Record, Source, is_object, is_record
-from ..errors import BadImageWarning, ImageReadError
+from ..data.sources import Source
+from ..errors import BadImageWarning
 from ..ops.kernels import uniform
 from ..randoms import replacement
 from ..runtime.messages import stack_level
@@ -58,13 +57,11 @@ class Errors:
 
     Attributes:
         found: each sample once.
-        broken: files that could not be read: their state then, and why.
     """
 
     def __init__(self, policy: str, in_python: bool):
         self.policy, self.in_python = policy, in_python
         self.found: list[SampleError] = []
-        self.broken: dict[Source, tuple[tuple[Any, ...] | None, str]] = {}
         self._listed: set[tuple[str, str]] = set()
         self._epoch, self._count = -1, 0
         self._so_far = 0  # the count of an epoch that is gone on with
@@ -100,25 +97,9 @@ class Errors:
             _warn(f"{path}, index {index}, is {self._verb}: {reason} (loader.errors lists all such samples)")
 
     def leave_out(self, bad: dict[int, Exception | str], sources: Sequence[Source], indices: Sequence[Any]) -> None:
-        """These rows of a batch could not be made, for an error, or what it said when it was met first."""
+        """These rows of a batch could not be made, for an error, or what it said."""
         for row, error in sorted(bad.items()):
-            reason = error if isinstance(error, str) else reason_of(error)
-            self.add(str(sources[row]), indices[row], reason)
-            if isinstance(error, ImageReadError):
-                self.remember(sources[row], reason)
-
-    def remember(self, source: Source, reason: str) -> None:
-        """A file could not be read; it need not be tried again while it stays as it is. A bucket is asked again."""
-        if is_object(source):
-            return
-        self.broken[Record(source.archive, source.index) if is_record(source) else source] = _state(source), reason
-
-    def known(self, source: Source) -> str | None:
-        """Why a file could not be read, if it has not changed since."""
-        if source not in self.broken:
-            return None
-        state, reason = self.broken[source]
-        return reason if state == _state(source) else None
+            self.add(str(sources[row]), indices[row], error if isinstance(error, str) else reason_of(error))
 
     def end(self, samples: int) -> None:
         """An epoch of so many samples is over. Says how many could not be read, if there were others than before; once:
@@ -149,17 +130,6 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _state(source: Source) -> tuple[Any, ...] | None:
-    """Returns what changes when a file does. An archive's does not while it is open."""
-    if is_record(source):
-        return None
-    try:
-        state = os.stat(source)
-    except OSError as error:
-        return (error.errno,)
-    return state.st_mtime_ns, state.st_size, state.st_ino
-
-
 def _warn(text: str) -> None:
     warnings.warn(text, BadImageWarning, stacklevel=stack_level())
 
@@ -186,8 +156,8 @@ class Substitute:
                     return sample, image
                 source, why = bad
                 if self._attempts == ATTEMPTS:
-                    raise why if isinstance(why, Exception) else ImageReadError(f"cannot make index {index}: {why}")
-                errors.add(str(source), index, why if isinstance(why, str) else reason_of(why))
+                    raise why
+                errors.add(str(source), index, reason_of(why))
             except Exception as error:
                 if self._attempts == ATTEMPTS or not errors.in_python:
                     raise

@@ -36,7 +36,7 @@ class Rows:
         samples: where the images are.
         indices: of each row's sample, as the sampler gave it.
         begin: how many samples of the epoch the sampler gave before.
-        bad: rows that cannot be made, and why: an error, or what it said when it was met first.
+        bad: rows that cannot be made, and why: an error, or what it said.
         pixels: what a cache has of each row; empty where there is none.
         facts: (N,) FACTS, what is known of each row's file; look() sets it.
         words: (N,) uint64, what the epoch's JPEG engine is known to make of it (data/verdicts.py); likewise.
@@ -246,8 +246,6 @@ def locate(
         tabled = in_tables(epoch.dataset, indices, epoch.tables) if whole else None
         tolerant = stands_in or epoch.errors.policy != "raise"
         rows = Rows(epoch, tabled or _looked_up(epoch, indices), indices, begin, bad, tolerant)
-    if epoch.errors.broken and not stands_in:
-        _leave_out_broken(rows)
     if cache is not None:
         rows.pixels = [cache.get(source) for source in rows.sources]
     if tabled is None:
@@ -266,18 +264,6 @@ def _looked_up(epoch: DaliEpoch, indices: list[Any]) -> Listed:
     transformed = any(transforms_of(leaf)[1] for leaf in samples.leaves)
     samples.targets = epoch.as_in_its_copy(samples.targets, transformed)
     return samples
-
-
-def _leave_out_broken(rows: Rows) -> None:
-    """Files that could not be read before."""
-    errors = rows.epoch.errors
-    known = list(errors.broken)  # at once: another iterator's next() may add to it meanwhile
-    broken = np.fromiter(map(hash, known), np.int64, len(known))
-    for found in rows.samples.found():
-        for row in found.rows[np.isin(found.keys, broken)].tolist():
-            why = errors.known(rows.sources[row])
-            if why is not None:
-                rows.bad[row] = why
 
 
 def _fetch(rows: Rows, chosen: list[int]) -> None:

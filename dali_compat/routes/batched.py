@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torchvision import tv_tensors
 
-from ..engine.fused import program_of
+from ..engine.fused import Program
 from ..errors import Unsupported
 from ..ops.arguments import version_of
 from ..ops.draws import ImageTooSmall, compute, is_random
@@ -137,7 +137,7 @@ class Batched(nn.Module):
             except ImageTooSmall as error:
                 raise ValueError(f"{error} (image {error.row} of the batch)") from None
             own = images if number == len(plan.chains) else images.clone()  # functions may change it in place
-            program = program_of(one.batch, one.takes, images.device)
+            program = Program(one.batch, one.takes, images.device)
             made.append(_finished(program(_plain(own), arrays), one.gives))
         return filled(plan.structure, made) if plan.views else made[0]
 

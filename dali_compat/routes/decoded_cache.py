@@ -47,7 +47,7 @@ class DecodedCache:
             self._settle()
 
     def _settle(self) -> None:
-        """Returns how many bytes it may have; for a GPU not before the first images are there: CUDA may not have
+        """Settles how many bytes it may have; for a GPU not before the first images are there: CUDA may not have
         started."""
         budget, _, _, place = self.settings
         free = free_memory(self._place)

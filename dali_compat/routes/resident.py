@@ -15,6 +15,7 @@ from ..data.base_datasets import leaves_of
 from ..errors import Unsupported
 from ..plan import Options, Plan
 from ..runtime.device import free_memory
+from ..runtime.messages import in_bytes
 from ..translate import translate
 from ..translate.lower import key_of, lower
 
@@ -141,7 +142,7 @@ class ResidentRoute:
         return max(1, budget // most)
 
     def check(self, before: ResidentRoute | None) -> None:
-        """Returns whether what is not on the device yet may go there, now that ``before`` gives its place.
+        """Checks that what is not on the device yet may go there, now that ``before`` gives its place.
 
         Raises:
             Unsupported: it takes too much.
@@ -155,8 +156,8 @@ class ResidentRoute:
         needed, room = sum(missing.values()), int(SHARE * (free_memory(self.device) + left))
         if needed > room:
             raise Unsupported(
-                f"its images take {_megabytes(needed)}, and more than {SHARE:.0%} of the free memory of {self.device}, "
-                f"{_megabytes(room)}, is not taken for them; free some, or take device='cpu'"
+                f"its images take {in_bytes(needed)}, and more than {SHARE:.0%} of the free memory of {self.device}, "
+                f"{in_bytes(room)}, is not taken for them; free some, or take device='cpu'"
             )
 
     def load(self, before: ResidentRoute | None) -> None:
@@ -176,7 +177,7 @@ class ResidentRoute:
     def describe(self) -> str:
         """The first line of an explanation."""
         sets = [
-            f"{len(held)} images of {held.images.shape[3]}x{held.images.shape[2]}, {_megabytes(held.bytes)}"
+            f"{len(held)} images of {held.images.shape[3]}x{held.images.shape[2]}, {in_bytes(held.bytes)}"
             for held in self.held.values()
         ]
         return (
@@ -247,10 +248,6 @@ def _bytes(spec) -> int:
     """Returns the bytes of one image, as float32 at least: kernels compute in that."""
     height, width = spec.size or (0, 0)
     return spec.channels * height * width * max(4, spec.dtype.itemsize)
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB"
 
 
 def _copied(targets: Any) -> Any:

@@ -1,5 +1,6 @@
 """What Pillow knows of an image besides its pixels: functions without a translation get it, as torchvision gives it."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -102,7 +103,7 @@ def test_a_list_of_files(turned):
 
 def test_nothing_is_read_before_somebody_asks(tmp_path):
     info = Info(str(tmp_path / "no such file.jpg"))
-    again = pickle.loads(pickle.dumps(info.copy()))
+    again = pickle.loads(pickle.dumps(copy.copy(copy.deepcopy(info.copy()))))
     with pytest.raises(FileNotFoundError, match="no such file"):
         again.get("exif")
 
@@ -111,6 +112,7 @@ def test_it_is_a_mapping(turned):
     path = str(turned / "class" / "6.jpg")
     info, known = Info(path), Image.open(path).convert("RGB").info
     assert dict(info) == known == dict(info.copy()) and repr(info) == repr(known) and len(info) == len(known)
+    assert info | {"exif": 1} == known | {"exif": 1} and {"exif": 1} | info == known and copy.copy(info) == known
     info["mine"] = 1
     del info["exif"]
     assert dict(pickle.loads(pickle.dumps(info))) == {k: v for k, v in (known | {"mine": 1}).items() if k != "exif"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from contextlib import nullcontext
 
 import numpy as np
@@ -12,7 +11,7 @@ from ...ops.draws import Arrays
 from ...ops.pixels.transform import nearest
 from ...plan import CONVERSIONS, Plan, Step
 from ...runtime.device import to_device
-from ..fused import conversion_table
+from ..fused import table_on
 from .geometry import Planes, Windows, picked_rows_of, rows_of
 
 
@@ -38,7 +37,7 @@ class PlanesProgram:
     def __call__(self, planes: torch.Tensor, places: Planes) -> torch.Tensor | list[torch.Tensor]:
         """(N, 3, H, W), or a list of N where sizes differ, on the GPU that has the planes, where ``places`` says."""
         with torch.cuda.device(planes.device) if planes.is_cuda else nullcontext():  # Triton asks which is current
-            table = _table(self._conversions, planes.device) if self._conversions else None
+            table = table_on(self._conversions, planes.device) if self._conversions else None
             if self._windows is None:
                 return self._picked(planes, places, table)
             return self._resized(planes, places, table, self._windows)
@@ -71,12 +70,6 @@ class PlanesProgram:
         made = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
         made = [image.movedim(-1, 1) for image in made] if interleaved else made
         return made[0] if alike else [image[0] for image in made]
-
-
-@functools.lru_cache(64)
-def _table(conversions: tuple[Step, ...], device: torch.device) -> torch.Tensor:
-    """(3, 256), on the device."""
-    return conversion_table(conversions).to(device)
 
 
 def _windows(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> Windows:
