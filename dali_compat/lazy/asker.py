@@ -24,16 +24,16 @@ class Asker:
     Args:
         dataset: the user's.
         recipes: of its images, by what they are read from, PATHS or BYTES.
-        since, whole: as Tracer's.
+        since, meets_damage: as Tracer's.
 
     Attributes:
         asked, real: how many samples so far, and how many of them have no image that goes through DALI.
         why: what the data set did with the first of these.
     """
 
-    def __init__(self, dataset, recipes: dict[str, Recipes], since: int, whole: set[int] | None = None):
+    def __init__(self, dataset, recipes: dict[str, Recipes], since: int, meets_damage: bool = False):
         self.dataset, self.since = dataset, since
-        self._recipes, self._whole = recipes, whole
+        self._recipes, self._meets_damage = recipes, meets_damage
         self.asked = self.real = 0
         self.why = ""
 
@@ -49,7 +49,7 @@ class Asker:
         Raises:
             Exception: what the data set raises.
         """
-        tracer = Tracer(self.since, self._whole)
+        tracer = Tracer(self.since, self._meets_damage)
         with hooked(tracer):
             many = getattr(self.dataset, "__getitems__", None)
             if many and bad is None and root(getattr(many, "__func__", many)) != "torch":

@@ -40,17 +40,11 @@ from . import iou_crop
 from .decoders import bytes_of, decoders
 from .images import later_of, turned
 from .kernels import ANSWERS, applied, registered, stand_in_for
+from .operations import OPERATIONS
 from .record import RecordedCall, decoders_of
 from .samples import IMAGES, STAND_INS, TENSORS
 
-_FUNCTIONS = (
-    *("adjust_brightness", "adjust_contrast", "adjust_gamma", "adjust_hue", "adjust_saturation", "adjust_sharpness"),
-    *("affine", "autocontrast", "center_crop", "convert_image_dtype", "crop", "elastic_transform", "equalize", "erase"),
-    *("gaussian_blur", "hflip", "invert", "normalize", "pad", "perspective", "pil_to_tensor", "posterize", "resize"),
-    *("rgb_to_grayscale", "rotate", "solarize", "to_grayscale", "to_pil_image", "to_tensor", "vflip"),
-)
 _HOOKED = "PIL", "torch", "torchvision", "torchcodec", "datasets"  # whose functions are as they were
-_OPS = "autocontrast", "equalize", "expand", "invert", "posterize", "solarize"  # others call an image's own methods
 _WITHOUT_KERNELS = "pil_to_tensor", "to_image", "to_pil_image"
 _ENHANCERS = {"Brightness": "brightness", "Color": "saturation", "Contrast": "contrast", "Sharpness": "sharpness"}
 _NONE = object()
@@ -113,11 +107,14 @@ def _hooks() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     feature = getattr(sys.modules.get("datasets.features.image"), "Image", None)  # where Hugging Face's datasets decode
     if hasattr(feature, "decode_example"):
         yield feature, "decode_example", _decode_example
-    yield from ((ImageOps, name, partial(_function, "PIL", f"ImageOps.{name}")) for name in _OPS)
+    # other functions of ImageOps call an image's own methods
+    of_pil = (name.partition(".") for name in OPERATIONS if name.startswith("ImageOps."))
+    yield from ((ImageOps, name, partial(_function, "PIL", f"ImageOps.{name}")) for _, _, name in of_pil)
     yield ImageOps, "exif_transpose", _upright
     yield from ((getattr(ImageEnhance, name), "__init__", _enhancer) for name in _ENHANCERS)
     yield ImageEnhance._Enhance, "enhance", _enhanced
-    yield from ((functional, name, partial(_function, "v1", name)) for name in _FUNCTIONS)
+    of_v1 = (name for name in OPERATIONS if hasattr(functional, name))
+    yield from ((functional, name, partial(_function, "v1", name)) for name in of_v1)
     yield from ((functional, name, partial(_answer, name)) for name in ANSWERS if hasattr(functional, name))
     for name in _WITHOUT_KERNELS:
         if hasattr(functional_v2, name):

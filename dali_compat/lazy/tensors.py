@@ -159,10 +159,6 @@ def _unsqueezed(s: State, dim: int) -> Outcome:
     return Outcome(s._replace(shape=(1, *s.shape), kind="tensor"))
 
 
-class _OtherLength(IndexError):
-    """Torch's error, of its class and text."""
-
-
 def _item(s: State, place) -> Outcome:
     """Simplifies an index: of a tuple the first place is taken, if all others are ``...`` and full slices."""
     places = place if type(place) is tuple else (place,)
@@ -175,12 +171,7 @@ def _item(s: State, place) -> Outcome:
     first = places[0] if len(places) == 1 else slice(None)
     if first is None:
         return _unsqueezed(s, 0)
-    if type(first) is torch.Tensor and first.dtype == torch.bool and first.ndim == 1 and int(first.sum()):
-        if len(first) != s.shape[0]:
-            raise _OtherLength(
-                f"The shape of the mask {[len(first)]} at index 0 does not match the shape of the indexed tensor "
-                f"{list(s.shape)} at index 0"
-            )
+    if type(first) is torch.Tensor and first.dtype == torch.bool and first.shape == s.shape[:1] and int(first.sum()):
         return Outcome(s._replace(shape=(int(first.sum()), *s.shape[1:]), kind="tensor"))
     if type(first) is list or (type(first) is torch.Tensor and first.dtype == torch.int64):
         made = OPERATIONS["permute_channels"](s, "v1", first)
@@ -250,8 +241,6 @@ def _called(tensor: LazyTensor, name: str, args, kwargs) -> Any:
             if name in _ANSWERS:
                 return _ANSWERS[name](state, *args, **kwargs)
             outcome = _MADE[name](state, *args, **kwargs)
-        except _OtherLength:
-            raise
         except Exception:  # the tensor's own method says what is wrong, or gives something else
             outcome = None
         if outcome is not None and outcome.same:

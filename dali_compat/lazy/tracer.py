@@ -29,7 +29,7 @@ _TICK = 10_000_000  # ns between two times of other clocks, as that of a network
 HEARD = "has warnings raised or recorded while it opens images"
 WRITTEN = "opens files that were written just now"
 
-_decoded: set[int] = set()  # files that are not damaged: of others each library makes something else
+_whole: set[int] = set()  # files that are not damaged: of others each library makes something else
 numbers = count()  # of Records, which are all different
 
 
@@ -64,13 +64,12 @@ class Tracer:
 
     Args:
         since: now() of a time from which on files are not to have changed: they may change again before they are read.
-        whole: files that are known not to be damaged, where the data set's code may catch the error of one that is, and
-            so has to meet it at once; else None.
+        meets_damage: the data set's code may catch the error of a damaged file, and so has to meet it at once.
     """
 
-    def __init__(self, since: int, whole: set[int] | None = None):
+    def __init__(self, since: int, meets_damage: bool = False):
         self.notes = Notes()
-        self._since, self._whole = since - _TICK, whole
+        self._since, self._meets_damage = since - _TICK, meets_damage
         self._showing = getattr(warnings, "_showwarnmsg_impl", None)
 
     def opened(self, file, really: Callable[..., Any]) -> Any:
@@ -80,7 +79,7 @@ class Tracer:
             self.notes.became_real(HEARD)
             return None
         source = self._source(file)
-        if source is None or (self._whole is not None and not _is_whole(source, self._whole)):
+        if source is None or (self._meets_damage and not _is_whole(source)):
             return None
         is_path = isinstance(file, (str, bytes, os.PathLike))  # which the image knows, then
 
@@ -127,7 +126,7 @@ class Tracer:
         else:
             return None
         try:
-            found = recording_of(library, name, source, args) if _is_whole(source, _decoded) else None
+            found = recording_of(library, name, source, args) if _is_whole(source) else None
         except Exception:  # the decoder says it
             return None
         if found is None:
@@ -157,15 +156,15 @@ class Tracer:
         return path if same and stat.S_ISREG(found.st_mode) else None
 
 
-def _is_whole(source: Source, known: set[int]) -> bool:
+def _is_whole(source: Source) -> bool:
     if not isinstance(source, str):
         return is_intact(source.bytes())
     key = hash((source, os.stat(source).st_ctime_ns))
-    if key not in known and is_intact(source):
-        if len(known) >= _MOST_WHOLE:
-            known.clear()
-        known.add(key)
-    return key in known
+    if key not in _whole and is_intact(source):
+        if len(_whole) >= _MOST_WHOLE:
+            _whole.clear()
+        _whole.add(key)
+    return key in _whole
 
 
 def _are_errors() -> bool:

@@ -46,12 +46,10 @@ class Known:
 
     Attributes:
         recipes: as Asker's.
-        whole: as Tracer's.
         last: the verdict so far.
     """
 
     def __init__(self, dataset):
-        self.whole: set[int] = set()
         self.recipes: dict[str, Recipes] = {}
         self._count = len(dataset)
         self._signature: Any = None
@@ -128,8 +126,7 @@ def asked(dataset) -> Asked | None:
 def asker_of(dataset, since: int) -> Asker:
     """Returns the Asker of a data set that can be asked; ``since`` as there."""
     known = _of_dataset.get(dataset, lambda: Known(dataset))
-    whole = known.whole if any(map(catches_errors, with_inner(dataset))) else None
-    return Asker(dataset, known.recipes, since, whole)
+    return Asker(dataset, known.recipes, since, any(map(catches_errors, with_inner(dataset))))
 
 
 def judge(asker: Asker) -> None:

@@ -185,7 +185,7 @@ def _reply(asker: Asker, request: Request) -> Reply | ExceptionWrapper:
 
 def _without_stand_ins(traced: TracedSample) -> Sample:
     """A sample that travels."""
-    if not all(later.is_real or _travels(later.record) for _, later in traced.images):
+    if any(later.record is None or not _travels(later.record) for _, later in traced.images if not later.is_real):
         for _, later in traced.images:
             later.value("")
     sample = traced.sample()

@@ -57,12 +57,17 @@ def fill_of(t, spec: ImageSpec) -> tuple | None:
         raise Untranslatable(t, "fill as a dict", "pass the fill of images alone")
     if fill is None:
         return None
-    fill = tuple(fill) if isinstance(fill, (tuple, list)) else (fill,)
-    if len(fill) == 1:
-        fill *= spec.channels
-    if len(fill) != spec.channels:
-        raise Untranslatable(t, f"fill={t.fill} for an image of {spec.channels} channels")
-    return fill
+    return per_channel(t, "fill", spec)
+
+
+def per_channel(t, name: str, spec: ImageSpec) -> tuple:
+    """An argument, which is one value or several, as one value a channel."""
+    value = getattr(t, name)
+    values = tuple(value) if hasattr(value, "__iter__") else (value,)
+    values *= spec.channels if len(values) == 1 else 1
+    if len(values) != spec.channels:
+        raise Untranslatable(t, f"{name}={value} for an image of {spec.channels} channels")
+    return values
 
 
 def refuse_pil(t, spec: ImageSpec, before: str) -> None:

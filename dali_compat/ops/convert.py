@@ -13,7 +13,7 @@ from ..inspection.standins import Cast
 from ..inspection.untranslatable import Untranslatable
 from ..plan import step
 from ..runtime.device import to_device
-from .arguments import refuse_pil, refuse_tensors, version_of
+from .arguments import per_channel, refuse_pil, refuse_tensors, version_of
 from .kernels import image_kernel, kernel
 from .translators import register
 
@@ -94,20 +94,10 @@ def translate_normalize(t, spec):
         raise Untranslatable(
             t, "it takes floating point tensors", "put ToTensor(), or ToImage() and ToDtype(), before it"
         )
-    mean, std = _per_channel(t, "mean", spec), _per_channel(t, "std", spec)
+    mean, std = (tuple(map(float, per_channel(t, name, spec))) for name in ("mean", "std"))
     if 0 in std:
         raise Untranslatable(t, "std has a zero")
     return (step("normalize", spec.but(normalized=True), mean=mean, std=std),)
-
-
-def _per_channel(t, name, spec) -> tuple[float, ...]:
-    value = getattr(t, name)
-    values = tuple(float(v) for v in (value if hasattr(value, "__iter__") else (value,)))
-    if len(values) == 1:
-        values *= spec.channels
-    if len(values) != spec.channels:
-        raise Untranslatable(t, f"{name} has {len(values)} values for an image of {spec.channels} channels")
-    return values
 
 
 @kernel

@@ -2,7 +2,7 @@
 
 ``images`` is (N, C, H, W) on any device, uint8 0..255 or floating point. The same code runs on every device; nothing is
 changed in place. Which rows a step is for (``arrays["flag"]``), and images of different sizes, are run()'s affair:
-kernels see neither, but for those that are registered as ragged.
+kernels see neither, but for those of _LISTS.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from .pixels.values import is_half, one_by_one
 Function = TypeVar("Function", bound=Callable)
 
 _kernels: dict[str, Callable] = {}
-_ragged: dict[str, Callable] = {}
 _image: dict[str, Callable] = {}
 
 
@@ -37,21 +36,6 @@ def kernel(function: Function) -> Function:
         ValueError: another function has that name.
     """
     return _add(_kernels, function.__name__, function)
-
-
-def ragged_kernel(*ops: str) -> Callable[[Function], Function]:
-    """Registers a function that does these ops on a list of images (C, H, W) of several sizes, and gives a list.
-
-    Raises:
-        ValueError: one of them has such a function.
-    """
-
-    def registered(function: Function) -> Function:
-        for op in ops:
-            _add(_ragged, op, function)
-        return function
-
-    return registered
 
 
 def image_kernel(op: str) -> Callable[[Function], Function]:
@@ -111,6 +95,9 @@ def _add(registry: dict[str, Callable], op: str, function: Function) -> Function
 _FRAMED = {"brightness", "contrast", "saturation", "hue", "color_jitter", "photometric_distort"}
 
 
+_LISTS = {"resize", "resize_by_choice"}  # whose kernels take lists of images (C, H, W), too
+
+
 def run(step: Step, images, arrays: dict[str, np.ndarray]):
     """One step on images: a tensor (N, C, H, W) or, where sizes differ, a list of N tensors (C, H, W); gives the same.
 
@@ -147,19 +134,18 @@ def _run(step: Step, images, arrays):
 def _all(step: Step, images, arrays):
     """The step on every row; images of one size go together."""
     if isinstance(images, torch.Tensor):
-        return _same_size(step, images, arrays)
+        return _kernel(step)(images, arrays, **step.kwargs)
     if images[0].is_cuda and step.op in _FRAMED and step.kwargs["like"] == "pil":
         return uniform(framed(step, images, arrays))
-    ragged = _ragged.get(step.op)
-    if ragged is not None:
-        return uniform(ragged(images, arrays, **step.kwargs))
+    if step.op in _LISTS:
+        return _kernel(step)(images, arrays, **step.kwargs)
     by_shape: dict[tuple, list[int]] = {}
     for row, image in enumerate(images):
         by_shape.setdefault((image.dtype, *image.shape), []).append(row)
     changed: list = [None] * len(images)
     for rows in by_shape.values():
         same = images[rows[0]][None] if len(rows) == 1 else uniform([images[row] for row in rows])
-        for row, image in zip(rows, _same_size(step, same, rows_of(arrays, rows)), strict=True):
+        for row, image in zip(rows, _kernel(step)(same, rows_of(arrays, rows), **step.kwargs), strict=True):
             changed[row] = image
 
     return uniform(changed)
@@ -174,16 +160,16 @@ def framed(step: Step, images: list[torch.Tensor], arrays) -> list[torch.Tensor]
         frames = some[0].new_zeros(len(some), len(some[0]), height, width)
         put(frames, some)
         area = np.array([image[0].numel() for image in some])
-        made = _same_size(step, frames, rows_of(arrays, rows) | {"area": area})
+        made = _kernel(step)(frames, rows_of(arrays, rows) | {"area": area}, **step.kwargs)
         for row, image, frame in zip(rows, some, made, strict=True):
             changed[row] = frame[:, : image.shape[1], : image.shape[2]].contiguous()
     return changed
 
 
-def _same_size(step: Step, images: torch.Tensor, arrays):
+def _kernel(step: Step) -> Callable:
     function = kernel_of(step.op)
     assert function is not None, f"no kernel is called {step.op!r}: write it in ops/<kind>.py, with @kernel"
-    return function(images, arrays, **step.kwargs)
+    return function
 
 
 def rows_of(arrays: dict[str, np.ndarray], rows) -> dict[str, np.ndarray]:

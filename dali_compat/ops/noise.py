@@ -12,7 +12,7 @@ from torchvision.transforms.v2 import functional as F2
 from ..inspection.untranslatable import Untranslatable
 from ..plan import draw, step
 from ..runtime.device import to_device
-from .arguments import TORCHVISION, like_of, refuse_pil
+from .arguments import TORCHVISION, like_of, per_channel, refuse_pil
 from .draws import draws, key, whole
 from .kernels import image_kernel, kernel
 from .pixels.lists import each
@@ -27,14 +27,7 @@ def translate_random_erasing(t, spec):
     if spec.kind == "pil" and isinstance(t, v2.RandomErasing):
         raise Untranslatable(t, "on PIL images it does nothing but warn", "put it after ToImage() or ToTensor()")
     refuse_pil(t, spec, "ToTensor()")
-    value = t.value
-    if value is None or value == "random":
-        value = None
-    else:
-        value = tuple(float(v) for v in value) if isinstance(value, (tuple, list)) else (float(value),)
-        if len(value) not in (1, spec.channels):
-            raise Untranslatable(t, f"value={t.value} for an image of {spec.channels} channels")
-        value *= spec.channels // len(value)
+    value = None if t.value in (None, "random") else tuple(map(float, per_channel(t, "value", spec)))
     window = draw("erasing", p=t.p, scale=tuple(t.scale), ratio=tuple(t.ratio), random_value=value is None)
     return (step("erase", spec, window, value=value),)
 

@@ -13,7 +13,7 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, ImageSpec, Step, draw, step
 from .arguments import functions, interpolation_of, ints, like_of, resizes_in_whole_numbers
 from .draws import Arrays, ImageTooSmall, draws, rand_between, run, uniforms_of, whole
-from .kernels import image_kernel, kernel, on_tensor, ragged_kernel
+from .kernels import image_kernel, kernel, on_tensor
 from .pixels import resample, transform
 from .pixels.lists import by_size, each, uniform
 from .translators import register
@@ -185,6 +185,8 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
 def resize(images, arrays, *, interpolation, like, antialias=True):
     """torchvision.transforms.functional.resize; PIL always antialiases."""
     how = {"interpolation": interpolation, "like": like, "antialias": antialias}
+    if isinstance(images, list):
+        return uniform(resize_each(images, arrays, **how))
     # Pillow takes .10 ms to make 40 x 40 pixels of 32 x 32, and a matrix .065; of 224 x 224 from 96 x 96 .6 and 3.6
     tiny = max(images.shape[-2] * images.shape[-1], arrays["size"].prod(1).max()) <= 48**2
     if like == "pil" and not images.is_cuda and not tiny:
@@ -193,7 +195,6 @@ def resize(images, arrays, *, interpolation, like, antialias=True):
     return by_size(images, arrays["size"], lambda images, rows, size: _resize(images, size, **how))
 
 
-@ragged_kernel("resize")
 def resize_each(images, arrays, *, interpolation, like, antialias=True):
     """The same of a list of images (C, H, W), whose sizes may differ; gives a list."""
     sizes, how = arrays["size"].astype(np.int64), {"interpolation": interpolation, "like": like, "antialias": antialias}

@@ -15,7 +15,7 @@ from . import timm_policies, timm_policy_kernels  # noqa: F401  # they register 
 from .arguments import interpolation_named, refuse_pil, refuse_tensors
 from .convert import translate_pil_to_tensor, translate_to_tensor
 from .draws import draws, key, run, uniforms_of, whole
-from .kernels import image_kernel, kernel, ragged_kernel
+from .kernels import image_kernel, kernel
 from .noise import erased, within
 from .pixels.lists import uniform
 from .pixels.squares import normals
@@ -166,11 +166,6 @@ def draw_timm_erasing(sizes, u, *, p, area, log_ratio, counts, at):
 @kernel
 def resize_by_choice(images, arrays, *, interpolations, like):
     """torchvision.transforms.functional.resize, with an interpolation of each image's own."""
-    return uniform(resize_each_by_choice(list(images), arrays, interpolations=interpolations, like=like))
-
-
-@ragged_kernel("resize_by_choice")
-def resize_each_by_choice(images, arrays, *, interpolations, like):
     made = list(images)
     for number, interpolation in enumerate(interpolations):
         rows = np.flatnonzero(arrays["choice"] == number)
@@ -179,7 +174,7 @@ def resize_each_by_choice(images, arrays, *, interpolations, like):
             resized = resize_each([images[row] for row in rows], some, interpolation=interpolation, like=like)
             for row, image in zip(rows, resized, strict=True):
                 made[row] = image
-    return made
+    return uniform(made)
 
 
 @image_kernel("resize_by_choice")

@@ -425,7 +425,10 @@ def test_images_of_different_sizes_in_frames(op, channels):
     }.get(op, {"factor": jitter["contrast"]})
     one = step(op, ImageSpec(channels=channels), like="pil")
     framed = batch.framed(one, images, arrays)
-    alone = [batch._same_size(one, image[None], batch.rows_of(arrays, [row]))[0] for row, image in enumerate(images)]
+    alone = [
+        batch.kernel_of(op)(image[None], batch.rows_of(arrays, [row]), like="pil")[0]
+        for row, image in enumerate(images)
+    ]
     assert all(torch.equal(a, b) for a, b in zip(framed, alone, strict=True))
     batches = list(of_similar_size(images))
     assert sorted(np.concatenate([rows for rows, *_ in batches]).tolist()) == list(range(count)) and len(batches) < 12

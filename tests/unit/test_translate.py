@@ -69,7 +69,7 @@ REFUSALS = {
     "mean of two": (
         [TO_TENSOR, v1.Normalize([0.5] * 2, [0.5] * 3)],
         1,
-        "mean has 2 values for an image of 3 channels",
+        "mean=[0.5, 0.5] for an image of 3 channels",
         "",
     ),
     "ConvertImageDtype": (
