@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,12 +31,14 @@ class RecordedCall(NamedTuple):
             "type" and that of one of torchvision's classes; "" and that of the image's own method; "decoded", a library
             and what decodes a file's bytes there; "called", where the first argument is called with the image.
         args, kwargs: further arguments.
+        pixels: of the image that it was called on; each call of an image has a RecordedCall of its own.
     """
 
     owner: str
     name: str
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
+    pixels: int = 0
 
     def on(self, image) -> Any:
         """Returns what it gives of a real image."""
@@ -77,7 +80,8 @@ class Recording(NamedTuple):
             steps = (*steps, *outcome.steps)
         elif steps is not None:
             steps, why = None, f"uses the {'image' if state.kind == 'pil' else 'tensor'}'s {call.name.strip('_')}"
-        return Recording(source, size, outcome.state, (*calls, call), steps, why)
+        done = call._replace(pixels=math.prod(state.size))
+        return Recording(source, size, outcome.state, (*calls, done), steps, why)
 
     @property
     def batch_steps(self) -> tuple[Step, ...] | None:

@@ -16,6 +16,7 @@ from contract import own_datasets as own
 from contract.both import error_of, ours, stock
 from contract.test_odd_datasets import of
 from contract.test_own_datasets import assert_same, real, seeded
+from dali_compat import DataLoader
 from dali_compat.data import headers
 from dali_compat.data.header import DALI, PIL, read_header
 from dali_compat.engine.dali.pipeline import DecodePipeline
@@ -345,3 +346,37 @@ def test_an_image_beside_a_tensor_that_the_data_set_keeps_waits(folder):
     assert type(image) is LazyImage and not later_of(image).is_real
     assert type(seen) is Image.Image and seen.tobytes() == image.tobytes()
     assert type(tensor) is torch.Tensor and torch.equal(TENSOR(image), tensor)
+
+
+def _pyramid(self, i):
+    """As scripts for depth do: each size is made of the one before, plain and with other colours."""
+    image, found = own.read_rgb(self.paths[i]), []
+    for side in (64, 32, 16, 8):
+        image = image.resize((side, side))
+        found += [TENSOR(image), TENSOR(ImageOps.invert(image))]
+    return found
+
+
+def _two_pyramids(self, i):
+    return _pyramid(self, i) + _pyramid(self, i - 1)
+
+
+def _crops_of_one(self, i):
+    image = T.Resize((32, 32))(own.read_rgb(self.paths[i]))
+    return [CROP(image) for _ in range(8)]
+
+
+@pytest.mark.parametrize("get", [_pyramid, _two_pyramids, _crops_of_one])
+def test_what_images_have_in_common_is_made_once(folder, get):
+    """Where making each from its file would take far longer, torch's loader does the work, and a warning says so."""
+    dataset = of(folder, get)
+    with pytest.warns(match="makes several images of one that it has transformed; leave what they"):
+        loader = DataLoader(dataset, 4, exact=True, device="cpu")
+        batches = seeded(dataset, 4)(lambda *a, **kw: loader)
+    assert_same(batches, seeded(dataset, 4)(stock))
+
+
+def test_views_of_a_file_are_not_too_many(folder):
+    """What they have in common is the decoded file."""
+    dataset = of(folder, lambda self, i: [*map(CROP, [own.read_rgb(self.paths[i])] * 8)])
+    assert len(next(iter(ours(dataset, 4, device="cpu")))) == 8
