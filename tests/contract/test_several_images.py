@@ -1,5 +1,6 @@
 """Data sets of the user's whose samples have several images."""
 
+import functools
 import random
 import time
 from types import SimpleNamespace
@@ -370,9 +371,9 @@ def _crops_of_one(self, i):
 def test_what_images_have_in_common_is_made_once(folder, get):
     """Where making each from its file would take far longer, torch's loader does the work, and a warning says so."""
     dataset = of(folder, get)
+    exact = functools.partial(DataLoader, exact=True, device="cpu")
     with pytest.warns(match="makes several images of one that it has transformed; leave what they"):
-        loader = DataLoader(dataset, 4, exact=True, device="cpu")
-        batches = seeded(dataset, 4)(lambda *a, **kw: loader)
+        batches = seeded(dataset, 4)(exact)
     assert_same(batches, seeded(dataset, 4)(stock))
 
 
