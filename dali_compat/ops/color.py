@@ -20,7 +20,7 @@ from ..runtime.device import to_device
 from .arguments import functions, ints, like_of, maybe, refuse_tensors
 from .draws import draws, permutation
 from .kernels import image_kernel, kernel, torchvisions
-from .pixels.values import as_indices, blend, bounded, by_value, counts_of, in_parts, look_up, one_by_one, to
+from .pixels.values import as_indices, blend, bounded, by_value, in_parts, look_up, one_by_one, to
 from .translators import register
 
 
@@ -247,17 +247,8 @@ def autocontrast(images, arrays, *, like):
 @in_parts
 @torchvisions("equalize")
 def equalize(images, arrays, *, like):
-    """ImageOps.equalize; of uint8 images torchvision's functionals give the same."""
-    if images.is_floating_point():
-        return functions(like).equalize(images)
-    indices = as_indices(images)
-    histogram = counts_of(indices)
-    until = histogram.cumsum(-1)
-    last = (until < indices.shape[-1]).sum(-1, keepdim=True)  # the greatest value
-    step = (indices.shape[-1] - histogram.gather(-1, last)) // 255
-    tables = ((until - histogram + step // 2) // step.clamp(min=1)).clamp_(max=255)
-    levels = torch.arange(256, device=images.device)
-    return look_up(indices, torch.where(step > 0, tables, levels), images)
+    """ImageOps.equalize. v2's does the same with uint8 images, of a whole batch."""
+    return functions("v2" if images.dtype == torch.uint8 else like).equalize(images)
 
 
 @kernel

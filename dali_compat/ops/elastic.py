@@ -10,6 +10,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
+from torchvision.transforms.v2.functional import _geometry
 
 from ..plan import draw, step
 from ..runtime.device import to_device
@@ -37,8 +38,10 @@ _SWAPS = TORCHVISION < (0, 26)
 @kernel
 def elastic(images, arrays, *, alpha, sigma, interpolation, fill, like):
     """torchvision.transforms.functional.elastic_transform, which makes tensors of PIL images."""
-    grid = displacement(arrays["key"], images.shape[-2:], alpha, sigma, images.device).to(transform.dtype_of(images))
-    return transform.sample(images, grid.add_(transform.identity(images)), interpolation, fill, like)
+    size, device, dtype = images.shape[-2:], images.device, transform.dtype_of(images)
+    grid = displacement(arrays["key"], size, alpha, sigma, device).to(dtype)
+    grid.add_(_geometry._create_identity_grid(size, device, dtype))
+    return transform.sample(images, grid, interpolation, fill, like)
 
 
 def displacement(keys: np.ndarray, size, alpha, sigma, device) -> torch.Tensor:

@@ -272,16 +272,6 @@ def _times(base, theta, size):
     return product(base.expand(len(theta), -1, -1), theta)
 
 
-def identity(images):
-    """torchvision's _create_identity_grid."""
-    lines = [
-        torch.linspace((1 - n) / n, (n - 1) / n, n, dtype=dtype_of(images), device=images.device)
-        for n in images.shape[-2:]
-    ]
-    y, x = torch.meshgrid(*lines, indexing="ij")
-    return torch.stack([x, y], -1)[None]
-
-
 def sample(images, grid, interpolation, fill, like):
     """torchvision's _apply_grid_transform; a channel of ones says where to fill."""
     x = images.to(grid.dtype)
