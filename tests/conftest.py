@@ -57,8 +57,12 @@ def pytest_configure(config):
 def pytest_collectstart():
     """In the processes that run tests, before each file: the one that starts these, and waits, does without torch."""
     import torch
+    from torch.utils.data import _utils
     from torchvision.transforms import v2
 
+    # seconds for a worker process to end by itself, 5 of torch's own. That of an iterator that was held by an error
+    # does not: its queues' threads are garbage before it
+    _utils.MP_STATUS_CHECK_INTERVAL = 0.5
     if not hasattr(v2.Transform, "make_params"):  # its name since torchvision 0.21
         v2.Transform.make_params = lambda self, inputs: self._get_params(inputs)
     if count := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # torch's threads of several processes wait for each other
