@@ -22,7 +22,7 @@ from typing import NamedTuple
 from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 from tqdm import tqdm
 
-from ..remote.objects import Objects, listed_objects
+from ..remote.objects import FolderSamples, Objects, check_classes, listed_objects
 from ..remote.urls import is_url
 from ..runtime import saved
 from ..runtime.messages import stack_level
@@ -34,48 +34,38 @@ _TICK = 2_000_000_000  # ns; no file system in use has a coarser clock
 
 _COLUMNS = "classes", "urls", "targets", "sizes", "etags"  # of the list of a folder in a bucket
 
-FolderSamples = tuple[list[str], dict[str, int], list[tuple[str, int]]]
 
-
-def cached_samples(
-    root: str | Path,
-    extensions: str | tuple[str, ...] = IMG_EXTENSIONS,
-    allow_empty: bool = False,
-    place: str | Path | None = None,
-) -> FolderSamples:
+def cached_samples(root: str | Path, allow_empty: bool = False, place: str | Path | None = None) -> FolderSamples:
     """Returns (classes, class_to_idx, samples) of a folder of class folders, equal in content and order to
     torchvision's find_classes() and make_dataset(), from a cached list if that still holds.
 
     Args:
         root: the folder. The cache belongs to its real path; paths in ``samples`` begin with it as given.
-        extensions: endings of the files that count, in lower case.
         allow_empty: whether class folders without such files are valid.
         place: a folder for the cached lists of any number of roots; by default the user's cache folder.
 
     Raises:
         FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
     """
-    root, file = os.path.expanduser(root), index_file(root, extensions, place)
+    root, file = os.path.expanduser(root), index_file(root, place)
     asked = time.time_ns()
     listing = _load(file, root, asked)
     if listing is None:
         with saved.lock(file.stem):
             listing = _load(file, root, asked)  # another process may have made it meanwhile
             if listing is None:
-                listing = _list(root, extensions)
+                listing = _list(root)
                 try:
                     saved.save(file, listing._asdict(), {})
                 except OSError as error:
                     what = f"the list of {root} cannot be saved, and the next start makes it again: {error}"
                     warnings.warn(what, stacklevel=stack_level())
-    return _assemble(listing, root, extensions, allow_empty)
+    return _assemble(listing, root, allow_empty)
 
 
-def index_file(
-    root: str | Path, extensions: str | tuple[str, ...] = IMG_EXTENSIONS, place: str | Path | None = None
-) -> Path:
+def index_file(root: str | Path, place: str | Path | None = None) -> Path:
     """Returns the path of the list that cached_samples() keeps of a folder."""
-    name = saved.digest(os.path.realpath(os.path.expanduser(root)), extensions, _LAYOUT)
+    name = saved.digest(os.path.realpath(os.path.expanduser(root)), _LAYOUT)
     return _place(place) / f"{name}.npz"
 
 
@@ -118,10 +108,10 @@ def _place(place: str | Path | None) -> Path:
     return Path(os.path.expanduser(place or saved.cache_folder() / "folders"))
 
 
-def listed_samples(root: str | Path, extensions: str | tuple[str, ...] = IMG_EXTENSIONS) -> FolderSamples:
+def listed_samples(root: str | Path) -> FolderSamples:
     """Returns what cached_samples() returns, without a cache."""
     root = os.path.expanduser(root)
-    return _assemble(_list(root, extensions), root, extensions, allow_empty=False)
+    return _assemble(_list(root), root, allow_empty=False)
 
 
 class _Folder(NamedTuple):
@@ -150,7 +140,7 @@ class _Listing(NamedTuple):
     time: int
 
 
-def _list(root: str, extensions) -> _Listing:
+def _list(root: str) -> _Listing:
     begin = time.time_ns()
     below = len(os.path.join(root, ""))
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
@@ -158,7 +148,7 @@ def _list(root: str, extensions) -> _Listing:
     def walk(target: int) -> list[_Folder]:
         found = []
         for path, _, files in sorted(os.walk(os.path.join(root, classes[target]), followlinks=True)):
-            names = [file for file in sorted(files) if has_file_allowed_extension(file, extensions)]
+            names = [file for file in sorted(files) if has_file_allowed_extension(file, IMG_EXTENSIONS)]
             found.append(_Folder(target, path[below:], *_mark(path), names))
         return found
 
@@ -207,18 +197,10 @@ def _listing(stored: dict) -> _Listing:
     return listing
 
 
-def _assemble(listing: _Listing, root: str, extensions, allow_empty: bool) -> FolderSamples:
+def _assemble(listing: _Listing, root: str, allow_empty: bool) -> FolderSamples:
     """Returns torchvision's results, or raises its errors."""
     classes = listing.classes
-    if not classes:
-        raise FileNotFoundError(f"Couldn't find any class folder in {root}.")
-    full = {folder.target for folder in listing.folders if folder.names}
-    empty = [name for target, name in enumerate(classes) if target not in full]
-    if empty and not allow_empty:
-        known = extensions if isinstance(extensions, str) else ", ".join(extensions)
-        raise FileNotFoundError(
-            f"Found no valid file for the classes {', '.join(empty)}. Supported extensions are: {known}"
-        )
+    check_classes(root, classes, {folder.target for folder in listing.folders if folder.names}, allow_empty)
     samples: list[tuple[str, int]] = []
     collects = gc.isenabled()
     gc.disable()  # which would look through the growing list again and again

@@ -230,8 +230,8 @@ class Database:
 
     def __init__(self, data: memoryview, path: str):
         self._data, self._path = data, path
-        self._page = self._page_size()
-        _, self.entries, self._root = max(self._meta(at) for at in (0, self._page))
+        self._page = self._meta(0)[3]
+        _, self.entries, self._root, _ = max(self._meta(at) for at in (0, self._page))
         self._pages = len(data) // self._page
 
     def items(self) -> Iterator[tuple[bytes, int, int]]:
@@ -250,33 +250,23 @@ class Database:
         if found != self.entries:
             raise corrupt(self._path, "its pages", f"they hold {found} keys, not the {self.entries} that it says")
 
-    def _page_size(self) -> int:
-        if len(self._data) < _HEADER.size + _META.size + _DB.size:
-            raise corrupt(self._path, "byte 0", "it is too short for an LMDB database")
-        magic, version, _, _ = _META.unpack_from(self._data, _HEADER.size)
-        if magic != _MAGIC or version != _VERSION:
-            raise corrupt(
-                self._path, "byte 16", "it is no LMDB database, or not of a 64-bit machine of this byte order"
-            )
-        size: int = _DB.unpack_from(self._data, _HEADER.size + _META.size)[0]
-        if not _SMALLEST <= size <= _LARGEST or size & (size - 1):
-            raise corrupt(self._path, "byte 40", f"its pages have {size} bytes")
-        return size
-
-    def _meta(self, at: int) -> tuple[int, int, int]:
-        """Returns (transaction, entries, root) of a meta page."""
+    def _meta(self, at: int) -> tuple[int, int, int, int]:
+        """Returns (transaction, entries, root, bytes of a page) of a meta page."""
         begin = at + _HEADER.size
-        if at + self._page > len(self._data):
+        main = begin + _META.size + _DB.size
+        if main + _DB.size + _END.size > len(self._data):
             raise corrupt(self._path, f"byte {len(self._data)}", "the file ends within its first two pages")
         magic, version, _, _ = _META.unpack_from(self._data, begin)
-        flags = _HEADER.unpack_from(self._data, at)[2]
-        if magic != _MAGIC or version != _VERSION or not flags & _META_PAGE:
-            raise corrupt(self._path, f"byte {at}", "it is no meta page of LMDB")
-        main = begin + _META.size + _DB.size
+        if magic != _MAGIC or version != _VERSION or not _HEADER.unpack_from(self._data, at)[2] & _META_PAGE:
+            what = "it is no LMDB database, or not of a 64-bit machine of this byte order"
+            raise corrupt(self._path, f"byte {begin}", what)
+        size: int = _DB.unpack_from(self._data, begin + _META.size)[0]
+        if not _SMALLEST <= size <= _LARGEST or size & (size - 1):
+            raise corrupt(self._path, f"byte {begin + _META.size}", f"its pages have {size} bytes")
         _, flags, _, _, _, _, entries, root = _DB.unpack_from(self._data, main)
         if flags & _DUPLICATES:
             raise refused(self._path, f"byte {at}", "the database has sorted duplicates, not one value a key")
-        return _END.unpack_from(self._data, main + _DB.size)[1], entries, root
+        return _END.unpack_from(self._data, main + _DB.size)[1], entries, root, size
 
     def _nodes(self, number: int) -> tuple[int, int, list[int]]:
         """Returns (begin of a page in the file, its kind, where its nodes begin in it)."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import google_crc32c
@@ -148,20 +148,21 @@ def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
 def _features(data: bytes) -> dict[str, tuple[int, int]]:
     """Finds each Feature of an Example; of two with one name the last counts, as in protobuf."""
     found = {}
-    for number, kind, begin, end in protobuf.fields(data, 0, len(data)):
-        if (number, kind) != (1, BYTES):
-            continue
-        for number, kind, first, last in protobuf.fields(data, begin, end):
-            if (number, kind) != (1, BYTES):
-                continue
-            name, feature = "", (last, last)
-            for number, kind, a, b in protobuf.fields(data, first, last):
+    for features in _inner(data, 0, len(data)):
+        for entry in _inner(data, *features):
+            name, feature = "", (entry[1], entry[1])
+            for number, kind, a, b in protobuf.fields(data, *entry):
                 if (number, kind) == (1, BYTES):
                     name = data[a:b].decode("utf-8", "replace")
                 elif (number, kind) == (2, BYTES):
                     feature = a, b
             found[name] = feature
     return found
+
+
+def _inner(data: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yields (begin, end) of each message that is the first field of one."""
+    return ((a, b) for number, kind, a, b in protobuf.fields(data, begin, end) if (number, kind) == (1, BYTES))
 
 
 def _list(data: bytes, begin: int, end: int) -> tuple[str, list[Any]]:

@@ -114,8 +114,8 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
             raise ValueError("index_cache is for ImageFolder's own list: leave out is_valid_file, or index_cache")
         place = None if index_cache is True else index_cache or None
         if self._objects is None:
-            found = cached_samples(root, IMG_EXTENSIONS, allow_empty, place)
-            self._index_file = index_file(root, IMG_EXTENSIONS, place).absolute()
+            found = cached_samples(root, allow_empty, place)
+            self._index_file = index_file(root, place).absolute()
         elif index_cache:
             found = cached_objects(self._objects, str(root), allow_empty, place)
         else:

@@ -58,15 +58,9 @@ class _Job:
 
 class Fetcher:
     """Gets objects of one epoch: request() names them in the sampler's order, and take() waits for a batch's. As many
-    requests run at a time as REQUESTS and BUDGET allow; what take() waits for runs at once.
+    requests run at a time as REQUESTS and BUDGET allow; what take() waits for runs at once."""
 
-    Args:
-        requests: at a time, at most.
-        budget: bytes that are asked for, or wait for their batch, at most.
-    """
-
-    def __init__(self, requests: int = REQUESTS, budget: int = BUDGET):
-        self._requests, self._budget = requests, budget
+    def __init__(self) -> None:
         self._jobs: dict[tuple[int, str], _Job] = {}
         self._queue: deque[_Job] = deque()
         self._running = self._held = self._objects = self._hits = self._bytes = self._retries = 0
@@ -133,10 +127,10 @@ class Fetcher:
         return self._jobs.setdefault((id(objects), url), _Job(objects, url))
 
     def _start_some(self) -> None:
-        while self._queue and self._running < self._requests:
+        while self._queue and self._running < REQUESTS:
             job = self._queue[0]
             if job.task is None:
-                if self._held and self._held + self._size(job) > self._budget:
+                if self._held and self._held + self._size(job) > BUDGET:
                     return
                 self._start(job)
             self._queue.popleft()

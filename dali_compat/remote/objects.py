@@ -215,27 +215,36 @@ def listed_objects(
         found = wait_for(_list(objects.client, bucket, prefix))
     except Exception as error:
         raise failed(root, error) from None
-    if not found:
-        raise FileNotFoundError(f"Couldn't find any class folder in {root}.")
     is_valid = is_valid or (lambda url: has_file_allowed_extension(url, IMG_EXTENSIONS))
     samples: list[tuple[str, int]] = []
-    empty = []
-    for target, (name, entries) in enumerate(sorted(found.items())):
-        before = len(samples)
+    for target, (_, entries) in enumerate(sorted(found.items())):
         for entry in sorted(entries, key=_in_walk):
             url = joined(bucket, entry["path"])
             if is_valid(url):
                 samples.append((url, target))
                 objects.listed(url, entry["e_tag"], entry["size"])
-        if len(samples) == before:
-            empty.append(name)
-    if empty and not allow_empty:
-        known = ", ".join(IMG_EXTENSIONS)
-        raise FileNotFoundError(
-            f"Found no valid file for the classes {', '.join(empty)}. Supported extensions are: {known}"
-        )
     classes = sorted(found)
+    check_classes(root, classes, {target for _, target in samples}, allow_empty)
     return classes, {name: target for target, name in enumerate(classes)}, samples
+
+
+def check_classes(root: str, classes: list[str], full: set[int], allow_empty: bool) -> None:
+    """Raises torchvision's errors of a folder.
+
+    Args:
+        full: numbers of the classes that have images.
+
+    Raises:
+        FileNotFoundError: there are no classes, or one of them is empty where that is not allowed.
+    """
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
+    if not classes:
+        raise FileNotFoundError(f"Couldn't find any class folder in {root}.")
+    empty = [name for target, name in enumerate(classes) if target not in full]
+    if empty and not allow_empty:
+        what = f"Found no valid file for the classes {', '.join(empty)}. "
+        raise FileNotFoundError(f"{what}Supported extensions are: {', '.join(IMG_EXTENSIONS)}")
 
 
 def names_in(client: Client, folder: str) -> set[str] | None:

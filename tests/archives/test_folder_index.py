@@ -18,9 +18,9 @@ from dali_compat.archives.folder_index import cached_samples
 from dali_compat.runtime import saved
 
 
-def torchvisions(root, extensions=IMG_EXTENSIONS, allow_empty=False):
+def torchvisions(root, allow_empty=False):
     classes, class_to_idx = find_classes(root)
-    return classes, class_to_idx, make_dataset(root, class_to_idx, extensions, allow_empty=allow_empty)
+    return classes, class_to_idx, make_dataset(root, class_to_idx, IMG_EXTENSIONS, allow_empty=allow_empty)
 
 
 def age(root, seconds: float = 60) -> None:
@@ -62,9 +62,9 @@ def lists(monkeypatch):
     seen = []
     walk = folder_index._list
 
-    def spy(root, extensions):
+    def spy(root):
         seen.append(root)
-        return walk(root, extensions)
+        return walk(root)
 
     monkeypatch.setattr(folder_index, "_list", spy)
     return seen
@@ -92,15 +92,6 @@ def test_paths_begin_as_the_root_is_given(root, form, lists):
 def test_a_home_folder(root, monkeypatch):
     monkeypatch.setenv("HOME", str(root.parent))
     assert cached_samples("~/root") == cached_samples(root)
-
-
-def test_other_extensions_are_another_list(root, lists):
-    for extensions in ((".jpg",), ".txt", IMG_EXTENSIONS):
-        for _ in range(2):
-            assert cached_samples(root, extensions, allow_empty=True) == torchvisions(
-                root, extensions, allow_empty=True
-            )
-    assert len(lists) == 3
 
 
 CHANGES = {
@@ -153,14 +144,13 @@ def test_a_change_within_the_clocks_tick_is_not_missed(tmp_path, lists):
     assert len(lists) == 4
 
 
-@pytest.mark.parametrize("extensions", [IMG_EXTENSIONS, ".jpg"])
-def test_errors_are_torchvisions(tmp_path, extensions):
+def test_errors_are_torchvisions(tmp_path):
     def raises(root) -> None:
         with pytest.raises(FileNotFoundError) as theirs:
-            torchvisions(root, extensions)
+            torchvisions(root)
         for _ in range(2):
             with pytest.raises(FileNotFoundError) as ours:
-                cached_samples(root, extensions)
+                cached_samples(root)
             assert str(ours.value) == str(theirs.value)
             if root.exists():
                 age(root)
@@ -171,8 +161,8 @@ def test_errors_are_torchvisions(tmp_path, extensions):
     fill(tmp_path / "root", ["a/1.jpg", "b/1.txt", "c/2.txt"])
     raises(tmp_path / "root")
     for _ in range(2):
-        found = cached_samples(tmp_path / "root", extensions, allow_empty=True)
-        assert found == torchvisions(tmp_path / "root", extensions, allow_empty=True)
+        found = cached_samples(tmp_path / "root", allow_empty=True)
+        assert found == torchvisions(tmp_path / "root", allow_empty=True)
     fill(tmp_path / "none", ["a/1.txt"])
     assert cached_samples(tmp_path / "none", allow_empty=True) == (["a"], {"a": 0}, [])
     assert cached_samples(tmp_path / "none", allow_empty=True) == (["a"], {"a": 0}, [])

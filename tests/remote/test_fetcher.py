@@ -10,6 +10,7 @@ import pytest
 
 from dali_compat.data.sources import Record
 from dali_compat.errors import ImageReadError
+from dali_compat.remote import fetcher as fetching
 from dali_compat.remote.client import Fetched
 from dali_compat.remote.fetcher import Fetcher
 
@@ -54,8 +55,9 @@ def wait(condition) -> None:
         time.sleep(0.002)
 
 
-def test_requests_run_ahead_in_order_and_within_the_limits(bucket):
-    fetcher = Fetcher(requests=3)
+def test_requests_run_ahead_in_order_and_within_the_limits(bucket, monkeypatch):
+    monkeypatch.setattr(fetching, "REQUESTS", 3)
+    fetcher = Fetcher()
     bucket.may.clear()
     names = [f"{number}" for number in range(10)]
     fetcher.request(bucket.records(*names))
@@ -71,8 +73,9 @@ def test_requests_run_ahead_in_order_and_within_the_limits(bucket):
     assert fetcher.counts()[:3] == (10, 0, 10_000)
 
 
-def test_the_budget_holds_back_what_no_batch_has_taken(bucket):
-    fetcher = Fetcher(budget=4500)
+def test_the_budget_holds_back_what_no_batch_has_taken(bucket, monkeypatch):
+    monkeypatch.setattr(fetching, "BUDGET", 4500)
+    fetcher = Fetcher()
     names = [f"{number}" for number in range(10)]
     fetcher.request(bucket.records(*names))
     wait(lambda: len(bucket.asked) == 4)
@@ -86,8 +89,9 @@ def test_the_budget_holds_back_what_no_batch_has_taken(bucket):
     assert sorted(bucket.asked) == names and fetcher._held == 0 and fetcher._jobs == {}
 
 
-def test_one_object_is_larger_than_the_budget(bucket):
-    fetcher = Fetcher(budget=10)
+def test_one_object_is_larger_than_the_budget(bucket, monkeypatch):
+    monkeypatch.setattr(fetching, "BUDGET", 10)
+    fetcher = Fetcher()
     fetcher.request(bucket.records("a", "b"))
     wait(lambda: bucket.asked == ["a"])
     for name in ("a", "b"):
