@@ -99,7 +99,7 @@ class Errors:
     def leave_out(self, bad: dict[int, Exception | str], sources: Sequence[Source], indices: Sequence[Any]) -> None:
         """These rows of a batch could not be made, for an error, or what it said."""
         for row, error in sorted(bad.items()):
-            self.add(str(sources[row]), indices[row], error if isinstance(error, str) else reason_of(error))
+            self.add(str(sources[row]), indices[row], reason_of(error))
 
     def end(self, samples: int) -> None:
         """An epoch of so many samples is over. Says how many could not be read, if there were others than before; once:
@@ -124,8 +124,11 @@ def checked_policy(policy: str) -> str:
     return policy
 
 
-def reason_of(error: BaseException) -> str:
-    """The error as ``loader.errors`` words it: class and text, without the path and index that stand beside it."""
+def reason_of(error: BaseException | str) -> str:
+    """The error as ``loader.errors`` words it: class and text, without the path and index that stand beside it; the
+    words of another process as they are."""
+    if isinstance(error, str):
+        return error
     error = error.__cause__ or error
     return f"{type(error).__name__}: {error}"
 
