@@ -43,6 +43,13 @@ SLOW = (
         "test_interpreted.py",
     ),
 )
+# Whose tests take many seconds each, with processes of their own: they come first, or the run would end with one of
+# them and a core that waits.
+FIRST = (
+    *("examples/", "docs/test_joint.py", "docs/test_toolkit.py", "docs/test_training.py"),
+    *(f"faults/test_{name}.py" for name in ("crash", "faults", "own_programs", "workers")),
+    *("test_interpreted.py", "test_types.py"),
+)
 
 
 def pytest_configure(config):
@@ -92,13 +99,18 @@ def pytest_collection_modifyitems(config, items):
     left_out = _left_out(items)
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+    items.sort(key=lambda item: not _path(item).startswith(FIRST))
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).as_posix().startswith(SLOW):
+        if _path(item).startswith(SLOW):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
         if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SECONDS))
+
+
+def _path(item) -> str:
+    return item.path.relative_to(Path(__file__).parent).as_posix()
 
 
 def _left_out(items) -> set:

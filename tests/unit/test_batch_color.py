@@ -93,6 +93,7 @@ def result(op: str, like: str, batch: torch.Tensor, values) -> torch.Tensor:
     return made
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("images, layout", [*((name, "NHWC") for name in batches()), ("drawn", "NCHW")])
 @pytest.mark.parametrize("op", OPS)
 def test_as_on_pil_images(op, images, layout):
@@ -101,6 +102,7 @@ def test_as_on_pil_images(op, images, layout):
     assert torch.equal(result(op, "pil", batch, values), expected(op, "pil", batch, values))
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("images", ["drawn", "faint", "gray", "constant", "1x5", "3x3", "one pixel, gray"])
 @pytest.mark.parametrize("like", ["v1", "v2"])
 @pytest.mark.parametrize("op", OPS)
@@ -114,6 +116,7 @@ def test_as_on_whole_number_tensors(op, like, images):
 LIMITS = {"sharpness": 1e-6, "contrast": 3e-7}
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 @pytest.mark.parametrize("images", ["drawn", "gray", "constant", "1x5", "3x3"])
 @pytest.mark.parametrize("like", ["v1", "v2"])
@@ -206,6 +209,7 @@ def test_permute_channels(images):
 SIGMA = np.array([(0.1, 0.1), (2, 2), (0.5, 1.5), (1.1, 1.1), (0.7, 0.2), (5, 5), (1, 1), (3, 0.3)])
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("kernel_size", [(3, 3), (23, 23), (5, 9), (1, 1), (1, 7)])
 @pytest.mark.parametrize("like", ["pil", "pil by v2", "v1", "v2"])
 @pytest.mark.parametrize("images", ["drawn", "gray", "noise"])
@@ -246,6 +250,7 @@ def jittered(like, image, row):
     return image
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("like", ["pil", "v1", "v2"])
 @pytest.mark.parametrize("without", ["", "contrast", "hue brightness"])
 @pytest.mark.parametrize("images", ["drawn", "gray", "1x5"])
@@ -317,6 +322,7 @@ def check_augment(batch, name, magnitudes, like, version, interpolation="nearest
         assert torch.equal(got, F1.pil_to_tensor(want) if like == "pil" else want)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("like, version", [("pil", "v1"), ("pil", "v2"), ("v1", "v1"), ("v2", "v2")])
 @pytest.mark.parametrize("images", ["drawn", "gray", "2x3"])
 @pytest.mark.parametrize("name", [name for name in AUGMENTATIONS if name[:5] not in ("Shear", "Trans", "Rotat")])
@@ -327,6 +333,7 @@ def test_augment_values(name, images, like, version):
     check_augment(as_batch(batches()[images]), name, magnitudes, like, version)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("fill", [None, (255, 0, 128)])
 @pytest.mark.parametrize(
     "like, interpolation",
