@@ -44,40 +44,74 @@ else:
 _server: dict[int, socket.socket] = {}  # of the process that started it: a fork of that has none
 
 
-def run(code: str, *args: str, seconds: float = 280, new_session: bool = False) -> subprocess.CompletedProcess:
-    """What becomes of ``code``, as subprocess.run() says it; it ends where nobody holds its output any more.
+class Program:
+    """``code`` as it runs: ``pid``, and the ends of its output, ``stdout`` and ``stderr``, to be read as bytes. It ends
+    with the block that it is used in."""
 
-    Raises:
-        subprocess.TimeoutExpired: it has not ended within ``seconds``; what it was doing is on stderr.
-    """
-    end = time.monotonic() + seconds
-    (out, theirs_out), (err, theirs_err) = os.pipe(), os.pipe()
-    try:
-        pid, server = _start((code, args, dict(os.environ), os.getcwd(), new_session), (theirs_out, theirs_err))
-    finally:
-        os.close(theirs_out)
-        os.close(theirs_err)
-    with open(out, "rb") as out, open(err, "rb") as err, selectors.DefaultSelector() as selector:
-        said = dict.fromkeys((out, err), b"")
-        for file in said:
-            selector.register(file, selectors.EVENT_READ)
-        while selector.get_map():
-            ready = selector.select(max(0, end - time.monotonic()))
-            if not ready:
-                hung.report(pid)
-                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-                    os.kill(pid, 9)
-                print(said[err].decode(errors="replace") + _rest(err), file=hung._stderr, flush=True)
-                _NUMBER.unpack(_exactly(server, _NUMBER.size))
-                raise subprocess.TimeoutExpired(code, seconds, *said.values())
-            for key, _ in ready:
-                more = os.read(key.fd, 1 << 16)
-                said[key.fileobj] += more
-                if not more:
-                    selector.unregister(key.fileobj)
-        texts = [text.decode() for text in said.values()]
-    (status,) = _NUMBER.unpack(_exactly(server, _NUMBER.size))
-    return subprocess.CompletedProcess(code, os.waitstatus_to_exitcode(status), *texts)
+    def __init__(self, code: str, *args: str, new_session: bool = False):
+        self._code = code
+        (out, theirs_out), (err, theirs_err) = os.pipe(), os.pipe()
+        try:
+            request = code, args, dict(os.environ), os.getcwd(), new_session
+            self.pid, self._server = _start(request, (theirs_out, theirs_err))
+        finally:
+            os.close(theirs_out)
+            os.close(theirs_err)
+        self.stdout, self.stderr = open(out, "rb", buffering=0), open(err, "rb", buffering=0)
+        self.returncode: int | None = None
+
+    def communicate(self, seconds: float = 280) -> tuple[str, str]:
+        """All that it says from now on; it ends where nobody holds its output any more.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended within ``seconds``; what it was doing is on stderr.
+        """
+        end = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            said = dict.fromkeys((self.stdout, self.stderr), b"")
+            for file in said:
+                selector.register(file, selectors.EVENT_READ)
+            while selector.get_map():
+                ready = selector.select(max(0, end - time.monotonic()))
+                if not ready:
+                    hung.report(self.pid)
+                    self._kill()
+                    rest = said[self.stderr].decode(errors="replace") + _rest(self.stderr)
+                    print(rest, file=hung._stderr, flush=True)
+                    raise subprocess.TimeoutExpired(self._code, seconds, *said.values())
+                for key, _ in ready:
+                    more = os.read(key.fd, 1 << 16)
+                    said[key.fileobj] += more
+                    if not more:
+                        selector.unregister(key.fileobj)
+        self._wait()
+        out, err = (text.decode() for text in said.values())
+        return out, err
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._kill()
+        self.stdout.close()
+        self.stderr.close()
+
+    def _kill(self) -> None:
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(self.pid, 9)
+            self._wait()
+
+    def _wait(self) -> None:
+        (status,) = _NUMBER.unpack(_exactly(self._server, _NUMBER.size))
+        self.returncode = os.waitstatus_to_exitcode(status)
+
+
+def run(code: str, *args: str, seconds: float = 280, new_session: bool = False) -> subprocess.CompletedProcess:
+    """What becomes of ``code``, as subprocess.run() says it; see Program.communicate()."""
+    with Program(code, *args, new_session=new_session) as program:
+        out, err = program.communicate(seconds)
+    return subprocess.CompletedProcess(code, program.returncode, out, err)
 
 
 def python(*words: object, seconds: float = 280) -> subprocess.CompletedProcess:

@@ -1,15 +1,15 @@
 """Archives in a bucket are what they are on a disk; their images come by range requests."""
 
 import json
+import os
 import pickle
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from urllib.request import urlopen
 
+import programs
 import pytest
 import torch
 from archives.test_recordio import with_magic
@@ -273,24 +273,17 @@ DALIWebDataset("s3://bucket/a/all.tar", storage_options=options)
 """
 
 
-def test_an_interrupt_ends_an_indexing_that_waits(served, tmp_path):
+def test_an_interrupt_ends_an_indexing_that_waits(served):
     server, _, set_faults = served
     set_faults({"a/all.tar": "slow"})
-    script = tmp_path / "indexing.py"
-    script.write_text(INDEXING)
-    process = subprocess.Popen(
-        [sys.executable, script, server.endpoint], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout.readline() == "begin\n"
+    with programs.Program(INDEXING, server.endpoint) as program:
+        assert program.stdout.readline() == b"begin\n"
         while '"slow"' not in urlopen(f"{server.endpoint}/counts").read().decode():
             time.sleep(0.1)
         begin = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=120)
-        assert time.monotonic() - begin < 100 and "KeyboardInterrupt" in errors and process.returncode != 0
-    finally:
-        process.kill()
+        os.kill(program.pid, signal.SIGINT)
+        _, errors = program.communicate(120)
+        assert time.monotonic() - begin < 100 and "KeyboardInterrupt" in errors and program.returncode != 0
 
 
 def test_a_folder_and_its_archive_agree(served, files, bucket):

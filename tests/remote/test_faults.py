@@ -5,14 +5,13 @@ import json
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import time
 import warnings
 import zipfile
 from pathlib import Path
 from urllib.request import urlopen
 
+import programs
 import pytest
 import torch
 from contract.both import EXACT, assert_same_epoch, ours, stock
@@ -227,26 +226,19 @@ def test_errors_in_torchs_workers_are_the_same(faulty):
 
 
 @pytest.mark.parametrize("workers, how", [(0, "all"), (2, "all"), (0, "one")])
-def test_an_interrupt_ends_a_program_that_waits_for_a_bucket(faulty, tmp_path, workers, how):
+def test_an_interrupt_ends_a_program_that_waits_for_a_bucket(faulty, workers, how):
     server, set_faults = faulty
     set_faults({KEY: "slow"})
-    script = tmp_path / "waiting.py"
-    script.write_text(WAITING)
-    command = [sys.executable, script, server.endpoint, str(workers), how]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert process.stdout.readline() == "begin\n"
+    with programs.Program(WAITING, server.endpoint, str(workers), how) as program:
+        assert program.stdout.readline() == b"begin\n"
         while not counts(server).get("slow"):
             time.sleep(0.1)
         time.sleep(2)  # the object never comes
-        process.send_signal(signal.SIGINT)
+        os.kill(program.pid, signal.SIGINT)
         begin = time.monotonic()
-        _, errors = process.communicate(timeout=120)
+        _, errors = program.communicate(120)
         assert time.monotonic() - begin < 100  # of the 600 that a request may take; a busy machine ends DALI in seconds
-        assert "KeyboardInterrupt" in errors and process.returncode in (-signal.SIGINT, 130, 1)
-    finally:
-        process.kill()
+        assert "KeyboardInterrupt" in errors and program.returncode in (-signal.SIGINT, 130, 1)
 
 
 def test_an_epoch_that_is_left_early_ends_its_requests(faulty):

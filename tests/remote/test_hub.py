@@ -3,12 +3,11 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import fsspec
+import programs
 import pytest
 from contract.both import EXACT, assert_same_epoch, ours, stock
 from fsspec.implementations.dirfs import DirFileSystem
@@ -96,20 +95,11 @@ dataset[0]
 
 def test_an_interrupt_ends_a_program_that_waits(hub, tmp_path):
     (tmp_path / "hub" / "slow").touch()
-    script = tmp_path / "waiting.py"
-    script.write_text(WAITING)
-    here = Path(__file__).parents[2]
-    environment = os.environ | {"PYTHONPATH": f"{here}:{here / 'tests'}"}
-    process = subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
-    try:
-        assert process.stdout.readline() == "begin\n"
+    with programs.Program(WAITING) as program:
+        assert program.stdout.readline() == b"begin\n"
         while not (tmp_path / "hub" / "asked").exists():
             time.sleep(0.1)
         begin = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=120)
-        assert time.monotonic() - begin < 100 and "KeyboardInterrupt" in errors and process.returncode != 0
-    finally:
-        process.kill()
+        os.kill(program.pid, signal.SIGINT)
+        _, errors = program.communicate(120)
+        assert time.monotonic() - begin < 100 and "KeyboardInterrupt" in errors and program.returncode != 0
