@@ -211,13 +211,8 @@ def _build(entries: list[Entry], scan) -> None:
             progress(entry.fingerprint[0])
 
         with ThreadPoolExecutor(_THREADS) as pool:
-            futures = [pool.submit(build, entry) for entry in entries]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+            for _ in pool.map(build, entries):  # which calls off the others where one fails
+                pass
     unsaved = [entry for entry in entries if not entry.saved]
     if unsaved:
         warnings.warn(

@@ -13,6 +13,7 @@ import importlib.util
 import logging
 import os
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from multiprocessing import spawn
 from types import ModuleType
@@ -80,10 +81,10 @@ def install(
     before = Patched.now
     Patched.now = Patched(given, verbose)
     if _HOME in sys.modules:
-        _patch(sys.modules[_HOME])
+        _wrap(sys.modules[_HOME].DataLoader, "__init__", _constructor)
     elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WhenImported())
-    _follow_spawns()
+    _wrap(spawn, "get_preparation_data", _preparation)
     _log.info("torch.utils.data.DataLoader is dali_compat's where it is over images; also in processes spawned")
     undo = ExitStack()
     undo.callback(_return_to, before)
@@ -106,9 +107,9 @@ def _return_to(before: Patched | None) -> None:
     Patched.now = before
     if before is None:
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WhenImported)]
-        _unfollow_spawns()
+        _unwrap(spawn, "get_preparation_data")
         if _HOME in sys.modules:
-            _unpatch(sys.modules[_HOME])
+            _unwrap(sys.modules[_HOME].DataLoader, "__init__")
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
@@ -125,20 +126,31 @@ class _WhenImported(importlib.abc.MetaPathFinder):
             def exec_module(module: ModuleType) -> None:
                 execute(module)
                 if Patched.now is not None:
-                    _patch(module)
+                    _wrap(module.DataLoader, "__init__", _constructor)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this loader alone
         return spec
 
 
-def _patch(module: Any) -> None:
-    """torch.utils.data.dataloader's DataLoader, once. The class stays the same object: names of it that were imported
-    before, its subclasses, isinstance() and pickles need nothing."""
-    original = module.DataLoader.__init__
-    if hasattr(original, "_dali_compat_original"):
-        return
+def _wrap(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
+    """Puts made(function) in the place of a function, once. A class stays the same object: names of it that were
+    imported before, its subclasses, isinstance() and pickles need nothing."""
+    original = getattr(owner, name)
+    if not hasattr(original, "_dali_compat_original"):
+        ours: Any = functools.wraps(original)(made(original))
+        ours._dali_compat_original = original
+        setattr(owner, name, ours)
 
-    @functools.wraps(original)
+
+def _unwrap(owner: Any, name: str) -> None:
+    """Puts the function back; ours stays, and does nothing, if somebody has wrapped it meanwhile."""
+    ours = getattr(owner, name)
+    original = getattr(ours, "_dali_compat_original", None)
+    if original is not None and ours.__wrapped__ is original:
+        setattr(owner, name, original)
+
+
+def _constructor(original: Any) -> Any:
     def __init__(self, *args, **kwargs):
         now = Patched.now
         dataset = args[0] if args else kwargs.get("dataset")
@@ -156,15 +168,7 @@ def _patch(module: Any) -> None:
         if now is not None and now.verbose and is_torchs:
             announce(f"torch's own loader, because {reason or f'no images are seen in {type(dataset).__name__}'}")
 
-    __init__._dali_compat_original = original  # type: ignore[attr-defined]  # for _unpatch()
-    module.DataLoader.__init__ = __init__
-
-
-def _unpatch(module: Any) -> None:
-    """Puts torch's methods back; ours stays, and does nothing, if somebody has wrapped it meanwhile."""
-    original = getattr(module.DataLoader.__init__, "_dali_compat_original", None)
-    if original is not None and module.DataLoader.__init__.__wrapped__ is original:
-        module.DataLoader.__init__ = original
+    return __init__
 
 
 def _is_ours(loader: Any) -> bool:
@@ -203,24 +207,11 @@ class _Install:
         return exec, (_CODE, {"root": _ROOT, "options": options, "verbose": now.verbose})
 
 
-def _follow_spawns() -> None:
-    """Processes that are spawned from now on install."""
-    original = spawn.get_preparation_data
-    if hasattr(original, "_dali_compat_original"):
-        return
-
+def _preparation(original: Any) -> Any:
     def get_preparation_data(name: str) -> dict[str, Any]:
         prepared: dict[str, Any] = original(name)
         if Patched.now is not None:
             prepared["dali_compat"] = _Install()
         return prepared
 
-    get_preparation_data._dali_compat_original = original  # type: ignore[attr-defined]  # for _unfollow_spawns()
-    spawn.get_preparation_data = get_preparation_data
-
-
-def _unfollow_spawns() -> None:
-    """Processes that are spawned from now on do not."""
-    original = getattr(spawn.get_preparation_data, "_dali_compat_original", None)
-    if original is not None:
-        spawn.get_preparation_data = original
+    return get_preparation_data
