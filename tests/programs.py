@@ -41,6 +41,19 @@ else:
     sys.path.insert(0, os.path.dirname(sys.argv[0]))
     runpy.run_path(sys.argv[0], run_name="__main__")
 """
+_RANKS = """
+import os, sys, torch
+torch.set_num_threads(1)
+pids = []
+for rank in range(COUNT):
+    pids.append(os.fork())
+    if not pids[-1]:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(COUNT), LOCAL_WORLD_SIZE=str(COUNT))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(PORT), TORCHELASTIC_USE_AGENT_STORE="True")
+        break
+else:
+    sys.exit(any([os.waitpid(pid, 0)[1] for pid in pids]))
+"""
 _server: dict[int, socket.socket] = {}  # of the process that started it: a fork of that has none
 
 
@@ -117,6 +130,15 @@ def run(code: str, *args: str, seconds: float = 280, new_session: bool = False) 
 def python(*words: object, seconds: float = 280) -> subprocess.CompletedProcess:
     """What becomes of ``python *words``: a file and its arguments, or -m and a module and its arguments."""
     return run(_AS_PYTHON, *map(str, words), seconds=seconds)
+
+
+def ranks(count: int, *words: object, seconds: float = 280) -> subprocess.CompletedProcess:
+    """What becomes of ``torchrun --nproc-per-node count *words``, but for what torchrun does where a rank fails."""
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # at a port that is free
+    code = f"COUNT, PORT = {count}, {store.port}\n{_RANKS}{_AS_PYTHON}"
+    return run(code, *map(str, words), seconds=seconds)
 
 
 def _rest(file) -> str:

@@ -18,7 +18,7 @@ NOT_RUN = {
     r"twine check .*": "looks at what the command before it has built",
     r"python -m dali_compat --help": "it ends the process: tests/test_cli.py does it",
     r"git clone .*": "needs the network",
-    r"(python|accelerate launch .*) examples/\w+\.py .*": "tests/examples runs each (Accelerate by torchrun)",
+    r"(python|accelerate launch .*) examples/\w+\.py .*": "tests/examples runs each (Accelerate's on two ranks)",
     r"python benchmarks/recipes.py .*": "needs CIFAR-10 or photos; tests/examples runs it on noise",
     r"python benchmarks/toolkit.py .*": "takes half a minute: tests/docs/test_toolkit.py runs it",
     r"(REPETITIONS=all )?pytest -n 3": "this is it",

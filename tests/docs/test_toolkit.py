@@ -26,10 +26,10 @@ def without_a_gpu(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-def run(images, out, *words, launcher):
+def run(images, out, *words, ranks):
     """Its result, and what it printed."""
-    command = [*launcher, ROOT / "benchmarks" / "toolkit.py", "--data", images, "--json", out, *SMALL, *words]
-    done = programs.python(*command)
+    command = [ROOT / "benchmarks" / "toolkit.py", "--data", images, "--json", out, *SMALL, *words]
+    done = programs.ranks(ranks, *command)
     assert done.returncode == 0, done.stderr
     return json.loads(out.read_text()), done.stdout
 
@@ -40,8 +40,7 @@ def test_every_case_of_a_round(images, tmp_path):
     of their own. No epoch ends within a turn: torch's workers, forked beside DDP's threads, once did not start."""
     words = ["--cores", "1", "--replicate", "16", "--sources", "folder", "rec"]
     ranks = min(2, len(os.sched_getaffinity(0)))
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    result, said = run(images, tmp_path / "out.json", *words, launcher=launcher)
+    result, said = run(images, tmp_path / "out.json", *words, ranks=ranks)
     assert result["ranks"] == ranks
     found = [(row["round"], row["source"], row["case"]) for row in result["rounds"]]
     cases = [(source, case) for source in ("folder", "rec") for case in ("dali", "torchvision")]

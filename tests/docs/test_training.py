@@ -116,11 +116,11 @@ def test_what_a_loader_adds_is_told_from_the_models_own(cases):
     assert [kernel["name"] for kernel in found["kernels"]] == ["resize", "decode"]
 
 
-def run(images, out, *words, launcher=()):
+def run(images, out, *words, ranks=0):
     """training.py in a process of its own: its result, and what it printed."""
     small = "--batch-size 2 --drain 1 --warmup 1 --steps 2 --workers 1 --device cpu --models mobilenet_v3_small"
-    command = [*launcher, BENCHMARKS / "training.py", "--data", images, "--json", out, *small.split(), *words]
-    done = programs.python(*command)
+    command = [BENCHMARKS / "training.py", "--data", images, "--json", out, *small.split(), *words]
+    done = programs.ranks(ranks, *command) if ranks else programs.python(*command)
     assert out.exists(), done.stderr
     return json.loads(out.read_text()), done
 
@@ -152,9 +152,8 @@ def test_no_round_starts_after_the_budget(images, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_print_one_table(images, tmp_path):
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = ["--rounds", "1", "--cases", "synthetic", "ours", "handwritten"]
-    result, done = run(images, tmp_path / "out.json", *words, launcher=launcher)
+    result, done = run(images, tmp_path / "out.json", *words, ranks=2)
     assert done.returncode == 0, done.stderr
     assert result["processes"] == 2 and [row["case"] for row in result["rounds"]] == [
         "synthetic",

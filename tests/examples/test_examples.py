@@ -30,9 +30,10 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(name: str, *arguments, launcher=()) -> str:
+def run(name: str, *arguments, ranks=0) -> str:
     """What it says, of both outputs."""
-    done = programs.python(*launcher, EXAMPLES / name, *arguments)
+    words = EXAMPLES / name, *arguments
+    done = programs.ranks(ranks, *words) if ranks else programs.python(*words)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     return said
@@ -191,11 +192,10 @@ def test_accelerate(photos, place):
 
 
 def test_accelerate_on_two_ranks(photos, monkeypatch):
-    """By torchrun, which ``accelerate launch`` starts for several GPUs: each rank has its half."""
+    """As by torchrun, which ``accelerate launch`` starts for several GPUs: each rank has its half."""
     pytest.importorskip("accelerate")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    said = run("accelerate_loop.py", photos, *TINY, launcher=launcher)
+    said = run("accelerate_loop.py", photos, *TINY, ranks=2)
     assert given(said) == 2 * [(TRAIN // BATCH // 2, TRAIN // 2)]
     assert len(re.findall(r"^epoch \d: accuracy [01]\.\d{3}$", said, re.MULTILINE)) == 2
 
