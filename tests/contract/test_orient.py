@@ -41,12 +41,13 @@ def _exif(orientation) -> Image.Exif:
     return exif
 
 
-@pytest.fixture
-def turned(tmp_path):
+@pytest.fixture(scope="module")
+def turned(tmp_path_factory):
     """All orientations of EXIF, and none, in several formats; of no two the size is the same."""
+    root = tmp_path_factory.mktemp("turned")
     rng = np.random.default_rng(0)
     for number, kind in enumerate(KINDS):
-        folder = tmp_path / f"class_{number}"
+        folder = root / f"class_{number}"
         folder.mkdir()
         for orientation in range(9):
             pixels = rng.integers(0, 256, (97 + 2 * orientation, 61 + number, 3), dtype=np.uint8)
@@ -57,7 +58,7 @@ def turned(tmp_path):
                 image.save(folder / f"{orientation} progressive.jpg", exif=exif, progressive=True, subsampling=0)
             if kind == "png":
                 image.convert("P").save(folder / f"{orientation} palette.png", exif=exif)
-    return tmp_path
+    return root
 
 
 def _lossless(kind: str) -> dict:
@@ -103,7 +104,7 @@ def _epochs(folder, case, exact, device, orient=False, **options):
     return [image.cpu() for _ in range(2) for images, _ in loader for image in images]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def both(turned):
     """What is turned as EXIF says, and the same images as PNG, turned before."""
     copies = turned.parent / f"{turned.name} turned"

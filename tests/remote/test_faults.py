@@ -233,7 +233,7 @@ def test_an_interrupt_ends_a_program_that_waits_for_a_bucket(faulty, workers, ho
         assert program.stdout.readline() == b"begin\n"
         while not counts(server).get("slow"):
             time.sleep(0.1)
-        time.sleep(2)  # the object never comes
+        time.sleep(0.5)  # the object never comes
         os.kill(program.pid, signal.SIGINT)
         begin = time.monotonic()
         _, errors = program.communicate(120)
