@@ -20,11 +20,11 @@ def stage(method: F) -> F:
 
     @functools.wraps(method)
     def run(self: Batch, *args: Any) -> None:
-        if self._error is None:
+        if self.error is None:
             try:
                 method(self, *args)
             except Exception as error:
-                self._error = error
+                self.error = error
 
     return cast(F, run)
 
@@ -35,12 +35,13 @@ class Batch:
 
     Attributes:
         given_indices: as the sampler gave them; on_error may leave fewer.
+        error: that a stage has met, or the sampler; finish() raises it.
     """
 
     def __init__(self, epoch: Epoch[Any], indices: Indices, begin: int, error: Exception | None = None):
         self.epoch = epoch
         self.indices = self.given_indices = indices
-        self.begin, self._error = begin, error
+        self.begin, self.error = begin, error
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -49,17 +50,11 @@ class Batch:
         """Returns how many samples of the epoch come before this row, those of all ranks."""
         return self.epoch.rank_order.place_of(self.begin + row)
 
-    def request(self) -> None:
-        """Before start(), if at all: has others fetch what it needs, once."""
-
-    def start(self) -> None:
-        """Sets whoever makes the images to work, once."""
-
     def decode(self) -> None:
-        """After start(), when files are read: sets a GPU's JPEG engine to work, if that decodes."""
+        """When files are read: sets a GPU's JPEG engine to work, if that decodes."""
 
     def advance(self) -> None:
-        """After start(): sets functions without a translation to work, once."""
+        """Sets functions without a translation to work, once."""
         raise NotImplementedError
 
     def discard(self) -> None:
@@ -83,16 +78,16 @@ class Batch:
             self.discard()
             raise
         finally:
-            self._error = None
+            self.error = None
 
     def outcome(self) -> Any:
         """Returns the images."""
         with torch.autocast(self.epoch.route.device.type, enabled=False):  # that is for models
             self.advance()
-            if self._error is not None:
-                raise self._error
+            if self.error is not None:
+                raise self.error
             return self._images()
 
     def forget_errors(self) -> None:
         """They refer to their tracebacks, and these to this batch."""
-        self._error = None
+        self.error = None

@@ -167,7 +167,7 @@ class DaliBatch(Batch):
         """
         self.epoch.check_open()
         prepared = self._prepared
-        if prepared is None or not prepared.is_whole or self._error is not None:
+        if prepared is None or not prepared.is_whole or self.error is not None:
             return super().finish()
         return prepared.handed_over()
 
@@ -207,7 +207,7 @@ class DaliBatch(Batch):
         return collate(self.epoch, samples, images, self.begin, partial(_name, samples.sources, self.indices))
 
     def forget_errors(self) -> None:
-        self._error = None
+        self.error = None
         self._bad.clear()
         self._prepared, self._substitutes = None, {}
 

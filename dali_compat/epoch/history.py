@@ -234,12 +234,6 @@ def _ranks(loader) -> tuple[int, int]:
     return 0, 1
 
 
-def _keeps_what_it_draws_from(loader) -> bool:
-    """Returns whether a new loader would draw from something else: the seed of persistent workers, generators of its
-    own."""
-    return of_loader(loader, False).owned or _has_laps(loader) or stateful(loader) is not None
-
-
 def _has_laps(loader) -> bool:
     return bool(loader.persistent_workers and loader.num_workers)
 
@@ -247,7 +241,9 @@ def _has_laps(loader) -> bool:
 def _warn_of_the_inexact(loader, current: Progress, stock: bool, lightning: TrainerPlace) -> None:
     found = []
     replaced = lightning.over and lightning.is_replaced
-    if lightning.age or (replaced and (lightning.every > 1 or _keeps_what_it_draws_from(loader))):
+    # a new loader would draw from something else: the seed of persistent workers, generators of its own
+    others = replaced and (of_loader(loader, False).owned or _has_laps(loader) or stateful(loader) is not None)
+    if lightning.age or others or (replaced and lightning.every > 1):
         every = f"reload_dataloaders_every_n_epochs={lightning.every}"
         found.append(f"Lightning makes loaders anew ({every}) or calls them at other times when it resumes")
     if lightning.ahead and runs_users_functions(loader, stock):

@@ -101,7 +101,7 @@ class ResidentIterator(OrderedIterator):
                 chunk = Chunk(self._epoch, self._held, batches)
         except Exception as error:
             if len(batches) == 1:
-                batches[0].fail(error)
+                batches[0].error = error
                 return
             for batch in batches:
                 batch.alone = True
@@ -136,10 +136,7 @@ class ResidentBatch(Batch):
 
     @property
     def ready(self) -> bool:
-        return self.chunk is not None or self._error is not None
-
-    def fail(self, error: Exception) -> None:
-        self._error = error
+        return self.chunk is not None or self.error is not None
 
     @stage
     def advance(self) -> None:

@@ -107,7 +107,7 @@ class Meter:
         self.fetcher: Fetcher | None = None
         self._stats, self._number, self._plain = stats, number, plain
         self._iterator: weakref.ref[Any] | None = None
-        self._closed = self._reported = False
+        self._closed = False
         self._caller = 0  # the thread that is in next(), or was
         self._batches = self._images = self._bytes = 0
         self._inside = self._host = self._begin = self._end = 0.0
@@ -150,9 +150,8 @@ class Meter:
 
     def exhausted(self, route: Any = None) -> None:
         """The iteration has come to its end. Once."""
-        if self._reported:
+        if self._closed:
             return
-        self._reported = True
         self._stats.hold(route)
         self.close()
         if _log.isEnabledFor(logging.INFO):
