@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 
 from ..data.sources import BYTES, PATHS
 from ..inspection.objects import root
-from .hooks import hooked
+from .hooks import answer_types, hooked
 from .images import later_of
 from .operations import Numbers
 from .recipes import RecipeChain, Recipes
 from .record import Recording
 from .samples import Sample, TracedSample, traced
+from .static_checks import that_ask_types, with_inner
 from .tracer import Tracer
 
 Bad = Callable[[int, Exception], None]
@@ -36,6 +37,8 @@ class Asker:
         self._recipes, self._meets_damage = recipes, meets_damage
         self.asked = self.real = 0
         self.why = ""
+        for one in with_inner(dataset):
+            answer_types(that_ask_types(one))
 
     def ask(
         self, indices, bad: Bad | None = None, begin: Begin = lambda row: None, finish=TracedSample.sample

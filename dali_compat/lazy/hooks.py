@@ -8,6 +8,7 @@ that thread's tracer for a stand-in. In every other thread, and where there is n
 - ``PIL.ImageOps`` and ``ImageEnhance`` take stand-ins, where they look at pixels.
 - ``torchvision.transforms.functional``, by which the transforms of v1 do all that they do, take stand-ins; and so do
   functions of v2 that have no kernels (kernels.py has those of the others).
+- ``type`` in the modules of the user's functions that name it gives the class of what a stand-in stands for.
 - ``tv_tensors.Image``, ``Mask`` and ``wrap`` give stand-ins of stand-ins. What v2's transforms look up by the very
   class of an image they find by the real one's.
 """
@@ -18,10 +19,11 @@ import copy
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -85,6 +87,8 @@ def _put_in() -> None:
         if _users == 1:
             for owner, name, attempt in _hooks():
                 _replace(owner, name, attempt)
+            for names in _modules.values():
+                _hide_type(names)
 
 
 def _take_out() -> None:
@@ -166,6 +170,46 @@ def _replace(owner, name: str, attempt: Callable[..., Any]) -> None:
             setattr(owner, name, own)
 
     _undo.append(undo)
+
+
+# ---- the classes of stand-ins
+
+
+class _OfTypes(type):
+    """Answers as the builtin ``type`` does, but for stand-ins."""
+
+    def __call__(cls, *args, **kwargs) -> Any:
+        if len(args) == 1 and not kwargs:
+            return args[0].__class__ if type(args[0]) in STAND_INS else type(args[0])
+        return type(*args, **kwargs)
+
+    def __instancecheck__(cls, one: object) -> bool:
+        return isinstance(one, type)
+
+    def __subclasscheck__(cls, one: type) -> bool:
+        return issubclass(one, type)
+
+
+class _Type(type, metaclass=_OfTypes):
+    pass
+
+
+_modules: dict[int, dict[str, Any]] = {}
+
+
+def answer_types(functions: Iterable[FunctionType]) -> None:
+    """From now on ``type(stand_in)`` in the modules of these functions, while hooks are in, gives the real class."""
+    with _lock:
+        for one in functions:
+            names = _modules.setdefault(id(one.__globals__), one.__globals__)
+            if _users:
+                _hide_type(names)
+
+
+def _hide_type(names: dict[str, Any]) -> None:
+    if "type" not in names:
+        names["type"] = _Type
+        _undo.append(lambda: names.pop("type") if names.get("type") is _Type else None)
 
 
 # ---- attempts: what opens and decodes

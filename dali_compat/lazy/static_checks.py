@@ -62,6 +62,13 @@ def catches_errors(dataset) -> bool:
     return any(_has_handler(one.function.__code__) for one, _ in _reached(dataset) if not is_of_library(one.function))
 
 
+def that_ask_types(dataset) -> Iterator[FunctionType]:
+    """Returns functions of the user's that make a sample and name ``type``."""
+    for one, found in _reached(dataset):
+        if "type" in found and not is_of_library(one.function):
+            yield one.function
+
+
 def _has_handler(code: CodeType) -> bool:
     ops = [one.opname for one in dis.get_instructions(code)]
     handlers = ops.count("PUSH_EXC_INFO") - ops.count("WITH_EXCEPT_START")

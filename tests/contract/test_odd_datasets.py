@@ -1,5 +1,6 @@
 """Data sets of the user's whose first sample is left to DALI, and others not: torch's data, whatever they do later."""
 
+import builtins
 import collections
 import contextlib
 import io
@@ -114,6 +115,9 @@ OF_TENSORS = {
     "asarray": lambda x: torch.asarray(x) + 0,
     "FloatTensor": lambda x: x * 2 if isinstance(x, torch.FloatTensor) else x,
     "class": lambda x: x * 2 if x.__class__ is torch.Tensor else x,
+    "type": lambda x: x * 2 if type(x) is torch.Tensor and isinstance(torch.Tensor, type) else x,
+    "types": lambda x: {torch.Tensor: torch.neg, list: len}[type(x)](x),
+    "map": lambda x: x * [*map(type, (x, x))].count(torch.Tensor),
     "trace": torch.jit.trace(torch.nn.ReLU(), torch.rand(3, 16, 16)),
     "vmap": lambda x: torch.vmap(lambda y: y * 2)(x),
     "new_tensor": lambda x: torch.zeros(1).new_tensor(x),
@@ -401,6 +405,19 @@ def test_a_loader_that_another_thread_makes(folder):
     assert explained[0].startswith("DALI route") and opened[0].__module__.startswith("PIL.")
 
 
+def test_types_of_images(folder):
+    """A function that asks for the very class of an image takes the way that it takes in torch's loader."""
+
+    def get(self, i):
+        file = Image.open(self.paths[i])
+        image = file.convert("RGB").resize((16, 16))
+        image = image.rotate(90) if type(image) is Image.Image and type(file) is not Image.Image else image
+        return X(image), issubclass(type(file), Image.Image), type(file).__name__
+
+    assert_same(list(ours(of(folder, get), 4, exact=True, device="cpu")), list(stock(of(folder, get), 4)))
+    assert "type" not in globals()
+
+
 def test_errors_of_stand_ins_are_not_the_users(folder):
     """Where one is not enough, the sample is asked for once more without."""
     calls = []
@@ -408,8 +425,8 @@ def test_errors_of_stand_ins_are_not_the_users(folder):
     def get(self, i):
         calls.append(i)
         x = X(own.read_rgb(self.paths[i]))
-        if i == 2 and type(x) is not torch.Tensor:
-            raise TypeError(type(x))
+        if i == 2 and builtins.type(x) is not torch.Tensor:
+            raise TypeError(x.__class__)
         if i == 9:
             raise KeyError("nine")
         return x
