@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 from ..plan import draw, step
 from ..runtime.device import to_device
 from .arguments import version_of
-from .draws import deepest, draws, ended, gammas, shares, whole
+from .draws import draws, key, whole
 from .kernels import image_kernel, kernel
 from .policy import _args, augment, augmented, one_operation, space_of
 from .translators import register
@@ -28,14 +28,21 @@ def translate_aug_mix(t, spec):
 
 def _aug_mix_uniforms(severity, mixture_width, chain_depth, alpha, all_ops, like) -> int:
     weights = 2 + mixture_width if alpha == 1 else 1
-    return mixture_width * (1 + 3 * deepest(chain_depth)) + weights
+    return mixture_width * (1 + 3 * _deepest(chain_depth)) + weights
+
+
+def _deepest(depth: int) -> int:
+    """Returns the most links of a chain; where ``depth`` is not above 0, 1 to 3 are drawn."""
+    return depth if depth > 0 else 3
 
 
 @draws(uniforms=_aug_mix_uniforms)
 def draw_aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_ops, like):
     """AugMix's chains and weights: ``which`` and ``magnitude`` are (N, mixture_width, depth), ``which`` -1 beyond the
     end of a chain; ``mix`` (N, 1 + mixture_width) has the weights of the image as it is and of each chain."""
-    over, u = ended(u[:, :mixture_width], chain_depth), u[:, mixture_width:]
+    first, u = u[:, :mixture_width], u[:, mixture_width:]
+    lengths = whole(first, 1, 4) if chain_depth <= 0 else np.full(first.shape, chain_depth)
+    over = np.arange(_deepest(chain_depth)) >= lengths[..., None]
     count = over.shape[1] * over.shape[2]
     op, bins, sign = u[:, : 3 * count].reshape(len(sizes), 3, *over.shape[1:]).swapaxes(0, 1)
     # _PARAMETER_MAX is 10 bins
@@ -48,16 +55,22 @@ def draw_aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_o
 
 
 def _mix(u, alpha, width) -> np.ndarray:
-    """torch._sample_dirichlet of (image, mixture), and of the chains within the mixture."""
-    gamma = gammas(u, alpha, 2 + width)
+    """torch._sample_dirichlet of (image, mixture), and of the chains within the mixture. Gamma variates of shape 1 are
+    exponential; others come from a numpy generator for each row, whose key is the row's one uniform number."""
+    if alpha == 1:
+        gamma = -np.log1p(-u)
+    else:
+        generators = (np.random.Generator(np.random.Philox(key=one)) for one in key(u[:, 0]).tolist())
+        gamma = np.array([own.standard_gamma(alpha, 2 + width) for own in generators]).reshape(-1, 2 + width)
+    gamma = np.maximum(gamma, np.finfo(np.float64).tiny)
     image_or_not, chains = _shares(gamma[:, :2]), _shares(gamma[:, 2:])
     return np.concatenate([image_or_not[:, :1], chains * image_or_not[:, 1:]], 1)
 
 
 def _shares(gamma) -> np.ndarray:
-    """float32, and neither 0 nor 1, as torch has them."""
+    """A Dirichlet variate is gamma variates over their sum: float32, and neither 0 nor 1, as torch has them."""
     least, most = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))
-    return np.clip(shares(gamma).astype(np.float32), least, most)
+    return np.clip((gamma / gamma.sum(1, keepdims=True)).astype(np.float32), least, most)
 
 
 @kernel

@@ -234,32 +234,6 @@ def permutation(u) -> np.ndarray:
     return np.argsort(u, axis=1, kind="stable").astype(np.int32)
 
 
-def gammas(u, alpha: float, count: int) -> np.ndarray:
-    """(N, count) gamma variates of shape ``alpha``: of 1 they are exponential, and ``u`` has as many numbers; others
-    come from a numpy generator for each row, whose key is the row's one uniform number."""
-    if alpha == 1:
-        return -np.log1p(-u)
-    generators = (np.random.Generator(np.random.Philox(key=key)) for key in (u[:, 0] * 2**53).astype(int).tolist())
-    return np.array([generator.standard_gamma(alpha, count) for generator in generators]).reshape(-1, count)
-
-
-def shares(gamma) -> np.ndarray:
-    """A Dirichlet variate is gamma variates over their sum; those too small for a float64 are the least one."""
-    gamma = np.maximum(gamma, np.finfo(np.float64).tiny)
-    return gamma / gamma.sum(1, keepdims=True)
-
-
-def deepest(depth: int) -> int:
-    """Returns the most links that a chain of AugMix has; where ``depth`` is not above 0, 1 to 3 are drawn."""
-    return depth if depth > 0 else 3
-
-
-def ended(u, depth: int) -> np.ndarray:
-    """(N, chains, deepest) bool of a random number for each chain (N, chains): which links are beyond its end."""
-    lengths = whole(u, 1, 4) if depth <= 0 else np.full(u.shape, depth)
-    return np.arange(deepest(depth)) >= lengths[..., None]
-
-
 @draws(uniforms=1)
 def draw_bernoulli(sizes, u, *, p):
     """``torch.rand(1) < p`` of every transform that is applied or not."""

@@ -1,5 +1,5 @@
-"""A helper: several steps on each of a CPU's images in turn, by threads. What lies between two steps stays in a core's
-cache, and what the last of them give is written to where the batch has it."""
+"""A CPU's way: all steps on one image after another, by threads. What lies between two steps stays in a core's cache,
+and what the last of them give is written to where the batch has it."""
 
 from __future__ import annotations
 
