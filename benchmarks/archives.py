@@ -94,23 +94,22 @@ def ways(path, folder):
     dataset, plain = opened(path), opened(path)
     pool = ThreadPoolExecutor(THREADS)
 
-    def one(index):
-        return dataset.part(index, 0, 1 << 30)
-
     def without_advice(indices):
         advise, os.posix_fadvise = os.posix_fadvise, lambda *_: None
         touch(plain.read(indices))
         os.posix_fadvise = advise
 
     def shared(indices):
-        return list(pool.map(lambda part: list(map(one, part)), [indices[i::THREADS] for i in range(THREADS)]))
+        return list(
+            pool.map(lambda part: list(map(dataset.copied, part)), [indices[i::THREADS] for i in range(THREADS)])
+        )
 
     return {
         "views": lambda indices: touch(plain.read(indices)),
         "views_no_advice": without_advice,
-        "pread": lambda indices: list(map(one, indices)),
+        "pread": lambda indices: list(map(dataset.copied, indices)),
         "pread_pool": shared,
-        "pread_pool_tasks": lambda indices: list(pool.map(one, indices)),
+        "pread_pool_tasks": lambda indices: list(pool.map(dataset.copied, indices)),
         "files": lambda indices: [pathlib.Path(folder.samples[i][0]).read_bytes() for i in indices],
     }
 

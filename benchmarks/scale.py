@@ -75,7 +75,7 @@ def rank_main(work, images, archive, args):
     from dali_compat import DALIImageFolder, DALIRecordIO, DataLoader
     from dali_compat.archives import folder_index, index
 
-    made = {"folder": counted(folder_index, "_list"), "rec": counted(index._Entry, "build")}
+    made = {"folder": counted(folder_index, "_list"), "rec": counted(index.Entry, "build")}
     transform = v2.Compose(
         [v2.RandomResizedCrop(32), v2.RandomHorizontalFlip(), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)]
     )

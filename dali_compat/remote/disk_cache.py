@@ -16,8 +16,7 @@ from ..runtime.forks import new_lock
 from ..runtime.messages import in_bytes, stack_level
 from .client import Fetched
 
-_MAGIC = b"dali_compat object 2\n"
-_NUMBER = 8  # bytes of a checksum, and of an etag's length
+_CHECKSUM = 4  # bytes
 _KEPT = 0.9  # of the size, once the files that were used last are all that is left
 _UNSEEN = 64  # a process looks at the folder again when it has written the size by this
 
@@ -116,19 +115,15 @@ class DiskCache:
 
 
 def _packed(fetched: Fetched) -> list[bytes | memoryview]:
-    etag = fetched.etag.encode("utf-8", "surrogateescape")
-    behind: list[bytes | memoryview] = [len(etag).to_bytes(_NUMBER, "little"), etag, fetched.data.data]
-    checksum = 0
-    for piece in behind:
-        checksum = zlib.crc32(piece, checksum)
-    return [_MAGIC, checksum.to_bytes(_NUMBER, "little"), *behind]
+    """Returns a checksum, a line with the etag, and the data."""
+    line = fetched.etag.encode("utf-8", "surrogateescape") + b"\n"
+    return [zlib.crc32(fetched.data.data, zlib.crc32(line)).to_bytes(_CHECKSUM, "little"), line, fetched.data.data]
 
 
 def _unpacked(stored: bytes) -> Fetched | None:
     """Returns what was packed; None of anything else."""
-    begin, at = len(_MAGIC), len(_MAGIC) + 2 * _NUMBER
-    checksum, length = (int.from_bytes(stored[i : i + _NUMBER], "little") for i in (begin, begin + _NUMBER))
-    if not stored.startswith(_MAGIC) or zlib.crc32(memoryview(stored)[begin + _NUMBER :]) != checksum:
+    end = stored.find(b"\n", _CHECKSUM)
+    if end < 0 or zlib.crc32(memoryview(stored)[_CHECKSUM:]) != int.from_bytes(stored[:_CHECKSUM], "little"):
         return None
-    data = np.frombuffer(stored, np.uint8)[at + length :]
-    return Fetched(data, stored[at : at + length].decode("utf-8", "surrogateescape"), True)
+    etag = stored[_CHECKSUM:end].decode("utf-8", "surrogateescape")
+    return Fetched(np.frombuffer(stored, np.uint8)[end + 1 :], etag, True)
