@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -26,7 +27,7 @@ from .shared_memory import Place, Slot
 _KEPT = 1 << 30  # bytes of freed memory that a worker keeps
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # malloc.h
 
-_state: tuple = ()  # functions, slots, and what worker_init_fn has raised
+View = Callable[[Place], torch.Tensor]
 
 
 def run(functions, seed: tuple[int, ...], samples: list, positions: list[int]) -> list:
@@ -40,11 +41,15 @@ def run(functions, seed: tuple[int, ...], samples: list, positions: list[int]) -
     return results
 
 
-def work(connection: Connection, tasks: socket.socket, number: int, *start) -> None:
-    """A worker process, until nobody needs it. ``start`` as start_worker() takes it."""
+def work(connection: Connection, tasks: socket.socket, number: int, functions, seed, slots: list[Slot], *start) -> None:
+    """A worker process, until nobody needs it. ``start`` as begin() takes it."""
     stay_with_the_parent()
-    start_worker(number, *start)
-    serve(connection, tasks, lambda message: dumped(in_worker(message)))
+    error = begin(number, seed, *start)
+
+    def view(place: Place) -> torch.Tensor:
+        return slots[place.slot].bytes(place)
+
+    serve(connection, tasks, lambda message: dumped(error or _called(functions, message, view)))
 
 
 def stay_with_the_parent(parent: int | None = None) -> None:
@@ -72,12 +77,6 @@ def _end_with(parent: int, starter: Any) -> None:
     while os.getppid() == parent and (starter is None or starter.is_alive()):
         time.sleep(1)
     os._exit(1)
-
-
-def start_worker(number, functions, seed, slots: list[Slot], workers, init, dataset) -> None:
-    """begin(), for functions."""
-    global _state
-    _state = functions, slots, begin(number, seed, workers, init, dataset)
 
 
 def begin(number, seed, workers, init, dataset) -> ExceptionWrapper | None:
@@ -125,41 +124,32 @@ def _refused(error: Exception) -> ExceptionWrapper:
         return wrapped()
 
 
-def in_worker(message: bytes) -> Packed | Parcel | ExceptionWrapper:
+def _called(functions, message: bytes, view: View) -> Packed | Parcel | ExceptionWrapper:
     """Returns what the functions give, in shared memory if there is room; or their error as text, for not every
     exception can be unpickled. ``message``: pickled samples (Packed or Parcel), positions, the room (a Place, or None),
     and the seed."""
-    functions, _, error = _state
-    if error is not None:
-        return error
     try:
         samples, positions, room, seed = pickle.loads(message)
-        return _placed(run(functions, seed, samples.unpack(_view), positions), room)
+        return _placed(run(functions, seed, samples.unpack(view), positions), room, view)
     except Exception:
         return wrapped()
 
 
-def _placed(results: list, room: Place | None) -> Packed | Parcel:
+def _placed(results: list, room: Place | None, view: View) -> Packed | Parcel:
     kind = kind_of(results)
     if kind is None:
         pieces = Pieces(results)
         place = _place(room, pieces.size)
-        return pieces.parcel() if place is None else pieces.parcel_in(_view(place), place)
+        return pieces.parcel() if place is None else pieces.parcel_in(view(place), place)
     images = [as_tensor(result) for result in results]
     place = _place(room, sum(image.numel() for image in images) * images[0].itemsize)
     infos = infos_of(results) if kind == "pil" else ()
-    return pack(images, kind, infos) if place is None else pack_into(_view(place), place, images, kind, infos)
+    return pack(images, kind, infos) if place is None else pack_into(view(place), place, images, kind, infos)
 
 
 def _place(room: Place | None, size: int) -> Place | None:
     """The beginning of the room, if it is large enough."""
-    if room is None or size > room.end - room.begin:
-        return None
-    return Place(room.slot, room.begin, room.begin + size)
-
-
-def _view(place: Place) -> torch.Tensor:
-    return _state[1][place.slot].bytes(place)
+    return None if room is None or size > room.end - room.begin else room._replace(end=room.begin + size)
 
 
 def wrapped() -> ExceptionWrapper:

@@ -485,7 +485,7 @@ def test_a_worker_keeps_the_memory_that_it_frees():
     code = """
 import resource
 import torch
-from dali_compat.workers.worker import start_worker
+from dali_compat.workers.worker import begin
 
 def page_faults():  # of a hundred tensors that live together
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -494,7 +494,7 @@ def page_faults():  # of a hundred tensors that live together
 
 torch.set_num_threads(1)
 before = [page_faults() for _ in range(20)]
-start_worker(0, (), 1, [], 1, None, None)
+begin(0, 1, 1, None, None)
 print(*sorted(before), *sorted(page_faults() for _ in range(20)))
 """
     faults = [int(number) for number in said(python(code)).split()]
