@@ -77,14 +77,6 @@ class Pieces:
         return Parcel(memory if place is None else place, self._sizes)
 
 
-def parcel(samples: Any) -> Parcel:
-    """
-    Raises:
-        Exception: as pickle does where something cannot be pickled.
-    """
-    return Pieces(samples).parcel()
-
-
 def dumps(what: Any, buffer_callback: Callable | None = None) -> bytes:
     """Pickles as pickle.dumps does, but tensors are no more than their bytes."""
     text = io.BytesIO()

@@ -19,7 +19,7 @@ from contract.both import assert_same_pixels, error_of, python, said, stock
 from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
 from dali_compat.epoch.dali_batch import DaliBatch
 from dali_compat.workers.processes import Answer, Processes, serve
-from dali_compat.workers.samples import dumps, parcel
+from dali_compat.workers.samples import Pieces, dumps
 from dali_compat.workers.shared_memory import Place, SlotStore
 
 TO_TENSOR = T.Compose([T.CenterCrop(40), T.PILToTensor()])
@@ -129,12 +129,12 @@ VALUES = [
 
 def test_a_parcel_gives_what_went_in():
     same = torch.ones(2)
-    made = parcel([VALUES, {"same": same, "other": (same, "text", None)}]).unpack()
+    made = Pieces([VALUES, {"same": same, "other": (same, "text", None)}]).parcel().unpack()
     for value, one in zip(VALUES, made[0], strict=True):
         assert type(one) is type(value) and one.dtype == value.dtype and one.requires_grad == value.requires_grad
         assert one.shape == value.shape and torch.equal(one.to_dense(), value.to_dense())
     assert made[1]["same"] is made[1]["other"][0] and made[1]["other"][1:] == ("text", None)
-    assert parcel(["no tensors"]).unpack() == ["no tensors"]
+    assert Pieces(["no tensors"]).parcel().unpack() == ["no tensors"]
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float32, torch.bfloat16, torch.complex64])
@@ -143,7 +143,7 @@ def test_views_of_one_element_or_none(dtype, rows):
     """torch calls them contiguous whatever their strides are."""
     table = torch.arange(5 * rows).reshape(rows, 5).to(dtype)
     views = [table[:, 4], table[:0, 4], table.diagonal()[:1], table.t()[:1], table[None, :, None, 2], table[0, 3]]
-    for view, made in zip(views, parcel(views).unpack(), strict=True):
+    for view, made in zip(views, Pieces(views).parcel().unpack(), strict=True):
         assert made.dtype == view.dtype and made.shape == view.shape and torch.equal(made, view)
 
 

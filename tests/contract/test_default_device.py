@@ -14,7 +14,7 @@ from contract.both import ours, stock
 from dali_compat import DALIArrayDataset, DALIImageFolder
 from dali_compat.data.arrays import target_table
 from dali_compat.data.image_table import as_targets
-from dali_compat.workers.samples import parcel
+from dali_compat.workers.samples import Pieces
 
 START = T.Resize((20, 20)), T.ToTensor()
 CHAINS = {
@@ -105,4 +105,4 @@ def test_states(image_root):
 
 def test_samples_travel():
     with torch.device("meta"):
-        assert parcel([1, "two"]).unpack() == [1, "two"]
+        assert Pieces([1, "two"]).parcel().unpack() == [1, "two"]
