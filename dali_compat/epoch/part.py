@@ -20,20 +20,8 @@ from ..workers.samples import as_samples
 from .epoch import Epoch
 
 # Pillow's operations that make an image of another keep its info where they do not begin with an empty one
-_KEEP_INFO = {
-    "identity",
-    "choose",
-    UPRIGHT,
-    "crop",
-    "five_crop",
-    "ten_crop",
-    "resize",
-    "flip",
-    "rotate",
-    "affine",
-    "perspective",
-}
-_KEEP_INFO |= {"invert", "posterize", "solarize", "sharpness", "autocontrast", "equalize"}
+_KEEP_INFO = {"identity", "choose", UPRIGHT, "crop", "resize", "flip", "rotate", "affine", "perspective", "invert"}
+_KEEP_INFO |= {"posterize", "solarize", "sharpness", "autocontrast", "equalize"}
 
 
 Given = tuple[Sequence[int], Any]

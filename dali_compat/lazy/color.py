@@ -20,7 +20,7 @@ _OF_JITTER = ("order", (4,), "int32"), *((name, (), "float64") for name in _JITT
 
 def _jittered(op: str) -> Callable[..., Outcome]:
     """Returns the operation that adjusts it. All four are one kind of step, so their order makes no other kind; several
-    are one step (canonical.py)."""
+    are one step (canonical() of recipes.py)."""
 
     def adjust(s: State, like: str, *factors, **named) -> Outcome:
         (factor,) = map(float, (*factors, *named.values()))
