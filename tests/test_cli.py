@@ -291,6 +291,7 @@ def test_wrong_arguments_give_exit_code_2(argv):
             "bench labels.csv --option imag=file",
             "--option imag: DALIImageTable has no argument imag; did you mean image?",
         ),
+        ("bench labels.csv --transform trian", "is not defined; it takes train, eval, module:name"),
         ("run --chache 1 train.py", "unknown option --chache; did you mean --cache?"),
         ("run --chache=1 train.py", "unknown option --chache; did you mean --cache?"),
         ("run", "name a script, or -m and a module"),
@@ -314,7 +315,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(words, said, tmp_path, monkeypatc
 def test_values_that_no_loader_takes(option, command, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([command, *option.split(), "train.py"])
-    assert stop.value.code == 2 and f"error: argument {option.split()[0]}: " in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert stop.value.code == 2 and f"error: argument {option.split()[0]}: " in err
+    assert "such as 0.5" in err or "cuda:1" in err
 
 
 @pytest.mark.parametrize("text, amount", [("7", 7), ("1.0", 1.0), ("0.5", 0.5)])

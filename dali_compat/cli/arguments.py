@@ -222,7 +222,10 @@ def device_of(args: argparse.Namespace) -> Any:
 
 def budget(text: str) -> int | float:
     """Returns a number of bytes, or a share of the free memory."""
-    amount = int(text) if text.isdecimal() else float(text)
+    try:
+        amount = int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        amount = 0
     if amount <= 0 or not (type(amount) is int or amount <= 1):
         what = "a number of bytes, such as 8000000000, nor a share of the free memory, such as 0.5"
         raise argparse.ArgumentTypeError(f"{text} is neither {what}")
@@ -256,7 +259,8 @@ def transform_of(spec: str) -> Any:
         made = getattr(_module(place), name)
         return made() if isinstance(made, type) else made
     except Exception as error:
-        raise UsageError(f"--transform {spec}: {type(error).__name__}: {error}") from None
+        known = "it takes train, eval, module:name, file.py:name, or an expression such as 'T.Resize((224, 224))'"
+        raise UsageError(f"--transform {spec}: {type(error).__name__}: {error}; {known}") from None
 
 
 def _module(place: str):

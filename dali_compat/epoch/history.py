@@ -144,7 +144,8 @@ class History:
             self._clear()
             return
         if not isinstance(state.get("version"), int) or state["version"] != VERSION:
-            raise ValueError(f"no state of version {VERSION}: {state.get('version')!r}")
+            known = f"its version is {state['version']!r}, not {VERSION}" if "version" in state else f"{state!r:.80}"
+            raise ValueError(f"no state that this version's state_dict() gave: {known}")
         rank, world = _ranks(loader)
         if "merged" in state:
             merged = state["merged"]

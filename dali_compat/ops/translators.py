@@ -55,6 +55,7 @@ def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
 
     Raises:
         ValueError: where a type is registered already.
+        TypeError: where one of them is no class.
 
     Examples:
         >>> class AddBias:
@@ -70,6 +71,10 @@ def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
         >>> chain = transforms.Compose([transform, AddBias(0.5)])
         >>> loader = DataLoader(DALIImageFolder("train", chain), fallback="error", device="cpu")
     """
+
+    for one in types:
+        if one is not None and not isinstance(one, type):
+            raise TypeError(f"register() takes the classes of transforms, got {one!r}")
 
     def decorate(function: T) -> T:
         for kind in filter(None, types):

@@ -176,7 +176,10 @@ def resolve_device(device, start: bool) -> torch.device:
     before CUDA has started, which ``start`` allows."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    try:
+        device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    except RuntimeError:  # whose text names two dozen others
+        raise ValueError(f"device must be 'cpu', 'cuda', or 'cuda:1' and the like, got {device!r}") from None
     if device.type == "cuda" and device.index is None and (start or torch.cuda.is_initialized()):
         device = torch.device("cuda", torch.cuda.current_device())
     return device

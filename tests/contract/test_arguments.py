@@ -141,6 +141,7 @@ def test_shuffling_nothing_raises_as_torchs(tmp_path):
     "wrong",
     [
         dict(fallback="loud"),
+        dict(device="gpu"),
         dict(memory_format=torch.preserve_format),
         *(dict(cache=wrong) for wrong in (0, -1, 0.0, 1.5, True, "1 GB")),
         *(dict(cache_device=wrong) for wrong in ("tpu", "None", "", "cpu:0", "cuda:1", torch.device("cuda", 0), 0)),

@@ -49,6 +49,12 @@ def _doubled(images, uniforms, chance):
     return torch.where((uniforms[:, :1] < chance)[:, :, None, None], images * 2, images)
 
 
+def test_an_object_is_not_registered():
+    """Its translation would never be used."""
+    with pytest.raises(TypeError, match="classes of transforms, got CenterCrop"):
+        register(T.CenterCrop(8), consumes="size")
+
+
 def test_random_numbers_of_a_translation_follow_the_seed(image_root, registry):
     register(Doubled, consumes="chance")(lambda t, spec: on_batch(_doubled, spec, uniforms=1, chance=t.chance))
     dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), T.PILToTensor(), Doubled(0.4)]))

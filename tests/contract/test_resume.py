@@ -1046,3 +1046,9 @@ def test_a_copy_begins_its_own_epochs():
     one = loader(arrays(), shuffle=True)
     list(one)
     assert copy.copy(one).state_dict()["begun"] == 0
+
+
+def test_what_is_no_state_is_shown(folder):
+    for wrong, said in (({"model": 1}, "gave: {'model': 1}"), ({"version": 99}, "its version is 99, not ")):
+        with pytest.raises(ValueError, match=said):
+            loader(folder).load_state_dict(wrong)
