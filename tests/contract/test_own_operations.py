@@ -143,7 +143,7 @@ OF_SEVERAL = {
     "stacked elsewhere": lambda x: (3, {"views": torch.stack([VIEW(x) for _ in range(3)], dim=-1)}),
     "channels of several": lambda x: torch.cat([VIEW(x), VIEW(x)], 0),
     "side by side": lambda x: torch.cat((VIEW(x), VIEW(x)), dim=2),
-    "five crops": T.Compose([T.Resize(40), T.FiveCrop(24), lambda many: torch.stack([T.ToTensor()(x) for x in many])]),
+    "five crops": T.Compose([T.FiveCrop(24), lambda many: torch.stack([T.ToTensor()(x) for x in many])]),
     "of tv_tensors": lambda x: torch.stack([v2.functional.to_image(SMALL(x)), tv_tensors.Image(SMALL(x))]),
 }
 
