@@ -35,9 +35,9 @@ def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
         ImageReadError: a header is damaged or the file ends early.
         ValueError: the file is compressed, or has sparse files.
     """
-    end, head = file.seek(0, os.SEEK_END), b""
-    if file.seek(0) < end:
-        head = file.read(BLOCK)
+    end = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    head = file.read(BLOCK)
     for magic, name in _OTHER_FORMATS.items():
         if head.startswith(magic):
             raise refused(path, "byte 0", f"the file is compressed ({name}), which has no random access: decompress it")

@@ -233,7 +233,7 @@ def test_bytes_are_read_once(record_file, monkeypatch):
     dataset, reads = DALIRecordIO(record_file, EXACT), []
     read = dataset.read
     monkeypatch.setattr(dataset, "read", lambda indices: reads.append(list(indices)) or read(indices))
-    for name in ("part", "_bytes"):
+    for name in ("part", "copied"):
         monkeypatch.setattr(dataset, name, None)
     list(ours(dataset, 12, device="cpu"))
     assert reads == [list(range(12)), list(range(12, 24))]

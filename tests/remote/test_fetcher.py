@@ -132,7 +132,7 @@ def test_an_interrupt_in_the_middle_of_waiting_leaves_nothing(bucket, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             fetcher.take(bucket.records("a", "b"))
     fetcher.close()
-    wait(lambda: not bucket.running)
+    wait(lambda: not bucket.running and not fetcher._jobs)  # close() does not wait for it
     bucket.may.set()
     assert fetcher._jobs == {} and fetcher._held == 0 and fetcher._running == 0
     records, fetcher = bucket.records("a", "b"), Fetcher()
