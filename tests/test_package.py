@@ -101,7 +101,7 @@ def test_a_clone_beside_a_program_is_not_taken_for_the_package(sdist, tmp_path):
         archive.extractall(tmp_path / "site")
     (tmp_path / "dali_compat").mkdir()
     find = f"site.addsitedir({str(tmp_path / 'site')!r}); print(importlib.util.find_spec('dali_compat').origin)"
-    command = [sys.executable, "-S", "-c", f"import importlib.util, site; {find}"]
+    command = [sys.executable, "-E", "-S", "-c", f"import importlib.util, site; {find}"]  # PYTHONPATH may name it, too
     done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == str(sdist / "dali_compat" / "__init__.py")
 
