@@ -7,6 +7,7 @@ import argparse
 import builtins
 import importlib.machinery
 import io
+import itertools
 import os
 import pkgutil
 import runpy
@@ -17,6 +18,8 @@ from typing import Any
 import dali_compat
 from dali_compat.cli.arguments import UsageError, budget, device_name
 from dali_compat.errors import ImageReadError
+
+_SIZES = "the images of a batch need one height x width"  # of epoch/collate.py, which imports torch
 
 
 def add_arguments(parser) -> None:
@@ -90,8 +93,9 @@ def _begin_path_with(folder: str) -> None:
 
 
 def _of_the_program_alone(hook: Any) -> Any:
-    """Returns an excepthook that leaves the calls up to the program's first out of the traceback. It says what to do
-    about files that cannot be read, and about batches on a GPU that the program did not expect."""
+    """Returns an excepthook that leaves the calls up to the program's first out of the traceback, and those inside of
+    the loader if a file cannot be read or sizes differ. It says what to do about files, and about batches on a GPU that
+    the program did not expect."""
 
     def excepthook(kind: Any, error: BaseException, trace: TracebackType | None) -> None:
         following, ours = trace, None
@@ -100,11 +104,30 @@ def _of_the_program_alone(hook: Any) -> Any:
                 ours = following
             following = following.tb_next
         trace = trace if ours is None else ours.tb_next
+        of_the_data = isinstance(error, ImageReadError) or _SIZES in str(error)
+        if of_the_data and hook is sys.__excepthook__:
+            trace, error.__cause__, error.__suppress_context__ = _up_to_the_loader(trace), None, True
         hook(kind, error.with_traceback(trace), trace)
         if remedy := _remedy(error):
             print(remedy, file=sys.stderr)
 
     return excepthook
+
+
+def _up_to_the_loader(trace: TracebackType | None) -> TracebackType | None:
+    """Returns the traceback without the calls from the first inside of a loader on."""
+    calls = []
+    while trace is not None:
+        calls.append(trace)
+        trace = trace.tb_next
+    theirs = itertools.takewhile(lambda call: not _is_of_a_loader(call.tb_frame.f_globals.get("__name__")), calls)
+    for call in reversed(list(theirs)):
+        trace = TracebackType(trace, call.tb_frame, call.tb_lasti, call.tb_lineno)
+    return trace
+
+
+def _is_of_a_loader(module: Any) -> bool:
+    return str(module).startswith(("torch.utils.data.", "dali_compat."))
 
 
 def _remedy(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import types
 import programs
 import pytest
 import torch
+from PIL import Image
 
 from contract.both import REPOSITORY
 from dali_compat.patch import loader as patched_loader
@@ -247,14 +248,30 @@ def bad_folder(tmp_path, image_root):
     return tmp_path
 
 
-def test_a_file_that_cannot_be_read_is_told_with_a_remedy(bad_folder, monkeypatch):
+def test_a_file_that_cannot_be_read_is_told_without_calls_inside_of_the_loader(bad_folder, monkeypatch):
     monkeypatch.chdir(bad_folder)
     done = programs.python("-m", "dali_compat", "run", "--device", "cpu", "--quiet", "train.py", "images")
-    *calls, error, remedy = done.stderr.splitlines()
-    assert done.returncode == 1 and f'  File "{bad_folder}/train.py", line 11, in <module>' in calls
-    assert not any("cli/run.py" in line or "runpy" in line for line in calls)
+    first, *calls, error, remedy = done.stderr.splitlines()
+    assert done.returncode == 1 and first == "Traceback (most recent call last):"
+    assert [line.strip() for line in calls if line.startswith("  File")] == [
+        f'File "{bad_folder}/train.py", line 11, in <module>',
+        f'File "{bad_folder}/train.py", line 8, in train',
+    ]
     assert error.startswith(f"dali_compat.errors.ImageReadError: cannot decode {bad_folder}/images/class_")
     assert "--on-error replace takes another image" in remedy and "--on-error skip" in remedy
+
+
+def test_images_of_several_sizes_are_told_without_calls_inside_of_the_loader(tmp_path, image_root, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "images" / "a"
+    folder.mkdir(parents=True)
+    for width in (40, 50):
+        Image.new("RGB", (width, 40)).save(folder / f"{width}.png")
+    (tmp_path / "train.py").write_text(BAD_FILE.replace("CenterCrop(40), ", ""))
+    done = programs.python("-m", "dali_compat", "run", "--device", "cpu", "--quiet", "train.py", "images")
+    assert done.returncode == 1 and done.stderr.count("  File") == 2
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("RuntimeError: stack expects") and "50.png" in error and "CenterCrop(n)" in error
 
 
 def test_a_hook_of_the_programs_gets_all_calls(bad_folder, monkeypatch):
