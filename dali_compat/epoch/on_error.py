@@ -125,12 +125,13 @@ def checked_policy(policy: str) -> str:
 
 
 def reason_of(error: BaseException | str) -> str:
-    """The error as ``loader.errors`` words it: class and text, without the path and index that stand beside it; the
-    words of another process as they are."""
+    """The error as ``loader.errors`` words it: class and text, without the path and index that stand beside it; of one
+    from another process its last line, without the traceback that torch has put into its text."""
     if isinstance(error, str):
         return error
     error = error.__cause__ or error
-    return f"{type(error).__name__}: {error}"
+    reason = f"{type(error).__name__}: {error}"
+    return reason.strip().splitlines()[-1] if "\nOriginal Traceback" in reason else reason
 
 
 def _warn(text: str) -> None:

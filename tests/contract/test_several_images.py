@@ -327,6 +327,7 @@ def test_one_that_cannot_be_read(own_root, workers):
         with pytest.warns(match="of 8 samples were"):
             made = list(loader)
         assert {one.index for one in loader.errors} >= {3, 4} and {one.path for one in loader.errors} == {bad}
+        assert all("\n" not in one.reason and "truncated" in one.reason for one in loader.errors)
         rows = [(pair, i) for images, numbers in made for *pair, i in zip(*images, numbers.tolist(), strict=True)]
         assert len(rows) == (6 if policy == "skip" else 8)
         for pair, i in rows:
