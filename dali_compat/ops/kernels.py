@@ -95,7 +95,7 @@ def _add(registry: dict[str, Callable], op: str, function: Function) -> Function
 _FRAMED = {"brightness", "contrast", "saturation", "hue", "color_jitter", "photometric_distort"}
 
 
-_LISTS = {"resize", "resize_by_choice"}  # whose kernels take lists of images (C, H, W), too
+_LISTS = {"resize", "resize_by_choice", "resize_mirror_normalize"}  # whose kernels take lists of images (C, H, W), too
 
 
 def run(step: Step, images, arrays: dict[str, np.ndarray]):

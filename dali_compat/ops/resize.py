@@ -11,11 +11,12 @@ from torchvision.transforms.v2 import functional as F2
 
 from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, ImageSpec, Step, draw, step
+from ..runtime.cores import usable_cores
 from .arguments import functions, interpolation_of, ints, like_of, resizes_in_whole_numbers
 from .draws import Arrays, ImageTooSmall, draws, rand_between, run, uniforms_of, whole
 from .kernels import image_kernel, kernel, on_tensor
 from .pixels import resample, transform
-from .pixels.lists import by_size, each, uniform
+from .pixels.lists import by_size, each, spare_batch, uniform
 from .translators import register
 from .windows import window
 
@@ -178,6 +179,20 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
     return {name: array.astype(np.float32) for name, array in calls.items()}, shape
 
 
+@draws(uniforms=lambda **parts: max(uniforms_of(one) for one in parts.values() if one))
+def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
+    """A resize, of its image, perhaps padded, perhaps the window of a crop, and perhaps mirrored; one of them may be
+    random. ``size``, ``start`` and ``shape`` are (N, 2), ``mirror`` is (N,)."""
+    _, full = run(resize, sizes, u)
+    start, shape = np.zeros_like(full), full
+    for part in filter(None, (pad, crop)):
+        values, shape = run(part, shape, u)
+        start = start + values["start"]
+    flags = np.zeros(len(sizes), np.int32) if mirror is None else run(mirror, shape, u)[0].get("flag", np.int32(1))
+    mirrors = np.broadcast_to(flags, len(sizes))
+    return {"size": full, "start": start, "shape": shape, "mirror": mirrors}, shape
+
+
 # ---- sizes
 
 
@@ -209,6 +224,40 @@ def resize_each(images, arrays, *, interpolation, like, antialias=True):
     if images[0].is_cuda:
         return [resize_one(*row) for row in zip(images, sizes, strict=True)]
     return each(resize_one, images, sizes)
+
+
+@kernel
+def resize_mirror_normalize(images, arrays, *, interpolation, mean, std, fill=()):
+    """uint8 images (C, H, W) of a CPU, resized, of these a window, mirrored or not, float32 and normalized: each goes
+    through a thread's cache once. Around the image is the ``fill``. Within 7e-7 of PyTorch's resize of bytes, and
+    torchvision's functions after it."""
+    sizes, starts, mirrors = (arrays[name].astype(np.int64).tolist() for name in ("size", "start", "mirror"))
+    height, width = arrays["shape"][0].astype(np.int64).tolist()
+    made = spare_batch((len(images), len(images[0]), height, width))
+    mean, std = (np.array(values, np.float32)[:, None, None] for values in (mean, std))
+    scale, shift = 1 / (255 * std), -mean / std
+    border = np.array(fill or (0,), np.float32)[:, None, None]
+    resized = getattr(torch.ops.aten, f"_upsample_{interpolation}2d_aa")
+
+    def convert(first: int, end: int) -> None:
+        for image, size, (top, left), mirror, out in rows[first:end]:
+            if size == [1, 1]:
+                image = resample.resize(image[None], (1, 1), interpolation, "v2")
+            else:
+                image = resized(image[None], size, False)
+            whole, there = image[0].numpy(), out[:, :, ::-1] if mirror else out
+            window = whole[:, max(0, top) : max(0, top + height), max(0, left) : max(0, left + width)]
+            if window.shape != there.shape:
+                there[...] = border
+                there = there[:, max(0, -top) :, max(0, -left) :][:, : window.shape[1], : window.shape[2]]
+            there[...] = window
+            np.multiply(out, scale, out=out)
+            np.add(out, shift, out=out)
+
+    rows = list(zip(images, sizes, starts, mirrors, made.numpy(), strict=True))
+    bounds = np.linspace(0, len(rows), min(len(rows), 2 * usable_cores()) + 1).astype(int).tolist()
+    each(convert, bounds[:-1], bounds[1:])
+    return made
 
 
 def _resize(images, size, *, interpolation, like, antialias):

@@ -57,6 +57,8 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     if not options.exact:
         dali = _fuse_tail(dali, "HWC" if options.channels_last else "CHW")
     batch = tuple(s for s in ordered[split:] if s.op not in NO_CHANGE)
+    if not (options.exact or options.gpu):
+        batch = _fuse_resize(batch)
     call = None
     if chain.functions:
         reasons, names = (tuple(map(said, chain.refusals)) for said in (str, attrgetter("name")))
@@ -176,6 +178,31 @@ def _in_whole_numbers(s: Step) -> Step:
     if s.op != "resize" or not _is_in_whole_numbers(s):
         return s
     return s.but(args=tuple((s.kwargs | {"like": "v2"}).items()))
+
+
+def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """resize [pad] [crop] [flip] uint8 to_dtype(float32) [normalize] to one size -> resize_mirror_normalize."""
+    if not steps or steps[0].op != "resize" or not _is_in_whole_numbers(steps[0]) or steps[0].kwargs["like"] != "v2":
+        return steps
+    resize, *rest = steps
+    pad = rest.pop(0) if rest and rest[0].op == "pad" and rest[0].kwargs["mode"] == "constant" else None
+    inside = rest and rest[0].op == "crop" and (rest[0].kwargs["inside"] if pad else _is_inside(resize.draw, rest[0]))
+    crop = rest.pop(0) if inside else None
+    mirror = rest.pop(0) if rest and rest[0].op == "flip" and rest[0].kwargs["axis"] == "horizontal" else None
+    convert = rest.pop(0) if rest and rest[0].op == "to_dtype" and rest[0].kwargs["like"] != "cast" else None
+    if convert is None or convert.gives.dtype != torch.float32 or convert.gives.size is None:
+        return steps
+    normalize = rest.pop(0) if rest and rest[0].op == "normalize" and not rest[0].when else None
+    done = [one for one in (resize, pad, crop, mirror, convert) if one is not None]
+    drawn = [one for one in done if is_random(one)]
+    if (len(drawn) > 1 and not all(map(is_given, drawn))) or any(one.when for one in done):
+        return steps
+    values = normalize.kwargs if normalize else {"mean": (0.0,), "std": (1.0,)}
+    fill = pad.kwargs["fill"] if pad else ()
+    args = (("interpolation", resize.kwargs["interpolation"]), *values.items(), ("fill", fill))
+    parts = {"pad": pad and pad.draw, "crop": crop and crop.draw, "mirror": mirror and mirror.draw}
+    numbers, stream = draw("resized_window", resize=resize.draw, **parts), (drawn or [resize])[0].stream
+    return (Step("resize_mirror_normalize", (normalize or convert).gives, args, numbers, stream=stream), *rest)
 
 
 def _dali_can(steps, i: int, options: Options) -> bool:
