@@ -21,10 +21,9 @@ from ..data.sources import RandomAccess, Source, is_upright, opened
 from .deferred import Deferred
 from .images import has_exif, header_of
 from .operations import OPERATIONS, State
-from .record import RecordedCall, Recording, decoder_of, decoders_of
+from .record import RecordedCall, Recording, decoder_of, decoders_of, really_open
 from .tensors import LazyTensor
 
-_really_open = Image.open  # before anything takes its place
 _NAMES = {"torchvision": ("decode_image", "decode_jpeg", "decode_png"), "torchcodec": ("_decode_jpeg", "_decode_png")}
 _UNCHANGED, _GRAY, _GRAY_ALPHA, _RGB, _RGB_ALPHA = range(5)  # modes, of both
 _OF_JPEG, _OF_PNG = {_GRAY: 1, _RGB: 3}, {_GRAY: 1, _GRAY_ALPHA: 2, _RGB: 3, _RGB_ALPHA: 4}  # channels
@@ -110,4 +109,4 @@ def _decodes_as_pillow(library: str) -> bool:
     Image.fromarray(pixels).save(file, "JPEG", subsampling=2)
     name, args = ("decode_jpeg", (_RGB, False)) if library == "torchvision" else ("_decode_jpeg", (_RGB,))
     made = decoder_of(f"{library} {name}")(torch.from_numpy(np.frombuffer(file.getvalue(), np.uint8).copy()), *args)
-    return bool(np.array_equal(np.asarray(_really_open(file)), made.permute(1, 2, 0).numpy()))
+    return bool(np.array_equal(np.asarray(really_open(file)), made.permute(1, 2, 0).numpy()))

@@ -18,9 +18,8 @@ from .color import pillow_filter
 from .deferred import Deferred
 from .geometry import resized
 from .operations import OPERATIONS, Outcome, State
-from .record import ImageHeader, RecordedCall, kept
+from .record import ImageHeader, RecordedCall, kept, really_open
 
-_really_open = Image.open  # before anything takes its place
 _OF_STATE: dict[str, Callable[[State], Any]] = {
     "mode": lambda s: s.mode,
     "size": lambda s: s.size[::-1],
@@ -147,7 +146,7 @@ def header_of(source: Source) -> ImageHeader | None:
         found = None if is_upright(source) else jpeg_of_one_picture(source)
         if found is not None and found[1] * found[2] <= (Image.MAX_IMAGE_PIXELS or math.inf):  # of others Pillow warns
             return ImageHeader(State("pil", _MODES_OF_JPEGS[found[0]], found), JpegImageFile, "JPEG")
-        with opened(source) as file, _really_open(file) as image:
+        with opened(source) as file, really_open(file) as image:
             if image.format not in _FORMATS or image.mode not in _MODES:
                 return None
             if image.format == "TIFF" and image.getexif().get(_ORIENTATION, 1) != 1:  # PIL turns it when it is read
@@ -176,7 +175,7 @@ def _exif(later: Deferred) -> Any:
     if any(call.name not in ("convert", "copy") for call in later.record.calls):
         return None
     try:
-        with opened(later.source) as file, _really_open(file) as image:
+        with opened(later.source) as file, really_open(file) as image:
             if image.format == "PNG":  # which may have it behind the pixels
                 return None if has_exif(later.source) else Image.Exif()
             return image.getexif() if image.format == "JPEG" else None

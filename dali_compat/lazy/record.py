@@ -101,7 +101,7 @@ class Recording(NamedTuple):
             if self.calls and self.calls[0].owner == "decoded":
                 image: Any = torch.from_numpy(np.frombuffer(file.read(), np.uint8).copy())
             else:
-                image = _really_open(file)
+                image = really_open(file)
                 image = _exif_transpose(image) if is_upright(self.source) else image
                 image.load()
         for call in self.calls:
@@ -140,7 +140,7 @@ def kept(value) -> Any:
     return value.clone() if kind is torch.Tensor else value
 
 
-_really_open = Image.open
+really_open = Image.open  # before anything takes its place
 _ORIGINALS = {"v1": dict(vars(v1)), "v2": dict(vars(v2))}  # before anything takes their places
 _ORIGINALS["v1"]["augment"] = autoaugment._apply_op
 _ORIGINALS["v2"]["augment"] = _auto_augment._AutoAugmentBase()._apply_image_or_video_transform

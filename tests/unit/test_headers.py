@@ -213,7 +213,7 @@ def test_a_plain_jpeg_is_known_without_pillow(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", HEIGHT * WIDTH - 1)  # of which Pillow warns
     with pytest.warns(Image.DecompressionBombWarning):
         assert header_of(path) == known
-    monkeypatch.setattr(images, "_really_open", None)
+    monkeypatch.setattr(images, "really_open", None)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     assert header_of(path) == known and known is not None
 
