@@ -179,7 +179,7 @@ class DALIWebDataset(Archive):
             if extension in sample:
                 break
         else:
-            raise refused(path, where, f"it has no image, but {', '.join(map(repr, sorted(sample)))}")
+            raise refused(path, where, f"it has no image, but {_names(sample)}")
         for source in ("cls", "json"):
             if source in sample:
                 offset, size = sample[source]
@@ -188,7 +188,7 @@ class DALIWebDataset(Archive):
                 file.seek(offset)
                 built.add(*sample[extension], self._label(source, file.read(size), path, where))
                 return
-        raise refused(path, where, f"it has neither .cls nor .json, but {', '.join(map(repr, sorted(sample)))}")
+        raise refused(path, where, f"it has neither .cls nor .json, but {_names(sample)}")
 
     def _label(self, source: str, text: bytes, path: str, where: str) -> int:
         try:
@@ -201,6 +201,10 @@ class DALIWebDataset(Archive):
             what = f"{self.json_field!r} of its .json" if source == "json" else "its .cls"
             raise refused(path, where, f"{what} is {value!r:.40}, not a class number")
         return value
+
+
+def _names(sample: dict[str, Any]) -> str:
+    return ", ".join(f"{name!r:.80}" for name in sorted(sample))
 
 
 def encode(number: int, extension: str, label: int, image: bytes) -> bytes:

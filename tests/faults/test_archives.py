@@ -256,16 +256,22 @@ def test_a_label_beyond_64_bits(tmp_path, label):
             dali_compat.DALIWebDataset(tmp_path / "a.tar")
 
 
-@pytest.mark.parametrize(
-    "text", [b"0 path=a.jpg\n", b"3 path=a.jpg\n", b"9" * 18 + b" path=a.jpg\n", b"17 size=" + b"9" * 30]
-)
-def test_an_extended_header_that_leads_nowhere(tmp_path, text):
+LEAD_NOWHERE = [  # Python 3.13 refuses all of them
+    (b"0 path=a.jpg\n", "$^"),
+    (b"3 path=a.jpg\n", "holds no image"),
+    (b"9" * 18 + b" path=a.jpg\n", "sample 'a' at byte 1536: it has no image, but '.{79}$"),  # a name of 512 bytes
+    (b"17 size=" + b"9" * 30, "header at byte 0: the file ends [0-9]+ bytes before the member does"),
+]
+
+
+@pytest.mark.parametrize("text, words", LEAD_NOWHERE)
+def test_an_extended_header_that_leads_nowhere(tmp_path, text, words):
     header = bytearray(tar.member("x", text))
     header[156] = ord("x")
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header[: tar.BLOCK])
     (tmp_path / "a.tar").write_bytes(bytes(header) + tar.member("a.jpg", b"x"))
-    with pytest.raises((ImageReadError, ValueError), match=r"a\.tar"):
+    with pytest.raises((ImageReadError, ValueError), match=rf"a\.tar,? (header at byte 0: it is damaged|{words})"):
         dali_compat.DALIWebDataset(tmp_path / "a.tar")
 
 
