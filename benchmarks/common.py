@@ -155,6 +155,11 @@ def _dali():
     return dali.__version__
 
 
+def commit_of(folder):
+    """Its commit's short hash, where git knows it."""
+    return _output("git", "-C", str(folder), "rev-parse", "--short", "HEAD")
+
+
 def facts():
     """Hardware and versions. Does not start CUDA."""
     import PIL.features
@@ -162,7 +167,7 @@ def facts():
     return {
         "date": time.strftime("%Y-%m-%d"),
         "command": " ".join(["python", *sys.argv]),
-        "commit": _output("git", "-C", str(pathlib.Path(__file__).parent), "rev-parse", "--short", "HEAD"),
+        "commit": commit_of(pathlib.Path(__file__).parent),
         "gpu": _output("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"),
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)),

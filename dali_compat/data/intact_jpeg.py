@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 from functools import lru_cache
+from operator import mul
 
 import numpy as np
 from PIL import Image
@@ -16,6 +17,7 @@ _SAMPLINGS = {
     (0x11,),
     *((luma, 0x11, 0x11) for luma in (0x11, 0x21, 0x12, 0x22)),
 }  # horizontal and vertical, by component
+_SHARES = [1 << 16 - size for size in range(1, 17)]  # of all codes, by a code's length
 _ALL = [0] * 64  # bits that are still to come
 _DC_SYMBOLS = bytes(range(12))
 _AC_SYMBOLS = bytes(16 * run + size for run in range(16) for size in range(11))
@@ -36,8 +38,8 @@ class Jpeg:
 
     def __init__(self, data: np.ndarray):
         self._data, self._view = data, data.data
-        self._marks = data[:-1] == 0xFF  # where markers begin, and what looks like one in a segment
-        self._marks &= data[1:] != 0
+        marks = (data[:-1] == 0xFF).view(np.uint8)
+        self._marks = np.minimum(marks, data[1:], out=marks).view(np.bool_)  # FF before another byte than 0
         self._frame = self._interval = 0
         self._seen: set = set()  # segments that may come once
         self._quantisers: set[int] = set()
@@ -227,12 +229,7 @@ def _huffman_tables(content: bytes) -> tuple[int, ...] | None:
 
 def _codes_fit(lengths: bytes) -> bool:
     """C.2: codes of 1 to 16 bits, none of ones alone."""
-    code = 0
-    for size, count in enumerate(lengths, 1):
-        code = 2 * code + count
-        if code >= 1 << size:
-            return False
-    return True
+    return sum(map(mul, lengths, _SHARES)) < 1 << 16
 
 
 def _pillow_opens(data: np.ndarray) -> bool:
