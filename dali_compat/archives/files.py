@@ -29,7 +29,9 @@ class MappedFiles:
 
     def __init__(self, paths: list[str], stats: list[tuple[int, int]]):
         self.paths, self._stats = paths, stats
-        self._forget()
+        self._open: list[_File | None] = [None] * len(paths)
+        self._order: deque[int] = deque()
+        self._limit = _limit()
 
     def bytes(self, number: int, offset: int, length: int) -> bytes:
         """Returns a copy of a part of a file.
@@ -39,7 +41,7 @@ class MappedFiles:
         """
         file = self._file(number)
         try:
-            data = os.pread(file.stream.fileno(), length, offset)
+            data = os.pread(file.fileno(), length, offset)
         except OSError as error:
             raise read_error(f"cannot read {self.paths[number]}, byte {offset}: {error}", error) from error
         self._check(number, file)  # behind the reading: whatever was written before it is found out
@@ -60,7 +62,7 @@ class MappedFiles:
         views = []
         for number, offset, length in zip(numbers, offsets, lengths, strict=True):
             file = files[number]
-            os.posix_fadvise(file.stream.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
             views.append(file.mapped()[offset : offset + length])
         return views
 
@@ -89,7 +91,7 @@ class MappedFiles:
         file = self._open[number]
         if file is None:
             try:
-                file = _File(open(self.paths[number], "rb", buffering=0))
+                file = _File(self.paths[number])
             except OSError as error:
                 raise read_error(f"cannot read {self.paths[number]}: {error}", error) from error
             self._check(number, file)
@@ -99,39 +101,31 @@ class MappedFiles:
                 self._open[self._order.popleft()] = None
         return file
 
-    def _forget(self) -> None:
-        self._open: list[_File | None] = [None] * len(self.paths)
-        self._order: deque[int] = deque()
-        self._limit = _limit()
-
     def __getstate__(self) -> tuple:
         return self.paths, self._stats
 
     def __setstate__(self, state: tuple) -> None:
-        self.paths, self._stats = state
-        self._forget()
+        self.__init__(*state)  # type: ignore[misc]  # with files of its own
 
 
-class _File:
-    """An open file and, from its first use on, its map. It is closed with this object, as a stream that is collected
-    while open warns of that."""
+class _File(io.FileIO):
+    """An open file and, from its first use on, its map. One that is collected while open is closed without a
+    warning."""
 
-    def __init__(self, stream: io.FileIO):
-        self.stream = stream
-        self._mapped: np.ndarray | None = None
+    _mapped: np.ndarray | None = None
 
     def __del__(self) -> None:
-        self.stream.close()
+        self.close()
 
     def state(self) -> tuple[int, int]:
         """Returns (size in bytes, modification time in ns), as they are now. Some 1 us."""
-        stat = os.fstat(self.stream.fileno())
+        stat = os.fstat(self.fileno())
         return stat.st_size, stat.st_mtime_ns
 
     def mapped(self) -> np.ndarray:
         """Returns the whole file, read-only uint8; views of it keep the map alive."""
         if self._mapped is None:
-            self._mapped = np.frombuffer(mmap.mmap(self.stream.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+            self._mapped = np.frombuffer(mmap.mmap(self.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
         return self._mapped
 
 

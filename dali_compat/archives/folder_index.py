@@ -15,7 +15,9 @@ import gc
 import os
 import time
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,8 +33,6 @@ _LAYOUT = 2  # of the cached lists
 _THREADS = 8
 _SLOW = 1.0  # seconds before a progress bar shows
 _TICK = 2_000_000_000  # ns; no file system in use has a coarser clock
-
-_COLUMNS = "classes", "urls", "targets", "sizes", "etags"  # of the list of a folder in a bucket
 
 
 def cached_samples(root: str | Path, allow_empty: bool = False, place: str | Path | None = None) -> FolderSamples:
@@ -55,11 +55,7 @@ def cached_samples(root: str | Path, allow_empty: bool = False, place: str | Pat
             listing = _load(file, root, asked)  # another process may have made it meanwhile
             if listing is None:
                 listing = _list(root)
-                try:
-                    saved.save(file, listing._asdict(), {})
-                except OSError as error:
-                    what = f"the list of {root} cannot be saved, and the next start makes it again: {error}"
-                    warnings.warn(what, stacklevel=stack_level())
+                _keep(root, partial(saved.save, file, listing._asdict(), {}))
     return _assemble(listing, root, allow_empty)
 
 
@@ -86,22 +82,27 @@ def cached_objects(objects: Objects, root: str, allow_empty: bool, place: str | 
     try:
         if stored is None:
             raise ValueError("there is none")
-        classes, urls, targets, sizes, etags = (stored[0][name] for name in _COLUMNS)
-        if any(not url.startswith(f"{root}/") for url in urls) or not set(targets) <= set(range(len(classes))):
+        classes, rows = stored[0]["classes"], stored[0]["rows"]
+        if not all(url.startswith(f"{root}/") and target in range(len(classes)) for url, target, _, _ in rows):
             raise ValueError("it is of another folder")
-        for known in zip(urls, etags, sizes, strict=True):
-            objects.listed(*known)
-        return classes, {name: number for number, name in enumerate(classes)}, list(zip(urls, targets, strict=True))
+        for url, _, size, etag in rows:
+            objects.listed(url, etag, size)
+        return classes, {name: number for number, name in enumerate(classes)}, [(url, at) for url, at, _, _ in rows]
     except (ValueError, KeyError, TypeError):
         found = listed_objects(objects, root, allow_empty)
-    rows = [(url, target, *objects.listed_as(url)) for url, target in found[2]]
-    columns = dict(zip(_COLUMNS, (found[0], *(zip(*rows, strict=True) if rows else [()] * 4)), strict=True))
+    made = {"classes": found[0], "rows": [(url, target, *objects.listed_as(url)) for url, target in found[2]]}
+    save = partial(saved.save, file, made, {})
+    _keep(root, partial(objects.put, str(file), bytes(saved.packed(made, {}))) if there else save)
+    return found
+
+
+def _keep(root: str, save: Callable[[], object]) -> None:
+    """Saves the list of a folder, or warns."""
     try:
-        objects.put(str(file), bytes(saved.packed(columns, {}))) if there else saved.save(file, columns, {})
+        save()
     except OSError as error:
         what = f"the list of {root} cannot be saved, and the next start makes it again: {error}"
         warnings.warn(what, stacklevel=stack_level())
-    return found
 
 
 def _place(place: str | Path | None) -> Path:

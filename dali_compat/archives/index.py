@@ -30,6 +30,10 @@ from ..runtime.messages import stack_level
 GAP = 4  # bytes; see FileRows.gaps
 
 _LIMIT = 1 << 63
+_REPORT = 1024  # rows between reports of progress
+
+Progress = Callable[[int], None]
+"""Called with the position in the file, in bytes, from time to time."""
 
 
 class FileRows(NamedTuple):
@@ -92,10 +96,11 @@ def is_target(label: float) -> bool:
 
 
 class RowsBuilder:
-    """Collects rows one by one. A list of a million Python ints would take five times the memory."""
+    """Collects rows one by one, and reports where they are. A list of a million Python ints would take five times the
+    memory."""
 
-    def __init__(self) -> None:
-        self._rows, self._gaps, self._keys = array("q"), array("q"), bytearray()
+    def __init__(self, progress: Progress):
+        self._rows, self._gaps, self._keys, self._progress = array("q"), array("q"), bytearray(), progress
 
     def __len__(self) -> int:
         return len(self._rows) // 3
@@ -106,6 +111,8 @@ class RowsBuilder:
         self._rows.extend((offset, length, target))
         if key is not None:
             self._keys += key + len(key).to_bytes(4, "little")
+        if len(self) % _REPORT == 0:
+            self._progress(offset)
 
     def rows(self) -> FileRows:
         columns = np.array(self._rows, np.int64).reshape(-1, 3).T.copy()
@@ -134,9 +141,6 @@ _MODE = 0o644  # who may read the archive may use its index
 _ENDS = 8192  # bytes; the first 8 KB of an LMDB file change with every transaction
 _THREADS = 8
 _SLOW = 1.0  # seconds before a progress bar shows
-
-Progress = Callable[[int], None]
-"""Called with the position in the file, in bytes, from time to time."""
 
 
 def corrupt(path: str, where: str, reason: str) -> ImageReadError:

@@ -30,7 +30,6 @@ _IMAGE = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8[79]a|BM|II\*\0|MM\0\*|RIFF....WEBP|P[1-6]\s|\0\0\0.ftyp", re.DOTALL
 )
 _HEAD = 16  # bytes that tell an image format
-_REPORT = 1024  # records between reports of progress
 
 
 class DALILMDB(Archive):
@@ -94,20 +93,17 @@ class DALILMDB(Archive):
         return os.path.join(name, "data.mdb") if os.path.isdir(name) else name
 
     def _scan(self, path: str, progress: Progress) -> FileRows:
-        built = RowsBuilder()
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if not size:
                 raise corrupt(path, "byte 0", "the file is empty")
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         database = Database(data, path)
-        for number, (key, at, length) in enumerate(database.items()):
-            if _SPECIAL.fullmatch(key):
-                continue
-            begin, end, label = _image(data[at : at + length], path, f"key {key!r}")
-            built.add(at + begin, end - begin, label, key=key)
-            if number % _REPORT == 0:
-                progress(size * number // max(1, database.entries))
+        built = RowsBuilder(lambda _: progress(size * len(built) // max(1, database.entries)))
+        for key, at, length in database.items():
+            if not _SPECIAL.fullmatch(key):
+                begin, end, label = _image(data[at : at + length], path, f"key {key!r}")
+                built.add(at + begin, end - begin, label, key=key)
         return built.rows()
 
     def _indexed(self, rows: list[FileRows]) -> None:

@@ -11,11 +11,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
 
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from ..remote.objects import Objects, listed_objects
@@ -196,19 +194,14 @@ class _Source:
         """Yields the images; files are read ahead, as on a network each is a round trip."""
         with ThreadPoolExecutor(_THREADS) as pool:
             for begin in range(0, len(self), _AHEAD):
-                numbers = range(begin, min(begin + _AHEAD, len(self)))
-                if self._objects is None:
-                    yield from pool.map(self._sample, numbers)
-                else:
-                    arrays = self._objects.read([self._samples[number][0] for number in numbers])
-                    yield from map(self._sample, numbers, arrays)
+                paths, targets = zip(*self._samples[begin : begin + _AHEAD], strict=True)
+                objects = self._objects
+                stored = pool.map(_bytes, paths) if objects is None else map(bytes, objects.read(paths))
+                for number, path, target, data in zip(count(begin), paths, targets, stored, strict=False):
+                    if len(data) != self._sizes[number]:
+                        raise OSError(f"{path} has changed while the folder was packed")
+                    yield ImageFile(number, path[len(self._root) :], target, self.classes[target], data)
 
-    def _sample(self, number: int, fetched: NDArray[Any] | None = None) -> ImageFile:
-        path, target = self._samples[number]
-        data = Path(path).read_bytes() if fetched is None else fetched.tobytes()
-        if len(data) != self._sizes[number]:
-            raise OSError(f"{path} has changed while the folder was packed")
-        return ImageFile(number, self._name(path), target, self.classes[target], data)
 
-    def _name(self, path: str) -> str:
-        return path[len(self._root) :]
+def _bytes(path: str) -> bytes:
+    return Path(path).read_bytes()

@@ -31,7 +31,6 @@ _PREFIX = struct.Struct("<II")
 _IMAGE_HEADER = struct.Struct("<IfQQ")
 _LABEL = struct.Struct("<f")
 _HEAD = _PREFIX.size + _IMAGE_HEADER.size + _LABEL.size
-_REPORT = 1024  # records between reports of progress
 _LINE = 200  # characters; no line of an .idx is longer, and one without an end must not fill the memory
 
 
@@ -76,7 +75,7 @@ class DALIRecordIO(Archive):
         return {**super()._options(path), "idx": beside and fingerprint(beside, self._objects)}
 
     def _scan(self, path: str, progress: Progress) -> FileRows:
-        built = RowsBuilder()
+        built = RowsBuilder(progress)
         beside = self._idx_of(path)
         with self._opened(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -88,14 +87,10 @@ class DALIRecordIO(Archive):
                 order = sorted(range(len(offsets)), key=offsets.__getitem__)  # as they lie in the file
                 for number in order:
                     _add(built, file, size, path, number, offsets[number], beside)
-                    if len(built) % _REPORT == 0:
-                        progress(offsets[number])
                 return built.rows().taken(np.argsort(order))
             offset = 0
             while offset < size:
                 offset = _add(built, file, size, path, len(built), offset)
-                if len(built) % _REPORT == 0:
-                    progress(offset)
         return built.rows()
 
     def _idx_of(self, path: str) -> str | None:

@@ -25,7 +25,6 @@ _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _HEAD, _TAIL = _LENGTH.size + _CRC.size, _CRC.size
 _KINDS = {1: "bytes", 2: "floats", 3: "int64s"}
-_REPORT = 1 << 26  # bytes between reports of progress
 
 
 class DALITFRecord(Archive):
@@ -76,20 +75,14 @@ class DALITFRecord(Archive):
         disk_cache: FolderAndSize | None = None,
     ):
         self.image_key, self.label_key = image_key, label_key
-        super().__init__(
-            path,
-            transform,
-            target_transform,
-            return_index=return_index,
-            storage_options=storage_options,
-            disk_cache=disk_cache,
-        )
+        there: Any = {"storage_options": storage_options, "disk_cache": disk_cache}
+        super().__init__(path, transform, target_transform, return_index=return_index, **there)
 
     def _options(self, path: str) -> dict[str, Any]:
         return {**super()._options(path), "image": self.image_key, "label": self.label_key}
 
     def _scan(self, path: str, progress: Progress) -> FileRows:
-        built, offset, reported = RowsBuilder(), 0, 0
+        built, offset = RowsBuilder(progress), 0
         with self._opened(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
@@ -102,9 +95,6 @@ class DALITFRecord(Archive):
                     raise corrupt(path, where, f"it is no tf.train.Example: {error}") from None
                 built.add(offset + _HEAD + begin, end - begin, label)
                 offset += _HEAD + len(data) + _TAIL
-                if offset - reported >= _REPORT:
-                    progress(offset)
-                    reported = offset
         return built.rows()
 
     def _find(self, data: bytes, path: str, where: str) -> tuple[int, int, int]:

@@ -81,7 +81,6 @@ IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "w
 
 _NAME = re.compile(r"((?:.*/|)[^./]+/?)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__")
-_REPORT = 1024  # files between reports of progress
 _MOST = 1 << 24  # bytes of a file that holds a target; a .json may hold much more than it
 
 
@@ -135,24 +134,18 @@ class DALIWebDataset(Archive):
     ):
         self.image_extensions = tuple(extension.lower().lstrip(".") for extension in image_extensions)
         self.json_field = json_field
-        super().__init__(
-            path,
-            transform,
-            target_transform,
-            return_index=return_index,
-            storage_options=storage_options,
-            disk_cache=disk_cache,
-        )
+        there: Any = {"storage_options": storage_options, "disk_cache": disk_cache}
+        super().__init__(path, transform, target_transform, return_index=return_index, **there)
 
     def _options(self, path: str) -> dict[str, Any]:
         return {**super()._options(path), "images": self.image_extensions, "json": self.json_field, "walk": 3}
 
     def _scan(self, path: str, progress: Progress) -> FileRows:
-        built = RowsBuilder()
+        built = RowsBuilder(progress)
         with self._opened(path) as file:
             key: str | None = None
             sample: dict[str, tuple[int, int]] = {}
-            for number, (name, offset, size) in enumerate(members(file, path)):
+            for name, offset, size in members(file, path):
                 match = _NAME.fullmatch(name)
                 if not match or _META.fullmatch(name):
                     continue
@@ -163,8 +156,6 @@ class DALIWebDataset(Archive):
                 if extension in sample:
                     raise refused(path, f"header at byte {offset}", f"{name!r} is there twice")
                 sample[extension] = offset, size
-                if number % _REPORT == 0:
-                    progress(offset)
             self._add(built, file, path, key, sample)
         return built.rows()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers import make_folder
+from torchvision.datasets import ImageFolder
 
 from archives.conftest import KINDS, inside, opened
 from dali_compat import cli
@@ -31,16 +32,16 @@ def content(path: Path) -> object:
         return list(transaction.cursor())
 
 
-def stop_after(monkeypatch, count: int, error: BaseException) -> None:
+def stop_after(monkeypatch, folder: Path, count: int, error: BaseException) -> None:
     """Reading the image after ``count`` raises, once."""
-    read = packing._Source._sample
+    read, (last, _) = packing._bytes, ImageFolder(folder).samples[count]
 
-    def stopping(self, number):
-        if number == count:
+    def stopping(path):
+        if path == last:
             raise error
-        return read(self, number)
+        return read(path)
 
-    monkeypatch.setattr(packing._Source, "_sample", stopping)
+    monkeypatch.setattr(packing, "_bytes", stopping)
 
 
 @pytest.mark.parametrize("count", [0, 7])
@@ -48,7 +49,7 @@ def stop_after(monkeypatch, count: int, error: BaseException) -> None:
 def test_nothing_is_left_of_what_was_stopped(packed, kind, tmp_path, monkeypatch, count, error):
     out = tmp_path / f"all.{kind}"
     with monkeypatch.context() as patch:
-        stop_after(patch, count, error)
+        stop_after(patch, packed / "images", count, error)
         with pytest.raises(type(error)):
             pack(packed / "images", out)
     assert os.listdir(tmp_path) == []
@@ -120,7 +121,7 @@ def test_the_command_after_an_interrupt(packed, tmp_path, capsys, monkeypatch):
         (OSError(28, "No space left on device"), 1, "No space left on device"),
     ]:
         with monkeypatch.context() as patch:
-            stop_after(patch, 9, error)
+            stop_after(patch, packed / "images", 9, error)
             assert cli.main(["pack", str(packed / "images"), str(out)]) == code
         assert told in capsys.readouterr().err and os.listdir(tmp_path) == []
 
