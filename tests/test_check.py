@@ -26,8 +26,8 @@ from tqdm import tqdm
 from dali_compat import cli
 from dali_compat.archives.pack import pack
 from dali_compat.cli import check_files
+from dali_compat.cli.check import text as text_of
 from dali_compat.cli.check_files import decode
-from dali_compat.cli.check_report import text as text_of
 
 ARCHIVES = {"rec": "DALIRecordIO", "tfrecord": "DALITFRecord", "lmdb": "DALILMDB", "tar": "DALIWebDataset"}
 KEYS = {

@@ -78,10 +78,7 @@ class MappedFiles:
         return found
 
     def _check(self, number: int, file: _File) -> None:
-        """
-        Raises:
-            ImageReadError: the file has been written to.
-        """
+        """Raises ImageReadError if the file has been written to."""
         if file.state() != self._stats[number]:
             raise ImageReadError(_changed(self.paths[number]))
 

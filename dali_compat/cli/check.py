@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+from array import array
+from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
+import dali_compat
 from dali_compat.cli.arguments import TABLE, UsageError, add_options, dataset_class, open_dataset
 from dali_compat.remote.urls import is_url
 
+from ..archives import expand
 from ..data.base_datasets import sample
 from ..runtime.cores import usable_cores
+from ..runtime.messages import in_columns
+from .check_files import Crash, FileSource, Inspection, bucket_source, folder_source, process_map
 
 
 def add_arguments(parser) -> None:
@@ -40,8 +49,6 @@ def run(args) -> int:
     """Checks, prints the report, and returns the exit code."""
     if args.limit < 0 or args.workers < 1:
         raise UsageError("--limit starts at 0, --workers at 1")
-    from .check_report import Findings, text
-
     source = _source(args)
     findings = Findings(source, None if args.json or not args.limit else args.limit)
     complete = not source.total or _check(source, findings, args.workers)
@@ -60,11 +67,6 @@ def _source(args):
     Raises:
         UsageError: there is no such thing.
     """
-    import dali_compat
-
-    from ..archives import expand
-    from .check_files import FileSource, bucket_source, folder_source
-
     name = " ".join(args.path)
     try:
         data = open_dataset(args.path, args.option, _folder, {"check_files": False})
@@ -89,15 +91,11 @@ def _source(args):
 
 def _folder(path: str):
     """Returns the path of a folder, or the data set of one in object storage."""
-    from dali_compat import DALIImageFolder
-
-    return DALIImageFolder(path, allow_empty=True) if is_url(path) else path
+    return dali_compat.DALIImageFolder(path, allow_empty=True) if is_url(path) else path
 
 
 def _check(source, findings, workers: int) -> bool:
     """Inspects everything. Returns True if Ctrl-C has not ended it."""
-    from .check_files import process_map
-
     with (
         closing(process_map(source.inspect, source.items(), min(workers, source.total))) as results,
         tqdm(total=source.total, desc="checking", unit="file", miniters=1) as bar,
@@ -111,3 +109,206 @@ def _check(source, findings, workers: int) -> bool:
         except KeyboardInterrupt:
             return False
         return True
+
+
+# ---- the report
+
+_LISTS = ("broken", "pillow", "bombs", "not_images", "unlisted")
+_SIDES = ("height", "width", "bytes")
+_ADVICE = """\
+Delete or repair them. To train without: DataLoader(..., on_error="replace") takes another image in the place of each,
+on_error="skip" leaves them out of their batches."""
+
+
+class Findings:
+    """Counts and sizes of the files of a source, and lists of what deserves a look.
+
+    Args:
+        source: says where each item is, and if ImageFolder lists it.
+        keep: how many entries of each list are kept (all are counted); None keeps all.
+    """
+
+    def __init__(self, source: FileSource, keep: int | None = None):
+        self._source, self._keep = source, keep
+        self._lists: dict[str, list[dict]] = {name: [] for name in _LISTS}
+        self.counts: Counter[str] = Counter()
+        self._formats: dict[tuple[str, str], Counter] = {}
+        self._warnings: Counter[str] = Counter()
+        self._sizes = {name: array("q") for name in _SIDES}  # of a million images: 24 MB
+
+    def add(self, item: Any, seen: Inspection | Crash) -> None:
+        """Adds the result of one item."""
+        if isinstance(seen, Crash):
+            seen = Inspection(error=seen.how, reason="crashes the decoder")
+        listed = self._source.lists(item)
+        self.counts["files"] += 1
+        if seen.other:
+            self._list("not_images" if listed else "unlisted", item, listed=listed, what=seen.other)
+        if not listed:
+            return
+        self.counts.update(images=1, bytes=seen.bytes)
+        self._warnings.update(re.sub(r"\d+", "N", text) for text in seen.warnings)
+        by = "broken" if seen.error else "dali" if seen.dali else "pillow"
+        self._formats.setdefault((seen.format, seen.mode), Counter()).update(["images", by])
+        if seen.bomb:
+            self._list("bombs", item, reason=seen.bomb, refused=bool(seen.error))
+        if by == "broken":
+            self._list("broken", item, error=seen.error, reason=seen.reason)
+            return
+        for name in _SIDES:
+            self._sizes[name].append(getattr(seen, name))
+        if by == "pillow":
+            self._list("pillow", item, format=seen.format, mode=seen.mode)
+        else:
+            self.counts["dali"] += 1
+
+    def _list(self, section: str, item: Any, **facts) -> None:
+        self.counts[section] += 1
+        if self._keep is None or len(self._lists[section]) < self._keep:
+            self._lists[section].append({**self._source.where(item), **facts})
+
+    def report(self, exit_code: int) -> dict:
+        """Returns what ``--json`` prints. The keys stay as they are; new ones may come.
+
+        Returns:
+            path, kind: what was read; kind is "folder", "bucket" or the class of the archive.
+            error: why the archive cannot be opened, or null.
+            complete: false if Ctrl-C ended it.
+            exit_code: 1 if something is broken, 130 after Ctrl-C, else 0.
+            counts: of files; of those that ImageFolder lists (images) and their bytes; of images that are broken, that
+                DALI decodes (dali) and that Pillow decodes; of files that are not_images; of bombs; and of images
+                outside of class folders.
+            dali_share: dali / images; null without images.
+            broken: {path, error, reason} of each image that torchvision's loader cannot give.
+            pillow: {path, format, mode} of each image that Pillow has to read.
+            not_images: {path, listed, what}; those that are listed are broken, too.
+            bombs: {path, reason, refused}; those that are refused are broken, too.
+            folders: {path, problem, reason}; the problem is "empty", "unreadable" or "loop".
+            sizes: {min, median, max} of height, width and bytes, over the images that can be decoded; null without any.
+            formats: {format, mode, images, dali, pillow, broken}, by number of images; null if Pillow sees no image.
+            warnings: {text, images}: Pillow's warnings, with numbers as "N".
+
+        An image of an archive has ``byte`` and ``index`` beside its path. Bytes of a name that are not UTF-8 come as
+        Python has them: os.fsencode(path) gives them back.
+        """
+        counts, lists, source = self.counts, self._lists, self._source
+        names = ("files", "images", "bytes", "broken", "dali", "pillow", "bombs")
+        others = {"not_images": counts["not_images"] + counts["unlisted"], "outside": source.outside}
+        formats = sorted(self._formats.items(), key=lambda one: (-one[1]["images"], one[0]))
+        return {
+            "path": source.name,
+            "kind": source.kind,
+            "error": source.error,
+            "complete": exit_code != 130,
+            "exit_code": exit_code,
+            "counts": {name: counts[name] for name in names} | others,
+            "dali_share": counts["dali"] / counts["images"] if counts["images"] else None,
+            **{name: lists[name] for name in ("broken", "pillow", "bombs")},
+            "not_images": lists["not_images"] + lists["unlisted"],
+            "folders": source.folders,
+            "sizes": {name: _range(values) for name, values in self._sizes.items()},
+            "formats": [
+                {"format": format or None, "mode": mode or None}
+                | {name: row[name] for name in ("images", "dali", "pillow", "broken")}
+                for (format, mode), row in formats
+            ],
+            "warnings": [{"text": text, "images": count} for text, count in self._warnings.most_common()],
+        }
+
+
+def _range(values: array) -> dict | None:
+    found = np.frombuffer(values, np.int64) if values else np.zeros(0)
+    return {"min": int(found.min()), "median": float(np.median(found)), "max": int(found.max())} if values else None
+
+
+def text(report: dict, total: int, limit: int) -> str:
+    """Returns the report as lines.
+
+    Args:
+        report: of Findings.report().
+        total: number of all files; not all are counted after Ctrl-C.
+        limit: lines of each list; 0 for all.
+    """
+    counts, three = report["counts"], ("min", "median", "max")
+    sizes = [(side, *(f"{row[name]:,.0f}" for name in three)) for side, row in report["sizes"].items() if row]
+    formats = [
+        (row["format"] or "none", row["mode"] or "", *(f"{row[n]:,}" for n in ("images", "dali", "pillow", "broken")))
+        for row in report["formats"]
+    ]
+    blocks = [
+        f"{_shown(report['path'])}: {_many(counts['images'], 'image')}, {counts['bytes'] / 1e6:,.1f} MB",
+        in_columns([("size", *three), *sizes], left=1) if sizes else "",
+        in_columns([("format", "mode", "images", "DALI", "Pillow", "broken"), *formats], left=2) if formats else "",
+        *(_section(limit, *section) for section in _sections(report)),
+        "\n".join([*_summary(counts, report["dali_share"]), _verdict(report, total)]),
+    ]
+    return "\n\n".join(filter(None, blocks))
+
+
+def _sections(report: dict) -> list[tuple[str, int, list[dict], Callable[[dict], str]]]:
+    """Returns (title, number of entries, those that are kept, second column of an entry); the first one is its path."""
+    counts, folders, warnings = report["counts"], report["folders"], report["warnings"]
+    unlisted = [one for one in report["not_images"] if not one["listed"]]
+    others = counts["files"] - counts["images"]
+    return [
+        ("Broken", counts["broken"], report["broken"], "{error}: {reason}".format_map),
+        ("Decoded by Pillow, not by DALI", counts["pillow"], report["pillow"], "{format} {mode}".format_map),
+        ("Not listed by ImageFolder, because of their extension", others, unlisted, "{what}".format_map),
+        ("Decompression bombs", counts["bombs"], report["bombs"], "{reason}".format_map),
+        ("Folders", len(folders), folders, "{reason}".format_map),
+        ("Warnings of Pillow", len(warnings), warnings, "{text}".format_map),
+    ]
+
+
+def _section(limit: int, title: str, count: int, entries: list[dict], second: Callable[[dict], str]) -> str:
+    if not count:
+        return ""
+    rows = [(f"  {_place(one)}", _line(second(one))) for one in (entries[:limit] if limit else entries)]
+    more = [f"  and {count - len(rows):,} more: --limit 0 lists all"] if count > len(rows) else []
+    return "\n".join([f"{title} ({count:,}):", *([in_columns(rows)] if rows else []), *more])
+
+
+def _place(entry: dict) -> str:
+    if "path" not in entry:
+        return _many(entry["images"], "image")
+    more = f", byte {entry['byte']}, index {entry['index']}" if "index" in entry else ""
+    return _shown(entry["path"]) + more
+
+
+def _summary(counts: dict, share: float | None) -> list[str]:
+    lines = []
+    if counts["outside"]:
+        lines.append(f"{_many(counts['outside'], 'image')} beside the class folders: ImageFolder does not list them.")
+    if share is not None:
+        percent = "100" if share == 1 else f"{min(100 * share, 99.9):.1f}"  # 100 only if it is all
+        lines.append(f"DALI decodes {counts['dali']:,} of {_many(counts['images'], 'image')} ({percent}%).")
+    return lines + ([_ADVICE] if counts["broken"] else [])
+
+
+def _verdict(report: dict, total: int) -> str:
+    counts, name, end = report["counts"], _shown(report["path"]), f"; exit code {report['exit_code']}"
+    images, broken = _many(counts["images"], "image"), f"{counts['broken']:,}"
+    if not report["complete"]:
+        return f"Interrupted after {counts['files']:,} of {_many(total, 'file')}: {broken} broken so far{end}"
+    if report["error"]:
+        return f"{name} cannot be opened: {_line(report['error'])}{end}"
+    unread = sum(one["problem"] == "unreadable" for one in report["folders"])
+    end = (f", and {_many(unread, 'folder')} cannot be read" if unread else "") + end
+    if not counts["images"]:
+        return f"There is no image in {name}{end}"
+    if not counts["broken"]:
+        return f"{'The image' if counts['images'] == 1 else f'All {images}'} can be decoded{end}"
+    return f"{broken} of {images} {'is' if counts['broken'] == 1 else 'are'} broken{end}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def _shown(path: str) -> str:
+    """Returns a name without control characters, which a terminal would follow."""
+    return path if path.isprintable() else repr(path)[1:-1]
+
+
+def _line(words: str) -> str:
+    return _shown(" ".join(words.split())[:200])

@@ -26,8 +26,7 @@ from .arrays import holds_arrays
 from .hugging_face import DALIHuggingFace, remedy_for
 from .readers import check_items, known_class_of, reader_of, taken_of, transforms_of
 from .sources import Record, Source
-from .timm import as_leaf, is_timms
-from .timm import check as check_timms
+from .timm import as_leaf, checked, is_timms
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -60,9 +59,7 @@ def _as_they_are(dataset: Any) -> list[Any]:
 
 
 def _checked(dataset: Any) -> Images:
-    if is_timms(dataset):
-        check_timms(dataset)  # which says why it is none
-    dataset = as_leaf(dataset)
+    dataset = checked(dataset) if is_timms(dataset) else dataset
     name, reader = type(dataset).__name__, reader_of(dataset)
     if is_store(dataset):
         check_items(dataset, Archive.__getitem__, DALIHuggingFace.__getitem__)

@@ -222,11 +222,7 @@ def _valid(array: Any) -> NDArray[Any]:
 
 
 def _check(dataset: Any) -> None:
-    """
-    Raises:
-        TypeError: it is no datasets.Dataset.
-        ValueError: it has a transform of its own.
-    """
+    """Raises TypeError for what is no datasets.Dataset, ValueError for one with a transform of its own."""
     kinds = {kind.__name__ for kind in type(dataset).__mro__ if is_hugging_faces(kind)}
     if kinds & {"IterableDataset", "IterableDatasetDict"}:
         raise TypeError("a streamed data set has no random access: load it without streaming=True")
@@ -241,10 +237,7 @@ def _check(dataset: Any) -> None:
 
 
 def _check_image(dataset: Any, name: str) -> None:
-    """
-    Raises:
-        ValueError: the column holds no images, or such that are not in RGB.
-    """
+    """Raises ValueError unless the column holds images, in RGB."""
     feature = dataset.features[name]
     if type(feature).__name__ != "Image":
         raise ValueError(f"column {name!r} is {feature}, no Image: dataset.cast_column({name!r}, datasets.Image())")

@@ -277,10 +277,7 @@ def _of_frame(frame: Any, names: list[Any]) -> _Rows:
 def _refuse_missing(
     paths: list[str], files: list[Any], where: Callable[[int], str], root: Any, csv_file: Any, objects: Objects | None
 ) -> None:
-    """
-    Raises:
-        FileNotFoundError: files are missing; how many, the first of them, and where they seem to be.
-    """
+    """Raises FileNotFoundError if files are missing: with their number, the first, and where they seem to be."""
     inside: dict[str, set[str] | None] = {}
     missing = []
     for row, path in enumerate(paths):

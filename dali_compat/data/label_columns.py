@@ -92,10 +92,7 @@ def numbers_in(texts: Sequence[str | None], name: str, where: Callable[[int], st
 
 
 def refuse_columns(names: list[Any], there: Sequence[Any], table: str) -> None:
-    """
-    Raises:
-        ValueError: one is missing, or there twice.
-    """
+    """Raises ValueError if a column is missing, or there twice."""
     for name in names:
         if list(there).count(name) > 1:
             raise ValueError(f"{table} has several columns {name!r}")
@@ -106,10 +103,7 @@ def refuse_columns(names: list[Any], there: Sequence[Any], table: str) -> None:
 
 
 def refuse_rows(rows: Sequence[int], what: str, where: Callable[[int], str]) -> None:
-    """
-    Raises:
-        ValueError: there are some.
-    """
+    """Raises ValueError if there are such rows."""
     if rows:
         more = ", ..." if len(rows) > _SHOWN else ""
         raise ValueError(

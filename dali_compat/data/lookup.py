@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -119,15 +119,16 @@ class Tabled:
         first = values[0]
         alike = len({(type(some), some.dtype) for some in values}) == 1
         if alike and isinstance(first, np.ndarray):
-            made = np.empty(self._count, first.dtype)
-            for (one, _), some in zip(self._found, values, strict=True):
-                made[one.rows] = some
-            return made
-        listed: list[Any] = [None] * self._count
-        for (one, _), some in zip(self._found, values, strict=True):
-            for row, value in zip(one.rows.tolist(), as_list(some), strict=True):
-                listed[row] = value
-        return listed
+            return np.concatenate(values)[np.argsort(np.concatenate([one.rows for one, _ in self._found]))]
+        return self._by_row(map(as_list, values))
+
+    def _by_row(self, columns: Iterable[Sequence[Any]]) -> list[Any]:
+        """Returns one value a row, of what each leaf's rows have."""
+        made: list[Any] = [None] * self._count
+        for (one, _), column in zip(self._found, columns, strict=True):
+            for row, value in zip(one.rows.tolist(), column, strict=True):
+                made[row] = value
+        return made
 
     @property
     def leaves(self) -> list[Images]:
@@ -142,19 +143,12 @@ class Tabled:
 
     @cached_property
     def places(self) -> list[tuple[Images, int]]:
-        made: list[Any] = [None] * self._count
-        for (one, _), local in zip(self._found, self._local, strict=True):
-            for row, index in zip(one.rows.tolist(), local.tolist(), strict=True):
-                made[row] = one.leaf, index
-        return made
+        of_leaves = zip(self._found, self._local, strict=True)
+        return self._by_row([(one.leaf, index) for index in local.tolist()] for (one, _), local in of_leaves)
 
     @cached_property
     def sources(self) -> list[str]:
-        made: list[Any] = [None] * self._count
-        for one, table in self._found:
-            for row, path in zip(one.rows.tolist(), table.texts(one.index), strict=True):
-                made[row] = path
-        return made
+        return self._by_row(table.texts(one.index) for one, table in self._found)
 
     def paths(self, rows: np.ndarray) -> Any:
         """(n, L) uint8, or the paths of these rows in a list."""

@@ -25,19 +25,26 @@ class Reader(NamedTuple):
 
     Attributes:
         check: raises Unsupported where the data set may give something else than the transform of these files.
-        sample: takes an index, too; (path, target before target_transform), as ``__getitem__`` finds them.
-        held: what these come from: lists, by index; and what all of them depend on: tensors, tuples, text.
-        columns: (paths, targets) of all samples; a tensor's rows may be the targets.
+        held: what its samples come from: one list of (path, target), or paths, and targets in a list or a tensor.
         taken: the type of its sources (sources.py).
         joint: ``__getitem__`` calls ``transforms`` with the image and its target.
     """
 
     check: Callable[[Any], None]
-    sample: Callable[[Any, Any], tuple[Any, Any]]
     held: Callable[[Any], tuple[Any, ...]]
-    columns: Callable[[Any], tuple[Sequence[Any], Any]]
     taken: Callable[[Any], type[str]] = lambda dataset: str
     joint: bool = False
+
+    def sample(self, dataset: Any, index: Any) -> tuple[Any, Any]:
+        """Returns (path, target before target_transform), as ``__getitem__`` finds them."""
+        held = self.held(dataset)
+        path, target = (entries[index] for entries in held) if len(held) > 1 else held[0][index]
+        return path, target
+
+    def columns(self, dataset: Any) -> tuple[Sequence[Any], Any]:
+        """Returns (paths, targets) of all samples; a tensor's rows may be the targets."""
+        held = self.held(dataset)
+        return (held[0], held[1]) if len(held) > 1 else columns_of_pairs(held[0])
 
 
 _of_class: dict[type, Reader] = {}
@@ -108,10 +115,7 @@ def transforms_of(dataset: Any) -> tuple[Any, Any]:
 
 
 def check_loader(dataset: Any, loader: Any) -> None:
-    """
-    Raises:
-        Unsupported: it is not torchvision's own, of PIL images.
-    """
+    """Raises Unsupported unless the loader is torchvision's own, of PIL images."""
     if loader in (default_loader, folder.pil_loader) and not is_original(folder.pil_loader):
         raise Unsupported("torchvision.datasets.folder.pil_loader, which opens the files, was replaced")
     if loader not in (default_loader, pil_loader) or not is_original(loader):
@@ -123,10 +127,7 @@ def check_loader(dataset: Any, loader: Any) -> None:
 
 
 def check_items(dataset: Any, *understood: Callable[..., Any]) -> None:
-    """
-    Raises:
-        Unsupported: its ``__getitem__`` is none of these, or it gives many samples at once.
-    """
+    """Raises Unsupported if its ``__getitem__`` is none of these, or it gives many samples at once."""
     name, items = type(dataset).__name__, type(dataset).__getitem__
     if items not in understood or not is_original(items):
         remedy = "move what it does into transform or target_transform"
@@ -161,17 +162,10 @@ def columns_of_pairs(pairs: Any) -> tuple[Sequence[Any], Sequence[Any]]:
 
 _FOLDER = Reader(
     check=_check_folder,
-    sample=lambda dataset, index: dataset.samples[index],
     held=lambda dataset: (dataset.samples,),
-    columns=lambda dataset: columns_of_pairs(dataset.samples),
     taken=lambda dataset: Upright if getattr(dataset, "orient", False) else str,
 )
-_LIST = Reader(
-    check=_check_list,
-    sample=lambda dataset, index: (dataset.paths[index], dataset.targets[index]),
-    held=lambda dataset: (dataset.paths, dataset.targets),
-    columns=lambda dataset: (dataset.paths, dataset.targets),
-)
+_LIST = Reader(check=_check_list, held=lambda dataset: (dataset.paths, dataset.targets))
 _FILES_OF_ARROW = _LIST._replace(
     check=lambda dataset: check_items(dataset, DALIHuggingFace.__getitem__), taken=lambda dataset: Upright
 )

@@ -285,10 +285,7 @@ class Info(UserDict[Any, Any]):
 
 
 def _info_of(source: Source | np.ndarray) -> dict[Any, Any]:
-    """
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Reads a source's info. Raises OSError if it cannot be read."""
     if not is_upright(source):
         with opened(source) as file, Image.open(file) as image:
             if image.format == "JPEG":  # its header has all; others have more behind their pixels, or change it

@@ -53,11 +53,12 @@ def of_timms(dataset: Any) -> Any:
     return made
 
 
-def check(dataset: Any) -> None:
-    """Before an epoch. Raises as of_timms()."""
-    of_timms(dataset)
+def checked(dataset: Any) -> Any:
+    """Returns what of_timms() does, before an epoch. Raises as that does."""
+    made = of_timms(dataset)
     if not all(is_original(type(one).__getitem__) for one in (dataset, dataset.reader)):
         raise Unsupported("timm's ImageDataset or its reader, of which __getitem__ was replaced")
+    return made
 
 
 def _class(module: str, name: str) -> Any:
@@ -78,31 +79,30 @@ class TimmFolder(DatasetFolder):
         found = getattr(self._dataset(), name)
         return partial(_but_of_none, found) if name == "target_transform" and found is not None else found
 
-    def sample(self, index: Any) -> tuple[Any, Any]:
-        """Its path, and its target before target_transform."""
-        path, target = self.samples[index]
-        return path, -1 if target is None and self.target_transform is None else target
-
-    def columns(self) -> tuple[Any, Any]:
-        """Returns the columns of all samples."""
-        paths, targets = columns_of_pairs(self.samples)
-        if self.target_transform is None:
-            targets = [-1 if target is None else target for target in targets]
-        return paths, targets
-
 
 def _but_of_none(function: Callable[[Any], Any], target: Any) -> Any:
     """A target_transform that no target of None comes to."""
     return -1 if target is None else function(target)
 
 
+class _Reader(Reader):
+    """A reader of samples, and of whether there is a target_transform, on which targets of None depend."""
+
+    def sample(self, dataset: Any, index: Any) -> tuple[Any, Any]:
+        path, target = dataset.samples[index]
+        return path, -1 if target is None and dataset.target_transform is None else target
+
+    def columns(self, dataset: Any) -> tuple[Any, Any]:
+        paths, targets = columns_of_pairs(dataset.samples)
+        if dataset.target_transform is None:
+            targets = [-1 if target is None else target for target in targets]
+        return paths, targets
+
+
 add_reader(
     TimmFolder,
-    Reader(
+    _Reader(
         check=lambda dataset: check_items(dataset, DatasetFolder.__getitem__),
-        sample=TimmFolder.sample,
-        # on the second targets of None depend
         held=lambda dataset: (dataset.samples, str(dataset.target_transform is None)),
-        columns=TimmFolder.columns,
     ),
 )

@@ -9,7 +9,6 @@ numbers, are asked for each sample, as a data set of the user's own is (lazy/).
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from torchvision import datasets
 
 from ..errors import Unsupported
 from ..inspection.objects import is_original
-from .readers import Reader, add_reader, check_loader, columns_of_pairs
+from .readers import Reader, add_reader, check_loader, reader_of
 
 Names = frozenset[str]
-Sample = Callable[[Any, Any], tuple[Any, Any]]
 
 EACH = frozenset(("transform", "target_transform"))
 BOTH = frozenset(("transforms",))
@@ -35,13 +33,12 @@ def _names(function: Any) -> Names:
     return frozenset(getattr(getattr(function, "__code__", None), "co_names", ())) - {"PIL"}
 
 
-def checker(own: Names, lists: tuple[str, ...], sample: Sample) -> Callable[[Any], None]:
-    """A function that raises Unsupported where a data set may give something else than its reader reads.
+def checker(own: Names, lists: tuple[str, ...]) -> Callable[[Any], None]:
+    """Returns a function that raises Unsupported where a data set may give something else than its reader reads.
 
     Args:
         own: names that ``__getitem__`` uses beside those that open the file.
         lists: its attributes that are lists with an entry a sample.
-        sample: of the reader.
     """
 
     def check(dataset: Any) -> None:
@@ -62,62 +59,42 @@ def checker(own: Names, lists: tuple[str, ...], sample: Sample) -> Callable[[Any
         loader = getattr(dataset, "loader", None)
         if "loader" in names and (loader is not None or "open" not in names):
             check_loader(dataset, loader)
-        _check_first(dataset, sample)
+        try:
+            known = not len(dataset) or isinstance(_sample(dataset, 0)[0], (str, Path))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+            known = False
+        if not known:
+            raise Unsupported(f"{name} does not hold its samples as torchvision's does")
 
     return check
 
 
-def _check_first(dataset: Any, sample: Sample) -> None:
+def _sample(dataset: Any, index: int) -> tuple[Any, Any]:
+    reader: Any = reader_of(dataset)
+    return reader.sample(dataset, index)
+
+
+def _reader(*lists: str, others: tuple[str, ...] = (), joint: bool = False) -> Reader:
+    """Returns a reader of these attributes: a list of (path, target), or one of paths and one of targets.
+
+    Args:
+        others: further names that ``__getitem__`` uses.
+        joint: as Reader's.
     """
-    Raises:
-        Unsupported: its first sample is not a path and a target.
-    """
-    try:
-        known = not len(dataset) or isinstance(sample(dataset, 0)[0], (str, Path))
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        known = False
-    if not known:
-        raise Unsupported(f"{type(dataset).__name__} does not hold its samples as torchvision's does")
-
-
-# ---- one list of paths and one of targets, or one of both
-
-
-def _of_lists(paths: str, targets: str, *others: str, joint: bool = False) -> Reader:
-    """A reader of these two attributes; ``others``: further names that ``__getitem__`` uses."""
-    columns = attrgetter(paths, targets)
-
-    def sample(dataset: Any, index: Any) -> tuple[Any, Any]:
-        return getattr(dataset, paths)[index], getattr(dataset, targets)[index]
-
-    names = (BOTH if joint else EACH) | {paths, targets, *others}
-    return Reader(checker(names, (paths, targets), sample), sample, columns, columns, joint=joint)
-
-
-def _of_pairs(pairs: str, joint: bool = False) -> Reader:
-    def sample(dataset: Any, index: Any) -> tuple[Any, Any]:
-        path, target = getattr(dataset, pairs)[index]
-        return path, target
-
-    return Reader(
-        checker((BOTH if joint else EACH) | {pairs}, (pairs,), sample),
-        sample,
-        held=lambda dataset: (getattr(dataset, pairs),),
-        columns=lambda dataset: columns_of_pairs(getattr(dataset, pairs)),
-        joint=joint,
-    )
+    names = (BOTH if joint else EACH) | {*lists, *others}
+    return Reader(checker(names, lists), lambda dataset: tuple(getattr(dataset, name) for name in lists), joint=joint)
 
 
 _kind: type
 _of_two = datasets.CLEVRClassification, datasets.DTD, datasets.FGVCAircraft, datasets.Flowers102, datasets.Food101
 for _kind in (*_of_two, datasets.SUN397):
-    add_reader(_kind, _of_lists("_image_files", "_labels"))
+    add_reader(_kind, _reader("_image_files", "_labels"))
 for _kind in (datasets.Imagenette, datasets.StanfordCars, datasets.GTSRB, datasets.RenderedSST2):
-    add_reader(_kind, _of_pairs("_samples"))
-add_reader(datasets.Places365, _of_pairs("imgs", joint=True))
+    add_reader(_kind, _reader("_samples"))
+add_reader(datasets.Places365, _reader("imgs", joint=True))
 
 _pet_names = "append", "len", "tuple", "_bin_labels", "_segs", "_target_types"
-_pets = _of_lists("_images", "_labels", *_pet_names, joint=True)
+_pets = _reader("_images", "_labels", others=_pet_names, joint=True)
 
 
 def _check_pets(dataset: Any) -> None:
