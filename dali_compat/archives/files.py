@@ -34,11 +34,8 @@ class MappedFiles:
         self._limit = _limit()
 
     def bytes(self, number: int, offset: int, length: int) -> bytes:
-        """Returns a copy of a part of a file.
-
-        Raises:
-            ImageReadError: the file is missing, has changed, or ends early.
-        """
+        """Returns a copy of a part of a file. Raises ImageReadError if the file is missing, has changed, or ends
+        early."""
         file = self._file(number)
         try:
             data = os.pread(file.fileno(), length, offset)
@@ -51,11 +48,8 @@ class MappedFiles:
 
     def views(self, numbers: list[int], offsets: list[int], lengths: list[int]) -> list[np.ndarray]:
         """Returns read-only uint8 views, (length,) each, of the mapped files. Disks begin to read what is not in
-        memory. A file that is overwritten later shows its new bytes in them: call changed() after using them.
-
-        Raises:
-            ImageReadError: a file is missing or has changed. To touch a view beyond its file's end kills the process.
-        """
+        memory. A file that is overwritten later shows its new bytes in them: call changed() after using them. To touch
+        a view beyond its file's end kills the process. Raises ImageReadError if a file is missing or has changed."""
         files = {number: self._file(number) for number in dict.fromkeys(numbers)}
         for number, file in files.items():
             self._check(number, file)

@@ -182,11 +182,8 @@ def _load(place: Path, root: str, asked: int) -> _Listing | None:
 
 
 def _listing(stored: dict) -> _Listing:
-    """Checks and returns what was saved.
-
-    Raises:
-        ValueError, KeyError, TypeError: it is no listing, or names what does not lie below the root.
-    """
+    """Checks and returns what was saved. Raises ValueError, KeyError or TypeError if it is no listing, or names what
+    does not lie below the root."""
     listing = _Listing(stored["classes"], [_Folder(*row) for row in stored["folders"]], int(stored["time"]))
     for target, path, _, _, names in listing.folders:
         if type(target) is not int or not -1 <= target < len(listing.classes):

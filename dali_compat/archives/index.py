@@ -53,11 +53,8 @@ class FileRows(NamedTuple):
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray], size: int) -> FileRows:
-        """Checks and returns rows.
-
-        Raises:
-            ValueError, KeyError: the arrays are not those of rows of a file of ``size`` bytes.
-        """
+        """Checks and returns rows. Raises ValueError or KeyError if the arrays are not those of rows of a file of
+        ``size`` bytes."""
         rows = cls(*(arrays[name] for name in cls._fields))
         kinds = [(array.dtype, array.ndim) for array in rows]
         if kinds != [(np.int64, 2), (np.int64, 2), (np.uint8, 1)] or len(rows.columns) != 3 or rows.gaps.shape[1] != 2:

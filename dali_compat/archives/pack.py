@@ -154,12 +154,8 @@ def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
 
 
 def upload(dataset: Archive, url: str) -> None:
-    """Puts a packed archive into a bucket, with its index and what lies beside it: the archive last.
-
-    Raises:
-        CannotPack: it is there already.
-        OSError: it cannot be written, or not be looked for.
-    """
+    """Puts a packed archive into a bucket, with its index and what lies beside it: the archive last. Raises CannotPack
+    if it is there already, OSError if it cannot be written or looked for."""
     objects, (path,) = Objects(), map(Path, dataset.files)
     folder = url.rpartition("/")[0]
     if objects.is_there(url):

@@ -109,11 +109,8 @@ def open_dataset(
 
 
 def dataset_class(path: str) -> str | None:
-    """Returns the name of the class of an archive or a table, by its ending or its first bytes; None of others.
-
-    Raises:
-        ValueError: it is a pipe or a device.
-    """
+    """Returns the name of the class of an archive or a table, by its ending or its first bytes; None of others. Raises
+    ValueError for a pipe or a device."""
     if is_url(path):
         return _ENDINGS.get(os.path.splitext(path)[1].lower())
     if os.path.isdir(path):
@@ -154,11 +151,8 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def dataset_of(args: argparse.Namespace) -> Any:
-    """Returns the data set that the path names, with the transform.
-
-    Raises:
-        UsageError: there is none, or no image in it.
-    """
+    """Returns the data set that the path names, with the transform. Raises UsageError if there is none, or no image in
+    it."""
     from dali_compat import DALIImageFolder
 
     spec, name = args.transform, " ".join(args.path)
@@ -175,11 +169,7 @@ def dataset_of(args: argparse.Namespace) -> Any:
 
 
 def try_to_write(out: str) -> None:
-    """Opens a file to write, and leaves nothing behind.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
+    """Opens a file to write, and leaves nothing behind. Raises UsageError if it cannot be written."""
     is_new = not os.path.lexists(out)
     try:
         open(out, "ab").close()
@@ -204,11 +194,8 @@ def device_name(text: str) -> str:
 
 
 def device_of(args: argparse.Namespace) -> Any:
-    """Returns the torch.device of --device, and sets the batch size if there is none.
-
-    Raises:
-        UsageError: there is no such GPU.
-    """
+    """Returns the torch.device of --device, and sets the batch size if there is none. Raises UsageError for a GPU that
+    is not there."""
     import torch
 
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -243,11 +230,7 @@ def imagenet(which: str) -> Any:
 
 
 def transform_of(spec: str) -> Any:
-    """Returns the transform that --transform names.
-
-    Raises:
-        UsageError: there is none; the text has the error.
-    """
+    """Returns the transform that --transform names. Raises UsageError, with the error, if there is none."""
     try:
         match = re.fullmatch(r"([\w./~-]+):(\w+)", spec)
         if not match:

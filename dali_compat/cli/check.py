@@ -62,11 +62,7 @@ def run(args) -> int:
 
 
 def _source(args):
-    """Returns what is to be read.
-
-    Raises:
-        UsageError: there is no such thing.
-    """
+    """Returns what is to be read. Raises UsageError if there is no such thing."""
     name = " ".join(args.path)
     try:
         data = open_dataset(args.path, args.option, _folder, {"check_files": False})

@@ -109,11 +109,8 @@ def holds_arrays(dataset: data.Dataset[Any]) -> bool:
 
 
 def images_of(dataset: Any) -> torch.Tensor:
-    """A data set's images, (N, C, H, W) uint8, without a copy where that can be.
-
-    Raises:
-        Unsupported: where ``dataset[i]`` may be something else than the transforms of these; the text says why.
-    """
+    """Returns a data set's images, (N, C, H, W) uint8, without a copy where that can be. Raises Unsupported, with the
+    reason, if ``dataset[i]`` may be something else than the transforms of these."""
     name = type(dataset).__name__
     if not holds_arrays(dataset):
         raise Unsupported(f"{name} does not hold its images in memory, as other parts of the data set do")

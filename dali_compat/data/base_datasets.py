@@ -41,11 +41,8 @@ def leaves_of(dataset: data.Dataset) -> list[Any]:
 
 
 def image_leaves_of(dataset: data.Dataset) -> list[Images]:
-    """The same, where all of them are image files or encoded images.
-
-    Raises:
-        Unsupported: naming what is in the way.
-    """
+    """Returns the leaves, if all of them are image files or encoded images. Raises Unsupported, which names what is in
+    the way."""
     return [_checked(one) for one in _as_they_are(dataset)]
 
 
@@ -86,11 +83,8 @@ def objects_of(dataset: Any) -> Objects | None:
 
 
 def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
-    """The leaf that holds a sample and its index there, as ``dataset[index]`` would find it.
-
-    Raises:
-        IndexError, TypeError: as ``dataset[index]`` does.
-    """
+    """Returns the leaf that holds a sample and its index there, as ``dataset[index]`` would find it. Raises what that
+    does."""
     while True:
         if type(dataset) is data.Subset:
             index, dataset = dataset.indices[index], dataset.dataset
@@ -109,11 +103,8 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
 
 
 def sample(dataset: Images, index: int) -> tuple[Source, Any]:
-    """Returns where the image is, and its target before target_transform.
-
-    Raises:
-        IndexError, TypeError: as ``dataset[index]`` does.
-    """
+    """Returns where the image is, and its target before target_transform. Raises IndexError or TypeError as
+    ``dataset[index]`` does."""
     reader = reader_of(dataset)
     if reader is None:
         store: Any = dataset
@@ -137,11 +128,8 @@ def places(
     dataset: data.Dataset, index: np.ndarray, rows: np.ndarray | None = None
 ) -> list[tuple[Any, np.ndarray | None, np.ndarray]]:
     """Locates many indices at once: each leaf that holds some, which rows (None: all), and their indices there, as they
-    are (they may be negative, or out of its range).
-
-    Raises:
-        IndexError, TypeError: where one of the indices is wrong; locate() tells which and how.
-    """
+    are (they may be negative, or out of its range). Raises IndexError or TypeError if one of them is wrong; locate()
+    tells which and how."""
     if type(dataset) is data.Subset:
         return places(dataset.dataset, _taken(dataset.indices, index), rows)
     if type(dataset) is data.ConcatDataset:
@@ -167,11 +155,7 @@ def _taken(indices, index: np.ndarray) -> np.ndarray:
 
 
 def from_the_front(index: np.ndarray, length: int) -> np.ndarray:
-    """Indices of something that long, none negative.
-
-    Raises:
-        IndexError: one is out of range.
-    """
+    """Returns indices of something that long, none negative. Raises IndexError if one is out of range."""
     if not len(index):
         return index
     low = index.min()

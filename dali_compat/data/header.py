@@ -72,11 +72,7 @@ def read_header(source: Source | np.ndarray) -> Header:
 
 def jpeg_of_one_picture(source: Source | np.ndarray) -> tuple[int, int, int] | None:
     """Returns (components, height, width) of a plain JPEG, by its markers, in a tenth of Pillow's time; None of other
-    files.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    files. Raises OSError if it cannot be read."""
     with RandomAccess(source) as encoded:
         frame = _frame_of(encoded)
         if frame is None or _SEVERAL in frame.markers or not frame.is_plain:
@@ -163,11 +159,8 @@ def _chroma(frame: bytes, components: int, longest: int) -> int:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Returns the number, 1 to 8, by which ImageOps.exif_transpose() turns an image: its EXIF's, or its XMP's.
-
-    Raises:
-        Exception: exif_transpose() raises it.
-    """
+    """Returns the number, 1 to 8, by which ImageOps.exif_transpose() turns an image: its EXIF's, or its XMP's. Raises
+    what that does."""
     stated = image.getexif().get(ORIENTATION, 1)
     if stated not in range(2, 9):
         return 1

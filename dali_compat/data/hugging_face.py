@@ -200,11 +200,7 @@ class _Images:
 
 def _values(array: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     """Returns where each of the binary values begins and ends, and all their bytes; views. (A scalar of Arrow's is a
-    copy.)
-
-    Raises:
-        ValueError: Arrow keeps them in another way.
-    """
+    copy.) Raises ValueError if Arrow keeps them in another way."""
     dtypes = {"binary": np.int32, "large_binary": np.int64, "null": np.int32}
     if str(array.type) not in dtypes:
         raise ValueError(f"images of Arrow's type {array.type} are not read here")

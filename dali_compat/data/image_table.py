@@ -100,11 +100,7 @@ class DALIImageList(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  
 
 
 def joined(paths: Iterable[AnyPath], root: str | os.PathLike[str] | None) -> list[str]:
-    """Paths as text, behind a folder where they are relative.
-
-    Raises:
-        TypeError: one of them is no path.
-    """
+    """Returns paths as text, behind a folder where they are relative. Raises TypeError if one of them is no path."""
     if isinstance(paths, (str, bytes, os.PathLike)):
         raise TypeError(f"paths must be a sequence of paths, got one: {paths!r}")
     try:

@@ -103,11 +103,7 @@ _NETPBM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")
 
 def is_whole_bitmap(head: bytes, size: int) -> bool:
     """Returns whether it is a whole BMP without compression and masks, or a PPM or PGM of 8 bits, by its first 64 bytes
-    and its size in bytes.
-
-    Raises:
-        struct.error: it ends early.
-    """
+    and its size in bytes. Raises struct.error if it ends early."""
     if head.startswith(b"BM"):
         return _is_whole_bmp(head, size)
     found = _NETPBM.match(head)

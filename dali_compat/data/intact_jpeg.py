@@ -50,11 +50,8 @@ class Jpeg:
         self._ask_pillow = False
 
     def is_whole(self) -> bool:
-        """Returns whether it is a whole JPEG.
-
-        Raises:
-            Unknown, IndexError, struct.error: it is of another structure.
-        """
+        """Returns whether it is a whole JPEG. Raises Unknown, IndexError or struct.error if it is of another
+        structure."""
         at = 2
         while True:
             demand(self._view[at] == 0xFF)

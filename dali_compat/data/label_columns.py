@@ -76,11 +76,8 @@ def labels_of(
 
 
 def numbers_in(texts: Sequence[str | None], name: str, where: Callable[[int], str]) -> list[Any]:
-    """The numbers that text cells are: ints where all are, floats where all are numbers, else the text. None stays.
-
-    Raises:
-        ValueError: some are numbers, others not.
-    """
+    """Returns the numbers that text cells are: ints where all are, floats where all are numbers, else the text. None
+    stays. Raises ValueError if some are numbers, others not."""
     given = [text for text in texts if text is not None]
     for pattern, number in ((_WHOLE, int), (_FLOAT, float)):
         if all(map(pattern.fullmatch, given)):
@@ -120,11 +117,8 @@ def _named(names: list[str], column: Any, where: Callable[[int], str], classes: 
 
 
 def _numbers_of(classes: Sequence[str] | None, found: list[str]) -> dict[str, int]:
-    """Returns the number of each class, of those found if the user names none.
-
-    Raises:
-        ValueError: they are no list of different names.
-    """
+    """Returns the number of each class, of those found if the user names none. Raises ValueError unless they are a list
+    of different names."""
     known = found if classes is None else list(classes)
     if isinstance(classes, (str, Mapping, Set)):
         raise ValueError(f"classes must be a list, in the order of the numbers; got a {type(classes).__name__}")

@@ -164,11 +164,8 @@ def as_list(values: Any) -> Sequence[Any]:
 
 
 def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> Listed:
-    """The samples of a batch, one after another. Relative paths are in ``folder``.
-
-    Raises:
-        IndexError, TypeError: as ``dataset[index]`` does.
-    """
+    """Returns the samples of a batch, found one after another. Relative paths are in ``folder``. Raises IndexError or
+    TypeError as ``dataset[index]`` does."""
     places = [locate(dataset, index) for index in indices]
     pairs = [sample(leaf, local) for leaf, local in places]
     sources = [source if is_record(source) else within(folder, source) for source, _ in pairs]

@@ -95,11 +95,8 @@ def known_class_of(dataset: Any) -> type | None:
 
 
 def transforms_of(dataset: Any) -> tuple[Any, Any]:
-    """Its transform and target_transform, as ``__getitem__`` takes them.
-
-    Raises:
-        Unsupported: it has one for both.
-    """
+    """Returns its transform and target_transform, as ``__getitem__`` takes them. Raises Unsupported if it has one for
+    both."""
     reader = _of_class.get(type(dataset))
     if reader is None or not reader.joint:
         return dataset.transform, dataset.target_transform
@@ -149,11 +146,7 @@ def _check_list(dataset: Any) -> None:
 
 
 def columns_of_pairs(pairs: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-    """(paths, targets) of a list of (path, target).
-
-    Raises:
-        TypeError: they are something else.
-    """
+    """Returns (paths, targets) of a list of (path, target). Raises TypeError for anything else."""
     if set(map(type, pairs)) != {tuple} or set(map(len, pairs)) != {2}:
         raise TypeError("no pairs")
     paths, targets = (tuple(map(itemgetter(column), pairs)) for column in (0, 1))  # zip() makes an iterator of each

@@ -188,11 +188,7 @@ def object_image(objects: Objects, url: str) -> Image.Image:
 
 
 def image_of(source: Source) -> Image.Image:
-    """The image of a source in RGB, by PIL.
-
-    Raises:
-        ImageReadError: it cannot be read, or is no image.
-    """
+    """Returns the image of a source in RGB, by PIL. Raises ImageReadError if it cannot be read, or is no image."""
     try:
         return decoded(source)
     except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and more

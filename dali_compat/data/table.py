@@ -112,11 +112,7 @@ class SampleTable:
 
 
 def _texts(paths: Sequence[Any]) -> Sequence[str]:
-    """Paths as text.
-
-    Raises:
-        TypeError: they are neither text nor Paths, or of both kinds.
-    """
+    """Returns paths as text. Raises TypeError if they are neither text nor Paths, or of both kinds."""
     kinds = set(map(type, paths))
     if kinds == {PosixPath}:
         return list(map(os.fsdecode, paths))
@@ -126,11 +122,7 @@ def _texts(paths: Sequence[Any]) -> Sequence[str]:
 
 
 def _numbers(targets: Any) -> Any:
-    """In an array; a tensor as it is.
-
-    Raises:
-        TypeError, OverflowError: they are something else.
-    """
+    """Returns targets in an array; a tensor as it is. Raises TypeError or OverflowError for anything else."""
     if isinstance(targets, torch.Tensor) and targets.layout == torch.strided:
         return targets
     kinds = set(map(type, targets))

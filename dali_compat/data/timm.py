@@ -34,11 +34,8 @@ def as_leaf(dataset: Any) -> Any:
 
 
 def of_timms(dataset: Any) -> Any:
-    """Returns what stands for a data set of timm's: one object as long as its samples stay the same.
-
-    Raises:
-        Unsupported: it gives something else than images and targets of a folder.
-    """
+    """Returns what stands for a data set of timm's: one object as long as its samples stay the same. Raises Unsupported
+    if it gives something else than images and targets of a folder."""
     plain = {"load_bytes": False, "input_img_mode": "RGB", "additional_features": None}
     if any(getattr(dataset, name, value) != value for name, value in plain.items()):
         raise Unsupported(f"timm's ImageDataset with other {', '.join(plain)} than by default")

@@ -57,13 +57,9 @@ class Client:
         self._stores: dict[tuple[str, bool], Any] = {}
 
     def store(self, root: str, retries: bool = True) -> Any:
-        """Returns obstore's store for a bucket, or a Hub. Without ``retries`` it sends each request once.
-
-        Raises:
-            ImportError: the package that reads it is not installed.
-            ValueError: an option is unknown or wrong.
-            RuntimeError: as event_loop() does.
-        """
+        """Returns obstore's store for a bucket, or a Hub. Without ``retries`` it sends each request once. Raises
+        ImportError if the package that reads it is not installed, ValueError for a wrong option, and as event_loop()
+        does."""
         if is_forked():
             event_loop()
         store = self._stores.get((root, retries))

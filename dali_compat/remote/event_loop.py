@@ -35,11 +35,8 @@ def is_forked() -> bool:
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """Returns the loop, which runs.
-
-    Raises:
-        RuntimeError: this process was forked from one that had read objects already, or ends.
-    """
+    """Returns the loop, which runs. Raises RuntimeError if this process was forked from one that had read objects
+    already, or ends."""
     global _loop, _thread
     if _is_forked:
         raise RuntimeError(
@@ -82,11 +79,7 @@ class HelperProcess(FreshProcess):
         self._lock, self._asked = new_lock(), 0
 
     def get(self, client: Any, url: str) -> Any:
-        """Returns what ``client.get(url)`` returns.
-
-        Raises:
-            ImageReadError: it cannot be read.
-        """
+        """Returns what ``client.get(url)`` returns. Raises ImageReadError if it cannot be read."""
         with self._lock:
             self._asked += 1
             self.requests.send_bytes(pickle.dumps((self._asked, client, url)))

@@ -73,10 +73,7 @@ class Fetcher:
 
     def take(self, records: Sequence[ObjectRecord]) -> dict[int, Exception]:
         """Gives each record its data, waiting for it. Returns the errors of those that cannot be read, by number.
-
-        Raises:
-            RuntimeError: the requests were dropped meanwhile.
-        """
+        Raises RuntimeError if the requests were dropped meanwhile."""
         begin = perf_counter()
         outcomes = wait_for(self._take([(record.archive, record.index) for record in records]))
         self._waited += perf_counter() - begin

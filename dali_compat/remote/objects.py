@@ -80,11 +80,8 @@ class Objects:
         return f"images come from object storage, fetched ahead of their batches{kept}"
 
     async def get(self, url: str, retried: Callable[[], object] = int) -> Fetched:
-        """Returns an object, or a UrlPart of one. ``retried`` is called before a request is repeated.
-
-        Raises:
-            ImageReadError: it cannot be read, or has changed.
-        """
+        """Returns an object, or a UrlPart of one. ``retried`` is called before a request is repeated. Raises
+        ImageReadError if it cannot be read, or has changed."""
         part = url if isinstance(url, UrlPart) else None
         if part is not None and part.start == part.end:  # no server takes that
             return Fetched(np.empty(0, np.uint8), "")
@@ -149,11 +146,7 @@ class Objects:
         return self.read([url])[0].tobytes()
 
     def put(self, url: str, data: bytes | Path) -> None:
-        """Writes an object, of bytes or a file.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Writes an object, of bytes or a file. Raises OSError if it cannot be written."""
         try:
             wait_for(self.client.put(url, data))
         except Exception as error:
@@ -248,11 +241,8 @@ def check_classes(root: str, classes: list[str], full: set[int], allow_empty: bo
 
 
 def names_in(client: Client, folder: str) -> set[str] | None:
-    """Returns the names of the objects in a folder, and not below it; None of a web server, which has no lists.
-
-    Raises:
-        ImageReadError: it cannot be listed.
-    """
+    """Returns the names of the objects in a folder, and not below it; None of a web server, which has no lists. Raises
+    ImageReadError if it cannot be listed."""
     if is_web(folder):
         return None
     bucket, prefix = split(folder.rstrip("/"))

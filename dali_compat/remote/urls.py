@@ -54,11 +54,7 @@ def without_scheme(path: Any) -> Any:
 
 
 def are_urls(paths: Iterable[Any]) -> bool:
-    """Returns True if paths are URLs, and False if none is.
-
-    Raises:
-        ValueError: some are.
-    """
+    """Returns True if paths are URLs, and False if none is. Raises ValueError if only some are."""
     kinds = set(map(is_url, paths))
     if len(kinds) > 1:
         raise ValueError("some paths are URLs and others are files: make two data sets, and a ConcatDataset of them")
@@ -66,11 +62,8 @@ def are_urls(paths: Iterable[Any]) -> bool:
 
 
 def split(url: str) -> tuple[str, str]:
-    """Returns the URL of an object's bucket, or of its server, and its key there.
-
-    Raises:
-        ValueError: it has a query or a password, which messages would show.
-    """
+    """Returns the URL of an object's bucket, or of its server, and its key there. Raises ValueError for a query or a
+    password, which messages would show."""
     scheme, _, rest = url.partition("://")
     host, _, key = rest.partition("/")
     if not is_web(url):
