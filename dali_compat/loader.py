@@ -126,24 +126,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     else:  # torch's parameters are those of the version that is installed
 
-        def __init__(
-            self,
-            *args,
-            device: torch.device | str | int | None = None,
-            exact: bool = False,
-            fallback: Literal["warn", "silent", "error"] = "warn",
-            memory_format: torch.memory_format = torch.contiguous_format,
-            cache: int | float | None = None,
-            cache_device: torch.device | Literal["cpu", "cuda"] | None = None,
-            on_error: Literal["raise", "skip", "replace"] = "raise",
-            on_error_in_python: bool = False,
-            snapshot_every_n_steps: int | None = 1,
-            **kwargs,
-        ):
-            self.snapshot_every_n_steps = snapshot_every_n_steps
-            self._take(device, exact, fallback, memory_format, cache, cache_device, on_error, on_error_in_python)
+        def __init__(self, *args, **kwargs):
             self._prefetch_given = kwargs.get("prefetch_factor") is not None
-            super().__init__(*args, **kwargs)
+            super().__init__(*args, **self._take(**kwargs))
             route = self._choose_route()
             self.check_worker_number_rationality()
             if isinstance(route, DaliRoute):
@@ -151,16 +136,19 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def _take(
         self,
-        device: torch.device | str | int | None,
-        exact: bool,
-        fallback: str,
-        memory_format: torch.memory_format,
-        cache: int | float | None,
-        cache_device: torch.device | str | None,
-        on_error: str,
-        on_error_in_python: bool,
-    ) -> None:
-        """Check our own arguments (else a ValueError) and keep them, as attributes of their names."""
+        *,
+        device: torch.device | str | int | None = None,
+        exact: bool = False,
+        fallback: Literal["warn", "silent", "error"] = "warn",
+        memory_format: torch.memory_format = torch.contiguous_format,
+        cache: int | float | None = None,
+        cache_device: torch.device | Literal["cpu", "cuda"] | None = None,
+        on_error: Literal["raise", "skip", "replace"] = "raise",
+        on_error_in_python: bool = False,
+        snapshot_every_n_steps: int | None = 1,
+        **torchs: Any,
+    ) -> dict[str, Any]:
+        """Checks our own arguments (else a ValueError) and keeps them, as attributes; returns torch's."""
         if fallback not in ("warn", "silent", "error"):
             raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")
         if memory_format not in (torch.contiguous_format, torch.channels_last):
@@ -168,6 +156,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             raise ValueError(f"memory_format must be {known}, got {memory_format}")
         self.device, self.exact, self.fallback, self.memory_format = device, exact, fallback, memory_format
         self.on_error, self.on_error_in_python = checked_policy(on_error), on_error_in_python
+        self.snapshot_every_n_steps = snapshot_every_n_steps
         self._errors = Errors(on_error, on_error_in_python)
         self._stats, self._history = Stats(), History()
         self._user_collate = UserCollate(fallback)
@@ -176,11 +165,12 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._route: Route | None = None
         self._told: set[str] = set()
         self._announced: type | None = None  # the route that was
+        return torchs
 
     @property
     def errors(self) -> list[SampleError]:
         """Returns the samples that could not be read so far, each once: (path, index, epoch, reason)."""
-        return list(self._errors.found)
+        return self._errors.found
 
     def explain(self, wide: bool = False) -> str:
         """Returns what this loader does, one line a transform: what it became, where it runs, and how close it is to
@@ -314,8 +304,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
 def _signature() -> inspect.Signature:
     """torch's parameters, whichever this version has, and ours."""
-    ours = inspect.signature(DataLoader.__init__).parameters.values()
-    extra = [p for p in ours if p.kind is p.KEYWORD_ONLY]
+    extra = [p for p in inspect.signature(DataLoader._take).parameters.values() if p.kind is p.KEYWORD_ONLY]
     torchs = inspect.signature(data.DataLoader.__init__)
     return torchs.replace(parameters=[*torchs.parameters.values(), *extra])
 

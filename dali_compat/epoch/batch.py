@@ -46,10 +46,6 @@ class Batch:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def position(self, row: int) -> int:
-        """Returns how many samples of the epoch come before this row, those of all ranks."""
-        return self.epoch.rank_order.place_of(self.begin + row)
-
     def decode(self) -> None:
         """When files are read: sets a GPU's JPEG engine to work, if that decodes."""
 

@@ -36,7 +36,7 @@ class Chunk:
     _done: torch.cuda.Event  # of the stream
 
     def __init__(self, epoch: Epoch[ResidentRoute], held: dict[int, Held], batches: Sequence[Any]):
-        self.epoch, self._position = epoch, batches[0].position(0)
+        self.epoch, self._position = epoch, epoch.rank_order.place_of(batches[0].begin)
         self._indices = [batch.indices for batch in batches]
         self._lengths = [len(batch) for batch in batches]
         self._count = sum(self._lengths)

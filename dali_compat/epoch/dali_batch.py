@@ -6,7 +6,7 @@ decoded together (decoding.py), by a group for each decoder (decode.py, planes_g
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -204,7 +204,9 @@ class DaliBatch(Batch):
                 return NOTHING
         if self._traced is not None:
             return traced.collate(self.epoch, samples.targets, images, self.begin)
-        return collate(self.epoch, samples, images, self.begin, partial(_name, samples.sources, self.indices))
+        return collate(
+            self.epoch, samples, images, self.begin, lambda row: f"{samples.sources[row]}, index {self.indices[row]}"
+        )
 
     def forget_errors(self) -> None:
         self.error = None
@@ -242,7 +244,7 @@ class DaliBatch(Batch):
         for plan, by_kind in by_plan.items():
             decoding = RowsDecoding(rows, plan)
             self._under_way.append((decoding, Part(rows, plan, decoding.result, rows.infos, give_up)))
-            decoding.start({kind: _merged(several) for kind, several in by_kind.items()})
+            decoding.start({kind: np.sort(np.concatenate(several)) for kind, several in by_kind.items()})
         if self._traced is not None:
             self._traced.begin_replays()
 
@@ -280,7 +282,7 @@ class DaliBatch(Batch):
     def _replace_bad(self) -> None:
         for row in self._bad.keys() - self._substitutes.keys():
             make = partial(DaliBatch, self.epoch, begin=self.begin + row, stands_in=True)
-            self._substitutes[row] = Substitute(self.epoch, self.position(row), make)
+            self._substitutes[row] = Substitute(self.epoch, self._rows.position(row), make)
 
     def _without_bad(self, samples: Listed | Tabled, images: Any) -> tuple[Listed, Any]:
         """The samples that are not bad, or with others in the places of these, and their images."""
@@ -293,12 +295,3 @@ class DaliBatch(Batch):
             return listed.only(good), images
         self._replace_bad()
         return replaced(listed, images, good, {row: self._substitutes[row].outcome() for row in bad})
-
-
-def _merged(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """All of them, in order."""
-    return rows[0] if len(rows) == 1 else np.sort(np.concatenate(rows))
-
-
-def _name(sources: Sequence[Source], indices: Sequence[Any], row: int) -> str:
-    return f"{sources[row]}, index {indices[row]}"

@@ -1,4 +1,8 @@
-"""Decodes rows that share a plan: by DALI, or by Pillow, one by one. A group of rows is submitted when it is made."""
+"""Decodes rows that share a plan: by DALI, or by Pillow, one by one.
+
+A group of rows is submitted when it is made. Its result(failures) returns the rows that could be made, in order, and
+their images; ``failures`` gets the errors of the others.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,35 +22,17 @@ from ..engine import pil
 from ..ops.draws import Arrays, ImageTooSmall
 from ..plan import Plan
 from ..runtime.device import ViewBatches, to_device
-from .part import in_order, other_sizes, run
+from .part import Given, in_order, other_sizes, run
 from .rows import Rows
 
 if TYPE_CHECKING:
     from ..engine.dali.transfer import Received
 
 
-class Decoded(NamedTuple):
-    """The result of a group.
-
-    Attributes:
-        rows: that could be made, in order.
-        images: of these: (N, C, H, W), a list of N where sizes differ, or ViewBatches of these.
-        failures: the errors of the other rows.
-    """
-
-    rows: Sequence[int]
-    images: Any
-    failures: dict[int, Exception]
-
-
-def together(groups: Sequence[Decoded]) -> Decoded:
+def together(results: Sequence[Given]) -> Given:
     """The results of several groups as one: a list of images, unless one group has made all."""
-    made = [group for group in groups if group.rows]
-    failures = {row: error for group in groups for row, error in group.failures.items()}
-    if len(made) == 1:
-        return Decoded(made[0].rows, made[0].images, failures)
-    rows = sorted(chain.from_iterable(group.rows for group in made))
-    return Decoded(rows, in_order([(group.rows, group.images) for group in made]), failures)
+    made = [(rows, images) for rows, images in results if rows]
+    return made[0] if len(made) == 1 else (sorted(chain.from_iterable(rows for rows, _ in made)), in_order(made))
 
 
 class PilGroup:
@@ -65,15 +51,16 @@ class PilGroup:
         errors = {row: future.exception() for row, future in self._futures.items() if future.done()}
         return {row: self._named(row, error) for row, error in errors.items() if isinstance(error, Exception)}
 
-    def result(self) -> Decoded:
+    def result(self, failures: dict[int, Exception]) -> Given:
         wait(self._futures.values())
-        failures, made, device = self.failed(), {}, self._batch.epoch.route.device
+        failures.update(self.failed())
+        made, device = {}, self._batch.epoch.route.device
         for row, future in self._futures.items():
             if row not in failures:
                 views = tuple(to_device(view, device) for view in future.result())
                 made[row] = views if self._plan.views else views[0]
         self._futures = {}
-        return Decoded(list(made), list(made.values()), failures)
+        return list(made), list(made.values())
 
     def _named(self, row: int, error: Exception) -> Exception:
         return error if isinstance(error, ImageTooSmall) else self._batch.unreadable(row, error)
@@ -123,13 +110,13 @@ class DaliGroup:
         sources = self._batch.sources
         return [sources[row] for row in self._rows]
 
-    def result(self) -> Decoded:
+    def result(self, failures: dict[int, Exception]) -> Given:
         from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
 
         try:
             received = self._pipeline.receive(self._ticket)
         except PipelineError as error:
-            return self._retry(error)
+            return self._retry(error, failures)
         encoded = self._images if received.encoded is None else received.encoded
         doubtful = set() if self._given in DECODED else set(self._doubtful(received, encoded).tolist())
         if received.decoded is not None:
@@ -140,10 +127,10 @@ class DaliGroup:
             doubtful |= set(np.flatnonzero(other_sizes(of_view, sizes)).tolist())
         images = ViewBatches(made) if self._plan.views else made[0]
         if not doubtful:
-            return Decoded(self._rows, images, {})
-        by_pil = PilGroup(self._batch, self._plan, [self._rows[i] for i in sorted(doubtful)]).result()
+            return self._rows, images
+        by_pil = PilGroup(self._batch, self._plan, [self._rows[i] for i in sorted(doubtful)]).result(failures)
         sure = [i for i in range(len(self._rows)) if i not in doubtful]
-        return together([by_pil, Decoded([self._rows[i] for i in sure], [images[i] for i in sure], {})])
+        return together([by_pil, ([self._rows[i] for i in sure], [images[i] for i in sure])])
 
     def _keep(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
         """Whole images, of which those are ``sure``, and the bytes that they were decoded from."""
@@ -179,7 +166,7 @@ class DaliGroup:
     def discard(self) -> None:
         self._pipeline.discard(self._ticket)
 
-    def _retry(self, error: Exception) -> Decoded:
+    def _retry(self, error: Exception, failures: dict[int, Exception]) -> Given:
         """Finds the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error. Where
         there are none, a file was being written, perhaps: once more."""
         from ..engine.dali.pipeline import undecodable
@@ -194,11 +181,11 @@ class DaliGroup:
             raise error
         for i in bad:
             self._batch.use_pil(self._rows[i])
-        groups = [PilGroup(self._batch, self._plan, [self._rows[i] for i in bad]).result()]
+        made = [PilGroup(self._batch, self._plan, [self._rows[i] for i in bad]).result(failures)]
         good = [row for i, row in enumerate(self._rows) if i not in bad]
         if good:
-            groups.append(DaliGroup(self._batch, self._plan, good, self._given, again=True).result())
-        return together(groups)
+            made.append(DaliGroup(self._batch, self._plan, good, self._given, again=True).result(failures))
+        return together(made)
 
 
 def _finished(plan: Plan, images, arrays: list[Arrays]):

@@ -76,20 +76,18 @@ class RowsDecoding:
 
     def result(self) -> Given:
         """Returns rows that could be decoded, and their images on the device; gives up the others."""
-        made = []
+        made, failures = [], dict[int, Exception]()
         while self._groups:  # one that fails stays there, to be discarded
-            made.append(self._groups[-1].result())
+            made.append(self._groups[-1].result(failures))
             self._groups.pop()
-        whole = together(made) if len(made) != 1 else made[0]
-        del made  # whose errors refer to their tracebacks, and these to this frame
-        if whole.failures:
-            self._batch.give_up(whole.failures)
-        images = whole.images
+        if failures:
+            self._batch.give_up(failures)
+        rows, images = together(made)
         if self._plan.views and not isinstance(images, ViewBatches):
             images = ViewBatches([uniform(list(of_view)) for of_view in zip(*images, strict=True)])
         elif isinstance(images, list) and images:
             images = uniform(images)
-        return whole.rows, images
+        return rows, images
 
     def discard(self) -> None:
         while self._groups:

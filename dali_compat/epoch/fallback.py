@@ -37,12 +37,10 @@ def loads_past(loader) -> bool:
 def fallback_iterator(loader, device: torch.device, before: Progress | None = None) -> _OnDevice:
     """Returns what torch's loader would iterate with, followed by a copy to ``device``. ``before``: of the epoch
     before, where this takes the place of an iterator that was to live on."""
-    tolerant = loader._errors.policy != "raise" and not isinstance(loader.dataset, data.IterableDataset)
-    given = _tolerant(loader) if tolerant else loader
     if not loader.num_workers:
-        return _Here(given, device, before)
+        return _Here(loader, device, before)
     loader.check_worker_number_rationality()
-    return _InWorkers(_changed(given, worker_init_fn=QuietWorker(loader.worker_init_fn)), device, before)
+    return _InWorkers(loader, device, before)
 
 
 class _OnDevice(_BaseDataLoaderIter):
@@ -55,15 +53,27 @@ class _OnDevice(_BaseDataLoaderIter):
         self._device = device
         self._drawn: deque[Any] = deque()  # indices ahead of torch
         self._begin(loader, before)
-        # an iterator that lives on draws no seed, so that the order goes on as torch's
-        own = torch.Generator().manual_seed(self.progress.seed) if self.progress.lap else None
-        super().__init__(loader if own is None else _changed(loader, generator=own))
+        super().__init__(self._changed(loader))
         self.progress.seeded(int(self._base_seed))
         if isinstance(self._dataset, _Tolerant):
             self._dataset.seed = self.progress.seed
         if self.progress.again:
             self._go_on(loader)
         self.progress.settle()
+
+    def _changed(self, loader):
+        """The loader as torch's iterator is to see it; it stays as it is, and what is counted is its own."""
+        made, errors = copy.copy(loader), loader._errors
+        vars(made).update(_errors=errors, _stats=loader._stats, _history=loader._history)
+        if loader.num_workers:
+            made.worker_init_fn = QuietWorker(loader.worker_init_fn)
+        if self.progress.lap:  # an iterator that lives on draws no seed, so that the order goes on as torch's
+            made.generator = torch.Generator().manual_seed(self.progress.seed)
+        if errors.policy != "raise" and not isinstance(loader.dataset, data.IterableDataset):
+            among = indices_among(loader) if errors.policy == "replace" else ()  # a data set may have no length
+            tolerant = _Tolerant(loader.dataset, errors, among)
+            vars(made).update(dataset=tolerant, collate_fn=_Collate(loader.collate_fn, loader._auto_collation))
+        return made
 
     def _begin(self, loader, before: Progress | None = None) -> None:
         """An epoch begins; torch draws indices of batches next."""
@@ -75,7 +85,7 @@ class _OnDevice(_BaseDataLoaderIter):
             self._rest = iter(self.progress.rest(loader)) if self.progress.rank_order.origin else None
         self._errors = loader._errors
         self._errors.begin()
-        self._meter: Meter = loader._stats.begin(_users(loader.collate_fn))
+        self._meter: Meter = loader._stats.begin(loader.collate_fn)
         self._meter.follow(self)
         self._asked: deque[tuple[int | None, Any]] = deque()  # samples and indices of batches that are under way
 
@@ -168,13 +178,13 @@ class _OnDevice(_BaseDataLoaderIter):
             raise
         asked, indices = self._asked.popleft()
         self._is_over(asked, indices)
-        if not isinstance(made, _Collated):
+        if not isinstance(made, _Tried):
             self._count = _length(made) if asked is None else asked
             return made
         self._count = made.samples
         for failure in made.failures:
             self._errors.add(*failure)
-        return made.batch[0] if made.batch else NOTHING
+        return made.made[0] if made.samples else NOTHING
 
 
 class _Here(_OnDevice, _SingleProcessDataLoaderIter):
@@ -198,43 +208,22 @@ def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
         yield from dataset
 
 
-class _Collated(NamedTuple):
-    """A batch, or none where nothing is left of it.
+class _Tried(NamedTuple):
+    """A sample or a batch that may have failed.
 
     Attributes:
-        batch: (the batch,), or ().
+        made: (it,), or () where nothing is left of it.
         samples: how many there are.
         failures: (path, index, reason) of those that could not be made.
     """
 
-    batch: tuple
+    made: tuple
     samples: int
     failures: list[tuple[str, Any, str]]
 
 
-class _Sample(NamedTuple):
-    """The result of one index: its sample, or none; attributes as _Collated's."""
-
-    sample: tuple
-    failures: list[tuple[str, Any, str]]
-
-
-def _tolerant(loader):
-    """The loader, over a data set whose samples may fail. The loader itself stays as it is."""
-    among = indices_among(loader) if loader._errors.policy == "replace" else ()  # a data set may have no length
-    dataset = _Tolerant(loader.dataset, loader._errors, among)
-    return _changed(loader, dataset=dataset, collate_fn=_Collate(loader.collate_fn, loader._auto_collation))
-
-
-def _changed(loader, **attributes: Any):
-    """The loader with other attributes, for an iterator. What it counts is the loader's."""
-    made = copy.copy(loader)
-    vars(made).update(_errors=loader._errors, _stats=loader._stats, _history=loader._history, **attributes)
-    return made
-
-
 class _Tolerant(data.Dataset):
-    """A data set whose samples are _Sample. Its other attributes are the data set's."""
+    """A data set whose samples are _Tried. Its other attributes are the data set's."""
 
     seed = 0  # of the epoch, in the process that iterates
 
@@ -256,16 +245,16 @@ class _Tolerant(data.Dataset):
         own = name in ("dataset", "seed", "_among", "_replaces", "_covers")
         object.__setattr__(self if own else self.dataset, name, value)
 
-    def __getitem__(self, index) -> _Sample:
+    def __getitem__(self, index) -> _Tried:
         failures: list = []
         asked = index
         while True:
             try:
-                return _Sample((self.dataset[index],), failures)
+                return _Tried((self.dataset[index],), 1, failures)
             except self._covers as error:
                 failures.append((path_of(self.dataset, index, error), index, f"{type(error).__name__}: {error}"))
                 if not self._replaces:
-                    return _Sample((), failures)
+                    return _Tried((), 0, failures)
                 if len(failures) > ATTEMPTS or not hasattr(asked, "__index__"):
                     raise
             index = self._among[replacement(self._seed(), int(asked), len(failures), len(self._among))]
@@ -276,26 +265,18 @@ class _Tolerant(data.Dataset):
 
 
 class _Collate:
-    """
-    Attributes:
-        collate_fn: the loader's.
-    """
+    """The loader's collate_fn, for samples of _Tolerant."""
 
     def __init__(self, collate_fn, batched: bool):
-        self.collate_fn, self._batched = collate_fn, batched
+        self._collate_fn, self._batched = collate_fn, batched
 
-    def __call__(self, given: Any) -> _Collated:
-        """``given``: a list of _Sample, or one where batching is off."""
-        made: list[_Sample] = given if self._batched else [given]
-        failures = [failure for one in made for failure in one.failures]
-        samples = [sample for one in made for sample in one.sample]
-        batch = (self.collate_fn(samples if self._batched else samples[0]),) if samples else ()
-        return _Collated(batch, len(samples), failures)
-
-
-def _users(collate_fn):
-    """The loader's own."""
-    return collate_fn.collate_fn if isinstance(collate_fn, _Collate) else collate_fn
+    def __call__(self, given: Any) -> _Tried:
+        """``given``: a list of _Tried, or one where batching is off."""
+        tried: list[_Tried] = given if self._batched else [given]
+        failures = [failure for one in tried for failure in one.failures]
+        samples = [sample for one in tried for sample in one.made]
+        batch = (self._collate_fn(samples if self._batched else samples[0]),) if samples else ()
+        return _Tried(batch, len(samples), failures)
 
 
 def _length(batch: Any) -> int:

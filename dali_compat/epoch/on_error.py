@@ -54,18 +54,19 @@ class Errors:
     Args:
         policy: one of POLICIES.
         in_python: whether it is for errors of the user's own functions, too.
-
-    Attributes:
-        found: each sample once.
     """
 
     def __init__(self, policy: str, in_python: bool):
         self.policy, self.in_python = policy, in_python
-        self.found: list[SampleError] = []
-        self._listed: set[tuple[str, str]] = set()
+        self._found: dict[tuple[str, str], SampleError] = {}  # by path and index
         self._epoch, self._count = -1, 0
         self._so_far = 0  # the count of an epoch that is gone on with
         self._warned = 0  # how many of those found a warning counts
+
+    @property
+    def found(self) -> list[SampleError]:
+        """Each sample once."""
+        return list(self._found.values())
 
     def begin(self) -> None:
         """An epoch begins, or goes on."""
@@ -79,8 +80,7 @@ class Errors:
 
     def load(self, state: dict[str, Any], under_way: bool) -> None:
         """Take over what a state has. ``under_way``: its epoch goes on when the next one begins."""
-        self.found = [SampleError(*one) for one in state["found"]]
-        self._listed = {(one.path, repr(one.index)) for one in self.found}
+        self._found = {(path, repr(index)): SampleError(path, index, *rest) for path, index, *rest in state["found"]}
         self._epoch, self._count = state["epoch"] - under_way, state["count"]
         self._so_far = self._count if under_way else 0
         self._warned = sum(one.epoch <= self._epoch for one in self.found)
@@ -89,11 +89,11 @@ class Errors:
         """A sample was left out of a batch."""
         self._count += 1
         index = index.__index__() if hasattr(index, "__index__") else index  # samplers give tensors, too
-        if (path, repr(index)) in self._listed:
+        key = path, repr(index)
+        if key in self._found:
             return
-        self._listed.add((path, repr(index)))
-        self.found.append(SampleError(path, index, self._epoch, reason))
-        if len(self.found) == 1:
+        self._found[key] = SampleError(path, index, self._epoch, reason)
+        if len(self._found) == 1:
             _warn(f"{path}, index {index}, is {self._verb}: {reason} (loader.errors lists all such samples)")
 
     def leave_out(self, bad: dict[int, Exception | str], sources: Sequence[Source], indices: Sequence[Any]) -> None:
@@ -104,7 +104,7 @@ class Errors:
     def end(self, samples: int) -> None:
         """An epoch of so many samples is over. Says how many could not be read, if there were others than before; once:
         a warning may be an error, and whoever asks for a next batch then comes here again."""
-        (count, self._count), warned, self._warned = (self._count, 0), self._warned, len(self.found)
+        (count, self._count), warned, self._warned = (self._count, 0), self._warned, len(self._found)
         if count and self._warned > warned:
             _warn(f"epoch {self._epoch}: {count:,} of {samples:,} samples were {self._verb} (see loader.errors)")
 

@@ -22,8 +22,8 @@ from ..ops.draws import Arrays
 from ..ops.kernels import rows_of
 from ..plan import Plan, Step
 from ..runtime.device import ViewBatches
-from .decode import DaliGroup, Decoded, PilGroup, together
-from .part import other_sizes, run
+from .decode import DaliGroup, PilGroup, together
+from .part import Given, other_sizes, run
 from .rows import Rows
 
 if TYPE_CHECKING:
@@ -111,18 +111,18 @@ class PlanesGroup:
         sources: list[Any] = [self._batch.sources[row] for row in self._rows]  # records
         return partial(_copied_records, sources, [source.bytes() for source in sources], device)
 
-    def result(self) -> Decoded:
+    def result(self, failures: dict[int, Exception]) -> Given:
         if not self._begun:
             self._begin()
-        planes, made = self._received(), []
+        planes, made = self._received(), list[Given]()
         groups = [] if self._others is None else [self._others]
         if len(self._mine):
             images = None if planes is None else self._images(planes)
             if images is not None:
-                made.append(Decoded([self._rows[i] for i in self._mine.tolist()], images, {}))
+                made.append(([self._rows[i] for i in self._mine.tolist()], images))
             else:
                 groups += self._as_before()
-        return together([*made, *(group.result() for group in groups)])
+        return together([*made, *(group.result(failures) for group in groups)])
 
     def _received(self) -> torch.Tensor | None:
         """The planes; None where the engine has not made them. ``_mine`` is what it has looked at and decoded."""

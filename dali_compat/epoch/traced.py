@@ -68,7 +68,12 @@ class Traced:
         """Returns the images of the samples; the data set is asked."""
         epoch = self.epoch
         assert epoch.asker is not None  # whose batch this is
-        given = self._samples_here() if epoch.tracing_workers is None else self._samples_there()
+        workers = epoch.tracing_workers
+        if workers is None:
+            given = self._samples_here()
+        else:
+            self._ticket = self._ticket or workers.ask(self._request(range(len(self._indices))))
+            given = workers.samples(self._ticket, self._failed)
         self.samples = samples = SampleBatch(given, self._indices, self._named, epoch.asker)
         indices = [self._indices[sample] for sample in samples.of]
         return Rows(epoch, samples, indices, self._begin, self.bad, True, samples.randoms)
@@ -95,13 +100,6 @@ class Traced:
             set_generators(self._states[row])
         else:
             self._states[row] = generator_states()
-
-    def _samples_there(self) -> list[Sample]:
-        workers = self.epoch.tracing_workers
-        assert workers is not None
-        if self._ticket is None:
-            self._ticket = workers.ask(self._request(range(len(self._indices))))
-        return workers.samples(self._ticket, self._failed)
 
     def _failed(self, row: int, reason: str, file: str = "") -> None:
         """The data set has raised that."""

@@ -141,17 +141,11 @@ def options_of(dataset: Any) -> dict[str, Any]:
     for frame in _frames():
         for value in frame.f_locals.values():
             if isinstance(value, DataLoader) and getattr(value, "dataset", None) is dataset:
-                options |= {name: getattr(value, name) for name in _options()}
+                options |= {name: getattr(value, name) for name in inspect.getfullargspec(DataLoader._take).kwonlyargs}
         if _is_accelerates(frame) and options.get("device") is None:
             device = sys.modules["accelerate.state"].PartialState._shared_state.get("device")
             options |= {} if device is None else {"device": device}
     return options
-
-
-def _options() -> list[str]:
-    """The names of our own arguments, which DataLoader keeps as attributes."""
-    parameters = inspect.getfullargspec(DataLoader._take).args[1:]
-    return [name for name in parameters if not name.startswith("_")]
 
 
 def _frames() -> Iterator[FrameType]:

@@ -122,26 +122,14 @@ class Called:
 
     def _on(self, device: torch.device, parts: list[Packed]) -> torch.Tensor | list[torch.Tensor]:
         """All of them, one tensor where their shape is one."""
+        shapes = [shape for part in parts for shape in part.shapes]
         with nullcontext() if self._slot is None else self._slot.read():
-            shapes = {shape for part in parts for shape in part.shapes}
-            made = self._uniform(parts, shapes.pop(), device) if len(shapes) == 1 else self._ragged(parts, device)
+            values = [self._values(part) for part in parts]
+            made = torch.empty(sum(map(len, values)), dtype=parts[0].dtype, device=device)
+            for given, to in zip(values, made.split(list(map(len, values))), strict=True):
+                copy(to, given)
         self.cancel()
-        return made
-
-    def _uniform(self, parts: list[Packed], shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-        made = torch.empty((sum(len(part.shapes) for part in parts), *shape), dtype=parts[0].dtype, device=device)
-        for part, to in zip(parts, made.split([len(part.shapes) for part in parts]), strict=True):
-            copy(to, self._values(part).view(to.shape))
-        return made
-
-    def _ragged(self, parts: list[Packed], device: torch.device) -> list[torch.Tensor]:
-        images: list = []
-        for part in parts:
-            values = self._values(part)
-            made = torch.empty_like(values, device=device)
-            copy(made, values)
-            images += split(made, part.shapes)
-        return images
+        return made.view(len(shapes), *shapes[0]) if len(set(shapes)) == 1 else split(made, shapes)
 
     def _values(self, part: Packed) -> torch.Tensor:
         if not isinstance(part.values, Place):
