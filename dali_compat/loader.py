@@ -18,7 +18,6 @@ from .epoch.history import History
 from .epoch.iterator import OrderedIterator
 from .epoch.on_error import Errors, SampleError, checked_policy
 from .epoch.preview import preview
-from .epoch.progress import Progress
 from .epoch.resident import ResidentIterator
 from .epoch.stats import LoaderStats, Stats
 from .routes import Route, StockRoute, choose, in_processes, in_python
@@ -27,7 +26,6 @@ from .routes.decoded_cache import checked_budget, checked_place
 from .routes.explain import explain, summary
 from .routes.resident import ResidentRoute
 from .runtime import Patched
-from .runtime.dataset_base import be_quiet
 from .runtime.decorators import no_compile
 from .runtime.forks import until_the_end
 from .runtime.messages import announce, tell_of_fallback
@@ -227,7 +225,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             route = self._choose_route(start=True)
             if isinstance(route, StockRoute):
                 before.end()
-                self._iterator = self._stock_iterator(route, before.progress)
+                self._iterator = fallback_iterator(self, route.device, before.progress)
                 return self._iterator
         return super().__iter__()
 
@@ -242,14 +240,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             return super()._get_iterator()
         route = self._choose_route(start=True)
         if isinstance(route, StockRoute):
-            return self._stock_iterator(route)
+            return fallback_iterator(self, route.device)
         if isinstance(route, ResidentRoute):
             return ResidentIterator(self, route)
         return OrderedIterator(self, route)
-
-    def _stock_iterator(self, route: StockRoute, before: Progress | None = None) -> _BaseDataLoaderIter:
-        be_quiet()  # about it: we have said why
-        return fallback_iterator(self, route.device, before)
 
     @until_the_end
     def _choose_route(self, start: bool = False) -> Route:  # anew each epoch: frameworks change what was given

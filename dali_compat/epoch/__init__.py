@@ -15,6 +15,7 @@ In the order to read them:
 - resident, chunk: the route of arrays on the device. A chunk is several batches, computed together.
 - fallback: torch's own loader, followed by a copy to the device.
 - on_error: what becomes of a sample that cannot be read, and the sample in its place.
-- history, progress, traits, generators: state_dict() and load_state_dict().
-- stats: stats(). samplers: what is known of torch's samplers.
+- history, progress, traits: state_dict() and load_state_dict(). samplers: torch's samplers, and the generators that an
+  epoch draws from.
+- stats: stats(). preview: preview().
 """

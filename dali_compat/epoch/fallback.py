@@ -19,7 +19,7 @@ from torch.utils.data.dataloader import (
 from ..data.base_datasets import locate, sample
 from ..errors import file_of
 from ..randoms import replacement
-from ..runtime.dataset_base import QuietWorker
+from ..runtime.dataset_base import QuietWorker, be_quiet
 from ..runtime.device import moved
 from ..runtime.forks import until_the_end
 from .on_error import ATTEMPTS, NOTHING, UNREADABLE, Errors
@@ -37,6 +37,7 @@ def loads_past(loader) -> bool:
 def fallback_iterator(loader, device: torch.device, before: Progress | None = None) -> _OnDevice:
     """Returns what torch's loader would iterate with, followed by a copy to ``device``. ``before``: of the epoch
     before, where this takes the place of an iterator that was to live on."""
+    be_quiet()  # about it: the loader has said why
     if not loader.num_workers:
         return _Here(loader, device, before)
     loader.check_worker_number_rationality()
@@ -142,7 +143,9 @@ class _OnDevice(_BaseDataLoaderIter):
     def _next_data(self):
         since = self._meter.now()
         try:
-            made = self._next_made()
+            made: Any = NOTHING
+            while made is NOTHING:
+                made = self._next_one()
             made = made if self._device.type == "cpu" else moved(made, self._device)
         except BaseException as error:
             self._meter.spent(since)
@@ -157,12 +160,6 @@ class _OnDevice(_BaseDataLoaderIter):
     def _is_over(self, asked: int | None, indices: Any) -> None:
         progress = self.progress
         progress.gave(progress.given + 1, progress.samples + (asked or 0), indices)
-
-    def _next_made(self) -> Any:
-        made: Any = NOTHING
-        while made is NOTHING:
-            made = self._next_one()
-        return made
 
     def _next_one(self) -> Any:
         """torch's next batch; NOTHING where on_error has left nothing of it. ``_count`` is how many samples it has."""

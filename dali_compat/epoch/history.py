@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -12,9 +13,8 @@ import torch.distributed as dist
 
 from ..routes import Route, StockRoute
 from ..routes.dali import DaliRoute
-from .generators import GLOBAL, of_loader, runs_users_functions
 from .progress import Progress, set_users, stateful, users_of, users_states
-from .samplers import distributed
+from .samplers import GLOBAL, distributed, of_loader, runs_users_functions
 from .traits import Traits, check_state, differences, is_own, traits
 
 VERSION = 1
@@ -45,9 +45,6 @@ class History:
         self._strict = True
         self._laps: list[int] | None = None  # seed of persistent workers, and their next epoch
 
-    def __reduce__(self) -> tuple[type[History], tuple[()]]:
-        return History, ()  # a copy of a loader begins its own
-
     # ---- iterators
 
     def begin(self, loader, torchs_workers: bool = False, before: Progress | None = None) -> Progress:
@@ -61,7 +58,8 @@ class History:
         set_users(loader, then)
         if pending is not None and pending["epoch"] is not None:
             progress = Progress.from_state(loader, pending["epoch"], torchs_workers)
-            progress.strict, progress.later = self._strict, entry | pending["now"]
+            progress.strict = self._strict
+            progress.later = partial(of_loader(loader, True).set, entry | pending["now"])
         else:
             progress = Progress(loader, self.begun, torchs_workers)
             progress.users = users_states(loader)
@@ -70,9 +68,7 @@ class History:
                 progress.base_seed, progress.lap = before.base_seed, before.lap + 1
             elif self._laps is not None:  # what torch's iterator draws for a seed goes back
                 progress.base_seed, progress.lap = self._laps
-                progress.later = of_loader(loader, False).states()
-        if progress.later is not None:
-            progress.now_from = of_loader(loader, True)
+                progress.later = partial(of_loader(loader, True).set, of_loader(loader, False).states())
         progress.then = then.get("dataset")
         self._laps = None
         self._applied = None if pending is None else (pending, entry, progress.given)

@@ -12,8 +12,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from ..data.base_datasets import leaves_of
-from .generators import of_indices
 from .on_error import Errors
+from .samplers import of_indices
 
 _SIDE, _GAP, _TITLE = 224, 6, 20  # pixels
 _BEHIND, _INK = "#161b22", "#ffffff"

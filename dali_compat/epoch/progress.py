@@ -18,8 +18,7 @@ import torch.utils.data as data
 from torch.utils.data.distributed import DistributedSampler
 
 from ..runtime.messages import stack_level
-from .generators import Generators, of_indices
-from .samplers import Indices, RankOrder, distributed, is_known, of_the_rest, samplers_of
+from .samplers import Generators, Indices, RankOrder, distributed, is_known, of_indices, of_the_rest, samplers_of
 
 Skip = Callable[[data.BatchSampler, int], Iterator[Any]]
 
@@ -37,7 +36,7 @@ class Progress:
         exhausted: whether the sampler has come to its end; over: whether the caller has.
         last: indices of the caller's last batch, where they are known; expected: its fingerprint() in a state.
         again: whether indices are drawn again; strict: and must be the same.
-        later: states of ``now_from`` once they are drawn; None where nothing changes then.
+        later: is called once they are drawn: it sets generators.
         users: states of the user's own sampler and data set before iter().
         then: the data set's when the state was taken from which this resumes.
         mixed: generators that the sampler and somebody else have drawn from by turns.
@@ -46,15 +45,13 @@ class Progress:
     base_seed = lap = 0
     at_iter: dict[str, Any] | None = None
     at_first: dict[str, Any] | None = None
-    later: dict[str, Any] | None = None
+    later: Callable[[], None] | None = None
     then: Any = None
     given = samples = drawn = 0
     exhausted = over = again = False
     strict = True
     last: Indices | tuple[()] = ()
     expected = 0, 0
-
-    now_from: Generators
 
     def __init__(self, loader, number: int, torchs_workers: bool = False):
         """``torchs_workers``: the route is torch's own loader, whose workers take the seed from a generator."""
@@ -186,9 +183,9 @@ class Progress:
 
     def settle(self) -> None:
         """All is drawn again: generators go where they were when the state was taken."""
-        if self.later is not None:
-            self.now_from.set(self.later)
-            self.later = None
+        later, self.later = self.later, None
+        if later is not None:
+            later()
 
     def drawn_again(self, loader, indices: Iterator[Any], skip: Skip | None = None) -> Iterator[Any]:
         """The sampler's batches behind those that were given. ``indices``: iter() of the sampler; ``skip``: what

@@ -133,26 +133,25 @@ class Traced:
     def images(self, made: Sequence[Given]) -> Any:
         """Returns, of rows and their images, images as a batch of files has them, for samples with one image;
         ViewBatches where all have several. Else a list, with a tuple of several images, and None for samples that are
-        real."""
+        real, or bad."""
         samples = self.samples
+        if self.bad:
+            return samples.of_samples(made)
         alone = all(len(sample.images) == 1 for sample in samples.targets)
         if alone and len(samples.of) == len(self._indices) and all(chain is not None for chain, _ in samples.places):
             return made[0][1] if len(made) == 1 else in_order(made)
-        columns = None if self.bad else samples.columns(made)
-        if columns is not None:
-            return ViewBatches(columns)
-        bad = {samples.of[row] for row in self.bad}
-        return [image for row, image in enumerate(samples.of_samples(made)) if row not in bad]
+        columns = samples.columns(made)
+        return samples.of_samples(made) if columns is None else ViewBatches(columns)
 
-    def mended(self, images: Any) -> Any:
-        """The images, with those that the data set itself can make; ``bad`` has samples from now on, and only those
-        that it cannot.
+    def mended(self, images: list[Any]) -> list[Any]:
+        """The images of samples that are not bad, or that the data set itself can make; ``bad`` has samples from now
+        on, and only those that it cannot.
 
         Raises:
             Exception: what the data set raises, unless on_error is for it.
         """
         self._gather_bad()
-        errors, bad, made = self.epoch.errors, self.bad, list(images)
+        errors, bad = self.epoch.errors, self.bad
         for row in sorted(row for row in bad if self.samples.places[row][0] is not None):
             error = bad[row]
             try:
@@ -166,8 +165,7 @@ class Traced:
                 del error  # it may refer to its traceback, and that to this frame
             del bad[row]
             self.samples.put(row, sample)
-            made.insert(sum(other not in bad for other in range(row)), None)
-        return images if len(made) == len(images) else made
+        return [image for row, image in enumerate(images) if row not in bad]
 
     def _gather_bad(self) -> None:
         """``bad`` has samples from now on, and each the source of the image that is bad."""

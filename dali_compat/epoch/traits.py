@@ -19,9 +19,8 @@ from ..routes import Route, StockRoute
 from ..routes.dali import DaliRoute
 from ..runtime.messages import repr_of
 from ..translate.lower import plans_ahead
-from .generators import BASE64, of_indices, of_loader
 from .progress import users_states
-from .samplers import samplers_of
+from .samplers import BASE64, of_indices, of_loader, samplers_of
 
 _LOOKED_AT = 100  # samples of a data set
 

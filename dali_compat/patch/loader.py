@@ -46,7 +46,7 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patc
     if reason is not None:
         return reason
     check_nothing_is_skipped_twice()
-    accelerated = is_made_by_accelerate()
+    accelerated = any(map(_is_accelerates, _frames()))
     kind = type(loader)
     dataset = args[0] if args else kwargs["dataset"]
     loader.__class__ = InstalledLoader if kind is data.DataLoader else _class_of(kind)
@@ -109,11 +109,6 @@ def reason_to_stay_torchs() -> str | None:
         if type(maker).__name__ == "DataLoaderDispatcher":
             return "Accelerate's dispatch_batches=True sends batches from one process to the others"
     return None
-
-
-def is_made_by_accelerate() -> bool:
-    """Returns whether Accelerate makes the loader that is made here."""
-    return any(_is_accelerates(frame) for frame in _frames())
 
 
 def check_nothing_is_skipped_twice() -> None:

@@ -34,7 +34,7 @@ from torch._utils import ExceptionWrapper
 from ..plan import Call, ImageSpec
 from ..randoms import own_generators
 from .processes import Answer, Processes
-from .samples import Packed, Parcel, Pieces, as_tensor, copy, dumps, infos_of, kind_of, pack, pack_into, split
+from .samples import Packed, Parcel, Pieces, as_tensor, copy, dumps, infos_of, kind_of, pack, split
 from .shared_memory import Place, Slot, SlotStore, aligned
 from .worker import run, work
 
@@ -305,9 +305,9 @@ class Pool:
         rooms = [Place(number, *between) for between in pairwise(begins)]
         slot.reserve(rooms[-1].end)
         if not kind:
-            return [part.parcel_in(slot.bytes(place), place) for part, place in zip(parts, places, strict=True)], rooms
+            return [part.parcel(slot.bytes, place) for part, place in zip(parts, places, strict=True)], rooms
         place = Place(number, 0, places[-1].end)
-        whole = pack_into(slot.bytes(place), place, images, kind)
+        whole = pack(images, kind, (), slot.bytes, place)
         shapes = [whole.shapes[begin:end] for begin, end in pairwise(accumulate(counts, initial=0))]
         return [whole._replace(values=place, shapes=some) for place, some in zip(places, shapes, strict=True)], rooms
 

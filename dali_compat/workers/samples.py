@@ -21,6 +21,9 @@ from torchvision import tv_tensors
 from ..plan import ImageSpec
 from .shared_memory import Place, aligned, private
 
+View = Callable[[Place], torch.Tensor]
+"""Gives the bytes of a shared place, as uint8."""
+
 
 class Parcel(NamedTuple):
     """Samples on their way.
@@ -39,13 +42,10 @@ class Parcel(NamedTuple):
         """Bytes."""
         return sum(map(aligned, self.sizes))
 
-    def unpack(self, view: Callable[[Place], torch.Tensor] | None = None) -> Any:
+    def unpack(self, view: View | None = None) -> Any:
         """The samples. They do not share memory that others use again: ``view`` gives what is shared."""
-        values = self.values
-        if isinstance(values, Place):
-            assert view is not None
-            values = private(view(values))
-        text, *arrays = (array[:size] for array, size in zip(_split(values, self.sizes), self.sizes, strict=True))
+        pieces = _split(_own(self.values, view), self.sizes)
+        text, *arrays = (array[:size] for array, size in zip(pieces, self.sizes, strict=True))
         return pickle.loads(text.data, buffers=arrays)
 
 
@@ -67,11 +67,9 @@ class Pieces:
         """Bytes of the parcel."""
         return sum(map(aligned, self._sizes))
 
-    def parcel(self) -> Parcel:
-        return self.parcel_in(torch.empty(self.size, dtype=torch.uint8, device="cpu"))
-
-    def parcel_in(self, memory: torch.Tensor, place: Place | None = None) -> Parcel:
-        """``memory``: uint8, and large enough; the ``place``'s, if it is shared."""
+    def parcel(self, view: View | None = None, place: Place | None = None) -> Parcel:
+        """In memory of its own, or in a shared place that is large enough, of which ``view`` gives the bytes."""
+        memory = _memory(self.size, view, place)
         for array, piece in zip(_split(memory, self._sizes), self._pieces, strict=True):
             array[: piece.nbytes] = piece
         return Parcel(memory if place is None else place, self._sizes)
@@ -145,13 +143,9 @@ class Packed(NamedTuple):
         size = None if sizes else (height, width)
         return ImageSpec(self.kind, self.dtype, channels=channels.pop(), size=size)
 
-    def unpack(self, view: Callable[[Place], torch.Tensor] | None = None) -> list:
-        """The samples. They do not share memory that others use again: ``view`` gives what is shared."""
-        values = self.values
-        if isinstance(values, Place):
-            assert view is not None
-            values = private(view(values)).view(self.dtype)
-        made = split(values, self.shapes)
+    def unpack(self, view: View | None = None) -> list:
+        """The samples, as Parcel's."""
+        made = split(_own(self.values, view).view(self.dtype), self.shapes)
         return as_samples(made, self.kind, self.infos) if self.kind else made
 
 
@@ -160,34 +154,35 @@ def split(values: torch.Tensor, shapes: list[tuple[int, ...]]) -> list[torch.Ten
     return [part.view(shape) for part, shape in zip(values.split(list(map(math.prod, shapes))), shapes, strict=True)]
 
 
-def as_travelling(images, kind: str):
-    """Tensor (N, C, H, W), or a list of (C, H, W): as Packed has them."""
-    if kind != "pil":
-        return images
-    return images.movedim(-3, -1) if isinstance(images, torch.Tensor) else [i.movedim(-3, -1) for i in images]
-
-
-def pack(images, kind: str, infos: Sequence[Any] = ()) -> Packed:
-    """``images``: tensor (N, C, H, W) or a list of (C, H, W), on any device."""
-    images = list(as_travelling(images, kind))
-    values = torch.cat([image.reshape(-1) for image in images]).cpu()
-    return Packed(values, values.dtype, [tuple(image.shape) for image in images], kind, infos)
-
-
-def pack_into(shared: torch.Tensor, place: Place, images, kind: str, infos: Sequence[Any] = ()) -> Packed:
-    """The same in shared memory: ``shared`` is the place's, uint8, and large enough."""
-    images = as_travelling(images, kind)
-    if not isinstance(images, torch.Tensor) and images[0].is_cuda:
-        flat = torch.cat([image.reshape(-1) for image in images])
-        shared.view(flat.dtype).copy_(flat)
-    elif isinstance(images, torch.Tensor):
-        copy(shared.view(images.dtype).view(images.shape), images)
+def pack(images, kind: str, infos: Sequence[Any] = (), view: View | None = None, place: Place | None = None) -> Packed:
+    """``images``: tensor (N, C, H, W) or a list of (C, H, W), on any device; ``view``, ``place`` as Pieces.parcel()."""
+    if kind == "pil":
+        images = images.movedim(-3, -1) if isinstance(images, torch.Tensor) else [i.movedim(-3, -1) for i in images]
+    shapes, dtype = [tuple(image.shape) for image in images], images[0].dtype
+    memory = _memory(sum(map(math.prod, shapes)) * dtype.itemsize, view, place).view(dtype)
+    if isinstance(images, torch.Tensor):
+        copy(memory.view(images.shape), images)
+    elif images[0].is_cuda:
+        memory.copy_(torch.cat([image.reshape(-1) for image in images]))
     else:
-        for one, image in zip(
-            split(shared.view(images[0].dtype), [image.shape for image in images]), images, strict=True
-        ):
+        for one, image in zip(split(memory, shapes), images, strict=True):
             copy(one, image)
-    return Packed(place, images[0].dtype, [tuple(image.shape) for image in images], kind, infos)
+    return Packed(memory if place is None else place, dtype, shapes, kind, infos)
+
+
+def _memory(size: int, view: View | None, place: Place | None) -> torch.Tensor:
+    if place is None:
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
+    assert view is not None
+    return view(place)
+
+
+def _own(values: torch.Tensor | Place, view: View | None) -> torch.Tensor:
+    """The values; where they are in shared memory, a copy."""
+    if not isinstance(values, Place):
+        return values
+    assert view is not None
+    return private(view(values))
 
 
 def copy(to: torch.Tensor, given: torch.Tensor) -> None:

@@ -42,14 +42,15 @@ class Slot:
         OSError: the system gives none.
     """
 
-    # of one that is not quite made
-    _fd, _locked = -1, False
+    # of one that is not quite made, or that another process has made
+    _fd, _pid, _mapped_by, _locked = -1, -1, -1, False
     _bytes: torch.Tensor | None = None
+    _device: torch.device | None = None
+    _read: torch.cuda.Event | None = None  # the end of the last copy to the device
+    _reading = False  # a copy has begun whose end is not known yet
 
     def __init__(self, device: torch.device | None = None):
         self._device = device
-        self._read: torch.cuda.Event | None = None  # the end of the last copy to the device
-        self._reading = False  # a copy has begun whose end is not known yet
         self._pid = self._mapped_by = os.getpid()
         self._fd = os.memfd_create("dali_compat")
 
@@ -133,8 +134,7 @@ class Slot:
 
 def _received(descriptor) -> Slot:
     slot = Slot.__new__(Slot)
-    slot._fd, slot._device, slot._read, slot._reading = descriptor.detach(), None, None, False
-    slot._pid = slot._mapped_by = -1
+    slot._fd = descriptor.detach()
     return slot
 
 

@@ -11,7 +11,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,13 +20,11 @@ from torch.utils.data import _utils
 
 from ..randoms import seed_generators
 from .processes import serve
-from .samples import Packed, Parcel, Pieces, as_tensor, dumps, infos_of, kind_of, pack, pack_into
+from .samples import Packed, Parcel, Pieces, View, as_tensor, dumps, infos_of, kind_of, pack
 from .shared_memory import Place, Slot
 
 _KEPT = 1 << 30  # bytes of freed memory that a worker keeps
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # malloc.h
-
-View = Callable[[Place], torch.Tensor]
 
 
 def run(functions, seed: tuple[int, ...], samples: list, positions: list[int]) -> list:
@@ -140,11 +137,11 @@ def _placed(results: list, room: Place | None, view: View) -> Packed | Parcel:
     if kind is None:
         pieces = Pieces(results)
         place = _place(room, pieces.size)
-        return pieces.parcel() if place is None else pieces.parcel_in(view(place), place)
+        return pieces.parcel(view, place)
     images = [as_tensor(result) for result in results]
     place = _place(room, sum(image.numel() for image in images) * images[0].itemsize)
     infos = infos_of(results) if kind == "pil" else ()
-    return pack(images, kind, infos) if place is None else pack_into(view(place), place, images, kind, infos)
+    return pack(images, kind, infos, view, place)
 
 
 def _place(room: Place | None, size: int) -> Place | None:

@@ -405,7 +405,7 @@ def test_dali_works_ahead_of_the_processes(image_root, monkeypatch):
     when there is no process."""
     order = []
     start, images = DaliBatch.start, calls.Called.images
-    monkeypatch.setattr(DaliBatch, "start", lambda self: (order.append(self.position(0)), start(self))[1])
+    monkeypatch.setattr(DaliBatch, "start", lambda self: (order.append(self.begin), start(self))[1])
     monkeypatch.setattr(calls.Called, "images", lambda *args: (order.append("wait"), images(*args))[1])
     for workers, begun in ((2, {0, 3, 6, 9}), (0, {0, 3})):
         order.clear()
