@@ -46,9 +46,6 @@ class Batch:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def decode(self) -> None:
-        """When files are read: sets a GPU's JPEG engine to work, if that decodes."""
-
     def advance(self) -> None:
         """Sets functions without a translation to work, once."""
         raise NotImplementedError

@@ -24,7 +24,7 @@ from .batch import Batch, stage
 from .collate import collate
 from .decoding import RowsDecoding
 from .epoch import DaliEpoch
-from .on_error import NOTHING, Substitute, replaced
+from .on_error import NOTHING, Substitute
 from .part import Given, Part, in_order
 from .rows import Rows, locate
 
@@ -131,10 +131,9 @@ class DaliBatch(Batch):
 
     @stage
     def decode(self) -> None:
-        """After start(), when files are read: sets a GPU's JPEG engine to work."""
-        if self.epoch.engine is not None:
-            for decoding, _ in self._under_way:
-                decoding.decode()
+        """After start(), when files are read: sets a GPU's JPEG engine to work, if that decodes."""
+        for decoding, _ in self._under_way:
+            decoding.decode()
 
     @stage
     def advance(self) -> None:
@@ -294,4 +293,8 @@ class DaliBatch(Batch):
             self.indices = [self.indices[i] for i in good]
             return listed.only(good), images
         self._replace_bad()
-        return replaced(listed, images, good, {row: self._substitutes[row].outcome() for row in bad})
+        others = {row: self._substitutes[row].outcome() for row in bad}
+        for row, (sample, _) in others.items():
+            listed.places[row], listed.targets[row] = sample.places[0], sample.targets[0]
+            listed.sources[row] = sample.sources[0]
+        return listed, in_order([(good, images), *(([row], [image]) for row, (_, image) in others.items())])

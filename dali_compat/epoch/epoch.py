@@ -37,6 +37,7 @@ from .stats import Meter
 
 if TYPE_CHECKING:
     from ..engine.dali.pipeline import DecodePipeline
+    from ..engine.planes.verified import VerifiedEngine
 
 TARGETS, COLLATE = 2**32 - 1, 2**32 - 2  # random streams of the user's functions that are no transforms
 _SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # what samples consist of
@@ -73,13 +74,14 @@ class Epoch(Generic[R]):
         meter: counts what it gives.
         advances: whether batches have something to do in advance().
         prefetches: whether another thread starts batches.
-        asker, tracing_workers, fetcher: of the DALI route.
+        asker, tracing_workers, fetcher, engine: of the DALI route.
     """
 
     advances, prefetches = True, False
     asker: Asker | None = None
     tracing_workers: TracingWorkers | None = None
     fetcher: Fetcher | None = None
+    engine: VerifiedEngine | None = None
 
     def __init__(self, loader, route: R, progress: Progress):
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation

@@ -22,7 +22,7 @@ from ..randoms import replacement
 from ..runtime.dataset_base import QuietWorker, be_quiet
 from ..runtime.device import moved
 from ..runtime.forks import until_the_end
-from .on_error import ATTEMPTS, NOTHING, UNREADABLE, Errors
+from .on_error import ATTEMPTS, NOTHING, Errors
 from .progress import Progress, set_users
 from .samplers import indices_among
 from .stats import Meter
@@ -227,7 +227,7 @@ class _Tolerant(data.Dataset):
     def __init__(self, dataset, errors: Errors, among):
         self.dataset, self._among = dataset, among
         self._replaces = errors.policy == "replace"
-        self._covers = Exception if errors.in_python else UNREADABLE
+        self._covers = errors.covers
 
     def __len__(self) -> int:
         return len(self.dataset)

@@ -211,8 +211,9 @@ class OrderedIterator(_BaseDataLoaderIter):
             if self._num_workers:
                 self._draw_indices()
             self._start_batches()
-            for batch in islice(self._drawn, epoch.route.depth - 1):  # the last has just begun to read
-                batch.decode()
+            if epoch.engine is not None:
+                for batch in islice(self._drawn, epoch.route.depth - 1):  # the last has just begun to read
+                    batch.decode()
             return
         self._draw_indices(least=0)  # the next one is drawn when it is asked for, where somebody may notice
         batches = list(islice(self._drawn, epoch.route.depth))

@@ -7,21 +7,18 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from PIL import Image
 
 from ..data.lookup import Listed
 from ..data.sources import Source
 from ..errors import BadImageWarning
-from ..ops.kernels import uniform
 from ..randoms import replacement
 from ..runtime.messages import stack_level
 from .epoch import Epoch
-from .part import in_order
 
 POLICIES = "raise", "skip", "replace"
 ATTEMPTS = 100  # samples that are tried in the place of one
-UNREADABLE = OSError, SyntaxError, EOFError, Image.DecompressionBombError  # what PIL raises for bad files
+_READ_ERRORS = OSError, SyntaxError, EOFError, Image.DecompressionBombError  # what PIL raises for bad files
 NOTHING = object()  # a batch of which nothing is left
 
 
@@ -95,6 +92,11 @@ class Errors:
         self._found[key] = SampleError(path, index, self._epoch, reason)
         if len(self._found) == 1:
             _warn(f"{path}, index {index}, is {self._verb}: {reason} (loader.errors lists all such samples)")
+
+    @property
+    def covers(self) -> tuple[type[Exception], ...]:
+        """The errors of a sample that are its own; others end the epoch."""
+        return (Exception,) if self.in_python else _READ_ERRORS
 
     def leave_out(self, bad: dict[int, Exception | str], sources: Sequence[Source], indices: Sequence[Any]) -> None:
         """These rows of a batch could not be made, for an error, or what it said."""
@@ -182,23 +184,3 @@ class Substitute:
         if self._attempts:
             self._batch.discard()
             self._batch.forget_errors()
-
-
-def replaced(
-    samples: Listed, images: Any, good: list[int], others: dict[int, tuple[Listed, Any]]
-) -> tuple[Listed, Any]:
-    """The samples with others in the places of some, and their images. ``images`` are of the ``good`` ones."""
-    for row, (sample, _) in others.items():
-        samples.places[row], samples.targets[row] = sample.places[0], sample.targets[0]
-        samples.sources[row] = sample.sources[0]
-    return samples, _joined(images, good, {row: image for row, (_, image) in others.items()})
-
-
-def _joined(images: Any, good: list[int], others: dict[int, Any]) -> Any:
-    """``images`` of the ``good`` rows and those of others, in the order of rows: stacked where all have one shape."""
-    whole: Any = in_order([(good, images), *(([row], [image]) for row, image in others.items())])
-    if not isinstance(images, torch.Tensor) or not all(type(one) is torch.Tensor for one in others.values()):
-        return whole
-    last = images.ndim == 4 and images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
-    whole = uniform(whole)
-    return whole.contiguous(memory_format=torch.channels_last) if last and isinstance(whole, torch.Tensor) else whole

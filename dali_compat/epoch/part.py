@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..ops import kernels
 from ..ops.draws import Arrays, ImageTooSmall
 from ..ops.image_by_image import run_all
 from ..plan import UPRIGHT, Call, ImageSpec, Plan, Step
@@ -121,7 +120,7 @@ class Part:
                     raise
                 self._give_up({row: error})
         rows = [row for rows, _ in made for row in rows]
-        return rows, in_order(made) if self.plan.views else stacked(made)
+        return rows, in_order(made)
 
     def discard(self) -> None:
         """Cancels it and releases its resources."""
@@ -210,12 +209,6 @@ def in_order(made: Sequence[Given]) -> list:
     """The images of (rows, images), by their rows."""
     images = {row: image for rows, several in made for row, image in zip(rows, several, strict=True)}
     return [images[row] for row in sorted(images)]
-
-
-def stacked(made: Sequence[Given]):
-    """in_order(), as one tensor where all have one shape and dtype."""
-    images = in_order(made)
-    return kernels.uniform(images) if images else images
 
 
 @named("transforms in torch")

@@ -27,7 +27,7 @@ from ..runtime.device import ViewBatches, mapped, moved
 from .collate import collated, collated_by_the_user, in_the_routes_format
 from .epoch import DaliEpoch
 from .fallback import path_of
-from .on_error import UNREADABLE, reason_of
+from .on_error import reason_of
 from .part import Given, in_order
 from .rows import Rows
 from .sample_batch import SampleBatch
@@ -60,9 +60,10 @@ class Traced:
 
     def _request(self, samples: Sequence[int], really: bool = False) -> Request:
         errors, place_of = self.epoch.errors, self.epoch.rank_order.place_of
-        covers = (Exception,) if errors.in_python else UNREADABLE
         indices, places = ([self._indices[i] for i in samples], [place_of(self._begin + i) for i in samples])
-        return Request(indices, self.epoch.seed, places, () if really or errors.policy == "raise" else covers, really)
+        return Request(
+            indices, self.epoch.seed, places, () if really or errors.policy == "raise" else errors.covers, really
+        )
 
     def look_up(self) -> Rows:
         """Returns the images of the samples; the data set is asked."""
@@ -87,7 +88,7 @@ class Traced:
         assert asker is not None
 
         def failed(row: int, error: Exception) -> None:
-            if not isinstance(error, Exception if errors.in_python else UNREADABLE):
+            if not isinstance(error, errors.covers):
                 raise error
             self._failed(row, reason_of(error), path_of(self.epoch.dataset, self._indices[row], error))
 
