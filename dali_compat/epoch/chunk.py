@@ -19,8 +19,9 @@ from ..plan import Plan, Step
 from ..routes.resident import Held, ResidentRoute
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches, current_stream_of, to_device
+from .decode import Given, in_format, in_order
 from .epoch import Epoch
-from .part import Given, Part, in_format, in_order
+from .part import Part
 
 _Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # values, rows, index
 

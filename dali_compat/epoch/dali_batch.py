@@ -1,7 +1,7 @@
 """One batch on the DALI route.
 
 start() finds the files, computes every per-sample argument and sets DALI to work. Rows (rows.py) that share a plan are
-decoded together (decoding.py), by a group for each decoder (decode.py, planes_group.py). Part (part.py) does the rest.
+decoded together, by a group for each decoder (decode.py, planes_group.py). Part (part.py) does the rest.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..data.sources import Source
 from ..ops.draws import ImageTooSmall
 from ..plan import Plan
 from ..runtime.device import current_stream_of, handed_over
-from . import traced
 from .batch import Batch, stage
-from .collate import collate
-from .decoding import RowsDecoding
+from .collate import collate, collate_samples
+from .decode import Given, in_order
 from .epoch import DaliEpoch
 from .on_error import NOTHING, Substitute
-from .part import Given, Part, in_order
+from .part import Part, RowsDecoding
 from .rows import Rows, locate
+from .traced import Traced
 
 
 class _Prepared(NamedTuple):
@@ -86,7 +86,7 @@ class DaliBatch(Batch):
         super().__init__(epoch, indices, begin, error)
         self._stands_in = stands_in
         self._bad: dict[int, Exception | str] = {}  # rows that cannot be made, and why
-        self._traced = None if epoch.asker is None else traced.Traced(epoch, indices, begin, self._bad)
+        self._traced = None if epoch.asker is None else Traced(epoch, indices, begin, self._bad)
         self._under_way: list[tuple[RowsDecoding, Part]] = []
         self._substitutes: dict[int, Substitute] = {}
         self._prepared: _Prepared | None = None
@@ -202,7 +202,7 @@ class DaliBatch(Batch):
             if not len(self):
                 return NOTHING
         if self._traced is not None:
-            return traced.collate(self.epoch, samples.targets, images, self.begin)
+            return collate_samples(self.epoch, samples.targets, images, self.begin)
         return collate(
             self.epoch, samples, images, self.begin, lambda row: f"{samples.sources[row]}, index {self.indices[row]}"
         )

@@ -20,13 +20,23 @@ from ..data.intact import is_intact
 from ..data.sources import BYTES, DECODED, PATHS, Form, Source, overwritten, when_written
 from ..engine import pil
 from ..ops.draws import Arrays, ImageTooSmall
+from ..ops.image_by_image import run_all
 from ..plan import Plan
 from ..runtime.device import ViewBatches, to_device
-from .part import Given, in_order, other_sizes, run
 from .rows import Rows
 
 if TYPE_CHECKING:
     from ..engine.dali.transfer import Received
+
+
+Given = tuple[Sequence[int], Any]
+"""Rows, and their images on the device: (N, C, H, W), a list of N where sizes differ, or ViewBatches of these."""
+
+
+def in_order(made: Sequence[Given]) -> list:
+    """The images of (rows, images), by their rows."""
+    images = {row: image for rows, several in made for row, image in zip(rows, several, strict=True)}
+    return [images[row] for row in sorted(images)]
 
 
 def together(results: Sequence[Given]) -> Given:
@@ -192,4 +202,16 @@ def _finished(plan: Plan, images, arrays: list[Arrays]):
     """Torch's part of a plan, on what DALI has made."""
     if not (plan.dali and plan.dali[-1].kwargs.get("layout") == "CHW"):
         images = images.movedim(-1, 1) if isinstance(images, torch.Tensor) else [i.movedim(-1, 0) for i in images]
-    return run(plan.batch, images, arrays)
+    return run_all(plan.batch, images, arrays)
+
+
+def other_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:
+    """(N,) bool, which of N images do not have their (height, width) in ``sizes``, (N, 2) or (1, 2)."""
+    one_for_all = [images] if isinstance(images, torch.Tensor) else images
+    given = [image.shape[-2:] for image in one_for_all]
+    return (np.array(given, np.int64).reshape(-1, 2) != sizes).any(1)
+
+
+def in_format(images, plan: Plan):
+    last = plan.channels_last and images.ndim == 4
+    return images.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)

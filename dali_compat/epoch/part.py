@@ -1,4 +1,5 @@
-"""Part of a batch: the rows that share a plan, from their images on."""
+"""The rows of a batch that share a plan: they are decoded, by a group for each decoder, and go through what Python
+calls."""
 
 from __future__ import annotations
 
@@ -8,23 +9,101 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from ..data.header import DALI
+from ..data.sources import DECODED
 from ..ops.draws import Arrays, ImageTooSmall
 from ..ops.image_by_image import run_all
+from ..ops.kernels import uniform
 from ..plan import UPRIGHT, Call, ImageSpec, Plan, Step
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches
 from ..translate.lower import continued
 from ..workers import Called
 from ..workers.samples import as_samples
+from .decode import DaliGroup, Given, PilGroup, in_format, in_order, other_sizes, together
 from .epoch import Epoch
+from .planes_group import ComparedGroup, PlanesGroup, as_many_as_fit, bounded
+from .rows import Rows
 
 # Pillow's operations that make an image of another keep its info where they do not begin with an empty one
 _KEEP_INFO = {"identity", "choose", UPRIGHT, "crop", "resize", "flip", "rotate", "affine", "perspective", "invert"}
 _KEEP_INFO |= {"posterize", "solarize", "sharpness", "autocontrast", "equalize"}
 
 
-Given = tuple[Sequence[int], Any]
-"""Rows, and their images on the device: (N, C, H, W), a list of N where sizes differ, or ViewBatches of these."""
+class RowsDecoding:
+    """Rows of a batch that share a plan."""
+
+    def __init__(self, batch: Rows, plan: Plan):
+        self._batch, self._plan = batch, plan
+        self._groups: list[DaliGroup | PlanesGroup | PilGroup] = []
+
+    def start(self, by_kind: dict[tuple[int, str], np.ndarray]) -> None:
+        """Submits rows to their decoders. ``by_kind``: rows, in order, by who decodes them (data/headers.py) and what
+        DALI is given (data/sources.py)."""
+        for (kind, given), rows in by_kind.items():
+            if kind == DALI:
+                turned = self._batch.facts["orientations"][rows] > 1
+                for some in (rows,) if given in DECODED or not turned.any() else (rows[~turned], rows[turned]):
+                    self._submit(DaliGroup, self._submit_to_engine(some, given), given)
+            else:
+                self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
+
+    def _submit_to_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
+        """A GPU's JPEG engine gets what it decodes to Pillow's pixels, and, beside DALI, some of what is to be
+        compared. Returns the rows that are left."""
+        engine, facts = self._batch.epoch.engine, self._batch.facts
+        if engine is None or given in DECODED or not self._plan.from_planes:
+            return rows
+        takes = rows[engine.takes(facts["chroma"][rows], facts["sizes"][rows])]
+        known, new = engine.shared_out(takes, facts["chroma"][takes], self._batch.words[takes])
+        if len(new):
+            new = as_many_as_fit(new, facts, engine.room)
+        for several in bounded(known, facts, engine.memory):
+            self._submit(PlanesGroup, several, given, engine=engine)
+        self._submit(ComparedGroup, new, given, engine=engine)
+        return np.setdiff1d(rows, np.concatenate([known, new]), assume_unique=True)
+
+    def _submit(self, group: type[DaliGroup] | type[PlanesGroup], rows: np.ndarray, given: str, **options: Any) -> None:
+        """Makes a group of those rows whose arguments can be computed."""
+        left = rows.tolist()
+        while left:
+            try:
+                self._groups.append(group(self._batch, self._plan, left, given, **options))
+                return
+            except ImageTooSmall as error:
+                self._batch.give_up({error.row: error})
+                left.remove(error.row)
+
+    def decode(self) -> None:
+        """A GPU's JPEG engine sets to work on what is read."""
+        for group in self._groups:
+            if isinstance(group, PlanesGroup):
+                group.decode()
+
+    def look(self) -> None:
+        """Gives up rows that have failed already; others may still be at work."""
+        for group in self._groups:
+            if isinstance(group, PilGroup) and (failures := group.failed()):
+                self._batch.give_up(failures)
+
+    def result(self) -> Given:
+        """Returns rows that could be decoded, and their images on the device; gives up the others."""
+        made, failures = [], dict[int, Exception]()
+        while self._groups:  # one that fails stays there, to be discarded
+            made.append(self._groups[-1].result(failures))
+            self._groups.pop()
+        if failures:
+            self._batch.give_up(failures)
+        rows, images = together(made)
+        if self._plan.views and not isinstance(images, ViewBatches):
+            images = ViewBatches([uniform(list(of_view)) for of_view in zip(*images, strict=True)])
+        elif isinstance(images, list) and images:
+            images = uniform(images)
+        return rows, images
+
+    def discard(self) -> None:
+        while self._groups:
+            self._groups.pop().discard()
 
 
 class Owner(Protocol):
@@ -157,7 +236,7 @@ class Part:
             plan, self._called = continued(plan, spec), None
             infos = infos if keeps_info(plan) else ()
             sizes = np.array([image.shape[-2:] for image in images], np.int64)
-            images = run(plan.batch, images, self.owner.compute(plan.batch, self._rows, sizes))
+            images = run_all(plan.batch, images, self.owner.compute(plan.batch, self._rows, sizes))
             spec = plan.gives
         return self._rows, self._as_samples(images, spec, plan, infos)
 
@@ -203,27 +282,3 @@ def _giving(rows: Sequence[int], images: Any) -> Callable[[], Given]:
 def keeps_info(plan: Plan) -> bool:
     """Returns whether images have their ``info`` after a plan's steps."""
     return plan.gives.kind == "pil" and all(step.op in _KEEP_INFO for step in plan.steps)
-
-
-def in_order(made: Sequence[Given]) -> list:
-    """The images of (rows, images), by their rows."""
-    images = {row: image for rows, several in made for row, image in zip(rows, several, strict=True)}
-    return [images[row] for row in sorted(images)]
-
-
-@named("transforms in torch")
-def run(steps: tuple[Step, ...], images, arrays: list[Arrays]):
-    """Images after torch's part of a plan: a tensor, or a list where sizes differ."""
-    return run_all(steps, images, arrays)
-
-
-def other_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:
-    """(N,) bool, which of N images do not have their (height, width) in ``sizes``, (N, 2) or (1, 2)."""
-    one_for_all = [images] if isinstance(images, torch.Tensor) else images
-    given = [image.shape[-2:] for image in one_for_all]
-    return (np.array(given, np.int64).reshape(-1, 2) != sizes).any(1)
-
-
-def in_format(images, plan: Plan):
-    last = plan.channels_last and images.ndim == 4
-    return images.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)

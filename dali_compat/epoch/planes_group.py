@@ -19,11 +19,11 @@ from ..engine.planes.nvjpeg import EngineError, EngineMemoryError
 from ..engine.planes.program import PlanesProgram
 from ..engine.planes.verified import VerifiedEngine
 from ..ops.draws import Arrays
+from ..ops.image_by_image import run_all
 from ..ops.kernels import rows_of
 from ..plan import Plan, Step
 from ..runtime.device import ViewBatches
-from .decode import DaliGroup, PilGroup, together
-from .part import Given, other_sizes, run
+from .decode import DaliGroup, Given, PilGroup, other_sizes, together
 from .rows import Rows
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class PlanesGroup:
             return None
         views = []
         for one, images, arrays in zip(self._plan.chains, begun, self._arrays, strict=True):
-            views.append(run(one.after, images, self._of_mine(arrays[len(_planes(one)) :])))
+            views.append(run_all(one.after, images, self._of_mine(arrays[len(_planes(one)) :])))
             if other_sizes(views[-1], arrays.sizes[self._mine]).any():
                 self._engine.give_up("its kernels gave an image of another size")
                 return None

@@ -5,32 +5,34 @@ image, with which numbers. DALI does that to those of which it can do all; of ot
 own functions do it once more, in threads. A sample of which an image cannot be made is asked for once more, and its own
 code makes it, or raises torch's error.
 
-Rows are images here: a sample may have several (sample_batch.py).
+Rows are images here: a sample may have several.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
+from ..data.lookup import Found, Listed
+from ..data.sources import is_record
 from ..errors import ImageReadError, read_error
-from ..lazy.samples import Sample, Stack, at, exchanged, put
+from ..lazy.asker import Asker
+from ..lazy.record import Recording
+from ..lazy.samples import Sample, Wanted
 from ..lazy.workers import Request, Ticket
-from ..ops.pixels.lists import uniform
 from ..randoms import generator_states, set_generators
-from ..runtime.device import ViewBatches, mapped, moved
-from .collate import collated, collated_by_the_user, in_the_routes_format
+from ..runtime.device import ViewBatches
+from .decode import Given, in_order
 from .epoch import DaliEpoch
 from .fallback import path_of
 from .on_error import reason_of
-from .part import Given, in_order
 from .rows import Rows
-from .sample_batch import SampleBatch
 
 
 class Traced:
@@ -191,60 +193,139 @@ class Traced:
             set_generators(now)
 
 
-def collate(epoch: DaliEpoch, samples: Sequence[Sample], images: Any, begin: int) -> Any:
-    """Returns what samples become in collate_fn, on the device."""
-    device = epoch.route.device
-    if not epoch.default_collate:
-        return collated_by_the_user(epoch, lambda images: _filled(samples, images, device), images, begin)
-    layouts = {tuple([wanted.paths for wanted in one.images]) for one in samples}
-    columns = [_stacked(one) for one in (images.batches if isinstance(images, ViewBatches) else [images])]
-    in_format = partial(in_the_routes_format, epoch)
-    if len(layouts) == 1 and all(isinstance(column, torch.Tensor) for column in columns):
-        return _collated(samples, list(map(in_format, columns)), layouts.pop(), device)
-    made = moved(collated(_filled(samples, images, device, len(layouts) > 1)), device)
-    if any(one.stacked for one in samples):
-        return made
-    for path in {path for layout in layouts for paths in layout for path in paths}:
-        with suppress(LookupError, TypeError):  # default_collate takes the keys that the first sample has
-            whole = at(made, path)
-            made = put(made, path, in_format(whole)) if isinstance(whole, torch.Tensor) else made
-    return made
+class SampleBatch(Listed):
+    """Samples, and their images. Rows are images: the first one of each sample, or nothing where all of that is real;
+    behind them the second ones of those that have several, then the third. Where each sample has as many images, all of
+    one file, a row is a sample, with these as its views.
+
+    Args:
+        samples: as the data set gave them.
+        indices: of each.
+        named: for messages, what stands for the image of a sample that has none.
+        asker: who has asked for them.
+
+    Attributes:
+        targets: a Sample each.
+        of: of each row its sample.
+        replayed: the images that DALI does not make, by their rows.
+    """
+
+    def __init__(self, samples: list[Sample], indices: Sequence[Any], named: Callable[[int], str], asker: Asker):
+        self.of: list[int] = []
+        self.replayed: dict[int, Recording] = {}
+        self._most = max([len(one.images) for one in samples], default=0)
+        self._asker, self._numbers = asker, list[tuple[float, ...]]()
+        super().__init__([], [], samples)
+        views = self._views()
+        for sample, (chain, numbers) in enumerate(views):
+            record = samples[sample].images[0].record
+            self._put(sample, chain, _place(record, 0, indices[sample], len(chain)), record.source, numbers)
+        for number in range(0 if views else max(1, self._most)):
+            for sample, index in enumerate(indices):
+                images = samples[sample].images
+                if len(images) > number:
+                    self._add(sample, images[number], number, index)
+                elif not number:
+                    self._put(sample, None, 0, named(sample), ())
+        by_dali = {self.of[row] for row, (chain, _) in enumerate(self.places) if _is_for_dali(chain)}
+        there = sum(bool(one.images) or one.value is not None for one in samples)  # others it could not make
+        asker.asked += there
+        asker.real += there - len(by_dali)
+
+    def _views(self) -> list[tuple[Any, tuple[float, ...]]]:
+        """The chain of each sample, and its numbers there; empty where rows are images."""
+        if self._most < 2 or any(len(one.images) != self._most for one in self.targets):
+            return []
+        placed = []
+        for one in self.targets:
+            of_views = self._asker.place_views([image.record for image in one.images])
+            if of_views is None:
+                return []
+            placed.append(of_views)
+        return placed
+
+    def _add(self, sample: int, image: Wanted, number: int, index: Any) -> None:
+        chain, numbers = self._asker.place(image.record)
+        if chain.is_replayed:
+            self.replayed[len(self.of)] = image.record
+        self._put(sample, chain, _place(image.record, number, index, len(chain)), image.record.source, numbers)
+
+    def _put(self, sample: int, chain: Any, place: int, source: Any, numbers: tuple[float, ...]) -> None:
+        self.places.append((chain, place))
+        self.sources.append(source)
+        self.of.append(sample)
+        self._numbers.append(numbers)
+
+    @property
+    def leaves(self) -> list[Any]:
+        """The chains, each once."""
+        return [chain for chain in super().leaves if chain is not None]
+
+    def found(self, chosen: Sequence[int] | None = None) -> list[Found]:
+        """Rows by their chains, without those that are real, or replayed."""
+        return super().found([row for row, (chain, _) in enumerate(self.places) if _is_for_dali(chain)])
+
+    def put(self, row: int, sample: Sample) -> None:
+        """A real sample takes a row's place."""
+        self.places[row] = (None, 0)  # type: ignore[assignment]  # nobody asks for it any more
+        self.targets[row] = sample
+        self.replayed.pop(row, None)
+
+    def randoms(self, begin: int, count: int) -> Callable[[int, int], np.ndarray]:
+        """In the place of random numbers those that the rows from ``begin`` on were given."""
+        given = self._numbers[begin : begin + count]
+        made = np.zeros((count, max(map(len, given), default=0)))
+        for row, numbers in enumerate(given):
+            made[row, : len(numbers)] = numbers
+        return lambda stream, k: made[:, :k]
+
+    def columns(self, made: Sequence[tuple[Sequence[int], Any]]) -> list[Any] | None:
+        """Returns, of (rows, images) of all rows, the first image of every sample, the second one, and so on, (N, C, H,
+        W) each, or a list of N; None where samples have different numbers of images."""
+        each = len(self.targets)
+        if not self._most or any(len(sample.images) != self._most for sample in self.targets):
+            return None
+        if len(self.places) == each and self._most > 1:
+            return [_run([(rows, _view(one, i)) for rows, one in made], 0, each) for i in range(self._most)]
+        return [_run(made, begin, each) for begin in range(0, len(self.places), each)]
+
+    def of_samples(self, made: Sequence[tuple[Sequence[int], Any]]) -> list[Any]:
+        """Returns each sample's image, a tuple if there are several, and None if there is none."""
+        images = {row: image for rows, several in made for row, image in zip(rows, several, strict=True)}
+        by_sample: list[list[Any]] = [[] for _ in self.targets]
+        for row, sample in enumerate(self.of):
+            if row in images:
+                by_sample[sample] += images[row] if type(images[row]) is tuple else (images[row],)
+        return [several[0] if len(several) == 1 else tuple(several) or None for several in by_sample]
 
 
-def _stacked(images: Any) -> Any:
-    """One tensor of images that torchvision's own functions have made, where they are alike; else as they are."""
-    if isinstance(images, torch.Tensor) or not images or not all(isinstance(one, torch.Tensor) for one in images):
-        return images
-    return uniform(images)
+def _view(images: Any, number: int) -> Any:
+    """Returns the images of this number, of rows that have several."""
+    return images.batches[number] if isinstance(images, ViewBatches) else [views[number] for views in images]
 
 
-def _filled(samples: Sequence[Sample], images: Any, device: torch.device, mixed: bool = False) -> list[Any]:
-    """The samples as the data set would give them, images on the device where those are; ``mixed``: whoever
-    has made them."""
-    flat = (one for image in images for one in (image if type(image) is tuple else (image,)))
-    place = next((one.device for one in flat if isinstance(one, torch.Tensor)), device)
-    made = []
-    for sample, image in zip(samples, images, strict=True):
-        count = len(sample.images)
-        filled = sample.finished(image) if count == 1 else sample.finished(*image or ())
-        moves = place.type != "cpu" and (count != 1 or mixed)
-        made.append(mapped(filled, lambda tensor: _on(place, tensor)) if moves else filled)
-    return made
+def _is_for_dali(chain: Any) -> bool:
+    return chain is not None and not chain.is_replayed
 
 
-def _on(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
-    """An image; targets stay where they are."""
-    return tensor.to(device) if tensor.ndim >= 3 else tensor
+def _place(recording: Recording, number: int, index: Any, count: int) -> int:
+    """The place of a sample's image of this number among the headers. What is in memory is another image each time."""
+    if is_record(recording.source):
+        return recording.source.index % count
+    try:
+        place = operator.index(index) * 4 + number
+    except TypeError:  # a sampler of the user's may give anything
+        place = hash(recording.source)
+    return place % count
 
 
-def _collated(samples: Sequence[Sample], columns: Sequence[torch.Tensor], layout: Any, device: torch.device) -> Any:
-    """Returns what default_collate makes of them."""
-    if layout == (((),),):
-        return columns[0]
-    made = collated([one.filled(*[number] * len(layout)) for number, one in enumerate(samples)])
-    for column, paths in zip(columns, layout, strict=True):
-        for path in paths:  # an image that a sample has twice becomes two tensors there
-            made = put(made, path, column if path is paths[0] else column.clone())
-    if any(one.stacked for one in samples):
-        made = exchanged(made, {Stack}, Stack.joined)
-    return moved(made, device)
+def _run(made: Sequence[tuple[Sequence[int], Any]], begin: int, count: int) -> Any:
+    """The images of rows that follow each other: of a tensor, a part of it."""
+    for rows, images in made:
+        at = bisect_left(rows, begin)
+        run = rows[at : at + count]
+        if len(run) == count and run[0] == begin and run[-1] == begin + count - 1:
+            # .data: who changes one image of a sample in place has not changed the others, to autograd
+            return images[at : at + count].data if isinstance(images, torch.Tensor) else images[at : at + count]
+    found = {row: image for rows, images in made for row, image in zip(rows, images, strict=True)}
+    return [found[row] for row in range(begin, begin + count)]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..plan import ImageSpec, Step
+from ..runtime.decorators import named
 from ..runtime.device import on_the_cpu
 from . import kernels
 from .kernels import kernel_of
@@ -27,6 +28,7 @@ _WAYS = (np.divide, 255), (np.multiply, 1 / 255), (np.multiply, 1)  # of bytes t
 _LEAST = 2**15  # numbers of an image: smaller ones go together
 
 
+@named("transforms in torch")
 def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
     """Several steps, one after another, as kernels.run() does each."""
     steps, arrays = list(steps), list(arrays)

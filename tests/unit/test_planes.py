@@ -19,8 +19,8 @@ from dali_compat.engine.pil import apply
 from dali_compat.engine.planes import engines, geometry
 from dali_compat.engine.planes.geometry import Windows, planes_of, rows_of, whole_rows_of
 from dali_compat.engine.planes.program import PlanesProgram
-from dali_compat.epoch.part import run
 from dali_compat.ops.draws import compute
+from dali_compat.ops.image_by_image import run_all
 from dali_compat.ops.kernels import rows_of as row_of
 from dali_compat.ops.pixels import resample
 from dali_compat.plan import ImageSpec, Options, step
@@ -300,7 +300,7 @@ def test_any_chain_is_torchvisions(seed):
     arrays = compute((*plan.planes, *plan.after), made.sizes, Randoms(seed, 0, len(rows)), rows)
     begin = len(plan.planes)
     result = PlanesProgram(plan, arrays[:begin], made.sizes)(made.bytes, made.planes)
-    result = run(plan.after, result, arrays[begin:])
+    result = run_all(plan.after, result, arrays[begin:])
     assert len(result) == len(rows)
     for row, found in enumerate(result):
         expected = Image.fromarray(made.images[row])
