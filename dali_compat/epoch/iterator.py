@@ -7,7 +7,6 @@ import os
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from time import perf_counter
@@ -46,6 +45,8 @@ class OrderedIterator(_BaseDataLoaderIter):
     under way is thrown away, and next() refuses to go on.
     """
 
+    _batch: Any = DaliBatch  # the class of its batches
+    _skipped: Any = staticmethod(skipped)
     _prefetch_thread: PrefetchThread | None = None
     _workers: TracingWorkers | None = None  # that ask the data set, between two epochs
 
@@ -100,18 +101,10 @@ class OrderedIterator(_BaseDataLoaderIter):
         while progress.drawn < drawn + exhausted and not self._exhausted:
             self._draw_one()
 
-    def _skipped(self, sampler, samples: int) -> Iterator[Any]:
-        """The batches of a BatchSampler without so many of its first samples."""
-        return skipped(sampler, samples)
-
     def _epoch_of(self, loader, route: Any) -> Epoch[Any]:
         """Returns what this epoch's batches share."""
         workers, self._workers = self._workers, None
         return DaliEpoch(loader, route, self.progress, workers)
-
-    def _batch(self, *args: Any) -> Any:
-        """A batch of Batch's arguments."""
-        return DaliBatch(*args)
 
     def _indices(self, index) -> Indices:
         """The indices of one batch, from what the sampler gave; it may fill one tensor time and again."""

@@ -23,9 +23,79 @@ from .iterator import OrderedIterator
 from .samplers import Indices, in_arrays, may_draw
 
 
+class ResidentBatch(Batch):
+    """Rows of a chunk.
+
+    Attributes:
+        indices: a list, or an int64 array.
+        chunk: which; None before it is computed.
+        number: its place among the chunk's batches.
+        alone: not to be computed with others, for one of them fails.
+    """
+
+    chunk: Chunk | None = None
+    number = 0
+    alone = False
+    _labels: torch.Tensor | None
+
+    epoch: Epoch[ResidentRoute]
+
+    @property
+    def ready(self) -> bool:
+        return self.chunk is not None or self.error is not None
+
+    @stage
+    def advance(self) -> None:
+        if self.chunk is not None:
+            self.chunk.advance()
+
+    def discard(self) -> None:
+        if self.chunk is not None:
+            self.chunk.discard()
+
+    def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
+        """Returns what base_datasets.places() gives, one index after another: of indices that are no plain numbers, and
+        with errors as torch raises them."""
+        found: dict[int, tuple[Any, list, list]] = {}
+        for row, index in enumerate(self._listed()):
+            dataset, local = locate(self.epoch.dataset, index)
+            target(dataset, local)
+            _, rows, locals_ = found.setdefault(id(dataset), (dataset, [], []))
+            rows.append(row)
+            locals_.append(local if local >= 0 else local + len(dataset.data))
+        return [(dataset, np.array(rows), np.array(indices)) for dataset, rows, indices in found.values()]
+
+    def _listed(self) -> list:
+        return self.indices.tolist() if isinstance(self.indices, np.ndarray) else self.indices
+
+    def _located(self) -> Listed:
+        places = [locate(self.epoch.dataset, index) for index in self._listed()]
+        transformed = any(dataset.target_transform for dataset, _ in places)
+        given = self.epoch.as_in_its_copy([target(dataset, local) for dataset, local in places], transformed)
+        with self.epoch.as_in_a_worker(self.begin) if transformed else nullcontext():
+            targets = [
+                one if dataset.target_transform is None else dataset.target_transform(one)
+                for one, (dataset, _) in zip(given, places, strict=True)
+            ]
+        return Listed(places, [], targets)
+
+    def _images(self):
+        images, self._labels = self.chunk.take(self.number)  # type: ignore[union-attr]  # without one: an error
+        return images
+
+    def _collate(self, images) -> Any:
+        if self._labels is not None and len(self) and isinstance(images, torch.Tensor):
+            return [images, self._labels]
+        if self._labels is not None and len(self) and isinstance(images, ViewBatches):
+            return [collated_views(images), self._labels]
+        return collate(self.epoch, self._located(), images, self.begin, lambda row: f"index {self.indices[row]}")
+
+
 class ResidentIterator(OrderedIterator):
     """Iterates once over arrays on the device. Indices of a whole chunk of batches are drawn ahead, where nothing can
     tell the difference."""
+
+    _batch = ResidentBatch
 
     def _begin(self, loader, route: ResidentRoute) -> None:
         self._held = route.held
@@ -44,9 +114,6 @@ class ResidentIterator(OrderedIterator):
         in_bulk = in_arrays(sampler, samples)
         self._in_arrays = in_bulk is not None
         return in_bulk or super()._skipped(sampler, samples)
-
-    def _batch(self, *args) -> ResidentBatch:
-        return ResidentBatch(*args)
 
     def _indices(self, index) -> Indices:
         return index if self._in_arrays else super()._indices(index)
@@ -115,71 +182,3 @@ class ResidentIterator(OrderedIterator):
     def in_flight(self) -> int:
         """Batches that are computed, or that Python works on; any thread may ask."""
         return sum(batch.ready for batch in list(self._drawn))
-
-
-class ResidentBatch(Batch):
-    """Rows of a chunk.
-
-    Attributes:
-        indices: a list, or an int64 array.
-        chunk: which; None before it is computed.
-        number: its place among the chunk's batches.
-        alone: not to be computed with others, for one of them fails.
-    """
-
-    chunk: Chunk | None = None
-    number = 0
-    alone = False
-    _labels: torch.Tensor | None
-
-    epoch: Epoch[ResidentRoute]
-
-    @property
-    def ready(self) -> bool:
-        return self.chunk is not None or self.error is not None
-
-    @stage
-    def advance(self) -> None:
-        if self.chunk is not None:
-            self.chunk.advance()
-
-    def discard(self) -> None:
-        if self.chunk is not None:
-            self.chunk.discard()
-
-    def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """Returns what base_datasets.places() gives, one index after another: of indices that are no plain numbers, and
-        with errors as torch raises them."""
-        found: dict[int, tuple[Any, list, list]] = {}
-        for row, index in enumerate(self._listed()):
-            dataset, local = locate(self.epoch.dataset, index)
-            target(dataset, local)
-            _, rows, locals_ = found.setdefault(id(dataset), (dataset, [], []))
-            rows.append(row)
-            locals_.append(local if local >= 0 else local + len(dataset.data))
-        return [(dataset, np.array(rows), np.array(indices)) for dataset, rows, indices in found.values()]
-
-    def _listed(self) -> list:
-        return self.indices.tolist() if isinstance(self.indices, np.ndarray) else self.indices
-
-    def _located(self) -> Listed:
-        places = [locate(self.epoch.dataset, index) for index in self._listed()]
-        transformed = any(dataset.target_transform for dataset, _ in places)
-        given = self.epoch.as_in_its_copy([target(dataset, local) for dataset, local in places], transformed)
-        with self.epoch.as_in_a_worker(self.begin) if transformed else nullcontext():
-            targets = [
-                one if dataset.target_transform is None else dataset.target_transform(one)
-                for one, (dataset, _) in zip(given, places, strict=True)
-            ]
-        return Listed(places, [], targets)
-
-    def _images(self):
-        images, self._labels = self.chunk.take(self.number)  # type: ignore[union-attr]  # without one: an error
-        return images
-
-    def _collate(self, images) -> Any:
-        if self._labels is not None and len(self) and isinstance(images, torch.Tensor):
-            return [images, self._labels]
-        if self._labels is not None and len(self) and isinstance(images, ViewBatches):
-            return [collated_views(images), self._labels]
-        return collate(self.epoch, self._located(), images, self.begin, lambda row: f"index {self.indices[row]}")

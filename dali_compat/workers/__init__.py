@@ -184,10 +184,7 @@ class Calls:
         """
         if not self._workers:
             return Called([self._here(call, images, kind, positions, infos)], [len(positions)])
-        seed = call.seed(self._seed)
-        size = max(1, -(-len(positions) // (2 * self._workers)))
-        chunks = [slice(start, start + size) for start in range(0, len(positions), size)]
-        return self._pool(call).submit(images, kind, positions, chunks, seed, infos)
+        return self._pool(call).submit(images, kind, positions, call.seed(self._seed), infos)
 
     def close(self) -> None:
         while self._pools:
@@ -224,7 +221,8 @@ class Pool:
         self._lent: dict[int, Called] = {}
         self._slots = self._store.take(depth, device)
         context, arguments = context or torch.multiprocessing.get_context(), (call.functions, seed, self._slots, *start)
-        self._processes = Processes(context, range(start[0]), work, arguments)
+        self._workers, *_ = start
+        self._processes = Processes(context, range(self._workers), work, arguments)
 
     @property
     def usable(self) -> bool:
@@ -232,16 +230,10 @@ class Pool:
         self._processes.look()
         return not self._processes.trouble
 
-    def submit(
-        self,
-        images,
-        kind: str,
-        positions: list[int],
-        chunks: list[slice],
-        seed: tuple[int, ...],
-        infos: Sequence[Any],
-    ) -> Called:
-        """Set the processes to work on the ``chunks`` of a batch; as Calls.submit()."""
+    def submit(self, images, kind: str, positions: list[int], seed: tuple[int, ...], infos: Sequence[Any]) -> Called:
+        """Sets the processes to work on chunks of a batch; as Calls.submit()."""
+        size = max(1, -(-len(positions) // (2 * self._workers)))
+        chunks = [slice(start, start + size) for start in range(0, len(positions), size)]
         parts = [images[chunk] if kind else Pieces(list(images[chunk])) for chunk in chunks]
         counts = [len(positions[chunk]) for chunk in chunks]
         number = next(filter(self._is_free, range(len(self._slots))), None)
