@@ -15,8 +15,8 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 def stage(method: F) -> F:
-    """Returns the method of a Batch, which does nothing where a stage before it has failed. Its exception is stored and
-    raised by finish(), so that it reaches the caller with the batch that it belongs to."""
+    """Makes a method a stage of a Batch. It is skipped where an earlier one has failed. Its exception is stored, and
+    finish() raises it, so that it reaches the caller with the batch that it belongs to."""
 
     @functools.wraps(method)
     def run(self: Batch, *args: Any) -> None:
@@ -82,5 +82,5 @@ class Batch:
             return self._images()
 
     def forget_errors(self) -> None:
-        """They refer to their tracebacks, and these to this batch."""
+        """Drops stored exceptions, whose tracebacks refer to this batch."""
         self.error = None

@@ -106,7 +106,7 @@ class Chunk:
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray | slice, sizes: np.ndarray
     ) -> list[Arrays]:
-        """Per-sample arguments of ``steps`` for these rows (numbers, or a slice), as Batch.compute()."""
+        """Per-sample arguments of ``steps`` for these rows (numbers, or a slice), as Rows.compute()."""
         try:
             return compute(steps, sizes, self.epoch.randoms(self._position, len(self)), rows)
         except ImageTooSmall as error:
@@ -178,7 +178,7 @@ class _HeldRows(NamedTuple):
 def _transformed(
     device: torch.device, plan: Plan, rows: Sequence[int], selections: list[_Selection], arrays: list[Any]
 ) -> Given:
-    """Rows, and what the steps of their plan make of them."""
+    """Returns rows, and what the steps of their plan make of them."""
     images, made = _selected(selections, len(rows)), []
     for number, (one, drawn) in enumerate(zip(plan.chains, arrays, strict=True), 1):
         own = images if number == len(arrays) else images.clone()  # which functions may change in place
@@ -192,7 +192,8 @@ def _tensors(images: Any) -> list[torch.Tensor]:
 
 
 def _cut(whole, lengths: list[int]) -> Sequence[Any]:
-    """Consecutive parts. No views, to autograd: who writes to one batch must not make another's look changed."""
+    """Splits a whole into consecutive batches. To autograd they are no views of it: who writes to one batch in place
+    must not make another look changed."""
     if isinstance(whole, ViewBatches):
         of_views = zip(*(_cut(view, lengths) for view in whole.batches), strict=True)
         return [ViewBatches(batches, whole.structure) for batches in of_views]
@@ -203,7 +204,8 @@ def _cut(whole, lengths: list[int]) -> Sequence[Any]:
 
 
 def _selected(selections: Sequence[_Selection], count: int) -> torch.Tensor:
-    """``values[index]`` of every (values, rows, index) in its rows of a result; None are all of them."""
+    """Gathers ``values[index]`` of each (values, rows, index) into its rows of one result; rows are None for all of
+    them."""
     values, rows, index = selections[0]
     if rows is None:
         return values.index_select(0, index)

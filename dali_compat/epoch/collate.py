@@ -28,8 +28,8 @@ _CPU = torch.device("cpu")
 
 
 class UserCollate:
-    """Calls a loader's collate_fn. A function that makes arrays, or tensors of its own on the CPU, raises an error of
-    devices with samples on a GPU: its first batch tells. It gets that batch again, and all others, on the CPU.
+    """Calls a loader's collate_fn. A function that makes arrays, or tensors of its own on the CPU, fails on samples on
+    a GPU. The first batch shows it; the function then gets that batch again, and all later ones, on the CPU.
 
     Args:
         fallback: the loader's: whether a FallbackWarning says so, nothing, or an error.
@@ -77,8 +77,8 @@ class UserCollate:
 
 
 def _place(function: Callable[[Any], Any], device: torch.device) -> AbstractContextManager:
-    """Returns the device on which torch makes the tensors of a function that names none. timm's mix image by image into
-    a tensor of their own: on the GPU that is one, too. They draw from numpy alone."""
+    """Returns the device on which torch makes the tensors of a function that names none. timm's functions mix images
+    into a tensor of their own, which is then on the GPU, too; they draw from numpy alone."""
     loader, mixup = sys.modules.get("timm.data.loader"), sys.modules.get("timm.data.mixup")
     of_timm = loader is not None and function is loader.fast_collate
     of_timm = of_timm or (mixup is not None and type(function) is mixup.FastCollateMixup)
@@ -226,7 +226,7 @@ def _filled(samples: Sequence[Sample], images: Any, device: torch.device, mixed:
 
 
 def _on(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
-    """An image; targets stay where they are."""
+    """Moves an image to the device; smaller tensors are targets, and stay where they are."""
     return tensor.to(device) if tensor.ndim >= 3 else tensor
 
 

@@ -273,8 +273,8 @@ class DaliBatch(Batch):
         return samples, None, (samples.sources[row], self._bad[row])
 
     def _substitute(self) -> None:
-        """Other samples set out to stand in for those that are known to be bad. The user's data set may make some of
-        these."""
+        """Starts substitutes for rows that are known to be bad; none for a data set of the user's, which may still make
+        some of these itself."""
         if self.epoch.errors.policy == "replace" and not self._stands_in and self._traced is None:
             self._replace_bad()
 

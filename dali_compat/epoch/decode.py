@@ -47,7 +47,7 @@ def together(results: Sequence[Given]) -> Given:
 
 class PilGroup:
     """Rows that go through PIL and torchvision's own functions, with the parameters drawn for them. Their sizes are
-    those that PIL finds: nothing hangs on what the headers say."""
+    those that PIL finds, whatever the headers say."""
 
     def __init__(self, batch: Rows, plan: Plan, rows: list[int]):
         self._batch, self._plan = batch, plan
@@ -148,10 +148,10 @@ class DaliGroup:
         self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
 
     def _doubtful(self, received: Received, encoded: Any) -> np.ndarray:
-        """Which of the ``encoded`` images PIL has to read: the bytes that DALI has decoded are not those that the
-        header was read from, by their length and the size in their own header, or because somebody has written to their
-        archive; or they are, at their first sight, not of a structure that both are known to read alike. What somebody
-        has touched since it was looked at is at its first sight, too, and once more the next time: nobody knows whether
+        """Returns which of the ``encoded`` images PIL has to read. Those whose bytes are not the ones that the header
+        was read from: by their length, by the size in their own header, or because somebody has written to their
+        archive. And at the first sight of a file those whose structure DALI and PIL may read differently. A file that
+        was touched since it was looked at is at its first sight now and the next time: nobody knows whether that was
         before it was read."""
         rows, batch, facts = self._rows, self._batch, self._facts
         touched = np.zeros(len(rows), bool)
@@ -178,7 +178,7 @@ class DaliGroup:
 
     def _retry(self, error: Exception, failures: dict[int, Exception]) -> Given:
         """Finds the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error. Where
-        there are none, a file was being written, perhaps: once more."""
+        there are none, a file may have been half written: DALI tries once more."""
         from ..engine.dali.pipeline import undecodable
 
         bad: list[int] = []

@@ -44,7 +44,8 @@ _SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # wh
 
 
 def _is_torchs() -> bool:
-    """Returns whether default_collate does with these what it does in torch: its table may be extended, and changed."""
+    """Returns whether default_collate treats these types as torch ships it: a program may extend its table, or change
+    it."""
     torchs = vars(collate)
     others = [kind for kind, made in default_collate_fn_map.items() if getattr(made, "__globals__", None) is not torchs]
     return not any(issubclass(one, kind) for kind in others for one in _SAMPLED)
@@ -106,15 +107,15 @@ class Epoch(Generic[R]):
         return Randoms(self.seed, position, count, self.rank_order.world)
 
     def as_in_a_worker(self, begin: int, stream: int = TARGETS) -> AbstractContextManager[None]:
-        """Within it the user's own functions draw where torch's workers would: not from this process's generators.
-        ``begin``: how many samples of the epoch come before theirs."""
+        """Within it the user's own functions draw from generators of their own, as in torch's workers, and not from
+        this process's. ``begin``: how many samples of the epoch come before theirs."""
         if not self.in_workers:
             return nullcontext()
         return own_generators(self.seed, stream, 0, self.rank_order.place_of(begin))
 
     def as_in_its_copy(self, targets: list[Any], transformed: bool) -> list[Any]:
-        """Targets, before target_transform where it has one, as a worker's copy of the data set has them: the user's
-        functions may change them in place."""
+        """Returns targets that the user's functions may change in place, as in a worker, whose data set is a copy; they
+        are those before target_transform where the data set is ``transformed``."""
         if self.in_workers and (transformed or not self.default_collate):
             with suppress(Exception):  # of objects that nobody can copy
                 return deepcopy(targets)
@@ -127,7 +128,7 @@ class Epoch(Generic[R]):
         return timm is not None and self.collate_fn is timm.fast_collate and self.batched
 
     def end(self) -> None:
-        """Nobody will ask for another batch."""
+        """Releases what the epoch holds: nobody asks for another batch."""
         self.over = True
         self.calls.close()
 
@@ -273,7 +274,7 @@ class DaliEpoch(Epoch[DaliRoute]):
             raise
 
     def end(self) -> None:
-        """The pipelines serve the next epoch."""
+        """Releases what the epoch holds; the route keeps the pipelines for the next one."""
         if self.tracing_workers is not None and not self._workers_live_on:
             self.tracing_workers.close()
         if self.asker is not None:

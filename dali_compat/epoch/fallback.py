@@ -29,7 +29,7 @@ from .stats import Meter
 
 
 def loads_past(loader) -> bool:
-    """Returns whether going on means to load again what was given already: torch's workers and iterable data sets have
+    """Returns whether to resume is to load again what was given already: torch's workers and iterable data sets have
     states that nobody can ask for."""
     return loader.num_workers > 0 or isinstance(loader.dataset, data.IterableDataset)
 
@@ -63,7 +63,7 @@ class _OnDevice(_BaseDataLoaderIter):
         self.progress.settle()
 
     def _changed(self, loader):
-        """The loader as torch's iterator is to see it; it stays as it is, and what is counted is its own."""
+        """Returns a copy of the loader for torch's iterator, which counts for the loader itself."""
         made, errors = copy.copy(loader), loader._errors
         vars(made).update(_errors=errors, _stats=loader._stats, _history=loader._history)
         if loader.num_workers:
@@ -277,7 +277,7 @@ class _Collate:
 
 
 def _length(batch: Any) -> int:
-    """Samples of a batch that nobody has counted: of its first tensor."""
+    """Returns the length of a batch's first tensor, where its samples were not counted."""
     while isinstance(batch, (list, tuple, dict)) and batch:
         batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
     return len(batch) if isinstance(batch, torch.Tensor) and batch.ndim else 1

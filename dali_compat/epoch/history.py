@@ -285,7 +285,7 @@ class TrainerPlace(NamedTuple):
 
 
 def trainer_place(loader) -> TrainerPlace:
-    """By the Trainer that is at work; nothing where there is none."""
+    """Returns the position of the Trainer that is at work; an empty one where there is none."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_globals.get("__name__") not in _MODULES:
         frame = frame.f_back

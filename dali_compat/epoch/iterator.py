@@ -226,7 +226,7 @@ class OrderedIterator(_BaseDataLoaderIter):
                 batch.request()
 
     def _draw_one(self) -> bool:
-        """Indices of the next batch. Whether there may be more."""
+        """Draws the indices of the next batch. Returns whether there may be more."""
         try:
             index = self.progress.draw(self._sampler_iter)
         except StopIteration:
@@ -251,7 +251,7 @@ class OrderedIterator(_BaseDataLoaderIter):
                 batch.start()
 
     def end(self) -> None:
-        """Another iterator takes its place: it has no further batch."""
+        """Ends the iterator: another one takes its place."""
         self._abandon()
         self._exhausted = True
 
@@ -261,7 +261,8 @@ class OrderedIterator(_BaseDataLoaderIter):
         return min(self._epoch.route.depth, len(self._drawn))
 
     def _abandon(self, within: bool = False) -> None:
-        """Nobody will ask for another batch. ``within``: a lock's block may be around this call."""
+        """Discards what is under way: nobody asks for another batch. ``within``: a lock's block may be around this
+        call, so the thread is not waited for."""
         if self._epoch.fetcher is not None:
             self._epoch.fetcher.close()  # which the thread may wait for
         if self._prefetch_thread is None:
@@ -272,7 +273,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._prefetch_thread = None
 
     def _leave_to_the_parent(self) -> None:
-        """This process is a child, and the batches that are under way are not its own."""
+        """Leaks the parent's batches in a forked child, and goes on without any."""
         leak_in_child((self._drawn, self._prefetch_thread))
         self._drawn, self._prefetch_thread = deque(), None
 
@@ -286,7 +287,7 @@ _alive: weakref.WeakSet[OrderedIterator] = weakref.WeakSet()
 
 @atexit.register
 def _abandon_all() -> None:
-    """Before modules lose what is in them: who refers to an iterator for longer does not matter then."""
+    """Ends all iterators at the interpreter's end, before modules lose what is in them."""
     wait_for_daemons()
     for iterator in list(_alive):
         if iterator._pid == os.getpid():
@@ -294,7 +295,7 @@ def _abandon_all() -> None:
 
 
 def _keep_in_a_child() -> None:
-    """Their batches may have something of a GPU."""
+    """Leaks the parent's iterators in a forked child: their batches may hold a GPU's resources."""
     for iterator in list(_alive):
         leak_in_child(iterator)
 
@@ -313,7 +314,7 @@ def _in_the_package(frame: FrameType | None) -> bool:
 
 
 def _discard(drawn: deque[Any], epoch: Epoch) -> None:
-    """Nobody will ask for these batches, nor for others."""
+    """Discards batches that nobody will ask for, and ends the epoch."""
     while drawn:
         batch = drawn.popleft()
         batch.discard()

@@ -62,7 +62,7 @@ class Errors:
 
     @property
     def found(self) -> list[SampleError]:
-        """Each sample once."""
+        """The samples that were met, each once."""
         return list(self._found.values())
 
     def begin(self) -> None:

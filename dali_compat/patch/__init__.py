@@ -113,7 +113,7 @@ def _return_to(before: Patched | None) -> None:
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Patches torch as soon as it is there."""
+    """Patches torch's class as soon as the program imports it."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if fullname != _HOME:
@@ -172,7 +172,7 @@ def _constructor(original: Any) -> Any:
 
 
 def _is_ours(loader: Any) -> bool:
-    """Without an import where there is none."""
+    """Returns whether a loader is ours, without an import of our class."""
     return any(kind.__module__ == "dali_compat.loader" for kind in type(loader).__mro__)
 
 

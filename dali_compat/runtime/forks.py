@@ -34,7 +34,7 @@ if sys.version_info < (3, 10, 15) or (3, 11) <= sys.version_info < (3, 11, 10):
 
 
 def leak_in_child(one: object) -> None:
-    """For ever: nothing of it is freed in this process."""
+    """Leaks an object: nothing of it is ever freed in this process."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
 

@@ -104,7 +104,7 @@ class Processes:
         self.trouble = ""
 
     def ask(self, messages: list[bytes], answers: list[Answer]) -> None:
-        """The answers are to be waited for.
+        """Sends messages. wait() and look() receive their answers.
 
         Raises:
             OutOfStep: an interrupt has cut short an earlier exchange.
@@ -143,8 +143,8 @@ class Processes:
             pass
 
     def close(self) -> None:
-        """They end when they have done what they are doing, or are ended. Nobody waits for it: the garbage collector
-        may be who calls."""
+        """Ends the processes: they finish what they are doing, or are killed after a while. Nobody waits for that: the
+        garbage collector may be the caller."""
         self.trouble = self.trouble or "the worker processes have been told to end"
         _close(self._ends)
         self._end()
@@ -213,7 +213,7 @@ class Processes:
 
 
 def serve(connection: Connection, tasks: socket.socket, answer: Callable[[bytes], bytes]) -> None:
-    """In a process: answer messages, until nobody needs it."""
+    """In a process: answers messages, until the connection is closed."""
     with contextlib.suppress(EOFError, OSError):  # closed
         while task := tasks.recv(_NUMBER.size + _LARGEST):
             number, message = task[: _NUMBER.size], task[_NUMBER.size :]
@@ -256,14 +256,14 @@ def _bury(over: queue.SimpleQueue, ends: list, processes: list, at_exit: Finaliz
 
 
 def _close(ends: list) -> None:
-    """Each once, whoever is at it at the same time."""
+    """Closes each end once, even where several threads do so at a time."""
     with contextlib.suppress(IndexError):
         while True:
             ends.pop().close()
 
 
 def _kill(processes: list) -> None:
-    """None of them is alive after it, if the system can end them at all."""
+    """Kills those that are still alive."""
     alive = [process for process in _started(processes) if process.is_alive()]
     until = time.monotonic() + _TIDY
     for process in alive:

@@ -197,7 +197,7 @@ def copy(to: torch.Tensor, given: torch.Tensor) -> None:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    """Its bits: NumPy does not have every dtype."""
+    """Returns a tensor's bits: NumPy does not have every dtype."""
     return tensor.view(_BITS.get(tensor.itemsize, tensor.dtype)).numpy()
 
 

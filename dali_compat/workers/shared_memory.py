@@ -84,7 +84,7 @@ class Slot:
 
     @contextlib.contextmanager
     def read(self):
-        """Within it copies to the device are begun."""
+        """A context manager, within which copies to the device are begun."""
         self._reading = self._on_gpu
         yield
         if self._on_gpu:
@@ -92,7 +92,7 @@ class Slot:
         self._reading = False
 
     def wait(self) -> None:
-        """Wait until they are over."""
+        """Waits until the copies to the device are over."""
         if self._reading:  # an interrupt came before the event
             torch.cuda.synchronize(self._device)
         if self._read is not None:
@@ -100,7 +100,7 @@ class Slot:
         self._reading, self._read = False, None
 
     def bytes(self, place: Place) -> torch.Tensor:
-        """A uint8 view of them."""
+        """Returns a uint8 view of a place."""
         mapped = self._bytes
         if mapped is None or self._mapped_by != os.getpid() or len(mapped) < place.end:
             mapped = self._map()
@@ -139,7 +139,8 @@ def _received(descriptor) -> Slot:
 
 
 class SlotStore:
-    """Slots that nobody uses: who takes one has it alone, and what is not given back goes with whoever took it.
+    """Keeps free slots from one epoch to the next. Whoever takes one has it alone; a slot that is not given back is
+    freed with its taker.
 
     Attributes:
         room: bytes that a result takes, at most, as far as it is known; 0 before.
@@ -161,13 +162,14 @@ class SlotStore:
         return taken
 
     def give_back(self, slot: Slot) -> None:
-        """Once, and only where no process may still write there."""
+        """Takes a slot back; once, and only where no process may still write there."""
         if slot.own:
             self._free.append(slot)
 
 
 def in_a_file(data: bytes) -> BinaryIO | None:
-    """They, where another process may map them; None where the system gives no such memory."""
+    """Puts bytes into a file without a name, which another process can map; None where the system gives no such
+    memory."""
     with contextlib.suppress(OSError, AttributeError):  # AttributeError: as above
         file = open(os.memfd_create("dali_compat"), "wb")
         file.write(data)

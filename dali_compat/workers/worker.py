@@ -39,7 +39,7 @@ def run(functions, seed: tuple[int, ...], samples: list, positions: list[int]) -
 
 
 def work(connection: Connection, tasks: socket.socket, number: int, functions, seed, slots: list[Slot], *start) -> None:
-    """A worker process, until nobody needs it. ``start`` as begin() takes it."""
+    """Runs a worker process, until the connection is closed. ``start`` as begin() takes it."""
     stay_with_the_parent()
     error = begin(number, seed, *start)
 
@@ -150,7 +150,7 @@ def _place(room: Place | None, size: int) -> Place | None:
 
 
 def wrapped() -> ExceptionWrapper:
-    """The error that is handled, for the parent."""
+    """Wraps the exception that is being handled, to be sent to the parent."""
     info = _utils.worker.get_worker_info()
     assert info is not None  # begin() has set it
     return ExceptionWrapper(where=f"in DataLoader worker process {info.id}")
