@@ -143,14 +143,13 @@ class Progress:
         of the epoch is dealt out anew."""
         made = cls(loader, state["number"], torchs_workers)
         made.base_seed, made.lap = state["seed"]
-        made.rank_order = RankOrder(*state["places"])
+        before, now = RankOrder(*state["places"]), made.rank_order
         made.at_iter, made.at_first, made.again = state["at_iter"], state["at_first"], True
         made.given, made.samples, made.drawn = state["given"], state["samples"], state["drawn"]
         made.exhausted, made.expected = state["exhausted"], tuple(state["last"])
         made.users = state.get("users", {})
         if state["sampler"] is not None:
             made._sampler_states.append((made.given, state["sampler"]))
-        before, now = made.rank_order, Progress(loader, 0).rank_order
         if before.world == now.world or distributed(loader) is None:
             made.rank_order = before._replace(rank=now.rank)
             if before.rank != now.rank:

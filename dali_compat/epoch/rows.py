@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -132,7 +133,7 @@ class Rows:
                 found = found.but(self.bad)
             if not len(found.rows):
                 continue
-            facts = found.headers.facts(found.index, found.keys, lambda i, rows=found.rows: self.sources[int(rows[i])])
+            facts = found.headers.facts(found.index, found.keys, partial(self._source_of, found.rows))
             if by_pil or getattr(found.leaf, "by_pil", False):
                 facts["kinds"][:] = PIL
             if len(found.rows) == count:  # in order
@@ -143,6 +144,9 @@ class Rows:
                 self.words[found.rows] = found.headers.verdicts(engine.name).words(found.index)
             made.append((found, facts["kinds"]))
         return made
+
+    def _source_of(self, rows: np.ndarray, i: int) -> Source:
+        return self.sources[int(rows[i])]
 
     def set_intact(self, rows: list[int]) -> None:
         """DALI and PIL read these files alike."""
