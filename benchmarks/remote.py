@@ -63,7 +63,7 @@ def photos(count):
 
 
 async def by_obstore(objects, keys):
-    store, turn = objects.client.store(f"s3://{BUCKET}"), asyncio.Semaphore(REQUESTS)
+    store, turn = objects.client.store(f"s3://{BUCKET}").store, asyncio.Semaphore(REQUESTS)
 
     async def one(key):
         async with turn:

@@ -255,11 +255,8 @@ class FileSource:
 
     def inspect(self, item: Any) -> Inspection:
         """Inspects an item; called in other processes."""
-        if self.archive is not None:
-            return decode(Record(self.archive, item))
-        if isinstance(item, Record):
-            return decode(item)
-        return decode(item) if self.lists(item) else identify(item)
+        source = item if self.archive is None else Record(self.archive, item)
+        return decode(source) if self.lists(source) else identify(source)
 
     def where(self, item: Any) -> dict:
         """Returns the place of an item, for the report."""

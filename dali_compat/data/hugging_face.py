@@ -163,39 +163,31 @@ class _Images:
     """The column of images, as Arrow holds it."""
 
     def __init__(self, dataset: Any, name: str):
-        self._chunks = dataset.data.column(name).chunks
-        self._ends = np.cumsum([len(chunk) for chunk in self._chunks])
-        self._bytes = [chunk.field("bytes") for chunk in self._chunks]
-        self._paths = [chunk.field("path") for chunk in self._chunks]
-        self._values = list(map(_values, self._bytes))
+        from pyarrow.compute import struct_field
+
+        column = dataset.data.column(name)
+        self._bytes, self._paths = struct_field(column, "bytes"), struct_field(column, "path")
+        self._ends = np.cumsum([len(chunk) for chunk in column.chunks])
+        self._values = [_values(chunk.field("bytes")) for chunk in column.chunks]
         indices = dataset._indices  # of select(), shuffle() and the like
         self._rows = None if indices is None else indices.column(0).to_numpy()
 
     def given(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Which rows have bytes, and which have paths."""
-        valid = np.concatenate([_valid(chunk) for chunk in self._chunks] or [np.zeros(0, bool)])
-        made = []
-        for fields in (self._bytes, self._paths):
-            has = valid & np.concatenate([_valid(field) for field in fields] or [np.zeros(0, bool)])
-            made.append(has if self._rows is None else has[self._rows])
-        return made[0], made[1]
+        """Returns which rows have bytes, and which have paths."""
+        has_bytes, has_path = (field.is_valid().to_numpy() for field in (self._bytes, self._paths))
+        return (has_bytes, has_path) if self._rows is None else (has_bytes[self._rows], has_path[self._rows])
 
     def bytes(self, row: int) -> NDArray[Any]:
-        """The bytes of a row's image; a view."""
-        chunk, at = self._find(row)
+        """Returns the bytes of a row's image; a view."""
+        at = row if self._rows is None else int(self._rows[row])
+        chunk = int(np.searchsorted(self._ends, at, side="right"))
+        at -= int(self._ends[chunk - 1]) if chunk else 0
         offsets, values = self._values[chunk]
         return values[offsets[at] : offsets[at + 1]]
 
     def path(self, row: int) -> str:
-        """The path of a row's file; "" where it has none."""
-        chunk, at = self._find(row)
-        return self._paths[chunk][at].as_py() or ""
-
-    def _find(self, row: int) -> tuple[int, int]:
-        """Chunk, and place there."""
-        at = row if self._rows is None else int(self._rows[row])
-        chunk = int(np.searchsorted(self._ends, at, side="right"))
-        return chunk, at - (int(self._ends[chunk - 1]) if chunk else 0)
+        """Returns the path of a row's file; "" where it has none."""
+        return self._paths[row if self._rows is None else int(self._rows[row])].as_py() or ""
 
 
 def _values(array: Any) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -209,12 +201,6 @@ def _values(array: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         return np.zeros(1, np.int64), np.zeros(0, np.uint8)
     offsets: NDArray[Any] = np.frombuffer(buffers[0], dtypes[str(array.type)])
     return offsets[array.offset : array.offset + len(array) + 1], np.frombuffer(buffers[1], np.uint8)
-
-
-def _valid(array: Any) -> NDArray[Any]:
-    """Which entries are there."""
-    valid: NDArray[Any] = array.is_valid().to_numpy(zero_copy_only=False)
-    return valid
 
 
 def _check(dataset: Any) -> None:

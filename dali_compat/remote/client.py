@@ -8,7 +8,7 @@ import os
 import random
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from .event_loop import HelperProcess, event_loop, is_forked
 from .urls import UrlPart, reason_of, split, whole
 
-_INSTALL = "pip install obstore"
+_PAGE = 1000  # objects; no provider gives more
 # a server that is busy, a connection that breaks; "Generic HTTP error" is any error of a web server
 _PASSING = re.compile(r"status code: (5|408|429)|(?<!Generic )HTTP error")
 
@@ -54,32 +54,15 @@ class Client:
     def __init__(self, options: Mapping[str, Any] | None = None):
         _obstore()
         self._options = dict(options or {})
-        self._stores: dict[tuple[str, bool], Any] = {}
+        self._stores: dict[str, Bucket | Hub] = {}
 
-    def store(self, root: str, retries: bool = True) -> Any:
-        """Returns obstore's store for a bucket, or a Hub. Without ``retries`` it sends each request once. Raises
-        ImportError if the package that reads it is not installed, ValueError for a wrong option, and as event_loop()
-        does."""
+    def store(self, root: str) -> Bucket | Hub:
+        """Returns what reads a bucket, or a Hub. Raises as they do, and as event_loop() does."""
         if is_forked():
             event_loop()
-        store = self._stores.get((root, retries))
-        if store is None and root.startswith("hf://"):
-            store = self._stores[root, retries] = Hub(root, self._options)
-        if store is None:
-            _obstore()
-            from obstore.exceptions import BaseError
-            from obstore.store import from_url
-
-            once = {} if retries else {"retry_config": {**self._retry_config, "max_retries": 0}}
-            try:
-                store = self._stores[root, retries] = from_url(root, **{**self._options, **once})
-            except BaseError as error:
-                raise ValueError(f"cannot open {root}: {reason_of(error)}") from None
-        return store
-
-    @property
-    def _retry_config(self) -> Mapping[str, Any]:
-        return self._options.get("retry_config") or {}
+        if root not in self._stores:
+            self._stores[root] = (Hub if root.startswith("hf://") else Bucket)(root, self._options)
+        return self._stores[root]
 
     def place(self) -> str:
         """Returns what tells servers apart that have buckets of the same name: endpoints and accounts."""
@@ -100,7 +83,7 @@ class Client:
             return fetched
         from obstore.exceptions import GenericError
 
-        pauses = _pauses(**self._retry_config)
+        pauses = _pauses(**(self._options.get("retry_config") or {}))
         for retries in count():
             try:
                 return await self._got(url)
@@ -114,15 +97,7 @@ class Client:
 
     async def _got(self, url: str) -> Fetched:
         """Requests an object once."""
-        root, key = split(whole(url))
-        store = self.store(root, retries=False)
-        if isinstance(store, Hub):
-            buffer, meta = await store.get(url)
-        else:
-            bounds = {"range": (url.start, url.end)} if isinstance(url, UrlPart) else {}
-            result = await _obstore().get_async(store, key, options=bounds)
-            meta = result.meta
-            buffer = await result.bytes_async()
+        buffer, meta = await self.store(split(whole(url))[0]).get(url)
         size = url.end - url.start if isinstance(url, UrlPart) else meta["size"]
         data: NDArray[np.uint8] = np.frombuffer(buffer, np.uint8)
         if len(data) != size:
@@ -132,17 +107,11 @@ class Client:
 
     async def put(self, url: str, data: bytes | Path) -> None:
         """Writes an object, of bytes or a file. Raises obstore's."""
-        root, key = split(url)
-        store = self.store(root)
-        if isinstance(store, Hub):
-            raise ValueError("the Hub is read alone")
-        await _obstore().put_async(store, key, data)
+        await self.store(split(url)[0]).put(url, data)
 
     async def size_and_etag(self, url: str) -> tuple[int, str]:
         """Returns those of an object. Raises as get()."""
-        root, key = split(url)
-        store = self.store(root)
-        meta = await (store.look_up(url) if isinstance(store, Hub) else _obstore().head_async(store, key))
+        meta = await self.store(split(url)[0]).look_up(url)
         return meta["size"], _mark(meta)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -188,12 +157,49 @@ def _obstore() -> Any:
     try:
         import obstore
     except ImportError:
-        raise ImportError(f"object storage is read with obstore: {_INSTALL}") from None
+        raise ImportError("object storage is read with obstore: pip install obstore") from None
     return obstore
 
 
+class Bucket:
+    """Gets, writes and lists the objects of a bucket, or of a web server. Raises ValueError for a wrong option."""
+
+    def __init__(self, root: str, options: Mapping[str, Any]):
+        self._obstore = _obstore()
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+
+        once = {"retry_config": {**(options.get("retry_config") or {}), "max_retries": 0}}
+        try:
+            self.store, self._without_retries = (from_url(root, **{**options, **more}) for more in ({}, once))
+        except BaseError as error:
+            raise ValueError(f"cannot open {root}: {reason_of(error)}") from None
+
+    async def get(self, url: str) -> tuple[Any, Mapping[str, Any]]:
+        """Returns the bytes of an object or a UrlPart of one, and what is known of all of it; requested once."""
+        bounds = {"range": (url.start, url.end)} if isinstance(url, UrlPart) else {}
+        result = await self._obstore.get_async(self._without_retries, split(whole(url))[1], options=bounds)
+        return await result.bytes_async(), result.meta
+
+    async def put(self, url: str, data: bytes | Path) -> None:
+        await self._obstore.put_async(self.store, split(url)[1], data)
+
+    async def look_up(self, url: str) -> Mapping[str, Any]:
+        """Returns what is known of an object."""
+        return await self._obstore.head_async(self.store, split(url)[1])
+
+    async def top(self, prefix: str) -> Mapping[str, Any]:
+        """Returns the objects in a folder, and the folders in it."""
+        return await self._obstore.list_with_delimiter_async(self.store, prefix or None)
+
+    def below(self, folder: str) -> AsyncIterable[Sequence[Any]]:
+        """Gives the objects below a folder, some at a time."""
+        return self._obstore.list(self.store, f"{folder}/", chunk_size=_PAGE)
+
+
 class Hub:
-    """Gets and lists what is below hf://datasets or hf://models, in threads that no interrupt waits for.
+    """Gets and lists what is below hf://datasets or hf://models, in threads that no interrupt waits for; a Bucket that
+    is read alone.
 
     Args:
         root: its URL.
@@ -213,25 +219,24 @@ class Hub:
         self._root = root.partition("://")[2]
 
     async def get(self, url: str) -> tuple[bytes, Mapping[str, Any]]:
-        """Returns the bytes of an object or a UrlPart of one, and what is known of all of it."""
         meta = await self.look_up(url)
         bounds = (url.start, url.end) if isinstance(url, UrlPart) else (None, None)
         return await _in_thread(self._files.cat_file, self._path(split(whole(url))[1]), *bounds), meta
 
+    async def put(self, url: str, data: bytes | Path) -> None:
+        raise ValueError("the Hub is read alone")
+
     async def look_up(self, url: str) -> Mapping[str, Any]:
-        """Returns what is known of an object, as obstore has it."""
         return self._meta(await _in_thread(self._files.info, self._path(split(whole(url))[1])))
 
-    async def top(self, prefix: str) -> dict[str, Any]:
-        """Returns the objects in a folder, and the folders in it, as obstore does."""
+    async def top(self, prefix: str) -> Mapping[str, Any]:
         found = await _in_thread(self._files.ls, self._path(prefix), detail=True)
         folders = [self._meta(one)["path"] for one in found if one["type"] == "directory"]
         return {"common_prefixes": folders, "objects": [self._meta(one) for one in found if one["type"] == "file"]}
 
-    async def below(self, prefix: str) -> list[Any]:
-        """Returns the objects below a folder."""
-        found = await _in_thread(self._files.find, self._path(prefix), detail=True)
-        return [self._meta(one) for one in found.values()]
+    async def below(self, folder: str) -> AsyncIterator[Sequence[Any]]:
+        found = await _in_thread(self._files.find, self._path(folder), detail=True)
+        yield [self._meta(one) for one in found.values()]
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}".rstrip("/")

@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from ..errors import ImageReadError
-from .client import Client, Fetched, Hub, bare, not_there
+from .client import Bucket, Client, Fetched, Hub, bare, not_there
 from .disk_cache import DiskCache
 from .event_loop import wait_for
 from .urls import UrlPart, failed, is_web, joined, reason_of, shown, split, whole
 
 _AT_ONCE = 64  # objects that read() asks for, and folders that are listed
-_PAGE = 1000  # objects; no provider gives more
 _SLOW = 1.0  # seconds before a progress bar shows
 
+T = TypeVar("T")
 FolderSamples = tuple[list[str], dict[str, int], list[tuple[str, int]]]
 FolderAndSize = tuple[str | os.PathLike[str], int]
 
@@ -68,10 +68,7 @@ class Objects:
 
     def look_up(self, url: str) -> tuple[int, str]:
         """Returns size and etag of an object, and remembers them. Raises as get()."""
-        try:
-            size, etag = wait_for(self.client.size_and_etag(url))
-        except Exception as error:
-            raise failed(url, error) from None
+        size, etag = _waited(url, self.client.size_and_etag(url))
         self.listed(url, etag, size)
         return size, etag
 
@@ -202,12 +199,8 @@ def listed_objects(
     from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension  # prefetch.py needs no torch
 
     root = root.rstrip("/")
-    bucket, prefix = split(root)
-    prefix = f"{prefix}/" if prefix else ""
-    try:
-        found = wait_for(_list(objects.client, bucket, prefix))
-    except Exception as error:
-        raise failed(root, error) from None
+    bucket = split(root)[0]
+    found = _waited(root, _list(objects.client, root))
     is_valid = is_valid or (lambda url: has_file_allowed_extension(url, IMG_EXTENSIONS))
     samples: list[tuple[str, int]] = []
     for target, (_, entries) in enumerate(sorted(found.items())):
@@ -245,13 +238,16 @@ def names_in(client: Client, folder: str) -> set[str] | None:
     ImageReadError if it cannot be listed."""
     if is_web(folder):
         return None
-    bucket, prefix = split(folder.rstrip("/"))
-    prefix = f"{prefix}/" if prefix else ""
-    try:
-        found = wait_for(_top(client, bucket, prefix))
-    except Exception as error:
-        raise failed(folder, error) from None
+    _, prefix, found = _waited(folder, _top(client, folder.rstrip("/")))
     return {entry["path"][len(prefix) :] for entry in found["objects"]}
+
+
+def _waited(url: str, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Returns what a coroutine does; an error of it is failed()'s."""
+    try:
+        return wait_for(coroutine)
+    except Exception as error:
+        raise failed(url, error) from None
 
 
 def _in_walk(entry: Any) -> tuple[str, str]:
@@ -260,31 +256,24 @@ def _in_walk(entry: Any) -> tuple[str, str]:
     return folder, name
 
 
-async def _top(client: Client, bucket: str, prefix: str) -> Any:
-    """The objects in a folder, and the folders in it."""
-    store = client.store(bucket)
-    if isinstance(store, Hub):
-        return await store.top(prefix)
-    import obstore
-
-    return await obstore.list_with_delimiter_async(store, prefix or None)
+async def _top(client: Client, root: str) -> tuple[Bucket | Hub, str, Mapping[str, Any]]:
+    """Returns what reads a folder, how keys of objects in it begin, and these objects and the folders in it."""
+    bucket, prefix = split(root)
+    store, prefix = client.store(bucket), f"{prefix}/" if prefix else ""
+    return store, prefix, await store.top(prefix)
 
 
-async def _list(client: Client, bucket: str, prefix: str) -> dict[str, list[Any]]:
-    """The objects of each class folder."""
-    store, top = client.store(bucket), await _top(client, bucket, prefix)
+async def _list(client: Client, root: str) -> dict[str, list[Any]]:
+    """Returns the objects of each class folder."""
+    store, prefix, top = await _top(client, root)
     folders = [folder.rstrip("/") for folder in top["common_prefixes"]]
     turn = asyncio.Semaphore(_AT_ONCE)
-    with tqdm(desc=f"listing {bucket}/{prefix}", unit="object", delay=_SLOW) as bar:
+    with tqdm(desc=f"listing {root}/", unit="object", delay=_SLOW) as bar:
 
         async def below(folder: str) -> list[Any]:
             found: list[Any] = []
             async with turn:
-                if isinstance(store, Hub):
-                    return await store.below(folder)
-                import obstore
-
-                async for page in obstore.list(store, f"{folder}/", chunk_size=_PAGE):
+                async for page in store.below(folder):
                     found += page
                     bar.update(len(page))
             return found
