@@ -33,7 +33,7 @@ from torchvision import transforms as T
 from training_step import make_step
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.ops import kernels, launches, operations
+from dali_compat.ops import kernels, operations
 from dali_compat.ops.draws import compute
 from dali_compat.plan import ImageSpec
 from dali_compat.randoms import Randoms
@@ -98,7 +98,7 @@ def ready(case):
     begin = time.perf_counter()
     case(0)
     torch.cuda.synchronize()
-    if None in launches._found.values():
+    if False in operations._found.values():
         raise SystemExit("Triton's kernels are refused: both cases would be torch")
     return time.perf_counter() - begin
 

@@ -5,17 +5,13 @@ The random parameters are those that the batch has drawn, so this is also what t
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
-from torchvision.transforms import functional as F1
 
 from ..data.sources import Source, decoded
-from ..ops.kernels import image_kernel_of, kernel_of
+from ..ops.kernels import as_tensor, on_image
 from ..plan import UPRIGHT, Step
 
 ArgumentsFor = Callable[[tuple[int, int]], list[dict]]
@@ -32,25 +28,11 @@ def load(source: Source, chains: Sequence[tuple[tuple[Step, ...], ArgumentsFor]]
 def _transformed(image: Any, steps: tuple[Step, ...], arguments_for: ArgumentsFor) -> torch.Tensor:
     for step, row in zip(steps, arguments_for(image.size[::-1]), strict=True):
         image = apply(image, step, row)
-    return _as_tensor(image)
+    return as_tensor(image)
 
 
 def apply(image, step: Step, row: dict):
     """One step on one image."""
     if step.op in ("identity", "choose", UPRIGHT) or not row.get("flag", 1):
         return image
-    function = image_kernel_of(step.op) or functools.partial(_by_kernel, step.op)
-    return function(image, row, **step.kwargs)
-
-
-def _as_tensor(image) -> torch.Tensor:
-    return F1.pil_to_tensor(image) if isinstance(image, Image.Image) else image
-
-
-def _by_kernel(op: str, image, row: dict, **args):
-    """Runs the kernel on one image."""
-    rows = {name: np.asarray(value)[None] for name, value in row.items() if name != "flag"}
-    function = kernel_of(op)
-    assert function is not None, f"nothing does {op!r}: write it in ops/<kind>.py, with @kernel"
-    made = function(_as_tensor(image)[None].clone(), rows, **args)[0]  # crops of one tensor share its memory
-    return F1.to_pil_image(made) if isinstance(image, Image.Image) else made
+    return on_image(step.op, image, row, **step.kwargs)

@@ -12,7 +12,7 @@ from ..plan import draw, step
 from ..runtime.device import to_device
 from .arguments import version_of
 from .draws import draws, key, whole
-from .kernels import image_kernel, kernel
+from .kernels import as_tensor, image_kernel, kernel
 from .policy import _args, augment, augmented, one_operation, space_of
 from .translators import register
 from .warp import OF_TENSORS
@@ -93,7 +93,7 @@ def augmix(images, arrays, *, names, interpolation, fill, like):
 @image_kernel("augmix")
 def augmix_image(image, row, *, names, interpolation, fill, like):
     """torchvision.transforms.AugMix.forward, from its chains on: on tensors, in floating point."""
-    pixels = F1.pil_to_tensor(image) if isinstance(image, Image.Image) else image
+    pixels = as_tensor(image)
     mixed = float(row["mix"][0]) * pixels[None]
     for weight, chain, magnitudes in zip(row["mix"][1:], row["which"], row["magnitude"], strict=True):
         made = pixels[None]

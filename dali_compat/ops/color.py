@@ -214,6 +214,12 @@ def solarize(images, arrays, *, like):
 
 
 @kernel
+def solarize_add(images, arrays, *, like):
+    """timm's, of a number that is not above 128."""
+    return (images < 128).mul(to(images, arrays["factor"], np.uint8)).add_(images)
+
+
+@kernel
 @torchvisions("invert")
 def invert(images, arrays, *, like):
     return 1 - images if images.is_floating_point() else ~images

@@ -97,10 +97,8 @@ def _done(step: Step, image: np.ndarray, row: Values) -> np.ndarray:
             return image[:, int(top) : int(top + height), int(left) : int(left + width)]
     if min(image.strides) < 0:  # which torch has not
         image = image.transpose(1, 2, 0).copy().transpose(2, 0, 1)
-    function = kernel_of(step.op)
-    assert function is not None  # of all that are able
     values = {name: array for name, array in row.items() if name != "flag"}
-    made: np.ndarray = function(torch.from_numpy(image)[None], values, **step.kwargs)[0].numpy()
+    made: np.ndarray = kernel_of(step.op)(torch.from_numpy(image)[None], values, **step.kwargs)[0].numpy()
     return made
 
 
@@ -126,7 +124,7 @@ class _Conversion:
         levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 1, 256).repeat(1, self.channels, 1, 1)
         table: Any = levels
         for step in steps:
-            table = kernel_of(step.op)(table, {}, **step.kwargs)  # type: ignore[misc]  # there is one
+            table = kernel_of(step.op)(table, {}, **step.kwargs)
         self._table: np.ndarray = table[0, :, 0].numpy()
         rest = [] if len(steps) == 1 else [(np.subtract, steps[1].kwargs["mean"]), (np.divide, steps[1].kwargs["std"])]
         for scale in _WAYS:

@@ -68,7 +68,7 @@ def color_jitter(images, arrays, *, like):
     if len(images) == 1 and not images.is_cuda:  # nothing goes together
         for number in arrays["order"][0][arrays["order"][0] >= 0].tolist():
             if (name := _ADJUSTED[number]) in arrays:
-                images = kernel_of(name)(images, {"factor": arrays[name]}, like=like)  # type: ignore[misc]  # it is there
+                images = kernel_of(name)(images, {"factor": arrays[name]}, like=like)
         return images
     codes = np.array([operations.CODES[name] if name in arrays else 0 for name in _ADJUSTED])
     factors = np.stack([arrays.get(name, np.ones(len(images))) for name in _ADJUSTED])

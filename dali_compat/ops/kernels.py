@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
+from PIL import Image
 from torchvision.transforms import functional as F1
 
 from ..plan import Step
@@ -57,7 +58,7 @@ def torchvisions(name: str, **columns: Callable) -> Callable[[Function], Functio
     of a batch of 16-bit floats, whose every intermediate torchvision rounds."""
 
     def registered(function: Function) -> Function:
-        def on_image(image, row, *, like):
+        def own_way(image, row, *, like):
             return getattr(functions(like), name)(image, *(convert(row[column]) for column, convert in columns.items()))
 
         @functools.wraps(function)
@@ -66,20 +67,21 @@ def torchvisions(name: str, **columns: Callable) -> Callable[[Function], Functio
                 return one_by_one(getattr(functions(like), name), images, *(arrays[column] for column in columns))
             return function(images, arrays, like=like)
 
-        image_kernel(function.__name__)(functools.update_wrapper(on_image, function))
+        image_kernel(function.__name__)(functools.update_wrapper(own_way, function))
         return cast(Function, run)
 
     return registered
 
 
-def kernel_of(op: str) -> Callable | None:
-    """The function that does an op on batches; None where another op does it (warp.as_kernels_do)."""
-    return _kernels.get(op)
+def kernel_of(op: str) -> Callable:
+    """The function that does an op on batches.
 
-
-def image_kernel_of(op: str) -> Callable | None:
-    """torchvision's own way for an op on one image; None where the kernel does that, too."""
-    return _image.get(op)
+    Raises:
+        LookupError: there is none, or another op does it (warp.as_kernels_do).
+    """
+    if op not in _kernels:
+        raise LookupError(f"no kernel is called {op!r}: write it in ops/<kind>.py, with @kernel")
+    return _kernels[op]
 
 
 def _add(registry: dict[str, Callable], op: str, function: Function) -> Function:
@@ -134,18 +136,18 @@ def _run(step: Step, images, arrays):
 def _all(step: Step, images, arrays):
     """The step on every row; images of one size go together."""
     if isinstance(images, torch.Tensor):
-        return _kernel(step)(images, arrays, **step.kwargs)
+        return kernel_of(step.op)(images, arrays, **step.kwargs)
     if images[0].is_cuda and step.op in _FRAMED and step.kwargs["like"] == "pil":
         return uniform(framed(step, images, arrays))
     if step.op in _LISTS:
-        return _kernel(step)(images, arrays, **step.kwargs)
+        return kernel_of(step.op)(images, arrays, **step.kwargs)
     by_shape: dict[tuple, list[int]] = {}
     for row, image in enumerate(images):
         by_shape.setdefault((image.dtype, *image.shape), []).append(row)
     changed: list = [None] * len(images)
     for rows in by_shape.values():
         same = images[rows[0]][None] if len(rows) == 1 else uniform([images[row] for row in rows])
-        for row, image in zip(rows, _kernel(step)(same, rows_of(arrays, rows), **step.kwargs), strict=True):
+        for row, image in zip(rows, kernel_of(step.op)(same, rows_of(arrays, rows), **step.kwargs), strict=True):
             changed[row] = image
 
     return uniform(changed)
@@ -160,27 +162,28 @@ def framed(step: Step, images: list[torch.Tensor], arrays) -> list[torch.Tensor]
         frames = some[0].new_zeros(len(some), len(some[0]), height, width)
         put(frames, some)
         area = np.array([image[0].numel() for image in some])
-        made = _kernel(step)(frames, rows_of(arrays, rows) | {"area": area}, **step.kwargs)
+        made = kernel_of(step.op)(frames, rows_of(arrays, rows) | {"area": area}, **step.kwargs)
         for row, image, frame in zip(rows, some, made, strict=True):
             changed[row] = frame[:, : image.shape[1], : image.shape[2]].contiguous()
     return changed
-
-
-def _kernel(step: Step) -> Callable:
-    function = kernel_of(step.op)
-    assert function is not None, f"no kernel is called {step.op!r}: write it in ops/<kind>.py, with @kernel"
-    return function
 
 
 def rows_of(arrays: dict[str, np.ndarray], rows) -> dict[str, np.ndarray]:
     return {name: array[rows] for name, array in arrays.items()}
 
 
-def on_image(op: str, image, row: dict, **args):
-    """torchvision's own way for an op on one image, which has one."""
-    function = image_kernel_of(op)
-    assert function is not None, f"nothing does {op!r} on one image: write it in ops/<kind>.py, with @image_kernel"
-    return function(image, row, **args)
+def on_image(op: str, image, row: dict[str, Any], **args):
+    """A step on one image, of PIL or a CHW tensor, that is for it: torchvision's own way, or the kernel's where that
+    has none."""
+    if op in _image:
+        return _image[op](image, row, **args)
+    rows = {name: np.asarray(value)[None] for name, value in row.items() if name != "flag"}
+    made = kernel_of(op)(as_tensor(image)[None].clone(), rows, **args)[0]  # crops of one tensor share its memory
+    return F1.to_pil_image(made) if isinstance(image, Image.Image) else made
+
+
+def as_tensor(image) -> torch.Tensor:
+    return F1.pil_to_tensor(image) if isinstance(image, Image.Image) else image
 
 
 def on_tensor(op: str, image: torch.Tensor, row: dict, *, like: str, **args) -> torch.Tensor:

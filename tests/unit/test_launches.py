@@ -1,4 +1,4 @@
-"""ops/launches: operations of each image's own by two launches give the pixels of torch's kernels, whose own tests
+"""ops/operations: operations of each image's own by two launches give the pixels of torch's kernels, whose own tests
 compare them with Pillow's.
 
 Without a GPU Triton's interpreter runs them.
@@ -15,10 +15,8 @@ import torch
 from torchvision import transforms as T
 
 from dali_compat.ops import kernels, operations
-from dali_compat.ops import launches as its
 from dali_compat.ops.draws import compute
-from dali_compat.ops.hue import hsv_tables
-from dali_compat.ops.launches import CODES, OPERATIONS
+from dali_compat.ops.operations import CODES, OPERATIONS
 from dali_compat.ops.pixels.transform import is_fixed
 from dali_compat.plan import ImageSpec
 from dali_compat.randoms import Randoms
@@ -35,15 +33,16 @@ def launches(monkeypatch):
     counts = []
     if interpreted.ON_GPU or interpreted.INTERPRETS:
 
-        def launched(images, *given):
+        def counted(images, *given, launched=operations.launched):
             counts.append(len(images))
-            return its.launched(images, *given)
+            return launched(images, *given)
 
-        monkeypatch.setattr(operations, "launcher", lambda *key: launched)
+        monkeypatch.setattr(operations, "launched", counted)
+        monkeypatch.setattr(operations, "launches_agree", lambda *key: True)
         monkeypatch.setattr(operations, "_has_launches", lambda device: True)
         if interpreted.INTERPRETS:  # it takes as long for a large block as for a small one
-            monkeypatch.setattr(its, "_BLOCK", 4096)
-            monkeypatch.setattr(its, "_TABLE_BLOCK", 4096)
+            monkeypatch.setattr(operations, "_BLOCK", 4096)
+            monkeypatch.setattr(operations, "_TABLE_BLOCK", 4096)
     return counts
 
 
@@ -77,7 +76,7 @@ def both(images, chosen, numbers, **how):
     """What launches give and what torch gives."""
     made = operations.run(images.to(DEVICE), chosen, numbers, like="pil", **how)
     modes = np.zeros(len(images), np.int64) + how.get("interpolations", 0)
-    return made.cpu(), operations._grouped(images, chosen, numbers, modes, how.get("fill"), how.get("area"))
+    return made.cpu(), operations.by_torch(images, chosen, numbers, modes, how.get("fill"), how.get("area"))
 
 
 @pytest.mark.alike
@@ -183,7 +182,7 @@ def test_a_compiler_takes_them():
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    from dali_compat.ops.launches import kernels as of_triton
+    from dali_compat.ops.operations import kernels as of_triton
 
     pointers = {"images": "*u8", "out": "*u8", "rows": "*fp64", "tables": "*u8", "made": "*u8"}
     pointers |= {"hue_of": "*i32", "range_of": "*i32", "saturation_of": "*i32", "weights": "*fp32"}
@@ -202,37 +201,27 @@ def test_a_compiler_takes_them():
 @pytest.fixture
 def nothing_is_known(monkeypatch):
     monkeypatch.undo()
-    monkeypatch.setattr(its, "_found", {})
-
-
-def tables_of(channels):
-    return hsv_tables(DEVICE) if channels == 3 else None
+    monkeypatch.setattr(operations, "_found", {})
 
 
 @runs
 @pytest.mark.parametrize("channels", [1, 3])
-def test_they_are_tried_once(nothing_is_known, channels):
+def test_they_are_tried_once(nothing_is_known, channels, monkeypatch):
     calls = []
 
-    def reference(*given):
+    def counted(*given, by_torch=operations.by_torch):
         calls.append(len(given[0]))
-        return operations._grouped(*given)
+        return by_torch(*given)
 
-    found = [its.launcher(DEVICE, channels, tables_of(channels), reference) for _ in range(2)]
-    assert found[0] is found[1] is not None and len(calls) == 1
+    monkeypatch.setattr(operations, "by_torch", counted)
+    assert [operations.launches_agree(DEVICE, channels) for _ in range(2)] == [True] * 2 and len(calls) == 1
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_trying_sees_each_operation(channels):
+def test_trying_sees_each_operation(channels, monkeypatch):
     """Each changes the image that it is tried on, so that one which does nothing is noticed."""
-    made, _ = its.compared(
-        lambda images, *given: operations._grouped(images, *given[:-1]),
-        torch.device("cpu"),
-        channels,
-        None,
-        lambda images, *given: images,
-    )
-    given = its.made(len(made), channels)
+    monkeypatch.setattr(operations, "launched", lambda images, *given: images)
+    given, made = operations.compared(torch.device("cpu"), channels)
     names = [*OPERATIONS, "warp", "warp"]
     same = {name for name, one, other in zip(names, made, given, strict=True) if torch.equal(one, other)}
     assert same == ({"identity"} if channels == 3 else {"identity", "hue", "saturation"})
@@ -240,21 +229,22 @@ def test_trying_sees_each_operation(channels):
 
 
 @runs
-def test_other_pixels_than_torchs_are_refused(nothing_is_known, caplog):
-    def off(images, *given):
-        made = operations._grouped(images, *given)
+def test_other_pixels_than_torchs_are_refused(nothing_is_known, caplog, monkeypatch):
+    def off(images, *given, by_torch=operations.by_torch):
+        made = by_torch(images, *given)
         made[CODES["autocontrast"]] = images[CODES["autocontrast"]]
         return made
 
+    monkeypatch.setattr(operations, "by_torch", off)
     with caplog.at_level("INFO", "dali_compat"):
-        assert its.launcher(DEVICE, 1, None, off) is None
+        assert not operations.launches_agree(DEVICE, 1)
     assert "without kernels in Triton: they do not give what torch gives" in caplog.text
 
 
 def test_without_a_compiler_torch_does_the_work(nothing_is_known, monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "dali_compat.ops.launches.kernels", None)
+    monkeypatch.setitem(sys.modules, "dali_compat.ops.operations.kernels", None)
     with caplog.at_level("INFO", "dali_compat"):
-        assert its.launcher(torch.device("cpu"), 3, None, operations._grouped) is None
+        assert not operations.launches_agree(torch.device("cpu"), 3)
     assert "without kernels in Triton: ModuleNotFoundError" in caplog.text
 
 
@@ -274,8 +264,9 @@ def test_a_fork_waits_for_the_compiler(nothing_is_known):
         raise RuntimeError("no compiler")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(its, "launched", lambda images, *given: images)
-        thread = threading.Thread(target=its.launcher, args=(torch.device("cpu"), 3, None, reference))
+        patch.setattr(operations, "launched", lambda images, *given: images)
+        patch.setattr(operations, "by_torch", reference)
+        thread = threading.Thread(target=operations.launches_agree, args=(torch.device("cpu"), 3))
         thread.start()
         assert begins.wait(60)
         threading.Timer(1.5, goes_on.set).start()  # longer than locks.py waits for any other lock

@@ -1,8 +1,8 @@
 """One operation of each image (N, C, H, W) uint8, bit for bit as Pillow has it: the arithmetic is that of
 ops/ (color, filters, hue, pixels/transform), which names Pillow's sources, rounding by rounding.
 
-An image has a row of float64 numbers: the code of its operation, that operation's six numbers (launched()), the code of
-its interpolation, and the colour outside of a warp.
+An image has a row of float64 numbers: the code of its operation, that operation's six numbers (as run() takes them; of
+contrast the second is how many pixels count), the code of its interpolation, and the colour outside of a warp.
 """
 
 import triton
