@@ -3,7 +3,7 @@
 In the order to read them:
 
 - color is a kind, as are resize, windows, warp, elastic, jitter, filters, noise, policy, augmix, convert;
-  timm and timm_policies, with the draws and kernels of these, are imported when one of timm's transforms comes.
+  timm and timm_policies, with the timm_operations of these, are imported when one of timm's transforms comes.
 - translators: which function translates a class, and what it returns. arguments: what a transform's arguments mean, and
   how far a step is from torchvision, in words.
 - draws: every number drawn and every window, for a batch at once, and what they are made of. matrices: of warps.

@@ -15,7 +15,7 @@ from ..plan import draw, step
 from ..runtime.device import to_device
 from .arguments import functions, like_of, maybe
 from .draws import draws, real
-from .kernels import image_kernel, kernel, on_tensor, torchvisions
+from .kernels import each_by_pillow, image_kernel, kernel, torchvisions
 from .pixels.lists import in_groups
 from .pixels.resample import chunks
 from .pixels.values import blend, bounded, in_parts, is_half, one_by_one, to
@@ -106,15 +106,14 @@ def pillow_blur(images, arrays):
     """``Image.filter(ImageFilter.GaussianBlur(radius))``; on a CPU Pillow does it, which takes less time."""
     if images.is_cuda:
         return box_blur(images, arrays["radius"])
-    blurred = functools.partial(on_tensor, "pillow_blur", like="pil")
-    return one_by_one(lambda image, radius: blurred(image, {"radius": radius}), images, arrays["radius"])
+    return torch.stack(each_by_pillow("pillow_blur", images, arrays))
 
 
 # ---- one image
 
 
 @image_kernel("pillow_blur")
-def pillow_blur_image(image, row, *, like="pil"):
+def pillow_blur_image(image, row):
     return image.filter(ImageFilter.GaussianBlur(float(row["radius"])))
 
 

@@ -20,7 +20,7 @@ from torchvision.transforms import functional as F1
 from ..plan import Step
 from ..runtime.device import on_the_cpu, to_device
 from .arguments import functions
-from .pixels.lists import of_similar_size, put, uniform
+from .pixels.lists import each, of_similar_size, put, uniform
 from .pixels.values import is_half, one_by_one
 
 Function = TypeVar("Function", bound=Callable)
@@ -186,7 +186,11 @@ def as_tensor(image) -> torch.Tensor:
     return F1.pil_to_tensor(image) if isinstance(image, Image.Image) else image
 
 
-def on_tensor(op: str, image: torch.Tensor, row: dict, *, like: str, **args) -> torch.Tensor:
-    """A step on one image (C, H, W) of a batch; on a PIL image where torchvision would have that."""
-    made = on_image(op, F1.to_pil_image(image.cpu()) if like == "pil" else image, row, like=like, **args)
-    return F1.pil_to_tensor(made).to(image.device) if like == "pil" else made
+def each_by_pillow(op: str, images, arrays: dict[str, np.ndarray], **args) -> list[torch.Tensor]:
+    """A step on images (C, H, W) of a CPU, as on_image() does it on PIL images, by threads."""
+
+    def made(image, *row):
+        picture = F1.to_pil_image(image)
+        return F1.pil_to_tensor(on_image(op, picture, dict(zip(arrays, row, strict=True)), **args))
+
+    return each(made, images, *arrays.values())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torchvision import transforms as v1
-from torchvision.transforms import functional as F1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2
 
@@ -14,7 +13,7 @@ from ..plan import draw, step
 from ..runtime.device import to_device
 from .arguments import TORCHVISION, like_of, per_channel, refuse_pil
 from .draws import draws, key, whole
-from .kernels import image_kernel, kernel
+from .kernels import each_by_pillow, image_kernel, kernel
 from .pixels.lists import each
 from .pixels.squares import mixed, normals, normals_at
 from .pixels.values import in_parts
@@ -141,13 +140,10 @@ def gaussian_noise(images, arrays, *, mean, sigma, clip):
 def jpeg(images, arrays, *, like):
     """torchvision.transforms.v2.functional.jpeg, image by image on the CPU: PIL's coder, or torchvision's for
     tensors."""
-
-    def code(image, quality):
-        if like == "pil":
-            return F1.pil_to_tensor(F2.jpeg(F1.to_pil_image(image), quality))
-        return F2.jpeg(image, quality)
-
-    coded = each(code, images.cpu(), arrays["quality"].tolist())
+    if like == "pil":
+        coded = each_by_pillow("jpeg", images.cpu(), arrays, like=like)
+    else:
+        coded = each(F2.jpeg, images.cpu(), arrays["quality"].tolist())
     return to_device(torch.stack(coded), images.device)
 
 

@@ -14,7 +14,7 @@ from ..plan import Draw, ImageSpec, Step, draw, step
 from ..runtime.cores import usable_cores
 from .arguments import functions, interpolation_of, ints, like_of, resizes_in_whole_numbers
 from .draws import Arrays, ImageTooSmall, draws, rand_between, run, uniforms_of, whole
-from .kernels import image_kernel, kernel, on_tensor
+from .kernels import each_by_pillow, image_kernel, kernel
 from .pixels import resample, transform
 from .pixels.lists import by_size, each, spare_batch, uniform
 from .translators import register
@@ -215,10 +215,10 @@ def resize_each(images, arrays, *, interpolation, like, antialias=True):
     sizes, how = arrays["size"].astype(np.int64), {"interpolation": interpolation, "like": like, "antialias": antialias}
     if images[0].is_cuda and _as_pillow(images[0], sizes[0], interpolation, like):
         return resample.resize_each(images, sizes, interpolation, like, antialias)
+    if like == "pil" and not images[0].is_cuda:
+        return each_by_pillow("resize", images, {"size": sizes}, **how)
 
     def resize_one(image, size):
-        if like == "pil" and not image.is_cuda:
-            return on_tensor("resize", image, {"size": size}, **how)
         return _resize(image[None], tuple(size.tolist()), **how)[0]
 
     if images[0].is_cuda:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 
 from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, ImageSpec, Step, draw, step
-from . import timm_policies, timm_policy_kernels  # noqa: F401  # they register these
+from . import timm_policies  # noqa: F401  # it registers these
 from .arguments import interpolation_named, refuse_pil, refuse_tensors
 from .convert import translate_pil_to_tensor, translate_to_tensor
 from .draws import draws, key, run, uniforms_of, whole
@@ -20,29 +19,26 @@ from .noise import erased, within
 from .pixels.lists import uniform
 from .pixels.squares import normals
 from .resize import _resize_to, resize_each, resize_image, resized_to
-from .translators import T, register
+from .translators import register
 
 timm: Any = import_module("timm.data.transforms")
 random_erasing: Any = import_module("timm.data.random_erasing")
 
 
-def _known(name: str, consumes: str = "") -> Callable[[T], T]:
-    """register(), of a class that not every timm has."""
-    kind = getattr(timm, name, None)
-    return register(*(() if kind is None else (kind,)), consumes=consumes)
+# classes that not every timm has are asked for by getattr()
 
 
-@_known("MaybeToTensor")
+@register(getattr(timm, "MaybeToTensor", None))
 def maybe_to_tensor(t, spec):
     return translate_to_tensor(t, spec) if spec.kind == "pil" else ()
 
 
-@_known("MaybePILToTensor")
+@register(getattr(timm, "MaybePILToTensor", None))
 def maybe_pil_to_tensor(t, spec):
     return translate_pil_to_tensor(t, spec) if spec.kind == "pil" else ()
 
 
-@_known("ToTensor", consumes="dtype")
+@register(getattr(timm, "ToTensor", None), consumes="dtype")
 def plain_to_tensor(t, spec):
     steps = translate_pil_to_tensor(t, spec)
     if t.dtype == torch.uint8:
@@ -53,14 +49,14 @@ def plain_to_tensor(t, spec):
     return (*steps, step("to_dtype", gives, dtype=t.dtype, like="cast"))
 
 
-@_known("ToNumpy")
+@register(getattr(timm, "ToNumpy", None))
 def to_numpy(t, spec):
     """Translates timm's ToNumpy: default_collate and fast_collate make the same tensor of a batch as of tensors."""
     refuse_tensors(t, spec)
     return (step("pil_to_tensor", spec.but(kind="array")),)
 
 
-@_known("RandomResizedCropAndInterpolation", consumes="size scale ratio interpolation")
+@register(getattr(timm, "RandomResizedCropAndInterpolation", None), consumes="size scale ratio interpolation")
 def random_resized_crop_and_interpolation(t, spec):
     refuse_tensors(t, spec)
     window = draw("random_resized_crop", scale=tuple(t.scale), ratio=tuple(t.ratio))
@@ -69,8 +65,8 @@ def random_resized_crop_and_interpolation(t, spec):
     return (step("crop", spec.but(size=None), window, inside=True), _resize(t, spec, whole, size))
 
 
-@_known(
-    "ResizeKeepRatio",
+@register(
+    getattr(timm, "ResizeKeepRatio", None),
     consumes="size longest interpolation random_scale_prob random_scale_range random_scale_area random_aspect_prob "
     "random_aspect_range",
 )

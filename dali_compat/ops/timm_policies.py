@@ -16,7 +16,7 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import ImageSpec, draw, step
 from ..randoms import own_generators
 from .arguments import refuse_tensors
-from .timm_policy_draws import LAWS, NUMBERS, OPERATIONS, WITHOUT_VALUE, Operation, applied
+from .timm_operations import LAWS, NUMBERS, OPERATIONS, WITHOUT_VALUE, Operation, applied
 from .translators import register
 
 timm: Any = import_module("timm.data.auto_augment")
@@ -27,20 +27,18 @@ _ATTRIBUTES = {"name", "aug_fn", "level_fn", "prob", "magnitude", "magnitude_std
 _INTERPOLATIONS = {getattr(Image, name.upper()): name for name in ("nearest", "bilinear", "bicubic")}
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 # what the methods that are done without being called refer to; others may do something else
-_AUGMENT_OP = _names("prob random magnitude magnitude_std float uniform gauss magnitude_max max min")
-_AUGMENT_OP |= _names("_LEVEL_DENOM _MAX_LEVEL level_fn hparams tuple aug_fn kwargs")
-_RAND_AUGMENT = _names("np random choice ops num_layers choice_weights")
-_AUTO_AUGMENT = _names("random choice policy")
+_AUGMENT_OP = (
+    "prob random magnitude magnitude_std float uniform gauss magnitude_max max min "
+    "_LEVEL_DENOM _MAX_LEVEL level_fn hparams tuple aug_fn kwargs"
+)
+_RAND_AUGMENT = "np random choice ops num_layers choice_weights"
+_AUTO_AUGMENT = "random choice policy"
 
 
 @register(timm.RandAugment, consumes="ops num_layers choice_weights")
 def translate_rand_augment(t, spec):
-    _refuse_other_code(t, __call__=_RAND_AUGMENT)
+    _refuse_other_code(t, _RAND_AUGMENT)
     ops, how = _operations(t, spec, t.ops)
     layers, weights = t.num_layers, t.choice_weights
     if type(layers) is not int:
@@ -56,7 +54,7 @@ def translate_rand_augment(t, spec):
 
 @register(timm.AutoAugment, consumes="policy")
 def translate_auto_augment(t, spec):
-    _refuse_other_code(t, __call__=_AUTO_AUGMENT)
+    _refuse_other_code(t, _AUTO_AUGMENT)
     flat, how = _operations(t, spec, [op for ops in t.policy for op in ops])
     described = iter(flat)
     policy = tuple(tuple(next(described) for _ in ops) for ops in t.policy)
@@ -80,7 +78,7 @@ def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation
     for op in ops:
         if type(op) is not timm.AugmentOp or not vars(op).keys() <= _ATTRIBUTES:
             raise Untranslatable(t, f"{type(op).__name__} is not the AugmentOp that is known")
-    _refuse_other_code(ops[0], __call__=_AUGMENT_OP)
+    _refuse_other_code(ops[0], _AUGMENT_OP)
     shared = {(_interpolations(t, op), _fill(t, op, spec)) for op in ops}
     if len(shared) > 1:
         raise Untranslatable(t, "its operations have several interpolations or fill colors")
@@ -192,13 +190,12 @@ class _Blurred:
         return blur.radius
 
 
-def _refuse_other_code(t, **known: frozenset[str]) -> None:
+def _refuse_other_code(t, names: str) -> None:
     """
     Raises:
-        Untranslatable: a method refers to more than is known.
+        Untranslatable: its __call__ refers to more than these names.
     """
-    for name, names in known.items():
-        method = function_of(getattr(type(t), name, None))
-        code = getattr(method, "__code__", None)
-        if code is None or not _is_timms(method) or not names.issuperset(code.co_names):
-            raise Untranslatable(t, f"{name} of this timm's {type(t).__name__} is not the one that dali_compat knows")
+    method = function_of(type(t).__call__)
+    code = getattr(method, "__code__", None)
+    if code is None or not _is_timms(method) or not set(code.co_names) <= set(names.split()):
+        raise Untranslatable(t, f"__call__ of this timm's {type(t).__name__} is not the one that dali_compat knows")

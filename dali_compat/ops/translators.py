@@ -24,7 +24,7 @@ Translator = Callable[[Any, ImageSpec], Any]
 T = TypeVar("T", bound=Translator)
 
 _TRANSLATORS: dict[type, tuple[Translator, frozenset[str]]] = {}
-LATER = {"timm", "timm_policies", "timm_policy_draws", "timm_policy_kernels"}
+LATER = {"timm", "timm_policies", "timm_operations"}
 """Modules of this room that are imported when a transform of a package comes: of that name, and what this imports."""
 
 _NOTHING = object()

@@ -24,9 +24,9 @@ from contract.test_own_datasets import assert_same, seeded
 from dali_compat import DataLoader, FallbackWarning, install
 from dali_compat.engine import pil
 from dali_compat.inspection.replaced import STANDS_FOR
-from dali_compat.ops import filters, kernels, timm_policy_kernels
+from dali_compat.ops import filters, kernels, timm_operations
 from dali_compat.ops.draws import compute
-from dali_compat.ops.timm_policy_draws import OPERATIONS
+from dali_compat.ops.timm_operations import OPERATIONS
 from dali_compat.randoms import Randoms
 from dali_compat.translate import translate
 
@@ -70,7 +70,7 @@ def pictures(count=24, height=45, width=61):
 def way(request, monkeypatch):
     """What a GPU's kernels do, too."""
     if request.param == "on any device":
-        monkeypatch.setitem(kernels._kernels, "timm_augment", timm_policy_kernels.augmented)
+        monkeypatch.setitem(kernels._kernels, "timm_augment", timm_operations.augmented)
 
 
 def by_kernels(steps, images, seed):
@@ -153,20 +153,20 @@ def test_erased_windows_of_a_gpu_are_those_of_a_cpu():
 
 
 def test_every_operation_has_a_kernel_that_does_it_as_timm():
-    assert timm_policy_kernels._as_timm() == set(OPERATIONS)
+    assert timm_operations._as_timm() == set(OPERATIONS)
 
 
 def test_an_operation_that_is_another_is_timms(monkeypatch):
     """In another version, say: image by image."""
     monkeypatch.setattr(aa, "invert", lambda image, **_: image.rotate(90))
-    timm_policy_kernels._as_timm.cache_clear()
+    timm_operations._as_timm.cache_clear()
     try:
-        assert timm_policy_kernels._as_timm() == set(OPERATIONS) - {"invert"}
+        assert timm_operations._as_timm() == set(OPERATIONS) - {"invert"}
         given = {"which": np.full(24, OPERATIONS.index("invert")), "value": np.zeros(24), "choice": np.zeros(24, int)}
-        made = timm_policy_kernels.augmented(pictures(), given, interpolations=("bilinear",), fill=(1, 2, 3))
+        made = timm_operations.augmented(pictures(), given, interpolations=("bilinear",), fill=(1, 2, 3))
     finally:
         monkeypatch.undo()
-        timm_policy_kernels._as_timm.cache_clear()
+        timm_operations._as_timm.cache_clear()
     expected = [T.functional.pil_to_tensor(T.functional.to_pil_image(image).rotate(90)) for image in pictures()]
     assert torch.equal(made, torch.stack(expected))
 
@@ -179,7 +179,7 @@ def test_what_pillow_refuses_is_an_error_that_names_it(monkeypatch):
 
     monkeypatch.setattr(ImageOps, "posterize", posterize)
     given = {"which": np.array([OPERATIONS.index("posterize")]), "value": np.zeros(1), "choice": np.zeros(1, int)}
-    for kernel in (timm_policy_kernels.timm_augment, timm_policy_kernels.augmented):
+    for kernel in (timm_operations.timm_augment, timm_operations.augmented):
         with pytest.raises(ValueError, match=r"timm's posterize\(0\): bits must be .*; take Pillow before 13"):
             kernel(pictures()[:1], given, interpolations=("bilinear",), fill=(1, 2, 3))
 

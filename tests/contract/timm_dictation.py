@@ -13,7 +13,7 @@ import torch
 
 from dali_compat.ops.draws import compute, uniforms_of
 from dali_compat.ops.pixels import squares
-from dali_compat.ops.timm_policy_draws import NUMBERS
+from dali_compat.ops.timm_operations import NUMBERS
 from dali_compat.randoms import Randoms
 
 

@@ -1,0 +1,338 @@
+"""What timm's RandAugment and AutoAugment do to an image: the operations, what is drawn, and kernels.
+
+``which`` counts in OPERATIONS, -1 is nothing; ``value`` is the number that timm hands to the function of that name, its
+sign included; ``choice`` counts in the interpolations to choose from.
+
+On a CPU timm's own functions do them, image by image, in threads: Pillow takes less time than torch does, whatever the
+size. On a GPU ops/operations does them. An operation that would give something else there than timm's function, of
+whichever version of timm and Pillow, is left to that function.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as F1
+
+from ..runtime.device import to_device
+from . import operations
+from .draws import draws, whole
+from .filters import box_blur
+from .kernels import each_by_pillow, image_kernel, kernel, rows_of
+from .matrices import rotation
+from .pixels.lists import in_groups, uniform
+
+timm: Any = import_module("timm.data.auto_augment")
+
+OPERATIONS = (
+    *("auto_contrast", "equalize", "invert", "posterize", "solarize", "solarize_add", "color", "contrast"),
+    *("brightness", "sharpness", "desaturate", "gaussian_blur", "rotate", "shear_x", "shear_y"),
+    *("translate_x_abs", "translate_y_abs", "translate_x_rel", "translate_y_rel"),
+)
+"""Functions of timm.data.auto_augment."""
+WITHOUT_VALUE = {"auto_contrast", "equalize", "invert"}
+NUMBERS = 6
+"""How many uniform numbers an operation takes: whether it is applied, two for its magnitude, its sign, its
+interpolation, a blur's radius."""
+
+
+class Operation(NamedTuple):
+    """The settings of timm's AugmentOp.
+
+    Attributes:
+        name: of LAWS.
+        prob: how likely it is applied.
+        magnitude, deviation: mean and standard deviation of its magnitude; infinite: from 0 up, all as likely.
+        bound: the greatest magnitude.
+        reach: how far magnitude 10 translates, in pixels or parts of the image; of others 0.
+        choices: how many interpolations it chooses from.
+    """
+
+    name: str
+    prob: float
+    magnitude: float
+    deviation: float
+    bound: float
+    reach: float
+    choices: int
+
+
+# ---- from magnitude to value
+
+
+class Law(NamedTuple):
+    """The law by which a magnitude becomes what timm's function is called with.
+
+    Attributes:
+        function: of timm; one of OPERATIONS, or gaussian_blur_rand.
+        value: of (magnitude, negative, reach), arrays but for the reach; None where the function takes no value.
+        signed: whether it takes a random sign.
+    """
+
+    function: str
+    value: Callable[[np.ndarray, np.ndarray, float], np.ndarray] | None = None
+    signed: bool = False
+
+
+def _signed(value, negative):
+    return np.where(negative, -value, value)
+
+
+def _turned(most: float):
+    return lambda level, negative, reach: _signed(level / 10.0 * most, negative)
+
+
+def _translated(level, negative, reach):
+    return _signed(level / 10.0 * reach, negative)
+
+
+def _increasing(level, negative, reach):
+    return np.maximum(0.1, 1.0 + _signed(level / 10.0 * 0.9, negative))
+
+
+def _bits(level, *_):
+    return np.trunc(level / 10.0 * 4)
+
+
+def _threshold(level, *_):
+    return np.minimum(256, np.trunc(level / 10.0 * 256))
+
+
+def _between(low: float, high: float):
+    return lambda level, *_: np.clip(low + (high - low) * (level / 10.0), low, high)
+
+
+LAWS = {
+    "AutoContrast": Law("auto_contrast"),
+    "Equalize": Law("equalize"),
+    "Invert": Law("invert"),
+    "Rotate": Law("rotate", _turned(30.0), True),
+    "Posterize": Law("posterize", _bits),
+    "PosterizeIncreasing": Law("posterize", lambda *given: 4 - _bits(*given)),
+    "PosterizeOriginal": Law("posterize", lambda *given: _bits(*given) + 4),
+    "Solarize": Law("solarize", _threshold),
+    "SolarizeIncreasing": Law("solarize", lambda *given: 256 - _threshold(*given)),
+    "SolarizeAdd": Law("solarize_add", lambda level, *_: np.minimum(128, np.trunc(level / 10.0 * 110))),
+    "Desaturate": Law("desaturate", _between(0.5, 1.0)),
+    "GaussianBlur": Law("gaussian_blur", _between(0.1, 2.0)),
+    "GaussianBlurRand": Law("gaussian_blur_rand", _between(0.0, 1.0)),
+    "ShearX": Law("shear_x", _turned(0.3), True),
+    "ShearY": Law("shear_y", _turned(0.3), True),
+    "TranslateX": Law("translate_x_abs", _translated, True),
+    "TranslateY": Law("translate_y_abs", _translated, True),
+    "TranslateXRel": Law("translate_x_rel", _translated, True),
+    "TranslateYRel": Law("translate_y_rel", _translated, True),
+}
+for _name in ("Color", "Contrast", "Brightness", "Sharpness"):
+    LAWS[_name] = Law(_name.lower(), lambda level, *_: level / 10.0 * 1.8 + 0.1)
+    LAWS[f"{_name}Increasing"] = Law(_name.lower(), _increasing, True)
+
+
+def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> dict[str, np.ndarray]:
+    """AugmentOp.__call__ for ``chosen`` (N,) of the operations and ``u`` (N, NUMBERS): arrays (N,), ``which`` -1 and
+    ``flag`` 0 where it is not applied."""
+    prob, magnitude, deviation, bound, choices = (
+        np.array([getattr(op, name) for op in ops])[chosen]
+        for name in ("prob", "magnitude", "deviation", "bound", "choices")
+    )
+    noise = np.cos(u[:, 1] * (2 * math.pi)) * np.sqrt(-2.0 * np.log1p(-u[:, 2]))  # as random.gauss
+    level = np.where(np.isinf(deviation), magnitude * u[:, 1], magnitude)
+    spread = (deviation > 0) & np.isfinite(deviation)
+    level = np.where(spread, magnitude + noise * np.where(spread, deviation, 0.0), level)
+    level, negative = np.maximum(0.0, np.minimum(level, bound)), u[:, 3] > 0.5
+    which, value = np.full(chosen.shape, -1, np.int32), np.zeros(chosen.shape)
+    flag = (prob >= 1) | (u[:, 0] <= prob)
+    for name, reach in dict.fromkeys((op.name, op.reach) for op in ops):
+        law, alike = LAWS[name], np.array([(op.name, op.reach) == (name, reach) for op in ops])
+        rows = flag & alike[chosen]
+        if not rows.any():
+            continue
+        function = law.function
+        if law.value is not None:
+            value[rows] = law.value(level[rows], negative[rows], reach)
+        if function == "gaussian_blur_rand":  # random.uniform(0.1, 2 * factor)
+            function, value[rows] = "gaussian_blur", 0.1 + (2.0 * value[rows] - 0.1) * u[rows, 5]
+        which[rows] = OPERATIONS.index(function)
+    choice = np.floor(u[:, 4] * choices).astype(np.int32)
+    return {"flag": flag.astype(np.int32), "which": which, "value": value, "choice": choice}
+
+
+# ---- policies
+
+
+@draws(uniforms=lambda ops, layers, weights, at: layers * (1 + NUMBERS))
+def draw_timm_rand_augment(sizes, u, *, ops, layers, weights, at):
+    """The operation number ``at`` of RandAugment's. With weights none comes twice."""
+    numbers = u[:, layers + NUMBERS * at :][:, :NUMBERS]
+    if weights is None:
+        return applied(ops, whole(u[:, at], 0, len(ops)), numbers), sizes
+    left = np.tile(np.array(weights), (len(sizes), 1))
+    for layer in range(at + 1):
+        until = np.cumsum(left, 1)
+        chosen = (until / until[:, -1:] <= u[:, [layer]]).sum(1)
+        left[np.arange(len(sizes)), chosen] = 0
+    return applied(ops, chosen, numbers), sizes
+
+
+@draws(uniforms=lambda policy, at: 1 + NUMBERS * max(map(len, policy)))
+def draw_timm_auto_augment(sizes, u, *, policy, at):
+    """The operation number ``at`` of the sub-policy that AutoAugment picks, if it has so many."""
+    row = whole(u[:, 0], 0, len(policy))
+    reaching = [number for number, ops in enumerate(policy) if len(ops) > at]
+    place = np.full(len(policy), -1)
+    place[reaching] = np.arange(len(reaching))
+    arrays = applied(
+        tuple(policy[number][at] for number in reaching), place[row], u[:, 1 + NUMBERS * at :][:, :NUMBERS]
+    )
+    has = place[row] >= 0
+    return arrays | {"flag": arrays["flag"] * has, "which": np.where(has, arrays["which"], -1)}, sizes
+
+
+# ---- batches
+
+_WHOLE = {"posterize", "solarize", "solarize_add"}
+
+
+@kernel
+def timm_augment(images, arrays, *, interpolations, fill):
+    """AugmentOp.__call__ of ``value``; ``which`` counts in OPERATIONS, ``choice`` in ``interpolations``."""
+    if images.is_cuda:
+        return augmented(images, arrays, interpolations=interpolations, fill=fill)
+    return _by_timm(images, arrays, interpolations=interpolations, fill=fill)
+
+
+def _by_timm(images, arrays, **how):
+    return to_device(uniform(each_by_pillow("timm_augment", images.cpu(), arrays, **how)), images.device)
+
+
+def augmented(images, arrays, *, interpolations, fill):
+    """timm_augment() on any device; ``which`` -1 is nothing."""
+    which, value = arrays["which"], arrays["value"]
+    alone = ~np.isin(which, [OPERATIONS.index(name) for name in _as_timm()]) & (which >= 0)
+    alone |= (which == OPERATIONS.index("posterize")) & (value < 1)  # to no bits, which Pillow refuses from 13 on
+    others = np.where(alone, -1, which)
+    made = _by_operations(images, arrays | {"which": others}, interpolations=interpolations, fill=fill)
+    if not alone.any():
+        return made
+    rows = np.flatnonzero(alone)
+    how = {"arrays": rows_of(arrays, rows), "interpolations": interpolations, "fill": fill}
+    return in_groups(made, [(rows, functools.partial(_by_timm, **how))])
+
+
+def _by_operations(images, arrays, *, interpolations, fill):
+    which, value = arrays["which"], arrays["value"]
+    chosen, numbers = operations.nothing_for(images)
+    blurred = np.flatnonzero(which == OPERATIONS.index("gaussian_blur"))
+    for number in np.unique(which[which >= 0]).tolist():
+        name, rows = OPERATIONS[number], which == number
+        if name in _MATRICES:
+            chosen[rows], numbers[rows] = operations.WARP, _MATRICES[name](value[rows], tuple(images.shape[-2:]))
+        elif name in _VALUED:
+            operation, of_value = _VALUED[name]
+            chosen[rows], numbers[rows, 0] = operations.CODES[operation], of_value(value[rows])
+    of_each = np.array([operations.interpolation_code(name) for name in interpolations])[arrays["choice"]]
+    images = operations.run(images, chosen, numbers, like="pil", interpolations=of_each, fill=fill)
+    if not len(blurred):
+        return images
+    return in_groups(images, [(blurred, functools.partial(box_blur, sigmas=value[blurred]))])
+
+
+# ---- operations on values: whose they are, and the number that they take
+
+
+_VALUED: dict[str, tuple[str, Callable]] = {
+    "auto_contrast": ("autocontrast", np.positive),
+    "color": ("saturation", np.positive),
+    "desaturate": ("saturation", lambda value: np.clip(1.0 - value, 0.0, 1.0)),
+    "posterize": ("posterize", lambda value: np.minimum(value, 8)),
+}
+for _name in ("equalize", "invert", "solarize", "solarize_add", "contrast", "brightness", "sharpness"):
+    _VALUED[_name] = _name, np.positive
+
+
+# ---- warps
+
+
+def _matrix(at: int):
+    """The identity, from output to input, with a value in one place."""
+
+    def made(value, size):
+        matrix = np.tile([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], (len(value), 1))
+        matrix[:, at] = value
+        return matrix
+
+    return made
+
+
+def _rotations(value, size):
+    return np.array([rotation(degrees, size)[1] for degrees in value.tolist()])
+
+
+_MATRICES = {
+    "rotate": _rotations,
+    "shear_x": _matrix(1),
+    "shear_y": _matrix(3),
+    "translate_x_abs": _matrix(2),
+    "translate_y_abs": _matrix(5),
+    "translate_x_rel": lambda value, size: _matrix(2)(value * size[1], size),
+    "translate_y_rel": lambda value, size: _matrix(5)(value * size[0], size),
+}
+
+
+# ---- one image
+
+
+@image_kernel("timm_augment")
+def timm_augment_image(image, row, *, interpolations, fill):
+    """timm's own function.
+
+    Raises:
+        ValueError: Pillow refuses it, as it would refuse timm.
+    """
+    if row["which"] < 0:
+        return image
+    name, value = OPERATIONS[row["which"]], float(row["value"])
+    args = () if name in WITHOUT_VALUE else (int(value) if name in _WHOLE else value,)
+    mode = InterpolationMode(interpolations[int(row["choice"])])
+    resample = Image.Resampling(F1.pil_modes_mapping[mode])
+    try:
+        return getattr(timm, name)(image, *args, fillcolor=tuple(fill), resample=resample)
+    except ValueError as error:
+        what = f"timm's {name}({', '.join(map(str, args))}): {error}"
+        if name == "posterize":
+            what += "; take Pillow before 13, which makes such an image black, or another magnitude"
+        raise ValueError(what) from error
+
+
+# ---- whether they are timm's
+
+_TRIED = {"posterize": (1, 3, 8), "solarize": (0, 100, 256), "solarize_add": (0, 60, 128), "rotate": (-17.0, 0.0, 30.0)}
+_TRIED |= dict.fromkeys(("gaussian_blur", "desaturate", "translate_x_rel", "translate_y_rel"), (0.1, 0.33, 0.9))
+_OTHERS_TRIED = (0.1, 0.95, 1.9)
+
+
+@functools.cache
+def _as_timm() -> frozenset[str]:
+    """The operations of this timm, and this Pillow, that kernels do alike: each is tried on a few pixels."""
+    names = (*_VALUED, "gaussian_blur", *_MATRICES)
+    return frozenset(name for name in names if hasattr(timm, name) and _agrees(name))
+
+
+def _agrees(name: str) -> bool:
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 12, 17, 3), dtype=np.uint8)
+    images = torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy())
+    which, choice = np.full(3, OPERATIONS.index(name)), np.zeros(3, np.int32)
+    given = {"which": which, "value": np.array(_TRIED.get(name, _OTHERS_TRIED), float), "choice": choice}
+    for interpolation in ("bilinear", "bicubic") if name in _MATRICES else ("bilinear",):
+        how = {"interpolations": (interpolation,), "fill": (1, 2, 3)}
+        if not torch.equal(_by_operations(images, given, **how), _by_timm(images, given, **how)):
+            return False
+    return True
