@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ..ops import kernels
+from ..ops.convert import conversion_table
 from ..ops.pixels import transform
 from ..ops.windows import border
 from ..plan import CONVERSIONS, ImageSpec, Step
@@ -188,15 +189,6 @@ def _conversions(steps) -> tuple[int, int]:
 def table_on(steps: tuple[Step, ...], device: torch.device) -> torch.Tensor:
     """conversion_table() on the device; for reading alone."""
     return conversion_table(steps).to(device)
-
-
-def conversion_table(steps) -> torch.Tensor:
-    """(channels, 256): what the steps give for each value of a channel, on the CPU."""
-    channels = steps[0].gives.channels
-    values = torch.arange(256, dtype=torch.uint8, device="cpu").view(1, 1, 16, 16).expand(1, channels, 16, 16)
-    for step in steps:
-        values = kernels.run(step, values, {})
-    return values.reshape(channels, 256)
 
 
 def _fits(images, table: torch.Tensor) -> bool:

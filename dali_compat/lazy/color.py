@@ -129,7 +129,7 @@ def augment(s: State, like: str, op_name: str, magnitude, interpolation, fill, v
         return Outcome(s)
     layout = ("which", (), "int32"), ("magnitude", (), "float64")
     numbers = AUGMENTATIONS.index(op_name), float(magnitude)
-    return Outcome(s, flagged("augment", s, numbers, layout, names=AUGMENTATIONS, version=version, **how))
+    return Outcome(s, flagged("augment", s, numbers, layout, version=version, **how))
 
 
 def _fill_of(s: State, fills: dict[Any, Any]) -> Any:

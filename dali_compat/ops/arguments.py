@@ -3,10 +3,10 @@ far from it each step is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
+import torch
 import torchvision
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as F1
@@ -14,7 +14,7 @@ from torchvision.transforms.v2 import functional as F2
 from torchvision.transforms.v2.functional import _geometry
 
 from ..inspection.untranslatable import Untranslatable
-from ..plan import DALI, ImageSpec, Options, Step, draw, step
+from ..plan import CONVERSIONS, DALI, ImageSpec, Options, Step, draw, step
 
 TORCHVISION = tuple(int(number) for number in torchvision.__version__.split(".")[:2])
 """(0, 26), for example."""
@@ -82,7 +82,7 @@ def refuse_tensors(t, spec: ImageSpec, remedy: str = "put it before the conversi
 
 def maybe(t, spec, op: str, **values):
     """An operation with probability t.p; ``values`` are the same for every sample."""
-    return step(op, spec, draw("bernoulli_with", p=t.p, values=tuple(values.items())), like=like_of(t, spec))
+    return step(op, spec, draw("bernoulli", p=t.p, values=tuple(values.items())), like=like_of(t, spec))
 
 
 def functions(like: str):
@@ -105,69 +105,55 @@ def resizes_in_whole_numbers(interpolation: str) -> bool:
     return asked is None or bool(asked(InterpolationMode(interpolation)))
 
 
+def passes_of(resize: Step) -> str:
+    """Says how torchvision resizes: PIL in two passes rounded to 8 bits, v2 on uint8 tensors likewise but always width
+    first, v1 on tensors (and v2 on floats) in floating point."""
+    interpolation, like = resize.kwargs["interpolation"], resize.kwargs["like"]
+    if interpolation.startswith("nearest") or resize.gives.dtype != torch.uint8 or like == "v1":
+        return "one"
+    if like == "pil":
+        return "as Pillow"
+    return "width first" if resizes_in_whole_numbers(interpolation) else "one"
+
+
 # ---- how far a step is from torchvision, in words that the parity tests bear out
 
 
 def fidelity_of(s: Step, where: str, options: Options, two_pass: bool) -> str:
     """Says how far a step is from torchvision. ``where`` it runs is DALI, TORCH, EACH or HOST; ``two_pass``: DALI
     resizes in two passes."""
-    said = _FIDELITY.get(s.op, EXACT)
-    return said if isinstance(said, str) else said(s, where, options, two_pass)
+    by_dali, how = where == DALI, s.kwargs
+    if s.op == "apply":
+        return "yours, not measured"
+    if s.op == "gaussian_blur":
+        return "mean error .0001 of 255"
+    if s.op == "jpeg" and by_dali and options.gpu:  # which is arithmetic of its own
+        return "mean error 1 of 255 (exact=True: 0)"
+    if s.op in ("affine", "perspective", "rotate") and by_dali:
+        return "mean error .001 of 255"
+    # DALI multiplies in float32 where torchvision divides, and so does a CPU's kernel by default
+    if s.op in CONVERSIONS and (by_dali or not (options.exact or options.gpu)):
+        return "within 1e-6"
+    if s.op == "resize_by_choice" and by_dali:
+        return _resized_by_dali(how["interpolations"][0], "pil", False)
+    if s.op == "resize" and by_dali:
+        return _resized_by_dali(how["interpolation"], how["like"], two_pass)
+    return _resized_by_torch(s, options) if s.op == "resize" else EXACT
 
 
-def _converted(s: Step, where: str, options: Options, two_pass: bool) -> str:
-    """DALI multiplies in float32 where torchvision divides, and so does a CPU's kernel by default."""
-    return "within 1e-6" if where == DALI or not (options.exact or options.gpu) else EXACT
+def _resized_by_torch(resize: Step, options: Options) -> str:
+    if passes_of(resize) != "one":
+        return EXACT if options.exact or options.gpu else "mean error .05 of 255 (exact=True: 0)"
+    in_floats = not resize.kwargs["interpolation"].startswith("nearest")
+    return "exact but for the order of additions" if options.gpu and in_floats else EXACT
 
 
-def _warped(s: Step, where: str, options: Options, two_pass: bool) -> str:
-    return "mean error .001 of 255" if where == DALI else EXACT
-
-
-def _coded(s: Step, where: str, options: Options, two_pass: bool) -> str:
-    """A GPU's JPEG is arithmetic of its own."""
-    return "mean error 1 of 255 (exact=True: 0)" if where == DALI and options.gpu else EXACT
-
-
-def _resized(s: Step, where: str, options: Options, two_pass: bool) -> str:
-    if where == DALI:
-        return _resized_by_dali(s, two_pass)
-    if not (options.exact or options.gpu) and not _in_floats(s) and not s.kwargs["interpolation"].startswith("nearest"):
-        return "mean error .05 of 255 (exact=True: 0)"
-    return "exact but for the order of additions" if options.gpu and _in_floats(s) else EXACT
-
-
-def _in_floats(resize: Step) -> bool:
-    """Returns whether torchvision's sums are of floating point numbers."""
-    like, interpolation = resize.kwargs["like"], resize.kwargs["interpolation"]
-    if like == "pil" or interpolation.startswith("nearest"):
-        return False
-    return like == "v1" or resize.gives.dtype.is_floating_point or not resizes_in_whole_numbers(interpolation)
-
-
-def _resized_by_dali(s: Step, two_pass: bool) -> str:
-    if s.kwargs["interpolation"].startswith("nearest"):
+def _resized_by_dali(interpolation: str, like: str, two_pass: bool) -> str:
+    if interpolation.startswith("nearest"):
         return "nearest pixel; a rounding tie may differ (exact=True: 0)"
-    if s.kwargs["like"] != "pil":
-        close = two_pass or s.kwargs["like"] == "v1"
+    if like != "pil":
+        close = two_pass or like == "v1"
         return "mean error .05 of 255 (exact=True: 0)" if close else "mean error .2 of 255 (exact=True: 0)"
     if two_pass:
         return "two passes as Pillow: mean error .01 of 255 (exact=True: 0)"
     return "one pass: mean error .2 of 255 (exact=True: 0)"
-
-
-def _resized_by_choice(s: Step, where: str, options: Options, two_pass: bool) -> str:
-    one = s.but(args=(("interpolation", s.kwargs["interpolations"][0]), ("like", "pil")))
-    return _resized_by_dali(one, False) if where == DALI else EXACT
-
-
-# by ops; all others are exact
-_FIDELITY: dict[str, str | Callable[[Step, str, Options, bool], str]] = {
-    "apply": "yours, not measured",
-    "gaussian_blur": "mean error .0001 of 255",
-    "jpeg": _coded,
-    "resize": _resized,
-    "resize_by_choice": _resized_by_choice,
-    **dict.fromkeys(("affine", "perspective", "rotate"), _warped),
-    **dict.fromkeys(("normalize", "to_dtype"), _converted),
-}

@@ -13,7 +13,7 @@ from ..runtime.device import to_device
 from .arguments import version_of
 from .draws import draws, key, whole
 from .kernels import as_tensor, image_kernel, kernel
-from .policy import _args, augment, augmented, one_operation, space_of
+from .policy import AUGMENTATIONS, _args, augment, augmented, one_operation, space_of
 from .translators import register
 from .warp import OF_TENSORS
 
@@ -74,7 +74,7 @@ def _shares(gamma) -> np.ndarray:
 
 
 @kernel
-def augmix(images, arrays, *, names, interpolation, fill, like):
+def augmix(images, arrays, *, interpolation, fill, like):
     """AugMix.forward: chains of operations, mixed with the image in float32. torchvision turns PIL images into tensors
     for it, so ``like`` is "v1" or "v2"."""
     which, magnitude = arrays["which"], arrays["magnitude"]
@@ -82,7 +82,7 @@ def augmix(images, arrays, *, names, interpolation, fill, like):
     chains = images.repeat(width, 1, 1, 1)  # all first chains, all second ones, ...
     for place in range(depth):
         rows = {"which": which[:, :, place].T.reshape(-1), "magnitude": magnitude[:, :, place].T.reshape(-1)}
-        chains = augment(chains, rows, names=names, interpolation=interpolation, fill=fill, like=like, version=like)
+        chains = augment(chains, rows, interpolation=interpolation, fill=fill, like=like, version=like)
     weights = to_device(arrays["mix"].T.copy(), images.device).view(1 + width, n, 1, 1, 1)
     mixed = images * weights[0]
     for weight, chain in zip(weights[1:], chains.split(n), strict=True):
@@ -91,7 +91,7 @@ def augmix(images, arrays, *, names, interpolation, fill, like):
 
 
 @image_kernel("augmix")
-def augmix_image(image, row, *, names, interpolation, fill, like):
+def augmix_image(image, row, *, interpolation, fill, like):
     """torchvision.transforms.AugMix.forward, from its chains on: on tensors, in floating point."""
     pixels = as_tensor(image)
     mixed = float(row["mix"][0]) * pixels[None]
@@ -99,7 +99,7 @@ def augmix_image(image, row, *, names, interpolation, fill, like):
         made = pixels[None]
         for which, magnitude in zip(chain, magnitudes, strict=True):
             if which >= 0:
-                made = augmented(made, names[which], float(magnitude), interpolation, fill, like)
+                made = augmented(made, AUGMENTATIONS[which], float(magnitude), interpolation, fill, like)
         mixed = mixed + float(weight) * made
     mixed = mixed[0].to(pixels.dtype)
     return F1.to_pil_image(mixed) if isinstance(image, Image.Image) else mixed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torchvision import transforms as v1
 from torchvision import tv_tensors
@@ -11,10 +13,10 @@ from torchvision.transforms.v2 import functional as F2
 
 from ..inspection.standins import Cast
 from ..inspection.untranslatable import Untranslatable
-from ..plan import step
+from ..plan import Step, step
 from ..runtime.device import to_device
 from .arguments import per_channel, refuse_pil, refuse_tensors, version_of
-from .kernels import image_kernel, kernel
+from .kernels import image_kernel, kernel, run
 from .translators import register
 
 
@@ -147,6 +149,16 @@ def apply(images, arrays, *, function, spec, **args):
         remedy = f"on_batch({name}, spec.but(size=(height, width), channels=..., dtype=...)) says what it gives"
         raise ValueError(f"{text}: {remedy}")
     return made
+
+
+@functools.lru_cache(64)
+def conversion_table(steps: tuple[Step, ...]) -> torch.Tensor:
+    """(channels, 256): what steps that depend on a pixel's value alone give for each, on the CPU; for reading alone."""
+    channels = steps[0].gives.channels
+    values = torch.arange(256, dtype=torch.uint8, device="cpu").view(1, 1, 16, 16).expand(1, channels, 16, 16)
+    for one in steps:
+        values = run(one, values, {})
+    return values.reshape(channels, 256)
 
 
 # ---- one image

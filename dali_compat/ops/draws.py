@@ -19,7 +19,7 @@ Arrays = dict[str, np.ndarray]
 _MOST_PIXELS = 1 << 29  # of an image after a step: Pillow refuses to open one of a third of that
 _SIDES = 4  # (height, width) of the image before, and after
 
-_DRAWS: dict[str, tuple[int | Callable[..., int], Callable]] = {}
+_DRAWS: dict[str, tuple[int | Callable[..., int] | None, Callable]] = {}
 
 
 class ImageTooSmall(ValueError):
@@ -116,28 +116,31 @@ def is_random(step: Step) -> bool:
 
 def uniforms_of(draw: Draw) -> int:
     """Returns how many random numbers a sample takes."""
-    uniforms, _ = _entry(draw)
-    return uniforms(**dict(draw.args)) if callable(uniforms) else uniforms
+    (uniforms, _), args = _entry(draw), dict(draw.args)
+    if uniforms is None:
+        return max((uniforms_of(one) for one in args.values() if isinstance(one, Draw)), default=0)
+    return uniforms(**args) if callable(uniforms) else uniforms
 
 
 def run(draw: Draw, sizes, u):
     return _entry(draw)[1](sizes, u, **dict(draw.args))
 
 
-def _entry(draw: Draw) -> tuple[int | Callable[..., int], Callable]:
+def _entry(draw: Draw) -> tuple[int | Callable[..., int] | None, Callable]:
     if draw.name not in _DRAWS:
         raise LookupError(f"no draw is called {draw.name!r}: write it in ops/<kind>.py, with @draws")
     return _DRAWS[draw.name]
 
 
-def draws(uniforms=0):
+def draws(uniforms=None):
     """Registers a function ``draw_name`` for Draws of that name. It is called as ``draw_name(sizes, u, **args)`` for N
     samples, with their (height, width), (N, 2), and random numbers in [0, 1), (N, uniforms). It returns the kernel's
     arguments, {name: array of N rows}, and the sizes afterwards. An array ``flag``, int32, is no argument: where it is
     0, the sample stays as it is.
 
     Args:
-        uniforms: how many random numbers a sample takes, or a function of the draw's arguments that says so.
+        uniforms: how many random numbers a sample takes, or a function of the draw's arguments that says so. By default
+            as many as that draw among the arguments that takes most; they share these.
 
     Raises:
         ValueError: another function has that name.
@@ -146,9 +149,8 @@ def draws(uniforms=0):
     def decorate(function):
         name = function.__name__.removeprefix("draw_")
         if name in _DRAWS:
-            raise ValueError(
-                f"{name!r} is drawn in {_DRAWS[name][1].__module__} already; give one of them another name"
-            )
+            before = _DRAWS[name][1].__module__
+            raise ValueError(f"{name!r} is drawn in {before} already; give one of them another name")
         _DRAWS[name] = uniforms, function
         return function
 
@@ -235,9 +237,11 @@ def permutation(u) -> np.ndarray:
 
 
 @draws(uniforms=1)
-def draw_bernoulli(sizes, u, *, p):
-    """``torch.rand(1) < p`` of every transform that is applied or not."""
-    return {"flag": (u[:, 0] < p).astype(np.int32)}, sizes
+def draw_bernoulli(sizes, u, *, p, values=()):
+    """``torch.rand(1) < p`` of every transform that is applied or not; ``values`` (pairs of a name and a number) are
+    the same for every sample."""
+    alike = {n: np.full(len(sizes), value, np.int32 if isinstance(value, int) else float) for n, value in values}
+    return {"flag": (u[:, 0] < p).astype(np.int32), **alike}, sizes
 
 
 @draws(uniforms=1)
@@ -248,15 +252,6 @@ def draw_random_key(sizes, u):
 
 def key(u) -> np.ndarray:
     return (u * 2**53).astype(np.int64)
-
-
-@draws(uniforms=1)
-def draw_bernoulli_with(sizes, u, *, p, values):
-    """A flag as bernoulli's, beside ``values`` (pairs of a name and a number) that are the same for every sample."""
-    arrays = {
-        name: np.full(len(sizes), value, np.int32 if isinstance(value, int) else np.float64) for name, value in values
-    }
-    return {"flag": (u[:, 0] < p).astype(np.int32), **arrays}, sizes
 
 
 @draws(uniforms=lambda count: count)

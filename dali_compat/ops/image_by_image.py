@@ -3,6 +3,7 @@ and what the last of them give is written to where the batch has it."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..plan import ImageSpec, Step
 from ..runtime.decorators import named
 from ..runtime.device import on_the_cpu
 from . import kernels
+from .convert import conversion_table
 from .kernels import kernel_of
 from .pixels.lists import each, spare_batch, uniform
 
@@ -65,7 +67,7 @@ def _run(steps: Sequence[Step], images: Any, arrays: Sequence[Values]) -> Any:
     """Returns the steps' results for images (C, H, W) of bytes: a tensor, or a list where sizes differ."""
     count = _last_ones(steps, arrays)
     work = list(zip(steps[:count], arrays[:count], strict=True))
-    last = _Conversion(steps[count:]) if count < len(steps) else None
+    last = _conversion(tuple(steps[count:])) if count < len(steps) else None
     made = None if last is None or last.size is None else spare_batch((len(images), last.channels, *last.size))
 
     def make(row: int) -> torch.Tensor:
@@ -119,18 +121,15 @@ def _last_ones(steps: Sequence[Step], arrays: Sequence[Values]) -> int:
 class _Conversion:
     """Bytes become float32, to the last bit as by ``steps``: to_dtype, and perhaps normalize."""
 
-    def __init__(self, steps: Sequence[Step]):
+    def __init__(self, steps: tuple[Step, ...]):
         self.size, self.channels = steps[-1].gives.size, steps[-1].gives.channels
-        levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 1, 256).repeat(1, self.channels, 1, 1)
-        table: Any = levels
-        for step in steps:
-            table = kernel_of(step.op)(table, {}, **step.kwargs)
-        self._table: np.ndarray = table[0, :, 0].numpy()
+        self._table = conversion_table(steps).numpy()
+        levels = np.broadcast_to(np.arange(256, dtype=np.uint8), (self.channels, 1, 256))
         rest = [] if len(steps) == 1 else [(np.subtract, steps[1].kwargs["mean"]), (np.divide, steps[1].kwargs["std"])]
         for scale in _WAYS:
             self._way = [(function, np.ravel(np.float32(values))) for function, values in (scale, *rest)]
             tried = np.empty((self.channels, 1, 256), np.float32)
-            self._compute(levels[0].numpy(), tried)
+            self._compute(levels, tried)
             if np.array_equal(tried[:, 0], self._table):
                 return
         self._way = []
@@ -148,3 +147,6 @@ class _Conversion:
             for function, values in self._way:
                 function(plane, values[channel % len(values)], out=there, dtype=np.float32)
                 plane = there
+
+
+_conversion = functools.lru_cache(64)(_Conversion)

@@ -73,9 +73,9 @@ def color_jitter(images, arrays, *, like):
     codes = np.array([operations.CODES[name] if name in arrays else 0 for name in _ADJUSTED])
     factors = np.stack([arrays.get(name, np.ones(len(images))) for name in _ADJUSTED])
     for place in arrays["order"].T:
-        chosen, numbers = operations.nothing_for(images)
-        chosen[:], numbers[:, 0] = np.where(place < 0, 0, codes[place]), factors[place, np.arange(len(images))]
-        images = operations.run(images, chosen, numbers, like=like, area=arrays.get("area"))
+        chosen = np.where(place < 0, 0, codes[place])
+        own = factors[place, np.arange(len(images))]
+        images = operations.run(images, chosen, own, like=like, area=arrays.get("area"))
     return images
 
 
@@ -84,10 +84,8 @@ def color_jitter(images, arrays, *, like):
 def photometric_distort(images, arrays, *, like):
     """torchvision.transforms.v2.RandomPhotometricDistort.transform."""
     for name in _DISTORT:
-        chosen, numbers = operations.nothing_for(images)
-        rows = ~np.isnan(arrays[name])
-        chosen[rows], numbers[rows, 0] = operations.CODES[name.split("_")[0]], arrays[name][rows]
-        images = operations.run(images, chosen, numbers, like=like, area=arrays.get("area"))
+        chosen = np.where(np.isnan(arrays[name]), 0, operations.CODES[name.split("_")[0]])
+        images = operations.run(images, chosen, arrays[name], like=like, area=arrays.get("area"))
     rows = np.flatnonzero(arrays["order"][:, 0] >= 0)
     if not len(rows):
         return images

@@ -17,27 +17,24 @@ from PIL import Image
 from torchvision.transforms import _functional_tensor, functional
 from torchvision.transforms.v2.functional import _geometry
 
-from .draws import draws, run, uniforms_of
+from .draws import draws, run
 
 # their sums are in other orders: a tie may hang on the last bit
 _INVERSE = {"v1": functional._get_inverse_affine_matrix, "v2": _geometry._get_inverse_affine_matrix}
 
 
-def _uniforms(of, **_) -> int:
-    return uniforms_of(of)
-
-
-@draws(uniforms=_uniforms)
+@draws()
 def draw_rotation_matrix(sizes, u, *, of, expand, center, like):
     """PIL.Image.Image.rotate, or torchvision's rotate of tensors."""
     values, after = run(of, sizes, u)
     rows = zip(values["angle"].tolist(), sizes.tolist(), strict=True)
-    return _matrices(values, np.array([rotation(*row, expand, center, like)[1] for row in rows]), after)
+    matrix = np.array([rotation(*row, expand, center, like)[1] for row in rows])
+    return _made(values, after, matrix=matrix.reshape(-1, 6))
 
 
-def _matrices(values, matrix, after):
+def _made(values, after, **matrix):
     flag = {"flag": values["flag"]} if "flag" in values else {}
-    return {"matrix": matrix.reshape(-1, 6), "size": after.astype(np.int32), **flag}, after
+    return matrix | {"size": after.astype(np.int32)} | flag, after
 
 
 _rotate: Any = Image.Image.rotate
@@ -90,16 +87,15 @@ def _from_centre(center, size) -> list[float]:
     return [0.0, 0.0] if center is None else [x - length * 0.5 for x, length in zip(center, size[::-1], strict=True)]
 
 
-@draws(uniforms=_uniforms)
+@draws()
 def draw_affine_matrix(sizes, u, *, of, center, like):
     """torchvision.transforms.functional.affine, or v2's, as the parameters (``of``) say."""
     values, after = run(of, sizes, u)
     version = dict(of.args).get("version", "v1")
-    rows = zip(
-        *(values[name].tolist() for name in ("angle", "translate", "scale", "shear")), sizes.tolist(), strict=True
-    )
+    columns = (values[name].tolist() for name in ("angle", "translate", "scale", "shear"))
+    rows = zip(*columns, sizes.tolist(), strict=True)
     matrix = np.array([affine(a, t, scale, shear, size, center, like, version) for a, t, scale, shear, size in rows])
-    return _matrices(values, matrix, after)
+    return _made(values, after, matrix=matrix.reshape(-1, 6))
 
 
 def affine(angle, translate, scale, shear, size, center=None, like: str = "pil", version: str = "v1") -> list[float]:
@@ -111,7 +107,7 @@ def affine(angle, translate, scale, shear, size, center=None, like: str = "pil",
     return _INVERSE[version](list(center), angle, [float(t) for t in translate], scale, list(shear))
 
 
-@draws(uniforms=_uniforms)
+@draws()
 def draw_perspective_coefficients(sizes, u, *, of):
     """torchvision.transforms.functional._get_perspective_coeffs, of all rows at once."""
     values, after = run(of, sizes, u)
@@ -127,9 +123,8 @@ def draw_perspective_coefficients(sizes, u, *, of):
     if "flag" in values:
         system[values["flag"] == 0] = np.eye(8)  # of those that stay as they are there may be no solution
     solved = torch.linalg.lstsq(torch.from_numpy(system), torch.from_numpy(start.reshape(-1, 8, 1)), driver="gels")
-    flag = {"flag": values["flag"]} if "flag" in values else {}
-    rounded = solved.solution[..., 0].float().double().numpy()  # to float32, as torchvision does
-    return {"coefficients": rounded, "size": after.astype(np.int32), **flag}, after
+    # rounded to float32, as torchvision does
+    return _made(values, after, coefficients=solved.solution[..., 0].float().double().numpy())
 
 
 # ---- DALI's
@@ -141,7 +136,7 @@ _GRAIN = 2.0**-8  # where all numbers of a matrix are multiples of this,
 _BETWEEN = 2.0**-10  # it is raised by this
 
 
-@draws(uniforms=lambda of, interpolation: uniforms_of(of))
+@draws()
 def draw_dali_matrix(sizes, u, *, of, interpolation):
     """``matrix`` (N, 3, 3) and ``size`` of DALI's warp, for a draw (``of``) of Pillow's ``matrix`` or ``coefficients``.
     Where there is a flag, the others stay as they are. An affine warp with a filter has a matrix of what is ``inside``,

@@ -53,7 +53,7 @@ def _augment(t, spec, drawn: Draw) -> Step:
 
 
 def _args(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
-    return {"names": AUGMENTATIONS, "interpolation": warp_interpolation(t, spec, allowed), "fill": fill_of(t, spec)}
+    return {"interpolation": warp_interpolation(t, spec, allowed), "fill": fill_of(t, spec)}
 
 
 AUGMENTATIONS = (
@@ -171,46 +171,29 @@ def _sub_policies(policy: str, like: str) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 @kernel
-def augment(images, arrays, *, names, interpolation, fill, like, version):
+def augment(images, arrays, *, interpolation, fill, like, version):
     """``_apply_op`` of torchvision.transforms.autoaugment, or v2's ``_apply_image_or_video_transform``.
 
-    ``which`` counts in ``names``, and -1 is nothing. ``version`` says whose magnitudes they are: v2's
-    Solarize counts from 0 to 1.
+    ``which`` -1 is nothing. ``version`` says whose magnitudes they are: v2's Solarize counts from 0 to 1.
     """
     which, magnitude = arrays["which"], arrays["magnitude"]
-    operation, factor, offset = _laws(tuple(names), version == "v2" and not images.is_floating_point())
-    chosen, numbers = operations.nothing_for(images)
-    chosen[:] = operation[which]
-    numbers[:, 0] = magnitude * factor[which] + offset[which]
+    chosen, numbers = _CODES[which], np.zeros((len(images), 6))
+    numbers[:, 0] = magnitude + _OFFSETS[which]
+    if version == "v2" and not images.is_floating_point():
+        numbers[which == AUGMENTATIONS.index("Solarize"), 0] *= 255.0
     size = tuple(images.shape[-2:])
     for row in np.flatnonzero(chosen == operations.WARP).tolist():
-        numbers[row] = _matrix(names[which[row]], float(magnitude[row]), size, like, version)
+        numbers[row] = _matrix(AUGMENTATIONS[which[row]], float(magnitude[row]), size, like, version)
     code = operations.interpolation_code(interpolation)
     return operations.run(images, chosen, numbers, like=like, interpolations=code, fill=fill)
 
 
-_OPERATIONS = {
-    "Brightness": "brightness",
-    "Color": "saturation",
-    "Contrast": "contrast",
-    "Sharpness": "sharpness",
-    "Posterize": "posterize",
-    "Solarize": "solarize",
-    "AutoContrast": "autocontrast",
-    "Equalize": "equalize",
-    "Invert": "invert",
-    "Identity": "identity",
-} | dict.fromkeys(("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"), "warp")
-_ENHANCERS = {"Brightness", "Color", "Contrast", "Sharpness"}
-
-
-@functools.lru_cache(64)
-def _laws(names, counts_to_255: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the operation of each name, and of -1; and its number, a multiple of the magnitude and an offset."""
-    operation = [operations.CODES[_OPERATIONS[name]] for name in names]
-    factor = [255.0 if name == "Solarize" and counts_to_255 else 1.0 for name in names]
-    offset = [float(name in _ENHANCERS) for name in names]
-    return np.array([*operation, 0]), np.array([*factor, 0.0]), np.array([*offset, 0.0])
+# of each of AUGMENTATIONS, and of -1: the operation, and what becomes its number with the magnitude
+_OTHERWISE_CALLED = {"Color": "saturation"} | dict.fromkeys(
+    ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"), "warp"
+)
+_CODES = np.array([operations.CODES[_OTHERWISE_CALLED.get(name, name.lower())] for name in AUGMENTATIONS] + [0])
+_OFFSETS = np.array([name in ("Brightness", "Color", "Contrast", "Sharpness") for name in AUGMENTATIONS] + [0], float)
 
 
 @functools.lru_cache(4096)  # a policy has few magnitudes
@@ -234,8 +217,8 @@ _V2 = v2.RandAugment()
 
 
 @image_kernel("augment")
-def augment_image(image, row, *, names, interpolation, fill, like, version):
-    return augmented(image, names[row["which"]], float(row["magnitude"]), interpolation, fill, version)
+def augment_image(image, row, *, interpolation, fill, like, version):
+    return augmented(image, AUGMENTATIONS[row["which"]], float(row["magnitude"]), interpolation, fill, version)
 
 
 def augmented(image, name: str, magnitude: float, interpolation: str, fill, version: str):

@@ -13,7 +13,7 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, ImageSpec, Step, draw, step
 from ..runtime.cores import usable_cores
 from .arguments import functions, interpolation_of, ints, like_of, resizes_in_whole_numbers
-from .draws import Arrays, ImageTooSmall, draws, rand_between, run, uniforms_of, whole
+from .draws import Arrays, ImageTooSmall, draws, rand_between, run, whole
 from .kernels import each_by_pillow, image_kernel, kernel
 from .pixels import resample, transform
 from .pixels.lists import by_size, each, spare_batch, uniform
@@ -149,7 +149,7 @@ def draw_random_resize(sizes, u, *, min_size, max_size):
 # ---- lowered: a resize, or two steps in one, in another way than torchvision writes it
 
 
-@draws(uniforms=lambda resize, crop, passes: max(uniforms_of(one) for one in (resize, crop) if one))
+@draws()
 def draw_resize_lowered(sizes, u, *, resize, crop, passes):
     """A resize, of which perhaps only the window of a crop is wanted, as one or two calls of DALI's resize.
 
@@ -179,7 +179,7 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
     return {name: array.astype(np.float32) for name, array in calls.items()}, shape
 
 
-@draws(uniforms=lambda **parts: max(uniforms_of(one) for one in parts.values() if one))
+@draws()
 def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
     """A resize, of its image, perhaps padded, perhaps the window of a crop, and perhaps mirrored; one of them may be
     random. ``size``, ``start`` and ``shape`` are (N, 2), ``mirror`` is (N,)."""

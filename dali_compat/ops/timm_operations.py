@@ -229,7 +229,7 @@ def augmented(images, arrays, *, interpolations, fill):
 
 def _by_operations(images, arrays, *, interpolations, fill):
     which, value = arrays["which"], arrays["value"]
-    chosen, numbers = operations.nothing_for(images)
+    chosen, numbers = np.zeros(len(images), np.int64), np.zeros((len(images), 6))
     blurred = np.flatnonzero(which == OPERATIONS.index("gaussian_blur"))
     for number in np.unique(which[which >= 0]).tolist():
         name, rows = OPERATIONS[number], which == number

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from operator import attrgetter
+from typing import Any
 
 import torch
 
-from ..ops.arguments import resizes_in_whole_numbers
+from ..ops.arguments import passes_of, resizes_in_whole_numbers
 from ..ops.draws import is_given, is_random
 from ..ops.warp import as_kernels_do
 from ..plan import Call, Draw, ImageSpec, Line, Options, Plan, Step, draw
 from .chain import NOWHERE, Chain, lines_of, translate
-from .planes import NO_CHANGE, NO_KERNEL, from_planes
+from .planes import NO_CHANGE, NO_KERNEL, from_planes, is_in_two_passes
 
 # steps that DALI can do, and those among them that torch does as well once the batch is uniform
 _DALI_OPS = {"crop", "pad", "flip", "resize", "resize_by_choice", "grayscale", "to_dtype", "jpeg"}
@@ -151,10 +152,8 @@ def _first_batch_step(steps, options: Options) -> int:
 def _first_resize(steps, split: int) -> int:
     """Index of the first resize before ``split`` that a CPU's torch does better, and all that follows as well as DALI;
     ``split`` where there is none."""
-    at = next((i for i, s in enumerate(steps[:split]) if s.op == "resize" and _is_in_whole_numbers(s)), split)
-    after = (
-        s.op in (*_BATCH_OPS, "crop", "pad") or (s.op == "resize" and _is_in_whole_numbers(s)) for s in steps[at:split]
-    )
+    at = next((i for i, s in enumerate(steps[:split]) if _is_in_whole_numbers(s)), split)
+    after = (s.op in (*_BATCH_OPS, "crop", "pad") or _is_in_whole_numbers(s) for s in steps[at:split])
     return at if all(after) else split
 
 
@@ -166,36 +165,30 @@ def _by_torchvision(s: Step) -> Step:
 
 
 def _is_in_whole_numbers(s: Step) -> bool:
-    """Returns whether PyTorch resizes as Pillow does, but for the rounding of weights."""
-    how = s.kwargs
-    if s.when or s.gives.dtype != torch.uint8 or how["interpolation"] not in ("bilinear", "bicubic"):
-        return False
-    return how["like"] != "v1" and how["antialias"] is True and resizes_in_whole_numbers(how["interpolation"])
+    """Returns whether it is a resize that PyTorch does as Pillow, but for the rounding of weights."""
+    fits = s.op == "resize" and not s.when and is_in_two_passes(s)
+    return fits and resizes_in_whole_numbers(s.kwargs["interpolation"])
 
 
 def _in_whole_numbers(s: Step) -> Step:
     """A step as a CPU's torch does it; a resize that goes in whole numbers does so, of PIL images, too."""
-    if s.op != "resize" or not _is_in_whole_numbers(s):
-        return s
-    return s.but(args=tuple((s.kwargs | {"like": "v2"}).items()))
+    return s.but(args=tuple((s.kwargs | {"like": "v2"}).items())) if _is_in_whole_numbers(s) else s
 
 
 def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """resize [pad] [crop] [flip] uint8 to_dtype(float32) [normalize] to one size -> resize_mirror_normalize."""
-    if not steps or steps[0].op != "resize" or not _is_in_whole_numbers(steps[0]) or steps[0].kwargs["like"] != "v2":
+    if not steps or not _is_in_whole_numbers(steps[0]) or steps[0].kwargs["like"] != "v2":
         return steps
     resize, *rest = steps
-    pad = rest.pop(0) if rest and rest[0].op == "pad" and rest[0].kwargs["mode"] == "constant" else None
+    pad = _popped(rest, "pad", mode="constant")
     inside = rest and rest[0].op == "crop" and (rest[0].kwargs["inside"] if pad else _is_inside(resize.draw, rest[0]))
-    crop = rest.pop(0) if inside else None
-    mirror = rest.pop(0) if rest and rest[0].op == "flip" and rest[0].kwargs["axis"] == "horizontal" else None
-    convert = rest.pop(0) if rest and rest[0].op == "to_dtype" and rest[0].kwargs["like"] != "cast" else None
-    if convert is None or convert.gives.dtype != torch.float32 or convert.gives.size is None:
+    crop = _popped(rest, "crop") if inside else None
+    mirror, convert = _popped(rest, "flip", axis="horizontal"), _popped(rest, "to_dtype", dtype=torch.float32)
+    if convert is None or convert.kwargs["like"] == "cast" or convert.gives.size is None:
         return steps
-    normalize = rest.pop(0) if rest and rest[0].op == "normalize" and not rest[0].when else None
-    done = [one for one in (resize, pad, crop, mirror, convert) if one is not None]
-    drawn = [one for one in done if is_random(one)]
-    if (len(drawn) > 1 and not all(map(is_given, drawn))) or any(one.when for one in done):
+    normalize = _popped(rest, "normalize")
+    drawn = [one for one in (resize, pad, crop, mirror) if one is not None and is_random(one)]
+    if len(drawn) > 1 and not all(map(is_given, drawn)):
         return steps
     values = normalize.kwargs if normalize else {"mean": (0.0,), "std": (1.0,)}
     fill = pad.kwargs["fill"] if pad else ()
@@ -203,6 +196,12 @@ def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     parts = {"pad": pad and pad.draw, "crop": crop and crop.draw, "mirror": mirror and mirror.draw}
     numbers, stream = draw("resized_window", resize=resize.draw, **parts), (drawn or [resize])[0].stream
     return (Step("resize_mirror_normalize", (normalize or convert).gives, args, numbers, stream=stream), *rest)
+
+
+def _popped(steps: list[Step], op: str, **how: Any) -> Step | None:
+    """Takes the first step off, if it is this one, with these arguments, and for all images."""
+    taken = steps and steps[0].op == op and not steps[0].when and how.items() <= steps[0].kwargs.items()
+    return steps.pop(0) if taken else None
 
 
 def _dali_can(steps, i: int, options: Options) -> bool:
@@ -261,24 +260,13 @@ def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
     for s in steps:
         before = lowered[-1] if lowered else None
         if s.op == "resize":
-            s = s.but(draw=draw("resize_lowered", resize=s.draw, crop=None, passes=_passes(s) if two_pass else "one"))
+            s = s.but(draw=draw("resize_lowered", resize=s.draw, crop=None, passes=passes_of(s) if two_pass else "one"))
         elif before is not None and before.op == "resize" and _crops_inside(before, s):
             args = dict(before.draw.args) | {"crop": s.draw}  # type: ignore[union-attr]  # a resize has one
             lowered[-1] = before.but(gives=s.gives, draw=draw("resize_lowered", **args), stream=s.stream)
             continue
         lowered.append(s)
     return tuple(lowered)
-
-
-def _passes(s: Step) -> str:
-    """Says how torchvision resizes: PIL in two passes rounded to 8 bits, v2 on uint8 tensors likewise but always width
-    first, v1 on tensors (and v2 on floats) in floating point."""
-    interpolation, like = s.kwargs["interpolation"], s.kwargs["like"]
-    if interpolation.startswith("nearest") or s.gives.dtype != torch.uint8 or like == "v1":
-        return "one"
-    if like == "pil":
-        return "as Pillow"
-    return "width first" if resizes_in_whole_numbers(interpolation) else "one"
 
 
 def _crops_inside(resize: Step, crop: Step) -> bool:
@@ -300,16 +288,15 @@ def _is_inside(resize: Draw | None, crop: Step) -> bool:
 
 def _fuse_tail(steps: tuple[Step, ...], layout: str) -> tuple[Step, ...]:
     """[flip] to_dtype [normalize] at the end -> crop_mirror_normalize."""
-    kept = list(steps)
-    normalize = kept.pop() if kept and kept[-1].op == "normalize" else None
-    if not kept or kept[-1].op != "to_dtype":
+    kept = list(reversed(steps))
+    normalize, convert = _popped(kept, "normalize"), _popped(kept, "to_dtype")
+    if convert is None:
         return steps
-    convert = kept.pop()
-    mirror = kept.pop() if kept and kept[-1].op == "flip" and kept[-1].kwargs["axis"] == "horizontal" else None
+    mirror = _popped(kept, "flip", axis="horizontal")
     channels = convert.gives.channels
     values = normalize.kwargs if normalize else {"mean": (0.0,) * channels, "std": (1.0,) * channels}
     args = (*values.items(), ("layout", layout))
     last = Step("crop_mirror_normalize", convert.gives, args)
     if mirror:
         last = last.but(draw=mirror.draw, stream=mirror.stream)
-    return (*kept, last)
+    return (*reversed(kept), last)

@@ -2,65 +2,52 @@
 
 from __future__ import annotations
 
-from ..ops.arguments import resizes_in_whole_numbers
-from ..plan import CONVERSIONS, UPRIGHT, Step
+import re
+
+from ..ops.arguments import passes_of
+from ..plan import UPRIGHT, Step
 
 NO_CHANGE = ("pil_to_tensor", "identity", UPRIGHT)  # of the values
 NO_KERNEL = {*NO_CHANGE, "choose"}
-# which of [crop] [resize] [crop] [flips] [conversion to floating point] [normalize] a step may be
-_STAGES = {"crop": (1, 3), "resize": (2,), "flip": (4,), "to_dtype": (5,), "normalize": (6,)}
-_STAGES |= dict.fromkeys(NO_CHANGE, ())
-_STAGES_OF_SIZE = {"crop", "resize"}
+
+# steps, a letter each: [crop] [resize] [crop] [flips] [conversion to floating point] [normalize] with a filter, to one
+# size; and steps that choose pixels of each image, and conversions after them
+_RESIZED = re.compile("-*[Cc]?-*(?:[Rr]-*[CO]|R(?!-*[co]))[-f]*[-t]*[-n]*")
+_PICKED = re.compile("[-CcOofNP]*[-tn]*")
 
 
 def from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
     """Returns how many of the first steps kernels do on a JPEG's planes. The others torch does; None if there are steps
     before ``split`` among these that are for images of several sizes: DALI does them at once, torch one by one."""
-    at = _resized_from_planes(ordered) or _picked_from_planes(ordered)
+    letters = "".join(map(_letter, ordered))
+    found = _RESIZED.match(letters) or _PICKED.match(letters)
+    at = found.end() if found else 0
     ragged = not at or ordered[at - 1].gives.size is None
     return None if ragged and any(s.op not in NO_KERNEL for s in ordered[at:split]) else at
 
 
-def _resized_from_planes(ordered: tuple[Step, ...]) -> int:
-    """Counts the first steps that are [crop] [resize] [crop] [flips] [conversions] with a filter, to one size, or
-    returns 0."""
-    at, stage, size, filters = 0, 0, None, False
-    for s in ordered:
-        if s.op not in _STAGES or s.when or (s.op == "resize" and not _exact_in_planes(s)):
-            break
-        if s.op in _STAGES_OF_SIZE:
-            allowed = [one for one in _STAGES[s.op] if one > stage and (one != 1 or s.kwargs["inside"])]
-            if not allowed:
-                break
-            stage, size, filters = allowed[0], s.gives.size, filters or s.op == "resize"
-        elif _STAGES[s.op]:
-            if size is None or _STAGES[s.op][0] < stage:
-                break
-            stage = _STAGES[s.op][0]
-        at += 1
-    return at if filters and size is not None else 0
+_LETTERS = dict.fromkeys(NO_CHANGE, "-") | {"flip": "f", "to_dtype": "t", "normalize": "n"}
 
 
-def _picked_from_planes(ordered: tuple[Step, ...]) -> int:
-    """Counts the first steps that choose pixels of each image, and conversions after them."""
-    at, converts = 0, False
-    for s in ordered:
-        if s.when or not (_picks(s) or s.op in (*CONVERSIONS, *NO_CHANGE)) or (converts and _picks(s)):
-            break
-        converts |= s.op in CONVERSIONS
-        at += 1
-    return at
+def _letter(s: Step) -> str:
+    """C: a crop within the image, O: another one, R: a resize with a filter, N: one to the nearest pixels, P: padding
+    with black; c, o, r: to sizes that differ. What kernels do not do has another."""
+    how, letter = s.kwargs, _LETTERS.get(s.op, "?")
+    if s.op == "crop":
+        letter = "C" if how["inside"] else "O"
+    elif s.op == "pad" and how["mode"] == "constant" and not any(how["fill"]):
+        letter = "P"
+    elif s.op == "resize" and how["like"] == "pil" and how["interpolation"].startswith("nearest"):
+        letter = "N"
+    elif s.op == "resize" and is_in_two_passes(s):
+        letter = "R"
+    if s.when:
+        return "?"
+    return letter.lower() if letter in "COR" and s.gives.size is None else letter
 
 
-def _picks(s: Step) -> bool:
-    if s.op == "pad":
-        return s.kwargs["mode"] == "constant" and not any(s.kwargs["fill"])
-    nearest = s.op == "resize" and s.kwargs["like"] == "pil" and s.kwargs["interpolation"].startswith("nearest")
-    return nearest or s.op in ("crop", "flip")
-
-
-def _exact_in_planes(s: Step) -> bool:
-    how = s.kwargs
-    if how["interpolation"] not in ("bilinear", "bicubic") or how["antialias"] is not True:
-        return False
-    return how["like"] == "pil" or (how["like"] == "v2" and resizes_in_whole_numbers(how["interpolation"]))
+def is_in_two_passes(resize: Step) -> bool:
+    """Returns whether a resize is by one of the usual filters, in two passes."""
+    how = resize.kwargs
+    usual = how["interpolation"] in ("bilinear", "bicubic") and how["antialias"] is True
+    return usual and passes_of(resize) != "one"

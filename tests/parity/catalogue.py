@@ -12,6 +12,7 @@ from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import _presets, v2
 
+from dali_compat.ops.policy import AUGMENTATIONS
 from dali_compat.ops.translators import _TRANSLATORS
 from dali_compat.plan import Step
 
@@ -234,17 +235,16 @@ def _of_photometric_distort(row, step):
 def _of_operation(row, step):
     if not row.get("flag", 1):
         return [("operation", None)]
-    return [("operation", (step.kwargs["names"][row["which"]], float(row["magnitude"])))]
+    return [("operation", (AUGMENTATIONS[row["which"]], float(row["magnitude"])))]
 
 
 def _of_aug_mix(row, step):
-    names, random_depth = step.kwargs["names"], dict(step.draw.args)["chain_depth"] <= 0
+    random_depth = dict(step.draw.args)["chain_depth"] <= 0
     # torchvision multiplies the chains' weights by the second of the first two, which ours contain already
     found = [("dirichlet", [row["mix"][0], 1.0]), ("dirichlet", row["mix"][1:].tolist())]
     for which, magnitudes in zip(row["which"], row["magnitude"].tolist(), strict=True):
-        chain = [
-            ("operation", (names[op], magnitude)) for op, magnitude in zip(which, magnitudes, strict=True) if op >= 0
-        ]
+        pairs = zip(which, magnitudes, strict=True)
+        chain = [("operation", (AUGMENTATIONS[op], magnitude)) for op, magnitude in pairs if op >= 0]
         found += [*([("whole", len(chain))] if random_depth else []), *chain]
     return found
 
@@ -254,7 +254,7 @@ _WINDOW: Any = lambda row, step: [("window", row)]  # noqa: E731
 _ORDER: Any = lambda row, step: [("order", row["order"].tolist())]  # noqa: E731
 _SIZE: Any = lambda row, step: [("size", row["size"].astype(int).tolist())]  # noqa: E731
 ANSWERS: dict[str, Callable[[dict[str, Any], Step], list[tuple[str, Any]]]] = {
-    **dict.fromkeys(("bernoulli", "bernoulli_with"), _FLAG),
+    "bernoulli": _FLAG,
     "random_key": _of_random_key,
     # windows and sizes
     **dict.fromkeys(("random_crop", "random_resized_crop"), _WINDOW),

@@ -314,7 +314,7 @@ def check_augment(batch, name, magnitudes, like, version, interpolation="nearest
     which = np.full(8, AUGMENTATIONS.index(name), np.int32)
     arrays = {"which": which, "magnitude": np.array(magnitudes, float)}
     options = {"interpolation": interpolation, "fill": fill, "like": like, "version": version}
-    made = kernel_of("augment")(batch, arrays, names=AUGMENTATIONS, **options)
+    made = kernel_of("augment")(batch, arrays, **options)
     for image, magnitude, got in zip(batch.contiguous(), magnitudes, made, strict=True):
         source = as_pil(image) if like == "pil" else image
         colour = None if fill is None else list(fill)
@@ -362,7 +362,6 @@ def test_augment_of_everything_at_once():
     made = kernel_of("augment")(
         batch,
         {"which": which, "magnitude": magnitude},
-        names=AUGMENTATIONS,
         interpolation="nearest",
         fill=None,
         like="pil",
@@ -388,8 +387,9 @@ def test_augmix(version, dtype):
         magnitude = np.where(which == names.index("Solarize"), magnitude / 255, magnitude)
     which[np.arange(depth) >= rng.integers(1, 4, (8, width, 1))] = -1
     mix = rng.dirichlet([1] * (1 + width), 8).astype(np.float32)
-    arrays = {"which": which, "magnitude": magnitude, "mix": mix}
-    made = kernel_of("augmix")(batch, arrays, names=tuple(names), interpolation="bilinear", fill=None, like=version)
+    numbers = np.array([*map(AUGMENTATIONS.index, names), -1], np.int32)
+    arrays = {"which": numbers[which], "magnitude": magnitude, "mix": mix}
+    made = kernel_of("augmix")(batch, arrays, interpolation="bilinear", fill=None, like=version)
     for i, image in enumerate(batch.contiguous()):
         weights = torch.from_numpy(mix[i : i + 1])  # as AugMix.forward, which has a batch of one
         wanted = weights[:, 0].view(1, 1, 1, 1) * image[None]

@@ -30,7 +30,7 @@ DRAWS = [
     ("choice", {"p": (1, 2, 0.5)}),
     ("order", {"n": 5}),
     ("random_key", {}),
-    ("bernoulli_with", {"p": 0.3, "values": (("bits", 3),)}),
+    ("bernoulli", {"p": 0.3, "values": (("bits", 3),)}),
     ("uniforms", {"count": 3}),
     ("color_jitter", RANGES),
     ("photometric_distort", {**RANGES, "p": 0.5}),
@@ -86,9 +86,8 @@ def test_every_draw_is_here():
     of_steps = {
         name: kind_of(function)
         for name, (uniforms, function) in draws._DRAWS.items()
-        if uniforms != 0
+        if uniforms  # others draw nothing, or are made of others
         and kind_of(function) not in LATER  # of packages that may not be there: test_timm.py
-        and name not in {"resize_lowered", "resized_window"}  # which are made of others
         and "of" not in inspect.signature(function).parameters
     }
     del of_steps["given"]  # which a data set's own code draws
@@ -200,7 +199,7 @@ def test_keys():
 
 
 def test_a_chance_with_values():
-    both = values("bernoulli_with", p=0.3, values=(("bits", 3), ("threshold", 0.5)))
+    both = values("bernoulli", p=0.3, values=(("bits", 3), ("threshold", 0.5)))
     assert not misfit(np.bincount(both["flag"], minlength=2), [0.7, 0.3])
     assert (both["bits"] == 3).all() and (both["threshold"] == 0.5).all() and both["bits"].dtype == np.int32
 

@@ -8,6 +8,7 @@ from torchvision.transforms import v2
 
 from dali_compat.engine import fused as resident
 from dali_compat.ops import kernels
+from dali_compat.ops.convert import conversion_table
 from dali_compat.ops.draws import compute
 from dali_compat.plan import ImageSpec, Options
 from dali_compat.randoms import Randoms
@@ -110,7 +111,7 @@ def test_conversions_by_a_table(case, monkeypatch):
     expected = one_by_one(plan.batch, images, arrays)
     program = resident.Program(plan.batch, plan.takes, torch.device("cpu"))
     program._first, program._last = span
-    program._table = resident.conversion_table(plan.batch[slice(*span)]) if span[1] else None
+    program._table = conversion_table(plan.batch[slice(*span)]) if span[1] else None
     looked_up = []
     look_up = resident.look_up
     monkeypatch.setattr(resident, "look_up", lambda *args: looked_up.append(1) or look_up(*args))

@@ -101,6 +101,7 @@ def test_gray_and_other_numbers():
 
 def test_what_no_arithmetic_gives_comes_of_a_table(monkeypatch):
     monkeypatch.setattr(image_by_image, "_WAYS", ())
+    monkeypatch.setattr(image_by_image, "_conversion", image_by_image._Conversion)
     steps, arrays = zip(FLIP, TO_FLOAT[0], NORMALIZE, strict=True)
     found, expected = (run(steps, images(), arrays) for run in (image_by_image.run_all, each_step))
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

@@ -18,8 +18,7 @@ from dali_compat.translate.planes import NO_KERNEL
 OPS = Path(ops.__file__).parent
 # draws of several kinds, which ops/draws.py holds
 SHARED = {
-    "bernoulli": "flips, RandomGrayscale and RandomApply are applied or not",
-    "bernoulli_with": "colours and sharpness are applied or not, with a strength that is not drawn",
+    "bernoulli": "flips, colours and sharpness are applied or not",
     "random_key": "ElasticTransform and GaussianNoise make random pixels of it",
 }
 # kinds whose translators also make another one's steps

@@ -14,11 +14,11 @@ from planes import PILLOWS, coloured, upsampled
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
-from dali_compat.engine.fused import conversion_table
 from dali_compat.engine.pil import apply
 from dali_compat.engine.planes import engines, geometry
 from dali_compat.engine.planes.geometry import Windows, planes_of, rows_of, whole_rows_of
 from dali_compat.engine.planes.program import PlanesProgram
+from dali_compat.ops.convert import conversion_table
 from dali_compat.ops.draws import compute
 from dali_compat.ops.image_by_image import run_all
 from dali_compat.ops.kernels import rows_of as row_of

@@ -152,12 +152,7 @@ class VerifiedEngine(JpegEngine):
         futures_wait(list(self._pending), seconds)
 
     def _compare(
-        self,
-        files: Files,
-        places: Planes,
-        chroma: np.ndarray,
-        wanted: torch.Tensor,
-        tell: Callable[[np.ndarray], None],
+        self, files: Files, places: Planes, chroma: np.ndarray, wanted: torch.Tensor, tell: Callable[[np.ndarray], None]
     ) -> None:
         try:
             with nullcontext() if self._compares is None else working_on(self._compares):

@@ -47,11 +47,6 @@ _ROUNDED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def nothing_for(images) -> tuple[np.ndarray, np.ndarray]:
-    """(chosen, numbers) of run() to be filled in: nothing happens to any image."""
-    return np.zeros(len(images), np.int64), np.zeros((len(images), 6))
-
-
 def interpolation_code(name: str) -> int:
     return INTERPOLATIONS.index(name.removesuffix("-exact"))
 
@@ -61,12 +56,14 @@ def run(images, chosen, numbers, *, like, interpolations=0, fill=None, area=None
 
     Args:
         chosen: (N,) codes of operations; 0 is none.
-        numbers: (N, 6): first the factor, the bits or the threshold of an operation, or the matrix of a warp, from
-            output to input.
+        numbers: (N,), the factor, the bits or the threshold of an operation; or (N, 6), the matrix of a warp, from
+            output to input, in whose first place those stand.
         interpolations: codes of warps' interpolations, (N,) or of all; 0 is nearest.
         fill: outside of a warp.
         area: (N,) how many pixels of an image count for its mean; None is all.
     """
+    if numbers.ndim == 1:
+        numbers = np.stack([numbers, *np.zeros((5, len(images)))], 1)
     given = numbers, np.zeros(len(images), np.int64) + interpolations, fill, area
     # asked even where nothing is chosen: the first batch, and no later one, waits for the compiler
     launches = like == "pil" and _is_for_launches(images) and launches_agree(images.device, images.shape[1])
