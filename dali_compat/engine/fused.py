@@ -173,13 +173,8 @@ def _color(fill: tuple, device: torch.device) -> torch.Tensor:
 
 def _conversions(steps) -> tuple[int, int]:
     """The first conversion to floating point and what follows it in a row, where all of it depends on the pixel's value
-    alone: places in ``steps``, or (0, 0)."""
-    for first, step in enumerate(steps):  # noqa: B007  (behind the loop it is)
-        if step.op == "to_dtype":
-            break
-    else:
-        return 0, 0
-    last = first
+    alone: places in ``steps``, from the first to behind the last, which are alike if there is none."""
+    last = first = next((at for at, step in enumerate(steps) if step.op == "to_dtype"), len(steps))
     while last < len(steps) and steps[last].op in CONVERSIONS and not steps[last].when and steps[last].draw is None:
         last += 1
     return first, last

@@ -131,12 +131,9 @@ def tensor_to_pil(images, arrays):
 
 @kernel
 def apply(images, arrays, *, function, spec, **args):
-    """A function of one's own, registered by on_batch(); ``spec``: what it is said to give.
-
-    Raises:
-        ValueError: it gives images of another shape or dtype. What comes after has its windows for the shape that was
-            said, and its arithmetic for the dtype: ToTensor divides uint8 by 255, and floats by nothing.
-    """
+    """A function of one's own, registered by on_batch(); ``spec``: what it is said to give. Raises ValueError if it
+    gives images of another shape or dtype. What comes after has its windows for the shape that was said, and its
+    arithmetic for the dtype: ToTensor divides uint8 by 255, and floats by nothing."""
     if "uniforms" in arrays:
         args["uniforms"] = to_device(arrays["uniforms"], images.device)
     if 0 in images.stride():  # gray in three channels: one plane, which nobody can write to

@@ -48,11 +48,8 @@ def compute(
     or called as such.
 
     A step with gates, or with a chance of its own, has a ``flag`` (0 or 1) among its arrays. Where gates are shut, its
-    other arrays are zeros.
-
-    Raises:
-        ImageTooSmall: of the first step that an image does not suit, or that gives one of no pixels or of over 2**29.
-    """
+    other arrays are zeros. Raises ImageTooSmall of the first step that an image does not suit, or that gives one of no
+    pixels or of over 2**29."""
     arrays = Computed()
     chosen: dict[int, np.ndarray] = {}
     for step in steps:
@@ -141,9 +138,6 @@ def draws(uniforms=None):
     Args:
         uniforms: how many random numbers a sample takes, or a function of the draw's arguments that says so. By default
             as many as that draw among the arguments that takes most; they share these.
-
-    Raises:
-        ValueError: another function has that name.
     """
 
     def decorate(function):
@@ -211,11 +205,7 @@ def is_given(step: Step) -> bool:
 
 
 def real(u, low, high) -> np.ndarray:
-    """``torch.empty(1).uniform_(low, high).item()``: a float32, widened.
-
-    Raises:
-        RuntimeError: ``low`` is larger than ``high``, as torch's.
-    """
+    """``torch.empty(1).uniform_(low, high).item()``: a float32, widened. Raises RuntimeError where torch does."""
     if np.any(low > high):
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
     return (low + (high - low) * u).astype(np.float32).astype(np.float64)

@@ -31,24 +31,14 @@ _image: dict[str, Callable] = {}
 
 def kernel(function: Function) -> Function:
     """Registers ``op(images, arrays, **args)``: ``images`` (N, C, H, W), ``arrays`` the step's per-sample arguments as
-    numpy arrays of N rows; gives (N, C, H, W), or a list of N images (C, H, W) where their sizes differ.
-
-    Raises:
-        ValueError: another function has that name.
-    """
+    numpy arrays of N rows; gives (N, C, H, W), or a list of N images (C, H, W) where their sizes differ."""
     return _add(_kernels, function.__name__, function)
 
 
 def image_kernel(op: str) -> Callable[[Function], Function]:
     """Registers torchvision's own way for an op: ``function(image, row, **args)`` of a PIL image or a CHW tensor.
-
     ``row`` is one row of the step's per-sample arguments. Files that DALI decodes differently from PIL go this way;
-    where an op has none, by the kernel.
-
-    Raises:
-        ValueError: another function has that op.
-    """
-
+    where an op has none, by the kernel."""
     return functools.partial(_add, _image, op)
 
 
@@ -74,11 +64,8 @@ def torchvisions(name: str, **columns: Callable) -> Callable[[Function], Functio
 
 
 def kernel_of(op: str) -> Callable:
-    """The function that does an op on batches.
-
-    Raises:
-        LookupError: there is none, or another op does it (warp.as_kernels_do).
-    """
+    """The function that does an op on batches. Raises LookupError if there is none, or another op does it
+    (warp.as_kernels_do)."""
     if op not in _kernels:
         raise LookupError(f"no kernel is called {op!r}: write it in ops/<kind>.py, with @kernel")
     return _kernels[op]

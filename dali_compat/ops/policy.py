@@ -97,21 +97,13 @@ def draw_trivial_augment_wide(sizes, u, *, num_magnitude_bins, like):
 
 
 class _Space(NamedTuple):
-    """An augmentation space.
+    """An augmentation space."""
 
-    Attributes:
-        key: the arguments of _space() it was made with.
-        ops: the operations to choose from.
-        signed: of each of AUGMENTATIONS, whether its magnitude takes a random sign.
-        magnitudes: of each of AUGMENTATIONS, in every bin; (15, bins). Zeros where it takes none.
-        by_size: whether those of TranslateX and TranslateY depend on the image.
-    """
-
-    key: tuple
-    ops: np.ndarray
-    signed: np.ndarray
-    magnitudes: np.ndarray
-    by_size: bool
+    key: tuple  # the arguments of space_of() that it was made with
+    ops: np.ndarray  # the operations to choose from
+    signed: np.ndarray  # of each of AUGMENTATIONS, whether its magnitude takes a random sign
+    magnitudes: np.ndarray  # of each of AUGMENTATIONS, in every bin; (15, bins). Zeros where it takes none
+    by_size: bool  # those of TranslateX and TranslateY depend on the image
 
 
 def one_operation(space: _Space, u_op, bins, u_sign, sizes) -> dict[str, np.ndarray]:

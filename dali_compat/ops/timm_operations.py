@@ -45,41 +45,27 @@ interpolation, a blur's radius."""
 
 
 class Operation(NamedTuple):
-    """The settings of timm's AugmentOp.
+    """The settings of timm's AugmentOp."""
 
-    Attributes:
-        name: of LAWS.
-        prob: how likely it is applied.
-        magnitude, deviation: mean and standard deviation of its magnitude; infinite: from 0 up, all as likely.
-        bound: the greatest magnitude.
-        reach: how far magnitude 10 translates, in pixels or parts of the image; of others 0.
-        choices: how many interpolations it chooses from.
-    """
-
-    name: str
-    prob: float
-    magnitude: float
-    deviation: float
-    bound: float
-    reach: float
-    choices: int
+    name: str  # of LAWS
+    prob: float  # how likely it is applied
+    magnitude: float  # the mean of it
+    deviation: float  # its standard deviation; infinite: from 0 up, all as likely
+    bound: float  # the greatest magnitude
+    reach: float  # how far magnitude 10 translates, in pixels or parts of the image; of others 0
+    choices: int  # how many interpolations it chooses from
 
 
 # ---- from magnitude to value
 
 
 class Law(NamedTuple):
-    """The law by which a magnitude becomes what timm's function is called with.
+    """The law by which a magnitude becomes what timm's function is called with."""
 
-    Attributes:
-        function: of timm; one of OPERATIONS, or gaussian_blur_rand.
-        value: of (magnitude, negative, reach), arrays but for the reach; None where the function takes no value.
-        signed: whether it takes a random sign.
-    """
-
-    function: str
+    function: str  # of timm; one of OPERATIONS, or gaussian_blur_rand
+    # of (magnitude, negative, reach), arrays but for the reach; None where the function takes no value
     value: Callable[[np.ndarray, np.ndarray, float], np.ndarray] | None = None
-    signed: bool = False
+    signed: bool = False  # with a random sign
 
 
 def _signed(value, negative):
@@ -292,11 +278,7 @@ _MATRICES = {
 
 @image_kernel("timm_augment")
 def timm_augment_image(image, row, *, interpolations, fill):
-    """timm's own function.
-
-    Raises:
-        ValueError: Pillow refuses it, as it would refuse timm.
-    """
+    """Calls timm's own function. Raises ValueError if Pillow refuses it, as it would refuse timm."""
     if row["which"] < 0:
         return image
     name, value = OPERATIONS[row["which"]], float(row["value"])

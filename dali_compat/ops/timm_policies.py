@@ -67,11 +67,8 @@ def _steps(spec, how, drawn) -> list:
 
 
 def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation, ...], dict[str, Any]]:
-    """Returns what they are made of, and the interpolations and the fill that they share.
-
-    Raises:
-        Untranslatable: one is not as this package knows timm's, or they do not share these.
-    """
+    """Returns what they are made of, and the interpolations and the fill that they share. Raises Untranslatable if one
+    is not as this package knows timm's, or they do not share these."""
     refuse_tensors(t, spec)
     if not len(ops):
         raise Untranslatable(t, "it has no operations")
@@ -109,10 +106,7 @@ def _fill(t, op, spec: ImageSpec) -> tuple[int, ...]:
 
 
 def _described(t, op, choices: int) -> Operation:
-    """
-    Raises:
-        Untranslatable: it does something else than what is known.
-    """
+    """Raises Untranslatable if it does something else than what is known."""
     name = _name(op)
     if name is None or not all(map(_is_timms, (op.aug_fn, op.level_fn))):
         called = getattr(op.aug_fn, "__name__", "an operation")
@@ -141,11 +135,8 @@ def _is_timms(function) -> bool:
 
 
 def _refuse_other_laws(t, ops, described: tuple[Operation, ...]) -> None:
-    """Tries timm's own code: on numbers of Python's random it calls its functions as our draw says.
-
-    Raises:
-        Untranslatable: an operation does something else.
-    """
+    """Tries timm's own code: on numbers of Python's random it calls its functions as our draw says. Raises
+    Untranslatable if an operation does something else."""
     surely = tuple(one._replace(prob=1.0) for one in described)
     kinds = described + surely
     tries = [(at, *_asked(op, kinds[at], seed)) for at, op in enumerate((*ops, *ops)) for seed in range(_TRIES)]
@@ -191,10 +182,7 @@ class _Blurred:
 
 
 def _refuse_other_code(t, names: str) -> None:
-    """
-    Raises:
-        Untranslatable: its __call__ refers to more than these names.
-    """
+    """Raises Untranslatable if its __call__ refers to more than these names."""
     method = function_of(type(t).__call__)
     code = getattr(method, "__code__", None)
     if code is None or not _is_timms(method) or not set(code.co_names) <= set(names.split()):

@@ -187,11 +187,8 @@ def behaves_as(kind: type) -> type | None:
 
 
 def as_known(transform: Any) -> Any:
-    """A transform, as an object of the class that behaves_as() names, with the same attributes.
-
-    Raises:
-        LookupError: there is none.
-    """
+    """A transform, as an object of the class that behaves_as() names, with the same attributes. Raises LookupError if
+    there is none."""
     kind = behaves_as(type(transform))
     if kind is None:
         raise LookupError(f"{type(transform).__name__} has no translator")
@@ -208,12 +205,8 @@ def translated_base(kind: type) -> type | None:
 
 
 def translation(transform: Any, spec: ImageSpec) -> Any:
-    """Returns what the transform's translator gives: steps, Nested, or Gated.
-
-    Raises:
-        LookupError: its class has none.
-        Untranslatable: there is no faithful translation of this one.
-    """
+    """Returns what the transform's translator gives: steps, Nested, or Gated. Raises LookupError if its class has none,
+    and Untranslatable if there is no faithful translation of this one."""
     transform = as_known(transform)
     function, consumed = _TRANSLATORS[type(transform)]
     refuse_replaced(transform)

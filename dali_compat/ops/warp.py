@@ -63,11 +63,7 @@ def as_kernels_do(s: Step) -> Step:
 
 
 def warp_interpolation(t, spec, allowed: tuple[str, ...] | None = None) -> str:
-    """The transform's, if torchvision warps such images by it.
-
-    Raises:
-        Untranslatable: it does not.
-    """
+    """The transform's. Raises Untranslatable if torchvision does not warp such images by it."""
     interpolation = interpolation_of(t)
     if interpolation not in (allowed or (_OF_PIL if like_of(t, spec) == "pil" else OF_TENSORS)):
         raise Untranslatable(t, f"torchvision refuses interpolation={interpolation!r} there")

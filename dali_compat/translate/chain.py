@@ -113,11 +113,7 @@ def translate(
 
 def _result(transform: Any, spec: ImageSpec) -> Any:
     """Returns what a transform is: steps, Nested, Gated; or Seen, where it is no container of torchvision's and gives
-    several images.
-
-    Raises:
-        Untranslatable: it has no translation.
-    """
+    several images. Raises Untranslatable if it has no translation."""
     if transform is None:
         return ()
     if spec.kind == "array":
@@ -223,11 +219,8 @@ def _refusal(transform: Any) -> Untranslatable | None:
 
 
 def _several(transform: Any, seen: Seen, start: Chain) -> Chain:
-    """The chains of the images that a wrapper gives; they begin with ``start``.
-
-    Raises:
-        Untranslatable: something that is not translated is a part of more than one.
-    """
+    """The chains of the images that a wrapper gives; they begin with ``start``. Raises Untranslatable if something that
+    is not translated is a part of more than one."""
     used = Counter(at for path in seen.paths for at in path)
     views = []
     for number, path in enumerate(seen.paths, 1):

@@ -82,18 +82,14 @@ def _pixels(
     kept = {}
     if form.given in DECODED:
         images = graph.decoded(given, where, form.given == PIXELS_ON_GPU, window)
-    elif form.keep or form.fancy:  # nvJPEG before 13.2 warns of every window that it decodes so
-        images = _turned(graph.decode(given, where, plan.exact, form.fancy, load=load), turned)
-        kept = {"decoded": images} if form.keep else {}
-        images = images if window is None else graph.crop(images, window, inside=True)
     else:
-        images = _turned(graph.decode(given, where, plan.exact, window=window, load=load), turned)
+        whole = form.keep or form.fancy  # nvJPEG before 13.2 warns of every window that it decodes so
+        images = graph.decode(given, where, plan.exact, form.fancy, None if whole else window, load)
+        images = images if turned is None else graph.turn(images, turned)
+        kept = {"decoded": images} if form.keep else {}
+        images = graph.crop(images, window, inside=True) if whole and window is not None else images
     made = [_view(images, chain, where) if plan.views else _after(images, chain) for chain in chains]
     return {f"{IMAGES}{number}": one for number, one in enumerate(made)} | kept
-
-
-def _turned(images, arrays):
-    return images if arrays is None else graph.turn(images, arrays)
 
 
 def _begins_with_a_window(steps) -> bool:

@@ -94,16 +94,13 @@ class DecodePipeline:
 
     def submit(self, images: list | np.ndarray, arrays: list[Arrays], stated_at: np.ndarray | None = None) -> int:
         """Start a batch of N images; returns its ticket. Images in memory must not change before the batch is received:
-        DALI does not copy them, or not at once.
+        DALI does not copy them, or not at once. Raises OutOfStep if an earlier call was interrupted.
 
         Args:
             images: paths, in a list or as _as_matrix() makes them; uint8 arrays of encoded bytes (length,) or of pixels
                 (H, W, 3); or what without_copy() made of pixels on the GPU.
             arrays: the per-sample arguments of each step of ``plan.dali``, of one view after another, N rows each.
             stated_at: (N,) int32, where files state their sizes; their beginnings, if it is left out.
-
-        Raises:
-            OutOfStep: an earlier call was interrupted.
         """
         return self._worked(self._submit, images, arrays, stated_at)
 
@@ -165,12 +162,8 @@ class DecodePipeline:
             raise
 
     def receive(self, ticket: int) -> Received:
-        """A ticket's batch, waiting for it.
-
-        Raises:
-            PipelineError: the batch failed; others are not affected.
-            OutOfStep: a call was interrupted.
-        """
+        """A ticket's batch, waiting for it. Raises PipelineError if the batch failed, which does not affect others, and
+        OutOfStep if a call was interrupted."""
         return self._worked(self._receive, ticket)
 
     @named("wait for DALI")
@@ -227,11 +220,7 @@ class DecodePipeline:
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
     def check_open(self) -> None:
-        """Looks whether close() was called.
-
-        Raises:
-            RuntimeError: it was.
-        """
+        """Raises RuntimeError if close() was called."""
         if self._closed:
             raise RuntimeError("the loader was closed during this epoch; iter(loader) starts another")
 

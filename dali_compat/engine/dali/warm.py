@@ -113,14 +113,8 @@ def finish(seconds: float | None = None) -> None:
 
 
 class Handle:
-    """nvJPEG, open on a GPU. Its calls leave the interpreter unlocked.
-
-    Attributes:
-        engines: how many JPEG engines it has found.
-
-    Raises:
-        RuntimeError: nvJPEG is not there, or cannot be opened.
-    """
+    """nvJPEG, open on a GPU, with so many JPEG ``engines``. Its calls leave the interpreter unlocked. Raises
+    RuntimeError if it is not there, or cannot be opened."""
 
     def __init__(self, index: int):
         library = next(nvjpeg_libraries(), None)

@@ -106,14 +106,9 @@ class Decoding:
         self.done.set_exception(error)
 
     def result(self) -> torch.Tensor:
-        """Waits for it; for use on the current stream.
-
-        Raises:
-            MemoryError: the files cannot be copied.
-            EngineError: one of the files is nothing for the engine.
-            EngineMemoryError: nvJPEG has no memory.
-            EngineSilent: it does not answer.
-        """
+        """Waits for it; for use on the current stream. Raises MemoryError if the files cannot be copied, EngineError if
+        one of them is nothing for the engine, EngineMemoryError if nvJPEG has no memory, and EngineSilent if the engine
+        does not answer."""
         for _ in range(0 if self._engine.given_up else _LOOKS):
             if futures_wait([self.done], _PATIENCE / _LOOKS).done:
                 break
@@ -130,15 +125,13 @@ class Decoding:
 
 
 class JpegEngine:
-    """
+    """The engine of a device; an error if there is none.
+
     Attributes:
         name: of what decodes: the GPU's kind, the driver and the library.
         exact: (256,) bool, of which chroma (data/header.py) it may be that its pixels are Pillow's; engines.py asks.
         given_up: why nobody asks it any more; "" until then.
         memory: of its GPU, bytes.
-
-    Raises:
-        Exception: there is none.
     """
 
     memory = 2**40

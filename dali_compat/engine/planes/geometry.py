@@ -25,58 +25,35 @@ _SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}
 
 
 class Windows(NamedTuple):
-    """Windows of N images: one is cut out and resized, and from the result another.
+    """Windows of N images: one is cut out and resized, and from the result another; each array is (N, 2) int64."""
 
-    Attributes:
-        start, size: (N, 2) int64, (y, x) and (height, width) of the window.
-        full: (N, 2), its size after resizing.
-        begin: (N, 2), where the result begins there.
-        flips: (N, 2) int64, 1 where the result is turned upside down, mirrored.
-    """
-
-    start: np.ndarray
-    size: np.ndarray
-    full: np.ndarray
-    begin: np.ndarray
-    flips: np.ndarray
+    start: np.ndarray  # (y, x) of the window
+    size: np.ndarray  # its (height, width)
+    full: np.ndarray  # the same after resizing
+    begin: np.ndarray  # where the result begins there
+    flips: np.ndarray  # 1 where the result is turned upside down, mirrored
 
 
 class Layout(NamedTuple):
-    """The layout of a batch's planes.
+    """The layout of a batch's planes."""
 
-    Attributes:
-        interpolation, like: as a resize step's.
-        taps: most taps of an output.
-        region_bytes, half_bytes: of all images' colours, and of these after the first axis.
-        most_region, most_half: pixels, of the largest image.
-    """
-
-    interpolation: str
+    interpolation: str  # as a resize step's
     like: str
-    taps: int
-    region_bytes: int
-    half_bytes: int
-    most_region: int
+    taps: int  # most of an output
+    region_bytes: int  # of all images' colours
+    half_bytes: int  # of these after the first axis
+    most_region: int  # pixels, of the largest image
     most_half: int
 
 
 class Planes(NamedTuple):
-    """Places of N images' planes.
+    """Places of N images' planes."""
 
-    Attributes:
-        offsets: (N, 3) int64; 0 of what is not there.
-        pitches: (N, 3) int64, bytes a line.
-        chroma: (N, 4) int64: height and width of a plane of chroma, and for how many pixels a sample is, across and
-            down; 0 without chroma.
-        bytes: of each image, (N,).
-        sizes: of the images, (N, 2).
-    """
-
-    offsets: np.ndarray
-    pitches: np.ndarray
-    chroma: np.ndarray
-    bytes: np.ndarray
-    sizes: np.ndarray
+    offsets: np.ndarray  # (N, 3) int64; 0 of what is not there
+    pitches: np.ndarray  # (N, 3) int64, bytes a line
+    chroma: np.ndarray  # (N, 4) int64: height and width of a plane, and pixels a sample, across and down; 0 without it
+    bytes: np.ndarray  # (N,) of each image
+    sizes: np.ndarray  # (N, 2) of the images
 
     def only(self, index: np.ndarray) -> Planes:
         """Returns the planes of some images, with nothing between them."""

@@ -31,15 +31,8 @@ class EngineMemoryError(MemoryError):
 
 
 class Nvjpeg:
-    """nvJPEG on the current device's engine. One thread at a time uses it.
-
-    Attributes:
-        version: the library's.
-
-    Raises:
-        AttributeError: the library is too old.
-        EngineError: it is not there, or this GPU has no engine.
-    """
+    """nvJPEG on the current device's engine; ``version`` is the library's. One thread at a time uses it. Raises
+    AttributeError if the library is too old, and EngineError if it is not there, or this GPU has no engine."""
 
     def __init__(self) -> None:
         failed: Exception = EngineError("nvJPEG's library is not there")
@@ -69,17 +62,14 @@ class Nvjpeg:
             raise
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int, stream: int) -> None:
-        """N baseline JPEGs, as calls_of() says. The call before is over, on the stream, too.
+        """N baseline JPEGs, as calls_of() says. The call before is over, on the stream, too. Raises EngineError if one
+        of them at least is nothing for the engine, and EngineMemoryError if nvJPEG has no memory.
 
         Args:
             files, lengths: (N,) uint64, addresses on the host and bytes.
             outputs: (N, 8) uint64, nvjpegImage_t: the addresses of four planes, and bytes a line of each.
             longest: pixels, of any side.
             stream: of CUDA.
-
-        Raises:
-            EngineError: one of them at least is nothing for the engine.
-            EngineMemoryError: nvJPEG has no memory.
         """
         side = next((side for side in _SIDES if side >= longest), _SIDES[-1])
         if side > self._side:
