@@ -24,24 +24,14 @@ DALI, HOST, TORCH, EACH = "DALI", "the host", "torch, on the batch", "torch, ima
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """The kind of image that torchvision would hold between two transforms.
+    """The kind of image that torchvision would hold between two transforms."""
 
-    Attributes:
-        kind: ``"pil"``, ``"tensor"`` (a plain CHW tensor), ``"Image"`` (``tv_tensors.Image``, CHW) or ``"array"`` (a
-            NumPy array, CHW).
-        dtype: of the pixels. uint8 is 0..255, floating point 0..1 (0..255 after ToDtype(scale=False)).
-        normalized: whether Normalize has run.
-        channels: 1 or 3.
-        size: (height, width) in pixels where every image of a batch has it, else None (ragged).
-        upright: of the image before a plan, it is turned as its EXIF says.
-    """
-
-    kind: str = "pil"
-    dtype: torch.dtype = torch.uint8
-    normalized: bool = False
-    channels: int = 3
-    size: tuple[int, int] | None = None
-    upright: bool = False
+    kind: str = "pil"  # or "tensor" (a plain one), "Image" (tv_tensors.Image), or "array" (NumPy's), all of these CHW
+    dtype: torch.dtype = torch.uint8  # 0..255; floating point is 0..1 (0..255 after ToDtype(scale=False))
+    normalized: bool = False  # Normalize has run
+    channels: int = 3  # or 1
+    size: tuple[int, int] | None = None  # (height, width) that every image of a batch has; None where they differ
+    upright: bool = False  # of the image before a plan, it is turned as its EXIF says
 
     def but(self, **changes) -> ImageSpec:
         return replace(self, **changes)
@@ -61,18 +51,12 @@ def draw(name: str, **args) -> Draw:
 
 class Gate(NamedTuple):
     """A condition of a step. The step is only for those samples for which the "choose" step of a container
-    (RandomChoice, RandomOrder ...) has drawn ``value``.
+    (RandomChoice, RandomOrder ...) has drawn ``value``. RandomOrder draws an order of all branches, and has each branch
+    once for each place in it."""
 
-    Attributes:
-        stream: number of the random stream of that "choose" step.
-        value: of the branch that this step is in.
-        rank: which of the values that are drawn for a sample; 0 where one is drawn. RandomOrder draws an order of all
-            branches, and has each branch once for each place in it.
-    """
-
-    stream: int
-    value: int
-    rank: int = 0
+    stream: int  # number of the random stream of that "choose" step
+    value: int  # of the branch that this step is in
+    rank: int = 0  # which of the values that are drawn for a sample
 
 
 UPRIGHT = "upright"  # the op of a step that whoever decodes has done: images are turned as their EXIF says
@@ -81,25 +65,15 @@ CONVERSIONS = ("to_dtype", "normalize")  # steps at the end of a chain; each val
 
 @dataclass(frozen=True)
 class Step:
-    """One operation.
+    """One operation."""
 
-    Attributes:
-        op: kernel name, the same in every engine. "choose" has no kernel: other steps' gates ask what it has drawn.
-        gives: the image after the step.
-        args: constant keyword arguments of the kernel.
-        draw: where the kernel's per-sample arguments come from, or None.
-        shares: whether the step draws from the random stream of the step before it.
-        stream: number of its random stream within the transform; translate() gives it, and it survives lowering.
-        when: gates, all of which have to be open; translate() gives them.
-    """
-
-    op: str
-    gives: ImageSpec
-    args: Arguments = ()
-    draw: Draw | None = None
-    shares: bool = False
-    stream: int = 0
-    when: tuple[Gate, ...] = ()
+    op: str  # kernel name, the same in every engine. "choose" has no kernel: other steps' gates ask what it has drawn
+    gives: ImageSpec  # the image after the step
+    args: Arguments = ()  # constant keyword arguments of the kernel
+    draw: Draw | None = None  # where the kernel's per-sample arguments come from
+    shares: bool = False  # it draws from the random stream of the step before it
+    stream: int = 0  # number of its random stream within the transform; translate() gives it, and it survives lowering
+    when: tuple[Gate, ...] = ()  # gates, all of which have to be open; translate() gives them
 
     @cached_property
     def kwargs(self) -> dict[str, Any]:
@@ -116,24 +90,15 @@ def step(op: str, gives: ImageSpec, draw: Draw | None = None, shares: bool = Fal
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """Transforms that run in Python, sample by sample, because they have no translation.
+    """Transforms that run in Python, sample by sample, because they have no translation."""
 
-    Attributes:
-        functions: transforms, called one after another with a PIL image or a CHW tensor, as torchvision would.
-        reasons: why they are not translated.
-        rest: the transforms after them; they are translated when it is known what the functions have given.
-        stream: its random stream; those of the rest come after it.
-        view: of which of several views it is a part, from 1 on; 0 where there is one image.
-        names: of the classes and functions at fault.
-    """
-
-    functions: tuple[Any, ...]
-    reasons: tuple[str, ...]
-    rest: tuple[Any, ...] = ()
-    stream: int = 0
-    view: int = 0
-    names: tuple[str, ...] = ()
-    plans: dict[ImageSpec, Plan] = field(default_factory=dict, repr=False)
+    functions: tuple[Any, ...]  # called one after another with a PIL image or a CHW tensor, as torchvision would
+    reasons: tuple[str, ...]  # why they are not translated
+    rest: tuple[Any, ...] = ()  # the transforms after them
+    stream: int = 0  # its random stream; those of the rest come after it
+    view: int = 0  # of which of several views it is a part, from 1 on; 0 where there is one image
+    names: tuple[str, ...] = ()  # of the classes and functions at fault
+    plans: dict[ImageSpec, Plan] = field(default_factory=dict, repr=False)  # of the rest, by what the functions give
 
     @cached_property
     def remainder(self) -> Call:
@@ -158,37 +123,21 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A translated transform. Equal plans are one object within a loader, and compare by identity.
+    """A translated transform. Equal plans are one object within a loader, and compare by identity. Where a sample has
+    several images, it has a plan for each of these ``views``, and no steps and no call of its own."""
 
-    Attributes:
-        steps: as torchvision would run them, image by image (what engine/pil.py follows).
-        dali: the part that runs in the DALI graph, lowered; it comes first.
-        batch: the part that runs as torch operations on the whole batch, after it.
-        planes: the first steps, which ``exact`` kernels do on what a GPU's JPEG engine gives; None where that is not
-            for it.
-        after: the steps after these, for torch.
-        exact: whether it was lowered for torchvision's pixels (``exact=True``), or for the fastest kernels.
-        channels_last: whether batches come in ``torch.channels_last``.
-        takes: the image before the first step.
-        call: what comes after the steps and is not translated, or None.
-        lines: what explain() says of it, one line a transform.
-        views: where a sample has several images, the plan of each of them, which begins with the same decoded image.
-            This plan then has no steps and no call of its own.
-        structure: of such a sample: lists, tuples and dicts of numbers of views.
-    """
-
-    steps: tuple[Step, ...]
-    dali: tuple[Step, ...]
-    batch: tuple[Step, ...]
-    exact: bool
-    channels_last: bool
-    takes: ImageSpec = ImageSpec()
-    call: Call | None = None
-    lines: tuple[Line, ...] = ()
-    views: tuple[Plan, ...] = ()
-    structure: Any = None
-    planes: tuple[Step, ...] | None = None
-    after: tuple[Step, ...] = ()
+    steps: tuple[Step, ...]  # as torchvision would run them, image by image (what engine/pil.py follows)
+    dali: tuple[Step, ...]  # the part that runs in the DALI graph, lowered; it comes first
+    batch: tuple[Step, ...]  # the part that runs as torch operations on the whole batch, after it
+    exact: bool  # it was lowered for torchvision's pixels (exact=True), not for the fastest kernels
+    channels_last: bool  # batches come in torch.channels_last
+    takes: ImageSpec = ImageSpec()  # the image before the first step
+    call: Call | None = None  # what comes after the steps and is not translated
+    lines: tuple[Line, ...] = ()  # what explain() says of it, one line a transform
+    views: tuple[Plan, ...] = ()  # they begin with the same decoded image
+    structure: Any = None  # of a sample with views: lists, tuples and dicts of numbers of these
+    planes: tuple[Step, ...] | None = None  # the first steps, if kernels do them on what a GPU's JPEG engine gives
+    after: tuple[Step, ...] = ()  # the steps after these, for torch
 
     @property  # kept, it would be a circle
     def chains(self) -> tuple[Plan, ...]:
@@ -220,17 +169,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of lowering a chain.
+    """Options of lowering a chain. On a GPU two-pass resizing costs a training step 1.5% and evaluation nothing, so a
+    chain without random steps has it there by default."""
 
-    Attributes:
-        exact: torchvision's own resizing and conversions, instead of the fastest kernels.
-        channels_last: batches in ``torch.channels_last``.
-        gpu: whether it will run there. On a GPU two-pass resizing costs a training step 1.5% and evaluation nothing, so
-            a chain without random steps has it by default.
-        can: whether this DALI can do a step (engine/dali/graph.py tells).
-    """
-
-    exact: bool = False
-    channels_last: bool = False
-    gpu: bool = False
-    can: Callable[[Step], bool] = lambda step: True
+    exact: bool = False  # torchvision's own resizing and conversions, instead of the fastest kernels
+    channels_last: bool = False  # batches in torch.channels_last
+    gpu: bool = False  # it will run there
+    can: Callable[[Step], bool] = lambda step: True  # this DALI can do a step (engine/dali/graph.py tells)

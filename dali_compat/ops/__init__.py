@@ -2,7 +2,7 @@
 
 In the order to read them:
 
-- color is a kind, as are resize, windows, warp, elastic, jitter, filters, noise, policy, augmix, convert;
+- color is a kind, as are resize, windows, warp, jitter, filters, noise, policy, augmix, convert;
   timm and timm_policies, with the timm_operations of these, are imported when one of timm's transforms comes.
 - translators: which function translates a class, and what it returns. arguments: what a transform's arguments mean, and
   how far a step is from torchvision, in words.

@@ -13,17 +13,17 @@ from ..runtime.device import to_device
 from .arguments import version_of
 from .draws import draws, key, whole
 from .kernels import as_tensor, image_kernel, kernel
-from .policy import AUGMENTATIONS, _args, augment, augmented, one_operation, space_of
+from .policy import AUGMENTATIONS, augment, augmented, one_operation, space_of
 from .translators import register
-from .warp import OF_TENSORS
+from .warp import OF_TENSORS, warp_arguments
 
 
 @register(v1.AugMix, v2.AugMix, consumes="severity mixture_width chain_depth alpha all_ops interpolation fill")
 def translate_aug_mix(t, spec):
     names = ("severity", "mixture_width", "chain_depth", "alpha", "all_ops")
     chains = draw("aug_mix", **{name: getattr(t, name) for name in names}, like=version_of(t))
-    # torchvision mixes tensors, of PIL images too
-    return (step("augmix", spec, chains, **_args(t, spec, OF_TENSORS), like=version_of(t)),)
+    how = warp_arguments(t, spec, OF_TENSORS) | {"like": version_of(t)}  # it mixes tensors, of PIL images too
+    return (step("augmix", spec, chains, **how),)
 
 
 def _aug_mix_uniforms(severity, mixture_width, chain_depth, alpha, all_ops, like) -> int:

@@ -6,8 +6,8 @@ import functools
 
 import numpy as np
 import torch
-from torchvision.transforms.v2 import functional as F2
 
+from .convert import to_dtype
 from .kernels import kernel, torchvisions
 from .pixels.values import in_parts, to
 
@@ -83,7 +83,7 @@ def hsv_tables(device):
 
 def _hue(images, factors, like):
     """adjust_hue of torchvision's tensor functionals (_rgb2hsv, _hsv2rgb; v2: _rgb_to_hsv, _hsv_to_rgb)."""
-    rgb = _to_float(images, like)
+    rgb = to_dtype(images, {}, dtype=torch.float32, like=like)
     r, g, b = rgb.unbind(1)
     value = torch.maximum(torch.maximum(r, g), b)
     span = value - torch.minimum(torch.minimum(r, g), b)
@@ -122,14 +122,6 @@ _SECTORS = ((0, 5, 6), (1, 4)), ((1, 2), (0, 3, 6)), ((3, 4), (2, 5))  # of R, G
 
 def _among(sector, numbers):
     return functools.reduce(torch.logical_or, (sector == n for n in numbers))
-
-
-def _to_float(images, like):
-    if images.is_floating_point():
-        return images.to(torch.float32)
-    if like == "v1":  # v1.convert_image_dtype
-        return images.to(torch.float32).div_(_number(255, images))
-    return F2.to_dtype(images, torch.float32, scale=True)
 
 
 def _number(value, images):

@@ -20,7 +20,7 @@ from torchvision.transforms import functional as F1
 from ..plan import Step
 from ..runtime.device import on_the_cpu, to_device
 from .arguments import functions
-from .pixels.lists import each, of_similar_size, put, uniform
+from .pixels.lists import assign, each, of_similar_size, put, uniform
 from .pixels.values import is_half, one_by_one
 
 Function = TypeVar("Function", bound=Callable)
@@ -106,18 +106,12 @@ def _run(step: Step, images, arrays):
         return images
     arrays = rows_of(arrays, rows)
     if isinstance(images, list):
-        changed = list(images)
-        for row, image in zip(rows, _all(step, [images[row] for row in rows], arrays), strict=True):
-            changed[row] = image
-        return uniform(changed)
+        return uniform(assign(list(images), rows, _all(step, [images[row] for row in rows], arrays)))
     index = to_device(rows, images.device)
     made = _all(step, images[index], arrays)
     if isinstance(made, torch.Tensor) and made.shape[1:] == images.shape[1:] and made.dtype == images.dtype:
         return images.index_copy(0, index, made)
-    changed = list(images)
-    for row, image in zip(rows, made, strict=True):
-        changed[row] = image
-    return changed
+    return assign(list(images), rows, made)
 
 
 def _all(step: Step, images, arrays):
@@ -134,9 +128,7 @@ def _all(step: Step, images, arrays):
     changed: list = [None] * len(images)
     for rows in by_shape.values():
         same = images[rows[0]][None] if len(rows) == 1 else uniform([images[row] for row in rows])
-        for row, image in zip(rows, kernel_of(step.op)(same, rows_of(arrays, rows), **step.kwargs), strict=True):
-            changed[row] = image
-
+        assign(changed, rows, kernel_of(step.op)(same, rows_of(arrays, rows), **step.kwargs))
     return uniform(changed)
 
 

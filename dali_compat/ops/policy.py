@@ -21,12 +21,12 @@ from torchvision.transforms import InterpolationMode, _presets, autoaugment, v2
 from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, Step, draw, step
 from . import operations
-from .arguments import fill_list, fill_of, like_of, version_of
+from .arguments import fill_list, version_of
 from .draws import draws, permutation, whole
 from .kernels import image_kernel, kernel
 from .matrices import affine, rotation
 from .translators import Branch, Gated, Nested, register
-from .warp import warp_interpolation
+from .warp import warp_arguments
 
 
 @register(v1.AutoAugment, v2.AutoAugment, consumes="policy interpolation fill")
@@ -49,11 +49,7 @@ def translate_trivial_augment_wide(t, spec):
 
 
 def _augment(t, spec, drawn: Draw) -> Step:
-    return step("augment", spec, drawn, **_args(t, spec), like=like_of(t, spec), version=version_of(t))
-
-
-def _args(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
-    return {"interpolation": warp_interpolation(t, spec, allowed), "fill": fill_of(t, spec)}
+    return step("augment", spec, drawn, **warp_arguments(t, spec), version=version_of(t))
 
 
 AUGMENTATIONS = (

@@ -36,27 +36,27 @@ def translate_random_resized_crop(t, spec):
 @register(v2.ScaleJitter, consumes="target_size scale_range interpolation antialias")
 def translate_scale_jitter(t, spec):
     sizes = draw("scale_jitter", target_size=tuple(t.target_size), scale_range=tuple(t.scale_range))
-    return (_resize_to(t, spec, sizes),)
+    return (resize_to(t, spec, sizes),)
 
 
 @register(v2.RandomShortestSize, consumes="min_size max_size interpolation antialias")
 def translate_random_shortest_size(t, spec):
-    return (_resize_to(t, spec, draw("random_shortest_size", min_size=tuple(t.min_size), max_size=t.max_size)),)
+    return (resize_to(t, spec, draw("random_shortest_size", min_size=tuple(t.min_size), max_size=t.max_size)),)
 
 
 @register(v2.RandomResize, consumes="min_size max_size interpolation antialias")
 def translate_random_resize(t, spec):
-    return (_resize_to(t, spec, draw("random_resize", min_size=t.min_size, max_size=t.max_size)),)
+    return (resize_to(t, spec, draw("random_resize", min_size=t.min_size, max_size=t.max_size)),)
 
 
 def _resize_step(t, spec: ImageSpec, size, max_size=None) -> Step:
     if max_size is not None and size is not None and (len(size) == 2 or max_size <= size[0]):
         raise Untranslatable(t, f"max_size={max_size} does not go with size={t.size}")
     known = size if size is not None and len(size) == 2 else None
-    return _resize_to(t, spec, draw("resize", size=size, max_size=max_size), known)
+    return resize_to(t, spec, draw("resize", size=size, max_size=max_size), known)
 
 
-def _resize_to(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None = None) -> Step:
+def resize_to(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None = None) -> Step:
     like, antialias = like_of(t, spec), spec.kind == "pil" or t.antialias  # PIL always does
     return step(
         "resize", spec.but(size=known), sizes, interpolation=interpolation_of(t), like=like, antialias=antialias

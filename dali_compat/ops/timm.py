@@ -16,9 +16,9 @@ from .convert import translate_pil_to_tensor, translate_to_tensor
 from .draws import draws, key, run, uniforms_of, whole
 from .kernels import image_kernel, kernel
 from .noise import erased, within
-from .pixels.lists import uniform
+from .pixels.lists import assign, uniform
 from .pixels.squares import normals
-from .resize import _resize_to, resize_each, resize_image, resized_to
+from .resize import resize_each, resize_image, resize_to, resized_to
 from .translators import register
 
 timm: Any = import_module("timm.data.transforms")
@@ -110,7 +110,7 @@ def translate_erase(t, spec):
 
 def _resize(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None) -> Step:
     if not isinstance(t.interpolation, (tuple, list)):
-        return _resize_to(t, spec, sizes, known)
+        return resize_to(t, spec, sizes, known)
     names = tuple(map(interpolation_named, t.interpolation))
     chosen = draw("with_choice", of=sizes, count=len(names))
     gives = spec.but(size=known)
@@ -168,8 +168,7 @@ def resize_by_choice(images, arrays, *, interpolations, like):
         if len(rows):
             some = {"size": arrays["size"][rows]}
             resized = resize_each([images[row] for row in rows], some, interpolation=interpolation, like=like)
-            for row, image in zip(rows, resized, strict=True):
-                made[row] = image
+            assign(made, rows, resized)
     return uniform(made)
 
 

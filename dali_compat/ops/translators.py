@@ -138,21 +138,13 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True)
 class Gated:
-    """A choice among transforms: what a translator returns for a container that chooses.
+    """A choice among transforms: what a translator returns for a container that chooses."""
 
-    Attributes:
-        name: of the container, for people.
-        draw: what chooses.
-        branches: what is chosen from.
-        complete: every sample goes through one of them.
-        in_order: every sample goes through all of them, in an order of its own.
-    """
-
-    name: str
-    draw: Draw
-    branches: tuple[Branch, ...]
-    complete: bool = False
-    in_order: bool = False
+    name: str  # of the container, for people
+    draw: Draw  # what chooses
+    branches: tuple[Branch, ...]  # what is chosen from
+    complete: bool = False  # every sample goes through one of them
+    in_order: bool = False  # every sample goes through all of them, in an order of its own
 
 
 # ---- asking

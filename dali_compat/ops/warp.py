@@ -1,6 +1,8 @@
-"""Rotations, affine and perspective warps."""
+"""Rotations, affine and perspective warps, and ElasticTransform."""
 
 from __future__ import annotations
+
+import functools
 
 import numpy as np
 import torch
@@ -8,19 +10,25 @@ from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as F1
+from torchvision.transforms.v2 import functional as F2
+from torchvision.transforms.v2.functional import _geometry
 
 from ..inspection.untranslatable import Untranslatable
 from ..plan import Step, draw, step
-from .arguments import fill_list, fill_of, functions, interpolation_of, ints, like_of, version_of
+from ..runtime.device import to_device
+from .arguments import TORCHVISION, fill_list, fill_of, functions, interpolation_of, ints, like_of, version_of
 from .draws import draws, real, whole
 from .kernels import image_kernel, kernel
 from .matrices import rotation
-from .pixels import transform
+from .pixels import resample, transform
 from .pixels.lists import by_size, each, uniform
+from .pixels.squares import uniforms
 from .translators import register
+from .windows import border
 
 # what torchvision takes of PIL images, of tensors, and where it makes tensors of both
 _OF_PIL, OF_TENSORS = ("nearest", "nearest-exact", "bilinear", "bicubic"), ("nearest", "bilinear")
+_OF_GRIDS = ("nearest", "bilinear", "bicubic")
 
 
 @register(v1.RandomRotation, v2.RandomRotation, consumes="degrees interpolation expand center fill")
@@ -47,6 +55,12 @@ def translate_random_perspective(t, spec):
     return (step("perspective", spec, points, **warp_arguments(t, spec)),)
 
 
+@register(v1.ElasticTransform, v2.ElasticTransform, consumes="alpha sigma interpolation fill")
+def translate_elastic_transform(t, spec):
+    alpha, sigma = tuple(map(float, t.alpha)), tuple(map(float, t.sigma))
+    return (step("elastic", spec, draw("random_key"), alpha=alpha, sigma=sigma, **warp_arguments(t, spec, _OF_GRIDS)),)
+
+
 def as_kernels_do(s: Step) -> Step:
     """A step as kernels do it. Rotate, affine and perspective, torchvision's own ways for one image, are one warp by a
     matrix, or by coefficients, as Pillow does it (and torchvision on tensors)."""
@@ -62,17 +76,13 @@ def as_kernels_do(s: Step) -> Step:
     return s.but(op="warp_affine", args=args, draw=draw("affine_matrix", **same))
 
 
-def warp_interpolation(t, spec, allowed: tuple[str, ...] | None = None) -> str:
-    """The transform's. Raises Untranslatable if torchvision does not warp such images by it."""
-    interpolation = interpolation_of(t)
-    if interpolation not in (allowed or (_OF_PIL if like_of(t, spec) == "pil" else OF_TENSORS)):
-        raise Untranslatable(t, f"torchvision refuses interpolation={interpolation!r} there")
-    return interpolation
-
-
 def warp_arguments(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
-    interpolation = warp_interpolation(t, spec, allowed)
-    return {"interpolation": interpolation, "fill": fill_of(t, spec), "like": like_of(t, spec)}
+    """Arguments of a warp's step. Raises Untranslatable if torchvision does not warp such images by the transform's
+    interpolation."""
+    interpolation, like = interpolation_of(t), like_of(t, spec)
+    if interpolation not in (allowed or (_OF_PIL if like == "pil" else OF_TENSORS)):
+        raise Untranslatable(t, f"torchvision refuses interpolation={interpolation!r} there")
+    return {"interpolation": interpolation, "fill": fill_of(t, spec), "like": like}
 
 
 @draws(uniforms=1)
@@ -182,6 +192,50 @@ def _is_between_centres(row: list[float]) -> bool:
     return (a + b) % 2 == 1 == (d + e) % 2
 
 
+# ---- warps by noise
+
+# before 0.26 torchvision.transforms.ElasticTransform counts x in heights and y in widths (pytorch/vision#9299)
+_SWAPS = TORCHVISION < (0, 26)
+
+
+@kernel
+def elastic(images, arrays, *, alpha, sigma, interpolation, fill, like):
+    """torchvision.transforms.functional.elastic_transform, which makes tensors of PIL images."""
+    size, device, dtype = images.shape[-2:], images.device, transform.dtype_of(images)
+    grid = displacement(arrays["key"], size, alpha, sigma, device).to(dtype)
+    grid.add_(_geometry._create_identity_grid(size, device, dtype))
+    return transform.sample(images, grid, interpolation, fill, like)
+
+
+def displacement(keys: np.ndarray, size, alpha, sigma, device) -> torch.Tensor:
+    """(N, height, width, 2) float32 as torchvision.transforms.ElasticTransform.get_params makes it of other noise;
+    ``alpha`` and ``sigma`` are (x, y)."""
+    height, width = size
+    noise = uniforms(keys, 2 * height * width, device).view(-1, 2, height, width).to(torch.float64).mul_(2).sub_(1)
+    fields = []
+    for i, extent in enumerate((height, width) if _SWAPS else (width, height)):
+        field = noise[:, i : i + 1]
+        if sigma[i] > 0:
+            taps = int(8 * sigma[i] + 1) | 1  # the next odd number
+            for axis, of_axis in ((-1, sigma[0]), (-2, sigma[1])):
+                matrix, blocks = _gaussian(field.shape[axis], taps, of_axis)
+                field = resample.banded(field, to_device(matrix, device), blocks, axis)
+        fields.append(field[:, 0] * (alpha[i] / extent))
+    return torch.stack(fields, -1).to(torch.float32)
+
+
+@functools.lru_cache(16)
+def _gaussian(size, taps, sigma):
+    """torchvision's Gaussian kernel with reflected borders as a matrix (in, out), and its blocks for banded()."""
+    reach = taps // 2
+    x = np.arange(-reach, reach + 1)
+    weights = np.exp(-0.5 * (x / sigma) ** 2)
+    outputs = np.arange(size)
+    matrix = np.zeros((size, size))
+    np.add.at(matrix, (border(outputs + x[:, None], size, "reflect"), outputs), weights[:, None] / weights.sum())
+    return matrix, resample.band(np.maximum(outputs - reach, 0), outputs + reach + 1, size)
+
+
 # ---- one image
 
 
@@ -211,3 +265,11 @@ def perspective_image(image, row, *, interpolation, fill, like):
     corners = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
     endpoints = [ints(point) for point in row["endpoints"]]
     return functions(like).perspective(image, corners, endpoints, InterpolationMode(interpolation), fill_list(fill))
+
+
+@image_kernel("elastic")
+def elastic_image(image, row, *, alpha, sigma, interpolation, fill, like):
+    _, height, width = F1.get_dimensions(image)
+    field = displacement(np.array([row["key"]]), (height, width), alpha, sigma, torch.device("cpu"))
+    apply = F1.elastic_transform if like == "v1" else F2.elastic
+    return apply(image, field, InterpolationMode(interpolation), fill_list(fill))

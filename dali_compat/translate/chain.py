@@ -29,30 +29,18 @@ class Translated:
 
 @dataclass(frozen=True)
 class Chain:
-    """A transform, translated as far as it goes: ``translated``, then ``functions``, then ``rest``.
+    """A transform, translated as far as it goes: ``translated``, then ``functions``, then ``rest``."""
 
-    Attributes:
-        takes: the image before it.
-        translated: one entry a leaf transform, in order.
-        functions: the first transforms without a translation, in a row; () where all translate.
-        refusals: why each of them has none.
-        rest: the transforms after them.
-        streams: how many random streams the steps have.
-        views: where the last transform gives several images, the chain of each; nothing else counts, then.
-        structure, wrapper: of what it gives, as Seen has it, and its name.
-        view: of which view it is the chain, from 1 on; 0 where it is none.
-    """
-
-    takes: ImageSpec
-    translated: tuple[Translated, ...] = ()
-    functions: tuple[Any, ...] = ()
-    refusals: tuple[Untranslatable, ...] = ()
-    rest: tuple[Any, ...] = ()
-    streams: int = 0
-    views: tuple[Chain, ...] = ()
-    structure: Any = None
-    wrapper: str = ""
-    view: int = 0
+    takes: ImageSpec  # the image before it
+    translated: tuple[Translated, ...] = ()  # one entry a leaf transform, in order
+    functions: tuple[Any, ...] = ()  # the first transforms without a translation, in a row
+    refusals: tuple[Untranslatable, ...] = ()  # why each of them has none
+    rest: tuple[Any, ...] = ()  # the transforms after them
+    streams: int = 0  # how many random streams the steps have
+    views: tuple[Chain, ...] = ()  # where the last transform gives several images, of each; nothing else counts, then
+    structure: Any = None  # of what that gives, as Seen has it
+    wrapper: str = ""  # its name
+    view: int = 0  # of which view it is the chain, from 1 on; 0 where it is none
 
     @property
     def refused(self) -> Untranslatable | None:

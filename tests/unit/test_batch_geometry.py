@@ -13,7 +13,7 @@ from torchvision.transforms import ElasticTransform, InterpolationMode, RandomPe
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
-from dali_compat.ops import elastic, matrices, resize, warp, windows
+from dali_compat.ops import matrices, resize, warp, windows
 from dali_compat.ops.arguments import resizes_in_whole_numbers
 from dali_compat.ops.pixels import resample, transform
 from dali_compat.ops.pixels.squares import uniforms
@@ -387,7 +387,7 @@ def _displacement(key, size, alpha, sigma):
     "alpha, sigma", [((50.0, 50.0), (5.0, 5.0)), ((8.0, 30.0), (1.7, 3.0)), ((2.0, 3.0), (0.0, 0.0))]
 )
 def test_displacement_is_torchvisions(alpha, sigma, device):
-    ours = elastic.displacement(KEYS, (60, 80), alpha, sigma, torch.device(device)).cpu()
+    ours = warp.displacement(KEYS, (60, 80), alpha, sigma, torch.device(device)).cpu()
     assert ours.dtype == torch.float32
     expected = torch.cat([_displacement(key, (60, 80), alpha, sigma) for key in KEYS])
     assert expected.abs().max() > 0.01
@@ -401,7 +401,7 @@ def test_elastic_is_torchvisions(like, functional, interpolation):
     displacements = [_displacement(key, (60, 80), *how.values()) for key in KEYS]
     apply = functional.elastic if like == "v2" else functional.elastic_transform
     for images, fill in _tensors(drawn(3, 60, 80))[: 2 if like == "pil" else 4]:
-        ours = elastic.elastic(images, {"key": KEYS}, **how, interpolation=interpolation, fill=fill, like=like)
+        ours = warp.elastic(images, {"key": KEYS}, **how, interpolation=interpolation, fill=fill, like=like)
         given = map(pil, images) if like == "pil" else images
         expected = [apply(image, d, mode, fill) for image, d in zip(given, displacements, strict=True)]
         expected = torch.stack([tensor(e) for e in expected] if like == "pil" else expected)
@@ -414,7 +414,7 @@ def test_elastic_is_torchvisions(like, functional, interpolation):
 def test_elastic_on_small_images():
     """torchvision refuses images that are smaller than the blur reaches; here they are reflected again."""
     for size in [(1, 1), (3, 20), (20, 2)]:
-        made = elastic.displacement(KEYS, size, (5.0, 5.0), (5.0, 5.0), torch.device("cpu"))
+        made = warp.displacement(KEYS, size, (5.0, 5.0), (5.0, 5.0), torch.device("cpu"))
         assert made.shape == (3, *size, 2) and made.isfinite().all()
 
 

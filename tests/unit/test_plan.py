@@ -181,7 +181,7 @@ def on_planes(*transforms):
 def test_planes_are_resized_only_where_torchvision_counts_as_kernels_do(monkeypatch):
     """Before 0.21 v2 resizes floats, where bilinear meets AVX512."""
     for whole in (True, False):
-        alike = "dali_compat.translate.planes.resizes_in_whole_numbers"
+        alike = "dali_compat.ops.arguments.resizes_in_whole_numbers"
         monkeypatch.setattr(alike, lambda interpolation, whole=whole: whole)
         assert ("resize" in on_planes(IDIOM)[0]) == whole
         assert on_planes(TRAIN) == ("crop resize flip to_dtype normalize", "")

@@ -56,17 +56,11 @@ class DecodePipeline:
         depth: batches in flight.
         batch_size: the most samples that a batch may have.
         load: the share of JPEGs for a GPU's JPEG engines.
-
-    Attributes:
-        in_step: no call was stopped in its middle.
-        borrower: the epoch that has it; routes/dali.py sets it.
-        meter: counts the seconds that DALI was waited for.
-        template: one row of the arrays of its first batch, once it is open.
     """
 
-    borrower: weakref.ref | None = None
-    meter: Any = None
-    template: list[Arrays] | None = None
+    borrower: weakref.ref | None = None  # the epoch that has it; routes/dali.py sets it
+    meter: Any = None  # counts the seconds that DALI was waited for
+    template: list[Arrays] | None = None  # one row of the arrays of its first batch, once it is open
 
     def __init__(
         self,
@@ -88,7 +82,7 @@ class DecodePipeline:
         self._tickets = 0  # given out so far
         self._closed = False
         self._worker = 0  # the thread that is in _worked()
-        self.in_step = True
+        self.in_step = True  # no call was stopped in its middle
         self._pid = os.getpid()
         live.add(self)
 

@@ -80,23 +80,17 @@ IMAGES = "images "
 
 
 class Received(NamedTuple):
-    """A pipeline's outputs for a batch of N images.
+    """A pipeline's outputs for a batch of N images."""
 
-    Attributes:
-        images: (N, H, W, C) or (N, C, H, W) on the device, as the plan's last step lays it out, or a list of N where
-            sizes differ; ViewBatches of these where the plan has views; [] where the form only reads.
-        decoded: the same before the first step, (H, W, 3) each, where the form keeps them; else None.
-        encoded: DALI's list of the N files' bytes, where it has read files; else None.
-        lengths: (N,) int64, their numbers; None as ``encoded``.
-        stated: (N, STATED) uint8, those that stand where the header states the size, where it has decoded them, too;
-            else None.
-    """
-
+    # (N, H, W, C) or (N, C, H, W) on the device, as the plan's last step lays it out; a list of N where sizes differ;
+    # ViewBatches of these where the plan has views; [] where the form only reads
     images: torch.Tensor | list[torch.Tensor] | ViewBatches
-    decoded: torch.Tensor | list[torch.Tensor] | None
-    encoded: TensorListCPU | None
-    lengths: np.ndarray | None
-    stated: np.ndarray | None
+    decoded: (
+        torch.Tensor | list[torch.Tensor] | None
+    )  # the same before the first step, (H, W, 3), if the form keeps them
+    encoded: TensorListCPU | None  # DALI's list of the N files' bytes, where it has read files
+    lengths: np.ndarray | None  # (N,) int64, of these
+    stated: np.ndarray | None  # (N, STATED) uint8, where the header states the size, where it has decoded them, too
 
     @classmethod
     def of(cls, outputs: dict[str, Any], has_views: bool) -> Received:

@@ -95,6 +95,13 @@ def spare_batch(shape: tuple[int, ...], dtype: Any = np.float32) -> torch.Tensor
     return torch.from_numpy(view)
 
 
+def assign(made: list, rows, images) -> list:
+    """Puts each image into its row of a list, which it returns."""
+    for row, image in zip(rows, images, strict=True):
+        made[row] = image
+    return made
+
+
 def put(frames: torch.Tensor, images: list[torch.Tensor]) -> None:
     """Each image (C, H, W) into the upper left corner of its frame, (N, C, height, width) of any dtype."""
     for frame, image in zip(frames, images, strict=True):
@@ -141,10 +148,9 @@ def by_size(images, sizes, function):
     sizes = np.asarray(sizes).astype(np.int64)
     if (sizes == sizes[0]).all():
         return function(images, slice(None), tuple(sizes[0].tolist()))
-    made = [None] * len(images)
+    made: list = [None] * len(images)
     unique, which = np.unique(sizes, axis=0, return_inverse=True)
     for i, size in enumerate(unique.tolist()):
         rows = np.flatnonzero(which.reshape(-1) == i)
-        for row, image in zip(rows, function(images[to_device(rows, images.device)], rows, tuple(size)), strict=True):
-            made[row] = image
+        assign(made, rows, function(images[to_device(rows, images.device)], rows, tuple(size)))
     return made

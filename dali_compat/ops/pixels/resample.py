@@ -217,10 +217,8 @@ def _matrix(images, axis, size_out, how):
     """Weights as a matrix (in, out) on the device, and which inputs each block of outputs takes."""
     size_in = images.shape[axis]
     weights, first = taps(size_in, size_out, *how)
-    columns = np.minimum(first[:, None] + np.arange(weights.shape[1]), size_in - 1)  # beyond it weights are 0
-    at, values = (to_device(a, images.device) for a in (columns, weights))
-    matrix = torch.zeros(size_out, size_in, dtype=torch.float64, device=images.device)
-    return matrix.scatter_add_(1, at, values).T, band(first, first + weights.shape[1], size_in)
+    matrix = _matrices(np.array([size_in]), np.array([size_out]), how, images.device)[0]
+    return matrix.T, band(first, first + weights.shape[1], size_in)
 
 
 def band(first: np.ndarray, last: np.ndarray, size_in: int) -> list[tuple[slice, slice]]:
