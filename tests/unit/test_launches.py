@@ -33,11 +33,11 @@ def launches(monkeypatch):
     counts = []
     if interpreted.ON_GPU or interpreted.INTERPRETS:
 
-        def counted(images, *given, launched=operations.launched):
+        def counted(images, *given, by_launches=operations.by_launches):
             counts.append(len(images))
-            return launched(images, *given)
+            return by_launches(images, *given)
 
-        monkeypatch.setattr(operations, "launched", counted)
+        monkeypatch.setattr(operations, "by_launches", counted)
         monkeypatch.setattr(operations, "launches_agree", lambda *key: True)
         monkeypatch.setattr(operations, "_has_launches", lambda device: True)
         if interpreted.INTERPRETS:  # it takes as long for a large block as for a small one
@@ -220,7 +220,7 @@ def test_they_are_tried_once(nothing_is_known, channels, monkeypatch):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_trying_sees_each_operation(channels, monkeypatch):
     """Each changes the image that it is tried on, so that one which does nothing is noticed."""
-    monkeypatch.setattr(operations, "launched", lambda images, *given: images)
+    monkeypatch.setattr(operations, "by_launches", lambda images, *given: images)
     given, made = operations.compared(torch.device("cpu"), channels)
     names = [*OPERATIONS, "warp", "warp"]
     same = {name for name, one, other in zip(names, made, given, strict=True) if torch.equal(one, other)}
@@ -264,7 +264,7 @@ def test_a_fork_waits_for_the_compiler(nothing_is_known):
         raise RuntimeError("no compiler")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operations, "launched", lambda images, *given: images)
+        patch.setattr(operations, "by_launches", lambda images, *given: images)
         patch.setattr(operations, "by_torch", reference)
         thread = threading.Thread(target=operations.launches_agree, args=(torch.device("cpu"), 3))
         thread.start()

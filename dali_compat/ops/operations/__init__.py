@@ -35,16 +35,6 @@ WARP = CODES["warp"]
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 
 _NUMBERS = {"posterize": "bits", "solarize": "threshold"}  # of others "factor"
-_LARGEST = 2**20  # pixels of an image: of a larger one a launch has too little to do side by side
-_BLOCK, _TABLE_BLOCK = 1024, 2048  # pixels that a program takes at a time
-
-# as ops/color.py and ops/hue.py round them
-_ROUNDED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
-    CODES["posterize"]: lambda bits: 256 - 2.0 ** (8 - bits.astype(np.int32)),
-    CODES["solarize"]: lambda threshold: np.clip(np.ceil(threshold), 0, 256),
-    CODES["solarize_add"]: np.trunc,
-    CODES["hue"]: lambda factor: (np.trunc(factor * 255).astype(np.int32) & 255) << 8,
-}
 
 
 def interpolation_code(name: str) -> int:
@@ -73,7 +63,7 @@ def run(images, chosen, numbers, *, like, interpolations=0, fill=None, area=None
         return by_torch(images, chosen, *given, like)
     left = (chosen == WARP) & (given[1] == 0)  # to torch: those whose coordinates Pillow adds up
     left[left] = ~is_fixed(numbers[left], images.shape[-2:])
-    made = launched(images, np.where(left, 0, chosen), *given)
+    made = by_launches(images, np.where(left, 0, chosen), *given)
     return by_torch(made, np.where(left, chosen, 0), *given) if left.any() else made
 
 
@@ -100,8 +90,19 @@ def by_torch(images, chosen, numbers, interpolations, fill, area, like="pil"):
 
 # ---- the launches
 
+_LARGEST = 2**20  # pixels of an image: of a larger one a launch has too little to do side by side
+_BLOCK, _TABLE_BLOCK = 1024, 2048  # pixels that a program takes at a time
 
-def launched(images, chosen, numbers, interpolations, fill, area):
+# as ops/color.py and ops/hue.py round them
+_ROUNDED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
+    CODES["posterize"]: lambda bits: 256 - 2.0 ** (8 - bits.astype(np.int32)),
+    CODES["solarize"]: lambda threshold: np.clip(np.ceil(threshold), 0, 256),
+    CODES["solarize_add"]: np.trunc,
+    CODES["hue"]: lambda factor: (np.trunc(factor * 255).astype(np.int32) & 255) << 8,
+}
+
+
+def by_launches(images, chosen, numbers, interpolations, fill, area):
     """Does the same to PIL's images, uint8 of 1 or 3 channels."""
     from .kernels import ROW, levels, operate  # Triton starts with them
 
@@ -151,8 +152,8 @@ _trying = new_lock()
 
 
 def launches_agree(device: torch.device, channels: int) -> bool:
-    """Returns whether launched() can be used. The first call for a device and so many channels waits for the compiler:
-    seconds, once on a machine; less in later programs."""
+    """Returns whether by_launches() can be used. The first call for a device and a number of channels waits for the
+    compiler: seconds, once on a machine; less in later programs."""
     key = device, channels
     if key not in _found:
         with _trying:
@@ -186,7 +187,7 @@ def compared(device, channels) -> tuple[torch.Tensor, torch.Tensor]:
     interpolations[warps] = 0, 1, 2
     images = noise(len(chosen), channels)
     given = chosen, numbers, interpolations, (3, 77, 200)[:channels], None
-    return launched(images.to(device), *given).cpu(), by_torch(images, *given)
+    return by_launches(images.to(device), *given).cpu(), by_torch(images, *given)
 
 
 def noise(count: int, channels: int) -> torch.Tensor:
