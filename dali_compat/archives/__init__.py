@@ -194,9 +194,8 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         """Names the bytes of the image at ``index`` in object storage."""
         row, table = self._row(index), self._table
         offset, gaps = int(table.offsets[row]), table.gaps.get(row, ())
-        starts = [position + GAP * i for i, position in enumerate(gaps)]
         end = offset + int(table.lengths[row]) + GAP * len(gaps)
-        return UrlPart(self.files[table.files[row]], offset, end, tuple((start, start + GAP) for start in starts))
+        return UrlPart(self.files[table.files[row]], offset, end, tuple((gap, gap + GAP) for gap in gaps))
 
     def read(self, indices: Sequence[int]) -> list[NDArray[Any]]:
         """Returns the encoded bytes of the images at ``indices``: read-only uint8 arrays of shape (length,), views of
@@ -240,9 +239,8 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         gaps = table.gaps.get(row, ())
         length = int(table.lengths[row]) + GAP * len(gaps)
         data = self._files.bytes(int(table.files[row]), int(table.offsets[row]), length)
-        ends = [position + GAP * i for i, position in enumerate(gaps)]
-        starts = [0, *(end + GAP for end in ends)]
-        return b"".join(data[start:end] for start, end in zip(starts, [*ends, length], strict=True)) if gaps else data
+        starts = [0, *(gap + GAP for gap in gaps)]
+        return b"".join(data[start:end] for start, end in zip(starts, [*gaps, length], strict=True)) if gaps else data
 
     def index_at(self, url: str, objects: Objects) -> tuple[str, bytes]:
         """Returns the URL and the bytes of an index of this archive's copy.

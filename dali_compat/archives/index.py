@@ -15,6 +15,7 @@ import zlib
 from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,7 +119,7 @@ class RowsBuilder:
 
 class Table:
     """The rows of several files, one after another: ``files`` (N,) int32 tells the file of each row, ``gaps`` maps a
-    row to the positions of its gaps; offsets, lengths and targets (N,) as in FileRows."""
+    row to where its gaps begin, counted from its offset on; offsets, lengths and targets (N,) as in FileRows."""
 
     def __init__(self, parts: list[FileRows]):
         counts = [part.columns.shape[1] for part in parts]
@@ -127,7 +128,8 @@ class Table:
         self.gaps: dict[int, list[int]] = {}
         for first, part in zip(np.cumsum([0, *counts]).tolist(), parts, strict=False):
             for row, position in part.gaps.tolist():
-                self.gaps.setdefault(first + row, []).append(position)
+                begins = self.gaps.setdefault(first + row, [])
+                begins.append(position + GAP * len(begins))
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -199,7 +201,7 @@ def _build(entries: list[Entry], scan) -> None:
     with tqdm(total=total, desc=f"indexing {name}", unit="B", unit_scale=True, delay=_SLOW) as bar:
         guard = threading.Lock()
 
-        def build(entry: Entry) -> None:
+        def build(entry: Entry) -> bool:
             done = 0
 
             def progress(position: int) -> None:
@@ -208,19 +210,16 @@ def _build(entries: list[Entry], scan) -> None:
                     bar.update(position - done)
                 done = position
 
-            entry.build(scan, progress)
+            is_saved = entry.build(scan, progress)
             progress(entry.fingerprint[0])
+            return is_saved
 
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for _ in pool.map(build, entries):  # which calls off the others where one fails
-                pass
-    unsaved = [entry for entry in entries if not entry.saved]
-    if unsaved:
-        warnings.warn(
-            f"the index of {unsaved[0].path} can be saved neither beside it nor in {saved.cache_folder()}: "
-            "it will be built again at the next start",
-            stacklevel=stack_level(),
-        )
+        with ThreadPoolExecutor(_THREADS) as pool:  # where one fails, map() calls off the others
+            is_saved = list(pool.map(build, entries))
+    if not all(is_saved):
+        path, folder = entries[is_saved.index(False)].path, saved.cache_folder()
+        what = f"the index of {path} can be saved neither beside it nor in {folder}"
+        warnings.warn(f"{what}: it will be built again at the next start", stacklevel=stack_level())
 
 
 class Entry:
@@ -229,7 +228,6 @@ class Entry:
     def __init__(self, path: str, options: dict, objects: Objects | None):
         self.path, self.fingerprint, self._objects = path, fingerprint(path, objects), objects
         self.rows: FileRows | None = None
-        self.saved = False
         version = saved.digest(options, _LAYOUT)
         folder, name = os.path.split(path)
         self.beside = os.path.join(folder, f".{name}.{version[:8]}.dali_compat-index.npz")
@@ -249,15 +247,14 @@ class Entry:
                 except (ValueError, KeyError):
                     continue
 
-    def build(self, scan, progress: Progress) -> None:
+    def build(self, scan, progress: Progress) -> bool:
+        """Scans the file. Returns whether its index could be saved."""
         rows = scan(self.path, progress)
         if fingerprint(self.path, self._objects) != self.fingerprint:
             raise ImageReadError(f"{self.path} changed while it was indexed")
         self.rows = rows
         for place in self._places:
-            try:
+            with suppress(OSError):
                 saved.save(place, {"fingerprint": self.fingerprint}, rows._asdict(), _MODE)
-                self.saved = True
-                return
-            except OSError:
-                continue
+                return True
+        return False

@@ -33,17 +33,16 @@ class IdentityWeakDict(Generic[T]):
 
     def get(self, owner: Any, make: Callable[[], T]) -> T:
         """Returns what is kept for an object; what ``make`` gives, where that is nothing yet."""
-        key = id(owner)
-        known = self._kept.get(key)
+        known = self._kept.get(id(owner))
         if known is None or known[0]() is not owner:
-            known = weakref.ref(owner, lambda gone: self._forget(key, gone)), make()
-            self._kept[key] = known
+            return self.put(owner, make())
         return known[1]
 
-    def put(self, owner: Any, value: T) -> None:
-        """Keep another."""
+    def put(self, owner: Any, value: T) -> T:
+        """Keeps a value for an object, and returns it."""
         key = id(owner)
         self._kept[key] = weakref.ref(owner, lambda gone: self._forget(key, gone)), value
+        return value
 
     def _forget(self, key: int, gone: weakref.ref) -> None:
         if key in self._kept and self._kept[key][0] is gone:

@@ -47,32 +47,32 @@ class Record:
     """An image of a store. As text it says where that is.
 
     Attributes:
-        archive, index: the image is ``archive[index]``, index from 0 on; of objects the URL.
+        store, index: the image is the store's at ``index``, from 0 on; of objects the URL.
         data: its encoded bytes, once somebody has asked for them.
     """
 
-    archive: Store
+    store: Store
     index: Any
     data: np.ndarray | None = None
 
     def copied(self) -> bytes:
         """Its encoded bytes. What was fetched of an archive is not touched: it may have changed since."""
-        return self.bytes().tobytes() if is_object(self) else self.archive.copied(self.index)
+        return self.bytes().tobytes() if is_object(self) else self.store.copied(self.index)
 
     def bytes(self) -> np.ndarray:
         """(length,) uint8, a view of what the store has."""
         if self.data is None:
-            self.data = self.archive.read([self.index])[0]
+            self.data = self.store.read([self.index])[0]
         return self.data
 
     def __hash__(self) -> int:
-        return hash((id(self.archive), self.index))
+        return hash((id(self.store), self.index))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Record) and self.archive is other.archive and self.index == other.index
+        return isinstance(other, Record) and self.store is other.store and self.index == other.index
 
     def __str__(self) -> str:
-        return self.archive.place(self.index)
+        return self.store.place(self.index)
 
 
 Source = str | Record
@@ -132,14 +132,14 @@ def is_record(source: Source | np.ndarray) -> TypeIs[Record]:
 
 
 def is_object(source: Source | np.ndarray) -> TypeIs[Record]:
-    return isinstance(source, Record) and isinstance(source.archive, Objects)
+    return isinstance(source, Record) and isinstance(source.store, Objects)
 
 
 def fetch(sources: list[Source]) -> None:
     """Ask for the bytes of all records at once, so that a disk can work on them together; they are not waited for."""
-    for rows in _by_archive(sources):
+    for rows in _by_store(sources):
         records: Any = [sources[row] for row in rows]
-        images = records[0].archive.read([record.index for record in records])
+        images = records[0].store.read([record.index for record in records])
         for record, image in zip(records, images, strict=True):
             record.data = image
 
@@ -148,19 +148,19 @@ def overwritten(sources: Sequence[Source]) -> np.ndarray:
     """(N,) bool: of which records the bytes may have changed since they were fetched. They are not to be touched: a
     file may have become shorter."""
     found = np.zeros(len(sources), bool)
-    for rows in _by_archive(sources):
+    for rows in _by_store(sources):
         records: Any = [sources[row] for row in rows]
-        found[rows] = records[0].archive.changed([record.index for record in records])
+        found[rows] = records[0].store.changed([record.index for record in records])
     return found
 
 
-def _by_archive(sources: Sequence[Source]) -> list[list[int]]:
-    """Rows of the records, by their archives."""
-    of_archive: dict[int, list[int]] = {}
+def _by_store(sources: Sequence[Source]) -> list[list[int]]:
+    """Returns rows of the records, by their stores."""
+    of_store: dict[int, list[int]] = {}
     for row, source in enumerate(sources):
         if is_record(source):
-            of_archive.setdefault(id(source.archive), []).append(row)
-    return list(of_archive.values())
+            of_store.setdefault(id(source.store), []).append(row)
+    return list(of_store.values())
 
 
 def opened(source: Source | np.ndarray) -> IO[bytes]:
@@ -172,7 +172,7 @@ def opened(source: Source | np.ndarray) -> IO[bytes]:
 
 def is_upright(source: Source | np.ndarray) -> bool:
     """Returns whether its image is turned as its EXIF says. Elsewhere it is not, as torchvision does not."""
-    return getattr(source.archive, "upright", False) if is_record(source) else isinstance(source, Upright)
+    return getattr(source.store, "upright", False) if is_record(source) else isinstance(source, Upright)
 
 
 def decoded(source: Source | np.ndarray) -> Image.Image:

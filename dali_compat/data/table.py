@@ -162,8 +162,7 @@ def table_of(dataset: Any, folder: str = "") -> SampleTable | None:
         held, rest = reader.held(dataset), (taken_of(dataset), folder)
         table = _of_dataset.get(dataset, lambda: SampleTable(held, reader.columns(dataset), *rest))
         if not table.is_of(held, *rest):
-            table = SampleTable(held, reader.columns(dataset), *rest)
-            _of_dataset.put(dataset, table)
+            table = _of_dataset.put(dataset, SampleTable(held, reader.columns(dataset), *rest))
     except (TypeError, ValueError, OverflowError, AttributeError, IndexError, KeyError):
         return None
     return table

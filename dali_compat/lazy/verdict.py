@@ -201,6 +201,6 @@ def _tried(count: int) -> list[int]:
 def _kind_and_size(source) -> tuple[bool, int]:
     """Returns whether an encoded image is a JPEG, and its bytes."""
     if isinstance(source, Record):
-        encoded = source.archive.copied(source.index)
+        encoded = source.store.copied(source.index)
         return encoded[:2] == b"\xff\xd8", len(encoded)
     return source.lower().endswith((".jpg", ".jpeg")), file_size(source)

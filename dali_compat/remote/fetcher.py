@@ -24,7 +24,7 @@ _UNKNOWN = 128 << 10  # bytes of an object before one was read
 class ObjectRecord(Protocol):
     """A sample's object: a Record (data/sources.py) of an Objects."""
 
-    archive: Any
+    store: Any
     index: Any
     data: NDArray[Any] | None
 
@@ -69,13 +69,13 @@ class Fetcher:
 
     def request(self, records: Sequence[ObjectRecord]) -> None:
         """Begins to get these objects, behind those that were requested before. take() follows for each."""
-        event_loop().call_soon_threadsafe(self._request, [(record.archive, record.index) for record in records])
+        event_loop().call_soon_threadsafe(self._request, [(record.store, record.index) for record in records])
 
     def take(self, records: Sequence[ObjectRecord]) -> dict[int, Exception]:
         """Gives each record its data, waiting for it. Returns the errors of those that cannot be read, by number.
         Raises RuntimeError if the requests were dropped meanwhile."""
         begin = perf_counter()
-        outcomes = wait_for(self._take([(record.archive, record.index) for record in records]))
+        outcomes = wait_for(self._take([(record.store, record.index) for record in records]))
         self._waited += perf_counter() - begin
         errors: dict[int, Exception] = {}
         for number, (record, outcome) in enumerate(zip(records, outcomes, strict=True)):

@@ -76,7 +76,7 @@ class DecodedCache:
                     self.full = True
                     break
                 size += image.numel()
-                new[Record(source.archive, source.index) if is_record(source) else source] = image
+                new[Record(source.store, source.index) if is_record(source) else source] = image
             try:
                 self._images |= zip(new, _copies(list(new.values()), self._place), strict=True)
                 self.bytes = size
