@@ -21,6 +21,7 @@ import dali_compat
 from dali_compat import cli
 from dali_compat.cli import arguments, demo, doctor
 from dali_compat.engine.dali import warm
+from dali_compat.engine.planes import engines
 from dali_compat.runtime import installation
 
 
@@ -44,7 +45,7 @@ def machine(monkeypatch):
         max_connections_note=None,
     )
     monkeypatch.setattr(warm, "jpeg_engines", lambda index: 7)
-    monkeypatch.setattr(doctor, "engine_of", lambda device: "no Triton")
+    monkeypatch.setattr(engines, "engine_of", lambda device: "no Triton")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.version, "cuda", "13.2")
     return pretend
@@ -160,11 +161,17 @@ def test_missing_or_old_torchvision(machine, monkeypatch):
     assert "older than 0.20" in check("torchvision").problem
 
 
+def test_doctor_runs_without_torchvision():
+    code = "import sys; sys.modules['torchvision'] = None; from dali_compat.cli import main; main(['doctor'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr == "" and "WRONG  torchvision: it cannot be imported" in done.stdout
+
+
 def test_jpeg_engines_are_told_for_each_gpu(machine, monkeypatch):
     machine(gpu_names=["A", "B", "C"])
-    counts, engines = [7, 1, 0], [types.SimpleNamespace(kinds="gray, 4:4:4"), "its planes are not libjpeg's"]
+    counts, found_there = [7, 1, 0], [types.SimpleNamespace(kinds="gray, 4:4:4"), "its planes are not libjpeg's"]
     monkeypatch.setattr(warm, "jpeg_engines", lambda index: counts[index])
-    monkeypatch.setattr(doctor, "engine_of", lambda device: engines[device.index])
+    monkeypatch.setattr(engines, "engine_of", lambda device: found_there[device.index])
     said = "0: 7, with exact=True for files (gray, 4:4:4) that were compared with Pillow's pixels"
     said += ", 1: 1, but not with exact=True: its planes are not libjpeg's"
     found = check("JPEG engines")

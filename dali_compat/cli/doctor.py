@@ -1,5 +1,6 @@
 """Print versions, drivers and GPUs, and what is wrong with a way to fix it."""
 
+import importlib
 import importlib.metadata
 import json
 import os
@@ -9,7 +10,6 @@ from dataclasses import asdict, dataclass
 import torch
 
 from dali_compat.engine.dali import warm
-from dali_compat.engine.planes.engines import engine_of
 
 from .. import __version__
 from ..runtime import installation
@@ -18,6 +18,7 @@ from ..runtime.messages import in_columns
 
 OLDEST_TESTED_DALI = (1, 53)
 OLDEST_TORCHVISION = (0, 20)
+_BOTH = "pip install --upgrade torch torchvision"
 _TORCH = "https://pytorch.org/get-started/locally"
 
 
@@ -104,7 +105,11 @@ def _torchvision() -> Check:
     if version is None:
         return Check("torchvision", "not installed", "dali_compat needs it", "pip install torchvision", stops_dali=True)
     if _numbers(version) < OLDEST_TORCHVISION:
-        return Check("torchvision", version, "it is older than 0.20", "pip install --upgrade torch torchvision")
+        return Check("torchvision", version, "it is older than 0.20", _BOTH)
+    try:
+        importlib.import_module("torchvision")
+    except Exception as error:  # RuntimeError where it was built for another torch
+        return Check("torchvision", version, f"it cannot be imported: {error}", _BOTH, stops_dali=True)
     return Check("torchvision", version)
 
 
@@ -167,7 +172,11 @@ def _jpeg_engines() -> Check:
 
 def _exact_engine(index: int) -> str:
     """Says if exact=True decodes there."""
-    engine = engine_of(torch.device("cuda", index))
+    try:
+        from ..engine.planes import engines
+    except ImportError as error:  # of torchvision, which has a check of its own
+        return f"but not with exact=True: {error}"
+    engine = engines.engine_of(torch.device("cuda", index))
     if isinstance(engine, str):
         return f"but not with exact=True: {engine}"
     return f"with exact=True for files ({engine.kinds}) that were compared with Pillow's pixels"
