@@ -93,7 +93,8 @@ def _hue(images, factors, like):
     rc, gc, bc = (value.sub(c).div_(span) for c in (r, g, b))
     h = torch.where(value == g, rc.add(2).sub_(bc), gc.add(4).sub_(rc))
     h = torch.where(value == r, bc.sub_(gc), h)
-    h = h.div_(_number(6, h)) if like == "v1" else h.mul_(1.0 / 6.0)
+    # by a plain number a GPU does not divide, as the CPU does, but multiplies by the reciprocal
+    h = h.div_(torch.full((1,), 6, dtype=h.dtype, device=h.device)) if like == "v1" else h.mul_(1.0 / 6.0)
     h = h.add_(1).fmod_(1).add_(to(images, factors, np.float32)[:, 0]).remainder_(1)
 
     h.mul_(6)
@@ -122,8 +123,3 @@ _SECTORS = ((0, 5, 6), (1, 4)), ((1, 2), (0, 3, 6)), ((3, 4), (2, 5))  # of R, G
 
 def _among(sector, numbers):
     return functools.reduce(torch.logical_or, (sector == n for n in numbers))
-
-
-def _number(value, images):
-    """To divide by as the CPU does: by a plain number a GPU does not divide, but multiplies by the reciprocal."""
-    return torch.full((1,), value, dtype=torch.float32, device=images.device)

@@ -124,11 +124,7 @@ def draw_with_choice(sizes, u, *, of, count):
     return values | {"choice": np.floor(u[:, -1] * count).astype(np.int32)}, after
 
 
-def _uniforms(scale, aspect, **args) -> int:
-    return 4 if scale[0] > 0 or aspect[0] > 0 else 0
-
-
-@draws(uniforms=_uniforms)
+@draws(uniforms=lambda scale, aspect, **_: 4 if scale[0] > 0 or aspect[0] > 0 else 0)
 def draw_resize_keep_ratio(sizes, u, *, size, longest, scale, aspect):
     """timm.data.transforms.ResizeKeepRatio.get_params; ``scale`` is (chance, low, high, whether of the area),
     ``aspect`` (chance, low, high)."""

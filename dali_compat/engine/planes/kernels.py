@@ -291,23 +291,9 @@ def _half(region, made, rows, weights, first, height, width, taps, longest, bloc
 
 @triton.jit
 def _rest(
-    made,
-    out,
-    table,
-    rows,
-    weights,
-    first,
-    height,
-    width,
-    taps,
-    longest,
-    stride,
-    stride_c,
-    stride_h,
-    stride_w,
-    converts: tl.constexpr,
-    block: tl.constexpr,
-):
+    made, out, table, rows, weights, first, height, width, taps, longest, stride, stride_c, stride_h, stride_w,
+    converts: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
     """The other axis, flips, conversions, in their place."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW

@@ -72,19 +72,15 @@ class Nvjpeg:
             stream: of CUDA.
         """
         side = next((side for side in _SIDES if side >= longest), _SIDES[-1])
-        if side > self._side:
-            self._keep_room(side)
+        if side > self._side:  # otherwise every image is given memory, and that is taken away again, as larger ones are
+            self._call("nvjpegDecodeBatchedPreAllocate", self._handle, self._state, _FILES, side, side, _444, _YUV)
+            self._side = side
         state = self._handle, self._state
         self._checked(
             "nvjpegDecodeBatchedInitialize", self._quick.nvjpegDecodeBatchedInitialize(*state, len(files), 1, _YUV)
         )
         given = [ctypes.c_void_p(array.ctypes.data) for array in (files, lengths, outputs)]
         self._call("nvjpegDecodeBatched", *state, *given, ctypes.c_void_p(stream))
-
-    def _keep_room(self, side: int) -> None:
-        """Beforehand: otherwise every image is given memory, and that is taken away again, as larger ones are."""
-        self._call("nvjpegDecodeBatchedPreAllocate", self._handle, self._state, _FILES, side, side, _444, _YUV)
-        self._side = side
 
     def _property(self, which: int) -> int:
         value = ctypes.c_int()
