@@ -53,7 +53,8 @@ def run(images, chosen, numbers, *, like, interpolations=0, fill=None, area=None
         area: (N,) how many pixels of an image count for its mean; None is all.
     """
     if numbers.ndim == 1:
-        numbers = np.stack([numbers, *np.zeros((5, len(images)))], 1)
+        firsts, numbers = numbers, np.zeros((len(images), 6))
+        numbers[:, 0] = firsts
     given = numbers, np.zeros(len(images), np.int64) + interpolations, fill, area
     # asked even where nothing is chosen: the first batch, and no later one, waits for the compiler
     launches = like == "pil" and _is_for_launches(images) and launches_agree(images.device, images.shape[1])
