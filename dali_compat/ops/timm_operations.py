@@ -1,4 +1,4 @@
-"""What timm's RandAugment and AutoAugment do to an image: the operations, what is drawn, and kernels.
+"""The operations of timm's RandAugment and AutoAugment: what is drawn for them, and their kernels.
 
 ``which`` counts in OPERATIONS, -1 is nothing; ``value`` is the number that timm hands to the function of that name, its
 sign included; ``choice`` counts in the interpolations to choose from.

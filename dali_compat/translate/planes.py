@@ -10,8 +10,8 @@ from ..plan import UPRIGHT, Step
 NO_CHANGE = ("pil_to_tensor", "identity", UPRIGHT)  # of the values
 NO_KERNEL = {*NO_CHANGE, "choose"}
 
-# steps, a letter each: [crop] [resize] [crop] [flips] [conversion to floating point] [normalize] with a filter, to one
-# size; and steps that choose pixels of each image, and conversions after them
+# of steps, a letter each (_letter): [crop] [resize] [crop] [flips] [conversion to floating point] [normalize] with a
+# filter, to one size; and steps that choose pixels of each image, with conversions after them
 _RESIZED = re.compile("-*[Cc]?-*(?:[Rr]-*[CO]|R(?!-*[co]))[-f]*[-t]*[-n]*")
 _PICKED = re.compile("[-CcOofNP]*[-tn]*")
 

@@ -91,13 +91,9 @@ class VerifiedEngine(JpegEngine):
         text = f"the JPEG engine decodes {counts.engines:,} files, whose pixels were compared with Pillow's"
         if counts.likely:
             text += f", and {counts.likely:,} that are like these"
-        not_these = []
-        if counts.others:
-            not_these.append(f"{counts.others:,} because its pixels are others")
-        if counts.large:
-            not_these.append(f"{counts.large:,} of more than {MOST_PIXELS:,} pixels")
-        if not_these:
-            text += f", but not {' and '.join(not_these)}"
+        reasons = {"because its pixels are others": counts.others, f"of more than {MOST_PIXELS:,} pixels": counts.large}
+        if not_these := " and ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count):
+            text += f", but not {not_these}"
         if left := counts.waiting + counts.unseen:
             text += f"; {left:,} files are not compared yet"
         return text
