@@ -76,7 +76,6 @@ class DecodePipeline:
         self.plan, self.device, self.threads, self.depth, self.batch_size = plan, device, threads, depth, batch_size
         self._pipe: Any = None
         self._feed = Feed()
-        self._states = states(form)
         self._done: dict[int, Any] = {}  # results that came out before they were asked for
         self._wanted: set[int] = set()  # tickets that somebody will ask for
         self._tickets = 0  # given out so far
@@ -113,10 +112,14 @@ class DecodePipeline:
     def _worked(self, function: Callable[..., Any], *args: Any) -> Any:
         """Calls a function that uses DALI's pipeline. Where another thread calls close() meanwhile, it frees the
         pipeline afterwards."""
-        self._refuse_if_unusable()
+        self.check_open()
+        if not self.in_step:
+            raise OutOfStep("an interrupt has stopped this pipeline; iter(loader) starts another epoch")
         self._worker = threading.get_ident()
         try:
-            with self._on_device():
+            # A stream without a number of its own, torch's default, and what is allocated belong to the current device,
+            # which another GPU may be, even one that this process does not use
+            with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
                 return function(*args)
         finally:
             self._worker = 0
@@ -135,7 +138,7 @@ class DecodePipeline:
         arguments = [np.ascontiguousarray(a) for step in arrays for a in step.values()]
         if self.form.given == PATHS:
             given = images if isinstance(images, np.ndarray) else _as_matrix(images)
-        if self._states:
+        if states(self.form):
             arguments.append((np.zeros(len(images), np.int32) if stated_at is None else stated_at)[:, None])
         self._schedule(InFlight(ticket, [given, _numbers(ticket, len(images)), *arguments]))
         self._wanted.add(ticket)
@@ -208,20 +211,10 @@ class DecodePipeline:
     def usable(self) -> bool:
         return self.in_step and not self._closed and self._pid == os.getpid()
 
-    def _on_device(self) -> contextlib.AbstractContextManager:
-        """CUDA calls within it are this GPU's. A stream without a number of its own, torch's default, and what is
-        allocated belong to the current device, which another GPU may be, even one that this process does not use."""
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
-
     def check_open(self) -> None:
         """Raises RuntimeError if close() was called."""
         if self._closed:
             raise RuntimeError("the loader was closed during this epoch; iter(loader) starts another")
-
-    def _refuse_if_unusable(self) -> None:
-        self.check_open()
-        if not self.in_step:
-            raise OutOfStep("an interrupt has stopped this pipeline; iter(loader) starts another epoch")
 
     def _take(self) -> None:
         """Moves the oldest batch in flight to the results."""
