@@ -8,8 +8,7 @@ In the order to read them:
   how far a step is from torchvision, in words.
 - draws: every number drawn and every window, for a batch at once, and what they are made of. matrices: of warps.
 - kernels: run() does a step on a batch. image_by_image: a CPU's way, all steps on one image. pixels/: the arithmetic of
-  Pillow and torchvision on batches of tensors. hue and operations/ do what ColorJitter and policies choose
-  for each image.
+  Pillow and torchvision on batches of tensors. operations/ does what ColorJitter and policies choose for each image.
 """
 
 import importlib

@@ -1,10 +1,11 @@
-"""ColorJitter and its kin: changes of colour in an order of each image's own."""
+"""ColorJitter and its kin: changes of colour in an order of each image's own; and hue, which is among them."""
 
 from __future__ import annotations
 
 import functools
 
 import numpy as np
+import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
@@ -12,10 +13,11 @@ from ..plan import draw, step
 from . import operations
 from .arguments import like_of
 from .color import permute_channels, permute_channels_image
+from .convert import to_dtype
 from .draws import draws, permutation, real
-from .kernels import image_kernel, kernel, kernel_of, on_image
+from .kernels import image_kernel, kernel, kernel_of, on_image, torchvisions
 from .pixels.lists import in_groups
-from .pixels.values import in_parts
+from .pixels.values import hsv_tables, in_parts, to
 from .translators import register
 
 _ADJUSTED = ("brightness", "contrast", "saturation", "hue")
@@ -90,6 +92,85 @@ def photometric_distort(images, arrays, *, like):
     if not len(rows):
         return images
     return in_groups(images, [(rows, functools.partial(permute_channels, arrays={"order": arrays["order"][rows]}))])
+
+
+# ---- hue, of PIL images in 8 bits by Pillow's tables, of tensors in torchvision's floating point
+
+
+@kernel
+@in_parts
+@torchvisions("adjust_hue", factor=float)
+def hue(images, arrays, *, like):
+    if images.shape[1] == 1:
+        return images
+    if like == "pil":
+        return _hue_pil(images.contiguous(), arrays["factor"])
+    return _hue(images.contiguous(), arrays["factor"], like)
+
+
+def _hue_pil(images, factors):
+    """adjust_hue of PIL images: to Pillow's 8-bit HSV, where hues wrap, and back.
+
+    H is a function of r - g and g - b, as max - min is; S one of that and the maximum; each of R, G and B the
+    maximum, V, times a function of H and S, rounded.
+    """
+    hue_of, range_of, saturation_of, weights = hsv_tables(images.device)
+    shift = to(images, (np.trunc(factors * 255).astype(np.int32) & 255) << 8, np.int32)[:, 0]
+    r, g, b = images.unbind(1)
+    zero = torch.full((1, 1, 1), 255 * 512, dtype=torch.int32, device=images.device)
+    key = zero.add(r, alpha=511).sub_(g, alpha=510).sub_(b).view(-1)  # 511 * (r - g + 255) + (g - b + 255)
+    value = torch.maximum(torch.maximum(r, g), b)
+    by_range = range_of.index_select(0, key).view_as(value).add_(value)
+    key = hue_of.index_select(0, key).add_(saturation_of.index_select(0, by_range.view(-1)))
+    key = key.view_as(value).add_(shift).view(-1)
+    made = torch.empty_like(images)
+    for channel, weight in zip(made.unbind(1), weights, strict=True):
+        channel.copy_(weight.index_select(0, key).view_as(value).mul_(value).round_())
+    return made
+
+
+def _hue(images, factors, like):
+    """adjust_hue of torchvision's tensor functionals (_rgb2hsv, _hsv2rgb; v2: _rgb_to_hsv, _hsv_to_rgb)."""
+    rgb = to_dtype(images, {}, dtype=torch.float32, like=like)
+    r, g, b = rgb.unbind(1)
+    value = torch.maximum(torch.maximum(r, g), b)
+    span = value - torch.minimum(torch.minimum(r, g), b)
+    gray = span == 0
+    s = span / value.masked_fill(gray, 1)
+    span.masked_fill_(gray, 1)
+    rc, gc, bc = (value.sub(c).div_(span) for c in (r, g, b))
+    h = torch.where(value == g, rc.add(2).sub_(bc), gc.add(4).sub_(rc))
+    h = torch.where(value == r, bc.sub_(gc), h)
+    # by a plain number a GPU does not divide, as the CPU does, but multiplies by the reciprocal
+    h = h.div_(torch.full((1,), 6, dtype=h.dtype, device=h.device)) if like == "v1" else h.mul_(1.0 / 6.0)
+    h = h.add_(1).fmod_(1).add_(to(images, factors, np.float32)[:, 0]).remainder_(1)
+
+    h.mul_(6)
+    sector = h.floor()
+    f = h.sub_(sector)
+    sector = sector.to(torch.uint8)
+    if like == "v1":
+        t = (1 - f).mul_(s).neg_().add_(1).mul_(value)
+        q = f.mul_(s).neg_().add_(1).mul_(value)
+        p = s.neg_().add_(1).mul_(value)
+    else:
+        f.mul_(s)
+        s = s.neg_().add_(1)
+        t, q, p = (f + s).mul_(value), (1 - f).mul_(value), s.mul_(value)
+    p.clamp_(0, 1)
+    slope = torch.where((sector & 1).bool(), q, t).clamp_(0, 1)  # the channel between the largest and the smallest
+    made = torch.empty_like(images)
+    for channel, (largest, between) in zip(made.unbind(1), _SECTORS, strict=True):
+        x = torch.where(_among(sector, largest), value, torch.where(_among(sector, between), slope, p))
+        channel.copy_(x if images.is_floating_point() else x.mul_(255 + 1.0 - 1e-3))
+    return made
+
+
+_SECTORS = ((0, 5, 6), (1, 4)), ((1, 2), (0, 3, 6)), ((3, 4), (2, 5))  # of R, G and B: where it is largest, and between
+
+
+def _among(sector, numbers):
+    return functools.reduce(torch.logical_or, (sector == n for n in numbers))
 
 
 # ---- one image

@@ -11,10 +11,10 @@ from torchvision.transforms import InterpolationMode, autoaugment, v2
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
-from dali_compat.ops import hue
 from dali_compat.ops import kernels as batch
 from dali_compat.ops.kernels import kernel_of
 from dali_compat.ops.pixels.lists import of_similar_size
+from dali_compat.ops.pixels.values import hsv_tables
 from dali_compat.ops.policy import AUGMENTATIONS
 from dali_compat.plan import ImageSpec, step
 
@@ -170,7 +170,7 @@ def test_gray_of_every_colour():
 
 def test_every_colour_back_from_hue_saturation_and_value():
     hsv = all_colours()
-    *_, weights = hue.hsv_tables(torch.device("cpu"))
+    *_, weights = hsv_tables(torch.device("cpu"))
     rgb = np.asarray(Image.frombytes("HSV", (4096, 4096), hsv.tobytes()).convert("RGB")).reshape(256 * 256, 256, 3)
     value = np.arange(256, dtype=np.float32)
     for channel in range(3):

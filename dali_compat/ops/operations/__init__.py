@@ -19,10 +19,10 @@ import torch
 from ...runtime.device import to_device
 from ...runtime.forks import new_lock
 from .. import warp
-from ..hue import hsv_tables
 from ..kernels import kernel_of
 from ..pixels.lists import in_groups
 from ..pixels.transform import fill_like, is_fixed
+from ..pixels.values import hsv_tables
 
 OPERATIONS = (
     "identity",
@@ -94,7 +94,7 @@ def by_torch(images, chosen, numbers, interpolations, fill, area, like="pil"):
 _LARGEST = 2**20  # pixels of an image: of a larger one a launch has too little to do side by side
 _BLOCK, _TABLE_BLOCK = 1024, 2048  # pixels that a program takes at a time
 
-# as ops/color.py and ops/hue.py round them
+# as ops/color.py and ops/jitter.py round them
 _ROUNDED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
     CODES["posterize"]: lambda bits: 256 - 2.0 ** (8 - bits.astype(np.int32)),
     CODES["solarize"]: lambda threshold: np.clip(np.ceil(threshold), 0, 256),

@@ -1,5 +1,5 @@
 """One operation of each image (N, C, H, W) uint8, bit for bit as Pillow has it: the arithmetic is that of
-ops/ (color, filters, hue, pixels/transform), which names Pillow's sources, rounding by rounding.
+ops/ (color, filters, jitter, pixels/transform), which names Pillow's sources, rounding by rounding.
 
 An image has a row of float64 numbers: the code of its operation, that operation's six numbers (as run() takes them; of
 contrast the second is how many pixels count), the code of its interpolation, and the colour outside of a warp.
@@ -105,7 +105,7 @@ def operate(
     images, out, rows, tables, hue_of, range_of, saturation_of, weights, height, width, channels: tl.constexpr,
     block: tl.constexpr,
 ):  # fmt: skip
-    """``out`` like images, from what levels() has made and, of three channels, the four tables of ops/hue.py."""
+    """``out`` like images, from what levels() has made and, of three channels, the four hsv_tables()."""
     image, pixels = tl.program_id(0).to(tl.int64), height * width
     row = rows + image * _ROW
     operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)
@@ -157,7 +157,7 @@ def _sharpen(given, to, ratio, y, x, at, there, height, width, channels: tl.cons
 
 @triton.jit
 def _turn(given, to, shift, at, there, pixels, hue_of, range_of, saturation_of, weights):
-    """adjust_hue, by the tables of ops/hue.py."""
+    """adjust_hue, by hsv_tables()."""
     red, green = _pixel(given + at, there), _pixel(given + pixels + at, there)
     blue = _pixel(given + 2 * pixels + at, there)
     key = 255 * 512 + 511 * red - 510 * green - blue

@@ -1,4 +1,4 @@
-"""Arithmetic on a batch's values with one number an image, and by tables of 256 values."""
+"""Arithmetic on a batch's values with one number an image, and by tables of 256 values; Pillow's tables of HSV."""
 
 from __future__ import annotations
 
@@ -84,3 +84,40 @@ def as_indices(images):
 def look_up(indices, tables, images):
     """Each pixel's value in its channel's table, (N, C, 256), or in its image's, (N, 1, 256)."""
     return tables.to(images.dtype).expand(-1, images.shape[1], -1).gather(-1, indices).view(images.shape)
+
+
+@functools.cache
+def hsv_tables(device):
+    """rgb2hsv_row and hsv2rgb of Pillow's Convert.c, float for float.
+
+    By (r - g, g - b): H * 256, and (max - min) * 256. By (max - min, max): S. By (H, S), three times, H up to 510: what
+    V is multiplied by. tests/unit/test_batch_color.py compares all colours.
+    """
+    f32 = np.float32
+    r_g, g_b = np.meshgrid(np.arange(-255, 256), np.arange(-255, 256), indexing="ij")
+    rgb = np.stack([r_g + g_b, g_b, np.zeros_like(g_b)])
+    rgb -= rgb.min(0)  # any colour with these differences
+    span = rgb.max(0)
+    with np.errstate(all="ignore"):
+        rc, gc, bc = ((span - c).astype(f32) / span.astype(f32) for c in rgb)
+        r, g, _ = rgb
+        otherwise = np.where(g == span, 2.0 + rc.astype(float) - bc, 4.0 + gc.astype(float) - rc)
+        h = np.where(r == span, bc - gc, otherwise.astype(f32))
+        h = np.fmod(h.astype(float) / 6.0 + 1.0, 1.0).astype(f32)
+        hues = np.where(span > 0, np.trunc(h * 255.0), 0)
+        spans, values = np.meshgrid(np.arange(256, dtype=f32), np.arange(256, dtype=f32), indexing="ij")
+        saturations = np.where(spans > 0, np.clip(np.trunc((spans / values).astype(float) * 255.0), 0, 255), 0)
+
+    h, s = np.arange(256, dtype=f32)[:, None].astype(float), (np.arange(256) / 255.0).astype(f32)
+    sector = np.floor(h * 6.0 / 255.0)
+    f = (h * 6.0 / 255.0 - sector).astype(f32)
+    p = np.broadcast_to(1.0 - s.astype(float), (256, 256))
+    q, t = 1.0 - (s * f).astype(float), 1.0 - s * (1.0 - f.astype(float))
+    v = np.ones((256, 256))
+    rows = np.arange(256), (sector[:, 0] % 6).astype(int)
+    by_hue = [np.stack(six, 1)[rows] for six in ((v, q, p, p, t, v), (t, v, v, q, p, p), (p, p, t, v, v, q))]
+    weights = np.concatenate([by_hue, by_hue], 1)[:, :511].reshape(3, -1)
+
+    found = hues * 256, np.minimum(span, 255) * 256, saturations
+    tables = [torch.from_numpy(np.nan_to_num(table).astype(np.int32).reshape(-1)).to(device) for table in found]
+    return *tables, torch.from_numpy(weights.astype(f32)).to(device)
