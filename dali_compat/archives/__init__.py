@@ -73,33 +73,12 @@ def braces(name: str) -> list[str]:
 
 
 class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # of new torchvisions
-    """Images and targets of one or more archive files, with random access.
-
-    ``dataset[i]`` is ``(transform(image), target_transform(target))``, with the index as a third item if
-    ``return_index`` is set. The image is a PIL image in RGB, as torchvision.datasets.ImageFolder gives for a file of
-    the same bytes.
+    """Images and targets of one or more archive files, with random access, as DALIRecordIO says.
 
     Indices are those of a list: negative ones count from the end, and one out of range raises IndexError.
 
     Subclasses say where the images are: ``_scan(path, progress)`` gives the rows of a file that ``_opened(path)``
     reads, ``_options(path)`` what that depends on.
-
-    Args:
-        path: a file, a pattern, a brace expression, or a list of these; see expand().
-        transform: takes a PIL image, usually a torchvision Compose.
-        target_transform: takes the target.
-        return_index: samples are (image, target, index), and batches (images, labels, indices).
-        storage_options, disk_cache: of URLs, as DALIImageFolder has them.
-
-    Attributes:
-        files: paths of the files that hold the images.
-        classes, class_to_idx: names of the targets, if a file ``<path>.classes.txt`` has them (the pack command
-            writes it); else None.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ImageReadError: a record is damaged; the text names file, position and reason.
-        ValueError: a record is of a kind that cannot be used; the same.
     """
 
     _objects: Objects | None = None

@@ -53,11 +53,12 @@ class MappedFiles:
         files = {number: self._file(number) for number in dict.fromkeys(numbers)}
         for number, file in files.items():
             self._check(number, file)
+        maps = {number: (file.fileno(), file.mapped()) for number, file in files.items()}
         views = []
         for number, offset, length in zip(numbers, offsets, lengths, strict=True):
-            file = files[number]
-            os.posix_fadvise(file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
-            views.append(file.mapped()[offset : offset + length])
+            descriptor, mapped = maps[number]
+            os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_WILLNEED)
+            views.append(mapped[offset : offset + length])
         return views
 
     def changed(self, numbers: Iterable[int]) -> set[int]:

@@ -115,7 +115,7 @@ def sample(dataset: Images, index: int) -> tuple[Source, Any]:
     objects = objects_of(dataset)
     if objects is not None:
         return Record(objects, path), target
-    text, taken = os.fsdecode(path), taken_of(dataset)
+    text, taken = os.fsdecode(path), taken_of(dataset, reader)
     return text if taken is str else taken(text), target
 
 

@@ -38,7 +38,9 @@ class Reader(NamedTuple):
     def sample(self, dataset: Any, index: Any) -> tuple[Any, Any]:
         """Returns (path, target before target_transform), as ``__getitem__`` finds them."""
         held = self.held(dataset)
-        path, target = (entries[index] for entries in held) if len(held) > 1 else held[0][index]
+        if len(held) > 1:
+            return held[0][index], held[1][index]
+        path, target = held[0][index]
         return path, target
 
     def columns(self, dataset: Any) -> tuple[Sequence[Any], Any]:
@@ -81,12 +83,9 @@ def turn(dataset: Any, upright: bool) -> None:
     _turned.put(dataset, upright)
 
 
-def taken_of(dataset: Any) -> type[str]:
-    """The type of a data set's sources that are paths."""
-    if _turned.get(dataset, bool):
-        return Upright
-    reader = reader_of(dataset)
-    return str if reader is None else reader.taken(dataset)
+def taken_of(dataset: Any, reader: Reader) -> type[str]:
+    """Returns the type of the sources of a data set that this reader reads."""
+    return Upright if _turned.get(dataset, bool) else reader.taken(dataset)
 
 
 def known_class_of(dataset: Any) -> type | None:

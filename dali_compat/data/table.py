@@ -159,7 +159,7 @@ def table_of(dataset: Any, folder: str = "") -> SampleTable | None:
     if reader is None or getattr(dataset, "_objects", None) is not None:
         return None
     try:
-        held, rest = reader.held(dataset), (taken_of(dataset), folder)
+        held, rest = reader.held(dataset), (taken_of(dataset, reader), folder)
         table = _of_dataset.get(dataset, lambda: SampleTable(held, reader.columns(dataset), *rest))
         if not table.is_of(held, *rest):
             table = _of_dataset.put(dataset, SampleTable(held, reader.columns(dataset), *rest))
