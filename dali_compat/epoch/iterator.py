@@ -58,6 +58,8 @@ class OrderedIterator(_BaseDataLoaderIter):
         finally:
             loader.pin_memory = pinned
         self.progress.seeded(int(self._base_seed))
+        if loader.num_workers:  # torch asks the sampler once more when they have started
+            self._sampler_iter = iter(self._index_sampler)
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
         self._may_draw = may_draw(self._index_sampler, unknown=sys.maxsize)
         self._drawn: deque[Any] = deque()

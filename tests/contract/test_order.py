@@ -59,7 +59,11 @@ CASES = {
     "draws in the sampler": lambda ds: dict(
         batch_size=4, sampler=Yields(lambda: (int(torch.randint(24, ())) for _ in range(19)), 19)
     ),
+    "draws at iter()": lambda ds: dict(batch_size=4, sampler=Yields(lambda: iter(torch.randperm(24).tolist()), 24)),
     "batch sampler": lambda ds: dict(batch_sampler=data.BatchSampler(data.RandomSampler(ds), 7, True)),
+    "batch sampler that draws at iter()": lambda ds: dict(
+        batch_sampler=Yields(lambda: iter(torch.randperm(24).view(6, 4).tolist()), 6)
+    ),
     "varying batches": lambda ds: dict(batch_sampler=[[1], [2, 3, 4, 5, 6], [7, 8], list(range(24)), [0]]),
     "batches of tuples": lambda ds: dict(batch_sampler=[(1, 2), (3,)]),
     "batches of arrays": lambda ds: dict(batch_sampler=[np.array([1, 2]), np.array([-3, 4])]),
@@ -190,7 +194,7 @@ _RNG_CASES = ["plain", "shuffle", "generator", "random sampler", "replacement", 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"prefetch_factor": 1}, {"prefetch_factor": 4}])
-@pytest.mark.parametrize("case", [*_RNG_CASES, "draws in the sampler"])
+@pytest.mark.parametrize("case", [*_RNG_CASES, "draws in the sampler", "batch sampler that draws at iter()"])
 def test_global_rng_as_with_workers(random_folder, case, options):
     """torch's transforms draw in the workers, so only base seeds and samplers touch the global state."""
     options = options | {"num_workers": 2 if case == "draws in the sampler" else 1}  # how many asks it in advance
