@@ -61,7 +61,7 @@ class Asker:
             else:
                 came = [self._one(tracer, row, index, bad, begin) for row, index in enumerate(indices)]
             for stand_in in tracer.notes.left():
-                later_of(stand_in).value("keeps an image")
+                later_of(stand_in).value("keeps an image, or gives an object that has it")
             samples = [finish(one) for one in came]
         self.why = self.why or tracer.notes.why
         return samples

@@ -11,11 +11,13 @@ from PIL import Image
 
 from ..data.sources import Source
 from ..runtime.forks import new_lock
+from ..runtime.messages import users_line
 from .operations import Outcome, State, step
 from .record import RecordedCall, Recording
 
 # Decoders give three alike channels of a gray file.
 _GRAY = (step("grayscale", State("pil", "L", (1, 1, 1)), like="pil", dtype=torch.uint8, channels=1),)
+_ASKER = f"{__package__}.asker"  # which calls the user's code
 _lock = new_lock()  # several threads of the user's may look at once
 
 
@@ -29,7 +31,7 @@ class Notes:
     """Notes on what was deferred, and what became real, while a data set was traced.
 
     Attributes:
-        why: what made something real, up to three reasons; "" where nothing did.
+        why: what made something real, up to three reasons, with the user's lines; "" where nothing did.
         count: of stand-ins, so far.
         waiting: stand-ins that stay in samples.
         watched: stand-ins to which somebody has weak references, and which stay for that long.
@@ -37,7 +39,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.count = 0
-        self._reasons: list[str] = []
+        self._reasons: dict[str, str] = {}  # and the line
         self._made: list[_Ref] = []
         self.waiting, self.watched = list[Any](), list[Any]()
 
@@ -49,11 +51,12 @@ class Notes:
 
     def became_real(self, why: str) -> None:
         if why and why not in self._reasons:
-            self._reasons.append(why)
+            self._reasons[why] = users_line(until=_ASKER)
 
     @property
     def why(self) -> str:
-        return ", and ".join(self._reasons[:3])
+        reasons = [f"{why} ({line})" if line else why for why, line in self._reasons.items()]
+        return ", and ".join(reasons[:3])
 
     def left(self) -> list[Any]:
         """The stand-ins that somebody still has, but for those that wait in samples. Forgets all."""

@@ -104,7 +104,9 @@ def asked(dataset) -> Asked | None:
     Raises:
         Unsupported: it cannot be asked; the text says why, after "MyDataset ...".
     """
-    if isinstance(dataset, data.IterableDataset) or not hasattr(dataset, "__len__"):
+    if isinstance(dataset, data.IterableDataset):
+        raise Unsupported("is an IterableDataset")
+    if not hasattr(dataset, "__len__"):
         return None
     if not may_open(dataset):
         if other := other_opener(dataset):

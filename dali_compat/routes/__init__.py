@@ -56,7 +56,7 @@ _REMEDIES = {
     ("gives the tensor to",): f"{_ON_BATCH}, or call it in collate_fn",
     ("uses the image's", "loads the image", "sets the image's"): _ON_BATCH,
     ("makes several images of one",): "leave what they have in common to collate_fn, or to the batch",
-    ("keeps an image",): "leave it to the loader to keep decoded images: cache=",
+    ("keeps an image",): "leave it to the loader to keep decoded images: cache=, and give tuples, lists or dicts",
     ("gives an image that is", "gives an image as it"): "where it is to have three channels, image.convert('RGB')",
     ("gives an image with",): "give the tensors alone",
     ("opens images with",): _OPENED,

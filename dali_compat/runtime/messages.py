@@ -8,6 +8,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..errors import FallbackWarning
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
+_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep  # as copy.py, which calls what the user has
 _announced: set[str] = set()
 
 
@@ -50,23 +52,26 @@ def stack_level() -> int:
     return _users()[0]
 
 
-def users_line() -> str:
-    """File and number of the user's line: "train.py:31"."""
-    frame = _users()[1]
+def users_line(until: str = "") -> str:
+    """File and number of the user's line: "train.py:31"; "" if none is called by the module ``until``."""
+    frame = _users(until)[1]
     path = frame.f_code.co_filename
-    inside = os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path
-    return f"{inside}:{frame.f_lineno}"
+    if until and path.startswith(_HERE):
+        return ""
+    with suppress(OSError):  # the working directory may be gone
+        path = os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path
+    return f"{path}:{frame.f_lineno}"
 
 
-def _users() -> tuple[int, FrameType]:
+def _users(until: str = "") -> tuple[int, FrameType]:
     """The first call that comes from no installed package, or at least from neither this one nor torch; how many there
-    are up to it, from the caller's caller on."""
+    are up to it, from the caller's caller on. Nobody looks beyond the module ``until``."""
     level, first, other = 1, sys._getframe(2), None
     frame: FrameType | None = first
-    while frame is not None:
+    while frame is not None and frame.f_globals.get("__name__") != until:
         path = frame.f_code.co_filename
         if not path.startswith(_HERE) and not str(frame.f_globals.get("__name__")).startswith("torch."):
-            if not is_installed(path):
+            if not is_installed(path) and not path.startswith(_STANDARD):
                 return level, frame
             other = other or (level, frame)
         level, frame = level + 1, frame.f_back

@@ -201,7 +201,9 @@ class Brighter(datasets.ImageFolder):
 
 def test_the_remedy_for_a_subclass_keeps_what_it_does(image_root):
     said = DataLoader(Brighter(image_root, EXACT), 5, fallback="silent").explain()
-    assert "overrides __getitem__, and uses the tensor's floordiv; move what it does into transform" in said
+    where = f"test_dataset.py:{Brighter.__getitem__.__code__.co_firstlineno + 2}"
+    assert "overrides __getitem__, and uses the tensor's floordiv (" in said
+    assert f"{where}); move what it does into transform" in said
     followed = datasets.ImageFolder(image_root, T.Compose([EXACT, T.Lambda(lambda image: image // 2)]))
     mine = DataLoader(followed, 5, device="cpu", fallback="silent")
     assert mine.explain().startswith("DALI route")
