@@ -116,29 +116,21 @@ def listed_samples(root: str | Path) -> FolderSamples:
 
 
 class _Folder(NamedTuple):
-    """A folder and its images.
+    """A folder and its images."""
 
-    Attributes:
-        target: its class; -1 of the root.
-        path: below the root, which is "" itself.
-        time, inode: of its last modification, in ns.
-        names: of its images.
-    """
-
-    target: int
-    path: str
-    time: int
+    target: int  # its class; -1 of the root
+    path: str  # below the root, which is "" itself
+    time: int  # of its last modification, in ns
     inode: int
-    names: list[str]
+    names: list[str]  # of its images
 
 
 class _Listing(NamedTuple):
-    """Names of the class folders, the folders in the order of torchvision's walk, the root first, and when the listing
-    began, in ns."""
+    """A root's classes and folders."""
 
     classes: list[str]
-    folders: list[_Folder]
-    time: int
+    folders: list[_Folder]  # in the order of torchvision's walk, the root first
+    time: int  # when the listing began, in ns
 
 
 def _list(root: str) -> _Listing:

@@ -38,19 +38,12 @@ Progress = Callable[[int], None]
 
 
 class FileRows(NamedTuple):
-    """The N images of one file, in the order of the data set.
+    """The N images of one file, in the order of the data set. A gap is GAP bytes of the file that are not of the image.
+    Only RecordIO has such images, about one in 170,000 photos."""
 
-    Attributes:
-        columns: (3, N) int64: the file position of each image's first byte, bytes of each encoded image, gaps not
-            counted, and its target.
-        gaps: (G, 2) int64 of (row, position within the image): before that byte of the image, the file has GAP bytes
-            that are not of it. Only RecordIO has such images, about one in 170,000 photos.
-        keys: uint8, the N keys of a key-value store, each ended by its length as 4 bytes, little-endian; else empty.
-    """
-
-    columns: np.ndarray
-    gaps: np.ndarray
-    keys: np.ndarray
+    columns: np.ndarray  # (3, N) int64: file position of an image's first byte, its bytes without gaps, its target
+    gaps: np.ndarray  # (G, 2) int64 of (row, position within the image, before which there is a gap)
+    keys: np.ndarray  # uint8, the N keys of a key-value store, each ended by its length as 4 bytes, little-endian
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray], size: int) -> FileRows:

@@ -30,14 +30,13 @@ _LONGEST_KEY = 511  # LMDB's limit
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One image to pack: its number from 0, its path below the folder, its class's number and name, and the file's
-    bytes."""
+    """One image to pack."""
 
-    number: int
-    name: str
+    number: int  # from 0
+    name: str  # its path below the folder
     target: int
     class_name: str
-    data: bytes
+    data: bytes  # the file's bytes
 
     @property
     def extension(self) -> str:

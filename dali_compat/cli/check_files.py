@@ -45,29 +45,19 @@ _OTHERS = {
 
 
 class Inspection(NamedTuple):
-    """The result of one file.
+    """The result of one file."""
 
-    Attributes:
-        format, mode: Pillow's names; empty if Pillow finds no image.
-        height, width, bytes: sizes; 0 if unknown.
-        dali: True if DALI decodes it as Pillow does.
-        error, reason: class and text of what torchvision's loader raises; empty if it gives an image.
-        other: what a file is that is no image of those that ImageFolder lists; else empty.
-        bomb: Pillow's complaint of a decompression bomb, or empty.
-        warnings: texts of Pillow's other warnings.
-    """
-
-    format: str = ""
-    mode: str = ""
-    height: int = 0
+    format: str = ""  # Pillow's name; empty if Pillow finds no image
+    mode: str = ""  # Pillow's, too
+    height: int = 0  # 0 if unknown, as the other sizes
     width: int = 0
     bytes: int = 0
-    dali: bool = False
-    error: str = ""
-    reason: str = ""
-    other: str = ""
-    bomb: str = ""
-    warnings: tuple[str, ...] = ()
+    dali: bool = False  # DALI decodes it as Pillow does
+    error: str = ""  # class of what torchvision's loader raises; empty if it gives an image
+    reason: str = ""  # its text
+    other: str = ""  # what a file is that is no image of those that ImageFolder lists; else empty
+    bomb: str = ""  # Pillow's complaint of a decompression bomb, or empty
+    warnings: tuple[str, ...] = ()  # texts of Pillow's other warnings
 
 
 def decode(source: Source) -> Inspection:
@@ -226,27 +216,17 @@ _AT_ONCE = 64  # objects
 
 @dataclass
 class FileSource:
-    """The files of a folder or a table, or the images of an archive.
+    """The files of a folder or a table, or the images of an archive."""
 
-    Attributes:
-        name: as the user gave it.
-        kind: "folder", "bucket", or the class of the table or archive.
-        items: gives all paths, or the indices of an archive's images.
-        total: number of items.
-        archive: the archive; None of files.
-        error: why an archive cannot be opened, or None.
-        outside: images that lie beside class folders, where ImageFolder lists none.
-        folders: what is odd about folders: {"path", "problem", "reason"}. The problem is "empty" (no image in it or
-            below, which ImageFolder refuses in a class folder), "unreadable" or "loop".
-    """
-
-    name: str
-    kind: str
-    items: Callable[[], Iterable[Any]] = tuple
-    total: int = 0
+    name: str  # as the user gave it
+    kind: str  # "folder", "bucket", or the class of the table or archive
+    items: Callable[[], Iterable[Any]] = tuple  # gives paths, records, or the indices of an archive's images
+    total: int = 0  # number of items
     archive: Archive | None = None
-    error: str | None = None
-    outside: int = 0
+    error: str | None = None  # why an archive cannot be opened
+    outside: int = 0  # images beside class folders, where ImageFolder lists none
+    # odd ones: {"path", "problem", "reason"}; the problem is "empty" (no image in it or below, which ImageFolder
+    # refuses in a class folder), "unreadable" or "loop"
     folders: list[dict] = field(default_factory=list)
 
     def lists(self, item: Any) -> bool:

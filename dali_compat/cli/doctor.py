@@ -24,19 +24,13 @@ _TORCH = "https://pytorch.org/get-started/locally"
 
 @dataclass(frozen=True)
 class Check:
-    """One fact about this machine.
+    """One fact about this machine."""
 
-    Attributes:
-        name, value: what was looked at and what was found.
-        problem, remedy: what is wrong with it and how to fix it; both None if nothing is wrong.
-        stops_dali: True if the problem keeps DALI from working, so that torchvision does the work instead.
-    """
-
-    name: str
-    value: str
-    problem: str | None = None
-    remedy: str | None = None
-    stops_dali: bool = False
+    name: str  # what was looked at
+    value: str  # what was found
+    problem: str | None = None  # what is wrong with it; None if nothing is
+    remedy: str | None = None  # how to fix it
+    stops_dali: bool = False  # DALI cannot work with this problem: torchvision does the work instead
 
 
 def add_arguments(parser) -> None:

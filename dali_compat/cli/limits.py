@@ -16,61 +16,37 @@ BUSY_MACHINE = "busy machine"
 
 @dataclass(frozen=True)
 class Measured:
-    """A loader, its data and its seconds for a batch, loading alone.
+    """A loader, its data and its seconds for a batch, loading alone."""
 
-    Attributes:
-        alone: from one batch to the next.
-        read: reading its files' bytes and nothing else, with as many threads as the loader.
-        host: processor time of the calling thread in next().
-        cpu: processor time of all threads and processes, that of the calling thread included.
-        cores: that this process may use.
-        threads: of the loader; its processes, if torchvision does the work.
-        python: of next(), without waiting for DALI, if Python is called sample by sample; else 0.
-        called: what Python calls sample by sample, and why.
-        others: processor time of other programs on these cores.
-        path, folder: of the data; True if it is a folder.
-        depth, batch_size, workers, exact, gpu: the loader's.
-        gpu_there: True if the machine has a GPU.
-        encoded, decoded: bytes of the whole data set, estimated from the images that were read.
-        free: bytes of memory.
-        cached: True if the loader keeps decoded images already.
-        fallback: why torchvision does the work, or "".
-    """
-
-    alone: float
-    read: float
-    host: float
-    cpu: float
-    cores: int
-    threads: int
-    python: float = 0.0
-    called: tuple[str, ...] = ()
-    others: float = 0.0
-    path: str = ""
-    folder: bool = False
-    depth: int = 2
+    alone: float  # from one batch to the next
+    read: float  # reading its files' bytes and nothing else, with as many threads as the loader
+    host: float  # processor time of the calling thread in next()
+    cpu: float  # processor time of all threads and processes, that of the calling thread included
+    cores: int  # that this process may use
+    threads: int  # of the loader; its processes, if torchvision does the work
+    python: float = 0.0  # of next(), without waiting for DALI, if Python is called sample by sample; else 0
+    called: tuple[str, ...] = ()  # what Python calls sample by sample, and why
+    others: float = 0.0  # processor time of other programs on these cores
+    path: str = ""  # of the data
+    folder: bool = False  # it is a folder
+    depth: int = 2  # of the loader, as the next ones
     batch_size: int = 1
     workers: int = 0
     exact: bool = False
     gpu: bool = False
-    gpu_there: bool = False
-    encoded: float = 0.0
-    decoded: float = 0.0
-    free: float = 0.0
-    cached: bool = False
-    fallback: str = ""
+    gpu_there: bool = False  # the machine has a GPU
+    encoded: float = 0.0  # bytes of the whole data set, estimated from the images that were read
+    decoded: float = 0.0  # of its images once they are decoded, as well
+    free: float = 0.0  # bytes of memory
+    cached: bool = False  # the loader keeps decoded images already
+    fallback: str = ""  # why torchvision does the work
 
 
 class Beside(NamedTuple):
-    """Seconds for a synthetic step.
+    """Seconds for a synthetic step."""
 
-    Attributes:
-        step: without a loader.
-        together: with a batch of the loader before it.
-    """
-
-    step: float
-    together: float
+    step: float  # without a loader
+    together: float  # with a batch of the loader before it
 
 
 class Bottleneck(NamedTuple):

@@ -82,14 +82,13 @@ class SampledFiles:
 
 
 class Pass(NamedTuple):
-    """Seconds for a batch: all, the calling thread's processor time in next(), all processor time, what of next() is
-    neither that nor waiting for DALI, and the processor time of other programs. The loader's counts of the pass."""
+    """Seconds for a batch, and the loader's counts of the pass."""
 
     seconds: float
-    host: float
-    cpu: float
-    waited: float = 0.0
-    others: float = 0.0
+    host: float  # the calling thread's processor time in next()
+    cpu: float  # all processor time
+    waited: float = 0.0  # of next(), neither of these nor waiting for DALI
+    others: float = 0.0  # the processor time of other programs
     stats: LoaderStats = LoaderStats()
 
 

@@ -75,19 +75,12 @@ class DALIArrayDataset(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]])
 
 
 class _Layout(NamedTuple):
-    """The attributes by which a __getitem__ reads its data set.
+    """The attributes by which a __getitem__ reads its data set."""
 
-    Attributes:
-        kind: what ``data`` has to be.
-        shapes: that ``data`` may have; a number is one of channels.
-        targets: attribute of the targets.
-        whole: whether it makes an int of each.
-    """
-
-    kind: Any
-    shapes: tuple[str, ...]
-    targets: str = "targets"
-    whole: bool = True
+    kind: Any  # what ``data`` has to be
+    shapes: tuple[str, ...]  # that ``data`` may have; a number is one of channels
+    targets: str = "targets"  # attribute of the targets
+    whole: bool = True  # it makes an int of each
 
 
 # CIFAR100 is read as CIFAR10 is; FashionMNIST, KMNIST and EMNIST as MNIST

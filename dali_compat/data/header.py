@@ -34,31 +34,18 @@ ON_ITS_SIDE = 5  # an orientation: this one, and those above
 
 
 class Header(NamedTuple):
-    """A file's header.
+    """A file's header."""
 
-    Attributes:
-        kind: DALI, PIL or UNREADABLE.
-        height, width: in pixels, as it is shown where it is turned.
-        length: of the file, in bytes.
-        at: where the bytes are that state its sides.
-        stated: these bytes, STATED of them, with zeros behind the file's end.
-        intact: whether all bytes are known to be intact.
-        chroma: of a JPEG that a GPU's engine decodes, for how many pixels a sample of chroma is, 16 * those across +
-            those down; GRAY_JPEG without chroma; 0 of other files.
-        written: when the file was changed last, as sources.written() tells; 0 of what is no file.
-        orientation: EXIF's number, 1 to 8, of an image that is turned as its EXIF says; 0 of others.
-    """
-
-    kind: int
-    height: int
+    kind: int  # DALI, PIL or UNREADABLE
+    height: int  # in pixels, as it is shown where it is turned
     width: int
-    length: int = -1
-    at: int = 0
-    stated: bytes = bytes(STATED)
-    intact: bool = False
-    chroma: int = 0
-    written: int = 0
-    orientation: int = 0
+    length: int = -1  # of the file, in bytes
+    at: int = 0  # where the bytes are that state its sides
+    stated: bytes = bytes(STATED)  # these bytes, with zeros behind the file's end
+    intact: bool = False  # all bytes are known to be intact
+    chroma: int = 0  # of a JPEG for a GPU's engine: 16 * pixels across + pixels down of a sample, or GRAY_JPEG; else 0
+    written: int = 0  # when the file was changed last, as sources.written() tells; 0 of what is no file
+    orientation: int = 0  # EXIF's number, 1 to 8, of an image that is turned as its EXIF says; 0 of others
 
 
 def read_header(source: Source | np.ndarray) -> Header:
@@ -81,13 +68,12 @@ def jpeg_of_one_picture(source: Source | np.ndarray) -> tuple[int, int, int] | N
 
 
 class _Frame(NamedTuple):
-    """A JPEG's frame header: where it is, in the bytes from ``base`` on that were read, what comes before it, and what
-    it says."""
+    """A JPEG's frame header."""
 
-    data: bytes
+    data: bytes  # bytes from ``base`` on that were read
     base: int
-    at: int
-    markers: dict[int, bytes]
+    at: int  # where it begins in these
+    markers: dict[int, bytes]  # what comes before it
     precision: int
     height: int
     width: int

@@ -68,23 +68,14 @@ FACTS = np.dtype(
 
 
 class JpegCounts(NamedTuple):
-    """Counts of a data set's files that a GPU's JPEG engine decodes, and why not more.
+    """Counts of a data set's files that a GPU's JPEG engine decodes, and why not more."""
 
-    Attributes:
-        engines: it gives Pillow's pixels of these.
-        likely: it decodes them, too, for they are like these.
-        others: it gives others, or refuses them.
-        waiting: they are to be compared.
-        large: they have too many pixels.
-        unseen: nobody has looked at them.
-    """
-
-    engines: int
-    likely: int
-    others: int
-    waiting: int
-    large: int
-    unseen: int
+    engines: int  # it gives Pillow's pixels of these
+    likely: int  # it decodes them, too, for they are like these
+    others: int  # it gives others, or refuses them
+    waiting: int  # they are to be compared
+    large: int  # they have too many pixels
+    unseen: int  # nobody has looked at them
 
 
 class Headers:

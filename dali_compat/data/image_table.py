@@ -218,17 +218,11 @@ def _warn_of_several_labels(column: Any, names: list[str]) -> None:
 
 
 class _Rows(NamedTuple):
-    """Columns of a table.
+    """Columns of a table."""
 
-    Attributes:
-        columns: by name; None where a cell is empty.
-        where: says where a row is.
-        text: cells are text, numbers too.
-    """
-
-    columns: dict[Any, list[Any]]
-    where: Callable[[int], str]
-    text: bool
+    columns: dict[Any, list[Any]]  # by name; None where a cell is empty
+    where: Callable[[int], str]  # says where a row is
+    text: bool  # cells are text, numbers too
 
 
 def _of_csv(path: Any, names: list[Any]) -> _Rows:

@@ -23,15 +23,10 @@ _SHOWN = 5  # rows that an error names
 
 
 class Labels(NamedTuple):
-    """Targets read from columns.
+    """Targets read from columns."""
 
-    Attributes:
-        targets: a list of ints, or a float32 tensor with a row a sample.
-        classes: names, of which the targets are the numbers; None where there are none.
-    """
-
-    targets: Any
-    classes: list[str] | None = None
+    targets: Any  # a list of ints, or a float32 tensor with a row a sample
+    classes: list[str] | None = None  # names, of which the targets are the numbers; None where there are none
 
 
 def labels_of(

@@ -21,19 +21,12 @@ from .sources import Upright
 
 
 class Reader(NamedTuple):
-    """The functions that read a data set; each takes it.
+    """The functions that read a data set; each takes it."""
 
-    Attributes:
-        check: raises Unsupported where the data set may give something else than the transform of these files.
-        held: what its samples come from: one list of (path, target), or paths, and targets in a list or a tensor.
-        taken: the type of its sources (sources.py).
-        joint: ``__getitem__`` calls ``transforms`` with the image and its target.
-    """
-
-    check: Callable[[Any], None]
-    held: Callable[[Any], tuple[Any, ...]]
-    taken: Callable[[Any], type[str]] = lambda dataset: str
-    joint: bool = False
+    check: Callable[[Any], None]  # raises Unsupported if samples may be more than these files, transformed
+    held: Callable[[Any], tuple[Any, ...]]  # one list of (path, target), or paths, and targets in a list or a tensor
+    taken: Callable[[Any], type[str]] = lambda dataset: str  # the type of its sources
+    joint: bool = False  # ``__getitem__`` calls ``transforms`` with the image and its target
 
     def sample(self, dataset: Any, index: Any) -> tuple[Any, Any]:
         """Returns (path, target before target_transform), as ``__getitem__`` finds them."""

@@ -44,16 +44,11 @@ class Store(Protocol):
 
 @dataclass(eq=False)
 class Record:
-    """An image of a store. As text it says where that is.
-
-    Attributes:
-        store, index: the image is the store's at ``index``, from 0 on; of objects the URL.
-        data: its encoded bytes, once somebody has asked for them.
-    """
+    """An image of a store. As text it says where that is."""
 
     store: Store
-    index: Any
-    data: np.ndarray | None = None
+    index: Any  # from 0 on; of objects the URL
+    data: np.ndarray | None = None  # its encoded bytes, once somebody has asked for them
 
     def copied(self) -> bytes:
         """Its encoded bytes. What was fetched of an archive is not touched: it may have changed since."""
@@ -97,21 +92,13 @@ DECODED = PIXELS, PIXELS_ON_GPU
 
 
 class Form(NamedTuple):
-    """The form of a pipeline's input and output.
+    """The form of a pipeline's input and output."""
 
-    Attributes:
-        given: PATHS of files, encoded images as BYTES, or decoded images as PIXELS or PIXELS_ON_GPU.
-        keep: it returns the decoded images, too.
-        fancy: a GPU's decoder interpolates chroma as libjpeg does (its "fancy upsampling").
-        reads: it returns the files' bytes, and nothing else.
-        turns: it turns encoded images as their EXIF says.
-    """
-
-    given: str
-    keep: bool = False
-    fancy: bool = False
-    reads: bool = False
-    turns: bool = False
+    given: str  # PATHS of files, encoded images as BYTES, or decoded images as PIXELS or PIXELS_ON_GPU
+    keep: bool = False  # it returns the decoded images, too
+    fancy: bool = False  # a GPU's decoder interpolates chroma as libjpeg does (its "fancy upsampling")
+    reads: bool = False  # it returns the files' bytes, and nothing else
+    turns: bool = False  # it turns encoded images as their EXIF says
 
 
 def current_folder() -> str:

@@ -27,17 +27,11 @@ _PASSING = re.compile(r"status code: (5|408|429)|(?<!Generic )HTTP error")
 
 
 class Fetched(NamedTuple):
-    """An object.
+    """An object."""
 
-    Attributes:
-        data: (length,) uint8, its bytes; read-only.
-        etag: changes when it does.
-        from_disk: whether no server was asked.
-    """
-
-    data: NDArray[np.uint8]
-    etag: str
-    from_disk: bool = False
+    data: NDArray[np.uint8]  # (length,) uint8, its bytes; read-only
+    etag: str  # changes when it does
+    from_disk: bool = False  # no server was asked
 
 
 class Client:

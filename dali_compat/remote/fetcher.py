@@ -30,21 +30,13 @@ class ObjectRecord(Protocol):
 
 
 class FetchCounts(NamedTuple):
-    """Counts of a fetcher's work.
+    """Counts of a fetcher's work."""
 
-    Attributes:
-        objects: got.
-        hits: those of them that were on the disk.
-        bytes: of all.
-        waited: seconds in which take() waited.
-        retries: requests that were sent again.
-    """
-
-    objects: int = 0
-    hits: int = 0
-    bytes: int = 0
-    waited: float = 0.0
-    retries: int = 0
+    objects: int = 0  # got
+    hits: int = 0  # those of them that were on the disk
+    bytes: int = 0  # of all
+    waited: float = 0.0  # seconds in which take() waited
+    retries: int = 0  # requests that were sent again
 
 
 class _Job:
