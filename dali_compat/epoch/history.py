@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from types import FrameType
+from traceback import walk_stack
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -286,9 +286,7 @@ class TrainerPlace(NamedTuple):
 
 def trainer_place(loader) -> TrainerPlace:
     """Returns the position of the Trainer that is at work; an empty one where there is none."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_globals.get("__name__") not in _MODULES:
-        frame = frame.f_back
+    frame = next((one for one, _ in walk_stack(sys._getframe()) if one.f_globals.get("__name__") in _MODULES), None)
     fit = None if frame is None else getattr(frame.f_locals.get("self"), "fit_loop", None)
     loaders = getattr(getattr(fit, "_combined_loader", None), "flattened", ())
     if fit is None or not any(one is loader for one in loaders):

@@ -10,6 +10,7 @@ from collections import deque
 from functools import partial
 from itertools import islice
 from time import perf_counter
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -308,11 +309,8 @@ os.register_at_fork(after_in_child=_keep_in_a_child)
 def _in_the_package(frame: FrameType | None) -> bool:
     """Returns whether the garbage collector has ended an iterator, beside this frame, in the middle of the package's
     work."""
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(_PACKAGE):
-            return True
-        frame = frame.f_back
-    return False
+    calls = () if frame is None else walk_stack(frame)
+    return any(call.f_globals.get("__name__", "").startswith(_PACKAGE) for call, _ in calls)
 
 
 def _discard(drawn: deque[Any], epoch: Epoch) -> None:

@@ -13,6 +13,8 @@ import sys
 import types
 import weakref
 from collections.abc import Iterator
+from itertools import islice
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -145,13 +147,9 @@ def options_of(dataset: Any) -> dict[str, Any]:
 
 def _frames() -> Iterator[FrameType]:
     """Calls of frameworks under way, the innermost first."""
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(_DEPTH):
-        if frame is None:
-            return
+    for frame, _ in islice(walk_stack(sys._getframe(2)), _DEPTH):
         if _module(frame).startswith(_FRAMEWORKS):
             yield frame
-        frame = frame.f_back
 
 
 def _is_accelerates(frame: FrameType) -> bool:

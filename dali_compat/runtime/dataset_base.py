@@ -6,7 +6,8 @@ import mmap
 import sys
 import warnings
 from collections.abc import Callable
-from types import FrameType
+from itertools import islice
+from traceback import walk_stack
 from typing import Any
 
 import torch.utils.data as data
@@ -63,13 +64,9 @@ class QuietWorker:
 
 def _fetched() -> Any:
     """The data set that torch's loader is fetching a sample of, here; None where it does not."""
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(_DEPTH):
-        if frame is None:
-            break
+    for frame, _ in islice(walk_stack(sys._getframe(2)), _DEPTH):
         if frame.f_globals.get("__name__") == _FETCHER:
             return getattr(frame.f_locals.get("self"), "dataset", None)
-        frame = frame.f_back
     return None
 
 

@@ -9,6 +9,7 @@ import textwrap
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -66,15 +67,15 @@ def users_line(until: str = "") -> str:
 def _users(until: str = "") -> tuple[int, FrameType]:
     """The first call that comes from no installed package, or at least from neither this one nor torch; how many there
     are up to it, from the caller's caller on. Nobody looks beyond the module ``until``."""
-    level, first, other = 1, sys._getframe(2), None
-    frame: FrameType | None = first
-    while frame is not None and frame.f_globals.get("__name__") != until:
+    first, other = sys._getframe(2), None
+    for level, (frame, _) in enumerate(walk_stack(first), 1):
+        if frame.f_globals.get("__name__") == until:
+            break
         path = frame.f_code.co_filename
         if not path.startswith(_HERE) and not str(frame.f_globals.get("__name__")).startswith("torch."):
             if not is_installed(path) and not path.startswith(_STANDARD):
                 return level, frame
             other = other or (level, frame)
-        level, frame = level + 1, frame.f_back
     return other or (1, first)
 
 
