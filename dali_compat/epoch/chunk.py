@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +23,9 @@ from .decode import Given, in_format, in_order
 from .epoch import Epoch
 from .part import Part
 
-_Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # values, rows, index
+# of one data set: rows of a chunk (None for all), and where their samples are there, on the device
+_HeldRows = tuple[Held, np.ndarray | None, torch.Tensor]
+_Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # the same, of values
 
 
 class Chunk:
@@ -44,7 +46,7 @@ class Chunk:
         held_rows = self._held_rows(held, batches)
         by_plan: dict[Plan, list[_HeldRows]] = {}
         for one in held_rows:
-            by_plan.setdefault(one.held.plan, []).append(one)
+            by_plan.setdefault(one[0].plan, []).append(one)
         self._parts = [self._part(plan, of_plan) for plan, of_plan in by_plan.items()]
         self.labels = self._labels(held_rows) if epoch.default_collate else None
         self._taken: list[tuple[Any, torch.Tensor | None]] | None = None
@@ -124,11 +126,11 @@ class Chunk:
             if len(batches) > 1:
                 raise
             found = [(held[id(dataset)], rows, index) for dataset, rows, index in batches[0].look_up()]
-        return [_HeldRows(one, rows, to_device(index, device)) for one, rows, index in found]
+        return [(one, rows, to_device(index, device)) for one, rows, index in found]
 
     def _labels(self, held_rows: list[_HeldRows]) -> torch.Tensor | None:
-        found = [(s.held.table, s.rows, s.at) for s in held_rows if s.held.dataset.target_transform is None]
-        tables = [(table, rows, at) for table, rows, at in found if table is not None]
+        found = [(one.table, rows, index) for one, rows, index in held_rows if one.dataset.target_transform is None]
+        tables = [(table, rows, index) for table, rows, index in found if table is not None]
         kinds = {(table.dtype, table.shape[1:]) for table, _, _ in tables}
         if len(tables) < len(held_rows) or len(kinds) != 1:
             return None
@@ -138,14 +140,11 @@ class Chunk:
         """The rows that share a plan. Its draws are made now."""
         at: np.ndarray | slice = slice(None)
         rows: Sequence[int] = range(len(self))
-        if sum(len(one.at) for one in held_rows) == len(self):
-            selections = [(s.held.on_device, s.rows, s.at) for s in held_rows]
-        else:
-            own = [np.asarray(one.rows) for one in held_rows]  # none has all
-            at = np.sort(np.concatenate(own))
+        selections = [(one.on_device, own, index) for one, own, index in held_rows]
+        if sum(len(index) for _, _, index in held_rows) < len(self):
+            at = np.sort(np.concatenate([np.asarray(own) for _, own, _ in held_rows]))  # none has all
             rows = at.tolist()
-            among = [np.searchsorted(at, some) for some in own]
-            selections = [(s.held.on_device, some, s.at) for s, some in zip(held_rows, among, strict=True)]
+            selections = [(values, np.searchsorted(at, np.asarray(own)), index) for values, own, index in selections]
         sizes = np.broadcast_to(np.array(plan.takes.size), (len(rows), 2)).copy(order="F")  # as Randoms does
         arrays = [self.compute(one.batch, at, sizes) for one in plan.chains]
         return Part(self, plan, partial(_transformed, self.epoch.route.device, plan, rows, selections, arrays))
@@ -159,20 +158,6 @@ class Chunk:
         if all(isinstance(one, torch.Tensor) for _, one in made):
             images = uniform(images)
         return in_format(images, plan) if isinstance(images, torch.Tensor) and images.ndim == 4 else images
-
-
-class _HeldRows(NamedTuple):
-    """Rows of a chunk that come from one data set.
-
-    Attributes:
-        held: the data set.
-        rows: which; None for all.
-        at: where their samples are in the data set, on the device.
-    """
-
-    held: Held
-    rows: np.ndarray | None
-    at: torch.Tensor
 
 
 def _transformed(

@@ -59,7 +59,11 @@ class PilGroup:
     def failed(self) -> dict[int, Exception]:
         """Returns the errors so far; others may still be at work."""
         errors = {row: future.exception() for row, future in self._futures.items() if future.done()}
-        return {row: self._named(row, error) for row, error in errors.items() if isinstance(error, Exception)}
+        return {
+            row: error if isinstance(error, ImageTooSmall) else self._batch.unreadable(row, error)
+            for row, error in errors.items()
+            if isinstance(error, Exception)
+        }
 
     def result(self, failures: dict[int, Exception]) -> Given:
         wait(self._futures.values())
@@ -71,9 +75,6 @@ class PilGroup:
                 made[row] = views if self._plan.views else views[0]
         self._futures = {}
         return list(made), list(made.values())
-
-    def _named(self, row: int, error: Exception) -> Exception:
-        return error if isinstance(error, ImageTooSmall) else self._batch.unreadable(row, error)
 
     def discard(self) -> None:
         while self._futures:

@@ -186,27 +186,24 @@ class Rows:
 
     # ---- what is drawn
 
+    @named("draw")
     def compute(
-        self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray, sizes: np.ndarray | None = None
+        self,
+        steps: tuple[Step, ...],
+        rows: Sequence[int] | np.ndarray,
+        sizes: np.ndarray | None = None,
+        begin: int = 0,
+        count: int | None = None,
     ) -> Computed:
         """Per-sample arguments of ``steps`` for these rows; a step's stream and a row's position decide the draws.
-        ``sizes``, (len(rows), 2), where they are no longer those of the files.
+        ``sizes``, (len(rows), 2), where they are no longer those of the files. With ``begin`` and ``count`` rows are
+        counted from there, and numbers are drawn for so many alone.
 
         Raises:
             ImageTooSmall: with the number of the row, and its name.
         """
-        return self._compute(steps, self.facts["sizes"][rows] if sizes is None else sizes, rows, 0, len(self))
-
-    def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
-        """compute() for one image of a size, (height, width), without the dimension of rows."""
-        arrays = self._compute(steps, np.array([size]), [0], row, 1)
-        return [rows_of(values, 0) for values in arrays]
-
-    @named("draw")
-    def _compute(
-        self, steps: tuple[Step, ...], sizes: np.ndarray, rows: Sequence[int] | np.ndarray, begin: int, count: int
-    ) -> Computed:
-        """``rows`` of ``count`` from row ``begin`` on."""
+        sizes = self.facts["sizes"][rows] if sizes is None else sizes
+        count = len(self) if count is None else count
         randoms: Any = self._randoms
         randoms = self.epoch.randoms(self.position(begin), count) if randoms is None else randoms(begin, count)
         try:
@@ -214,6 +211,10 @@ class Rows:
         except ImageTooSmall as error:
             row = begin + int(rows[error.row])
             raise ImageTooSmall(row, f"{error} ({self.name(row)})") from None
+
+    def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
+        """compute() for one image of a size, (height, width), without the dimension of rows."""
+        return [rows_of(values, 0) for values in self.compute(steps, [0], np.array([size]), row, 1)]
 
 
 def _torchvisions(error: Exception) -> Exception:
