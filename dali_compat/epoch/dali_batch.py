@@ -23,7 +23,7 @@ from .batch import Batch, stage
 from .collate import collate, collate_samples
 from .decode import Given, in_order
 from .epoch import DaliEpoch
-from .on_error import NOTHING, Substitute
+from .on_error import NOTHING, Substitute, reason_of
 from .part import Part, RowsDecoding
 from .rows import Rows, locate
 from .traced import Traced
@@ -286,7 +286,8 @@ class DaliBatch(Batch):
     def _without_bad(self, samples: Listed | Tabled, images: Any) -> tuple[Listed, Any]:
         """The samples that are not bad, or with others in the places of these, and their images."""
         errors, bad = self.epoch.errors, self._bad
-        errors.leave_out(bad, samples.sources, self.indices)
+        for row, error in sorted(bad.items()):
+            errors.add(str(samples.sources[row]), self.indices[row], reason_of(error))
         good = [row for row in range(len(self)) if row not in bad]
         listed = Listed(list(samples.places), list(samples.sources), list(as_list(samples.targets)))
         if errors.policy == "skip":

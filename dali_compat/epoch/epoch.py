@@ -74,7 +74,8 @@ class Epoch(Generic[R]):
         over: whether it has ended.
         meter: counts what it gives.
         advances: whether batches have something to do in advance().
-        prefetches: whether another thread starts batches.
+        prefetches: whether another thread (prefetch_thread.py) starts batches.
+        prepares: whether it may make the next batch, too: no function of the user's has a part.
         asker, tracing_workers, fetcher, engine: of the DALI route.
     """
 
@@ -95,7 +96,9 @@ class Epoch(Generic[R]):
         self.errors.begin()
         views = max((len(plan.chains) for plan in route.all_plans), default=1)
         self.calls = Calls(self.seed, loader, route.device, views * route.depth)
-        calls = [ahead.call for plan in route.all_plans for ahead in plans_ahead(plan) if ahead.call]
+        ahead = [plan for first in route.all_plans for plan in plans_ahead(first)]
+        calls = [plan.call for plan in ahead if plan.call]
+        self.prepares = not calls and not any(step.op == "apply" for plan in ahead for step in plan.steps)  # on_batch()
         for call in calls:
             self.calls.prepare(call)
         self.calls_processes = bool(calls) and self.in_workers
@@ -150,8 +153,6 @@ class DaliEpoch(Epoch[DaliRoute]):
             while batches are made ahead.
         tables: of the data set's leaves, by their id(), as their samples were when it began.
         fetcher: of objects, where a leaf's images are in object storage.
-        prepares: whether another thread (prefetch_thread.py) may make the next batch, too: no function of the user's
-            has a part.
         asker: asks the data set, where it is the user's; tracing_workers: does so in processes, where there are some.
     """
 
@@ -175,9 +176,6 @@ class DaliEpoch(Epoch[DaliRoute]):
         self.folder = current_folder()
         made = {id(leaf): table_of(leaf, self.folder) for leaf in known}
         self.tables = {key: table for key, table in made.items() if table is not None}
-        ahead = [plan for first in route.all_plans for plan in plans_ahead(first)]
-        users = any(plan.call or any(step.op == "apply" for step in plan.steps) for plan in ahead)  # apply: on_batch()
-        self.prepares = not users
         calls = self.calls_here or self.calls_processes or self.asker is not None  # which may come with new plans
         self.advances = calls or self.errors.policy == "replace"
         self.prefetches = self.may_prefetch()

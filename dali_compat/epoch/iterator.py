@@ -73,8 +73,9 @@ class OrderedIterator(_BaseDataLoaderIter):
         super()._reset(loader, first_iter)
         if self._pid == os.getpid():
             self._abandon()
-        else:
-            self._leave_to_the_parent()
+        else:  # a forked child: the batches under way are not its own
+            leak_in_child((self._drawn, self._prefetch_thread))
+            self._drawn, self._prefetch_thread = deque(), None
         self._begin(loader, loader._choose_dali_route())
 
     def _begin(self, loader, route: Any) -> None:
@@ -86,7 +87,6 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._position = 0  # samples whose indices are drawn
         self._taken = 0  # batches that are over: returned, failed, or left out by on_error
         self._first = 0  # batches that were over before this iterator: a loaded state says so
-        self._exhausted = False
         self._interrupted = False  # or next() is under way
         self._epoch.meter.follow(self)
         if self.progress.again:
@@ -101,7 +101,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._sampler_iter = progress.drawn_again(loader, self._sampler_iter, self._skipped)
         self._position, self._taken, self._first = progress.samples, progress.given, progress.given
         progress.drawn, progress.exhausted = progress.given, False
-        while progress.drawn < drawn + exhausted and not self._exhausted:
+        while progress.drawn < drawn + exhausted and not progress.exhausted:
             self._draw_one()
 
     def _epoch_of(self, loader, route: Any) -> Epoch[Any]:
@@ -222,7 +222,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         at any rate."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._may_draw - self._taken)
         ahead = max(least, ahead, torchs)
-        while not self._exhausted and len(self._drawn) < ahead and self._draw_one():
+        while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():
             pass
         if self._epoch.tracing_workers is not None or self._epoch.fetcher is not None:
             for batch in self._drawn:
@@ -233,7 +233,6 @@ class OrderedIterator(_BaseDataLoaderIter):
         try:
             index = self.progress.draw(self._sampler_iter)
         except StopIteration:
-            self._exhausted = True
             return False
         except Exception as error:
             if self._num_workers:  # torch raises at once, too, where it draws ahead, and loses the batch that it had
@@ -256,7 +255,7 @@ class OrderedIterator(_BaseDataLoaderIter):
     def end(self) -> None:
         """Ends the iterator: another one takes its place."""
         self._abandon()
-        self._exhausted = True
+        self.progress.exhausted = True
 
     @property
     def in_flight(self) -> int:
@@ -274,11 +273,6 @@ class OrderedIterator(_BaseDataLoaderIter):
         drawn, self._drawn = self._drawn, deque()
         self._prefetch_thread.end(partial(_discard, drawn, self._epoch), waits=not within)
         self._prefetch_thread = None
-
-    def _leave_to_the_parent(self) -> None:
-        """Leaks the parent's batches in a forked child, and goes on without any."""
-        leak_in_child((self._drawn, self._prefetch_thread))
-        self._drawn, self._prefetch_thread = deque(), None
 
     def __del__(self, getpid=os.getpid, ending=sys.is_finalizing):  # at the interpreter's end modules may be empty
         if hasattr(self, "_epoch") and self._pid == getpid() and not ending():

@@ -4,13 +4,12 @@ epoch."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from PIL import Image
 
 from ..data.lookup import Listed
-from ..data.sources import Source
 from ..errors import BadImageWarning
 from ..randoms import replacement
 from ..runtime.messages import stack_level
@@ -97,11 +96,6 @@ class Errors:
     def covers(self) -> tuple[type[Exception], ...]:
         """The errors of a sample that are its own; others end the epoch."""
         return (Exception,) if self.in_python else _READ_ERRORS
-
-    def leave_out(self, bad: dict[int, Exception | str], sources: Sequence[Source], indices: Sequence[Any]) -> None:
-        """These rows of a batch could not be made, for an error, or what it said."""
-        for row, error in sorted(bad.items()):
-            self.add(str(sources[row]), indices[row], reason_of(error))
 
     def end(self, samples: int) -> None:
         """An epoch of so many samples is over. Says how many could not be read, if there were others than before; once:

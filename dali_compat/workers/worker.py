@@ -54,16 +54,11 @@ def stay_with_the_parent(parent: int | None = None) -> None:
 
     ``parent`` is the process that forked this one, where multiprocessing did not.
     """
-    _leave_interrupts_to_the_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handlers are not for its workers
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})  # until here they wait
     starter = None if parent else multiprocessing.parent_process()
     threading.Thread(target=_end_with, args=(parent or os.getppid(), starter), daemon=True).start()
-
-
-def _leave_interrupts_to_the_parent() -> None:
-    """A terminal sends Ctrl-C to all processes. The parent's handlers are not for its workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})  # until here they wait
 
 
 def _end_with(parent: int, starter: Any) -> None:
