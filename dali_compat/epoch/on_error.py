@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from ..data.lookup import Listed
-from ..errors import BadImageWarning
+from ..errors import BadImageWarning, ImageReadError
 from ..randoms import replacement
 from ..runtime.messages import stack_level
 from .epoch import Epoch
@@ -156,7 +156,8 @@ class Substitute:
                     return sample, image
                 source, why = bad
                 if self._attempts == ATTEMPTS:
-                    raise why
+                    text = f"cannot read {source}, index {index}: {why}"
+                    raise ImageReadError(text) if isinstance(why, str) else why  # text of a data set of the user's
                 errors.add(str(source), index, reason_of(why))
             except Exception as error:
                 if self._attempts == ATTEMPTS or not errors.in_python:

@@ -23,7 +23,7 @@ from torchvision.transforms import functional as F
 import dali_compat
 from contract import own_datasets as own
 from contract.both import error_of, ours, stock
-from dali_compat import DALIImageFolder, DataLoader
+from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 from dali_compat.routes.dali import MOST_PIPELINES
 
 
@@ -490,6 +490,20 @@ def test_those_that_cannot_stand_in_are_named(own_root):
     assert {(one.index, one.path) for one in loader.errors} == set(enumerate(path for path, _ in dataset.samples)) - {
         (0, dataset.samples[0][0])
     }
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_epoch_ends_where_nothing_can_stand_in(own_root, workers):
+    folder = ImageFolder(own_root)
+    loader = ours(own.Plain(folder), 3, device="cpu", on_error="replace", num_workers=workers)
+    list(loader)
+    for path, _ in folder.samples:
+        open(path, "wb").write(b"nothing")
+    with (
+        pytest.warns(match="is replaced"),
+        pytest.raises(ImageReadError, match=r"cannot read .*jpg, index \d: Unident"),
+    ):
+        list(loader)
 
 
 class InWorkers(own.Plain):
