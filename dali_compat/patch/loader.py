@@ -42,11 +42,10 @@ class InstalledLoader(DataLoader):
 
 
 def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patched) -> str | None:
-    """Make ``loader`` ours and call our constructor with the arguments of torch's. Why it stays torch's, where a
-    framework does with it what ours cannot."""
-    reason = reason_to_stay_torchs()
-    if reason is not None:
-        return reason
+    """Makes ``loader`` ours, and calls our constructor with the arguments of torch's. Returns why it stays torch's
+    where a framework does with it what ours cannot."""
+    if any(type(frame.f_locals.get("self")).__name__ == "DataLoaderDispatcher" for frame in _frames()):
+        return "Accelerate's dispatch_batches=True sends batches from one process to the others"
     check_nothing_is_skipped_twice()
     accelerated = any(map(_is_accelerates, _frames()))
     kind = type(loader)
@@ -102,15 +101,6 @@ def remedy(error: BaseException) -> str:
 _ACCELERATE = "accelerate.data_loader"
 _FRAMEWORKS = _ACCELERATE, "ray.train."
 _DEPTH = 8  # calls from the framework's function to our constructor, at most
-
-
-def reason_to_stay_torchs() -> str | None:
-    """Why the loader that is made here stays torch's; None where it need not."""
-    for frame in _frames():
-        maker = frame.f_locals.get("self")
-        if type(maker).__name__ == "DataLoaderDispatcher":
-            return "Accelerate's dispatch_batches=True sends batches from one process to the others"
-    return None
 
 
 def check_nothing_is_skipped_twice() -> None:
