@@ -73,9 +73,9 @@ class OrderedIterator(_BaseDataLoaderIter):
         super()._reset(loader, first_iter)
         if self._pid == os.getpid():
             self._abandon()
-        else:  # a forked child: the batches under way are not its own
-            leak_in_child((self._drawn, self._prefetch_thread))
-            self._drawn, self._prefetch_thread = deque(), None
+        else:  # a forked child: what is under way is not its own
+            leak_in_child((self._drawn, self._prefetch_thread, self._workers))
+            self._drawn, self._prefetch_thread, self._workers = deque(), None, None
         self._begin(loader, loader._choose_dali_route())
 
     def _begin(self, loader, route: Any) -> None:

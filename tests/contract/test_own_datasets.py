@@ -506,6 +506,20 @@ def test_an_epoch_ends_where_nothing_can_stand_in(own_root, workers):
         list(loader)
 
 
+def test_a_forked_child_has_workers_of_its_own(own_root):
+    """Those that live on are its parent's."""
+    loader = ours(own.Plain(ImageFolder(own_root)), 3, device="cpu", num_workers=1, persistent_workers=True)
+    labels = [batch[1].tolist() for batch in loader]
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit([batch[1].tolist() for batch in loader] != labels)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [batch[1].tolist() for batch in loader] == labels
+
+
 class InWorkers(own.Plain):
     """As torch's workers see it."""
 
