@@ -140,7 +140,7 @@ def test_a_second_pipeline_that_cannot_be_opened(loader, monkeypatch, turns):
 
 
 def test_a_second_pipeline_comes_when_the_loader_is_closed(loader, monkeypatch, turns):
-    later = []
+    later, others = [], list(live)  # of other tests
     monkeypatch.setattr(warm, "in_background", later.append)
     batches = iter(loader)
     for _ in range(3):
@@ -148,7 +148,7 @@ def test_a_second_pipeline_comes_when_the_loader_is_closed(loader, monkeypatch, 
     (open_another,), route = later, loader._route
     loader.close()
     open_another()
-    assert not route._pipelines and not any(pipeline.usable for pipeline in live)
+    assert not route._pipelines and not any(pipeline.usable for pipeline in live if pipeline not in others)
 
 
 def test_idle_pipelines_of_old_plans_go(loader):
