@@ -75,7 +75,8 @@ def _main(argv: Sequence[str]) -> int:
             commands.add_parser(name, help=summary)
             continue
         module = importlib.import_module(f"dali_compat.cli.{name}")
-        command = commands.add_parser(name, help=summary, description=_first_line(module.__doc__))
+        first_line = (module.__doc__ or "").partition("\n")[0]  # -OO leaves docstrings out
+        command = commands.add_parser(name, help=summary, description=first_line)
         module.add_arguments(command)
         command.set_defaults(run=module.run, options=list(command._option_string_actions))
     args, unknown = parser.parse_known_args(argv)
@@ -83,11 +84,6 @@ def _main(argv: Sequence[str]) -> int:
         given = unknown[0].partition("=")[0]
         raise UsageError(f"unknown option {given}{did_you_mean(given, args.options)}")
     return args.run(args)
-
-
-def _first_line(text: str | None) -> str | None:
-    """Returns the first line of a docstring; None if Python leaves these out (-OO)."""
-    return text and text.partition("\n")[0]
 
 
 def _pages() -> str:

@@ -14,6 +14,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,9 +66,11 @@ def _source(args):
     """Returns what is to be read. Raises UsageError if there is no such thing."""
     name = " ".join(args.path)
     try:
-        data = open_dataset(args.path, args.option, _folder, {"check_files": False})
+        # of a folder its path, or the data set of one in object storage
+        folder = partial(dali_compat.DALIImageFolder, allow_empty=True) if is_url(args.path[0]) else str
+        data = open_dataset(args.path, args.option, folder, {"check_files": False})
         if type(data).__name__ == TABLE and len(data) and not any(map(os.path.exists, data.paths)):
-            open_dataset(args.path, args.option, lambda path: path, {})  # which raises, and says where they may be
+            open_dataset(args.path, args.option, str, {})  # which raises, and says where they may be
     except dali_compat.ImageReadError as error:
         return FileSource(name, dataset_class(expand(args.path)[0]) or "", error=str(error))
     except (OSError, ImportError, TypeError, ValueError) as error:
@@ -83,11 +86,6 @@ def _source(args):
     if kind == TABLE:
         return FileSource(name, kind, lambda: data.paths, total)
     return FileSource(name, kind, lambda: range(total), total, data)
-
-
-def _folder(path: str):
-    """Returns the path of a folder, or the data set of one in object storage."""
-    return dali_compat.DALIImageFolder(path, allow_empty=True) if is_url(path) else path
 
 
 def _check(source, findings, workers: int) -> bool:

@@ -8,6 +8,7 @@ import sys
 from contextlib import ExitStack
 from tempfile import TemporaryDirectory
 
+import dali_compat
 from dali_compat.cli.arguments import UsageError, dataset_class
 from dali_compat.remote.urls import is_url, without_scheme
 
@@ -34,7 +35,7 @@ def run(args) -> int:
             local = os.path.join(stack.enter_context(TemporaryDirectory()), out.rpartition("/")[2])
         try:
             count = pack(folder, local, True)
-            dataset = _reader(local)
+            dataset = getattr(dali_compat, dataset_class(local) or "")(local)  # which builds its index
             if len(dataset) != count:
                 print(f"pack: {local} shows {len(dataset)} images after {count} were packed", file=sys.stderr)
                 return 1
@@ -47,13 +48,6 @@ def run(args) -> int:
         print(f"{args.out}: {count:,} images of {len(dataset.classes):,} classes, {_size(local) / 1e6:,.1f} MB")
         print(f"read it with dali_compat.{type(dataset).__name__}({args.out!r}, transform)")
     return 0
-
-
-def _reader(out: str):
-    """Returns the data set of an archive; making it builds the index, so that training starts at once."""
-    import dali_compat
-
-    return getattr(dali_compat, dataset_class(out) or "")(out)
 
 
 def _size(out: str) -> int:

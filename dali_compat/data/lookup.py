@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -22,22 +23,18 @@ PLAIN = list, tuple, range, np.ndarray, torch.Tensor
 """Types of sequences that run no code of the user's."""
 
 
+@dataclass(eq=False)
 class Found:
-    """Rows of a batch that come from one leaf of the data set.
+    """Rows of a batch that come from one leaf of the data set."""
 
-    Attributes:
-        leaf: which.
-        rows: (n,) int64, in order.
-        index: (n,) int64 of their samples there, 0 and up.
-        keys: (n,) int64, hashes of their sources.
-    """
-
-    def __init__(self, leaf: Images, rows: np.ndarray, index: np.ndarray, keys: np.ndarray):
-        self.leaf, self.rows, self.index, self.keys = leaf, rows, index, keys
+    leaf: Images
+    rows: np.ndarray  # (n,) int64, in order
+    index: np.ndarray  # (n,) int64 of their samples there, 0 and up
+    keys: np.ndarray  # (n,) int64, hashes of their sources
 
     @property
     def headers(self) -> Headers:
-        """The headers of the leaf."""
+        """Returns the headers of the leaf."""
         return headers_of(self.leaf)
 
     @property
@@ -46,7 +43,7 @@ class Found:
         return BYTES if is_store(self.leaf) or objects_of(self.leaf) is not None else getattr(self.leaf, "given", PATHS)
 
     def but(self, left_out: Any) -> Found:
-        """Without some rows."""
+        """Returns all but some rows."""
         return self._only(~np.isin(self.rows, list(left_out)))
 
     def unknown(self) -> Found:
@@ -57,17 +54,13 @@ class Found:
         return Found(self.leaf, self.rows[rows], self.index[rows], self.keys[rows])
 
 
+@dataclass(eq=False)
 class Listed:
-    """Samples that were looked up one after another.
+    """Samples that were looked up one after another."""
 
-    Attributes:
-        places: (leaf, index there) of each.
-        sources: where each image is.
-        targets: of each, before target_transform.
-    """
-
-    def __init__(self, places: list[tuple[Images, int]], sources: list[Source], targets: list[Any]):
-        self.places, self.sources, self.targets = places, sources, targets
+    places: list[tuple[Images, int]]  # leaf, and index there
+    sources: list[Source]
+    targets: list[Any]  # before target_transform
 
     def only(self, rows: list[int]) -> Listed:
         """Some of them."""

@@ -59,19 +59,15 @@ def checker(own: Names, lists: tuple[str, ...]) -> Callable[[Any], None]:
         loader = getattr(dataset, "loader", None)
         if "loader" in names and (loader is not None or "open" not in names):
             check_loader(dataset, loader)
+        reader: Any = reader_of(dataset)
         try:
-            known = not len(dataset) or isinstance(_sample(dataset, 0)[0], (str, Path))
+            known = not len(dataset) or isinstance(reader.sample(dataset, 0)[0], (str, Path))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             known = False
         if not known:
             raise Unsupported(f"{name} does not hold its samples as torchvision's does")
 
     return check
-
-
-def _sample(dataset: Any, index: int) -> tuple[Any, Any]:
-    reader: Any = reader_of(dataset)
-    return reader.sample(dataset, index)
 
 
 def _reader(*lists: str, others: tuple[str, ...] = (), joint: bool = False) -> Reader:

@@ -204,7 +204,7 @@ def listed_objects(
     is_valid = is_valid or (lambda url: has_file_allowed_extension(url, IMG_EXTENSIONS))
     samples: list[tuple[str, int]] = []
     for target, (_, entries) in enumerate(sorted(found.items())):
-        for entry in sorted(entries, key=_in_walk):
+        for entry in sorted(entries, key=lambda entry: entry["path"].rpartition("/")[::2]):  # as os.walk() has them
             url = joined(bucket, entry["path"])
             if is_valid(url):
                 samples.append((url, target))
@@ -248,12 +248,6 @@ def _waited(url: str, coroutine: Coroutine[Any, Any, T]) -> T:
         return wait_for(coroutine)
     except Exception as error:
         raise failed(url, error) from None
-
-
-def _in_walk(entry: Any) -> tuple[str, str]:
-    """An object's place in os.walk()'s order, sorted: folder, then name."""
-    folder, _, name = entry["path"].rpartition("/")
-    return folder, name
 
 
 async def _top(client: Client, root: str) -> tuple[Bucket | Hub, str, Mapping[str, Any]]:

@@ -8,9 +8,11 @@ import pytest
 from contract.both import EXACT, assert_same_epoch, ours, stock
 from torchvision.datasets import ImageFolder
 
+import dali_compat
 from dali_compat import DALIImageFolder, DALIRecordIO, ImageReadError
 from dali_compat.archives import files
 from dali_compat.cli import main
+from dali_compat.cli.arguments import dataset_class
 from remote.conftest import retry_config
 from remote.server import Running
 
@@ -47,7 +49,7 @@ def test_pack_to_a_bucket(there, ending, monkeypatch, tmp_path, capsys):
     assert (root / "packed" / f"out.{ending}").read_bytes() == (tmp_path / f"out.{ending}").read_bytes()
     shutil.rmtree(tmp_path / "cache")
     monkeypatch.setattr(files.FetchedFile, "readinto", None)  # its index came with it
-    made = __import__("dali_compat.cli.pack", fromlist=["_reader"])._reader(url)
+    made = getattr(dali_compat, dataset_class(url))(url)
     local = DALIImageFolder(root / "train", EXACT)
     made.transform = EXACT
     assert made.classes == local.classes
