@@ -222,12 +222,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return b"".join(data[start:end] for start, end in zip(starts, [*gaps, length], strict=True)) if gaps else data
 
     def index_at(self, url: str, objects: Objects) -> tuple[str, bytes]:
-        """Returns the URL and the bytes of an index of this archive's copy.
-
-        Args:
-            url: of the copy.
-            objects: what reads it.
-        """
+        """Returns the URL and the bytes of an index of this archive's copy at ``url``, which ``objects`` reads."""
         (rows,), _ = indexed(self.files, self._options, self._scan)
         there = copy.copy(self)
         there._objects = objects

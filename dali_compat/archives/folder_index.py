@@ -67,14 +67,9 @@ def index_file(root: str | Path, place: str | Path | None = None) -> Path:
 
 def cached_objects(objects: Objects, root: str, allow_empty: bool, place: str | Path | None) -> FolderSamples:
     """Returns (classes, class_to_idx, samples) of a folder in a bucket, from a kept list as it is: nothing tells what
-    was added since. Objects that have changed since have another etag, which whoever reads them notices.
-
-    Args:
-        place: a folder, or the URL of one, for the lists of any number of roots; by default the user's cache folder.
-
-    Raises:
-        FileNotFoundError, ImageReadError: as listed_objects() does.
-    """
+    was added since. Objects that have changed since have another etag, which whoever reads them notices. ``place`` is a
+    folder, or the URL of one, for the lists of any number of roots; by default the user's cache folder. Raises as
+    listed_objects() does."""
     root, there = root.rstrip("/"), is_url(place)
     name = f"{saved.digest(objects.client.place(), root, allow_empty, _LAYOUT)}.npz"
     file = f"{str(place).rstrip('/')}/{name}" if there else _place(place) / name

@@ -115,12 +115,8 @@ on_error="skip" leaves them out of their batches."""
 
 
 class Findings:
-    """Counts and sizes of the files of a source, and lists of what deserves a look.
-
-    Args:
-        source: says where each item is, and if ImageFolder lists it.
-        keep: how many entries of each list are kept (all are counted); None keeps all.
-    """
+    """Counts and sizes of the files of a source, and lists of what deserves a look, of which ``keep`` entries are kept
+    (all are counted); None keeps all."""
 
     def __init__(self, source: FileSource, keep: int | None = None):
         self._source, self._keep = source, keep
@@ -216,13 +212,8 @@ def _range(values: array) -> dict | None:
 
 
 def text(report: dict, total: int, limit: int) -> str:
-    """Returns the report as lines.
-
-    Args:
-        report: of Findings.report().
-        total: number of all files; not all are counted after Ctrl-C.
-        limit: lines of each list; 0 for all.
-    """
+    """Returns Findings.report() as lines: ``limit`` of each list, 0 for all. ``total`` is the number of all files, of
+    which Ctrl-C may have left some."""
     counts, three = report["counts"], ("min", "median", "max")
     sizes = [(side, *(f"{row[name]:,.0f}" for name in three)) for side, row in report["sizes"].items() if row]
     formats = [

@@ -24,19 +24,13 @@ LOOKED_AT = 64  # images whose size is looked up, for what all take when decoded
 
 
 class SampledFiles:
-    """Random samples of a data set, and where their bytes are.
-
-    Attributes:
-        indices: of the samples, at most so many.
-        bytes: of all of them.
-        share: they are this share of the data set.
-    """
+    """Random samples of a data set, and where their bytes are."""
 
     def __init__(self, dataset, most: int):
         self._dataset = dataset
         self.indices = random.Random(0).sample(range(len(dataset)), min(most, len(dataset)))
-        self.share = len(self.indices) / len(dataset)
-        self.bytes = 0
+        self.share = len(self.indices) / len(dataset)  # of the data set
+        self.bytes = 0  # of all of them, once they were read
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -34,12 +34,8 @@ def _names(function: Any) -> Names:
 
 
 def checker(own: Names, lists: tuple[str, ...]) -> Callable[[Any], None]:
-    """Returns a function that raises Unsupported where a data set may give something else than its reader reads.
-
-    Args:
-        own: names that ``__getitem__`` uses beside those that open the file.
-        lists: its attributes that are lists with an entry a sample.
-    """
+    """Returns a function that raises Unsupported where a data set may give something else than its reader reads: its
+    ``__getitem__`` uses its ``own`` names, and those that open the file. ``lists`` have an entry a sample."""
 
     def check(dataset: Any) -> None:
         kind = type(dataset)
@@ -71,12 +67,8 @@ def checker(own: Names, lists: tuple[str, ...]) -> Callable[[Any], None]:
 
 
 def _reader(*lists: str, others: tuple[str, ...] = (), joint: bool = False) -> Reader:
-    """Returns a reader of these attributes: a list of (path, target), or one of paths and one of targets.
-
-    Args:
-        others: further names that ``__getitem__`` uses.
-        joint: as Reader's.
-    """
+    """Returns a reader of these attributes: a list of (path, target), or one of paths and one of targets. ``others``
+    are further names that ``__getitem__`` uses."""
     names = (BOTH if joint else EACH) | {*lists, *others}
     return Reader(checker(names, lists), lambda dataset: tuple(getattr(dataset, name) for name in lists), joint=joint)
 

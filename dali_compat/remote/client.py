@@ -198,9 +198,6 @@ class Hub:
     Args:
         root: its URL.
         options: arguments of huggingface_hub.HfFileSystem, such as ``token``.
-
-    Raises:
-        ImportError: a package is not installed.
     """
 
     def __init__(self, root: str, options: Mapping[str, Any]):

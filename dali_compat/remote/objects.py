@@ -215,14 +215,8 @@ def listed_objects(
 
 
 def check_classes(root: str, classes: list[str], full: set[int], allow_empty: bool) -> None:
-    """Raises torchvision's errors of a folder.
-
-    Args:
-        full: numbers of the classes that have images.
-
-    Raises:
-        FileNotFoundError: there are no classes, or one of them is empty where that is not allowed.
-    """
+    """Raises FileNotFoundError, as torchvision does, if there are no classes, or one that is not among the ``full``
+    ones has no images where that is not allowed."""
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
     if not classes:
