@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -112,10 +113,13 @@ class Tabled:
         first = values[0]
         alike = len({(type(some), some.dtype) for some in values}) == 1
         if alike and isinstance(first, np.ndarray):
-            return np.concatenate(values)[np.argsort(np.concatenate([one.rows for one, _ in self._found]))]
+            made = np.empty(self._count, first.dtype)
+            for (one, _), some in zip(self._found, values, strict=True):
+                made[one.rows] = some
+            return made
         return self._by_row(map(as_list, values))
 
-    def _by_row(self, columns: Iterable[Sequence[Any]]) -> list[Any]:
+    def _by_row(self, columns: Iterable[Iterable[Any]]) -> list[Any]:
         """Returns one value a row, of what each leaf's rows have."""
         made: list[Any] = [None] * self._count
         for (one, _), column in zip(self._found, columns, strict=True):
@@ -136,8 +140,8 @@ class Tabled:
 
     @cached_property
     def places(self) -> list[tuple[Images, int]]:
-        of_leaves = zip(self._found, self._local, strict=True)
-        return self._by_row([(one.leaf, index) for index in local.tolist()] for (one, _), local in of_leaves)
+        of_leaves = zip(self.leaves, self._local, strict=True)
+        return self._by_row(zip(repeat(leaf, len(local)), local.tolist(), strict=True) for leaf, local in of_leaves)
 
     @cached_property
     def sources(self) -> list[str]:
