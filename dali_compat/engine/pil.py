@@ -19,8 +19,11 @@ ArgumentsFor = Callable[[tuple[int, int]], list[dict]]
 
 
 def load(source: Source, chains: Sequence[tuple[tuple[Step, ...], ArgumentsFor]]) -> tuple[torch.Tensor, ...]:
-    """Decodes one image as torchvision's pil_loader, and runs the steps of each chain; gives a CHW tensor for each (of
-    a PIL image, too)."""
+    """Decodes one image as torchvision's pil_loader does, and runs the steps of each chain.
+
+    Returns:
+        A CHW tensor for each chain, where its last step gives a PIL image, too.
+    """
     image = decoded(source)
     return tuple(_transformed(image, steps, arguments_for) for steps, arguments_for in chains)
 
