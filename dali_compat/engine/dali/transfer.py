@@ -85,9 +85,8 @@ class Received(NamedTuple):
     # (N, H, W, C) or (N, C, H, W) on the device, as the plan's last step lays it out; a list of N where sizes differ;
     # ViewBatches of these where the plan has views; [] where the form only reads
     images: torch.Tensor | list[torch.Tensor] | ViewBatches
-    decoded: (
-        torch.Tensor | list[torch.Tensor] | None
-    )  # the same before the first step, (H, W, 3), if the form keeps them
+    # the same before the first step, (H, W, 3) each, where the form keeps them
+    decoded: torch.Tensor | list[torch.Tensor] | None
     encoded: TensorListCPU | None  # DALI's list of the N files' bytes, where it has read files
     lengths: np.ndarray | None  # (N,) int64, of these
     stated: np.ndarray | None  # (N, STATED) uint8, where the header states the size, where it has decoded them, too
