@@ -40,7 +40,7 @@ OPERATIONS = (
 """Functions of timm.data.auto_augment."""
 WITHOUT_VALUE = {"auto_contrast", "equalize", "invert"}
 NUMBERS = 6
-"""How many uniform numbers an operation takes: whether it is applied, two for its magnitude, its sign, its
+"""The number of uniform numbers that an operation takes: whether it is applied, two for its magnitude, its sign, its
 interpolation, a blur's radius."""
 
 
