@@ -19,7 +19,7 @@ from ..plan import Plan, Step
 from ..routes.resident import Held, ResidentRoute
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches, current_stream_of, to_device
-from .decode import Given, in_format, in_order
+from .decode import RowImages, in_format, in_order
 from .epoch import Epoch
 from .part import Part
 
@@ -162,7 +162,7 @@ class Chunk:
 
 def _transformed(
     device: torch.device, plan: Plan, rows: Sequence[int], selections: list[_Selection], arrays: list[Any]
-) -> Given:
+) -> RowImages:
     """Returns rows, and what the steps of their plan make of them."""
     images, made = _selected(selections, len(rows)), []
     for number, (one, drawn) in enumerate(zip(plan.chains, arrays, strict=True), 1):

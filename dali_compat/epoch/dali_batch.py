@@ -21,7 +21,7 @@ from ..plan import Plan
 from ..runtime.device import current_stream_of, handed_over
 from .batch import Batch, stage
 from .collate import collate, collate_samples
-from .decode import Given, in_order
+from .decode import RowImages, in_order
 from .epoch import DaliEpoch
 from .on_error import NOTHING, Substitute, reason_of
 from .part import Part, RowsDecoding
@@ -180,7 +180,7 @@ class DaliBatch(Batch):
             return self._traced.images(made + self._traced.replayed(self._rows))
         return made[0][1] if len(made) == 1 else in_order(made)
 
-    def _made(self) -> list[Given]:
+    def _made(self) -> list[RowImages]:
         """The rows and images of each part."""
         made = []
         while self._under_way:  # one that fails stays there, to be discarded

@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from ..engine.dali.transfer import Received
 
 
-Given = tuple[Sequence[int], Any]
+RowImages = tuple[Sequence[int], Any]
 """Rows, and their images on the device: (N, C, H, W), a list of N where sizes differ, or ViewBatches of these."""
 
 
-def in_order(made: Sequence[Given]) -> list:
+def in_order(made: Sequence[RowImages]) -> list:
     """The images of (rows, images), by their rows."""
     images = {row: image for rows, several in made for row, image in zip(rows, several, strict=True)}
     return [images[row] for row in sorted(images)]
 
 
-def together(results: Sequence[Given]) -> Given:
+def together(results: Sequence[RowImages]) -> RowImages:
     """The results of several groups as one: a list of images, unless one group has made all."""
     made = [(rows, images) for rows, images in results if rows]
     return made[0] if len(made) == 1 else (sorted(chain.from_iterable(rows for rows, _ in made)), in_order(made))
@@ -65,7 +65,7 @@ class PilGroup:
             if isinstance(error, Exception)
         }
 
-    def result(self, failures: dict[int, Exception]) -> Given:
+    def result(self, failures: dict[int, Exception]) -> RowImages:
         wait(self._futures.values())
         failures.update(self.failed())
         made, device = {}, self._batch.epoch.route.device
@@ -121,7 +121,7 @@ class DaliGroup:
         sources = self._batch.sources
         return [sources[row] for row in self._rows]
 
-    def result(self, failures: dict[int, Exception]) -> Given:
+    def result(self, failures: dict[int, Exception]) -> RowImages:
         from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
 
         try:
@@ -177,7 +177,7 @@ class DaliGroup:
     def discard(self) -> None:
         self._pipeline.discard(self._ticket)
 
-    def _retry(self, error: Exception, failures: dict[int, Exception]) -> Given:
+    def _retry(self, error: Exception, failures: dict[int, Exception]) -> RowImages:
         """Finds the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error. Where
         there are none, a file may have been half written: DALI tries once more."""
         from ..engine.dali.pipeline import undecodable

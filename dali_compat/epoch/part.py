@@ -20,7 +20,7 @@ from ..runtime.device import ViewBatches
 from ..translate.lower import continued
 from ..workers import Called
 from ..workers.samples import as_samples
-from .decode import DaliGroup, Given, PilGroup, in_format, in_order, other_sizes, together
+from .decode import DaliGroup, PilGroup, RowImages, in_format, in_order, other_sizes, together
 from .epoch import Epoch
 from .planes_group import ComparedGroup, PlanesGroup, as_many_as_fit, bounded
 from .rows import Rows
@@ -86,7 +86,7 @@ class RowsDecoding:
             if isinstance(group, PilGroup) and (failures := group.failed()):
                 self._batch.give_up(failures)
 
-    def result(self) -> Given:
+    def result(self) -> RowImages:
         """Returns rows that could be decoded, and their images on the device; gives up the others."""
         made, failures = [], dict[int, Exception]()
         while self._groups:  # one that fails stays there, to be discarded
@@ -139,7 +139,7 @@ class Part:
         self,
         owner: Owner,
         plan: Plan,
-        given: Callable[[], Given],
+        given: Callable[[], RowImages],
         infos: Callable[[Sequence[int]], Sequence[Any]] = lambda rows: (),
         give_up: Callable[[dict[int, Exception]], None] | None = None,
     ):
@@ -169,7 +169,7 @@ class Part:
                 view.advance()
         return images
 
-    def outcome(self) -> Given:
+    def outcome(self) -> RowImages:
         """Returns what the transform gives for rows that could be made: (N, C, H, W), a list of N images (C, H, W), or
         of N other things (a tensor of these where they are stacked); ViewBatches of these."""
         try:
@@ -186,9 +186,9 @@ class Part:
         calls = [part._called for part in (self, *self._views) if part._called is not None]
         return self.owner.epoch.errors.in_python and not any(called.workers_lost for called in calls)
 
-    def _one_by_one(self) -> Given:
+    def _one_by_one(self) -> RowImages:
         """The results of rows that do not fail."""
-        made: list[Given] = []
+        made: list[RowImages] = []
         assert self._give_up is not None  # or nothing was kept
         for i, row in enumerate(self._rows):
             part = Part(self.owner, self.plan, _giving([row], self._before_call[i : i + 1]), self._infos)
@@ -212,7 +212,7 @@ class Part:
         """Returns what is left of the images' ``info`` after a plan's steps."""
         return self._infos(self._rows) if keeps_info(plan) else ()
 
-    def _outcome(self) -> Given:
+    def _outcome(self) -> RowImages:
         plan, images = self.plan, None
         if self._called is None and not self._views:
             images = self._begin()
@@ -275,7 +275,7 @@ class Part:
         return images
 
 
-def _giving(rows: Sequence[int], images: Any) -> Callable[[], Given]:
+def _giving(rows: Sequence[int], images: Any) -> Callable[[], RowImages]:
     return lambda: (rows, images)
 
 

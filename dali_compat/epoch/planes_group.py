@@ -23,7 +23,7 @@ from ..ops.image_by_image import run_all
 from ..ops.kernels import rows_of
 from ..plan import Plan, Step
 from ..runtime.device import ViewBatches
-from .decode import DaliGroup, Given, PilGroup, other_sizes, together
+from .decode import DaliGroup, PilGroup, RowImages, other_sizes, together
 from .rows import Rows
 
 if TYPE_CHECKING:
@@ -111,10 +111,10 @@ class PlanesGroup:
         sources: list[Any] = [self._batch.sources[row] for row in self._rows]  # records
         return partial(_copied_records, sources, [source.bytes() for source in sources], device)
 
-    def result(self, failures: dict[int, Exception]) -> Given:
+    def result(self, failures: dict[int, Exception]) -> RowImages:
         if not self._begun:
             self._begin()
-        planes, made = self._received(), list[Given]()
+        planes, made = self._received(), list[RowImages]()
         groups = [] if self._others is None else [self._others]
         if len(self._mine):
             images = None if planes is None else self._images(planes)

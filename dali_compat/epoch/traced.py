@@ -28,7 +28,7 @@ from ..lazy.samples import Sample, Wanted
 from ..lazy.workers import Request, Ticket
 from ..randoms import generator_states, set_generators
 from ..runtime.device import ViewBatches
-from .decode import Given, in_order
+from .decode import RowImages, in_order
 from .epoch import DaliEpoch
 from .fallback import path_of
 from .on_error import reason_of
@@ -116,7 +116,7 @@ class Traced:
             threads = self.epoch.in_thread
             self._replays = {row: threads(one.made) for row, one in self.samples.replayed.items()}
 
-    def replayed(self, rows: Rows) -> list[Given]:
+    def replayed(self, rows: Rows) -> list[RowImages]:
         """Rows that torchvision's own functions have made, and their images, unless there are none."""
         made: dict[int, Any] = {}
         for row, future in (self._replays or {}).items():
@@ -133,7 +133,7 @@ class Traced:
             future.cancel()
         self._replays = {}
 
-    def images(self, made: Sequence[Given]) -> Any:
+    def images(self, made: Sequence[RowImages]) -> Any:
         """Returns, of rows and their images, images as a batch of files has them, for samples with one image;
         ViewBatches where all have several. Else a list, with a tuple of several images, and None for samples that are
         real, or bad."""
