@@ -20,6 +20,7 @@ from .epoch.on_error import Errors, SampleError, checked_policy
 from .epoch.preview import preview
 from .epoch.resident import ResidentIterator
 from .epoch.stats import LoaderStats, Stats
+from .epoch.traced_iterator import traced_iterator
 from .routes import Route, StockRoute, choose, in_processes, in_python
 from .routes.dali import DaliRoute
 from .routes.decoded_cache import checked_budget, checked_place
@@ -243,6 +244,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             return fallback_iterator(self, route.device)
         if isinstance(route, ResidentRoute):
             return ResidentIterator(self, route)
+        if route.table is not None:
+            return traced_iterator(self, route)
         return OrderedIterator(self, route)
 
     @until_the_end

@@ -78,10 +78,10 @@ class _OnDevice(_BaseDataLoaderIter):
 
     def _begin(self, loader, before: Progress | None = None) -> None:
         """An epoch begins; torch draws indices of batches next."""
-        self.progress: Progress = loader._history.begin(loader, loader.num_workers > 0, before)
+        self.progress: Progress = loader._history.begin(loader, self._draws_torchs_seeds(loader), before)
         self._past, self._rest = 0, None
         self._until = self.progress.drawn + self.progress.exhausted
-        if loads_past(loader):
+        if self._loads_past(loader):
             self._past = self.progress.from_the_first(loader)
             self._rest = iter(self.progress.rest(loader)) if self.progress.rank_order.origin else None
         self._errors = loader._errors
@@ -89,6 +89,12 @@ class _OnDevice(_BaseDataLoaderIter):
         self._meter: Meter = loader._stats.begin(loader.collate_fn)
         self._meter.follow(self)
         self._asked: deque[tuple[int | None, Any]] = deque()  # samples and indices of batches that are under way
+
+    def _draws_torchs_seeds(self, loader) -> bool:
+        return loader.num_workers > 0
+
+    def _loads_past(self, loader) -> bool:
+        return loads_past(loader)
 
     def _reset(self, loader, first_iter=False):
         if not first_iter:
@@ -98,9 +104,8 @@ class _OnDevice(_BaseDataLoaderIter):
 
     def _go_on(self, loader) -> None:
         """Begins behind the last batch that was given."""
-        if not loads_past(loader):
-            self._sampler_iter = self.progress.drawn_again(loader, self._sampler_iter)
-            self.progress.drawn, self.progress.exhausted = self.progress.given, False
+        if not self._loads_past(loader):
+            self._skip_drawn(loader)
         while self.progress.given < self._past:
             try:
                 self._next_one()
@@ -157,6 +162,15 @@ class _OnDevice(_BaseDataLoaderIter):
         self._meter.spent(since)
         return made
 
+    def _skip_drawn(self, loader) -> None:
+        """Take the sampler to where the epoch resumes."""
+        self._sampler_iter = self.progress.drawn_again(loader, self._sampler_iter)
+        self.progress.drawn, self.progress.exhausted = self.progress.given, False
+
+    def _fetched(self) -> Any:
+        """Return torch's next batch."""
+        return super()._next_data()
+
     def _is_over(self, asked: int | None, indices: Any) -> None:
         progress = self.progress
         progress.gave(progress.given + 1, progress.samples + (asked or 0), indices)
@@ -165,7 +179,7 @@ class _OnDevice(_BaseDataLoaderIter):
         """torch's next batch; NOTHING where on_error has left nothing of it. ``_count`` is how many samples it has."""
         made: Any
         try:
-            made = super()._next_data()
+            made = self._fetched()
         except StopIteration:
             self._errors.end(self.progress.samples)
             raise

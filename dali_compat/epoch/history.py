@@ -98,7 +98,7 @@ class History:
         if self._pending is not None:
             return dict(self._pending)
         current, stock = self._current, isinstance(route, StockRoute)
-        asker = route.asker if isinstance(route, DaliRoute) else None
+        traced = isinstance(route, DaliRoute) and route.table is not None
         lightning = trainer_place(loader)
         ahead = lightning.ahead
         under_way = current is not None and not current.over and not (current.given and lightning.over)
@@ -107,7 +107,7 @@ class History:
             _warn_of_the_inexact(loader, current, stock, lightning)
             if _has_laps(loader):
                 laps = [current.base_seed, current.lap + 1]
-        now = of_loader(loader, runs_users_functions(loader, stock or asker is not None)).states()
+        now = of_loader(loader, runs_users_functions(loader, stock or traced)).states()
         return {
             "version": VERSION,
             "of": self.traits(loader, route),

@@ -24,11 +24,13 @@ from ..errors import Unsupported
 from ..inspection.replaced import refuse_replaced_pillow
 from ..lazy.recipes import RecipeChain
 from ..lazy.verdict import Asked, asked
-from ..plan import Call, ImageSpec, Options, Plan
+from ..plan import Call, ImageSpec, Options, Plan, Step
 from ..runtime.cores import usable_cores
 from ..runtime.installation import dali_problem
 from ..translate import translate
 from ..translate.lower import key_of, lower, plans_ahead
+from ..tracing.plans import whole_plan
+from ..tracing.trial import table_of, tried
 from .dali import DaliRoute
 from .decoded_cache import DecodedCache
 from .resident import ResidentRoute, resident_route
@@ -100,6 +102,8 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
     problem = dali_problem(gpu=device.type == "cuda")
     if problem:
         raise Unsupported(problem)
+    if os.environ.get("DALI_COMPAT_TRACING", "1") == "1" and (traced := _traced_route(loader, device, before)) is not None:
+        return traced
     leaves, own = planned(loader.dataset)
     depth = 1 if own is not None and not loader.num_workers else _depth(loader, device)  # asked when torch asks
     same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
@@ -126,6 +130,50 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
         route.images = [None if chain.is_replayed else route.plan_of(chain) for chain in own.chains]
         route.asker, route.plan_later = own.asker, partial(_plan, options=options, known=known)
     if same is not None and same.available == route.available:
+        route.take_over(same)
+    return route
+
+
+def _traced_route(loader, device: torch.device, before: Route | None) -> DaliRoute | None:
+    """Return the route of a custom data set; None for data sets of files that are known.
+
+    Raises:
+        Unsupported: naming what is in the way.
+    """
+    try:
+        for leaf in image_leaves_of(loader.dataset):
+            transforms_of(leaf)
+        return None
+    except Unsupported as error:
+        unknown = error
+    try:
+        images = tried(loader)
+    except Unsupported as why:
+        (what, _, remedy), (seen, *_) = str(unknown).partition("; "), str(why).partition("; ")
+        remedy = remedy or next((one for begins, one in _REMEDIES.items() if seen.startswith(begins)), "")
+        raise Unsupported(f"{what}, and {seen}" + (remedy and f"; {remedy}")) from None
+    if images is None:
+        raise unknown from None
+    depth, available = _depth(loader, device), available_threads(loader)
+    same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
+    options = same.options if same is not None and same.options == _options(loader, device) else _options(loader, device)
+    plans = [None if one is None else whole_plan(one.head, one.tail, one.size, one.final, options) for one in images]
+    known = [one for one in images if one is not None]
+    route = DaliRoute(
+        device,
+        available=available,
+        depth=depth,
+        batch_size=loader.batch_size or 1,
+        plans=list(dict.fromkeys(plan for plan in plans if plan is not None)),
+        _plan_of={},
+        gpu_jpegs=device.type == "cuda" and not loader.exact and known[0].is_jpeg,
+        fancy=device.type == "cuda" and not loader.exact and known[0].length <= _SMALL,
+        large=device.type == "cuda" and not loader.exact and known[0].length >= _LARGE,
+        images=plans,
+        table=table_of(loader.dataset),
+        options=options,
+    )
+    if same is not None and same.available == available:
         route.take_over(same)
     return route
 
@@ -196,10 +244,14 @@ def _plan(leaf: Any, options: Options, known: dict[tuple, Plan]) -> Plan:
 
 
 def _options(loader, device: torch.device) -> Options:
+    channels_last = loader.memory_format == torch.channels_last
+    return Options(loader.exact, channels_last, device.type == "cuda", _dali_can)
+
+
+def _dali_can(step: Step) -> bool:
     from ..engine.dali.graph import unsupported
 
-    channels_last = loader.memory_format == torch.channels_last
-    return Options(loader.exact, channels_last, device.type == "cuda", lambda step: unsupported(step) is None)
+    return unsupported(step) is None
 
 
 def in_python(route: DaliRoute | ResidentRoute) -> list[str]:
@@ -216,7 +268,7 @@ def in_processes(route: Route) -> bool:
     """Returns whether num_workers is a number of processes, and not of DALI's threads."""
     if isinstance(route, StockRoute):
         return True
-    return bool(in_python(route)) or (isinstance(route, DaliRoute) and route.asker is not None)
+    return bool(in_python(route)) or (isinstance(route, DaliRoute) and (route.asker or route.table) is not None)
 
 
 def _calls(route: DaliRoute | ResidentRoute) -> list[Call]:

@@ -14,10 +14,11 @@ from ..data.base_datasets import Images
 from ..data.headers import headers_of
 from ..data.sources import DECODED
 from ..lazy.asker import Asker
-from ..plan import Plan
+from ..plan import Options, Plan
 from ..runtime.forks import new_lock
 from ..runtime.installation import hidden_jpeg_engines, most_jpeg_engines
 from ..runtime.messages import stack_level
+from ..tracing.sources import FileTable
 from .decoded_cache import DecodedCache
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ class DaliRoute:
         large: whether most images have a megapixel or more.
         cache: of decoded images, where the loader has one.
         asker: asks the data set, where it is the user's; plan_later: gives the plan of a leaf that turns up then.
+        table: facts of the files of a custom data set, which torch's own loader reads; None for other data sets.
+        options: of its plans.
+        realized: number of its tensors that workers had to compute so far, for want of a plan.
         images: the plan of each image of its first sample; None of one that torchvision's own functions make.
     """
 
@@ -69,6 +73,9 @@ class DaliRoute:
     cache: DecodedCache | None = None
     asker: Asker | None = field(default=None, repr=False)
     images: list[Plan | None] = field(default_factory=list, repr=False)
+    table: FileTable | None = field(default=None, repr=False)
+    options: Options | None = field(default=None, repr=False)
+    realized: int = 0
     plan_later: Callable[[Any], Plan] | None = field(default=None, repr=False)
     # owns all pipelines, lent ones too: whatever an iterator's end looks like, it cannot take one with it
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
@@ -114,7 +121,7 @@ class DaliRoute:
     def in_turn(self, form: Form) -> int:
         """Returns how many pipelines for one plan take turns. For a data set of the user's, which may have many plans,
         one does it all."""
-        return 2 if self.engines_do and form.given not in DECODED and self.asker is None else 1
+        return 2 if self.engines_do and form.given not in DECODED and self.table is None else 1
 
     def open_another(self, pipeline: DecodePipeline) -> None:
         """Opens a pipeline like this one in the background; idle() gives it then. Where that fails, as without memory,
@@ -159,7 +166,7 @@ class DaliRoute:
             device, threads = self.device, self.threads
             if form.reads:
                 device, threads = torch.device("cpu"), min(threads, _READERS)
-            for idle in [one for one in self._pipelines if one.idle and self.asker is not None]:
+            for idle in [one for one in self._pipelines if one.idle and self.table is not None]:
                 if len(self._pipelines) >= MOST_PIPELINES:
                     self._pipelines.remove(idle)
                     idle.close()
@@ -222,7 +229,7 @@ class DaliRoute:
     def take_over(self, before: DaliRoute) -> None:
         """Share the pipelines of the route so far, for as long as its iterators live; idle ones of other plans go."""
         self._pipelines, self._lock = before._pipelines, before._lock
-        plans = self.all_plans if self.asker is None else self.all_plans + before.all_plans  # which may turn up again
+        plans = self.all_plans if self.table is None else [one.plan for one in self._pipelines]  # which may turn up again
         with self._lock:
             for pipeline in self._pipelines:
                 if pipeline.plan not in plans and pipeline.idle:

@@ -83,16 +83,13 @@ def _of_dali(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]
     if compared := route.compared_jpegs:
         lines.append(f"  {compared}")
     lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
-    if route.asker is not None:
-        name = type(loader.dataset).__name__
-        where = f"{loader.num_workers} processes" if loader.num_workers else "your thread"
-        count = sum(1 if plan is None else len(plan.chains) for plan in route.images)
-        several = f"; the first sample has {count} images" if count > 1 else ""
-        lines.append(f"  {name} is asked for each sample in {where}, without the pixels: DALI makes these{several}")
+    if route.table is not None:
+        where = f"{loader.num_workers} worker processes" if loader.num_workers else "your thread"
+        several = f"; a sample has {len(route.images)} images" if len(route.images) > 1 else ""
+        lines.append(f"  {type(loader.dataset).__name__} runs in {where}, and its images are deferred to DALI{several}")
         others = [number for number, plan in enumerate(route.images, 1) if plan is None]
         if others:
-            what = f"image{'s' * (len(others) > 1)} {_listed(others)}"
-            lines.append(f"  of {what} torchvision's own functions make the pixels, in threads")
+            lines.append(f"  torchvision makes image{'s' * (len(others) > 1)} {_listed(others)} of a sample, there")
     stores = [objects for leaf in leaves_of(loader.dataset) if (objects := objects_of(leaf)) is not None]
     lines += [f"  {line}" for line in dict.fromkeys(map(str, stores))]
     if route.cache is not None:
@@ -199,10 +196,12 @@ def _decode_fidelity(route: DaliRoute, exact: bool) -> str:
 def _without_effect(loader, route: DaliRoute | ResidentRoute) -> list[str]:
     """Arguments that torch takes and that have nothing to do here."""
     names: dict[str, object] = {"pin_memory": False, "pin_memory_device": "", "in_order": True}
-    asked = isinstance(route, DaliRoute) and route.asker is not None and loader.num_workers > 0
-    if not asked:
+    in_workers = isinstance(route, DaliRoute) and route.table is not None and loader.num_workers > 0
+    if in_workers:
+        names = {"pin_memory_device": ""}
+    else:
         names["persistent_workers"] = False
-    if not (asked or (loader.num_workers and in_python(route))):
+    if not (in_workers or (loader.num_workers and in_python(route))):
         names |= {"timeout": 0, "worker_init_fn": None, "multiprocessing_context": None}  # of processes
     given = {name: getattr(loader, name, default) for name, default in names.items()}
     shown = {

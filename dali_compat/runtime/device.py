@@ -77,22 +77,22 @@ def handed_over(data: Any, stream: torch.cuda.Stream) -> Any:
     return copies
 
 
-def mapped(data: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """``data`` with what a function makes of its tensors.
+def mapped(data: Any, function: Callable[[Any], Any], kind: type = torch.Tensor) -> Any:
+    """``data`` with what a function makes of its tensors, or of other leaves of a ``kind``.
 
     Follows torch.utils.data._utils.pin_memory, which walks the same containers.
     """
-    if isinstance(data, torch.Tensor):
+    if isinstance(data, kind):
         return function(data)
     if isinstance(data, ViewBatches):
-        return data.each(lambda batch: mapped(batch, function))
+        return data.each(lambda batch: mapped(batch, function, kind))
     if isinstance(data, Mapping):
-        named = {key: mapped(value, function) for key, value in data.items()}
+        named = {key: mapped(value, function, kind) for key, value in data.items()}
         return named if type(data) is dict else _of_kind(data, named)
     if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(mapped(value, function) for value in data))
+        return type(data)(*(mapped(value, function, kind) for value in data))
     if isinstance(data, (list, tuple)):
-        values = [mapped(value, function) for value in data]
+        values = [mapped(value, function, kind) for value in data]
         return values if type(data) is list else tuple(values) if type(data) is tuple else _rebuilt(data, values)
     return data
 

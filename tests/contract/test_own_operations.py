@@ -179,7 +179,7 @@ def assert_deferred(root, change, near=NEAR, kind=Own):
         if exact:
             assert not wrong, wrong[:3]
         assert all(float(text.rpartition(": ")[2]) <= near for text in wrong), wrong[:3]
-        assert real(loaders[0]) == 0, loaders[0]._route.asker.why
+        assert real(loaders[0]) == 0
 
 
 @pytest.mark.parametrize("name", OF_TENSORS)

@@ -79,9 +79,9 @@ def test_replaced_code_is_used(image_root, monkeypatch, name):
         theirs = list(stock(dataset, 6))
         assert any(not torch.equal(*both) for both in zip(before[0], theirs[0], strict=True))
         assert_same_epoch(loader, theirs)
-        assert any(words in loader.explain() for words in ("Python", "torchvision route", "is asked for each sample"))
+        assert any(words in loader.explain() for words in ("Python", "torchvision route", "its images are deferred"))
     assert_same_epoch(loader, before)
-    assert "Python" not in loader.explain() and "is asked" not in loader.explain()
+    assert "Python" not in loader.explain() and "its images are deferred" not in loader.explain()
 
 
 # ---- Pillow's

@@ -254,7 +254,7 @@ def test_other_modes_readers_and_classes_are_asked(image_root):
     mine = type("Mine", (timm.ImageDataset,), {})(str(image_root), transform=CROPPED)
     for dataset in (gray, read, mine):
         loader = DataLoader(dataset, 5, fallback="error", device="cpu", exact=True)
-        assert "is asked for each sample" in loader.explain()
+        assert "its images are deferred" in loader.explain()
         assert_same_epoch(loader, data.DataLoader(dataset, 5))
 
 

@@ -1,0 +1,269 @@
+"""Iterates over a custom data set: torch's own loader reads it, in its workers, and DALI makes the images.
+
+torch's samplers, fetchers, worker processes and errors are used unchanged. ``collate_fn`` and ``worker_init_fn`` are
+wrapped (tracing/worker.py), so that a batch comes as a TracedBatch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+import torch.utils.data as data
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
+
+from ..data.headers import Headers, headers_of
+from ..plan import Options, Plan
+from ..routes.dali import MOST_PIPELINES, DaliRoute
+from ..tracing.columns import TracedBatch
+from ..tracing.nodes import tracing
+from ..tracing.plans import pipeline_key
+from ..tracing.sources import FileTable
+from ..tracing.worker import SeededIndex, SeededIndices, TracedCollate, TracingWorker, begin_tracing
+from .epoch import DaliEpoch
+from .fallback import _Collate, _OnDevice
+from .progress import Progress
+from .stats import Meter
+from .traced_batch import TracedImages
+
+
+def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = None) -> _Traced:
+    """Return the iterator of an epoch."""
+    if not loader.num_workers:
+        return _Here(loader, route, before)
+    return _InWorkers(loader, route, before)
+
+
+class TracedEpoch(DaliEpoch):
+    """Pipelines and threads of an epoch over a custom data set.
+
+    Attributes:
+        options: of its plans.
+        table: of the data set's files.
+        headers: what a GPU's JPEG engine made of them.
+    """
+
+    def __init__(self, route: DaliRoute, meter: Meter, errors: Any):
+        assert route.options is not None and route.table is not None
+        self.route, self.meter, self.errors = route, meter, errors
+        self.table: FileTable = route.table
+        self.options: Options = route.options
+        self.headers: Headers = headers_of(self.table)
+        self.engine = route.jpeg_engine()
+        self.over = False
+        self.channels_last = self.options.channels_last
+        self._for_dali, self._pipelines, self._turns = [], {}, {}
+        self._threads: ThreadPoolExecutor | None = None
+        self._representatives: dict[Any, Plan] = {}
+
+    def representative(self, plan: Plan) -> Plan:
+        """Return the first of the plans that have the same DALI part, and so share a pipeline."""
+        return self._representatives.setdefault(pipeline_key(plan), plan)
+
+    def pipeline(self, plan: Plan, batch_size: int, form: Any) -> Any:
+        """Return this epoch's pipeline for a plan."""
+        return super().pipeline(self.representative(plan), batch_size, form)
+
+    def may_have_pipeline(self, plan: Plan) -> bool:
+        """Return True if DALI makes a plan's images: each pipeline has threads of its own, so there are few."""
+        plan = self.representative(plan)
+        if not any(one is plan for one in self._for_dali) and len(self._for_dali) < MOST_PIPELINES:
+            self._for_dali.append(plan)
+        return any(one is plan for one in self._for_dali)
+
+    def end(self) -> None:
+        """Release what the epoch holds; the route keeps the pipelines for the next one."""
+        self.over = True
+        if self._pipelines:
+            self._pipelines = {}
+            self.route.epoch_is_over()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
+
+
+class _Traced(_OnDevice):
+    """torch's iterator, whose batches are made by DALI.
+
+    Batches that workers have sent already are submitted to DALI, up to ``route.depth`` ahead. Indices are drawn when
+    torch would draw them, which is when a batch is returned.
+    """
+
+    _epoch: TracedEpoch | None = None
+
+    def __init__(self, loader: Any, route: DaliRoute, before: Progress | None):
+        self._route, self._loader = route, loader
+        self._ready: deque[tuple[Any, BaseException | None]] = deque()
+        super().__init__(loader, route.device, before)
+        self._loader = None  # else it would refer to its iterator, and that to it
+
+    # ---- what torch's loader is given
+
+    def _changed(self, loader: Any) -> Any:
+        made = super()._changed(loader)
+        collate_fn = TracedCollate(loader.collate_fn)
+        if isinstance(made.collate_fn, _Collate):
+            made.collate_fn = _Collate(collate_fn, loader._auto_collation)
+        else:
+            made.collate_fn = collate_fn
+        if loader.num_workers:
+            made.worker_init_fn = TracingWorker(made.worker_init_fn, self._route.table)
+        return made
+
+    def _begin(self, loader: Any, before: Progress | None = None) -> None:
+        self._end_epoch()
+        self._indexed = not isinstance(loader.dataset, data.IterableDataset)
+        super()._begin(loader, before)
+        self._epoch = TracedEpoch(self._route, self._meter, loader._errors)
+        self._loader = loader
+        self._position: int | None = None  # samples whose indices are drawn; None before the first
+
+    def _draws_torchs_seeds(self, loader: Any) -> bool:
+        return loader.num_workers > 0 and isinstance(loader.dataset, data.IterableDataset)
+
+    def _loads_past(self, loader: Any) -> bool:
+        return isinstance(loader.dataset, data.IterableDataset)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:
+            self._route = loader._choose_dali_route()
+        super()._reset(loader, first_iter)
+        if not first_iter:
+            self._loader = None
+
+    def _go_on(self, loader: Any) -> None:
+        if not self._num_workers or not self._indexed:
+            super()._go_on(loader)
+            return
+        with contextlib.suppress(StopIteration):
+            while self.progress.drawn < self._until:
+                self._drawn.append(self._draw())
+
+    def _draw(self) -> Any:
+        if self._position is None:
+            self._position = 0
+            self.progress.seeded(int(self._base_seed))
+            if self._num_workers and self._indexed and self.progress.again:
+                self._skip_drawn(self._loader)  # workers are sent indices before _go_on()
+                self._position = self.progress.samples
+        return super()._draw()
+
+    def _next_index(self) -> Any:
+        index = super()._next_index()
+        if not self._num_workers or not self._indexed:
+            return index
+        assert self._position is not None
+        order, begin, seed = self.progress.rank_order, self._position, self.progress.seed
+        if not self._auto_collation:
+            self._position += 1
+            return SeededIndex(index, seed, order.place_of(begin))
+        indices = list(index)
+        self._position += len(indices)
+        return SeededIndices(indices, seed, range(order.place_of(begin), order.place_of(self._position), order.world))
+
+    # ---- batches
+
+    def _next_one(self) -> Any:
+        assert self._epoch is not None
+        self._epoch.check_open()
+        return super()._next_one()
+
+    def _received(self) -> tuple[Any, BaseException | None]:
+        """Return torch's next batch, submitted to DALI, or its error."""
+        try:
+            with tracing(not self._num_workers):
+                made = super()._fetched()
+            return self._mapped(made, lambda batch: TracedImages(self._epoch, batch)), None
+        except Exception as error:
+            return None, error
+
+    def _mapped(self, made: Any, function: Callable[[Any], Any]) -> Any:
+        """Apply a function to the batch, within what on_error adds to it."""
+        if isinstance(made, (TracedBatch, TracedImages)):
+            return function(made)
+        return made._replace(made=tuple(map(function, made.made)))
+
+    def _finished(self, made: Any, error: BaseException | None) -> Any:
+        if error is not None:
+            raise error
+        with torch.autocast(self._device.type, enabled=False):  # that is for models
+            return self._mapped(made, TracedImages.finish)
+
+    def _fetched(self) -> Any:
+        return self._finished(*self._received())
+
+    def _end_epoch(self) -> None:
+        while self._ready:
+            made, error = self._ready.popleft()
+            if error is None:
+                self._mapped(made, TracedImages.discard)
+        if self._epoch is not None:
+            self._epoch.end()
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are under way."""
+        return super().in_flight + len(self._ready)
+
+
+class _Here(_Traced, _SingleProcessDataLoaderIter):
+    def __init__(self, loader: Any, route: DaliRoute, before: Progress | None):
+        begin_tracing(route.table)
+        super().__init__(loader, route, before)
+
+    def __del__(self) -> None:
+        self._end_epoch()
+
+
+class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
+    _is_ahead = False
+    _owed = 0  # indices to draw, for batches that were received ahead
+
+    def _begin(self, loader: Any, before: Progress | None = None) -> None:
+        self._owed = 0
+        super()._begin(loader, before)
+
+    def _try_put_index(self) -> None:
+        if self._is_ahead:
+            self._owed += 1
+        else:
+            super()._try_put_index()
+
+    def _fetched(self) -> Any:
+        self._receive_ahead()
+        if not self._ready:
+            return super()._fetched()
+        if self._owed:
+            self._owed -= 1
+            super()._try_put_index()
+        return self._finished(*self._ready.popleft())
+
+    def _receive_ahead(self) -> None:
+        """Submit batches to DALI that have arrived, as long as each worker has one to do."""
+        self._is_ahead = True
+        try:
+            while len(self._ready) < self._route.depth and self._has_arrived():
+                self._ready.append(self._received())
+        finally:
+            self._is_ahead = False
+        for made, error in self._ready:
+            if error is None:
+                self._mapped(made, TracedImages.decode)
+
+    def _has_arrived(self) -> bool:
+        info = self._task_info.get(self._rcvd_idx)
+        if info is None or self._tasks_outstanding <= self._num_workers:
+            return False
+        return len(info) > 1 or not self._data_queue.empty()
+
+    def __del__(self) -> None:
+        self._end_epoch()
+        super().__del__()

@@ -1,0 +1,47 @@
+"""Calls that are recorded, and made later on the real image or tensor."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from PIL import ImageFilter
+
+from .operations import CONSTANT
+
+
+class RecordedCall(NamedTuple):
+    """A call whose first argument is an image or tensor.
+
+    Attributes:
+        name: of the operation.
+        function: the original function; None for a method of the image or tensor, called ``name``.
+        args, kwargs: the other arguments.
+    """
+
+    name: str
+    function: Callable[..., Any] | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+
+    def on(self, image: Any) -> Any:
+        """Call it on a real image or tensor."""
+        if self.function is None:
+            return getattr(image, self.name)(*self.args, **self.kwargs)
+        return self.function(image, *self.args, **self.kwargs)
+
+
+def kept(value: Any) -> Any:
+    """Return an argument that the caller cannot change later."""
+    kind = type(value)
+    if kind in CONSTANT:
+        return value
+    if kind in (list, tuple):
+        return kind(value) if CONSTANT.issuperset(map(type, value)) else kind(map(kept, value))
+    if kind is dict:
+        return {name: kept(one) for name, one in value.items()}
+    if kind is ImageFilter.GaussianBlur:
+        return copy.copy(value)
+    return value.clone() if isinstance(value, torch.Tensor) else value

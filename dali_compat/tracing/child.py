@@ -1,0 +1,157 @@
+"""Calls a function in a forked child: what it does to objects, generators and files' positions is not left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import gc
+import mmap
+import os
+import pickle
+import stat
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.managers import BaseProxy
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..workers.samples import dumps
+from ..workers.worker import stay_with_the_parent
+
+_SECONDS, _IDLE = 60, 5  # that a child may take, and that it may do nothing: what it waits for may not be there
+_SHARED = 64 << 20  # bytes of shared memory of which a child has a copy
+_MEMORY = "/dev/shm/", "/dev/zero"
+_FIXED = 0x10  # MAP_FIXED
+_MOST_TEXT = 200
+_WHERE = "in a forked process, where a few samples are tried"
+
+
+class TrialFailed(Exception):
+    """A child has ended without a result, or was ended."""
+
+
+def in_child(function: Callable[[], Any]) -> Any:
+    """Returns what a function without arguments gives; pickle must take it. Sockets, pipes and threads are not there.
+
+    Raises:
+        TrialFailed: it has raised an error, crashed, waited for 5 s or taken 60 s; the text says so of a data set.
+    """
+    receive, send = os.pipe()
+    parent, child = os.getpid(), 0
+    with Connection(receive, writable=False) as answer:
+        _flush()
+        try:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of Python 3.12 and of libraries, where there are threads
+                    child = os.fork()
+                if not child:
+                    _answer(function, send, parent)
+            finally:
+                os.close(send)
+            made = pickle.loads(_waited_for(answer, child))
+        except Exception as error:
+            slow = isinstance(error, TimeoutError)
+            what = "gives no sample within a minute, or waits," if slow else "ends"
+            raise TrialFailed(f"{what} {_WHERE}") from error
+        finally:
+            if child:
+                with suppress(OSError):
+                    os.kill(child, 9)
+                with suppress(OSError):
+                    os.waitpid(child, 0)
+    if isinstance(made, TrialFailed):
+        raise made
+    return made
+
+
+def described(error: Exception) -> str:
+    """An exception's type and text, in a line."""
+    text = " ".join(f"{type(error).__name__}: {error}".replace(";", ",").split())
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} ..."
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+def _waited_for(answer: Connection, child: int) -> bytes:
+    spent, idle = 0, 0
+    for _ in range(_SECONDS):
+        if answer.poll(1):
+            return answer.recv_bytes()
+        before, spent = spent, _processor_time(child)
+        idle = idle + 1 if spent == before else 0
+        if idle >= _IDLE:
+            break
+    raise TimeoutError
+
+
+def _processor_time(process: int) -> int:
+    """In ticks; see proc(5)."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+# ---- in the child
+
+
+def _answer(function: Callable[[], Any], send: int, parent: int) -> None:
+    try:
+        gc.disable()
+        stay_with_the_parent(parent)
+        torch.set_num_threads(1)  # OpenMP's threads are the parent's
+        for number in map(int, os.listdir("/proc/self/fd")):
+            if number > 2 and number != send:
+                with suppress(OSError):  # the listing's own
+                    _make_own(number)
+        _make_memory_own()
+        BaseProxy._callmethod = _refuse_to_change  # type: ignore[method-assign]  # in this process alone
+        try:
+            message = dumps(function())
+        except Exception as error:
+            message = dumps(TrialFailed(f"raises {described(error)} {_WHERE}"))
+        with Connection(send, readable=False) as connection:
+            connection.send_bytes(message)
+    finally:
+        _flush()
+        os._exit(0)
+
+
+def _refuse_to_change(*args, **kwargs):
+    raise RuntimeError("it uses an object of a multiprocessing.Manager, which a trial would change")
+
+
+def _make_own(number: int) -> None:
+    """A file gets a position of its own. A socket or a pipe, whose other end expects the parent, is put out of use."""
+    mode, flags = os.fstat(number).st_mode, fcntl.fcntl(number, fcntl.F_GETFL)
+    if stat.S_ISREG(mode):
+        own = os.open(f"/proc/self/fd/{number}", flags & (os.O_ACCMODE | os.O_APPEND))
+        os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+    elif stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
+        own = os.open(os.devnull, os.O_RDWR)
+    else:
+        return
+    os.dup2(own, number)
+    os.close(own)
+
+
+def _make_memory_own() -> None:
+    """Memory that is shared with other processes, of a tensor's or a memory map's, becomes a copy at the same place."""
+    system = ctypes.CDLL(None)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, flags, *_, name = [*line.split(None, 5), ""][:6]
+        begin, end = (int(number, 16) for number in place.split("-"))
+        is_device = not name.startswith("/") or (name.startswith("/dev/") and not name.startswith(_MEMORY))
+        if flags == "rw-s" and not is_device and end - begin <= _SHARED:
+            held = ctypes.string_at(begin, end - begin)
+            how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _FIXED
+            system.mmap(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), *how, -1, ctypes.c_long(0))
+            ctypes.memmove(begin, held, len(held))

@@ -1,0 +1,230 @@
+"""A batch on its way from the process that traces it to the one that makes its pixels: a few arrays.
+
+A *row* is one deferred image of the batch, or one that was computed. A *job* is a file that is decoded once, for the
+rows that are made of it. Jobs whose rows have equal heads (plans.py) form a group, and rows with equal tails another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from ..data.headers import FACTS
+from ..runtime.device import mapped
+from .nodes import Node
+from .plans import Key, divided
+from .sources import MemorySource
+from .tensors import REAL_CLASS, Cell, TracedTensor
+
+_CLASSES = list(REAL_CLASS)
+_MOST_REPEATED = 2.0  # how much more work it may be to make each image of a file from the file
+_DECODING = 2  # operations on as many pixels that take as long as decoding
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a batch has rows, in place of a deferred tensor.
+
+    Attributes:
+        row: the first one.
+        count: how many rows are stacked; None for one row that is not.
+        shape: of the stack.
+        kind: number of the tensor's class in _CLASSES.
+        strides: of the tensor; None if it is contiguous.
+    """
+
+    row: int
+    count: int | None
+    shape: tuple[int, ...]
+    kind: int
+    strides: tuple[int, ...] | None
+
+
+class JobGroup(NamedTuple):
+    """Files whose rows have equal heads.
+
+    Attributes:
+        keys: the head of each view.
+        rows: (N, views) int32.
+        numbers: (N, width of all heads) float64.
+        paths: (N,) bytes, of files; or the encoded images, one after another, uint8.
+        ends: (N,) int64, where each of these ends; None for files.
+        slots, facts: (N,) as FileTable has them.
+    """
+
+    keys: tuple[Key, ...]
+    rows: np.ndarray
+    numbers: np.ndarray
+    paths: Any
+    ends: np.ndarray | None
+    slots: np.ndarray
+    facts: np.ndarray
+
+
+class TailGroup(NamedTuple):
+    """Rows with equal heads and tails.
+
+    Attributes:
+        head, tail: their keys.
+        rows: (M,) int32.
+        numbers: (M, width of the tail) float64.
+    """
+
+    head: Key
+    tail: Key
+    rows: np.ndarray
+    numbers: np.ndarray
+
+
+class TracedBatch:
+    """What the user's ``collate_fn`` gave, with a Place for each deferred tensor.
+
+    Attributes:
+        value: the batch.
+        count: number of rows.
+        jobs, tails: groups of them.
+        realized: number of traced tensors that were computed, for want of a plan.
+        computed: (row, tensor) of rows that are in a stack with deferred ones, and are not deferred.
+    """
+
+    def __init__(self, value: Any):
+        self.value, self.count, self.realized = value, 0, 0
+        self.jobs: list[JobGroup] = []
+        self.tails: list[TailGroup] = []
+        self.computed: list[tuple[int, torch.Tensor]] = []
+
+    def pin_memory(self, device: Any = None) -> TracedBatch:
+        """Pin what is not deferred; called by torch's pin_memory thread."""
+        self.value = pin_memory(self.value, device)
+        return self
+
+    def filled(self, made: Callable[[Place], torch.Tensor]) -> Any:
+        """Return the batch with tensors in all places. ``made``: gives the one of a Place."""
+        tensors: dict[Place, torch.Tensor] = {}
+
+        def fill(place: Place) -> torch.Tensor:
+            if place not in tensors:
+                tensor = made(place)
+                tensors[place] = tensor.as_subclass(REAL_CLASS[_CLASSES[place.kind]]) if place.kind else tensor
+            return tensors[place]
+
+        return mapped(self.value, fill, Place) if self.count else self.value
+
+
+def packed(value: Any) -> TracedBatch:
+    """Return a batch for the loading process. Tensors that have no plan are computed."""
+    cells: list[Cell] = []
+    places: dict[int, Place | None] = {}
+    tensors: list[TracedTensor] = []
+
+    def note(x: torch.Tensor) -> torch.Tensor:
+        if type(x) in REAL_CLASS and id(x) not in places:
+            tensors.append(x)  # type: ignore[arg-type]
+            places[id(x)] = _place(x, cells)
+        return x
+
+    mapped(value, note)
+    if not tensors:
+        return TracedBatch(value)
+    of_file: dict[int, list[int]] = {}
+    for row, cell in enumerate(cells):
+        if cell.tensor is None:
+            of_file.setdefault(id(cell.node.root), []).append(row)  # type: ignore[union-attr]  # it has a plan
+    for rows in of_file.values():
+        if len(rows) > 1 and _repeated([cells[row].node for row in rows]) > _MOST_REPEATED:  # type: ignore[misc]
+            for row in rows:
+                cells[row].value()
+    batch = TracedBatch(mapped(value, lambda x: (places[id(x)] or x.real()) if type(x) in REAL_CLASS else x))
+    batch.count = len(cells)
+    batch.realized = sum(place is None for place in places.values())
+    batch.computed = [(row, cell.tensor) for row, cell in enumerate(cells) if cell.tensor is not None]
+    _group(batch, [[row for row in rows if cells[row].tensor is None] for rows in of_file.values()], cells)
+    return batch
+
+
+def _place(x: Any, cells: list[Cell]) -> Place | None:
+    """Return the place of a tensor, whose rows are added to ``cells``; None if it has to be computed."""
+    parts = x._cell.parts or (x._cell,)
+    if not x.is_deferred or not all(part.tensor is not None or _has_plan(part) for part in parts):
+        return None
+    strides = None if x.is_contiguous() else x.stride()
+    place = Place(len(cells), len(parts) if x._cell.parts else None, tuple(x.shape), _CLASSES.index(type(x)), strides)
+    cells += parts
+    return place
+
+
+def _has_plan(cell: Cell) -> bool:
+    node = cell.node
+    if node is None or node.steps is None or node.state.kind == "Mask":
+        return False
+    # a gray file that was not converted may be a mask
+    return node.root.mode == "RGB" or node.state.normalized or _is_converted(node)
+
+
+def _is_converted(node: Node) -> bool:
+    first = next((call for call in node.calls() if call.name != "copy"), None)
+    return first is not None and first.name == "convert" and first.args[:1] == ("RGB",)
+
+
+def _repeated(nodes: list[Node]) -> float:
+    """Return how much work it is to make each of a file's images on its own, relative to doing what they share once."""
+    once: dict[int, int] = {}
+    total = 0
+    for node in nodes:
+        while node.parent is not None:
+            total += node.parent.pixels
+            once[id(node)] = node.parent.pixels
+            node = node.parent
+    decoding = _DECODING * nodes[0].root.pixels
+    return (decoding + total) / max(1, decoding + sum(once.values()))
+
+
+def _group(batch: TracedBatch, jobs: list[list[int]], cells: list[Cell]) -> None:
+    by_head: dict[Any, list[tuple[list[int], list[float], Node]]] = {}
+    by_tail: dict[tuple[Key, Key], tuple[list[int], list[list[float]]]] = {}
+    for rows in jobs:
+        if not rows:
+            continue
+        keys, numbers = [], list[float]()
+        for row in rows:
+            node = cells[row].node
+            assert node is not None and node.steps is not None
+            head, of_head, tail, of_tail = divided(node.steps)
+            keys.append(head)
+            numbers += of_head
+            if tail:
+                of_rows, several = by_tail.setdefault((head, tail), ([], []))
+                of_rows.append(row)
+                several.append(of_tail)
+        root = node.root
+        in_memory = type(root.source) is MemorySource
+        by_head.setdefault((tuple(keys), in_memory), []).append((rows, numbers, root))
+    for (keys, in_memory), several in by_head.items():
+        batch.jobs.append(_job_group(keys, in_memory, several))
+    for (head, tail), (rows, values) in by_tail.items():
+        batch.tails.append(TailGroup(head, tail, np.array(rows, np.int32), np.array(values, np.float64)))
+
+
+def _job_group(keys: Any, in_memory: bool, jobs: list[tuple[list[int], list[float], Node]]) -> JobGroup:
+    sources = [root.source for _, _, root in jobs]
+    rows = np.array([rows for rows, _, _ in jobs], np.int32)
+    numbers = np.array([numbers for _, numbers, _ in jobs], np.float64)
+    ends = None
+    if in_memory:
+        paths: Any = torch.from_numpy(np.frombuffer(b"".join(one.data for one in sources), np.uint8).copy())  # type: ignore[union-attr]
+        ends = np.cumsum([len(one.data) for one in sources])  # type: ignore[union-attr]
+    else:
+        paths = np.array([os.fsencode(one.path) for one in sources])
+    facts = np.array([one.facts for one in sources], FACTS)
+    return JobGroup(keys, rows, numbers, paths, ends, np.array([one.slot for one in sources]), facts)
+
+
+def real(value: Any) -> Any:
+    """Return a batch or sample with all of its deferred tensors computed."""
+    return mapped(value, lambda one: one.real() if type(one) in REAL_CLASS else one)

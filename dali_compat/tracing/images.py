@@ -1,0 +1,300 @@
+"""Real Pillow images whose core is deferred.
+
+Pillow reads only the header when it opens a file. If this thread traces (nodes.HERE), the first method that needs the
+pixels puts a :class:`~.nodes.Node` in place of the image's core, ``Image._im``, and the image is as if it were loaded.
+The methods below give an image with another node, if the size and mode of the result follow from the arguments alone.
+All other code of Pillow reaches the pixels by ``Image.im``, which computes them.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import operator
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from PIL import Image, ImageEnhance, ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+
+from ..inspection.replaced import STANDS_FOR
+from ..ops.arguments import interpolation_named
+from .calls import RecordedCall, kept
+from .color import pillow_filter
+from .geometry import resized, transformed
+from .nodes import HERE, Node, became_real
+from .operations import OPERATIONS, Outcome, State, step
+from .sources import FileSource, FileTable, MemorySource
+
+_COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, from which it takes the times of files
+_TICK = 10_000_000  # ns between two times of another clock, such as that of a network file system
+_END_OF_JPEG = b"\xff\xd9"
+_BANDS = {"1": 1, "L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4}
+_GRAY = (step("grayscale", State("pil", "L", (1, 1, 1)), like="pil", dtype=State("pil", "L", (1, 1, 1)).dtype, channels=1),)
+_STEPS_OF_FILE: dict[str, Any] = {"RGB": (), "L": _GRAY}  # decoders give RGB
+
+_original: dict[str, Callable[..., Any]] = {}  # of Pillow, by name
+
+
+class _Files:
+    """Where files are looked up.
+
+    Attributes:
+        table: of this process.
+        since: ns. A file that changed later may change again before it is decoded.
+    """
+
+    table = FileTable(0)
+    since = 0
+
+
+def use_table(table: FileTable) -> None:
+    """Look files up in this table from now on; defer those only that do not change after this call."""
+    now = time.clock_gettime_ns(_COARSE) if sys.platform == "linux" else time.time_ns()
+    _Files.table, _Files.since = table, now - _TICK
+
+
+def node_of(image: Image.Image) -> Node | None:
+    """Return the image's node, deferring its file if possible; None if the image is real and has to stay so."""
+    im = image.__dict__.get("_im")
+    if type(im) is Node:
+        return im if im.state.mode == image._mode and im.size == image._size else None
+    if im is not None or not HERE.traces or type(image) not in (JpegImageFile, PngImageFile):
+        return None
+    return _deferred_file(image)
+
+
+def _deferred_file(image: Any) -> Node | None:
+    if len(image.tile) != 1 or image.decoderconfig or ImageFile.LOAD_TRUNCATED_IMAGES or image.fp is None:
+        return None
+    if image._mode not in _BANDS or "transparency" in image.info:
+        became_real(f"opens images in mode {image._mode}, of more than 8 bits" if image._mode[0] in "IF" else "")
+        return None
+    source = _source_of(image)
+    if source is None or tuple(source.facts["sizes"]) != image._size[::-1]:
+        return None
+    if type(image) is PngImageFile and not _ends_with_pixels(image):
+        return None
+    width, height = image._size
+    state = State("pil", image._mode, (_BANDS[image._mode], height, width))
+    node = Node(None, source, None, state, _STEPS_OF_FILE.get(image._mode))
+    image._im, image.tile, image.readonly = node, [], 0  # as if it were loaded
+    if type(image) is PngImageFile:
+        image._text = image.png.im_text
+        image.png.close()
+        image.png = None
+    if image._exclusive_fp:
+        image.fp.close()
+    else:
+        image.fp.seek(0, os.SEEK_END)
+    image.fp = None
+    return node
+
+
+def _source_of(image: Any) -> FileSource | MemorySource | None:
+    """Return the image's file, if it is whole and will be there later."""
+    fp, is_jpeg = image.fp, type(image) is JpegImageFile
+    if type(fp) is io.BytesIO:
+        data = fp.getvalue()
+        return _Files.table.memory(data) if not is_jpeg or data.endswith(_END_OF_JPEG) else None
+    if type(fp) is not io.BufferedReader or type(path := fp.name) is not str:
+        return None
+    try:
+        number = fp.fileno()
+        status = os.fstat(number)
+        changed = max(status.st_ctime_ns, os.lstat(path).st_ctime_ns)  # a link may soon lead to another file
+        if changed >= _Files.since:
+            became_real("opens files that were written just now")
+            return None
+        if not os.path.samestat(status, os.stat(path)):
+            return None
+        if not image._exclusive_fp and is_jpeg and os.pread(number, 2, status.st_size - 2) != _END_OF_JPEG:
+            return None  # the file's position after decoding would be another one
+        return _Files.table.file(path if path[:1] == "/" else os.path.join(os.getcwd(), path), status)
+    except (OSError, ValueError):  # it is closed, or gone
+        return None
+
+
+def _ends_with_pixels(image: Any) -> bool:
+    """Return True if nothing but pixels follows a PNG's first pixels: load() adds other chunks to ``info``."""
+    at, fp = image.tile[0][2] - 8, image.fp
+    before = fp.tell()
+    try:
+        while True:
+            fp.seek(at)
+            head = fp.read(8)
+            if head[4:] != b"IDAT":
+                return head[4:] == b"IEND"
+            at += 12 + int.from_bytes(head[:4], "big")
+    finally:
+        fp.seek(before)
+
+
+def imaged(node: Node, info: dict[Any, Any]) -> Image.Image:
+    """Return a new image with this node."""
+    made = Image.Image()
+    made._im, made._mode, made._size, made.info = node, node.state.mode, node.size, info  # type: ignore[assignment,attr-defined]
+    return made
+
+
+# ---- Image's own attributes and methods
+
+
+def _get_im(self: Any) -> Any:
+    """Image.im: the core, computed if it was deferred."""
+    im = self.__dict__.get("_im")
+    if type(im) is Node:
+        became_real("uses the image's pixels")
+        core = im.value().im
+        self._im = core.copy() if im.used else core  # what was derived from the node must not see later changes
+        return self._im
+    return _original["im"](self)
+
+
+def _set_im(self: Any, im: Any) -> None:
+    self._im = im
+
+
+class PixelAccess:
+    """The result of load(): reads the pixels at the first access, since load() is mostly called for its effect."""
+
+    def __init__(self, image: Any):
+        self._image = image
+
+    def __getitem__(self, place: Any) -> Any:
+        return _original["load"](self._image)[place]
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        self._image._ensure_mutable()
+        _original["load"](self._image)[place] = value
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_original["load"](self._image), name)
+
+
+def _load(self: Any) -> Any:
+    return PixelAccess(self) if type(self.__dict__.get("_im")) is Node else _original["load"](self)
+
+
+def _load_file(self: Any) -> Any:
+    return PixelAccess(self) if node_of(self) is not None else _original["load_file"](self)
+
+
+def _converted(s: State, mode: Any = None, *others: Any, **more: Any) -> Outcome | None:
+    if others or more or mode not in ("RGB", "L"):
+        return None
+    if mode == s.mode:
+        return Outcome(s, ())
+    if mode == "RGB":
+        steps = OPERATIONS["grayscale_to_rgb"](s, "pil").steps if s.mode == "L" else None
+        return Outcome(State("pil", "RGB", (3, *s.size)), steps)
+    steps = OPERATIONS["to_grayscale"](s, "pil", 1).steps if s.mode == "RGB" else None
+    return Outcome(State("pil", "L", (1, *s.size)), steps)
+
+
+def _resized(s: State, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Outcome | None:
+    width, height = map(operator.index, size)
+    if box is not None or reducing_gap is not None or min(width, height) < 1:
+        return None
+    if (height, width) == s.size:
+        return Outcome(s, ())
+    if s.mode not in ("RGB", "L"):
+        return None
+    return resized(s, "pil", (height, width), interpolation_named(3 if resample is None else resample))
+
+
+def _cropped(s: State, box: Any = None) -> Outcome | None:
+    if box is None:
+        return Outcome(s, ())
+    left, top, right, bottom = (operator.index(round(edge)) for edge in box)
+    if right <= left or bottom <= top or (right - left) * (bottom - top) > (Image.MAX_IMAGE_PIXELS or 1 << 62):
+        return None
+    return OPERATIONS["crop"](s, "pil", top, left, bottom - top, right - left)
+
+
+_METHODS: dict[str, Callable[..., Outcome | None]] = {
+    "convert": _converted,
+    "copy": lambda s: Outcome(s, ()),
+    "crop": _cropped,
+    "filter": lambda s, filter: pillow_filter(s, "pil", filter),
+    "resize": _resized,
+    "transform": transformed,
+    "transpose": lambda s, method: OPERATIONS["transpose"](s, "pil", method),
+}
+
+
+def _method(name: str, outcome_of: Callable[..., Outcome | None]) -> Callable[..., Any]:
+    original = _original[name]
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        im = self.__dict__.get("_im")
+        if type(im) is Node or (im is None and HERE.traces):
+            made = deferred(self, outcome_of, RecordedCall(name, None, args, kwargs))
+            if made is not None:
+                return made
+        return original(self, *args, **kwargs)
+
+    return in_place_of(original, method)
+
+
+def in_place_of(original: Any, function: Any) -> Any:
+    """Make a function look like the one that it replaces."""
+    setattr(functools.wraps(original)(function), STANDS_FOR, original)
+    return function
+
+
+def deferred(
+    image: Any, outcome_of: Callable[..., Outcome | None], call: RecordedCall, info: dict[Any, Any] | None = None
+) -> Image.Image | None:
+    """Return the image that a call gives, deferred; None if it has to be computed.
+
+    Args:
+        image: any image.
+        outcome_of: returns the Outcome for the image's State and the call's arguments, or None, or raises.
+        call: the call. Its arguments may be the caller's.
+        info: of the result; None for a copy of the image's.
+    """
+    node = node_of(image)
+    if node is None:
+        return None
+    try:
+        outcome = outcome_of(node.state, *call.args, **call.kwargs)
+    except Exception:  # Pillow says what is wrong
+        outcome = None
+    if outcome is None or min(outcome.state.size) < 1:
+        became_real(f"uses the image's {call.name}")
+        return None
+    made = node.then(call._replace(args=kept(call.args), kwargs=kept(call.kwargs)), outcome)
+    return imaged(made, _copied_info(image) if info is None else info)
+
+
+def _copied_info(image: Any) -> dict[Any, Any]:
+    copied: dict[Any, Any] = image._copy_info() if hasattr(image, "_copy_info") else image.info.copy()
+    return copied
+
+
+# ---- ImageEnhance: an enhancer blends an image with a "degenerate" one, which some of them compute from the pixels
+
+_ENHANCERS = {"Brightness": "brightness", "Color": "saturation", "Contrast": "contrast", "Sharpness": "sharpness"}
+
+
+def _enhancer(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    kind = getattr(ImageEnhance, name)
+
+    def __init__(self: Any, image: Any) -> None:
+        node = node_of(image) if isinstance(image, Image.Image) else None
+        if node is None or node.state.mode not in ("RGB", "L"):
+            original(self, image)
+            return
+        self.image = image
+        if name == "Color":
+            self.intermediate_mode = "L"
+        call = RecordedCall(name, lambda image: kind(image).degenerate)
+        info = _copied_info(image) if name in ("Color", "Sharpness") else {}
+        self.degenerate = imaged(node.then(call, Outcome(node.state)), info)
+
+    return in_place_of(original, __init__)

@@ -1,0 +1,178 @@
+"""Deferred images and tensors: what is to be done to which file.
+
+A :class:`Node` never changes. An image keeps its node in place of Pillow's core (images.py), a tensor keeps it in a
+:class:`~.tensors.Cell`. Pixels are computed by Pillow's and torchvision's own functions, at the first access.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+from PIL import Image
+
+from .calls import RecordedCall
+from .operations import Outcome, State, Step
+from .sources import FileSource, MemorySource
+
+_really_open = Image.open
+
+
+class _Thread(threading.local):
+    """Per-thread switches.
+
+    Attributes:
+        traces: whether images that this thread opens are deferred.
+        reasons: collects why images became real; None outside of a trial.
+    """
+
+    traces = False
+    reasons: Reasons | None = None
+
+
+HERE = _Thread()
+
+
+class Reasons:
+    """Why deferred images became real, each reason once, with the line of the user's code."""
+
+    def __init__(self, line: Callable[[], str]):
+        self._line = line
+        self._found: dict[str, str] = {}
+
+    def add(self, why: str) -> None:
+        """Record a reason and the current line of the user's code."""
+        if why not in self._found:
+            self._found[why] = self._line()
+
+    def __str__(self) -> str:
+        return ", and ".join([f"{why} ({line})" if line else why for why, line in self._found.items()][:3])
+
+
+@contextmanager
+def tracing(on: bool = True):
+    """Switch deferral on or off for this thread."""
+    before, HERE.traces = HERE.traces, on
+    try:
+        yield
+    finally:
+        HERE.traces = before
+
+
+def became_real(why: str) -> None:
+    """Note why an image is computed where it could have been deferred."""
+    if HERE.reasons is not None:
+        HERE.reasons.add(why)
+
+
+class Node:
+    """An image or tensor that is not computed yet: a file, or a call on another node.
+
+    Attributes:
+        parent: the node that ``call`` is applied to; None for a file.
+        source: the encoded file that it is made of.
+        call: what is done to the parent; None for a file.
+        state: the known kind, mode, shape and dtype.
+        steps: batch steps that give the same pixels from the decoded file; None if there are none.
+        strides: of a tensor, in elements; None if it is contiguous.
+        used: whether another node is computed from this one. Its pixels must not be changed then.
+    """
+
+    __slots__ = ("_lock", "_value", "call", "parent", "source", "state", "steps", "strides", "used")
+    readonly = 0  # as of Pillow's core
+
+    def __init__(
+        self,
+        parent: Node | None,
+        source: FileSource | MemorySource,
+        call: RecordedCall | None,
+        state: State,
+        steps: tuple[Step, ...] | None,
+        strides: tuple[int, ...] | None = None,
+    ):
+        self.parent, self.source, self.call = parent, source, call
+        self.state, self.steps, self.strides = state, steps, strides
+        self.used, self._value = False, None
+        self._lock = threading.Lock()
+        if parent is not None:
+            parent.used = True
+
+    @property
+    def mode(self) -> str:
+        """Pillow's mode of the image; of a tensor that of the image it was made of."""
+        return self.state.mode
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) in pixels, as Pillow's core has it."""
+        return self.state.shape[-1], self.state.shape[-2]
+
+    @property
+    def is_computed(self) -> bool:
+        """True if the pixels were computed already."""
+        return self._value is not None
+
+    def then(self, call: RecordedCall, outcome: Outcome, strides: tuple[int, ...] | None = None) -> Node:
+        """Return the node of a call with a known outcome."""
+        if call.name == "convert" and outcome.state.mode == "RGB" and self.is_file:
+            steps: tuple[Step, ...] | None = ()  # decoders give RGB
+        elif self.steps is None or outcome.steps is None:
+            steps = None
+        else:
+            steps = (*self.steps, *outcome.steps)
+        return Node(self, self.source, call, outcome.state, steps, strides)
+
+    def value(self) -> Any:
+        """Return the computed image or tensor, which must not be changed if the node is ``used``.
+
+        Raises:
+            OSError: the file cannot be read, or has changed since it was opened.
+        """
+        if self._value is None:
+            with self._lock, tracing(False):
+                if self._value is None:
+                    self._value = self._computed()
+        return self._value
+
+    def _computed(self) -> Any:
+        if self.parent is None:
+            with self.source.opened() as file:
+                image = _really_open(io.BytesIO(file.read()))
+                image.load()
+            return image
+        assert self.call is not None
+        return self.call.on(self.parent.value())
+
+    def calls(self) -> list[RecordedCall]:
+        """Return the calls that lead from the file to this node."""
+        found, node = [], self
+        while node.parent is not None:
+            found.append(node.call)
+            node = node.parent
+        return found[::-1]  # type: ignore[return-value]  # only a file has none
+
+    @property
+    def root(self) -> Node:
+        """The node of the file."""
+        node = self
+        while node.parent is not None:
+            node = node.parent
+        return node
+
+    @property
+    def is_file(self) -> bool:
+        """True if it has the pixels of the file, unchanged."""
+        node = self
+        while node.call is not None and node.call.name == "copy":
+            assert node.parent is not None
+            node = node.parent
+        return node.call is None
+
+    @property
+    def pixels(self) -> int:
+        """Number of pixels."""
+        return math.prod(self.state.size)

@@ -1,0 +1,345 @@
+"""Everything of Pillow's and torchvision's that is replaced while data sets are traced. This list is complete.
+
+``install()`` replaces it once in a process. Each replacement defers if it can, and otherwise calls the original with
+the same arguments: for real images, and in threads that do not trace, always. Functions keep their identity: they get
+other code, so that modules which have imported them by name call it, too.
+
+- PIL.Image.Image: ``im``, ``load``, and the methods that give another image; PIL.ImageFile.ImageFile.load.
+- PIL.Image.blend, PIL.ImageOps and the constructors of PIL.ImageEnhance: results that depend on pixels are deferred.
+- torchvision.transforms.functional: what makes tensors of images, and what computes with pixels of PIL images otherwise
+  than by Pillow's methods; and all functions that have a plan, for deferred tensors.
+- torchvision.transforms.v2.functional: the same, by its table of kernels.
+- torch.utils.data's table of collate functions, which is there to be extended.
+- Places where torchvision compares the exact class of a tensor.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+from PIL import Image, ImageEnhance, ImageFile, ImageOps
+from torchvision import tv_tensors
+from torchvision.transforms import _functional_pil, autoaugment, functional, v2
+from torchvision.transforms.v2 import _auto_augment, _geometry
+from torchvision.transforms.v2.functional import _utils
+
+from . import color, convert, geometry, images  # noqa: F401 - they register operations
+from .calls import RecordedCall
+from .images import deferred, node_of
+from .nodes import HERE, Node
+from .operations import OPERATIONS, Outcome, State, outcome_of
+from .tensors import REAL_CLASS, TracedTensor, dense_strides, extend_default_collate, recorded, tensor_of, view
+
+_BY_VERSION = frozenset(("affine", "augment", "gaussian_blur"))  # whose arithmetic differs between v1 and v2
+_VIEWS = frozenset(("center_crop", "crop"))  # of tensors they give views, where the window is inside
+_CONTIGUOUS = frozenset(("affine", "gaussian_blur", "pad", "perspective", "resize", "rotate"))
+_INFO_LOST = frozenset(("adjust_hue", "gaussian_blur", "ImageOps.expand", "pad"))  # they give images without info
+_NEW = "Brightness", "Contrast"  # operations of "augment" that do so
+_installed = False
+
+
+def install() -> None:
+    """Put everything in its place, once in a process."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    _patch_pillow()
+    _patch_functional()
+    _patch_v2()
+    extend_default_collate()
+
+
+# ---- Pillow
+
+
+def _patch_pillow() -> None:
+    kind, original = Image.Image, images._original
+    for name in images._METHODS:
+        original[name] = getattr(kind, name)
+        setattr(kind, name, images._method(name, images._METHODS[name]))
+    original["load"], original["load_file"] = kind.load, ImageFile.ImageFile.load
+    kind.load = images.in_place_of(original["load"], images._load)  # type: ignore[method-assign]
+    ImageFile.ImageFile.load = images.in_place_of(original["load_file"], images._load_file)  # type: ignore[method-assign]
+    own = vars(kind).get("im")
+    original["im"] = _attribute if own is None else own.fget
+    kind.im = property(images._get_im, images._set_im if own is None else own.fset)  # type: ignore[assignment]
+    for name in images._ENHANCERS:
+        enhancer = getattr(ImageEnhance, name)
+        enhancer.__init__ = images._enhancer(name, enhancer.__init__)
+    _take_over(Image.blend, _blended)
+    for name in OPERATIONS:
+        module, _, function = name.partition(".")
+        if module == "ImageOps":
+            _take_over(getattr(ImageOps, function), partial(_of_pil, name))
+
+
+def _attribute(image: Any) -> Any:
+    """Image.im before Pillow 11, where it is an attribute."""
+    im = image.__dict__.get("im") if "_im" not in image.__dict__ else image.__dict__["_im"]
+    if isinstance(im, Image.DeferredError):
+        raise im.ex
+    return im
+
+
+def _blended(original: Any, im1: Any, im2: Any, alpha: Any) -> Any:
+    """Defer what an enhancer of ImageEnhance gives."""
+    first, second = (getattr(one, "__dict__", {}).get("_im") for one in (im1, im2))
+    if type(first) is not Node or type(second) is not Node or first.parent is not second:
+        return None
+    if first.call is None or first.call.name not in images._ENHANCERS:
+        return None
+    name = f"adjust_{images._ENHANCERS[first.call.name]}"
+    kind = getattr(ImageEnhance, first.call.name)
+    call = RecordedCall(name, lambda image, factor: kind(image).enhance(factor), (alpha,))
+    return deferred(im2, lambda s, factor: _positive(OPERATIONS[name], s, factor), call, im1.info.copy())
+
+
+def _positive(operation: Callable[..., Outcome], s: State, factor: Any) -> Outcome:
+    return operation(s, "pil", factor)
+
+
+def _of_pil(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _may_defer(image):
+        return None
+    call = RecordedCall(name, original, args, kwargs)
+    return deferred(image, lambda s, *a, **k: outcome_of(name, s, "v1", a, k), call, {} if name in _INFO_LOST else None)
+
+
+def _may_defer(image: Any) -> bool:
+    if type(image) in REAL_CLASS or not isinstance(image, Image.Image):
+        return False
+    im = image.__dict__.get("_im")
+    return type(im) is Node or (im is None and HERE.traces)
+
+
+# ---- torchvision.transforms.functional
+
+_TENSORS_OF_IMAGES = "to_tensor", "pil_to_tensor"
+# functions that compute with a PIL image's pixels by NumPy or torch
+_BY_PIXELS = "adjust_gamma", "adjust_hue", "gaussian_blur", "rgb_to_grayscale", "to_grayscale"
+
+
+def _patch_functional() -> None:
+    for name in _TENSORS_OF_IMAGES:
+        _take_over(getattr(functional, name), partial(_tensor, "v1", name))
+    for name in OPERATIONS:
+        function = getattr(functional, name, None)
+        if function is not None and name not in _TENSORS_OF_IMAGES:
+            _take_over(function, partial(_v1, name))
+    _take_over(_functional_pil.pad, partial(_padded))
+    _take_over(autoaugment._apply_op, partial(_augmented, "v1"))
+
+
+def _tensor(version: str, name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
+    """Defer a tensor of a PIL image."""
+    if args or kwargs or not _may_defer(image):
+        return None
+    node = node_of(image)
+    outcome = None if node is None else outcome_of(name, node.state, version, (), {})
+    if node is None or outcome is None:
+        return None
+    channels, _, width = outcome.state.shape
+    strides = None if name == "to_tensor" and channels > 1 else (1, width * channels, channels)
+    return tensor_of(node.then(RecordedCall(name, original), outcome, strides))
+
+
+def _v1(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
+    if type(image) in REAL_CLASS:
+        return None if type(image) is not TracedTensor else _of_tensor("v1", name, original, image, args, kwargs)
+    if name not in _BY_PIXELS or not _may_defer(image):
+        return None
+    return _of_image("v1", name, original, image, args, kwargs)
+
+
+def _of_image(version: str, name: str, original: Any, image: Any, args: Any, kwargs: Any, info: Any = None) -> Any:
+    more = {"version": version} if name in _BY_VERSION else {}
+    info = {} if name in _INFO_LOST else info
+    call = RecordedCall(name, original, args, kwargs)
+    made = deferred(image, lambda s, *a, **k: outcome_of(name, s, version, a, {**k, **more}), call, info)
+    return made
+
+
+def _of_tensor(version: str, name: str, original: Any, tensor: TracedTensor, args: Any, kwargs: Any) -> Any:
+    """Defer a function of a deferred tensor."""
+    state = tensor.state
+    if state is None:
+        return None
+    more = {"version": version} if name in _BY_VERSION else {}
+    outcome = outcome_of(name, state, version, args, {**kwargs, **more})
+    if outcome is None:
+        return None
+    call = RecordedCall(name, original, args, kwargs)
+    if name in _VIEWS and not outcome.same:
+        if outcome.steps is None or any(one.op == "pad" or not _is_inside(numbers) for one, numbers in outcome.steps):
+            return None
+        return view(tensor, call, outcome, tensor.stride())
+    keeps_strides = name not in _CONTIGUOUS and outcome.state.shape == state.shape
+    return recorded(tensor, call, outcome, dense_strides(tensor) if keeps_strides else None)
+
+
+def _is_inside(numbers: Any) -> bool:
+    height, width, _, _, top, left, h, w = numbers
+    return bool(top >= 0 and left >= 0 and top + h <= height and left + w <= width)
+
+
+def _padded(original: Any, image: Any, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Any:
+    """Defer padding that is computed by NumPy; a constant one is by ImageOps.expand()."""
+    if padding_mode == "constant" or not _may_defer(image):
+        return None
+    return _of_image("v1", "pad", original, image, (padding, fill, padding_mode), {})
+
+
+def _augmented(version: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
+    """Defer one of the operations of AutoAugment and the other policies."""
+    if type(image) is TracedTensor:
+        return _of_tensor(version, "augment", original, image, args, kwargs)
+    if not _may_defer(image):
+        return None
+    name = args[0] if args else kwargs.get("op_name", kwargs.get("transform_id"))
+    if name == "Identity":
+        return None
+    return _of_image(version, "augment", original, image, args, kwargs, {} if name in _NEW else None)
+
+
+# ---- torchvision.transforms.v2
+
+def _patch_v2() -> None:
+    for function, registry in _utils._KERNEL_REGISTRY.items():
+        name = function.__name__
+        if name not in OPERATIONS:
+            continue
+        if Image.Image in registry and name in (*_BY_PIXELS, "jpeg", "permute_channels"):
+            registry[Image.Image] = _kernel_of_images(name, registry[Image.Image])
+        for kind, real in REAL_CLASS.items():
+            if real in registry:
+                registry[kind] = _kernel(name, registry[real])
+    original = _auto_augment._AutoAugmentBase._apply_image_or_video_transform
+    _take_over(original, _augmented_v2)
+    for module in (_geometry, _auto_augment):
+        module._get_fill = _filled(module._get_fill)  # type: ignore[attr-defined]
+    method = "transform" if hasattr(v2.Transform, "transform") else "_transform"
+    setattr(v2.ToDtype, method, _to_dtype(getattr(v2.ToDtype, method)))
+    if not hasattr(tv_tensors.TVTensor, "wrap"):  # torchvision 0.20
+        tv_tensors.wrap = _wrapped(tv_tensors.wrap)
+
+
+def _kernel_of_images(name: str, original: Any) -> Any:
+    def kernel(image: Any, *args: Any, **kwargs: Any) -> Any:
+        made = _of_image("v2", name, original, image, args, kwargs) if _may_defer(image) else None
+        return original(image, *args, **kwargs) if made is None else made
+
+    return kernel
+
+
+def _kernel(name: str, original: Any) -> Any:
+    def kernel(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        made = _of_tensor("v2", name, original, tensor, args, kwargs)
+        if made is None:
+            return original(tensor.real(f"uses the tensor's {name}"), *args, **kwargs)
+        return made
+
+    return kernel
+
+
+def _augmented_v2(original: Any, policy: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
+    if type(image) not in REAL_CLASS and not _may_defer(image):
+        return None
+    bound = partial(_augment_by, original, policy)
+    if type(image) in REAL_CLASS:
+        return _of_tensor("v2", "augment", bound, image, args, kwargs)
+    name = args[0] if args else kwargs.get("transform_id")
+    if name == "Identity":
+        return None
+    return _of_image("v2", "augment", bound, image, args, kwargs, {} if name in _NEW else None)
+
+
+def _augment_by(original: Any, policy: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
+    return original(policy, image, *args, **kwargs)
+
+
+def _filled(original: Any) -> Any:
+    def get_fill(fill_dict: Any, inpt_type: Any) -> Any:
+        return original(fill_dict, REAL_CLASS.get(inpt_type, inpt_type))
+
+    return get_fill
+
+
+def _to_dtype(original: Any) -> Any:
+    def transform(self: Any, inpt: Any, params: Any) -> Any:
+        real = REAL_CLASS.get(type(inpt))
+        if real is None or not isinstance(self.dtype, dict) or real not in self.dtype:
+            return original(self, inpt, params)
+        known = copy.copy(self)
+        known.dtype = {**self.dtype, type(inpt): self.dtype[real]}
+        return original(known, inpt, params)
+
+    return transform
+
+
+def _wrapped(original: Any) -> Any:
+    def wrap(wrappee: Any, *, like: Any, **kwargs: Any) -> Any:
+        if type(like) in REAL_CLASS:
+            return TracedTensor.wrap(wrappee, like)
+        return original(wrappee, like=like, **kwargs)
+
+    return wrap
+
+
+# ---- functions
+
+
+def _take_over(function: Any, attempt: Callable[..., Any]) -> None:
+    """Give a function code that tries ``attempt(original, *arguments)`` first, and calls the original if it gives None.
+
+    The function stays the same object, under every name that it was imported by. torch.jit.script takes the original.
+    """
+    original = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    original.__kwdefaults__, original.__annotations__ = function.__kwdefaults__, function.__annotations__
+    original.__module__, original.__qualname__, original.__doc__ = function.__module__, function.__qualname__, function.__doc__
+    parameters, arguments = [], []
+    star = False
+    for p in inspect.signature(original).parameters.values():
+        if p.kind is p.VAR_POSITIONAL:
+            parameters.append(f"*{p.name}")
+            arguments.append(f"*{p.name}")
+            star = True
+            continue
+        if p.kind is p.VAR_KEYWORD:
+            parameters.append(f"**{p.name}")
+            arguments.append(f"**{p.name}")
+            continue
+        if p.kind is p.KEYWORD_ONLY and not star:
+            parameters.append("*")
+            star = True
+        parameters.append(p.name)
+        arguments.append(f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else p.name)
+    attempt = partial(_without_defaults, attempt, function.__defaults__ or ())
+    name, given = function.__name__, ", ".join(arguments)
+    names: dict[str, Any] = {}
+    exec(
+        f"def {name}({', '.join(parameters)}):\n"
+        f"    made = _dali_compat_{name}[1](_dali_compat_{name}[0], {given})\n"
+        f"    return _dali_compat_{name}[0]({given}) if made is None else made",
+        names,
+    )
+    function.__globals__[f"_dali_compat_{name}"] = original, attempt
+    function.__code__ = names[name].__code__
+    vars(function).update(__wrapped__=original, __original_fn=original, __script_if_tracing_wrapper=True)
+
+
+def _without_defaults(attempt: Callable[..., Any], defaults: tuple[Any, ...], original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call an attempt without the last positional arguments that are their parameters' defaults."""
+    count = len(args)
+    for default in reversed(defaults):
+        if not count or args[count - 1] is not default:
+            break
+        count -= 1
+    return attempt(original, *args[:count], **kwargs)

@@ -1,0 +1,425 @@
+"""Tensors whose pixels are deferred.
+
+:class:`TracedTensor` is a wrapper subclass of torch.Tensor: it knows its shape, strides and dtype, and has no data. It
+records the operations of METHODS. torch's dispatcher sends every other operation to ``__torch_dispatch__``, which
+computes the pixels first. So does whatever reads memory without the dispatcher (_PAST_THE_DISPATCHER).
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils import data
+from torch.utils._pytree import tree_map
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+from torchvision import tv_tensors
+
+from .calls import RecordedCall, kept
+from .convert import computed
+from .nodes import Node, became_real
+from .operations import OPERATIONS, Outcome, State, outcome_of
+
+
+class Cell:
+    """What tensors that share memory have in common.
+
+    Attributes:
+        node: of the pixels, as long as they are not computed.
+        parts: the cells of a deferred stack, which has no node. Its tensor is theirs, stacked, in its own shape.
+        tensor: the computed one.
+        base: the cell of which this one is a view, as ``call`` gives it.
+        views: those of this one.
+    """
+
+    __slots__ = ("__weakref__", "base", "call", "dtype", "node", "parts", "shape", "tensor", "views")
+
+    def __init__(self, node: Node | None, shape: tuple[int, ...], dtype: torch.dtype, parts: Sequence[Cell] = ()):
+        self.node, self.parts, self.shape, self.dtype = node, parts, shape, dtype
+        self.tensor: torch.Tensor | None = None
+        self.base: Cell | None = None
+        self.call: RecordedCall | None = None
+        self.views: list[weakref.ref[Cell]] = []
+
+    @property
+    def is_deferred(self) -> bool:
+        """True if nobody has needed the pixels yet; of a stack, those of one part at least."""
+        if self.tensor is not None or (self.base is not None and not self.base.is_deferred):
+            return False
+        return not self.parts or any(part.is_deferred for part in self.parts)
+
+    @property
+    def is_shared(self) -> bool:
+        """True if it is a view, or has views: a change of one would have to change the other."""
+        return self.base is not None or any(ref() is not None for ref in self.views)
+
+    def value(self) -> torch.Tensor:
+        """Return the tensor, computed if necessary."""
+        if self.tensor is None:
+            with torch._C.DisableTorchFunction():
+                if self.parts:
+                    made = torch.stack([part.value() for part in self.parts]).view(self.shape)
+                elif self.base is not None:
+                    assert self.call is not None
+                    made = self.call.on(self.base.value())
+                else:
+                    assert self.node is not None
+                    made = self.node.value()
+                    made = made.clone() if self.node.used else made
+                if self.tensor is None:
+                    self.tensor = made
+        return self.tensor
+
+
+class TracedTensor(torch.Tensor):
+    """A tensor that is computed when its values are needed."""
+
+    _cell: Cell
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    __class__ = property(lambda self: REAL_CLASS[type(self)])  # type: ignore[assignment]  # isinstance() and copy read it
+
+    @staticmethod
+    def of(cell: Cell, strides: tuple[int, ...] | None = None, kind: type[TracedTensor] | None = None) -> TracedTensor:
+        """Return a new tensor."""
+        made: TracedTensor = torch.Tensor._make_wrapper_subclass(kind or TracedTensor, cell.shape, strides=strides, dtype=cell.dtype)
+        torch._C._set_throw_on_mutable_data_ptr(made)  # C++ raises instead of reading address 0
+        made._cell = cell
+        return made
+
+    @property
+    def is_deferred(self) -> bool:
+        """True if the pixels are not computed."""
+        return self._cell.is_deferred
+
+    @property
+    def state(self) -> State | None:
+        """What is known of it; None if it is computed, or a stack."""
+        cell = self._cell
+        if cell.node is None or not cell.is_deferred:
+            return None
+        state = cell.node.state
+        kind = _KIND[type(self)]
+        return state if state.kind == kind else state._replace(kind=kind)
+
+    def real(self, why: str = "") -> torch.Tensor:
+        """Return the computed tensor, of the class that this one stands for."""
+        if self._cell.tensor is None and why:
+            became_real(why)
+        made = self._cell.value()
+        return made if type(self) is TracedTensor else made.as_subclass(REAL_CLASS[type(self)])
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """Compute the tensor if it is to require gradients."""
+        return self.real("asks for gradients").requires_grad_() if requires_grad else self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        made = self.clone() if self.is_deferred else copy.deepcopy(self.real(), memo)
+        memo[id(self)] = made
+        return made
+
+    def as_subclass(self, cls: Any) -> Any:
+        """Return the same tensor as another class."""
+        kind = next((one for one, real in REAL_CLASS.items() if cls in (one, real)), None)
+        if kind is None or not self.is_deferred:
+            return self.real(f"makes it a {getattr(cls, '__name__', cls)}").as_subclass(cls)
+        return self if kind is type(self) else TracedTensor.of(self._cell, self.stride(), kind)
+
+    @classmethod
+    def wrap(cls, wrappee: torch.Tensor, like: Any, **kwargs: Any) -> Any:
+        """Return a tensor of the class that ``like`` stands for, as torchvision's tv_tensors.wrap() asks for."""
+        return wrappee.as_subclass(REAL_CLASS[type(like)])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        first = args[0] if args else None
+        if func in _JOINS and args[1:] in ((), (0,)) and not kwargs:
+            made = joined(first, func is torch.ops.aten.cat.default)
+            if made is not None:
+                return made
+        if isinstance(first, TracedTensor) and first.is_deferred and not kwargs:
+            if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+                return TracedTensor.of(first._cell, first.stride(), type(first))
+            if len(args) == 2 and func.overloadpacket.__name__ in _ARITHMETIC:
+                return getattr(first, func.overloadpacket.__name__)(args[1])
+        why, computed = f"uses the tensor's {func.overloadpacket.__name__.strip('_')}", dict[int, Any]()
+
+        def unwrap(x: Any) -> Any:
+            if type(x) not in REAL_CLASS:
+                return x
+            if x._cell.tensor is None:
+                became_real(why)
+            made = x._cell.value()
+            computed[id(made)] = x
+            return made
+
+        plain, named = tree_map(unwrap, (args, kwargs or {}))
+        return tree_map(lambda x: computed.get(id(x), x), func(*plain, **named))  # an in-place operation gives its argument
+
+
+TracedImage: type[TracedTensor] = type("Image", (TracedTensor, tv_tensors.Image), {})  # type: ignore[assignment]
+TracedMask: type[TracedTensor] = type("Mask", (TracedTensor, tv_tensors.Mask), {})  # type: ignore[assignment]
+TracedTensor.__name__ = "Tensor"  # torchvision names it in warnings
+REAL_CLASS: dict[type, type[torch.Tensor]] = {
+    TracedTensor: torch.Tensor,
+    TracedImage: tv_tensors.Image,
+    TracedMask: tv_tensors.Mask,
+}
+KINDS: dict[str, type[TracedTensor]] = {"tensor": TracedTensor, "Image": TracedImage, "Mask": TracedMask}
+_KIND = {kind: name for name, kind in KINDS.items()}
+
+
+def tensor_of(node: Node) -> TracedTensor:
+    """Return a new tensor with this node."""
+    return TracedTensor.of(Cell(node, node.state.shape, node.state.dtype), node.strides, KINDS[node.state.kind])
+
+
+_JOINS = torch.ops.aten.stack.default, torch.ops.aten.cat.default
+
+
+def joined(tensors: Any, is_cat: bool = False) -> TracedTensor | None:
+    """Return the deferred torch.stack, or torch.cat, of tensors of one shape along the first dimension.
+
+    None if no tensor is deferred, or their shapes, dtypes or numbers of images differ.
+    """
+    if not tensors or len({(tuple(x.shape), x.dtype) for x in tensors}) > 1 or not tensors[0].ndim:
+        return None
+    cells = list(map(_part, tensors))
+    if not all(cells) or not any(cell.is_deferred for cell in cells) or len({bool(cell.parts) for cell in cells}) > 1:
+        return None
+    parts = [part for cell in cells for part in cell.parts or (cell,)]
+    first, *rest = tensors[0].shape
+    shape = (first * len(cells), *rest) if is_cat else (len(cells), first, *rest)
+    return TracedTensor.of(Cell(None, shape, tensors[0].dtype, parts))
+
+
+def _part(x: torch.Tensor) -> Any:
+    """Return the cell of a tensor that is joined with others; None if it is no plain tensor."""
+    if type(x) in REAL_CLASS:
+        return x._cell  # type: ignore[attr-defined]
+    if type(x) is not torch.Tensor or x.device.type != "cpu" or x.requires_grad or x.layout != torch.strided:
+        return None
+    cell = Cell(None, tuple(x.shape), x.dtype)
+    cell.tensor = x
+    return cell
+
+
+def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the strides of what an operation on each element gives."""
+    if tensor.is_contiguous():
+        return tensor.stride()
+    return torch.empty_like(torch.empty_strided(tensor.shape, tensor.stride(), device="meta")).stride()
+
+
+def recorded(tensor: TracedTensor, call: RecordedCall, outcome: Outcome | None, strides: Any = None) -> Any:
+    """Return what a call gives, deferred; None without an outcome."""
+    node = tensor._cell.node
+    if outcome is None or node is None:
+        return None
+    if outcome.same:
+        return tensor
+    return tensor_of(node.then(call._replace(args=kept(call.args), kwargs=kept(call.kwargs)), outcome, strides))
+
+
+# ---- methods that are recorded
+
+
+def _arithmetic(name: str) -> Callable[..., Any]:
+    op = name.strip("_")
+    op = op[1:] if name.startswith("__i") or name in ("__radd__", "__rmul__") else op
+    op = {"truediv": "div", "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div"}.get(op, op)
+    in_place = name.startswith("__i") or (name[-1] == "_" and name[:2] != "__")
+
+    def method(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
+        cell = self._cell
+        if len(args) == 1 and not kwargs and (state := self.state) is not None:
+            outcome = _outcome(computed, op, state, args[0])
+            if outcome is not None and not in_place:
+                method_name = "__rsub__" if op == "rsub" else op
+                return recorded(self, RecordedCall(method_name, None, args), outcome, dense_strides(self))
+            if outcome is not None and outcome.state.dtype == cell.dtype and not cell.is_shared:
+                cell.node = cell.node.then(RecordedCall(op, None, (kept(args[0]),)), outcome, cell.node.strides)  # type: ignore[union-attr]
+                return self if type(self) is TracedTensor or name[:2] == "__" else TracedTensor.of(cell, self.stride())
+        made = getattr(self._computed(name), name)(*map(_plain, args), **{key: _plain(one) for key, one in kwargs.items()})
+        return self if made is self._cell.tensor else made
+
+    return method
+
+
+def _plain(value: Any) -> Any:
+    return value._cell.value() if type(value) in REAL_CLASS else value
+
+
+def _computed(self: TracedTensor, name: str) -> torch.Tensor:
+    if self._cell.tensor is None:
+        became_real(f"uses the tensor's {name.strip('_')}")
+    return self._cell.value()
+
+
+TracedTensor._computed = _computed  # type: ignore[attr-defined]
+
+
+def _outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Outcome | None:
+    try:
+        made: Outcome | None = function(*args, **kwargs)
+    except Exception:  # torch's own method says what is wrong
+        return None
+    return made
+
+
+_ARITHMETIC = frozenset(base + end for base in ("add", "sub", "mul", "div") for end in ("", "_"))
+_OPERATORS = [f"__{i}{base}__" for base in ("add", "sub", "mul", "truediv") for i in ("", "i")]
+_OPERATORS += ["__radd__", "__rmul__", "__rsub__", "subtract", "multiply", "divide", "true_divide"]
+for _name in (*_ARITHMETIC, *_OPERATORS):
+    setattr(TracedTensor, _name, _arithmetic(_name))
+
+
+def _to(s: State, *args: Any, **kwargs: Any) -> Outcome | None:
+    ((name, target),) = [*(("dtype" if isinstance(one, torch.dtype) else "device", one) for one in args), *kwargs.items()]
+    if name == "device" and torch.device(target) == torch.device("cpu"):
+        return Outcome(s, (), same=True)
+    made = outcome_of("to_dtype", s, "v1", (target,), {}) if name == "dtype" else None
+    return made and made._replace(state=s._replace(dtype=target))
+
+
+def _cast(s: State, dtype: torch.dtype) -> Outcome | None:
+    made = _to(s, dtype)
+    return made if made is None or made.same else made._replace(state=made.state._replace(kind="tensor"))
+
+
+def _flipped(s: State, *dims: Any) -> Outcome:
+    several = dims[0] if len(dims) == 1 and type(dims[0]) in (tuple, list) else dims
+    steps: tuple[Any, ...] | None = ()
+    for dim in {range(len(s.shape))[dim] - len(s.shape) for dim in several}:
+        made = OPERATIONS[_FLIPS[dim]](s, "v1", *[[*range(s.channels)][::-1]] * (dim == -3))
+        steps = None if steps is None or made.steps is None else (*steps, *made.steps)
+    return Outcome(s._replace(kind="tensor"), steps)
+
+
+_FLIPS = {-1: "hflip", -2: "vflip", -3: "permute_channels"}
+_CASTS = "bfloat16", "double", "float", "half", "int", "long"
+METHODS: dict[str, Callable[..., Outcome | None]] = {
+    "clone": lambda s: Outcome(s, ()),
+    "cpu": lambda s: Outcome(s, (), same=True),
+    "flip": _flipped,
+    "to": _to,
+    **{name: partial(_cast, dtype=getattr(torch, name)) for name in _CASTS},
+}
+
+
+def _method(name: str, outcome_of_method: Callable[..., Outcome | None]) -> Callable[..., Any]:
+    def method(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
+        if (state := self.state) is not None:
+            outcome = _outcome(outcome_of_method, state, *args, **kwargs)
+            made = recorded(self, RecordedCall(name, None, args, kwargs), outcome, dense_strides(self))
+            if made is not None:
+                return made
+        return getattr(self.real(f"uses the tensor's {name}"), name)(*args, **kwargs)
+
+    return method
+
+
+for _name, _function in METHODS.items():
+    setattr(TracedTensor, _name, _method(_name, _function))
+
+
+# ---- views
+
+
+def view(tensor: TracedTensor, call: RecordedCall, outcome: Outcome, strides: tuple[int, ...]) -> TracedTensor:
+    """Return a deferred view of a tensor."""
+    base = tensor._cell
+    assert base.node is not None
+    node = base.node.then(call, outcome)
+    cell = Cell(node, outcome.state.shape, outcome.state.dtype)
+    cell.base, cell.call = base, call
+    base.views.append(weakref.ref(cell))
+    return TracedTensor.of(cell, strides, KINDS[outcome.state.kind])
+
+
+def _getitem(self: TracedTensor, place: Any) -> Any:
+    if (state := self.state) is not None:
+        if type(place) is list or (type(place) is torch.Tensor and place.dtype == torch.int64):  # it gives a copy
+            outcome = _outcome(OPERATIONS["permute_channels"], state, "v1", place)
+            if outcome is not None:
+                outcome = outcome._replace(state=state._replace(kind="tensor"))
+                return recorded(self, RecordedCall("__getitem__", None, (place,)), outcome)
+        outcome = _outcome(_window, state, self.stride(), place)
+        if outcome is not None:
+            strides = torch.empty_strided(state.shape, self.stride(), device="meta")[place].stride()
+            return view(self, RecordedCall("__getitem__", None, (place,)), outcome, strides)
+    return self.real("uses the tensor's getitem")[place]
+
+
+def _window(s: State, strides: tuple[int, ...], place: Any) -> Outcome | None:
+    """Return what the slices of a window give; None for any other index."""
+    places = place if type(place) is tuple else (place,)
+    if not all(one is ... or type(one) is slice for one in places) or len(s.shape) != 3:
+        return None
+    rows = torch.empty_strided(s.shape, (s.shape[1] * s.shape[2], s.shape[2], 1), device="meta")[place]
+    after = s._replace(shape=tuple(rows.shape), kind="tensor")
+    if rows.stride() != (s.shape[1] * s.shape[2], s.shape[2], 1) or len(rows) != s.channels or min(after.size) < 1:
+        return None
+    top, left = divmod(rows.storage_offset(), s.shape[2])
+    steps = () if after.size == s.size else OPERATIONS["crop"](s, "v1", top, left, *after.size).steps
+    return Outcome(after, steps)
+
+
+TracedTensor.__getitem__ = _getitem  # type: ignore[assignment,method-assign]
+
+
+def _contiguous(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
+    if self.is_deferred and not args and not kwargs:
+        if self.is_contiguous():
+            return self
+        if (state := self.state) is not None:
+            return recorded(self, RecordedCall("contiguous"), Outcome(state._replace(kind="tensor"), ()))
+    return self.real("uses the tensor's contiguous").contiguous(*args, **kwargs)
+
+
+TracedTensor.contiguous = _contiguous  # type: ignore[assignment,method-assign]
+
+
+# ---- what reads memory without the dispatcher
+
+
+_PAST_THE_DISPATCHER = """
+__array__ __dlpack__ __dlpack_device__ __format__ __reduce_ex__ __repr__ _typed_storage data data_ptr is_shared numpy pin_memory
+share_memory_ storage tolist untyped_storage
+""".split()
+
+
+def _forwarded(name: str) -> Any:
+    why = f"uses the tensor's {name.strip('_')}"
+    if callable(getattr(torch.Tensor, name)):
+        return lambda self, *args, **kwargs: getattr(self.real(why), name)(*args, **kwargs)
+    return property(
+        lambda self: getattr(self.real(why), name), lambda self, value: setattr(self.real(why), name, value)
+    )
+
+
+for _name in _PAST_THE_DISPATCHER:
+    setattr(TracedTensor, _name, _forwarded(_name))
+
+# ---- default_collate
+
+
+def _collated(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
+    """Stack tensors; the first one is deferred."""
+    return torch.stack(batch, 0)
+
+
+def _collated_in_a_worker(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """Stack tensors, of which another one than the first may be deferred: torch's own function has no stack of these."""
+    traced = any(type(one) in REAL_CLASS for one in batch)
+    return torch.stack(batch, 0) if traced else collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+
+
+def extend_default_collate() -> None:
+    """Let default_collate take deferred tensors, by its table of functions."""
+    default_collate_fn_map.update(dict.fromkeys(REAL_CLASS, _collated))
+    if data.get_worker_info() is not None:
+        default_collate_fn_map[torch.Tensor] = _collated_in_a_worker

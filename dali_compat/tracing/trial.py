@@ -1,0 +1,266 @@
+"""Tries a data set: whether its images can be deferred, and whether its samples are then the same.
+
+A few samples are loaded in forked processes, traced in one and by Pillow alone in another, from the same state of the
+data set and of the generators. What differs keeps the data set on torch's own loader.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.utils.data as data
+from PIL import Image
+
+from ..data.headers import IdentityWeakDict
+from ..errors import Unsupported
+from ..inspection.replaced import refuse_replaced_pillow
+from ..randoms import generator_states, seed_generators
+from ..runtime.messages import users_line
+from .child import TrialFailed, described, in_child
+from .columns import _has_plan, packed
+from .nodes import HERE, Reasons, tracing
+from .plans import Key, divided
+from .sources import FileTable
+from .static_checks import may_open, may_use_cuda, other_opener, signature_of, with_inner
+from .tensors import REAL_CLASS
+from .worker import begin_tracing
+
+_UNSEEN = "opens no image in a way that is seen"
+_FEW = 4  # samples
+_SMALL = 1000  # entries of an attribute that is compared
+_JPEG = b"\xff\xd8"
+
+
+class TracedImage(NamedTuple):
+    """An image of a tried sample.
+
+    Attributes:
+        head, tail: its keys.
+        size, final: (height, width) of the file and of the image.
+        is_jpeg, length: of the file; length in bytes.
+    """
+
+    head: Key
+    tail: Key
+    size: tuple[int, int]
+    final: tuple[int, int]
+    is_jpeg: bool
+    length: int
+
+
+class Verdict(NamedTuple):
+    """What a trial has shown.
+
+    Attributes:
+        why: why the data set is left to torch's loader; empty if it is traced.
+        images: those of the first sample that has deferred ones; None for each image that has no plan.
+    """
+
+    why: str
+    images: tuple[TracedImage | None, ...] = ()
+
+
+_verdicts: IdentityWeakDict[dict[Any, tuple[Any, Verdict]]] = IdentityWeakDict()
+_tables: IdentityWeakDict[FileTable] = IdentityWeakDict()
+
+
+def table_of(dataset: Any) -> FileTable:
+    """Return the table of a data set's files, shared by all loaders over it."""
+    try:
+        count = len(dataset)
+    except TypeError:
+        count = 0
+    return _tables.get(dataset, lambda: FileTable(count))
+
+
+def tried(loader: Any) -> tuple[TracedImage | None, ...] | None:
+    """Return the images of a loader's sample, if its data set can be traced; None if nothing says that it opens images.
+
+    Raises:
+        Unsupported: it cannot be traced; the text says why, after "MyDataset ...".
+    """
+    dataset = loader.dataset
+    if not may_open(dataset):
+        if other := other_opener(dataset):
+            raise Unsupported(f"opens images with {other}")
+        return None
+    if isinstance(dataset, data.IterableDataset):
+        raise Unsupported("is an IterableDataset")
+    if any(map(may_use_cuda, with_inner(dataset))):  # CUDA must not start before an epoch does
+        return None
+    refuse_replaced_pillow(opens=False)
+    try:
+        if not len(dataset):
+            return None
+        known = _verdicts.get(dataset, dict)
+    except Exception:  # it has no length, or takes no weak references
+        return None
+    key = loader._auto_collation
+    signature = [list(signature_of(dataset)), id(loader.collate_fn)]
+    if key not in known or known[key][0] != signature:
+        known[key] = signature, _try(loader)
+    verdict = known[key][1]
+    if verdict.why:
+        if "just now" in verdict.why:  # next time the files are older
+            del known[key]
+        raise Unsupported(verdict.why)
+    return verdict.images
+
+
+def _try(loader: Any) -> Verdict:
+    table = table_of(loader.dataset)
+    try:
+        traced, verdict = in_child(lambda: _shown(loader, table))
+        if verdict.why:
+            return verdict
+        plain, _ = in_child(lambda: _shown(loader, None))
+    except TrialFailed as error:
+        return Verdict(str(error))
+    where = _difference(traced, plain)
+    return Verdict(f"gives another sample if its images are deferred: {where}") if where else verdict
+
+
+def _shown(loader: Any, table: FileTable | None) -> tuple[Any, Verdict]:
+    """Return what a few samples are, and a verdict, with ``table`` traced."""
+    dataset, keys = loader.dataset, _keys(loader)
+    if table is not None:
+        begin_tracing(table)
+        HERE.reasons = Reasons(lambda: users_line(until=__name__))
+    found, images = list[Any](), tuple[TracedImage | None, ...]()
+    samples = []
+    for number, key in enumerate(keys):
+        seed_generators(number)
+        try:
+            with tracing(table is not None):
+                samples.append(_sample(dataset, key))
+        except Exception as error:
+            if not number:
+                return None, Verdict(f"raises {described(error)}")
+            found.append(f"{type(error).__name__}: {error}")
+            continue
+        images = images or _images(samples[-1])
+        torchs, *others = generator_states()
+        found.append([zlib.crc32(torchs.numpy().tobytes()), *(zlib.crc32(repr(one).encode()) for one in others)])
+    found.append(_attributes(dataset))
+    why: str | None = ""
+    if table is not None:
+        why = _collated(loader, samples) if images else str(HERE.reasons) or _UNSEEN
+    return [*found, *map(description, samples)], Verdict(why or "", images)
+
+
+def _sample(dataset: Any, key: Any) -> Any:
+    """Return a sample as torch's fetcher asks for it."""
+    if hasattr(dataset, "__getitems__") and dataset.__getitems__:
+        return dataset.__getitems__([key])[0]
+    return dataset[key]
+
+
+def _keys(loader: Any) -> list[Any]:
+    """Return a few keys of the loader's own sampler. It is a copy, in the forked process."""
+    try:
+        index = next(iter(loader._index_sampler))
+        several = list(islice(iter(index), _FEW)) if loader._auto_collation else [index]
+        if several:
+            return several
+    except Exception:  # the epoch's iterator says what is wrong
+        pass
+    return list(range(min(_FEW, len(loader.dataset))))
+
+
+def _images(sample: Any) -> tuple[TracedImage | None, ...]:
+    """Return what is known of the deferred tensors of a sample; nothing if none of them has a plan."""
+    made = []
+    for tensor in _leaves(sample):
+        for cell in tensor._cell.parts or (tensor._cell,):
+            if cell.tensor is not None or not _has_plan(cell):
+                made.append(None)
+                continue
+            head, _, tail, _ = divided(cell.node.steps)
+            root = cell.node.root
+            with root.source.opened() as file:
+                start = file.read(2)
+            size, final = root.state.size, cell.node.state.size
+            made.append(TracedImage(head, tail, size, final, start == _JPEG, int(root.source.facts["lengths"])))
+    return tuple(made) if any(made) else ()
+
+
+def _leaves(value: Any) -> list[Any]:
+    if type(value) in REAL_CLASS:
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [leaf for one in value for leaf in _leaves(one)] if isinstance(value, (list, tuple)) else []
+
+
+def _collated(loader: Any, samples: list[Any]) -> str | None:
+    """Return why collate_fn needs the pixels; None if it does not, or refuses these few samples."""
+    try:
+        with tracing():
+            batch = packed(loader.collate_fn(samples if loader._auto_collation else samples[0]))
+    except Exception:
+        return None
+    return None if batch.count else f"{HERE.reasons}, in collate_fn"
+
+
+# ---- comparing
+
+
+def description(value: Any) -> Any:
+    """Return what a value is, down to the last bit of its tensors, arrays and images."""
+    if isinstance(value, torch.Tensor):
+        kind = REAL_CLASS.get(type(value), type(value))
+        real = value.real() if type(value) in REAL_CLASS else value  # type: ignore[attr-defined]
+        flat: Any = real.as_subclass(torch.Tensor).detach().contiguous().view(-1).cpu()
+        try:
+            held = zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
+        except (RuntimeError, TypeError):  # of a type without bytes
+            held = 0
+        return str(kind), str(value.dtype), tuple(value.shape), tuple(value.stride()), held
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return str(type(value)), str(value.dtype), value.shape, zlib.crc32(np.ascontiguousarray(value).tobytes())
+    if isinstance(value, Image.Image):
+        return str(type(value)), value.mode, value.size, sorted(map(str, value.info)), zlib.crc32(value.tobytes())
+    if isinstance(value, Mapping):
+        return str(type(value)), [(str(key), description(one)) for key, one in value.items()]
+    if isinstance(value, (list, tuple)):
+        return str(type(value)), [description(one) for one in value]
+    return str(type(value)), _digest(value)
+
+
+def _digest(value: Any) -> Any:
+    """Return the text of a plain value; None of other objects."""
+    return repr(value) if isinstance(value, (bool, int, float, str, bytes, type(None))) else None
+
+
+def _attributes(dataset: Any) -> Any:
+    """Return digests of a data set's attributes, but for large ones."""
+    found = {}
+    for name, value in getattr(dataset, "__dict__", {}).items():
+        if isinstance(value, (int, float, str, bytes, bool)):
+            found[name] = repr(value)
+        elif isinstance(value, torch.Generator):
+            found[name] = repr(zlib.crc32(value.get_state().numpy().tobytes()))
+        elif isinstance(value, np.random.Generator):
+            found[name] = repr(value.bit_generator.state)
+        elif isinstance(value, (list, dict, set, tuple)) and len(value) <= _SMALL:
+            found[name] = len(value), str(type(value))
+    return found
+
+
+def _difference(a: Any, b: Any, path: str = "") -> str:
+    """Return where two descriptions differ; empty if they do not."""
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
+        return next((found for i, (x, y) in enumerate(zip(a, b, strict=True)) if (found := _difference(x, y, f"{path}[{i}]"))), "")
+    return "" if a == b else f"{path} is {_shortened(a)}, not {_shortened(b)}"
+
+
+def _shortened(value: Any) -> str:
+    text = " ".join(repr(value).replace(";", ",").split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+

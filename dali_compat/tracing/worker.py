@@ -1,0 +1,86 @@
+"""The two functions of torch's loader that are wrapped: ``worker_init_fn`` and ``collate_fn``; and seeds for samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.utils.data as data
+
+from ..randoms import seed_generators
+from . import images, patches
+from .columns import TracedBatch, packed
+from .nodes import HERE
+from .sources import FileTable
+
+
+def begin_tracing(table: FileTable) -> None:
+    """Prepare this process for tracing."""
+    patches.install()
+    images.use_table(table)
+
+
+class TracingWorker:
+    """A worker_init_fn that makes the worker trace, after the user's own."""
+
+    def __init__(self, function: Callable[[int], object] | None, table: FileTable):
+        self._function, self._table = function, table
+
+    def __call__(self, number: int) -> None:
+        begin_tracing(self._table)
+        if self._function is not None:
+            self._function(number)
+        HERE.traces = True
+
+
+class TracedCollate:
+    """A collate_fn that gives a TracedBatch of what the user's gives."""
+
+    def __init__(self, function: Callable[[Any], Any]):
+        self._function = function
+
+    def __call__(self, samples: Any) -> TracedBatch:
+        return packed(self._function(samples))
+
+
+class SeededIndices(list[Any]):
+    """Indices of a batch. Iterating over them, as torch's fetcher does, seeds the generators before each sample.
+
+    A sample's random numbers so depend on the epoch's seed and its place in the epoch, whatever the number of workers.
+
+    Args:
+        indices: of the samples.
+        seed: of the epoch.
+        places: of the samples in the epoch, counted over all ranks.
+    """
+
+    def __init__(self, indices: Any, seed: int, places: range):
+        super().__init__(indices)
+        self._seed, self._places = seed, places
+
+    def __iter__(self) -> Iterator[Any]:
+        if data.get_worker_info() is None:
+            yield from super().__iter__()
+            return
+        for index, place in zip(super().__iter__(), self._places, strict=True):
+            seed_generators(self._seed, place)
+            yield index
+
+    def __reduce__(self) -> Any:
+        return SeededIndices, (self[:], self._seed, self._places)
+
+
+def seeded_index(index: Any, seed: int, place: int) -> Any:
+    """Return an index, having seeded the generators; called where a worker unpickles a SeededIndex."""
+    seed_generators(seed, place)
+    return index
+
+
+class SeededIndex:
+    """An index without batching: a worker that unpickles it gets ``index``, and generators that are seeded."""
+
+    def __init__(self, index: Any, seed: int, place: int):
+        self._arguments = index, seed, place
+
+    def __reduce__(self) -> Any:
+        return seeded_index, self._arguments
