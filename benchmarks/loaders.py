@@ -48,6 +48,7 @@ class Settings:
     channels_last: bool = False
     shard: int = 0
     shards: int = 1
+    persistent: bool = False  # workers live on, in torch's loader and in ours over a data set that they read
 
 
 def transform(recipe="train"):
@@ -68,6 +69,7 @@ def torch_arguments(settings, sampler):
         "prefetch_factor": settings.depth,
         "pin_memory": settings.device.type == "cuda",
         "drop_last": True,
+        "persistent_workers": settings.persistent and settings.workers > 0,
         **order,
     }
 

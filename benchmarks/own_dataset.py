@@ -12,17 +12,23 @@ Confounders.
 - Nothing consumes the batches.
 - With --replicate the files come from memory: no disk, warm caches, for every case.
 - Worker processes are made for each epoch, in torch:W and own:W, and their start is counted.
+- With --train all cases train the same model; "synthetic" gives one batch on the device again and again, and the
+  ratios are to that. Workers are persistent then, and start before the epochs that are counted.
 
 Command.
     python benchmarks/own_dataset.py --data PHOTOS --replicate 20 --rounds 5 --json OUT.json
+    python benchmarks/own_dataset.py --data PHOTOS --replicate 200 --train resnet18 --seconds 4 --json OUT.json
 """
 
+import dataclasses
+import itertools
 import time
 import warnings
 
 import common
 import loaders
 import torch
+import training_step
 from PIL import Image
 from torch.utils.data import Dataset
 
@@ -46,7 +52,7 @@ class Own(Dataset):
 
 def opened(case, settings):
     name, workers, _ = common.split_case(case, settings.workers)
-    settings = loaders.Settings(settings.root, settings.device, settings.batch_size, workers)
+    settings = dataclasses.replace(settings, workers=workers)
     samples = loaders.dataset("torchvision", settings.root).samples
     if name == "list":
         from dali_compat import DALIImageList
@@ -78,6 +84,38 @@ def turn(case, settings, epochs):
     return row
 
 
+def training_turn(case, settings, args):
+    """Images a second of a model that trains."""
+    name, workers, _ = common.split_case(case, settings.workers)
+    step = training_step.make_step(args.train, args.program, settings.device, None if args.program == "eager" else "inductor")
+    loader = None
+    if name == "synthetic":
+        images = torch.randn(settings.batch_size, 3, 224, 224, device=settings.device)
+        batches = itertools.repeat((images, torch.zeros(settings.batch_size, dtype=torch.int64, device=settings.device)))
+    else:
+        loader = opened(case, settings)
+        batches = loaders.endless(loader)
+    for _ in range(args.warmup):
+        step(*_on(next(batches), settings.device))
+    loaders.synchronise(settings.device)
+    count, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < args.seconds:
+        images, labels = _on(next(batches), settings.device)
+        step(images, labels)
+        count += len(labels)
+    loaders.synchronise(settings.device)
+    row = {"speed": count / (time.perf_counter() - begin), "host_ms": 0.0}
+    batches = None
+    if loader is not None:
+        loader.close()
+    loaders.release(settings.device)
+    return row
+
+
+def _on(batch, device):
+    return [one.to(device, non_blocking=True) for one in batch]
+
+
 def report(rounds, cases):
     speed, host = common.medians(rounds, "speed"), common.medians(rounds, "host_ms")
     rows = []
@@ -92,9 +130,16 @@ def main():
     options = common.parser(__doc__)
     options.add_argument("--epochs", type=int, default=2, help="that are counted, a turn")
     options.add_argument("--cases", nargs="+", default=None, help="(default: torch, own and list, and own:0)")
+    options.add_argument("--persistent", action="store_true", help="workers live on from epoch to epoch")
+    options.add_argument("--train", default=None, help="a model, which trains from the batches")
+    options.add_argument("--program", default="eager", choices=("eager", "compiled"))
+    options.add_argument("--seconds", type=float, default=4, help="of a turn of --train")
+    options.add_argument("--warmup", type=int, default=20, help="batches of a turn of --train that are not counted")
     args = options.parse_args()
     warnings.simplefilter("ignore")
     cases = args.cases or [f"{name}:{args.workers}" for name in ("torch", "own", "list")] + ["own:0"]
+    if args.train and args.cases is None:
+        cases = ["synthetic", *cases[:3]]
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with common.folder(args.data, args.replicate) as root:
         time.sleep(1)  # files that were written just now are not left to DALI
@@ -105,9 +150,10 @@ def main():
             "rounds": [],
         }
         print(result["facts"], result["images"], sep="\n", flush=True)
-        settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
+        settings = loaders.Settings(str(root), device, args.batch_size, args.workers, persistent=args.persistent or bool(args.train))
         for number, case in common.in_turn(cases, args.rounds):
-            result["rounds"].append({"round": number, "case": case, **turn(case, settings, args.epochs)})
+            row = training_turn(case, settings, args) if args.train else turn(case, settings, args.epochs)
+            result["rounds"].append({"round": number, "case": case, **row})
             print(common.line(result["rounds"][-1]), flush=True)
             common.write_json(args.json, result)
         report(result["rounds"], cases)

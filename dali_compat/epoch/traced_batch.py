@@ -24,6 +24,7 @@ from ..runtime.device import ViewBatches, moved, to_device
 from ..tracing.columns import JobGroup, Place, TailGroup, TracedBatch
 from ..tracing.plans import Key, head_plan, sizes_after, tail_plan, width
 from ..tracing.sources import FileTable
+from ..tracing.tensors import together
 from .decode import in_format
 from .epoch import DaliEpoch
 from .part import RowsDecoding
@@ -247,7 +248,7 @@ class TracedImages:
             images = self._images(np.arange(place.row, place.row + place.count))
             if not isinstance(images, torch.Tensor):
                 raise RuntimeError("the images of a stack have different sizes; a file has changed since it was opened")
-            return in_format(images.detach().reshape(place.shape), self._epoch)
+            return in_format(together(images.detach(), place.joins), self._epoch)
         images = self._chunks[self._chunk[place.row]]
         image = images[int(self._place[place.row])].detach()
         if place.strides is not None:

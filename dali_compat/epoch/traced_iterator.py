@@ -193,7 +193,10 @@ class _Traced(_OnDevice):
 
     def _finished(self, made: Any, error: BaseException | None) -> Any:
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback refers to this frame: a cycle, whose collection would stop torch's queues
         with torch.autocast(self._device.type, enabled=False):  # that is for models
             return self._mapped(made, TracedImages.finish)
 

@@ -145,15 +145,15 @@ def _traced_route(loader, device: torch.device, before: Route | None) -> DaliRou
             transforms_of(leaf)
         return None
     except Unsupported as error:
-        unknown = error
+        unknown = str(error)
     try:
         images = tried(loader)
     except Unsupported as why:
-        (what, _, remedy), (seen, *_) = str(unknown).partition("; "), str(why).partition("; ")
+        (what, _, remedy), (seen, *_) = unknown.partition("; "), str(why).partition("; ")
         remedy = remedy or next((one for begins, one in _REMEDIES.items() if seen.startswith(begins)), "")
         raise Unsupported(f"{what}, and {seen}" + (remedy and f"; {remedy}")) from None
     if images is None:
-        raise unknown from None
+        raise Unsupported(unknown)
     depth, available = _depth(loader, device), available_threads(loader)
     same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
     options = same.options if same is not None and same.options == _options(loader, device) else _options(loader, device)

@@ -20,7 +20,7 @@ from ..runtime.device import mapped
 from .nodes import Node
 from .plans import Key, divided
 from .sources import MemorySource
-from .tensors import REAL_CLASS, Cell, TracedTensor
+from .tensors import REAL_CLASS, Cell, Join, TracedTensor
 
 _CLASSES = list(REAL_CLASS)
 _MOST_REPEATED = 2.0  # how much more work it may be to make each image of a file from the file
@@ -33,15 +33,15 @@ class Place:
 
     Attributes:
         row: the first one.
-        count: how many rows are stacked; None for one row that is not.
-        shape: of the stack.
+        count: how many rows are joined; None for one row that is not.
+        joins: how.
         kind: number of the tensor's class in _CLASSES.
         strides: of the tensor; None if it is contiguous.
     """
 
     row: int
     count: int | None
-    shape: tuple[int, ...]
+    joins: tuple[Join, ...]
     kind: int
     strides: tuple[int, ...] | None
 
@@ -151,10 +151,13 @@ def packed(value: Any) -> TracedBatch:
 def _place(x: Any, cells: list[Cell]) -> Place | None:
     """Return the place of a tensor, whose rows are added to ``cells``; None if it has to be computed."""
     parts = x._cell.parts or (x._cell,)
-    if not x.is_deferred or not all(part.tensor is not None or _has_plan(part) for part in parts):
+    if not x.is_deferred or not any(part.tensor is None and _has_plan(part) for part in parts):
         return None
+    for part in parts:
+        if part.tensor is None and not _has_plan(part):
+            part.value()
     strides = None if x.is_contiguous() else x.stride()
-    place = Place(len(cells), len(parts) if x._cell.parts else None, tuple(x.shape), _CLASSES.index(type(x)), strides)
+    place = Place(len(cells), len(parts) if x._cell.parts else None, x._cell.joins, _CLASSES.index(type(x)), strides)
     cells += parts
     return place
 

@@ -179,7 +179,8 @@ def _of_tensor(version: str, name: str, original: Any, tensor: TracedTensor, arg
         if outcome.steps is None or any(one.op == "pad" or not _is_inside(numbers) for one, numbers in outcome.steps):
             return None
         return view(tensor, call, outcome, tensor.stride())
-    keeps_strides = name not in _CONTIGUOUS and outcome.state.shape == state.shape
+    flips = outcome.steps is not None and all(one.op == "flip" for one, _ in outcome.steps)
+    keeps_strides = (flips or name not in _CONTIGUOUS) and outcome.state.shape == state.shape
     return recorded(tensor, call, outcome, dense_strides(tensor) if keeps_strides else None)
 
 

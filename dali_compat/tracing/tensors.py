@@ -11,7 +11,7 @@ import copy
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import data
@@ -25,21 +25,46 @@ from .nodes import Node, became_real
 from .operations import OPERATIONS, Outcome, State, outcome_of
 
 
+class Join(NamedTuple):
+    """A torch.stack, or torch.cat, of ``count`` tensors along ``dim``."""
+
+    count: int
+    dim: int
+    is_cat: bool
+
+
+def together(rows: torch.Tensor, joins: tuple[Join, ...]) -> torch.Tensor:
+    """Join all rows of a tensor."""
+    made = rows.reshape(*(one.count for one in reversed(joins)), *rows.shape[1:])
+    for axis, one in zip(reversed(range(len(joins))), joins, strict=True):
+        made = made.movedim(axis, axis + one.dim)
+        made = made.flatten(axis + one.dim, axis + one.dim + 1) if one.is_cat else made
+    return made.contiguous()
+
+
 class Cell:
     """What tensors that share memory have in common.
 
     Attributes:
         node: of the pixels, as long as they are not computed.
-        parts: the cells of a deferred stack, which has no node. Its tensor is theirs, stacked, in its own shape.
+        parts: the cells of a deferred torch.stack or torch.cat, which has no node.
+        joins: how these are joined, the innermost first.
         tensor: the computed one.
         base: the cell of which this one is a view, as ``call`` gives it.
         views: those of this one.
     """
 
-    __slots__ = ("__weakref__", "base", "call", "dtype", "node", "parts", "shape", "tensor", "views")
+    __slots__ = ("__weakref__", "base", "call", "dtype", "joins", "node", "parts", "shape", "tensor", "views")
 
-    def __init__(self, node: Node | None, shape: tuple[int, ...], dtype: torch.dtype, parts: Sequence[Cell] = ()):
-        self.node, self.parts, self.shape, self.dtype = node, parts, shape, dtype
+    def __init__(
+        self,
+        node: Node | None,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        parts: Sequence[Cell] = (),
+        joins: tuple[Join, ...] = (),
+    ):
+        self.node, self.parts, self.joins, self.shape, self.dtype = node, parts, joins, shape, dtype
         self.tensor: torch.Tensor | None = None
         self.base: Cell | None = None
         self.call: RecordedCall | None = None
@@ -62,7 +87,7 @@ class Cell:
         if self.tensor is None:
             with torch._C.DisableTorchFunction():
                 if self.parts:
-                    made = torch.stack([part.value() for part in self.parts]).view(self.shape)
+                    made = together(torch.stack([part.value() for part in self.parts]), self.joins)
                 elif self.base is not None:
                     assert self.call is not None
                     made = self.call.on(self.base.value())
@@ -136,8 +161,8 @@ class TracedTensor(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         first = args[0] if args else None
-        if func in _JOINS and args[1:] in ((), (0,)) and not kwargs:
-            made = joined(first, func is torch.ops.aten.cat.default)
+        if func in _JOINS and not kwargs:
+            made = joined(first, args[1] if len(args) > 1 else 0, func is torch.ops.aten.cat.default)
             if made is not None:
                 return made
         if isinstance(first, TracedTensor) and first.is_deferred and not kwargs:
@@ -180,20 +205,21 @@ def tensor_of(node: Node) -> TracedTensor:
 _JOINS = torch.ops.aten.stack.default, torch.ops.aten.cat.default
 
 
-def joined(tensors: Any, is_cat: bool = False) -> TracedTensor | None:
-    """Return the deferred torch.stack, or torch.cat, of tensors of one shape along the first dimension.
+def joined(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
+    """Return the deferred torch.stack, or torch.cat, of tensors of one shape.
 
-    None if no tensor is deferred, or their shapes, dtypes or numbers of images differ.
+    None if no tensor is deferred, or their shapes, dtypes or joins differ.
     """
     if not tensors or len({(tuple(x.shape), x.dtype) for x in tensors}) > 1 or not tensors[0].ndim:
         return None
     cells = list(map(_part, tensors))
-    if not all(cells) or not any(cell.is_deferred for cell in cells) or len({bool(cell.parts) for cell in cells}) > 1:
+    if not all(cells) or not any(cell.is_deferred for cell in cells) or len({cell.joins for cell in cells}) > 1:
         return None
     parts = [part for cell in cells for part in cell.parts or (cell,)]
-    first, *rest = tensors[0].shape
-    shape = (first * len(cells), *rest) if is_cat else (len(cells), first, *rest)
-    return TracedTensor.of(Cell(None, shape, tensors[0].dtype, parts))
+    join = Join(len(cells), dim % (tensors[0].ndim + (not is_cat)), is_cat)
+    empty = [torch.empty(tensors[0].shape, device="meta")] * len(cells)
+    shape = tuple((torch.cat if is_cat else torch.stack)(empty, dim).shape)
+    return TracedTensor.of(Cell(None, shape, tensors[0].dtype, parts, (*cells[0].joins, join)))
 
 
 def _part(x: torch.Tensor) -> Any:
@@ -342,8 +368,8 @@ def view(tensor: TracedTensor, call: RecordedCall, outcome: Outcome, strides: tu
 
 def _getitem(self: TracedTensor, place: Any) -> Any:
     if (state := self.state) is not None:
-        if type(place) is list or (type(place) is torch.Tensor and place.dtype == torch.int64):  # it gives a copy
-            outcome = _outcome(OPERATIONS["permute_channels"], state, "v1", place)
+        if (order := _order(place)) is not None:  # it gives a copy
+            outcome = _outcome(OPERATIONS["permute_channels"], state, "v1", order)
             if outcome is not None:
                 outcome = outcome._replace(state=state._replace(kind="tensor"))
                 return recorded(self, RecordedCall("__getitem__", None, (place,)), outcome)
@@ -352,6 +378,17 @@ def _getitem(self: TracedTensor, place: Any) -> Any:
             strides = torch.empty_strided(state.shape, self.stride(), device="meta")[place].stride()
             return view(self, RecordedCall("__getitem__", None, (place,)), outcome, strides)
     return self.real("uses the tensor's getitem")[place]
+
+
+def _order(place: Any) -> Any:
+    """Return the list or int64 tensor that indexes the channels of a (C, H, W) tensor, if the index has no other."""
+    places = list(place) if type(place) is tuple else [place]
+    if places[0] is ... and len(places) == 4:
+        places = places[1:]
+    first, *rest = places
+    is_order = type(first) is list or (type(first) is torch.Tensor and first.dtype == torch.int64)
+    is_whole = all(one is ... or (type(one) is slice and one == slice(None)) for one in rest)
+    return first if is_order and is_whole else None
 
 
 def _window(s: State, strides: tuple[int, ...], place: Any) -> Outcome | None:
