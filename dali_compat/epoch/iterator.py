@@ -145,8 +145,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             meter.spent(since)
             if isinstance(error, StopIteration):
                 meter.exhausted(self._epoch.route)
-            elif not self._interrupted and self._taken > self.progress.given:  # a batch has failed, and is over
-                self.progress.gave(self._taken, self._drawn[0].begin if self._drawn else self._position, ())
+            else:
+                self.progress.ended_by = type(error)
             raise
         meter.gave(len(batch.indices), made)
         meter.spent(since)
