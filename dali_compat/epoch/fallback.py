@@ -17,7 +17,7 @@ from torch.utils.data.dataloader import (
 )
 
 from ..data.base_datasets import locate, sample
-from ..errors import file_of
+from ..errors import file_of, remedy_of
 from ..randoms import replacement
 from ..runtime.dataset_base import QuietWorker, be_quiet
 from ..runtime.device import moved
@@ -261,6 +261,8 @@ class _Tolerant(data.Dataset):
             try:
                 return _Tried((self.dataset[index],), 1, failures)
             except self._covers as error:
+                if remedy_of(error):
+                    raise
                 failures.append((path_of(self.dataset, index, error), index, f"{type(error).__name__}: {error}"))
                 if not self._replaces:
                     return _Tried((), 0, failures)
