@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections import deque
 from collections.abc import Iterator
+from threading import RLock
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from ..data.base_datasets import locate, sample
 from ..errors import file_of, remedy_of
 from ..randoms import replacement
 from ..runtime.dataset_base import QuietWorker, be_quiet
+from ..runtime.decorators import one_at_a_time
 from ..runtime.device import moved
 from ..runtime.forks import until_the_end
 from .on_error import ATTEMPTS, NOTHING, Errors
@@ -79,7 +81,7 @@ class _OnDevice(_BaseDataLoaderIter):
     def _begin(self, loader, before: Progress | None = None) -> None:
         """An epoch begins; torch draws indices of batches next."""
         self.progress: Progress = loader._history.begin(loader, loader.num_workers > 0, before)
-        self._past, self._rest = 0, None
+        self._past, self._rest, self.turn = 0, None, RLock()
         self._over = 0, 0  # batches that torch's iterator is done with, and samples of these
         self._samples: int | None = None  # of the last of them
         self._last: Any = ()  # its indices
@@ -147,6 +149,7 @@ class _OnDevice(_BaseDataLoaderIter):
         return index
 
     @until_the_end
+    @one_at_a_time
     def _next_data(self):
         since = self._meter.now()
         try:
