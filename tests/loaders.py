@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import random
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -100,7 +101,7 @@ def _named(error: BaseException | None) -> str:
 
 def _message(error: BaseException | None, workers: int) -> Any:
     """The whole message. A worker's contains a traceback; only its first and its last line are compared."""
-    lines = str(error).strip().splitlines() or [""]
+    lines = re.sub(r"0x[0-9a-fA-F]+", "0x", str(error)).strip().splitlines() or [""]
     return (lines[0], lines[-1]) if workers else lines
 
 
