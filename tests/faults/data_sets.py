@@ -442,7 +442,7 @@ def _child(jobs: list[Job], root: str, connection, log: str) -> None:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    faulthandler.enable()
+    faulthandler.enable(2)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     from torch.utils.data import _utils
@@ -554,7 +554,17 @@ def _alike(text: str, other: str) -> bool:
 
 
 def _shorter(source: str) -> Iterator[str]:
-    """The program without one of its parts, the last part first."""
+    """The program without some statements of __getitem__; then without one of its parts, the last first."""
+
+    def body_of(tree: ast.AST) -> list[ast.stmt]:
+        return next(one.body for one in ast.walk(tree) if getattr(one, "name", "") == "__getitem__")
+
+    count = len(body_of(ast.parse(source))) - 1  # all but the return
+    for length in (count // 2, count // 4):
+        for at in range(0, count - length + 1, length or 1) if length > 1 else ():
+            tree = ast.parse(source)
+            del body_of(tree)[at : at + length]
+            yield ast.unparse(tree)
     for at in range(len(list(_parts(ast.parse(source)))) - 1, -1, -1):
         tree = ast.parse(source)
         body, number, instead = list(_parts(tree))[at]

@@ -377,10 +377,11 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, known)
 
 
-def learned(seed: int, seconds: float) -> list[Phrase]:
-    """Phrases of functions in random order. They are tried in another process, whose crash costs one function."""
+def learned(seed: int, seconds: float, count: int | None = None) -> list[Phrase]:
+    """Phrases of at most ``count`` functions. Another process tries them, whose crash costs one function."""
     known = list(functions())
     random.Random(f"phrases {seed}").shuffle(known)
+    known = known[:count]
     phrases: list[Phrase] = []
     at, end = 0, time.monotonic() + seconds
     while at < len(known) and time.monotonic() < end:
