@@ -599,12 +599,18 @@ def _parts(tree: ast.AST) -> Iterator[tuple[list, int, list]]:
 # ---- the command
 
 
+_END = """
+if __name__ == "__main__":  # with the repository and its tests on PYTHONPATH
+    from faults import data_sets
+
+    data_sets.show(__file__)
+"""
+
+
 def told(outcome: Outcome) -> str:
     """An outcome as a program that shows it."""
-    end = '\nif __name__ == "__main__":  # with the repository and its tests on PYTHONPATH\n'
-    end += "    from faults import data_sets\n\n    data_sets.show(__file__)\n"
     lines = [f"# number {outcome.job.number} {outcome.kind}", *(f"# {line}" for line in outcome.text.splitlines())]
-    return "\n".join([*lines, outcome.job.source + end])
+    return "\n".join([*lines, outcome.job.source.partition(_END)[0] + _END])
 
 
 def show(file: str) -> None:
@@ -631,15 +637,15 @@ def main() -> int:
         make_files(Path(root))
         if options.program:
             time.sleep(SETTLED)
-            jobs = iter([Job(at, file.read_text()) for at, file in enumerate(options.program)])
+            jobs = iter([Job(at, file.read_text().partition(_END)[0]) for at, file in enumerate(options.program)])
         else:
             phrases = learned(options.seed, options.learn)
             print(f"{len(phrases)} phrases in {time.monotonic() - begin:.0f} s", flush=True)
             jobs = jobs_of(options.seed, phrases, tuple(options.workers))
         for outcome in hunt(jobs, root, options.seconds, options.processes):
             wrong = outcome.kind not in ("", VARIES)
-            counts.update(programs=1, wrong=wrong, dali=outcome.on_dali, raise_both=bool(outcome.raises))
-            counts.update({VARIES: outcome.kind == VARIES})
+            counts.update(programs=1, wrong=int(wrong), dali=int(outcome.on_dali), raise_both=int(bool(outcome.raises)))
+            counts.update({VARIES: int(outcome.kind == VARIES)})
             if wrong:
                 like = _pattern(outcome.text)
                 kinds[like] += 1
