@@ -95,7 +95,7 @@ setup(
         "remote": ["obstore>=0.8", "fsspec", "huggingface_hub"],  # object storage
         "examples": EXAMPLES,
         "test": [
-            *("pytest", "pytest-timeout", "pytest-xdist", "nbclient", "ipykernel"),
+            *("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "nbclient", "ipykernel"),
             *("obstore", "moto[server]", "lmdb", "tfrecord", "webdataset", "datasets", "pandas", "torchdata"),
             "torchcodec",
             *EXAMPLES,

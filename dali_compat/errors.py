@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import copyreg
+import errno
 import functools
 import os
 from traceback import walk_tb
 from typing import Any
+
+_REMEDIES = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit of open files (fs.file-max)",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u, or the control group's pids.max)",
+    errno.ENOMEM: "free memory",
+    errno.EIO: "check the disk or the network",
+    errno.ESTALE: "mount the network's folder again",
+}
 
 
 class ImageReadError(OSError):
@@ -100,3 +110,11 @@ def file_of(error: BaseException | None) -> str:
             return known[-1]
         error = error.__cause__ or error.__context__
     return ""
+
+
+def remedy_of(error: BaseException | None) -> str:
+    """Return what to do about an error of the system, such as too many open files; "" for any other error. An error of
+    the system is no property of an image."""
+    if isinstance(error, MemoryError):
+        return _REMEDIES[errno.ENOMEM]
+    return _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""

@@ -14,8 +14,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SECONDS = 300
 _CONTRACT = """
 aside batch batched cache calls changes dataset depths errors fallback frameworks install_frameworks iteration
-jpeg_kinds lightning on_error order processes resident resume resume_frameworks review run stats storages timm
-timm_policies too_small torchvision_sets views
+jpeg_kinds lightning on_error order processes real_images resident resume resume_frameworks review run stats
+storages timm timm_policies too_small torchvision_sets views
 """
 _UNIT = """
 batch_color batch_geometry batch_lists distributions distributions_fed distributions_policy distributions_values

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from dali_compat.remote.urls import is_url
+from dali_compat.remote.urls import is_url, shown
 
 TABLE = "DALIImageTable"
 _ENDINGS = {
@@ -155,7 +155,7 @@ def dataset_of(args: argparse.Namespace) -> Any:
     it."""
     from dali_compat import DALIImageFolder
 
-    spec, name = args.transform, " ".join(args.path)
+    spec, name = args.transform, " ".join(map(shown, args.path))
     transform = imagenet(spec) if spec in ("train", "eval") else transform_of(spec)
     try:
         dataset = open_dataset(

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 import dali_compat
 from dali_compat.cli.arguments import TABLE, UsageError, add_options, dataset_class, open_dataset
-from dali_compat.remote.urls import is_url
+from dali_compat.remote.urls import is_url, shown
 
 from ..archives import expand
 from ..data.base_datasets import sample
@@ -64,7 +64,7 @@ def run(args) -> int:
 
 def _source(args):
     """Returns what is to be read. Raises UsageError if there is no such thing."""
-    name = " ".join(args.path)
+    name = " ".join(map(shown, args.path))
     try:
         # of a folder its path, or the data set of one in object storage
         folder = partial(dali_compat.DALIImageFolder, allow_empty=True) if is_url(args.path[0]) else str

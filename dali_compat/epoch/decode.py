@@ -6,6 +6,8 @@ their images; ``failures`` gets the errors of the others.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from functools import cached_property, partial
@@ -19,6 +21,7 @@ from ..data.headers import marks
 from ..data.intact import is_intact
 from ..data.sources import BYTES, DECODED, PATHS, Form, Source, overwritten, when_written
 from ..engine import pil
+from ..errors import remedy_of
 from ..ops.draws import Arrays, ImageTooSmall
 from ..ops.image_by_image import run_all
 from ..plan import Plan
@@ -183,7 +186,11 @@ class DaliGroup:
         from ..engine.dali.pipeline import undecodable
 
         bad: list[int] = []
-        if self._given not in DECODED:
+        if (strerror := os.strerror(errno.EMFILE)) in str(error):  # of no single file
+            if self._again:
+                failure = OSError(errno.EMFILE, strerror)
+                raise OSError(errno.EMFILE, f"{strerror} for a batch: {remedy_of(failure)}") from error
+        elif self._given not in DECODED:
             images = self._sources if self._given == PATHS else self._images
             bad = np.flatnonzero(overwritten(self._sources)).tolist()  # their bytes are not to be touched
             bad = bad or [i for i, image in enumerate(images) if not is_intact(image)]

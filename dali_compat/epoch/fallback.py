@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections import deque
 from collections.abc import Iterator
+from threading import RLock
 from typing import Any, NamedTuple
 
 import torch
@@ -17,9 +18,10 @@ from torch.utils.data.dataloader import (
 )
 
 from ..data.base_datasets import locate, sample
-from ..errors import file_of
+from ..errors import file_of, remedy_of
 from ..randoms import replacement
 from ..runtime.dataset_base import QuietWorker, be_quiet
+from ..runtime.decorators import one_at_a_time
 from ..runtime.device import moved
 from ..runtime.forks import until_the_end
 from .on_error import ATTEMPTS, NOTHING, Errors
@@ -79,7 +81,10 @@ class _OnDevice(_BaseDataLoaderIter):
     def _begin(self, loader, before: Progress | None = None) -> None:
         """An epoch begins; torch draws indices of batches next."""
         self.progress: Progress = loader._history.begin(loader, self._draws_torchs_seeds(loader), before)
-        self._past, self._rest = 0, None
+        self._past, self._rest, self.turn = 0, None, RLock()
+        self._over = 0, 0  # batches that torch's iterator is done with, and samples of these
+        self._samples: int | None = None  # of the last of them
+        self._last: Any = ()  # its indices
         self._until = self.progress.drawn + self.progress.exhausted
         if self._loads_past(loader):
             self._past = self.progress.from_the_first(loader)
@@ -106,19 +111,23 @@ class _OnDevice(_BaseDataLoaderIter):
         """Begins behind the last batch that was given."""
         if not self._loads_past(loader):
             self._skip_drawn(loader)
-        while self.progress.given < self._past:
+        self._over = self.progress.given, self.progress.samples
+        while self._over[0] < self._past:
             try:
                 self._next_one()
             except StopIteration:
                 break
             except Exception:  # it was the caller's already
                 continue
+        if self._past:
+            self.progress.gave(*self._over, self._last)
         if self._past and not loader.num_workers and set_users(loader, {"dataset": self.progress.then}):
             # its state says that it is elsewhere: it goes on by itself from there
             if self._dataset_fetcher.dataset_iter is not self._dataset:  # which would begin anew
                 self._dataset_fetcher.dataset_iter = iter(self._dataset)
             self._dataset_fetcher.ended = False
             self.progress.given = self.progress.drawn = self._past
+            self._over = self._past, self._over[1]
         with contextlib.suppress(StopIteration):
             while self.progress.drawn < self._until:
                 self._drawn.append(self._draw())
@@ -145,6 +154,7 @@ class _OnDevice(_BaseDataLoaderIter):
         return index
 
     @until_the_end
+    @one_at_a_time
     def _next_data(self):
         since = self._meter.now()
         try:
@@ -157,9 +167,12 @@ class _OnDevice(_BaseDataLoaderIter):
             if isinstance(error, StopIteration):
                 self.progress.over = True
                 self._meter.exhausted()
+            else:
+                self.progress.ended_by = type(error)
             raise
         self._meter.gave(self._count, made)
         self._meter.spent(since)
+        self.progress.gave(*self._over, self._last)
         return made
 
     def _skip_drawn(self, loader) -> None:
@@ -171,9 +184,10 @@ class _OnDevice(_BaseDataLoaderIter):
         """Return torch's next batch."""
         return super()._next_data()
 
-    def _is_over(self, asked: int | None, indices: Any) -> None:
-        progress = self.progress
-        progress.gave(progress.given + 1, progress.samples + (asked or 0), indices)
+    def _leave_behind(self) -> None:
+        """Count the next batch as over for torch's iterator. The caller may still not get it, because of an error."""
+        self._samples, self._last = self._asked.popleft()
+        self._over = self._over[0] + 1, self._over[1] + (self._samples or 0)
 
     def _next_one(self) -> Any:
         """torch's next batch; NOTHING where on_error has left nothing of it. ``_count`` is how many samples it has."""
@@ -181,16 +195,10 @@ class _OnDevice(_BaseDataLoaderIter):
         try:
             made = self._fetched()
         except StopIteration:
-            self._errors.end(self.progress.samples)
+            self._errors.end(self._over[1])
             raise
-        except Exception:
-            if self._asked:  # as in torch, a batch that fails is over
-                self._is_over(*self._asked.popleft())
-            raise
-        asked, indices = self._asked.popleft()
-        self._is_over(asked, indices)
         if not isinstance(made, _Tried):
-            self._count = _length(made) if asked is None else asked
+            self._count = _length(made) if self._samples is None else self._samples
             return made
         self._count = made.samples
         for failure in made.failures:
@@ -204,9 +212,16 @@ class _Here(_OnDevice, _SingleProcessDataLoaderIter):
         if isinstance(self._dataset, data.IterableDataset) and self.progress.then and not self.progress.again:
             self._dataset_fetcher.dataset_iter = _next_epoch(self._dataset, self._dataset_fetcher.dataset_iter)
 
+    def _next_index(self):
+        index = super()._next_index()
+        self._leave_behind()
+        return index
+
 
 class _InWorkers(_OnDevice, _MultiProcessingDataLoaderIter):
-    pass
+    def _process_data(self, *args):
+        self._leave_behind()
+        return super()._process_data(*args)
 
 
 def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
@@ -263,6 +278,8 @@ class _Tolerant(data.Dataset):
             try:
                 return _Tried((self.dataset[index],), 1, failures)
             except self._covers as error:
+                if remedy_of(error):
+                    raise
                 failures.append((path_of(self.dataset, index, error), index, f"{type(error).__name__}: {error}"))
                 if not self._replaces:
                     return _Tried((), 0, failures)

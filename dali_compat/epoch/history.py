@@ -10,6 +10,7 @@ from traceback import walk_stack
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
+import torch.utils.data as data
 
 from ..routes import Route, StockRoute
 from ..routes.dali import DaliRoute
@@ -81,6 +82,8 @@ class History:
         applied, current = self._applied, self._current
         if applied is None or current is None or current.over or current.given != applied[2]:
             return None
+        if issubclass(current.ended_by or KeyboardInterrupt, Exception):
+            return None
         pending, entry, _ = applied
         of_loader(loader, True).set(entry)
         self.begun, self._laps = pending["begun"], pending["laps"]
@@ -102,6 +105,7 @@ class History:
         lightning = trainer_place(loader)
         ahead = lightning.ahead
         under_way = current is not None and not current.over and not (current.given and lightning.over)
+        failed = current is not None and current.ended_by and isinstance(loader.dataset, data.IterableDataset)
         laps, users = None, users_states(loader)
         if current is not None:
             _warn_of_the_inexact(loader, current, stock, lightning)
@@ -113,10 +117,12 @@ class History:
             "of": self.traits(loader, route),
             "ranks": list(_ranks(loader)),
             "begun": self.begun,
+            "under_way": under_way,
             "epoch": current.state(ahead) if current is not None and under_way else None,
             "laps": laps,
             "sampler": None if under_way else users.get("sampler"),
-            "dataset": users.get("dataset"),
+            # the state of a stream is behind a batch that failed: resuming loads from the first batch instead
+            "dataset": None if under_way and failed else users.get("dataset"),
             "now": now if self.keeps_globals else {name: one for name, one in now.items() if name not in GLOBAL},
             "errors": loader._errors.state(),
         }

@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from functools import partial
 from itertools import islice
+from threading import RLock
 from time import perf_counter
 from traceback import walk_stack
 from types import FrameType
@@ -19,7 +20,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..errors import OutOfStep
 from ..lazy.workers import TracingWorkers
-from ..runtime.decorators import named, no_compile
+from ..runtime.decorators import named, no_compile, one_at_a_time
 from ..runtime.forks import leak_in_child, unlock_all, until_the_end, wait_for_daemons
 from .dali_batch import DaliBatch
 from .epoch import DaliEpoch, Epoch
@@ -81,7 +82,7 @@ class OrderedIterator(_BaseDataLoaderIter):
     def _begin(self, loader, route: Any) -> None:
         # torch's persistent workers draw on where they were; here the next epoch takes the next seed
         unlock_all()  # what an interrupt has left locked
-        self._pid = os.getpid()
+        self._pid, self.turn = os.getpid(), RLock()
         self._epoch = self._epoch_of(loader, route)
         _alive.add(self)
         self._position = 0  # samples whose indices are drawn
@@ -117,6 +118,7 @@ class OrderedIterator(_BaseDataLoaderIter):
     @no_compile
     @until_the_end
     @named("next")
+    @one_at_a_time
     def _next_data(self):
         if self._pid != os.getpid():
             raise RuntimeError("this iterator belongs to the parent process; call iter(loader) in the child")
@@ -145,8 +147,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             meter.spent(since)
             if isinstance(error, StopIteration):
                 meter.exhausted(self._epoch.route)
-            elif not self._interrupted and self._taken > self.progress.given:  # a batch has failed, and is over
-                self.progress.gave(self._taken, self._drawn[0].begin if self._drawn else self._position, ())
+            else:
+                self.progress.ended_by = type(error)
             raise
         meter.gave(len(batch.indices), made)
         meter.spent(since)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from ..data.lookup import Listed
-from ..errors import BadImageWarning, ImageReadError
+from ..errors import BadImageWarning, ImageReadError, remedy_of
 from ..randoms import replacement
 from ..runtime.messages import stack_level
 from .epoch import Epoch
@@ -160,7 +160,7 @@ class Substitute:
                     raise ImageReadError(text) if isinstance(why, str) else why  # text of a data set of the user's
                 errors.add(str(source), index, reason_of(why))
             except Exception as error:
-                if self._attempts == ATTEMPTS or not errors.in_python:
+                if self._attempts == ATTEMPTS or not errors.in_python or remedy_of(error):
                     raise
                 errors.add(type(self._epoch.dataset).__name__, index, reason_of(error))
             finally:

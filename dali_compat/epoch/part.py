@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from ..data.header import DALI
-from ..data.sources import DECODED
+from ..data.sources import DECODED, PATHS
 from ..ops.draws import Arrays, ImageTooSmall
 from ..ops.image_by_image import run_all
 from ..ops.kernels import uniform
 from ..plan import UPRIGHT, Call, ImageSpec, Plan, Step
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches
+from ..runtime.open_files import files_at_once
 from ..translate.lower import continued
 from ..workers import Called
 from ..workers.samples import as_samples
@@ -65,7 +66,13 @@ class RowsDecoding:
 
     def _submit(self, group: type[DaliGroup] | type[PlanesGroup], rows: np.ndarray, given: str, **options: Any) -> None:
         """Makes a group of those rows whose arguments can be computed."""
-        left = rows.tolist()
+        most = files_at_once(len(rows)) if given == PATHS else len(rows)
+        for begin in range(0, len(rows), max(1, most)):
+            self._submit_at_once(group, rows[begin : begin + most].tolist(), given, **options)
+
+    def _submit_at_once(
+        self, group: type[DaliGroup] | type[PlanesGroup], left: list[int], given: str, **options: Any
+    ) -> None:
         while left:
             try:
                 self._groups.append(group(self._batch, self._plan, left, given, **options))

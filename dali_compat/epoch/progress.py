@@ -34,6 +34,7 @@ class Progress:
         given, samples: batches that the caller has had, and how many samples the sampler gave for them.
         drawn: batches of the sampler so far.
         exhausted: whether the sampler has come to its end; over: whether the caller has.
+        ended_by: class of the error that the caller has had instead of the next batch.
         last: indices of the caller's last batch, where they are known; expected: its fingerprint() in a state.
         again: whether indices are drawn again; strict: and must be the same.
         later: is called once they are drawn: it sets generators.
@@ -46,6 +47,7 @@ class Progress:
     at_iter: dict[str, Any] | None = None
     at_first: dict[str, Any] | None = None
     later: Callable[[], None] | None = None
+    ended_by: type[BaseException] | None = None
     then: Any = None
     given = samples = drawn = 0
     exhausted = over = again = False
@@ -78,6 +80,7 @@ class Progress:
     def gave(self, given: int, samples: int, last: Indices | tuple[()]) -> None:
         """The caller has had so many batches and samples; the last batch had these indices."""
         self.given, self.samples, self.last, self.expected = given, samples, last, (0, 0)
+        self.ended_by = None
 
     def draw(self, indices: Iterator[Any]) -> Any:
         """The sampler's next batch.

@@ -14,7 +14,7 @@ from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
 from ..data.readers import transforms_of
 from ..data.sources import Info, Source, fetch, is_object
 from ..data.verdicts import Verdicts
-from ..errors import ImageReadError, read_error
+from ..errors import ImageReadError, read_error, remedy_of
 from ..ops.draws import Arrays, Computed, ImageTooSmall, compute
 from ..ops.kernels import rows_of
 from ..plan import Step
@@ -85,17 +85,20 @@ class Rows:
         """Rows cannot be made, for these errors.
 
         Raises:
-            Exception: the first error, unless on_error is for it.
+            Exception: the first error, unless on_error is for it. It is never for errors of the system.
         """
-        if self.tolerant:
+        of_system = {row: error for row, error in failures.items() if remedy_of(error)}
+        if self.tolerant and not of_system:
             self.bad.update((row, _torchvisions(error)) for row, error in failures.items())
         elif failures:
-            row = min(failures)
+            row = min(of_system or failures)
+            of_system = {}
             raise _torchvisions(failures.pop(row))  # nothing here refers to it, and to this frame by its traceback
 
     def unreadable(self, row: int, error: Exception) -> ImageReadError:
         """An error that names the row's file, with its reason."""
-        made = read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error)
+        remedy = f"; {remedy_of(error)}" if remedy_of(error) else ""
+        made = read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}{remedy}", error)
         made.__cause__ = error
         return made
 

@@ -10,7 +10,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils.data as data
@@ -90,6 +90,22 @@ class TracedEpoch(DaliEpoch):
             self._threads = None
 
 
+class _Received(NamedTuple):
+    """A batch of torch's iterator.
+
+    Attributes:
+        made: it, submitted to DALI; or ``error``, which torch's iterator has raised.
+        over: batches, and samples, up to this one.
+        samples, last: of this one; its indices.
+    """
+
+    made: Any
+    error: BaseException | None
+    over: tuple[int, int]
+    samples: int | None
+    last: Any
+
+
 class _Traced(_OnDevice):
     """torch's iterator, whose batches are made by DALI.
 
@@ -101,7 +117,7 @@ class _Traced(_OnDevice):
 
     def __init__(self, loader: Any, route: DaliRoute, before: Progress | None):
         self._route, self._loader = route, loader
-        self._ready: deque[tuple[Any, BaseException | None]] = deque()
+        self._ready: deque[_Received] = deque()
         super().__init__(loader, route.device, before)
         self._loader = None  # else it would refer to its iterator, and that to it
 
@@ -176,14 +192,19 @@ class _Traced(_OnDevice):
         self._epoch.check_open()
         return super()._next_one()
 
-    def _received(self) -> tuple[Any, BaseException | None]:
+    def _received(self) -> _Received:
         """Return torch's next batch, submitted to DALI, or its error."""
+        made, failed = None, None
         try:
             with tracing(not self._num_workers):
                 made = super()._fetched()
-            return self._mapped(made, lambda batch: TracedImages(self._epoch, batch)), None
+            made = self._mapped(made, lambda batch: TracedImages(self._epoch, batch))
         except Exception as error:
-            return None, error
+            failed = error
+        try:
+            return _Received(made, failed, self._over, self._samples, self._last)
+        finally:
+            del failed  # its traceback refers to this frame: a cycle, whose collection would stop torch's queues
 
     def _mapped(self, made: Any, function: Callable[[Any], Any]) -> Any:
         """Apply a function to the batch, within what on_error adds to it."""
@@ -191,23 +212,26 @@ class _Traced(_OnDevice):
             return function(made)
         return made._replace(made=tuple(map(function, made.made)))
 
-    def _finished(self, made: Any, error: BaseException | None) -> Any:
+    def _finished(self, received: _Received) -> Any:
+        """Return a batch, with its images, or raise its error."""
+        made, error, self._over, self._samples, self._last = received
+        del received
         if error is not None:
             try:
                 raise error
             finally:
-                del error  # its traceback refers to this frame: a cycle, whose collection would stop torch's queues
+                del error  # as in _received()
         with torch.autocast(self._device.type, enabled=False):  # that is for models
             return self._mapped(made, TracedImages.finish)
 
     def _fetched(self) -> Any:
-        return self._finished(*self._received())
+        return self._finished(self._received())
 
     def _end_epoch(self) -> None:
         while self._ready:
-            made, error = self._ready.popleft()
-            if error is None:
-                self._mapped(made, TracedImages.discard)
+            received = self._ready.popleft()
+            if received.error is None:
+                self._mapped(received.made, TracedImages.discard)
         if self._epoch is not None:
             self._epoch.end()
 
@@ -222,6 +246,11 @@ class _Here(_Traced, _SingleProcessDataLoaderIter):
         begin_tracing(route.table)
         super().__init__(loader, route, before)
 
+    def _next_index(self) -> Any:
+        index = super()._next_index()
+        self._leave_behind()
+        return index
+
     def __del__(self) -> None:
         self._end_epoch()
 
@@ -233,6 +262,20 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
     def _begin(self, loader: Any, before: Progress | None = None) -> None:
         self._owed = 0
         super()._begin(loader, before)
+        self._counted = self._over  # batches and samples that workers have sent
+
+    def _go_on(self, loader: Any) -> None:
+        super()._go_on(loader)
+        self._over = self._counted = self.progress.given, self.progress.samples
+
+    def _leave_behind(self) -> None:
+        self._over = self._counted
+        super()._leave_behind()
+        self._counted = self._over
+
+    def _process_data(self, *args: Any) -> Any:
+        self._leave_behind()
+        return super()._process_data(*args)
 
     def _try_put_index(self) -> None:
         if self._is_ahead:
@@ -247,19 +290,21 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
         if self._owed:
             self._owed -= 1
             super()._try_put_index()
-        return self._finished(*self._ready.popleft())
+        return self._finished(self._ready.popleft())
 
     def _receive_ahead(self) -> None:
         """Submit batches to DALI that have arrived, as long as each worker has one to do."""
+        over = self._over, self._samples, self._last
         self._is_ahead = True
         try:
             while len(self._ready) < self._route.depth and self._has_arrived():
                 self._ready.append(self._received())
         finally:
             self._is_ahead = False
-        for made, error in self._ready:
-            if error is None:
-                self._mapped(made, TracedImages.decode)
+            self._over, self._samples, self._last = over
+        for received in self._ready:
+            if received.error is None:
+                self._mapped(received.made, TracedImages.decode)
 
     def _has_arrived(self) -> bool:
         info = self._task_info.get(self._rcvd_idx)

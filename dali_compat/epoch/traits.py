@@ -20,7 +20,7 @@ from ..routes.dali import DaliRoute
 from ..runtime.messages import repr_of
 from ..translate.lower import plans_ahead
 from .progress import users_states
-from .samplers import BASE64, of_indices, of_loader, samplers_of
+from .samplers import BASE64, distributed, of_indices, of_loader, samplers_of
 
 _LOOKED_AT = 100  # samples of a data set
 
@@ -126,17 +126,19 @@ def _without_addresses(text: str) -> str:
 
 
 _MAYBE = dict | None
-_EPOCH = {"number": int, "seed": [int, int], "places": [int] * 3, "at_iter": _MAYBE, "at_first": _MAYBE}
-_EPOCH |= {"given": int, "samples": int, "drawn": int, "exhausted": bool, "last": [int, int], "sampler": object}
+_COUNT = range(2**63)
+_EPOCH = {"number": _COUNT, "seed": [_COUNT, _COUNT], "places": [_COUNT] * 3, "at_iter": _MAYBE, "at_first": _MAYBE}
+_EPOCH |= {"given": _COUNT, "samples": _COUNT, "drawn": _COUNT, "exhausted": bool, "last": [_COUNT, _COUNT]}
+_EPOCH |= {"sampler": object}
 _STATE = {
     "of": {"data set": str, "batch_size": int | None, "drop_last": bool, "sampler": str, "route": str},
-    "ranks": [int, int],
-    "begun": int,
+    "ranks": [_COUNT, _COUNT],
+    "begun": _COUNT,
     "epoch": _MAYBE,
     "laps": list | tuple | None,
     "sampler": object,
     "now": dict,
-    "errors": {"epoch": int, "count": int, "found": [[str, object, int, str]]},
+    "errors": {"epoch": range(-1, 2**63), "count": _COUNT, "found": [[str, object, _COUNT, str]]},
 }
 
 
@@ -146,13 +148,18 @@ def check_state(state: Any, loader: Any = None) -> None:
         ValueError: a field is not what state_dict() gives; the text names it. With ``loader`` generators are looked at.
     """
     _check(state, _STATE, "")
-    for name, kind in (("epoch", _EPOCH), ("laps", [int, int])):
-        if state[name] is not None:
+    _check(under_way := state.get("under_way", False), bool, "under_way")  # states of 1.1 are without it
+    for name, kind in (("epoch", _EPOCH), ("laps", [_COUNT, _COUNT])):
+        if state[name] is not None or (under_way and name == "epoch"):
             _check(state[name], kind, name)
     epoch = state["epoch"] or {}
+    if epoch:
+        _check(epoch["last"][0], range(epoch["samples"] + 1), "epoch.last[0]")
     _check(users := epoch.get("users", {}), dict, "epoch.users")
     if loader is None:
         return
+    if epoch and distributed(loader) is None:
+        _check(epoch["places"][0], range(1), "epoch.places[0]")
     for name in [name for name, now in users_states(loader).items() if isinstance(now, dict)]:
         for field, one in (("", state), ("epoch.", epoch), ("epoch.users.", users)):
             _check(one.get(name), _MAYBE, field + name)  # what is in it is the user's
@@ -166,8 +173,8 @@ def check_state(state: Any, loader: Any = None) -> None:
 
 
 def _check(value: Any, kind: Any, field: str) -> None:
-    """``kind``: a class; a dictionary of kinds; a list of one kind for any number, or of one for each; bytes as text of
-    the same length; another text itself; else a value of the same type."""
+    """``kind``: a class; a range of int; a dictionary of kinds; a list of one kind for any number, or of one for each;
+    bytes as text of the same length; another text itself; else a value of the same type."""
     parts: list[tuple[Any, Any, Any]] = []
     if isinstance(kind, dict):
         right = isinstance(value, dict) and kind.keys() <= value.keys()
@@ -181,6 +188,8 @@ def _check(value: Any, kind: Any, field: str) -> None:
         right = value == kind or (
             kind.startswith(BASE64) and isinstance(value, str) and (value[:7], len(value)) == same
         )
+    elif isinstance(kind, range):
+        right = type(value) is int and value in kind
     else:
         right = isinstance(value, type(kind) if isinstance(kind, (int, float)) else kind)
     if not right:

@@ -11,6 +11,8 @@ from urllib.request import url2pathname
 from ..errors import ImageReadError, read_error
 
 _WEB = "http", "https"
+_HOST = re.compile(r"[\w-]+(\.[\w-]+)+")
+_URL = re.compile(r"[a-zA-Z][\w+.-]*://(?:(?![a-zA-Z]+://)[^\s\"'<>])+")  # in a text
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "hf", *_WEB)
 
 
@@ -62,17 +64,14 @@ def are_urls(paths: Iterable[Any]) -> bool:
 
 
 def split(url: str) -> tuple[str, str]:
-    """Returns the URL of an object's bucket, or of its server, and its key there. Raises ValueError for a query or a
-    password, which messages would show."""
+    """Returns the URL of an object's bucket, or of its server, and its key there. Raises ValueError for credentials in
+    the URL, and for a query or a fragment of a web server's."""
     scheme, _, rest = url.partition("://")
     host, _, key = rest.partition("/")
-    if not is_web(url):
-        return f"{scheme}://{host}", key
-    if "?" in rest or "@" in host:
-        raise ValueError(
-            f"a URL with a query or a password is not read: {shown(url)}; sign requests by storage_options"
-        )
-    return f"{scheme}://{host}", unquote(key)
+    if (shown(url) if is_web(url) else _without_user(url)) != url:
+        what = "a URL with a query, a fragment or a password is not read"
+        raise ValueError(f"{what}: {shown(url)}; sign requests by storage_options")
+    return f"{scheme}://{host}", unquote(key) if is_web(url) else key
 
 
 def joined(root: str, key: str) -> str:
@@ -81,8 +80,24 @@ def joined(root: str, key: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Returns a text without what may be a credential: queries and passwords of URLs in it."""
-    return re.sub(r"(://)[^/\s@]*:[^/\s@]*@", r"\1", re.sub(r"(://[^\s?\"']*)\?[^\s\"')]*", r"\1", text))
+    """Returns a URL, or a text with URLs in it, without what may be a credential: users, passwords, tokens, queries and
+    fragments."""
+    return _presentable(text) if is_url(text) else _URL.sub(lambda found: _presentable(found[0]), text)
+
+
+def _presentable(url: str) -> str:
+    return re.split(r"[?#]" if is_web(url) else r"\?", _without_user(url), maxsplit=1)[0]
+
+
+def _without_user(url: str) -> str:
+    """Returns a URL without what comes before its host. Passwords may hold any character, "/" and "@" too."""
+    scheme, _, rest = url.partition("://")
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    plain = _HOST.fullmatch(authority) if is_web(url) else ":" not in authority
+    if plain or "@" not in rest:
+        return url
+    before, _, after = rest.rpartition("@")
+    return f"{scheme}://{'...' if re.search('[?#]', before) else after}"  # which of these an "@" is in, nobody knows
 
 
 def failed(url: str, error: Exception) -> Exception:

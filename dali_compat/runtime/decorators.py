@@ -40,6 +40,17 @@ def no_compile(function: F) -> F:
     return cast(F, call)
 
 
+def one_at_a_time(method: F) -> F:
+    """Makes threads wait for each other in a method; ``self.turn`` is an RLock."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any) -> Any:
+        with self.turn:
+            return method(self, *args)
+
+    return cast(F, call)
+
+
 def _is_compiled() -> bool:
     """Returns whether the caller's code is compiled. The compiler takes is_compiling() for True where it traces this;
     of the function behind it, it would warn that it does not know it."""

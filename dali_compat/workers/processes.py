@@ -11,7 +11,6 @@ answer is a file without a name, which the caller maps.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import os
 import queue
@@ -27,7 +26,7 @@ from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import Finalize
 
-from ..errors import OutOfStep
+from ..errors import OutOfStep, remedy_of
 from .shared_memory import in_a_file, mapped
 
 _LARGEST = 1 << 16  # bytes that go through the common socket at once: a third of what Linux lets wait there
@@ -38,12 +37,6 @@ _LOOK = 1.0  # seconds between looks at processes that send nothing: a child of 
 _GRACE = 5.0  # seconds for what a function does when it is cancelled; torch's own
 _TIDY = 1.0  # seconds for what it does when its process is told to end
 _CUT = "an interrupt has cut short a message to the worker processes of a DataLoader; iter(loader) starts another epoch"
-_HINTS = {
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "raise the system's limit of open files (fs.file-max)",
-    errno.EAGAIN: "raise the limit of processes (ulimit -u, or the control group's pids.max)",
-    errno.ENOMEM: "free memory",
-}
 
 _all: weakref.WeakSet[Processes] = weakref.WeakSet()
 
@@ -98,7 +91,7 @@ class Processes:
                     self._start(context, target, (tasks, number, *arguments))
         except OSError as error:
             self.close()
-            hint = f"{_HINTS[error.errno]}, or " if error.errno in _HINTS else ""
+            hint = f"{remedy_of(error)}, or " if remedy_of(error) else ""
             message = f"cannot start a worker process: {error.strerror}; {hint}take a smaller num_workers"
             raise OSError(error.errno, message) from error
         self.trouble = ""

@@ -1,11 +1,13 @@
 """Epochs: abandoned, repeated, at once, in threads and after fork; what a seed fixes; what is freed, and when."""
 
 import copy
+import threading
 
 import numpy as np
 import pytest
 import torch
 from torch.utils import data
+from torchvision import transforms as T
 
 from contract.both import (
     EXACT,
@@ -16,7 +18,7 @@ from contract.both import (
     pixels,
     stock,
 )
-from dali_compat import DALIImageFolder
+from dali_compat import DALIImageFolder, DataLoader
 
 
 def _indices(loader) -> list[int]:
@@ -273,3 +275,35 @@ def test_data_sets_that_share_a_transform_in_any_order(own_root):
         for image, label, index in zip(batch[0], batch[1].tolist(), batch[2].tolist(), strict=True):
             expected, target, _ = first[index]
             assert label == target and torch.equal(image, expected)
+
+
+class _Numbers(data.Dataset):
+    """Without images: torch's own loader serves it."""
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        return torch.zeros(2), index
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("route", ["folder", "torch"])
+@pytest.mark.filterwarnings("ignore")
+def test_threads_that_share_an_iterator_get_each_batch_once(image_root, route, num_workers):
+    crop = T.Compose([T.CenterCrop(16), T.PILToTensor()])
+    dataset = DALIImageFolder(image_root, crop, return_index=True) if route == "folder" else _Numbers()
+    iterator, had, errors = iter(DataLoader(dataset, 2, num_workers=num_workers, device="cpu")), [], []
+
+    def loop():
+        try:
+            had.extend(number for batch in iterator for number in batch[-1].tolist())
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=loop, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors and sorted(had) == list(range(len(dataset)))

@@ -706,19 +706,6 @@ def test_on_error(tmp_path, policy, num_workers):
         assert sorted(other.errors) == sorted(one.errors) and len(one.errors) >= 2
 
 
-def test_a_batch_that_fails_is_over(tmp_path):
-    root = make_folder(tmp_path / "bad", classes=2, per_class=6, special=False, low=30, high=40)
-    (root / "class_a" / "03.jpg").write_bytes(b"no image")
-    one = loader(DALIImageFolder(root, RANDOM, return_index=True), batch_size=3)
-    iterator = iter(one)
-    next(iterator)
-    with pytest.raises(OSError, match=r"03\.jpg"):
-        next(iterator)
-    other = loader(DALIImageFolder(root, RANDOM, return_index=True), batch_size=3)
-    other.load_state_dict(one.state_dict())
-    assert [batch[2].tolist() for batch in other] == [[6, 7, 8], [9, 10, 11]]
-
-
 # ---- another loader
 
 
@@ -841,6 +828,7 @@ def _with(value, path, wrong):
 
 
 WRONG = None, "text", -1.5, [], {}, [None], torch.zeros(2)
+OUT_OF_RANGE = -1, 10**30, True
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -874,6 +862,30 @@ def test_a_field_of_a_wrong_type_is_refused_by_name(images, route, num_workers):
                     one.load_state_dict(states[1])
     assert refused > 250
     assert len(epochs(one, 1)[0]) == -(-len(dataset) // BATCH) - 2
+
+
+@pytest.mark.parametrize("sampler", [None, data.DistributedSampler])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_number_out_of_range_is_refused_when_it_is_loaded(sampler, num_workers):
+    dataset = arrays()
+    sampler = sampler and sampler(dataset, 2, 0)
+    one = loader(dataset, sampler=sampler, num_workers=num_workers, persistent_workers=num_workers > 0)
+    next(iter(one))
+    state = one.state_dict()
+    counts = {"places": 0, "seed": 0, "last": 0} | dict.fromkeys(("number", "given", "samples", "drawn"))
+    for wrong in OUT_OF_RANGE:
+        for name, row in counts.items():
+            path = ("epoch", name) if row is None else ("epoch", name, row)
+            with pytest.raises(ValueError, match=rf"its epoch\.{name}"):
+                one.load_state_dict(_with(state, path, wrong))
+        for path in (("begun",), ("ranks", 1), ("errors", "count"), *([("laps", 0)] if num_workers else [])):
+            with pytest.raises(ValueError, match=rf"its {path[0]}"):
+                one.load_state_dict(_with(state, path, wrong))
+    with pytest.raises(ValueError, match="its epoch is None"):
+        one.load_state_dict(_with(state, ("epoch",), None))
+    del state["under_way"]  # a state of version 1.1
+    one.load_state_dict(state)
+    assert len(list(one)) == len(one) - 1
 
 
 def test_states_are_small_and_quick():
@@ -1029,17 +1041,28 @@ def test_batches_of_which_nothing_is_left_are_not_counted(tmp_path, num_workers,
 
 @pytest.mark.parametrize("wrap", [lambda dataset: dataset, Wrapped], ids=["DALI", "torch's own"])
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_batch_that_raised_an_error_is_counted(tmp_path, wrap, num_workers):
-    root = make_folder(tmp_path / "bad", classes=1, per_class=9, special=False)
-    (root / "class_a" / "04.jpg").write_bytes(b"no image")
-    one = loader(wrap(DALIImageFolder(root, RANDOM, return_index=True)), batch_size=3, num_workers=num_workers)
+def test_a_batch_that_failed_comes_again_unless_the_loop_went_on(tmp_path, wrap, num_workers):
+    root = make_folder(tmp_path / "bad", classes=1, per_class=12, special=False)
+    file = root / "class_a" / "04.jpg"
+    whole = file.read_bytes()
+    file.write_bytes(b"no image")
+
+    def make():
+        return loader(wrap(DALIImageFolder(root, RANDOM, return_index=True)), batch_size=3, num_workers=num_workers)
+
+    one = make()
     iterator = iter(one)
     next(iterator)
     with pytest.raises(OSError, match="04"):
         next(iterator)
-    other = loader(wrap(DALIImageFolder(root, RANDOM, return_index=True)), batch_size=3, num_workers=num_workers)
-    other.load_state_dict(one.state_dict())
-    assert [batch[2].tolist() for batch in (next(iterator), *other)] == [[6, 7, 8]] * 2
+    states = [one.state_dict()]
+    assert next(iterator)[2].tolist() == [6, 7, 8]  # as torch's iterator does
+    states.append(one.state_dict())
+    file.write_bytes(whole)
+    for state, rest in zip(states, ([[3, 4, 5], [6, 7, 8], [9, 10, 11]], [[9, 10, 11]]), strict=True):
+        other = make()
+        other.load_state_dict(saved(state))
+        assert [batch[2].tolist() for batch in other] == rest
 
 
 def test_a_copy_begins_its_own_epochs():

@@ -36,6 +36,7 @@ NOT_RUN = {
     r"python -m dali_compat( (bench|check|pack))?": "the name of a command, in a sentence",
     r"python tests/faults/crash.py --kills 100": "takes an hour; tests/faults/test_crash.py does it with fewer kills",
     r"python tests/parity/chains.py --seconds 600": "takes ten minutes; tests/parity/test_chains.py tries fewer",
+    r"python tests/faults/data_sets.py --seconds 3600": "takes an hour; tests/faults/test_data_sets.py tries fewer",
     r"python tests/faults/run.py --files 100000": "takes hours; tests/faults/test_faults.py does it with fewer files",
 }
 # what is added, so that a command takes seconds here

@@ -180,7 +180,7 @@ def test_no_credential_is_in_messages_states_reprs_and_files(faulty, tmp_path):
 
 def test_urls_with_secrets_are_refused_and_not_shown():
     for url in ("https://me:pass@host/1.jpg", "https://host/1.jpg?sig=pass"):
-        with pytest.raises(ValueError, match="a query or a password") as met:
+        with pytest.raises(ValueError, match="a query, a fragment or a password") as met:
             split(url)
         assert "pass" not in str(met.value).replace("a password", "")
     assert shown("GET https://a.b/c?sig=x: no (https://me:pw@a/b)") == "GET https://a.b/c no (https://a/b)"

@@ -13,8 +13,8 @@ such a pipeline is thrown away.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import resource
 import threading
 import weakref
 from collections.abc import Callable
@@ -33,12 +33,11 @@ from ...plan import Plan
 from ...runtime import cores
 from ...runtime.decorators import named
 from ...runtime.forks import leak_in_child
+from ...runtime.open_files import allow_open_files
 from . import warm
 from .definition import arrays_to_turn, define, states
 from .forks import live
 from .transfer import Feed, InFlight, Received
-
-_SPARE_FILES = 1024  # descriptors, besides those of batches
 
 
 class PipelineError(RuntimeError):
@@ -173,6 +172,10 @@ class DecodePipeline:
         self._wanted.discard(ticket)
         self.in_step = True
         if isinstance(outcome, Exception):
+            if os.strerror(errno.EMFILE) in str(outcome):  # those of a failed batch stay open until DALI is freed
+                while self._feed.flight:
+                    self._take()
+                self._free()
             raise outcome
         return Received.of(dict(zip(self._outputs, outcome, strict=True)), bool(self.plan.views))
 
@@ -236,7 +239,7 @@ class DecodePipeline:
     def _build(self, template: list[Arrays]) -> None:
         """Builds the pipeline; the first batch's arrays tell how many inputs there are and their types."""
         self.template = [{name: array[:1].copy() for name, array in step.items()} for step in template]
-        _allow_open_files()
+        allow_open_files(sum(p.batch_size for p in list(live) if p.form.given == PATHS and p.usable))
         decodes_on_gpu = self.device.type == "cuda" and not self.plan.exact and self.form.given not in DECODED
         if decodes_on_gpu:
             warm.jpeg_engines(self.device.index)
@@ -257,15 +260,6 @@ class DecodePipeline:
         self._pipe, self._outputs = pipe, list(outputs)
         if decodes_on_gpu:
             warm.drop(self.device.index)
-
-
-def _allow_open_files() -> None:
-    """DALI opens all files of a batch before it reads the first; systems often allow a process 1024 until it asks."""
-    needed = _SPARE_FILES + sum(p.batch_size for p in list(live) if p.form.given == PATHS and p.usable)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def without_copy(images: list[torch.Tensor]) -> list:
