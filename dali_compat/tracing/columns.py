@@ -20,7 +20,7 @@ from ..runtime.device import mapped
 from .nodes import Node
 from .plans import Key, divided
 from .sources import MemorySource
-from .tensors import REAL_CLASS, Cell, Join, TracedTensor
+from .tensors import REAL_CLASS, Cell, Join, TracedTensor, contiguous
 
 _CLASSES = list(REAL_CLASS)
 _MOST_REPEATED = 2.0  # how much more work it may be to make each image of a file from the file
@@ -143,7 +143,8 @@ def packed(value: Any) -> TracedBatch:
     batch = TracedBatch(mapped(value, lambda x: (places[id(x)] or x.real()) if type(x) in REAL_CLASS else x))
     batch.count = len(cells)
     batch.realized = sum(place is None for place in places.values())
-    batch.computed = [(row, cell.tensor) for row, cell in enumerate(cells) if cell.tensor is not None]
+    # copies, as in a stack: the data set may change its tensors before they are sent
+    batch.computed = [(row, cell.tensor.clone()) for row, cell in enumerate(cells) if cell.tensor is not None]
     _group(batch, [[row for row in rows if cells[row].tensor is None] for rows in of_file.values()], cells)
     return batch
 
@@ -156,7 +157,7 @@ def _place(x: Any, cells: list[Cell]) -> Place | None:
     for part in parts:
         if part.tensor is None and not _has_plan(part):
             part.value()
-    strides = None if x.is_contiguous() else x.stride()
+    strides = None if x.stride() == contiguous(x.shape) else x.stride()
     place = Place(len(cells), len(parts) if x._cell.parts else None, x._cell.joins, _CLASSES.index(type(x)), strides)
     cells += parts
     return place

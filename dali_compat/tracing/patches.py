@@ -22,6 +22,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
+import torch
 from PIL import Image, ImageEnhance, ImageFile, ImageOps
 from torchvision import tv_tensors
 from torchvision.transforms import _functional_pil, autoaugment, functional, v2
@@ -174,14 +175,30 @@ def _of_tensor(version: str, name: str, original: Any, tensor: TracedTensor, arg
     outcome = outcome_of(name, state, version, args, {**kwargs, **more})
     if outcome is None:
         return None
-    call = RecordedCall(name, original, args, kwargs)
+    kind = REAL_CLASS[type(tensor)]
+    call = RecordedCall(name, original if kind is torch.Tensor else partial(_on_kind, kind, original), args, kwargs)
     if name in _VIEWS and not outcome.same:
         if outcome.steps is None or any(one.op == "pad" or not _is_inside(numbers) for one, numbers in outcome.steps):
             return None
         return view(tensor, call, outcome, tensor.stride())
     flips = outcome.steps is not None and all(one.op == "flip" for one, _ in outcome.steps)
     keeps_strides = (flips or name not in _CONTIGUOUS) and outcome.state.shape == state.shape
-    return recorded(tensor, call, outcome, dense_strides(tensor) if keeps_strides else None)
+    strides = dense_strides(tensor) if keeps_strides else None
+    if name == "resize" and not outcome.same and _is_channels_last(tensor):
+        channels, _, width = outcome.state.shape
+        strides = 1, width * channels, channels
+    return recorded(tensor, call, outcome, strides)
+
+
+def _on_kind(kind: Any, original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Call a function with a tensor of the class that it was recorded for."""
+    made: torch.Tensor = original(tensor.as_subclass(kind), *args, **kwargs).as_subclass(torch.Tensor)
+    return made
+
+
+def _is_channels_last(tensor: TracedTensor) -> bool:
+    channels, _, width = tensor.shape
+    return channels > 1 and tensor.stride() == (1, width * channels, channels)
 
 
 def _is_inside(numbers: Any) -> bool:

@@ -83,7 +83,7 @@ def _opens(one: _Called, found: set[str]) -> bool:
 
 def _reached(dataset) -> Iterator[tuple[_Called, set[str]]]:
     """Returns what its ``__getitem__`` or ``__iter__`` may call, and the names in that."""
-    waiting = deque(_methods(dataset, ("__getitem__", "__iter__"), _DEPTH))
+    waiting = deque(_methods(dataset, ("__getitem__", "__getitems__", "__iter__"), _DEPTH))
     seen: set[int] = set()
     while waiting and len(seen) < _MOST:
         one = waiting.popleft()

@@ -233,6 +233,15 @@ def _part(x: torch.Tensor) -> Any:
     return cell
 
 
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor."""
+    made, stride = [], 1
+    for side in reversed(shape):
+        made.append(stride)
+        stride *= max(1, side)
+    return tuple(reversed(made))
+
+
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return the strides of what an operation on each element gives."""
     if tensor.is_contiguous():
