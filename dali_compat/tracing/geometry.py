@@ -151,7 +151,6 @@ def perspective(
     return Outcome(s, _warped("perspective", s, s, numbers, (("endpoints", (4, 2), "int32"),), **how))
 
 
-operation("elastic_transform", "elastic")(lambda s, like, displacement, *args, **kwargs: Outcome(s))
 
 
 @operation("transpose")

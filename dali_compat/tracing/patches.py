@@ -237,6 +237,8 @@ def _patch_v2() -> None:
         for kind, real in REAL_CLASS.items():
             if real in registry:
                 registry[kind] = _kernel(name, registry[real])
+            elif torch.Tensor in registry:  # transforms pass it through, as the real class
+                registry[kind] = lambda tensor, *args, **kwargs: tensor
     original = _auto_augment._AutoAugmentBase._apply_image_or_video_transform
     _take_over(original, _augmented_v2)
     for module in (_geometry, _auto_augment):
