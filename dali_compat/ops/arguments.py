@@ -143,11 +143,12 @@ def fidelity_of(s: Step, where: str, options: Options, two_pass: bool) -> str:
     if s.op == "apply":
         return "yours, not measured"
     if s.op == "gaussian_blur":
-        return "mean error .0001 of 255"
+        return "mean error .0001 of 255 and maximum 1"
     if s.op == "jpeg" and by_dali and options.gpu:  # which is arithmetic of its own
         return "mean error 1 of 255 (exact=True: 0)"
     if s.op in ("affine", "perspective", "rotate") and by_dali:
-        return "mean error .001 of 255"
+        mean, most = (".002", "255 at edges") if s.op == "perspective" else (".001", "1")
+        return f"mean error {mean} of 255" + ("" if options.gpu else f" and maximum {most}")
     # DALI multiplies in float32 where torchvision divides, and so does a CPU's kernel by default
     if s.op in CONVERSIONS and (by_dali or not (options.exact or options.gpu)):
         return "within 1e-6"
