@@ -6,8 +6,8 @@ import contextlib
 import copy
 from collections import deque
 from collections.abc import Iterator
-from threading import RLock
 from functools import partial
+from threading import RLock
 from typing import Any, NamedTuple
 
 import torch
