@@ -163,7 +163,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.cache_device = checked_place(cache_device, device)
         self._route: Route | None = None
         self._told: set[str] = set()
-        self._announced: type | None = None  # the route that was
+        self._announced: type | None = vars(self).get("_announced")  # the route that was
         return torchs
 
     @property
@@ -254,7 +254,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._route = route = choose(self, self._route, start)
         verbose = Patched.now is not None and Patched.now.verbose and self.fallback != "error"
         if verbose and type(route) is not self._announced:
-            announce(summary(route))
+            announce(summary(route), self.dataset)
             self._announced = type(route)
         if isinstance(route, StockRoute):
             if not verbose:

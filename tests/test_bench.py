@@ -2,6 +2,7 @@
 
 import multiprocessing
 import re
+import sys
 
 import pytest
 import torch
@@ -39,8 +40,9 @@ def _limits(said: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("transform", ["train", "eval", SMALL])
-def test_bench_of_a_folder(image_root, capsys, transform):
+def test_bench_of_a_folder(image_root, capsys, monkeypatch, transform):
     """What limits hangs on the machine; but each limit that is named has its reason, and advice."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert _bench(image_root, "--transform", transform, "--step", 5, 20) == 0
     said, bar = capsys.readouterr()
     total = 2 * (3 + 3) + 2 * (3 + 3 + 3)  # twice loading alone, each step alone, and with batches; 3 are ahead
@@ -106,6 +108,7 @@ def test_the_bar_counts_every_batch(image_root, monkeypatch, capsys):
             super().close()
 
     monkeypatch.setattr(bench, "tqdm", Bar)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert _bench(image_root, "--transform", SMALL, "--workers", 1, "--prefetch-factor", 3) == 0
     assert bars[0] == (2 * 7 + 3 * (3 + 7), 2 * 7 + 3 * (3 + 7))
 

@@ -1,12 +1,17 @@
 """python -m dali_compat: doctor on machines made up by the tests, demo from end to end."""
 
+import contextlib
+import fcntl
 import importlib
 import json
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import types
 from email.message import Message
 from pathlib import Path
@@ -15,6 +20,7 @@ import numpy as np
 import programs
 import pytest
 import torch
+from helpers import make_folder
 from PIL import Image
 
 import dali_compat
@@ -287,7 +293,7 @@ def test_wrong_arguments_give_exit_code_2(argv):
         ("demo --out /", "--out / cannot be written: Is a directory"),
         ("demo --device cuda:99", "--device cuda:99: torch sees "),
         ("bench nowhere", "no such file or folder: nowhere"),
-        ("check nowhere", "no such file or folder: nowhere"),
+        ("check nowhere", "check: no such file or folder: nowhere\n"),
         ("pack nowhere out.tar", "nowhere is not a folder"),
         ("pack labels.csv out.tar", "labels.csv is not a folder"),
         (
@@ -379,12 +385,49 @@ def test_an_error_that_is_no_interrupt_is_raised(monkeypatch):
 def test_ctrl_c_in_demo(tmp_path):
     """In the process group, as a terminal sends it."""
     command = [sys.executable, "-m", "dali_compat", "demo", "--images", "100000", "--device", "cpu"]
-    demo = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, bufsize=0, start_new_session=True)
-    while b"img/s" not in demo.stderr.read(1000):  # what there is of it
-        assert demo.poll() is None
-    os.killpg(demo.pid, signal.SIGINT)
-    said = demo.communicate(timeout=120)[1].decode()
-    assert demo.returncode == 130 and "Traceback" not in said and said.endswith("\ndemo: interrupted\n")
+    terminal, its_end = pty.openpty()  # elsewhere there is no bar
+    fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    demo = subprocess.Popen(command, cwd=tmp_path, stderr=its_end, start_new_session=True)
+    os.close(its_end)
+    said = b""
+    try:
+        while b"img/s" not in said:
+            said += os.read(terminal, 1000)
+        os.killpg(demo.pid, signal.SIGINT)
+        with contextlib.suppress(OSError):  # it has ended
+            while part := os.read(terminal, 1000):
+                said += part
+        assert demo.wait(120) == 130 and b"Traceback" not in said and said.endswith(b"\ndemo: interrupted\r\n")
+    finally:
+        demo.kill()
+        os.close(terminal)
+
+
+@pytest.mark.parametrize("command", ["bench", "show"])
+@pytest.mark.parametrize("transform, said", [("train", "cut.jpg"), ("T.ToTensor()", "one height x width")])
+def test_a_command_when_a_file_is_broken_ends_with_one_line(command, transform, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    root = make_folder(tmp_path / "images", classes=1, per_class=3, special=False)
+    words = [command, str(root), "--batch-size", "2", "--device", "cpu", "--transform", transform]
+    words += ["--batches", "2", "--step", "1"] if command == "bench" else []
+    if transform == "train":
+        whole = next((root / "class_a").iterdir())
+        (root / "class_a" / "cut.jpg").write_bytes(whole.read_bytes()[:400])
+    assert cli.main(words) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"{command}: ") and err.count("\n") == 1 and said in err
+    if transform == "train":
+        assert "--on-error skip" in err and "dali_compat check" in err
+        assert cli.main([*words, "--on-error", "skip"]) == 0
+
+
+def test_a_folder_of_splits_is_hinted_at(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    root = make_folder(tmp_path / "imagenet", classes=2, per_class=2, special=False)
+    for name, split in (("class_a", "train"), ("class_b", "val")):
+        (root / name).rename(root / split)
+    assert cli.main(["show", "imagenet", "--device", "cpu"]) == 0
+    assert "the classes are called train, val; did you mean imagenet/train?" in capsys.readouterr().err
 
 
 # --- demo ----------------------------------------------------------------------------------------------------------
@@ -467,7 +510,7 @@ def test_demo_from_end_to_end(tmp_path):
     )
     assert "RandomResizedCrop" in done.stdout  # the plan
     assert "without effect" not in done.stdout
-    assert "pass 2" in done.stderr  # the progress bars
+    assert "img/s]" not in done.stderr and "\r" not in done.stderr  # no bars: it is no terminal
     mean, largest = re.search(r"([\d.]+) on average and (\d+) at most", done.stdout).groups()
     assert 0 < float(mean) < 0.3 and int(largest) < 40  # .16 on photos; 0 would be torchvision itself
     theirs, ours, difference = read_picture(tmp_path / "demo.png")

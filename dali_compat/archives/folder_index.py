@@ -143,7 +143,7 @@ def _list(root: str) -> _Listing:
     folders = [_Folder(-1, "", *_mark(root), [])]
     label = f"listing {os.path.basename(root.rstrip('/')) or root}"
     with (
-        tqdm(total=len(classes), desc=label, unit="folder", delay=_SLOW) as bar,
+        tqdm(total=len(classes), desc=label, unit="folder", delay=_SLOW, disable=None) as bar,
         ThreadPoolExecutor(_THREADS) as pool,  # on a network, each folder is a round trip
     ):
         for found in pool.map(walk, range(len(classes))):

@@ -191,7 +191,7 @@ def indexed(
 def _build(entries: list[Entry], scan) -> None:
     total = sum(entry.fingerprint[0] for entry in entries)
     name = Path(entries[0].path).name if len(entries) == 1 else f"{len(entries)} files"
-    with tqdm(total=total, desc=f"indexing {name}", unit="B", unit_scale=True, delay=_SLOW) as bar:
+    with tqdm(total=total, desc=f"indexing {name}", unit="B", unit_scale=True, delay=_SLOW, disable=None) as bar:
         guard = threading.Lock()
 
         def build(entry: Entry) -> bool:

@@ -135,7 +135,7 @@ def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
     except OSError as error:
         raise CannotPack(f"cannot write in {out.parent}: {error.strerror}") from None
     try:
-        with tqdm(source.samples(), "packing", len(source), unit="img", disable=not bar) as samples:
+        with tqdm(source.samples(), "packing", len(source), unit="img", disable=None if bar else True) as samples:
             WRITERS[out.suffix](work, iter(samples), source.bytes)
         if out.suffix == ".rec":
             os.rename(work / "idx", out.with_suffix(".idx"))

@@ -79,7 +79,7 @@ def member(name: str, data: bytes) -> bytes:
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp")
 """torchvision's IMG_EXTENSIONS without the dots."""
 
-_NAME = re.compile(r"((?:.*/|)[^./]+/?)[.]([^/]*)", re.DOTALL)
+_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)$")  # webdataset's
 _META = re.compile(r"__[^/]*__")
 _MOST = 1 << 24  # bytes of a file that holds a target; a .json may hold much more than it
 
@@ -146,7 +146,7 @@ class DALIWebDataset(Archive):
             key: str | None = None
             sample: dict[str, tuple[int, int]] = {}
             for name, offset, size in members(file, path):
-                match = _NAME.fullmatch(name)
+                match = _NAME.match(name)
                 if not match or _META.fullmatch(name):
                     continue
                 if match[1] != key:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 import dali_compat
-from dali_compat.cli.arguments import UsageError, did_you_mean, is_interrupt
+from dali_compat.cli.arguments import UsageError, did_you_mean, is_interrupt, is_of_the_data, remedy_of
 
 COMMANDS = {
     "demo": "load images made on the spot through both loaders, and compare",
@@ -58,11 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"{name}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except (KeyboardInterrupt, RuntimeError) as error:
-        if name == "run" or not is_interrupt(error):
+    except (KeyboardInterrupt, Exception) as error:
+        if name != "run" and is_interrupt(error):
+            print(f"\n{name}: interrupted", file=sys.stderr)
+            return 130
+        if name == "run" or not is_of_the_data(error):
             raise
-        print(f"\n{name}: interrupted", file=sys.stderr)
-        return 130
+        print(f"{name}: " + "; ".join(filter(None, (str(error), remedy_of(error)))), file=sys.stderr)
+        return 1
 
 
 def _main(argv: Sequence[str]) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from dali_compat.errors import ImageReadError
 from dali_compat.remote.urls import is_url, shown
 
 TABLE = "DALIImageTable"
@@ -25,6 +26,14 @@ _ENDINGS = {
     **dict.fromkeys((".lmdb", ".mdb"), "DALILMDB"),
 }
 _LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")  # at byte 16 of the first page
+
+
+SIZES = "the images of a batch need one height x width"  # of epoch/collate.py, which imports torch
+_REMEDY = (
+    "--on-error replace takes another image in its place, --on-error skip leaves it out of its batch (on_error= of a "
+    "DataLoader of dali_compat's); `python -m dali_compat check` lists all such files"
+)
+_SPLITS = {"train", "training", "val", "valid", "validation", "eval", "test", "testing"}
 
 
 class UsageError(Exception):
@@ -40,6 +49,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns "; did you mean ...?" of the most similar known name, or an empty text."""
     near = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def is_of_the_data(error: BaseException) -> bool:
+    """Return True if a file cannot be read, or the images of a batch differ in size."""
+    return isinstance(error, ImageReadError) or SIZES in str(error)
+
+
+def remedy_of(error: BaseException) -> str:
+    """Return what to do about a file that cannot be read; an empty text for other errors."""
+    return _REMEDY if isinstance(error, ImageReadError) else ""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -148,6 +167,12 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         help="train or eval (ImageNet's, the default is train), or module:name, file.py:name, or an "
         "expression of T (torchvision.transforms) and v2",
     )
+    add_on_error(parser)
+
+
+def add_on_error(parser: argparse.ArgumentParser) -> None:
+    bad = "what happens to a sample that cannot be read (default %(default)s)"
+    parser.add_argument("--on-error", choices=("raise", "skip", "replace"), default="raise", help=bad)
 
 
 def dataset_of(args: argparse.Namespace) -> Any:
@@ -165,6 +190,10 @@ def dataset_of(args: argparse.Namespace) -> Any:
         raise UsageError(f"{error}" if name in str(error) else f"{name}: {error}") from None
     if not len(dataset):
         raise UsageError(f"{name}: no images")
+    classes = getattr(dataset, "classes", None) or ()
+    if classes and _SPLITS.issuperset(map(str.lower, map(str, classes))):
+        hint = f"the classes are called {', '.join(classes)}; did you mean {os.path.join(name, classes[0])}?"
+        print(f"{name}: {hint}", file=sys.stderr)
     return dataset
 
 

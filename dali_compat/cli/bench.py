@@ -74,7 +74,7 @@ def run(args) -> int:
     print(f"{loader.explain()}\n")
     whole, count = _ahead(args) + args.batches, len(args.step or STEPS)
     batches = 2 * whole + count * (args.batches + whole)
-    with tqdm(total=batches, desc="measuring", unit="batch", mininterval=0.5, leave=False) as bar:
+    with tqdm(total=batches, desc="measuring", unit="batch", mininterval=0.5, leave=False, disable=None) as bar:
         passes = Passes(loader, args.batches, _ahead(args), device, bar.update)
         measured, parts, stats = measure(loader, passes, files, args)
         steps = args.step or [1000 * share * measured.alone for share in STEPS]
@@ -125,6 +125,7 @@ def make_loader(dataset, args, device: torch.device):
         device=device,
         exact=args.exact,
         cache=args.cache,
+        on_error=args.on_error,
         fallback="silent",
         **prefetch,
     )
@@ -140,6 +141,7 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
     from ..runtime.device import free_memory
 
     passes.one()  # which looks at every file's header
+    files.leave_out({error.index for error in loader.errors})
     route = loader._route
     threads, depth = getattr(route, "threads", max(1, args.workers)), getattr(route, "depth", args.prefetch_factor or 2)
     per_batch = args.batch_size / len(files)

@@ -74,7 +74,7 @@ def _source(args):
     except dali_compat.ImageReadError as error:
         return FileSource(name, dataset_class(expand(args.path)[0]) or "", error=str(error))
     except (OSError, ImportError, TypeError, ValueError) as error:
-        raise UsageError(f"{name}: {error}") from None
+        raise UsageError(f"{error}" if name in str(error) else f"{name}: {error}") from None
     objects = getattr(data, "_objects", None)
     if objects is not None:
         sources: list[Any] = [sample(data, index)[0] for index in range(len(data))]
@@ -92,7 +92,7 @@ def _check(source, findings, workers: int) -> bool:
     """Inspects everything. Returns True if Ctrl-C has not ended it."""
     with (
         closing(process_map(source.inspect, source.items(), min(workers, source.total))) as results,
-        tqdm(total=source.total, desc="checking", unit="file", miniters=1) as bar,
+        tqdm(total=source.total, desc="checking", unit="file", miniters=1, disable=None) as bar,
     ):
         try:
             for item, seen in results:

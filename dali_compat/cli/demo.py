@@ -52,7 +52,7 @@ def run(args) -> int:
     if problem:
         print(f"{problem}\nUntil then torchvision does the work of both loaders.\n")
     with tempfile.TemporaryDirectory(prefix="dali_compat_demo_") as root:
-        with tqdm(total=args.images, desc="making images", unit="img") as bar:
+        with tqdm(total=args.images, desc="making images", unit="img", disable=None) as bar:
             write_folder(root, args.images, classes=min(8, args.images), done=bar.update)
         compare_speed(root, device, args)
         mean, largest = compare_pixels(root, device, args.out)
@@ -102,7 +102,7 @@ def one_pass(loader, device: torch.device, title: str) -> tuple[float, float]:
     """Returns the seconds to the first batch, and images/s, of one iteration, with batches moved to the device as a
     training script would."""
     count, first = 0, 0.0
-    with tqdm(total=len(loader.sampler), desc=title, unit="img", mininterval=0.5) as bar:
+    with tqdm(total=len(loader.sampler), desc=title, unit="img", mininterval=0.5, disable=None) as bar:
         start = time.perf_counter()
         for images, labels in loader:
             images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)

@@ -16,10 +16,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 import dali_compat
-from dali_compat.cli.arguments import UsageError, budget, device_name
-from dali_compat.errors import ImageReadError
-
-_SIZES = "the images of a batch need one height x width"  # of epoch/collate.py, which imports torch
+from dali_compat.cli.arguments import UsageError, add_on_error, budget, device_name, is_of_the_data, remedy_of
 
 
 def add_arguments(parser) -> None:
@@ -30,12 +27,11 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--fallback", choices=("warn", "silent", "error"), default="warn", help="what a loader does without DALI"
     )
-    bad = "what happens to a sample that cannot be read (default %(default)s)"
-    parser.add_argument("--on-error", choices=("raise", "skip", "replace"), default="raise", help=bad)
+    add_on_error(parser)
     parser.add_argument("--quiet", action="store_true", help="no line for each loader that says what it runs on")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="script or module, and its arguments")
-    parser.usage = f"{parser.prog} [options] (script | -m module) [arguments of the program]"
+    parser.usage = f"{parser.prog} [options] (script | -m module) [arguments]"
 
 
 def run(args) -> int:
@@ -104,8 +100,7 @@ def _of_the_program_alone(hook: Any) -> Any:
                 ours = following
             following = following.tb_next
         trace = trace if ours is None else ours.tb_next
-        of_the_data = isinstance(error, ImageReadError) or _SIZES in str(error)
-        if of_the_data and hook is sys.__excepthook__:
+        if is_of_the_data(error) and hook is sys.__excepthook__:
             trace, error.__cause__, error.__suppress_context__ = _up_to_the_loader(trace), None, True
         hook(kind, error.with_traceback(trace), trace)
         if remedy := _remedy(error):
@@ -132,11 +127,8 @@ def _is_of_a_loader(module: Any) -> bool:
 
 def _remedy(error: BaseException) -> str:
     """Says what to do, without an import of torch if the program had none."""
-    if isinstance(error, ImageReadError):
-        return (
-            "dali_compat: --on-error replace takes another image in its place, --on-error skip leaves it out of its "
-            "batch (on_error= of a DataLoader of dali_compat's); `python -m dali_compat check` lists all such files"
-        )
+    if of_a_file := remedy_of(error):
+        return f"dali_compat: {of_a_file}"
     if "dali_compat.patch.loader" not in sys.modules:
         return ""
     from ..patch.loader import remedy

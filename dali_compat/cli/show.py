@@ -29,7 +29,8 @@ def run(args) -> int:
     try_to_write(args.out)
     dataset = dataset_of(args)
     torch.manual_seed(args.seed)
-    loader = DataLoader(dataset, args.images, shuffle=True, device=device, exact=args.exact, fallback="silent")
+    how = {"device": device, "exact": args.exact, "on_error": args.on_error, "fallback": "silent"}
+    loader = DataLoader(dataset, args.images, shuffle=True, **how)
     print(loader.explain())
     try:
         loader.preview(args.images).save(args.out, format="PNG")

@@ -35,6 +35,10 @@ class SampledFiles:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def leave_out(self, bad: set[int]) -> None:
+        """Leave out the samples at these places: the loader cannot read them."""
+        self.indices = [index for at, index in enumerate(self.indices) if at not in bad]
+
     def drop(self) -> None:
         """Asks the system to forget the files' contents. Archives are mapped, and stay."""
         for index in self.indices:

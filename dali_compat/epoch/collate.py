@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import keystr, tree_flatten_with_path
 from torch.utils.data import default_collate
 
 from ..data.lookup import Listed, Tabled
@@ -134,9 +135,7 @@ def _stacked(epoch: Epoch[Any], images: Any, name: Callable[[int], str]) -> Any:
     try:
         made = moved(collated(column), route.device)
     except RuntimeError as error:
-        if sizes := _sizes(column, name):
-            raise RuntimeError(f"{error}; {sizes}") from None
-        raise
+        raise unlike(column, error, name) from None
     has_images = isinstance(made, torch.Tensor) or any(plan.views for plan in route.plans)
     return mapped(made, partial(in_the_routes_format, epoch)) if has_images else made
 
@@ -146,17 +145,62 @@ def in_the_routes_format(epoch: Epoch[Any], images: torch.Tensor) -> torch.Tenso
     return in_format(images, epoch.route.plans[0]) if images.ndim == 4 else images
 
 
-def _sizes(images: tuple[Any, ...], name: Callable[[int], str]) -> str:
-    """Names two images of different sizes and what to do about that; "" if there are none."""
-    if not all(isinstance(image, torch.Tensor) and image.ndim == 3 for image in images):
-        return ""
-    of_rows = [tuple(image.shape[1:]) for image in images]
-    other = next((row for row, size in enumerate(of_rows) if size != of_rows[0]), None)
-    if other is None:
-        return ""
-    first, second = (f"{name(row)}: {of_rows[row][0]} x {of_rows[row][1]}" for row in (0, other))
-    remedy = "Resize(n) keeps the ratio of height and width: add CenterCrop(n), or write Resize((n, n))"
-    return f"the images of a batch need one height x width ({first}; {second}). {remedy}"
+_NOTHING = object()
+_ENTRY = "sample {} of the batch"
+_SIZES = "Resize(n) keeps the ratio of height and width: add CenterCrop(n), or write Resize((n, n))"
+_GRAY = "Convert the images, as by Image.open(path).convert('RGB')"
+_LISTS = "Keep what differs in lists, by a collate_fn such as lambda batch: tuple(zip(*batch))"
+_REFUSED = {"PIL.": "Add ToTensor() or v2.ToImage() to the transform", "NoneType": "Return a sample for every index"}
+
+
+def unlike(samples: Sequence[Any], error: Exception, name: Callable[[int], str] = _ENTRY.format) -> Exception:
+    """Return default_collate's error. Its text names two samples that do not go together, and says what to do."""
+    leaves = [{keystr(path): leaf for path, leaf in tree_flatten_with_path(one)[0]} for one in samples]
+    for row, place in ((row, place) for row, one in enumerate(leaves) for place in leaves[0] | one):
+        first, other = leaves[0].get(place, _NOTHING), leaves[row].get(place, _NOTHING)
+        if (words := _words(first)) == (others := _words(other)):
+            continue
+        remedy = _LISTS if first is not None and other is not None else _REFUSED["NoneType"]
+        if getattr(first, "ndim", 0) == getattr(other, "ndim", 0) == 3:
+            remedy = _GRAY if first.shape[0] != other.shape[0] else _SIZES
+        if remedy is _SIZES and first.shape[1:] != other.shape[1:]:
+            pair = (f"{name(i)}: {one.shape[1]} x {one.shape[2]}" for i, one in ((0, first), (row, other)))
+            what = f"the images of a batch need one height x width ({'; '.join(pair)})"
+        else:
+            what = f"{name(0)} has {words}, {name(row)} has {others}" + (place and f" at {place}")
+        error.args = (f"{error.args[0]}; {what}. {remedy}",)
+        return error
+    remedies = [remedy for kind, remedy in _REFUSED.items() if f"found <class '{kind}" in str(error)]
+    error.args = ("; ".join(map(str, (*error.args, *remedies))),)
+    return error
+
+
+def _words(leaf: Any) -> str:
+    """Return what default_collate requires of all samples at a place."""
+    if isinstance(leaf, (torch.Tensor, np.ndarray)):
+        return f"{leaf.dtype} of shape {tuple(leaf.shape)}"
+    if isinstance(leaf, (int, float, np.generic)):
+        return "a number"
+    return "nothing" if leaf is _NOTHING else type(leaf).__name__
+
+
+def with_indices(error: Exception, indices: Sequence[Any], name: Callable[[Any], str]) -> None:
+    """Name the samples in the text of an error of ``unlike`` by their indices in the data set."""
+
+    def named(found: re.Match[str]) -> str:
+        row = int(found[1])
+        return name(indices[row]) if row < len(indices) else found[0]
+
+    if error.args and isinstance(text := error.args[0], str):
+        error.args = (type(text)(re.sub(_ENTRY.format(r"(\d+)"), named, text)), *error.args[1:])
+
+
+def collate_by_default(samples: list[Any]) -> Any:
+    """Return what default_collate makes of samples. Its errors name the samples that do not go together."""
+    try:
+        return default_collate(samples)
+    except Exception as error:
+        raise unlike(samples, error) from error.__cause__
 
 
 def collated_views(views: ViewBatches) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from ..runtime.dataset_base import QuietWorker, be_quiet
 from ..runtime.decorators import one_at_a_time
 from ..runtime.device import moved
 from ..runtime.forks import until_the_end
+from .collate import collate_by_default, with_indices
 from .on_error import ATTEMPTS, NOTHING, Errors
 from .progress import Progress, set_users
 from .samplers import indices_among
@@ -70,12 +72,14 @@ class _OnDevice(_BaseDataLoaderIter):
         vars(made).update(_errors=errors, _stats=loader._stats, _history=loader._history)
         if loader.num_workers:
             made.worker_init_fn = QuietWorker(loader.worker_init_fn)
+        if loader._auto_collation and loader.collate_fn is data.default_collate:
+            made.collate_fn = collate_by_default
         if self.progress.lap:  # an iterator that lives on draws no seed, so that the order goes on as torch's
             made.generator = torch.Generator().manual_seed(self.progress.seed)
         if errors.policy != "raise" and not isinstance(loader.dataset, data.IterableDataset):
             among = indices_among(loader) if errors.policy == "replace" else ()  # a data set may have no length
             tolerant = _Tolerant(loader.dataset, errors, among)
-            vars(made).update(dataset=tolerant, collate_fn=_Collate(loader.collate_fn, loader._auto_collation))
+            vars(made).update(dataset=tolerant, collate_fn=_Collate(made.collate_fn, loader._auto_collation))
         return made
 
     def _begin(self, loader, before: Progress | None = None) -> None:
@@ -197,6 +201,10 @@ class _OnDevice(_BaseDataLoaderIter):
         except StopIteration:
             self._errors.end(self._over[1])
             raise
+        except Exception as error:
+            if self._errors.policy == "raise":
+                with_indices(error, self._last, partial(_named, self._dataset))
+            raise
         if not isinstance(made, _Tried):
             self._count = _length(made) if self._samples is None else self._samples
             return made
@@ -312,6 +320,12 @@ def _length(batch: Any) -> int:
     while isinstance(batch, (list, tuple, dict)) and batch:
         batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
     return len(batch) if isinstance(batch, torch.Tensor) and batch.ndim else 1
+
+
+def _named(dataset: Any, index: Any) -> str:
+    """Return what a message calls a sample: its index, and its file where the data set has one."""
+    path = path_of(dataset, index)
+    return f"index {index}" if path == type(dataset).__name__ else f"{path}, index {index}"
 
 
 def path_of(dataset: Any, index: Any, error: BaseException | None = None) -> str:

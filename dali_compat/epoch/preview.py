@@ -31,11 +31,11 @@ class PreviewSample(NamedTuple):
 
 
 def preview(loader: Any, count: int) -> Image.Image:
-    """Returns the first samples of the next epoch's first batch as a picture. The epoch stays as it would have been: a
-    copy of the loader makes the batch, and all generators are set back.
+    """Return the next epoch's first samples as a picture. The epoch stays as it would have been: a copy of the loader
+    makes the batches, and all generators are set back.
 
     Raises:
-        ValueError: the batch has no images, or ``count`` is below 1.
+        ValueError: a batch has no images, or ``count`` is below 1.
     """
     if count < 1:
         raise ValueError(f"preview() shows at least one sample, got {count}")
@@ -43,13 +43,19 @@ def preview(loader: Any, count: int) -> Image.Image:
     before, twin = generators.states(), copy.copy(loader)
     vars(twin).update(_iterator=None, _errors=Errors(loader.on_error, loader.on_error_in_python))
     try:
-        batch = next(iter(twin), None)
+        samples: list[PreviewSample] = []
+        for batch in twin:
+            found = [sample for one in _each(batch) if (sample := _sample(one)).images]
+            if not found:
+                raise ValueError(f"preview() found no images in the batch, which is of {type(batch).__name__}")
+            samples += found
+            if len(samples) >= count:
+                break
     finally:
         generators.set(before)
         twin.close()
-    samples = [sample for one in _each(batch) if (sample := _sample(one)).images]
     if not samples:
-        raise ValueError(f"preview() found no images in the batch, which is of {type(batch).__name__}")
+        raise ValueError("preview() found no images: the loader gave no batch")
     leaf = leaves_of(loader.dataset)[0]
     names, normalized = getattr(leaf, "classes", None), _normalization(getattr(leaf, "transform", None))
     return _sheet([_drawn(sample, names, normalized) for sample in samples[:count]])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torchvision import transforms as v1
@@ -12,7 +14,7 @@ from torchvision.transforms.v2 import functional as F2
 from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, ImageSpec, Step, draw, step
 from ..runtime.cores import usable_cores
-from .arguments import functions, interpolation_of, ints, like_of, resizes_in_whole_numbers
+from .arguments import BY_TORCH, functions, interpolation_of, ints, like_of, resizes_in_whole_numbers
 from .draws import Arrays, ImageTooSmall, draws, rand_between, run, whole
 from .kernels import each_by_pillow, image_kernel, kernel
 from .pixels import resample, transform
@@ -227,7 +229,7 @@ def resize_each(images, arrays, *, interpolation, like, antialias=True):
 
 
 @kernel
-def resize_mirror_normalize(images, arrays, *, interpolation, mean, std, fill=()):
+def resize_mirror_normalize(images, arrays, *, interpolation, like, mean, std, fill=()):
     """uint8 images (C, H, W) of a CPU, resized, of these a window, mirrored or not, float32 and normalized: each goes
     through a thread's cache once. Around the image is the ``fill``. Within 7e-7 of PyTorch's resize of bytes, and
     torchvision's functions after it."""
@@ -244,6 +246,8 @@ def resize_mirror_normalize(images, arrays, *, interpolation, mean, std, fill=()
             if size == [1, 1]:
                 image = resample.resize(image[None], (1, 1), interpolation, "v2")
             else:
+                if height_first(image, size, like):
+                    image = resized(image[None], [size[0], image.shape[2]], False)[0]
                 image = resized(image[None], size, False)
             whole, there = image[0].numpy(), out[:, :, ::-1] if mirror else out
             window = whole[:, max(0, top) : max(0, top + height), max(0, left) : max(0, left + width)]
@@ -265,9 +269,17 @@ def _resize(images, size, *, interpolation, like, antialias):
         return resample.resize(images, size, interpolation, like, antialias)
     if like == "pil":
         return transform.resize_nearest(images, size)
-    return (F1 if like == "v1" else F2).resize(
-        images, list(size), InterpolationMode(interpolation), antialias=antialias
-    )
+    resized = partial((F1 if like == "v1" else F2).resize, interpolation=InterpolationMode(interpolation))
+    if height_first(images, size, like):
+        images = resized(images, [size[0], images.shape[-1]], antialias=antialias)
+    return resized(images, list(size), antialias=antialias)
+
+
+def height_first(images, size, like) -> bool:
+    """Return True if PyTorch stands in for Pillow, which resizes the height first to these sizes. PyTorch starts with
+    the width, so the height takes a call of its own."""
+    shrinks = like == BY_TORCH and images.shape[-2] > size[0]
+    return shrinks and bool(resample.vertical_first(np.array([images.shape[-2:]]), np.array([size]))[0])
 
 
 def _as_pillow(images, size, interpolation, like) -> bool:
@@ -275,7 +287,7 @@ def _as_pillow(images, size, interpolation, like) -> bool:
     pixel it fails an assertion of its own, unless the channels are last."""
     if like == "pil":
         return not interpolation.startswith("nearest")
-    ours = like == "v2" and (images.is_cuda or tuple(size) == (1, 1))
+    ours = like in ("v2", BY_TORCH) and (images.is_cuda or tuple(size) == (1, 1))
     ours = ours and images.dtype == torch.uint8 and interpolation in ("bilinear", "bicubic")
     return ours and resizes_in_whole_numbers(interpolation)
 

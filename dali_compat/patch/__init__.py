@@ -166,7 +166,9 @@ def _constructor(original: Any) -> Any:
             tell_of_fallback(f"torchvision does the work: {reason}", now.options["fallback"], set())
         original(self, *args, **kwargs)
         if now is not None and now.verbose and is_torchs:
-            announce(f"torch's own loader, because {reason or f'no images are seen in {type(dataset).__name__}'}")
+            announce(
+                f"torch's own loader, because {reason or f'no images are seen in {type(dataset).__name__}'}", dataset
+            )
 
     return __init__
 

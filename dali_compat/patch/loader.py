@@ -54,6 +54,7 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patc
     options = now.options | options_of(dataset) | kwargs
     if any(isinstance(leaf, TimmFolder) for leaf in leaves_of(dataset)):
         options = {"on_error": "replace"} | options  # timm goes on with the next image where one cannot be read
+    vars(loader)["_announced"] = next((one._announced for one in _scripts(dataset)), None)
     DataLoader.__init__(loader, *args, **options)
     made.add(loader)
     loader._history.keeps_globals = not accelerated
@@ -100,7 +101,7 @@ def remedy(error: BaseException) -> str:
 
 _ACCELERATE = "accelerate.data_loader"
 _FRAMEWORKS = _ACCELERATE, "ray.train."
-_DEPTH = 8  # calls from the framework's function to our constructor, at most
+_DEPTH = 9  # calls from the framework's function to our constructor, at most
 
 
 def check_nothing_is_skipped_twice() -> None:
@@ -125,14 +126,21 @@ def options_of(dataset: Any) -> dict[str, Any]:
     """The options that the script's loader over ``dataset`` has, where a framework makes another one of it; and the
     device of Accelerate's process, where that loader names none."""
     options: dict[str, Any] = {}
+    for one in _scripts(dataset):
+        options |= {name: getattr(one, name) for name in inspect.getfullargspec(DataLoader._take).kwonlyargs}
     for frame in _frames():
-        for value in frame.f_locals.values():
-            if isinstance(value, DataLoader) and getattr(value, "dataset", None) is dataset:
-                options |= {name: getattr(value, name) for name in inspect.getfullargspec(DataLoader._take).kwonlyargs}
         if _is_accelerates(frame) and options.get("device") is None:
             device = sys.modules["accelerate.state"].PartialState._shared_state.get("device")
             options |= {} if device is None else {"device": device}
     return options
+
+
+def _scripts(dataset: Any) -> Iterator[DataLoader]:
+    """Yield the script's loaders over ``dataset`` of which a framework makes another one."""
+    for frame in _frames():
+        for value in frame.f_locals.values():
+            if isinstance(value, DataLoader) and getattr(value, "dataset", None) is dataset:
+                yield value
 
 
 def _frames() -> Iterator[FrameType]:

@@ -256,7 +256,7 @@ async def _list(client: Client, root: str) -> dict[str, list[Any]]:
     store, prefix, top = await _top(client, root)
     folders = [folder.rstrip("/") for folder in top["common_prefixes"]]
     turn = asyncio.Semaphore(_AT_ONCE)
-    with tqdm(desc=f"listing {root}/", unit="object", delay=_SLOW) as bar:
+    with tqdm(desc=f"listing {root}/", unit="object", delay=_SLOW, disable=None) as bar:
 
         async def below(folder: str) -> list[Any]:
             found: list[Any] = []

@@ -195,7 +195,13 @@ def planned(dataset) -> tuple[list[Any], Asked | None]:
         except Unsupported as why:
             (what, _, remedy), (seen, *_) = str(error).partition("; "), str(why).partition("; ")
             remedy = remedy or next((one for begins, one in _REMEDIES.items() if seen.startswith(begins)), "")
-            raise Unsupported(f"{what}, and {seen}" + (remedy and f"; {remedy}")) from None
+            name, is_no, rest = what.partition(" is not an image folder")  # what its code does comes first
+            if is_no:
+                has_subject = "." in seen.partition(" ")[0]  # "PIL.Image.Image.crop was replaced"
+                first, last = seen if has_subject else f"{name} {seen}", f"{name}{is_no}{rest}"
+            else:
+                first, last = f"{what}, and {seen}", ""
+            raise Unsupported("; ".join(filter(None, (first, remedy, last)))) from None
         if own is None:
             raise error from None
         return [chain for chain in own.chains if not chain.is_replayed], own

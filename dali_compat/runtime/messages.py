@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 import warnings
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from traceback import walk_stack
@@ -18,7 +19,7 @@ from ..errors import FallbackWarning
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep  # as copy.py, which calls what the user has
-_announced: set[str] = set()
+_announced: set[tuple[str, int]] = set()  # lines, with the id of the data set
 
 
 def tell_of_fallback(what: str, fallback: str, told: set[str]) -> None:
@@ -35,11 +36,14 @@ def tell_of_fallback(what: str, fallback: str, told: set[str]) -> None:
         warnings.warn(what, FallbackWarning, stacklevel=stack_level())
 
 
-def announce(became: str) -> None:
-    """Prints what the loader that the user's line makes became, to stderr; once where several are alike."""
+def announce(became: str, dataset: Any) -> None:
+    """Print what the loader that the user's line makes became, to stderr; once for its data set."""
     line = f"{users_line()} runs on {became}"
-    if line not in _announced:
-        _announced.add(line)
+    key = line, id(dataset)
+    if key not in _announced:
+        _announced.add(key)
+        with suppress(TypeError):  # a list has no weak references
+            weakref.finalize(dataset, _announced.discard, key).atexit = False
         print(line, file=sys.stderr)
 
 

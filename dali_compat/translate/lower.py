@@ -5,7 +5,8 @@ arithmetic belongs to torch operations on the whole batch: they are torchvision'
 device. One exception pays for itself: at the end of a chain DALI's crop_mirror_normalize does flip, conversion to
 float32, normalisation and transposition in one kernel (within 7e-7 of torchvision), so the default uses it. The other
 way about, DALI can neither resize nor warp to the last bit: where that is asked for, torch's part begins before the
-first of these. So it does on a CPU, where PyTorch resizes bytes in a quarter of DALI's time, and nearly as Pillow does.
+first of these. Floats are never resized by DALI, and a CPU's DALI resizes nothing: at the rim its filters repeat pixels
+that torchvision's leave out. PyTorch resizes bytes in a quarter of its time there, and nearly as Pillow does.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any
 
 import torch
 
-from ..ops.arguments import passes_of, resizes_in_whole_numbers
+from ..ops.arguments import BY_TORCH, is_in_whole_numbers, passes_of
 from ..ops.draws import is_given, is_random
 from ..ops.warp import as_kernels_do
 from ..plan import Call, Draw, ImageSpec, Line, Options, Plan, Step, draw
 from .chain import NOWHERE, Chain, lines_of, translate
-from .planes import NO_CHANGE, NO_KERNEL, from_planes, is_in_two_passes
+from .planes import NO_CHANGE, NO_KERNEL, from_planes
 
 # steps that DALI can do, and those among them that torch does as well once the batch is uniform
 _DALI_OPS = {"crop", "pad", "flip", "resize", "resize_by_choice", "grayscale", "to_dtype", "jpeg"}
@@ -45,12 +46,9 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     if options.exact:
         ordered = tuple(map(_by_torchvision, ordered))
     split = 0 if decoded else _first_batch_step(ordered, options)
-    cpu = not (options.exact or options.gpu or decoded)
-    if cpu and (first := _first_resize(ordered, split)) < split:
-        split = first
-    elif not options.exact and not decoded:
+    if not options.exact and not decoded:
         split = _after_float32(ordered, split)
-    if cpu:
+    if not (options.exact or options.gpu or decoded):
         ordered = (*ordered[:split], *map(_in_whole_numbers, ordered[split:]))
     dali = tuple(s for s in ordered[:split] if s.op not in NO_KERNEL)
     two_pass = options.gpu and not any(is_random(s) and not is_given(s) for s in steps)
@@ -149,14 +147,6 @@ def _first_batch_step(steps, options: Options) -> int:
     return split
 
 
-def _first_resize(steps, split: int) -> int:
-    """Index of the first resize before ``split`` that a CPU's torch does better, and all that follows as well as DALI;
-    ``split`` where there is none."""
-    at = next((i for i, s in enumerate(steps[:split]) if _is_in_whole_numbers(s)), split)
-    after = (s.op in (*_BATCH_OPS, "crop", "pad") or _is_in_whole_numbers(s) for s in steps[at:split])
-    return at if all(after) else split
-
-
 def _by_torchvision(s: Step) -> Step:
     """Returns what only torchvision's own function does to the last bit."""
     if s.op != "gaussian_blur" or not is_given(s):
@@ -164,20 +154,15 @@ def _by_torchvision(s: Step) -> Step:
     return s.but(args=(*s.args, ("by_torchvision", True)))
 
 
-def _is_in_whole_numbers(s: Step) -> bool:
-    """Returns whether it is a resize that PyTorch does as Pillow, but for the rounding of weights."""
-    fits = s.op == "resize" and not s.when and is_in_two_passes(s)
-    return fits and resizes_in_whole_numbers(s.kwargs["interpolation"])
-
-
 def _in_whole_numbers(s: Step) -> Step:
     """A step as a CPU's torch does it; a resize that goes in whole numbers does so, of PIL images, too."""
-    return s.but(args=tuple((s.kwargs | {"like": "v2"}).items())) if _is_in_whole_numbers(s) else s
+    by_torch = is_in_whole_numbers(s) and s.kwargs["like"] == "pil"
+    return s.but(args=tuple((s.kwargs | {"like": BY_TORCH}).items())) if by_torch else s
 
 
 def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """resize [pad] [crop] [flip] uint8 to_dtype(float32) [normalize] to one size -> resize_mirror_normalize."""
-    if not steps or not _is_in_whole_numbers(steps[0]) or steps[0].kwargs["like"] != "v2":
+    if not steps or steps[0].op != "resize" or not is_in_whole_numbers(steps[0]) or steps[0].kwargs["like"] == "pil":
         return steps
     resize, *rest = steps
     pad = _popped(rest, "pad", mode="constant")
@@ -192,7 +177,8 @@ def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
         return steps
     values = normalize.kwargs if normalize else {"mean": (0.0,), "std": (1.0,)}
     fill = pad.kwargs["fill"] if pad else ()
-    args = (("interpolation", resize.kwargs["interpolation"]), *values.items(), ("fill", fill))
+    how = tuple((name, resize.kwargs[name]) for name in ("interpolation", "like"))
+    args = (*how, *values.items(), ("fill", fill))
     parts = {"pad": pad and pad.draw, "crop": crop and crop.draw, "mirror": mirror and mirror.draw}
     numbers, stream = draw("resized_window", resize=resize.draw, **parts), (drawn or [resize])[0].stream
     return (Step("resize_mirror_normalize", (normalize or convert).gives, args, numbers, stream=stream), *rest)
@@ -210,9 +196,9 @@ def _dali_can(steps, i: int, options: Options) -> bool:
         return s.op != "choose"
     if s.op not in _DALI_OPS or s.when or not options.can(s):
         return False
-    if s.op == "resize" and (options.exact or not _dali_resizes(s)):
+    if s.op == "resize" and not _dali_resizes(s):
         return False
-    if s.op == "resize_by_choice" and options.exact:
+    if s.op in ("resize", "resize_by_choice") and (options.exact or not options.gpu):
         return False
     if is_given(s) and str(s.kwargs.get("interpolation")).startswith("nearest"):
         return False  # it may be a mask: DALI takes another pixel at times, which may be of another class
@@ -226,8 +212,9 @@ def _dali_can(steps, i: int, options: Options) -> bool:
 
 def _dali_resizes(s: Step) -> bool:
     """DALI has no close form of Pillow's box and hamming filters (measured), of nearest and lanczos as
-    torchvision has them on tensors, and of filters without antialiasing."""
-    if s.gives.normalized or s.gives.dtype not in (torch.uint8, torch.float32):
+    torchvision has them on tensors, of filters without antialiasing, and of floats, where its rim is off by 40 levels
+    (measured)."""
+    if s.gives.dtype != torch.uint8:
         return False
     if s.kwargs["like"] == "pil":
         return s.kwargs["interpolation"] in ("nearest", "nearest-exact", "bilinear", "bicubic", "lanczos")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..ops.arguments import passes_of
+from ..ops.arguments import is_in_two_passes
 from ..plan import UPRIGHT, Step
 
 NO_CHANGE = ("pil_to_tensor", "identity", UPRIGHT)  # of the values
@@ -44,10 +44,3 @@ def _letter(s: Step) -> str:
     if s.when:
         return "?"
     return letter.lower() if letter in "COR" and s.gives.size is None else letter
-
-
-def is_in_two_passes(resize: Step) -> bool:
-    """Returns whether a resize is by one of the usual filters, in two passes."""
-    how = resize.kwargs
-    usual = how["interpolation"] in ("bilinear", "bicubic") and how["antialias"] is True
-    return usual and passes_of(resize) != "one"

@@ -99,7 +99,8 @@ def test_two_processes_at_once(packed, tmp_path):
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command(packed, kind, tmp_path, capsys):
+def test_the_command(packed, kind, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     out = tmp_path / f"all.{kind}"
     assert cli.main(["pack", str(packed / "images"), str(out)]) == 0
     said = capsys.readouterr()

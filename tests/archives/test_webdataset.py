@@ -160,13 +160,20 @@ def test_samples_are_grouped_as_webdataset_does(tmp_path):
         "c.jpg": b"both",
         "c.cls": b"5",
         "c.json": b"{}",
+        "b//.jpg": b"no name but a folder's",
+        "b//.cls": b"6",
     }
     path = write(tmp_path / "a.tar", files)
     dataset = DALIWebDataset(path)
-    assert dataset.targets == [3, 4, 5]
-    assert [array.tobytes() for array in dataset.read(range(3))] == [b"first choice", b"other", b"both"]
+    assert dataset.targets == [3, 4, 5, 6]
+    assert [array.tobytes() for array in dataset.read(range(4))] == [
+        b"first choice",
+        b"other",
+        b"both",
+        b"no name but a folder's",
+    ]
     dataset = DALIWebDataset(path, image_extensions=["seg.png", ".jpeg", ".jpg"], json_field="id")
-    assert dataset.targets == [3, 77, 5]
+    assert dataset.targets == [3, 77, 5, 6]
     assert dataset.read([0])[0].tobytes() == b"no image"
 
 

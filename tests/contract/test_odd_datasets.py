@@ -909,7 +909,7 @@ def test_replaced_methods_of_images(folder, monkeypatch):
     """What DALI does in their place is not what they do."""
     really = Image.Image.crop
     monkeypatch.setattr(Image.Image, "crop", lambda self, box=None: really(self, box).rotate(90))
-    with pytest.warns(match=r"and PIL\.Image\.Image\.crop was replaced"):
+    with pytest.warns(match=r"work: PIL\.Image\.Image\.crop was replaced"):
         loader = DataLoader(own.Bare(folder), 5, device="cpu")
     assert_same(list(loader), list(stock(own.Bare(folder), 5)))
 

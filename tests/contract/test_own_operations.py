@@ -18,7 +18,6 @@ from contract.both import ours, stock
 from contract.test_joint import unlike
 from contract.test_own_datasets import real, seeded
 from dali_compat.data.sources import ORIENTATION
-from dali_compat.ops.arguments import resizes_in_whole_numbers
 
 SMALL, TENSOR = T.Resize((32, 40)), T.Compose([T.Resize((32, 40)), T.ToTensor()])
 MEAN, STD = (torch.tensor(three).view(3, 1, 1) for three in ([0.5, 0.4, 0.3], [0.2, 0.3, 0.4]))
@@ -159,9 +158,8 @@ class Own(data.Dataset):
         return self.change(Image.open(self.paths[i]).convert("RGB")), i
 
 
-# An older torchvision resizes floats on some processors. There DALI resizes, in one pass: .2 of 255 on average
-# (docs/transforms.md), .202 at most for one of these images.
-NEAR = 0.02 if resizes_in_whole_numbers("bilinear") else 0.25
+# What explain() says of a resize on a CPU
+NEAR = 0.02
 
 
 def assert_deferred(root, change, near=NEAR, kind=Own):

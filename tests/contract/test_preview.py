@@ -51,6 +51,14 @@ def test_it_draws_the_batch_that_comes_next(folder):
     assert isinstance(picture, Image.Image) and one.preview(4).size > picture.size
 
 
+@pytest.mark.parametrize("batch_size, count", [(4, 6), (2, 5), (1, 3)])
+def test_preview_takes_as_many_batches_as_it_needs(folder, batch_size, count):
+    transform = T.Compose([T.Resize((224, 224)), T.ToTensor()])
+    one = DataLoader(DALIImageFolder(folder, transform), batch_size, device="cpu")
+    whole = DataLoader(DALIImageFolder(folder, transform), 6, device="cpu")
+    assert one.preview(count).tobytes() == whole.preview(count).tobytes()
+
+
 def detection(index):
     image = tv_tensors.Image(torch.full((3, 8, 10), 40 * index, dtype=torch.uint8))
     masks = tv_tensors.Mask(torch.zeros(2, 8, 10, dtype=torch.bool))

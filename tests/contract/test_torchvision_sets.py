@@ -465,7 +465,7 @@ def test_a_loader_of_ones_own_falls_back(make, layout):
 
 OTHER_TARGETS = {
     "segmentation": (pets, {"target_types": "segmentation"}, "targets of types ['segmentation']"),
-    "annotation": (caltech101, {"target_type": "annotation"}, "Caltech101 is not an image folder"),
+    "annotation": (caltech101, {"target_type": "annotation"}, "Caltech101 raises KeyError"),
 }
 
 

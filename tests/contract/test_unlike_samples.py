@@ -1,0 +1,80 @@
+"""Samples that default_collate cannot put together: the error names two of them, here and in workers."""
+
+import pytest
+import torch
+import torch.utils.data as data
+from PIL import Image
+
+from dali_compat import DataLoader
+
+
+class Samples(data.Dataset):
+    def __init__(self, make):
+        self.make = make
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return self.make(index)
+
+
+def sizes(index):
+    return torch.zeros(3, 40 + 5 * (index == 6), 50), index
+
+
+def channels(index):
+    return torch.zeros(1 if index == 6 else 3, 4, 4), index
+
+
+def boxes(index):
+    return torch.zeros(3, 4, 4), {"boxes": torch.zeros(2 + (index == 6), 4)}
+
+
+def keys(index):
+    return {"a": 1} if index == 6 else {"a": 1, "b": 2}
+
+
+def lengths(index):
+    return (1, 2, 3)[: 2 + (index == 6)]
+
+
+def missing(index):
+    return None if index == 6 else torch.zeros(3)
+
+
+def pictures(index):
+    return Image.new("RGB", (4, 4)), index
+
+
+SAID = {
+    sizes: "the images of a batch need one height x width (index 4: 40 x 50; index 6: 45 x 50). Resize(n)",
+    channels: "index 4 has torch.float32 of shape (3, 4, 4), index 6 has torch.float32 of shape (1, 4, 4) at [0]",
+    boxes: "index 4 has torch.float32 of shape (2, 4), index 6 has torch.float32 of shape (3, 4) at [1]['boxes']",
+    keys: "index 4 has a number, index 6 has nothing at ['b']",
+    lengths: "index 4 has nothing, index 6 has a number at [2]",
+    missing: "index 4 has torch.float32 of shape (3,), index 6 has NoneType. Return a sample for every index",
+    pictures: "found <class 'PIL.Image.Image'>; Add ToTensor() or v2.ToImage() to the transform",
+}
+
+
+@pytest.mark.parametrize("make", SAID, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_samples_that_differ_are_named_with_torchs_error(make, num_workers):
+    options = {"num_workers": num_workers, "sampler": [4, 5, 6, 7]}
+    with pytest.raises((RuntimeError, TypeError, KeyError, AttributeError)) as theirs:
+        next(iter(data.DataLoader(Samples(make), 4, **options)))
+    with pytest.raises(theirs.type) as ours:
+        next(iter(DataLoader(Samples(make), 4, device="cpu", fallback="silent", **options)))
+    assert SAID[make] in str(ours.value)
+    if not num_workers:
+        assert str(theirs.value).strip("'") in str(ours.value)
+
+
+def test_dtypes_that_differ_are_named_where_torch_refuses_them():
+    def make(index):
+        return torch.zeros(3, dtype=torch.float32 if index == 6 else torch.uint8)
+
+    loader = DataLoader(Samples(make), 4, num_workers=1, sampler=[4, 5, 6, 7], device="cpu", fallback="silent")
+    with pytest.raises(TypeError, match=r"index 4 has torch\.uint8 .* index 6 has torch\.float32"):
+        next(iter(loader))
