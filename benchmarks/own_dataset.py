@@ -86,12 +86,16 @@ def turn(case, settings, epochs):
 
 def training_turn(case, settings, args):
     """Images a second of a model that trains."""
-    name, workers, _ = common.split_case(case, settings.workers)
-    step = training_step.make_step(args.train, args.program, settings.device, None if args.program == "eager" else "inductor")
+    name, *_ = common.split_case(case, settings.workers)
+    step = training_step.make_step(
+        args.train, args.program, settings.device, None if args.program == "eager" else "inductor"
+    )
     loader = None
     if name == "synthetic":
         images = torch.randn(settings.batch_size, 3, 224, 224, device=settings.device)
-        batches = itertools.repeat((images, torch.zeros(settings.batch_size, dtype=torch.int64, device=settings.device)))
+        batches = itertools.repeat(
+            (images, torch.zeros(settings.batch_size, dtype=torch.int64, device=settings.device))
+        )
     else:
         loader = opened(case, settings)
         batches = loaders.endless(loader)
@@ -150,7 +154,9 @@ def main():
             "rounds": [],
         }
         print(result["facts"], result["images"], sep="\n", flush=True)
-        settings = loaders.Settings(str(root), device, args.batch_size, args.workers, persistent=args.persistent or bool(args.train))
+        settings = loaders.Settings(
+            str(root), device, args.batch_size, args.workers, persistent=args.persistent or bool(args.train)
+        )
         for number, case in common.in_turn(cases, args.rounds):
             row = training_turn(case, settings, args) if args.train else turn(case, settings, args.epochs)
             result["rounds"].append({"round": number, "case": case, **row})

@@ -20,7 +20,7 @@ from .epoch.on_error import Errors, SampleError, checked_policy
 from .epoch.preview import preview
 from .epoch.resident import ResidentIterator
 from .epoch.stats import LoaderStats, Stats
-from .epoch.traced_iterator import traced_iterator
+from .epoch.traced import traced_iterator
 from .routes import Route, StockRoute, choose, in_processes, in_python
 from .routes.dali import DaliRoute
 from .routes.decoded_cache import checked_budget, checked_place

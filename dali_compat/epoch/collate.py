@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,12 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 from torch.utils.data import default_collate
 
 from ..data.lookup import Listed, Tabled
-from ..lazy.samples import Sample, Stack, at, exchanged, put
-from ..ops.pixels.lists import uniform
 from ..randoms import generator_states, set_generators
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches, filled, mapped, moved, on_the_cpu
 from ..runtime.messages import tell_of_fallback
 from .decode import in_format
-from .epoch import COLLATE, DaliEpoch, Epoch
+from .epoch import COLLATE, Epoch
 
 _CPU = torch.device("cpu")
 
@@ -223,65 +221,3 @@ def _column(values: Any) -> Any:
         return values
     batch: Any = values if isinstance(values, np.ndarray) else tuple(values)
     return torch.from_numpy(batch) if isinstance(batch, np.ndarray) else collated(batch)
-
-
-# ---- samples of a data set of the user's
-
-
-def collate_samples(epoch: DaliEpoch, samples: Sequence[Sample], images: Any, begin: int) -> Any:
-    """Returns what samples of a data set of the user's become in collate_fn, on the device."""
-    device = epoch.route.device
-    if not epoch.default_collate:
-        return collated_by_the_user(epoch, lambda images: _filled(samples, images, device), images, begin)
-    layouts = {tuple([wanted.paths for wanted in one.images]) for one in samples}
-    columns = [_together(one) for one in (images.batches if isinstance(images, ViewBatches) else [images])]
-    in_format = partial(in_the_routes_format, epoch)
-    if len(layouts) == 1 and all(isinstance(column, torch.Tensor) for column in columns):
-        return _collated(samples, list(map(in_format, columns)), layouts.pop(), device)
-    made = moved(collated(_filled(samples, images, device, len(layouts) > 1)), device)
-    if any(one.stacked for one in samples):
-        return made
-    for path in {path for layout in layouts for paths in layout for path in paths}:
-        with suppress(LookupError, TypeError):  # default_collate takes the keys that the first sample has
-            whole = at(made, path)
-            made = put(made, path, in_format(whole)) if isinstance(whole, torch.Tensor) else made
-    return made
-
-
-def _together(images: Any) -> Any:
-    """One tensor of images that torchvision's own functions have made, where they are alike; else as they are."""
-    if isinstance(images, torch.Tensor) or not images or not all(isinstance(one, torch.Tensor) for one in images):
-        return images
-    return uniform(images)
-
-
-def _filled(samples: Sequence[Sample], images: Any, device: torch.device, mixed: bool = False) -> list[Any]:
-    """The samples as the data set would give them, images on the device where those are; ``mixed``: whoever
-    has made them."""
-    flat = (one for image in images for one in (image if type(image) is tuple else (image,)))
-    place = next((one.device for one in flat if isinstance(one, torch.Tensor)), device)
-    made = []
-    for sample, image in zip(samples, images, strict=True):
-        count = len(sample.images)
-        filled = sample.finished(image) if count == 1 else sample.finished(*image or ())
-        moves = place.type != "cpu" and (count != 1 or mixed)
-        made.append(mapped(filled, lambda tensor: _on(place, tensor)) if moves else filled)
-    return made
-
-
-def _on(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
-    """Moves an image to the device; smaller tensors are targets, and stay where they are."""
-    return tensor.to(device) if tensor.ndim >= 3 else tensor
-
-
-def _collated(samples: Sequence[Sample], columns: Sequence[torch.Tensor], layout: Any, device: torch.device) -> Any:
-    """Returns what default_collate makes of them."""
-    if layout == (((),),):
-        return columns[0]
-    made = collated([one.filled(*[number] * len(layout)) for number, one in enumerate(samples)])
-    for column, paths in zip(columns, layout, strict=True):
-        for path in paths:  # an image that a sample has twice becomes two tensors there
-            made = put(made, path, column if path is paths[0] else column.clone())
-    if any(one.stacked for one in samples):
-        made = exchanged(made, {Stack}, Stack.joined)
-    return moved(made, device)

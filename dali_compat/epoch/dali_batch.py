@@ -20,13 +20,12 @@ from ..ops.draws import ImageTooSmall
 from ..plan import Plan
 from ..runtime.device import current_stream_of, handed_over
 from .batch import Batch, stage
-from .collate import collate, collate_samples
+from .collate import collate
 from .decode import RowImages, in_order
 from .epoch import DaliEpoch
 from .on_error import NOTHING, Substitute, reason_of
 from .part import Part, RowsDecoding
 from .rows import Rows, locate
-from .traced import Traced
 
 
 class _Prepared(NamedTuple):
@@ -55,8 +54,7 @@ class DaliBatch(Batch):
     An iterator, or its thread beside (prefetch_thread.py), calls these in this order. finish() alone is certain to be
     called, and calls what was left out; each works once, and stores its exception for finish() to raise.
 
-    1. request: worker processes are asked for the samples, where the data set is the user's (traced.py); objects are
-       fetched.
+    1. request: objects are fetched.
     2. announce: other processes begin to read headers.
     3. start: samples are found, numbers are drawn, and DALI begins.
     4. decode: a GPU's JPEG engine begins.
@@ -86,7 +84,6 @@ class DaliBatch(Batch):
         super().__init__(epoch, indices, begin, error)
         self._stands_in = stands_in
         self._bad: dict[int, Exception | str] = {}  # rows that cannot be made, and why
-        self._traced = None if epoch.asker is None else Traced(epoch, indices, begin, self._bad)
         self._under_way: list[tuple[RowsDecoding, Part]] = []
         self._substitutes: dict[int, Substitute] = {}
         self._prepared: _Prepared | None = None
@@ -96,13 +93,11 @@ class DaliBatch(Batch):
     # ---- stages
 
     def request(self) -> None:
-        """Workers are asked for its samples, and its objects are fetched, where the data set has such; once."""
+        """Its objects are fetched, where the data set has such; once."""
         if self._requested or self._located:
             return
         self._requested = True
-        if self._traced is not None:
-            self._traced.request()
-        elif self.epoch.fetcher is not None:
+        if self.epoch.fetcher is not None:
             cache = self.epoch.route.cache
             objects = objects_at(self.epoch.dataset, self.indices, self.epoch.tables)
             self.epoch.fetcher.request([one for one in objects if cache is None or cache.get(one) is None])
@@ -176,8 +171,6 @@ class DaliBatch(Batch):
         if self._prepared is not None:
             return self._prepared.handed_over()
         made = self._made()
-        if self._traced is not None:
-            return self._traced.images(made + self._traced.replayed(self._rows))
         return made[0][1] if len(made) == 1 else in_order(made)
 
     def _made(self) -> list[RowImages]:
@@ -195,14 +188,10 @@ class DaliBatch(Batch):
 
     def _collate(self, images: Any) -> Any:
         samples: Listed | Tabled = self._rows.samples
-        if self._bad and self._traced is not None:
-            images = self._traced.mended(images)
         if self._bad:
             samples, images = self._without_bad(samples, images)
             if not len(self):
                 return NOTHING
-        if self._traced is not None:
-            return collate_samples(self.epoch, samples.targets, images, self.begin)
         return collate(
             self.epoch, samples, images, self.begin, lambda row: f"{samples.sources[row]}, index {self.indices[row]}"
         )
@@ -218,14 +207,11 @@ class DaliBatch(Batch):
                 one.discard()
         while self._substitutes:
             self._substitutes.popitem()[1].discard()
-        if self._traced is not None:
-            self._traced.discard()
 
     def _locate(self) -> None:
         """Finds where its samples are, and their targets."""
         self._located = True
-        tell = None if self._traced is None else self._traced.look_up
-        self._rows = locate(self.epoch, self.indices, self.begin, self._bad, self._stands_in, tell)
+        self._rows = locate(self.epoch, self.indices, self.begin, self._bad, self._stands_in)
 
     # ---- groups
 
@@ -236,16 +222,12 @@ class DaliBatch(Batch):
         for found, kinds in rows.look(by_pil=self._stands_in):
             for kind, given, chosen in self._kinds(found, kinds):
                 plan = self.epoch.route.plan_of(found.leaf)
-                if kind == DALI and self._traced is not None and not self.epoch.may_have_pipeline(plan):
-                    kind, given = PIL, ""
                 by_plan.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)
         give_up = None if self.epoch.errors.policy == "raise" else rows.give_up
         for plan, by_kind in by_plan.items():
             decoding = RowsDecoding(rows, plan)
             self._under_way.append((decoding, Part(rows, plan, decoding.result, rows.infos, give_up)))
             decoding.start({kind: np.sort(np.concatenate(several)) for kind, several in by_kind.items()})
-        if self._traced is not None:
-            self._traced.begin_replays()
 
     def _kinds(self, found: Found, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
         """(kind, what DALI is given, rows) of a leaf's rows. What PIL decodes, it opens itself."""
@@ -273,9 +255,8 @@ class DaliBatch(Batch):
         return samples, None, (samples.sources[row], self._bad[row])
 
     def _substitute(self) -> None:
-        """Starts substitutes for rows that are known to be bad; none for a data set of the user's, which may still make
-        some of these itself."""
-        if self.epoch.errors.policy == "replace" and not self._stands_in and self._traced is None:
+        """Starts substitutes for rows that are known to be bad."""
+        if self.epoch.errors.policy == "replace" and not self._stands_in:
             self._replace_bad()
 
     def _replace_bad(self) -> None:

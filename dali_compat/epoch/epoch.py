@@ -21,14 +21,11 @@ from ..data.lookup import PLAIN, is_plain
 from ..data.prefetch import HeaderPrefetcher
 from ..data.sources import Form, current_folder
 from ..data.table import SampleTable, table_of
-from ..lazy.asker import Asker
-from ..lazy.verdict import judge
-from ..lazy.workers import TracingWorkers
 from ..plan import Plan
 from ..randoms import Randoms, own_generators
 from ..remote.fetcher import Fetcher
 from ..routes import available_threads
-from ..routes.dali import MOST_PIPELINES, DaliRoute
+from ..routes.dali import DaliRoute
 from ..translate.lower import plans_ahead
 from ..workers import Calls
 from .progress import Progress
@@ -76,12 +73,10 @@ class Epoch(Generic[R]):
         advances: whether batches have something to do in advance().
         prefetches: whether another thread (prefetch_thread.py) starts batches.
         prepares: whether it may make the next batch, too: no function of the user's has a part.
-        asker, tracing_workers, fetcher, engine: of the DALI route.
+        fetcher, engine: of the DALI route.
     """
 
     advances, prefetches = True, False
-    asker: Asker | None = None
-    tracing_workers: TracingWorkers | None = None
     fetcher: Fetcher | None = None
     engine: VerifiedEngine | None = None
 
@@ -143,9 +138,6 @@ _MANY, _PROCESSES = 4096, 4  # unseen files that are worth a process, and how ma
 class DaliEpoch(Epoch[DaliRoute]):
     """State shared by the batches of an epoch, with pipelines, and threads for what goes through PIL.
 
-    Args:
-        workers: of the epoch before, which live on (persistent_workers).
-
     Attributes:
         engine: of the GPU, for JPEGs, where it has one and a plan can use it.
         prefetcher: of headers, where a GPU decodes and many files of the data set were never looked at.
@@ -153,31 +145,20 @@ class DaliEpoch(Epoch[DaliRoute]):
             while batches are made ahead.
         tables: of the data set's leaves, by their id(), as their samples were when it began.
         fetcher: of objects, where a leaf's images are in object storage.
-        asker: asks the data set, where it is the user's; tracing_workers: does so in processes, where there are some.
     """
 
     tables: dict[int, SampleTable]
 
-    def __init__(self, loader, route: DaliRoute, progress: Progress, workers: TracingWorkers | None):
-        self._for_dali: list[Plan] = []  # of a data set of the user's
+    def __init__(self, loader, route: DaliRoute, progress: Progress):
         self._pipelines: dict[tuple[Plan, Form, int], DecodePipeline] = {}  # by their turn, too
         self._turns: dict[tuple[Plan, Form], int] = {}  # batches so far
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, progress)
-        self.asker = route.asker
-        self._workers_live_on = loader.persistent_workers  # as long as the iterator
-        if self.asker is not None and loader.num_workers:
-            self.tracing_workers = workers or TracingWorkers(self.asker, loader, self.seed)
-            self.tracing_workers.begin_again(self.asker)
-            self.tracing_workers.start()
-        elif workers is not None:
-            workers.close()
-        known = [] if self.asker is not None else leaves_of(loader.dataset)
+        known = leaves_of(loader.dataset)
         self.folder = current_folder()
         made = {id(leaf): table_of(leaf, self.folder) for leaf in known}
         self.tables = {key: table for key, table in made.items() if table is not None}
-        calls = self.calls_here or self.calls_processes or self.asker is not None  # which may come with new plans
-        self.advances = calls or self.errors.policy == "replace"
+        self.advances = self.calls_here or self.calls_processes or self.errors.policy == "replace"
         self.prefetches = self.may_prefetch()
         self.prefetcher = self._new_prefetcher(loader)
         self.fetcher = Fetcher() if any(objects_of(leaf) is not None for leaf in known) else None
@@ -208,8 +189,6 @@ class DaliEpoch(Epoch[DaliRoute]):
     def may_prefetch(self) -> bool:
         """Returns whether batches may be started in another thread: none of the user's code takes part. Users change
         data sets in the middle of an epoch, too."""
-        if self.asker is not None:
-            return False
         substitutes = self.errors.policy != "replace" or type(self.among) in PLAIN
         return substitutes and is_plain(self.dataset, self.tables)
 
@@ -234,15 +213,6 @@ class DaliEpoch(Epoch[DaliRoute]):
                 self.route.open_another(self._pipelines[plan, form, 0])
             return 0
         return count % 2
-
-    def may_have_pipeline(self, plan: Plan) -> bool:
-        """Returns whether DALI makes a plan's images, and not PIL. Each pipeline has threads of its own, and a data set
-        of the user's may come with other transforms for ever."""
-        if self.asker is None or any(one is plan for one in self._for_dali):
-            return True
-        if len(self._for_dali) < MOST_PIPELINES:
-            self._for_dali.append(plan)
-        return self._for_dali[-1] is plan
 
     def check_open(self) -> None:
         """Looks whether the loader was closed meanwhile.
@@ -273,10 +243,6 @@ class DaliEpoch(Epoch[DaliRoute]):
 
     def end(self) -> None:
         """Releases what the epoch holds; the route keeps the pipelines for the next one."""
-        if self.tracing_workers is not None and not self._workers_live_on:
-            self.tracing_workers.close()
-        if self.asker is not None:
-            judge(self.asker)
         self.over = True  # before the route looks for pipelines that nobody uses
         if self._pipelines:
             self._pipelines = {}

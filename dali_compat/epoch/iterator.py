@@ -19,7 +19,6 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..errors import OutOfStep
-from ..lazy.workers import TracingWorkers
 from ..runtime.decorators import named, no_compile, one_at_a_time
 from ..runtime.forks import leak_in_child, unlock_all, until_the_end, wait_for_daemons
 from .dali_batch import DaliBatch
@@ -50,7 +49,6 @@ class OrderedIterator(_BaseDataLoaderIter):
     _batch: Any = DaliBatch  # the class of its batches
     _skipped: Any = staticmethod(skipped)
     _prefetch_thread: PrefetchThread | None = None
-    _workers: TracingWorkers | None = None  # that ask the data set, between two epochs
 
     def __init__(self, loader, route: Any):
         self.progress: Progress = loader._history.begin(loader)
@@ -69,14 +67,13 @@ class OrderedIterator(_BaseDataLoaderIter):
 
     def _reset(self, loader, first_iter=False) -> None:
         """persistent_workers: torch keeps the iterator, and its base seed, for the next epoch."""
-        self._workers, self._epoch.tracing_workers = self._epoch.tracing_workers, None
         self.progress = loader._history.begin(loader, before=self.progress)
         super()._reset(loader, first_iter)
         if self._pid == os.getpid():
             self._abandon()
         else:  # a forked child: what is under way is not its own
-            leak_in_child((self._drawn, self._prefetch_thread, self._workers))
-            self._drawn, self._prefetch_thread, self._workers = deque(), None, None
+            leak_in_child((self._drawn, self._prefetch_thread))
+            self._drawn, self._prefetch_thread = deque(), None
         self._begin(loader, loader._choose_dali_route())
 
     def _begin(self, loader, route: Any) -> None:
@@ -107,8 +104,7 @@ class OrderedIterator(_BaseDataLoaderIter):
 
     def _epoch_of(self, loader, route: Any) -> Epoch[Any]:
         """Returns what this epoch's batches share."""
-        workers, self._workers = self._workers, None
-        return DaliEpoch(loader, route, self.progress, workers)
+        return DaliEpoch(loader, route, self.progress)
 
     def _indices(self, index) -> Indices:
         """The indices of one batch, from what the sampler gave; it may fill one tensor time and again."""
@@ -203,8 +199,6 @@ class OrderedIterator(_BaseDataLoaderIter):
 
     def _look_ahead(self) -> None:
         epoch: Any = self._epoch
-        if epoch.asker is not None and epoch.tracing_workers is None:
-            return  # without workers torch's loader asks for a batch when it is needed
         if not epoch.prefetches:
             if self._num_workers:
                 self._draw_indices()
@@ -226,7 +220,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():
             pass
-        if self._epoch.tracing_workers is not None or self._epoch.fetcher is not None:
+        if self._epoch.fetcher is not None:
             for batch in self._drawn:
                 batch.request()
 

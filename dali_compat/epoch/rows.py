@@ -21,15 +21,12 @@ from ..plan import Step
 from ..runtime.decorators import named
 from .epoch import DaliEpoch
 
-Randoms = Callable[[int, int], Callable[[int, int], np.ndarray]]
-
 
 class Rows:
     """The rows of a batch. Decoders and parts know nothing else of the batch.
 
     Args:
         tolerant: errors of single rows are kept in ``bad``, and the others go on; else give_up() raises them.
-        randoms: gives the random numbers of rows, by the first one and their number, where these are not the epoch's.
 
     Attributes:
         epoch: that the batch belongs to.
@@ -53,10 +50,9 @@ class Rows:
         begin: int,
         bad: dict[int, Exception | str],
         tolerant: bool,
-        randoms: Randoms | None = None,
     ):
         self.epoch, self.samples, self.indices, self.begin = epoch, samples, indices, begin
-        self.bad, self.tolerant, self._randoms = bad, tolerant, randoms
+        self.bad, self.tolerant = bad, tolerant
         self.pixels: list[Any] = []
         self._requested: list[tuple[Found, int]] = []  # headers
 
@@ -207,8 +203,7 @@ class Rows:
         """
         sizes = self.facts["sizes"][rows] if sizes is None else sizes
         count = len(self) if count is None else count
-        randoms: Any = self._randoms
-        randoms = self.epoch.randoms(self.position(begin), count) if randoms is None else randoms(begin, count)
+        randoms = self.epoch.randoms(self.position(begin), count)
         try:
             return compute(steps, sizes, randoms, rows)
         except ImageTooSmall as error:
@@ -232,7 +227,6 @@ def locate(
     begin: int,
     bad: dict[int, Exception | str],
     stands_in: bool = False,
-    ask: Callable[[], Rows] | None = None,
 ) -> Rows:
     """Returns the rows of a batch, with their targets.
 
@@ -240,16 +234,12 @@ def locate(
         begin: how many samples of the epoch come before them.
         bad: gets rows that cannot be made, and why.
         stands_in: it is one sample, for one of another batch that could not be made.
-        ask: asks the data set of the user's, where it says what its samples are made of.
     """
-    cache, tabled = epoch.route.cache, None
-    if ask is not None:
-        rows = ask()
-    else:
-        whole = cache is None and not stands_in
-        tabled = in_tables(epoch.dataset, indices, epoch.tables) if whole else None
-        tolerant = stands_in or epoch.errors.policy != "raise"
-        rows = Rows(epoch, tabled or _looked_up(epoch, indices), indices, begin, bad, tolerant)
+    cache = epoch.route.cache
+    whole = cache is None and not stands_in
+    tabled = in_tables(epoch.dataset, indices, epoch.tables) if whole else None
+    tolerant = stands_in or epoch.errors.policy != "raise"
+    rows = Rows(epoch, tabled or _looked_up(epoch, indices), indices, begin, bad, tolerant)
     if cache is not None:
         rows.pixels = [cache.get(source) for source in rows.sources]
     if tabled is None:

@@ -1,331 +1,319 @@
-"""Samples of a data set of the user's, whose own code says what they are made of (lazy/).
+"""Iterates over a custom data set: torch's own loader reads it, in its workers, and DALI makes the images.
 
-The data set is asked in worker processes, or, without any, in the thread that iterates. It gives what was done to each
-image, with which numbers. DALI does that to those of which it can do all; of others, masks for example, torchvision's
-own functions do it once more, in threads. A sample of which an image cannot be made is asked for once more, and its own
-code makes it, or raises torch's error.
-
-Rows are images here: a sample may have several.
+torch's samplers, fetchers, worker processes and errors are used unchanged. ``collate_fn`` and ``worker_init_fn`` are
+wrapped (tracing/worker.py), so that a batch comes as a TracedBatch.
 """
 
 from __future__ import annotations
 
-import operator
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
+import torch.utils.data as data
+from torch.utils.data.dataloader import (
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
 
-from ..data.lookup import Found, Listed
-from ..data.sources import is_record
-from ..errors import ImageReadError, read_error
-from ..lazy.asker import Asker
-from ..lazy.record import Recording
-from ..lazy.samples import Sample, Wanted
-from ..lazy.workers import Request, Ticket
-from ..randoms import generator_states, set_generators
-from ..runtime.device import ViewBatches
-from .decode import RowImages, in_order
+from ..data.headers import Headers, headers_of
+from ..plan import Options, Plan
+from ..routes.dali import MOST_PIPELINES, DaliRoute
+from ..tracing.columns import TracedBatch
+from ..tracing.nodes import tracing
+from ..tracing.plans import pipeline_key
+from ..tracing.sources import FileTable
+from ..tracing.trial import table_of
+from ..tracing.worker import SeededIndex, SeededIndices, TracedCollate, TracingWorker, begin_tracing
 from .epoch import DaliEpoch
-from .fallback import path_of
-from .on_error import reason_of
-from .rows import Rows
+from .fallback import _Collate, _OnDevice
+from .progress import Progress
+from .stats import Meter
+from .traced_batch import TracedImages
 
 
-class Traced:
-    """The samples of one batch. ``bad``: the batch's; samples, and after look_up() rows, that cannot be made."""
-
-    samples: SampleBatch
-
-    def __init__(self, epoch: DaliEpoch, indices: list[Any], begin: int, bad: dict[int, Exception | str]):
-        self.epoch, self._indices, self._begin, self.bad = epoch, indices, begin, bad
-        self._files: dict[int, str] = {}  # of samples that the data set could not make
-        self._ticket: Ticket | None = None  # what workers are to answer
-        self._replays: dict[int, Future] | None = None  # by their rows
-        self._states: dict[int, Any] = {}  # of the generators, before each sample
-
-    # ---- asked
-
-    def request(self) -> None:
-        """Workers are asked for the samples, if there are any, and were not yet. An exception waits for look_up()."""
-        workers = self.epoch.tracing_workers
-        if workers is not None and self._ticket is None:
-            try:
-                self._ticket = workers.ask(self._request(range(len(self._indices))))
-            except TimeoutError:  # a signal's handler has raised it
-                raise
-            except (RuntimeError, OSError):
-                pass
-
-    def _request(self, samples: Sequence[int], really: bool = False) -> Request:
-        errors, place_of = self.epoch.errors, self.epoch.rank_order.place_of
-        indices, places = ([self._indices[i] for i in samples], [place_of(self._begin + i) for i in samples])
-        return Request(
-            indices, self.epoch.seed, places, () if really or errors.policy == "raise" else errors.covers, really
-        )
-
-    def look_up(self) -> Rows:
-        """Returns the images of the samples; the data set is asked."""
-        epoch = self.epoch
-        assert epoch.asker is not None  # whose batch this is
-        workers = epoch.tracing_workers
-        if workers is None:
-            given = self._samples_here()
-        else:
-            self._ticket = self._ticket or workers.ask(self._request(range(len(self._indices))))
-            given = workers.samples(self._ticket, self._failed)
-        self.samples = samples = SampleBatch(given, self._indices, self._named, epoch.asker)
-        indices = [self._indices[sample] for sample in samples.of]
-        return Rows(epoch, samples, indices, self._begin, self.bad, True, samples.randoms)
-
-    def _named(self, row: int) -> str:
-        """For messages, what stands for the image of a sample that has none."""
-        return self._files[row] if row in self.bad else type(self.epoch.dataset).__name__
-
-    def _samples_here(self) -> list[Sample]:
-        asker, errors = self.epoch.asker, self.epoch.errors
-        assert asker is not None
-
-        def failed(row: int, error: Exception) -> None:
-            if not isinstance(error, errors.covers):
-                raise error
-            self._failed(row, reason_of(error), path_of(self.epoch.dataset, self._indices[row], error))
-
-        with self.epoch.as_in_a_worker(self._begin):
-            return asker.ask(self._indices, None if errors.policy == "raise" else failed, self._begin_sample)
-
-    def _begin_sample(self, row: int) -> None:
-        """A sample that is asked for once more draws the same numbers."""
-        if row in self._states:
-            set_generators(self._states[row])
-        else:
-            self._states[row] = generator_states()
-
-    def _failed(self, row: int, reason: str, file: str = "") -> None:
-        """The data set has raised that."""
-        self.bad[row], self._files[row] = reason, file or path_of(self.epoch.dataset, self._indices[row])
-
-    # ---- made
-
-    def begin_replays(self) -> None:
-        """Threads begin with the images that torchvision's own functions make."""
-        if self._replays is None:
-            threads = self.epoch.in_thread
-            self._replays = {row: threads(one.made) for row, one in self.samples.replayed.items()}
-
-    def replayed(self, rows: Rows) -> list[RowImages]:
-        """Rows that torchvision's own functions have made, and their images, unless there are none."""
-        made: dict[int, Any] = {}
-        for row, future in (self._replays or {}).items():
-            error = future.exception()
-            if error is None:
-                made[row] = future.result()
-            elif row not in self.bad:
-                self.bad[row] = read_error(f"cannot make {rows.name(row)}: {error}", error)
-        self._replays = {}
-        return [(list(made), list(made.values()))] if made else []
-
-    def discard(self) -> None:
-        for future in (self._replays or {}).values():
-            future.cancel()
-        self._replays = {}
-
-    def images(self, made: Sequence[RowImages]) -> Any:
-        """Returns, of rows and their images, images as a batch of files has them, for samples with one image;
-        ViewBatches where all have several. Else a list, with a tuple of several images, and None for samples that are
-        real, or bad."""
-        samples = self.samples
-        if self.bad:
-            return samples.of_samples(made)
-        alone = all(len(sample.images) == 1 for sample in samples.targets)
-        if alone and len(samples.of) == len(self._indices) and all(chain is not None for chain, _ in samples.places):
-            return made[0][1] if len(made) == 1 else in_order(made)
-        columns = samples.columns(made)
-        return samples.of_samples(made) if columns is None else ViewBatches(columns)
-
-    def mended(self, images: list[Any]) -> list[Any]:
-        """The images of samples that are not bad, or that the data set itself can make; ``bad`` has samples from now
-        on, and only those that it cannot.
-
-        Raises:
-            Exception: what the data set raises, unless on_error is for it.
-        """
-        self._gather_bad()
-        errors, bad = self.epoch.errors, self.bad
-        for row in sorted(row for row in bad if self.samples.places[row][0] is not None):
-            error = bad[row]
-            try:
-                sample = self._really(row)
-            except Exception as own:
-                if errors.policy == "raise" or not (isinstance(error, (ImageReadError, str)) or errors.in_python):
-                    raise
-                bad[row] = reason_of(own)
-                continue
-            finally:
-                del error  # it may refer to its traceback, and that to this frame
-            del bad[row]
-            self.samples.put(row, sample)
-        return [image for row, image in enumerate(images) if row not in bad]
-
-    def _gather_bad(self) -> None:
-        """``bad`` has samples from now on, and each the source of the image that is bad."""
-        samples = self.samples
-        for row in sorted(row for row in self.bad if row >= len(self._indices)):
-            error, sample = self.bad.pop(row), samples.of[row]
-            if sample not in self.bad:
-                self.bad[sample], samples.sources[sample] = error, samples.sources[row]
-
-    def _really(self, row: int) -> Sample:
-        """A sample that the data set makes itself."""
-        asker, workers = self.epoch.asker, self.epoch.tracing_workers
-        assert asker is not None
-        if workers is not None:
-            return workers.samples(workers.ask(self._request([row], really=True)))[0]
-        now = generator_states()
-        try:
-            with self.epoch.as_in_a_worker(self._begin):
-                self._begin_sample(row)
-                return asker.really(self._indices[row])
-        finally:
-            set_generators(now)
+def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = None) -> _Traced:
+    """Return the iterator of an epoch."""
+    if not loader.num_workers:
+        return _Here(loader, route, before)
+    return _InWorkers(loader, route, before)
 
 
-class SampleBatch(Listed):
-    """Samples, and their images. Rows are images: the first one of each sample, or nothing where all of that is real;
-    behind them the second ones of those that have several, then the third. Where each sample has as many images, all of
-    one file, a row is a sample, with these as its views.
-
-    Args:
-        samples: as the data set gave them.
-        indices: of each.
-        named: for messages, what stands for the image of a sample that has none.
-        asker: who has asked for them.
+class TracedEpoch(DaliEpoch):
+    """Pipelines and threads of an epoch over a custom data set.
 
     Attributes:
-        targets: a Sample each.
-        of: of each row its sample.
-        replayed: the images that DALI does not make, by their rows.
+        options: of its plans.
+        table: of the data set's files.
+        headers: what a GPU's JPEG engine made of them.
     """
 
-    def __init__(self, samples: list[Sample], indices: Sequence[Any], named: Callable[[int], str], asker: Asker):
-        self.of: list[int] = []
-        self.replayed: dict[int, Recording] = {}
-        self._most = max([len(one.images) for one in samples], default=0)
-        self._asker, self._numbers = asker, list[tuple[float, ...]]()
-        super().__init__([], [], samples)
-        views = self._views()
-        for sample, (chain, numbers) in enumerate(views):
-            record = samples[sample].images[0].record
-            self._put(sample, chain, _place(record, 0, indices[sample], len(chain)), record.source, numbers)
-        for number in range(0 if views else max(1, self._most)):
-            for sample, index in enumerate(indices):
-                images = samples[sample].images
-                if len(images) > number:
-                    self._add(sample, images[number], number, index)
-                elif not number:
-                    self._put(sample, None, 0, named(sample), ())
-        by_dali = {self.of[row] for row, (chain, _) in enumerate(self.places) if _is_for_dali(chain)}
-        there = sum(bool(one.images) or one.value is not None for one in samples)  # others it could not make
-        asker.asked += there
-        asker.real += there - len(by_dali)
+    def __init__(self, route: DaliRoute, meter: Meter, errors: Any):
+        assert route.options is not None and route.table is not None
+        self.route, self.meter, self.errors = route, meter, errors
+        self.table: FileTable = route.table
+        self.options: Options = route.options
+        self.headers: Headers = headers_of(self.table)
+        self.engine = route.jpeg_engine()
+        self.over = False
+        self.channels_last = self.options.channels_last
+        self._pipelines, self._turns = {}, {}
+        self._for_dali: list[Plan] = []
+        self._threads: ThreadPoolExecutor | None = None
+        self._representatives: dict[Any, Plan] = {}
 
-    def _views(self) -> list[tuple[Any, tuple[float, ...]]]:
-        """The chain of each sample, and its numbers there; empty where rows are images."""
-        if self._most < 2 or any(len(one.images) != self._most for one in self.targets):
-            return []
-        placed = []
-        for one in self.targets:
-            of_views = self._asker.place_views([image.record for image in one.images])
-            if of_views is None:
-                return []
-            placed.append(of_views)
-        return placed
+    def representative(self, plan: Plan) -> Plan:
+        """Return the first of the plans that have the same DALI part, and so share a pipeline."""
+        return self._representatives.setdefault(pipeline_key(plan), plan)
 
-    def _add(self, sample: int, image: Wanted, number: int, index: Any) -> None:
-        chain, numbers = self._asker.place(image.record)
-        if chain.is_replayed:
-            self.replayed[len(self.of)] = image.record
-        self._put(sample, chain, _place(image.record, number, index, len(chain)), image.record.source, numbers)
+    def pipeline(self, plan: Plan, batch_size: int, form: Any) -> Any:
+        """Return this epoch's pipeline for a plan."""
+        return super().pipeline(self.representative(plan), batch_size, form)
 
-    def _put(self, sample: int, chain: Any, place: int, source: Any, numbers: tuple[float, ...]) -> None:
-        self.places.append((chain, place))
-        self.sources.append(source)
-        self.of.append(sample)
-        self._numbers.append(numbers)
+    def may_have_pipeline(self, plan: Plan) -> bool:
+        """Return True if DALI makes a plan's images: each pipeline has threads of its own, so there are few."""
+        plan = self.representative(plan)
+        if not any(one is plan for one in self._for_dali) and len(self._for_dali) < MOST_PIPELINES:
+            self._for_dali.append(plan)
+        return any(one is plan for one in self._for_dali)
+
+    def end(self) -> None:
+        """Release what the epoch holds; the route keeps the pipelines for the next one."""
+        self.over = True
+        if self._pipelines:
+            self._pipelines = {}
+            self.route.epoch_is_over()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
+
+
+class _Received(NamedTuple):
+    """A batch of torch's iterator.
+
+    Attributes:
+        made: it, submitted to DALI; or ``error``, which torch's iterator has raised.
+        over: batches, and samples, up to this one.
+        samples, last: of this one; its indices.
+    """
+
+    made: Any
+    error: BaseException | None
+    over: tuple[int, int]
+    samples: int | None
+    last: Any
+
+
+class _Traced(_OnDevice):
+    """torch's iterator, whose batches are made by DALI.
+
+    Batches that workers have sent already are submitted to DALI, up to ``route.depth`` ahead. Indices are drawn when
+    torch would draw them, which is when a batch is returned.
+    """
+
+    _epoch: TracedEpoch | None = None
+
+    def __init__(self, loader: Any, route: DaliRoute, before: Progress | None):
+        assert route.table is not None
+        self._route, self._loader, self._table = route, loader, route.table
+        self._ready: deque[_Received] = deque()
+        super().__init__(loader, route.device, before)
+        self._loader = None  # else it would refer to its iterator, and that to it
+
+    # ---- what torch's loader is given
+
+    def _changed(self, loader: Any) -> Any:
+        made = super()._changed(loader)
+        collate_fn = TracedCollate(loader.collate_fn)
+        if isinstance(made.collate_fn, _Collate):
+            made.collate_fn = _Collate(collate_fn, loader._auto_collation)
+        else:
+            made.collate_fn = collate_fn
+        if loader.num_workers:
+            made.worker_init_fn = TracingWorker(made.worker_init_fn, self._table)
+        return made
+
+    def _begin(self, loader: Any, before: Progress | None = None) -> None:
+        self._end_epoch()
+        self._indexed = not isinstance(loader.dataset, data.IterableDataset)
+        super()._begin(loader, before)
+        self._epoch = TracedEpoch(self._route, self._meter, loader._errors)
+        self._loader = loader
+        self._position: int | None = None  # samples whose indices are drawn; None before the first
+
+    def _draws_torchs_seeds(self, loader: Any) -> bool:
+        return loader.num_workers > 0 and isinstance(loader.dataset, data.IterableDataset)
+
+    def _loads_past(self, loader: Any) -> bool:
+        return isinstance(loader.dataset, data.IterableDataset)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:
+            self._route = loader._choose_dali_route()
+        super()._reset(loader, first_iter)
+        if not first_iter:
+            self._loader = None
+
+    def _go_on(self, loader: Any) -> None:
+        if not self._num_workers or not self._indexed:
+            super()._go_on(loader)
+            return
+        with contextlib.suppress(StopIteration):
+            while self.progress.drawn < self._until:
+                self._drawn.append(self._draw())
+
+    def _draw(self) -> Any:
+        if self._position is None:
+            self._position = 0
+            self.progress.seeded(int(self._base_seed))
+            if self._num_workers and self._indexed and self.progress.again:
+                self._skip_drawn(self._loader)  # workers are sent indices before _go_on()
+                self._position = self.progress.samples
+        return super()._draw()
+
+    def _next_index(self) -> Any:
+        index = super()._next_index()
+        if not self._num_workers or not self._indexed:
+            return index
+        assert self._position is not None
+        order, begin, seed = self.progress.rank_order, self._position, self.progress.seed
+        if not self._auto_collation:
+            self._position += 1
+            return SeededIndex(index, seed, order.place_of(begin))
+        indices = list(index)
+        self._position += len(indices)
+        return SeededIndices(indices, seed, range(order.place_of(begin), order.place_of(self._position), order.world))
+
+    # ---- batches
+
+    def _next_one(self) -> Any:
+        assert self._epoch is not None
+        self._epoch.check_open()
+        return super()._next_one()
+
+    def _received(self) -> _Received:
+        """Return torch's next batch, submitted to DALI, or its error."""
+        made, failed = None, None
+        try:
+            with tracing(not self._num_workers):
+                made = super()._fetched()
+            made = self._mapped(made, lambda batch: TracedImages(self._epoch, batch))
+        except Exception as error:
+            failed = error
+        try:
+            return _Received(made, failed, self._over, self._samples, self._last)
+        finally:
+            del failed  # its traceback refers to this frame: a cycle, whose collection would stop torch's queues
+
+    def _mapped(self, made: Any, function: Callable[[Any], Any]) -> Any:
+        """Apply a function to the batch, within what on_error adds to it."""
+        if isinstance(made, (TracedBatch, TracedImages)):
+            return function(made)
+        return made._replace(made=tuple(map(function, made.made)))
+
+    def _finished(self, received: _Received) -> Any:
+        """Return a batch, with its images, or raise its error."""
+        made, error, self._over, self._samples, self._last = received
+        del received
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # as in _received()
+        with torch.autocast(self._device.type, enabled=False):  # that is for models
+            return self._mapped(made, TracedImages.finish)
+
+    def _fetched(self) -> Any:
+        return self._finished(self._received())
+
+    def _end_epoch(self) -> None:
+        while self._ready:
+            received = self._ready.popleft()
+            if received.error is None:
+                self._mapped(received.made, TracedImages.discard)
+        if self._epoch is not None:
+            self._epoch.end()
 
     @property
-    def leaves(self) -> list[Any]:
-        """The chains, each once."""
-        return [chain for chain in super().leaves if chain is not None]
-
-    def found(self, chosen: Sequence[int] | None = None) -> list[Found]:
-        """Rows by their chains, without those that are real, or replayed."""
-        return super().found([row for row, (chain, _) in enumerate(self.places) if _is_for_dali(chain)])
-
-    def put(self, row: int, sample: Sample) -> None:
-        """A real sample takes a row's place."""
-        self.places[row] = (None, 0)  # type: ignore[assignment]  # nobody asks for it any more
-        self.targets[row] = sample
-        self.replayed.pop(row, None)
-
-    def randoms(self, begin: int, count: int) -> Callable[[int, int], np.ndarray]:
-        """In the place of random numbers those that the rows from ``begin`` on were given."""
-        given = self._numbers[begin : begin + count]
-        made = np.zeros((count, max(map(len, given), default=0)))
-        for row, numbers in enumerate(given):
-            made[row, : len(numbers)] = numbers
-        return lambda stream, k: made[:, :k]
-
-    def columns(self, made: Sequence[tuple[Sequence[int], Any]]) -> list[Any] | None:
-        """Returns, of (rows, images) of all rows, the first image of every sample, the second one, and so on, (N, C, H,
-        W) each, or a list of N; None where samples have different numbers of images."""
-        each = len(self.targets)
-        if not self._most or any(len(sample.images) != self._most for sample in self.targets):
-            return None
-        if len(self.places) == each and self._most > 1:
-            return [_run([(rows, _view(one, i)) for rows, one in made], 0, each) for i in range(self._most)]
-        return [_run(made, begin, each) for begin in range(0, len(self.places), each)]
-
-    def of_samples(self, made: Sequence[tuple[Sequence[int], Any]]) -> list[Any]:
-        """Returns each sample's image, a tuple if there are several, and None if there is none."""
-        images = {row: image for rows, several in made for row, image in zip(rows, several, strict=True)}
-        by_sample: list[list[Any]] = [[] for _ in self.targets]
-        for row, sample in enumerate(self.of):
-            if row in images:
-                by_sample[sample] += images[row] if type(images[row]) is tuple else (images[row],)
-        return [several[0] if len(several) == 1 else tuple(several) or None for several in by_sample]
+    def in_flight(self) -> int:
+        """Batches that are under way."""
+        return super().in_flight + len(self._ready)
 
 
-def _view(images: Any, number: int) -> Any:
-    """Returns the images of this number, of rows that have several."""
-    return images.batches[number] if isinstance(images, ViewBatches) else [views[number] for views in images]
+class _Here(_Traced, _SingleProcessDataLoaderIter):
+    def __init__(self, loader: Any, route: DaliRoute, before: Progress | None):
+        begin_tracing(table_of(loader.dataset))
+        super().__init__(loader, route, before)
+
+    def _next_index(self) -> Any:
+        index = super()._next_index()
+        self._leave_behind()
+        return index
+
+    def __del__(self) -> None:
+        self._end_epoch()
 
 
-def _is_for_dali(chain: Any) -> bool:
-    return chain is not None and not chain.is_replayed
+class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
+    _is_ahead = False
+    _owed = 0  # indices to draw, for batches that were received ahead
 
+    def _begin(self, loader: Any, before: Progress | None = None) -> None:
+        self._owed = 0
+        super()._begin(loader, before)
+        self._counted = self._over  # batches and samples that workers have sent
 
-def _place(recording: Recording, number: int, index: Any, count: int) -> int:
-    """The place of a sample's image of this number among the headers. What is in memory is another image each time."""
-    if is_record(recording.source):
-        return recording.source.index % count
-    try:
-        place = operator.index(index) * 4 + number
-    except TypeError:  # a sampler of the user's may give anything
-        place = hash(recording.source)
-    return place % count
+    def _go_on(self, loader: Any) -> None:
+        super()._go_on(loader)
+        self._over = self._counted = self.progress.given, self.progress.samples
 
+    def _leave_behind(self) -> None:
+        self._over = self._counted
+        super()._leave_behind()
+        self._counted = self._over
 
-def _run(made: Sequence[tuple[Sequence[int], Any]], begin: int, count: int) -> Any:
-    """The images of rows that follow each other: of a tensor, a part of it."""
-    for rows, images in made:
-        at = bisect_left(rows, begin)
-        run = rows[at : at + count]
-        if len(run) == count and run[0] == begin and run[-1] == begin + count - 1:
-            # .data: who changes one image of a sample in place has not changed the others, to autograd
-            return images[at : at + count].data if isinstance(images, torch.Tensor) else images[at : at + count]
-    found = {row: image for rows, images in made for row, image in zip(rows, images, strict=True)}
-    return [found[row] for row in range(begin, begin + count)]
+    def _process_data(self, *args: Any) -> Any:
+        self._leave_behind()
+        return super()._process_data(*args)
+
+    def _try_put_index(self) -> None:
+        if self._is_ahead:
+            self._owed += 1
+        else:
+            super()._try_put_index()
+
+    def _fetched(self) -> Any:
+        self._receive_ahead()
+        if not self._ready:
+            return super()._fetched()
+        if self._owed:
+            self._owed -= 1
+            super()._try_put_index()
+        return self._finished(self._ready.popleft())
+
+    def _receive_ahead(self) -> None:
+        """Submit batches to DALI that have arrived, as long as each worker has one to do."""
+        over = self._over, self._samples, self._last
+        self._is_ahead = True
+        try:
+            while len(self._ready) < self._route.depth and self._has_arrived():
+                self._ready.append(self._received())
+        finally:
+            self._is_ahead = False
+            self._over, self._samples, self._last = over
+        for received in self._ready:
+            if received.error is None:
+                self._mapped(received.made, TracedImages.decode)
+
+    def _has_arrived(self) -> bool:
+        info = self._task_info.get(self._rcvd_idx)
+        if info is None or self._tasks_outstanding <= self._num_workers:
+            return False
+        return len(info) > 1 or not self._data_queue.empty()
+
+    def __del__(self) -> None:
+        self._end_epoch()
+        super().__del__()

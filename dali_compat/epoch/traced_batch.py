@@ -22,7 +22,7 @@ from ..plan import Plan, Step
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches, moved, to_device
 from ..tracing.columns import JobGroup, Place, TailGroup, TracedBatch
-from ..tracing.plans import Key, head_plan, sizes_after, tail_plan, width
+from ..tracing.plans import head_plan, sizes_after, tail_plan, width
 from ..tracing.sources import FileTable
 from ..tracing.tensors import together
 from .decode import in_format
@@ -230,7 +230,9 @@ class TracedImages:
                 if np.array_equal(places, np.arange(first, first + len(places))):
                     return images[first : first + len(places)]
                 return images.index_select(0, to_device(places, images.device))
-        several = [self._chunks[chunk][place] for chunk, place in zip(self._chunk[rows].tolist(), places.tolist(), strict=True)]
+        several = [
+            self._chunks[chunk][place] for chunk, place in zip(self._chunk[rows].tolist(), places.tolist(), strict=True)
+        ]
         return uniform(several)
 
     def _finish_tail(self, group: TailGroup) -> None:

@@ -184,13 +184,13 @@ def _why_torchs(dataset: Any) -> str | None:
         return ""
     from ..data.base_datasets import of_images
     from ..errors import Unsupported
-    from ..lazy.static_checks import reads_images, with_inner
-    from ..routes import planned
+    from ..routes import refuse_unknown
+    from ..tracing.static_checks import reads_images, with_inner
 
     if of_images(dataset):
         return None
     try:
-        planned(dataset)
+        refuse_unknown(dataset)
     except Unsupported as error:
         return str(error) if any(of_images(one) or reads_images(one) for one in with_inner(dataset)) else ""
     return None

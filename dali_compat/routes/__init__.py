@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,18 +18,15 @@ import torch
 from ..data.arrays import holds_arrays
 from ..data.base_datasets import image_leaves_of, leaves_of, survey
 from ..data.readers import can_turn, transforms_of, turn
-from ..data.sources import BYTES
 from ..errors import Unsupported
 from ..inspection.replaced import refuse_replaced_pillow
-from ..lazy.recipes import RecipeChain
-from ..lazy.verdict import Asked, asked
 from ..plan import Call, ImageSpec, Options, Plan, Step
 from ..runtime.cores import usable_cores
 from ..runtime.installation import dali_problem
+from ..tracing.plans import whole_plan
+from ..tracing.trial import Reader, TracedImage, table_of, tried
 from ..translate import translate
 from ..translate.lower import key_of, lower, plans_ahead
-from ..tracing.plans import whole_plan
-from ..tracing.trial import table_of, tried
 from .dali import DaliRoute
 from .decoded_cache import DecodedCache
 from .resident import ResidentRoute, resident_route
@@ -102,16 +98,16 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
     problem = dali_problem(gpu=device.type == "cuda")
     if problem:
         raise Unsupported(problem)
-    if os.environ.get("DALI_COMPAT_TRACING", "1") == "1" and (traced := _traced_route(loader, device, before)) is not None:
-        return traced
-    leaves, own = planned(loader.dataset)
-    depth = 1 if own is not None and not loader.num_workers else _depth(loader, device)  # asked when torch asks
+    leaves, unknown = known_leaves(loader.dataset)
+    if unknown:
+        return _traced_route(loader, device, before, unknown)
+    depth = _depth(loader, device)
     same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
     known = {key_of(plan): plan for plan in same.all_plans} if same is not None else {}
     options = _options(loader, device)
     plan_of = {id(leaf): (leaf, _plan(leaf, options, known)) for leaf in leaves}
     on_gpu = device.type == "cuda" and not loader.exact
-    is_jpeg, size = ((own.is_jpeg, own.size) if own else survey(leaves)) if on_gpu else (False, 0)
+    is_jpeg, size = survey(leaves) if on_gpu else (False, 0)
     route = DaliRoute(
         device,
         available=available_threads(loader),
@@ -124,41 +120,62 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
         large=size >= _LARGE,
         cache=_cache(loader, device, before),
     )
-    if own is not None:
-        if any(chain.given == BYTES for chain in leaves):  # which are new ones each time
-            route.cache = None
-        route.images = [None if chain.is_replayed else route.plan_of(chain) for chain in own.chains]
-        route.asker, route.plan_later = own.asker, partial(_plan, options=options, known=known)
     if same is not None and same.available == route.available:
         route.take_over(same)
     return route
 
 
-def _traced_route(loader, device: torch.device, before: Route | None) -> DaliRoute | None:
-    """Return the route of a custom data set; None for data sets of files that are known.
+def known_leaves(dataset) -> tuple[list[Any], str]:
+    """Return the leaves of a data set whose files and transforms are known, or why there are none.
+
+    Raises:
+        Unsupported: code of Pillow's was replaced.
+    """
+    try:
+        leaves = image_leaves_of(dataset)
+        for leaf in leaves:
+            transforms_of(leaf)
+    except Unsupported as error:
+        return [], str(error)
+    refuse_replaced_pillow(opens=True)
+    return leaves, ""
+
+
+def refuse_unknown(dataset) -> None:
+    """Look whether DALI makes the images of a data set.
 
     Raises:
         Unsupported: naming what is in the way.
     """
-    try:
-        for leaf in image_leaves_of(loader.dataset):
-            transforms_of(leaf)
-        return None
-    except Unsupported as error:
-        unknown = str(error)
+    _, unknown = known_leaves(dataset)
+    if unknown:
+        _images(Reader(dataset), unknown)
+
+
+def _images(loader, unknown: str) -> tuple[TracedImage | None, ...]:
+    """Return the images of a sample of a custom data set. Raises as refuse_unknown()."""
     try:
         images = tried(loader)
-    except Unsupported as why:
-        (what, _, remedy), (seen, *_) = unknown.partition("; "), str(why).partition("; ")
-        remedy = remedy or next((one for begins, one in _REMEDIES.items() if seen.startswith(begins)), "")
-        raise Unsupported(f"{what}, and {seen}" + (remedy and f"; {remedy}")) from None
+    except Unsupported as error:
+        raise Unsupported(_reason(unknown, str(error))) from None
     if images is None:
         raise Unsupported(unknown)
+    return images
+
+
+def _traced_route(loader, device: torch.device, before: Route | None, unknown: str) -> DaliRoute:
+    """Return the route of a custom data set. ``unknown``: why it is one.
+
+    Raises:
+        Unsupported: naming what is in the way.
+    """
+    images = _images(loader, unknown)
     depth, available = _depth(loader, device), available_threads(loader)
     same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
-    options = same.options if same is not None and same.options == _options(loader, device) else _options(loader, device)
+    options = _options(loader, device)
     plans = [None if one is None else whole_plan(one.head, one.tail, one.size, one.final, options) for one in images]
-    known = [one for one in images if one is not None]
+    first = next(one for one in images if one is not None)
+    on_gpu = device.type == "cuda" and not loader.exact
     route = DaliRoute(
         device,
         available=available,
@@ -166,9 +183,9 @@ def _traced_route(loader, device: torch.device, before: Route | None) -> DaliRou
         batch_size=loader.batch_size or 1,
         plans=list(dict.fromkeys(plan for plan in plans if plan is not None)),
         _plan_of={},
-        gpu_jpegs=device.type == "cuda" and not loader.exact and known[0].is_jpeg,
-        fancy=device.type == "cuda" and not loader.exact and known[0].length <= _SMALL,
-        large=device.type == "cuda" and not loader.exact and known[0].length >= _LARGE,
+        gpu_jpegs=on_gpu and first.is_jpeg,
+        fancy=on_gpu and first.length <= _SMALL,
+        large=on_gpu and first.length >= _LARGE,
         images=plans,
         table=table_of(loader.dataset),
         options=options,
@@ -178,35 +195,16 @@ def _traced_route(loader, device: torch.device, before: Route | None) -> DaliRou
     return route
 
 
-def planned(dataset) -> tuple[list[Any], Asked | None]:
-    """Returns what plans are for: the leaves, and None; or the chains of a sample's images, and a data set of the
-    user's own that is asked.
-
-    Raises:
-        Unsupported: naming what is in the way.
-    """
-    try:
-        leaves = image_leaves_of(dataset)
-        for leaf in leaves:
-            transforms_of(leaf)
-    except Unsupported as error:
-        try:
-            own = asked(dataset)
-        except Unsupported as why:
-            (what, _, remedy), (seen, *_) = str(error).partition("; "), str(why).partition("; ")
-            remedy = remedy or next((one for begins, one in _REMEDIES.items() if seen.startswith(begins)), "")
-            name, is_no, rest = what.partition(" is not an image folder")  # what its code does comes first
-            if is_no:
-                has_subject = "." in seen.partition(" ")[0]  # "PIL.Image.Image.crop was replaced"
-                first, last = seen if has_subject else f"{name} {seen}", f"{name}{is_no}{rest}"
-            else:
-                first, last = f"{what}, and {seen}", ""
-            raise Unsupported("; ".join(filter(None, (first, remedy, last)))) from None
-        if own is None:
-            raise error from None
-        return [chain for chain in own.chains if not chain.is_replayed], own
-    refuse_replaced_pillow(opens=True)
-    return leaves, None
+def _reason(unknown: str, seen: str) -> str:
+    """Return why torch's loader does the work: first what the user's code does, then what helps, then the rest."""
+    what, _, remedy = unknown.partition("; ")
+    seen, *_ = seen.split("; ")
+    remedy = remedy or next((one for begins, one in _REMEDIES.items() if seen.startswith(begins)), "")
+    name, is_no, rest = what.partition(" is not an image folder")
+    if not is_no:
+        return "; ".join(filter(None, (f"{what}, and {seen}", remedy)))
+    has_subject = "." in seen.partition(" ")[0]  # "PIL.Image.Image.crop was replaced"
+    return "; ".join(filter(None, (seen if has_subject else f"{name} {seen}", remedy, f"{name}{is_no}{rest}")))
 
 
 def _depth(loader, device: torch.device) -> int:
@@ -241,11 +239,8 @@ def resolve_device(device, start: bool) -> torch.device:
 
 def _plan(leaf: Any, options: Options, known: dict[tuple, Plan]) -> Plan:
     """The plan of a leaf; of equal ones the first that is ``known``."""
-    if isinstance(leaf, RecipeChain):  # whose transforms may have other settings by now
-        plan = lower(leaf.translation, options)
-    else:
-        plan = lower(translate(transforms_of(leaf)[0], ImageSpec(), views=True, turns=can_turn(leaf)), options)
-        turn(leaf, plan.takes.upright)
+    plan = lower(translate(transforms_of(leaf)[0], ImageSpec(), views=True, turns=can_turn(leaf)), options)
+    turn(leaf, plan.takes.upright)
     return known.setdefault(key_of(plan), plan)
 
 
@@ -274,7 +269,7 @@ def in_processes(route: Route) -> bool:
     """Returns whether num_workers is a number of processes, and not of DALI's threads."""
     if isinstance(route, StockRoute):
         return True
-    return bool(in_python(route)) or (isinstance(route, DaliRoute) and (route.asker or route.table) is not None)
+    return bool(in_python(route)) or (isinstance(route, DaliRoute) and route.table is not None)
 
 
 def _calls(route: DaliRoute | ResidentRoute) -> list[Call]:

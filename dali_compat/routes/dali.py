@@ -13,7 +13,6 @@ import torch
 from ..data.base_datasets import Images
 from ..data.headers import headers_of
 from ..data.sources import DECODED
-from ..lazy.asker import Asker
 from ..plan import Options, Plan
 from ..runtime.forks import new_lock
 from ..runtime.installation import hidden_jpeg_engines, most_jpeg_engines
@@ -22,8 +21,6 @@ from ..tracing.sources import FileTable
 from .decoded_cache import DecodedCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..data.sources import Form
     from ..engine.dali.pipeline import DecodePipeline
     from ..engine.planes.verified import VerifiedEngine
@@ -54,7 +51,6 @@ class DaliRoute:
         fancy: whether a GPU's decoder interpolates chroma as libjpeg does.
         large: whether most images have a megapixel or more.
         cache: of decoded images, where the loader has one.
-        asker: asks the data set, where it is the user's; plan_later: gives the plan of a leaf that turns up then.
         table: facts of the files of a custom data set, which torch's own loader reads; None for other data sets.
         options: of its plans.
         realized: number of its tensors that workers had to compute so far, for want of a plan.
@@ -71,20 +67,16 @@ class DaliRoute:
     fancy: bool = False
     large: bool = False
     cache: DecodedCache | None = None
-    asker: Asker | None = field(default=None, repr=False)
     images: list[Plan | None] = field(default_factory=list, repr=False)
     table: FileTable | None = field(default=None, repr=False)
     options: Options | None = field(default=None, repr=False)
     realized: int = 0
-    plan_later: Callable[[Any], Plan] | None = field(default=None, repr=False)
     # owns all pipelines, lent ones too: whatever an iterator's end looks like, it cannot take one with it
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
     # re-entrant: the garbage collector ends epochs, too, and may do so in a thread that is just borrowing
     _lock: Any = field(default_factory=new_lock, repr=False)
 
     def plan_of(self, leaf: Images) -> Plan:
-        if id(leaf) not in self._plan_of and self.plan_later is not None:
-            self._plan_of[id(leaf)] = leaf, self.plan_later(leaf)
         return self._plan_of[id(leaf)][1]
 
     @property
@@ -229,7 +221,9 @@ class DaliRoute:
     def take_over(self, before: DaliRoute) -> None:
         """Share the pipelines of the route so far, for as long as its iterators live; idle ones of other plans go."""
         self._pipelines, self._lock = before._pipelines, before._lock
-        plans = self.all_plans if self.table is None else [one.plan for one in self._pipelines]  # which may turn up again
+        plans = (
+            self.all_plans if self.table is None else [one.plan for one in self._pipelines]
+        )  # which may turn up again
         with self._lock:
             for pipeline in self._pipelines:
                 if pipeline.plan not in plans and pipeline.idle:

@@ -135,12 +135,13 @@ def packed(value: Any) -> TracedBatch:
     of_file: dict[int, list[int]] = {}
     for row, cell in enumerate(cells):
         if cell.tensor is None:
-            of_file.setdefault(id(cell.node.root), []).append(row)  # type: ignore[union-attr]  # it has a plan
+            assert cell.node is not None  # it has a plan
+            of_file.setdefault(id(cell.node.root), []).append(row)
     for rows in of_file.values():
         if len(rows) > 1 and _repeated([cells[row].node for row in rows]) > _MOST_REPEATED:  # type: ignore[misc]
             for row in rows:
                 cells[row].value()
-    batch = TracedBatch(mapped(value, lambda x: (places[id(x)] or x.real()) if type(x) in REAL_CLASS else x))
+    batch = TracedBatch(mapped(value, lambda x: (places[id(x)] or x._real()) if type(x) in REAL_CLASS else x))
     batch.count = len(cells)
     batch.realized = sum(place is None for place in places.values())
     # copies, as in a stack: the data set may change its tensors before they are sent
@@ -152,7 +153,7 @@ def packed(value: Any) -> TracedBatch:
 def _place(x: Any, cells: list[Cell]) -> Place | None:
     """Return the place of a tensor, whose rows are added to ``cells``; None if it has to be computed."""
     parts = x._cell.parts or (x._cell,)
-    if not x.is_deferred or not any(part.tensor is None and _has_plan(part) for part in parts):
+    if not x._cell.is_deferred or not any(part.tensor is None and _has_plan(part) for part in parts):
         return None
     for part in parts:
         if part.tensor is None and not _has_plan(part):
@@ -190,14 +191,12 @@ def _repeated(nodes: list[Node]) -> float:
 
 
 def _group(batch: TracedBatch, jobs: list[list[int]], cells: list[Cell]) -> None:
-    by_head: dict[Any, list[tuple[list[int], list[float], Node]]] = {}
+    by_head: dict[Any, list[_Job]] = {}
     by_tail: dict[tuple[Key, Key], tuple[list[int], list[list[float]]]] = {}
-    for rows in jobs:
-        if not rows:
-            continue
+    for rows in filter(None, jobs):
+        nodes = [cells[row].node for row in rows]
         keys, numbers = [], list[float]()
-        for row in rows:
-            node = cells[row].node
+        for row, node in zip(rows, nodes, strict=True):
             assert node is not None and node.steps is not None
             head, of_head, tail, of_tail = divided(node.steps)
             keys.append(head)
@@ -206,23 +205,27 @@ def _group(batch: TracedBatch, jobs: list[list[int]], cells: list[Cell]) -> None
                 of_rows, several = by_tail.setdefault((head, tail), ([], []))
                 of_rows.append(row)
                 several.append(of_tail)
-        root = node.root
-        in_memory = type(root.source) is MemorySource
-        by_head.setdefault((tuple(keys), in_memory), []).append((rows, numbers, root))
-    for (keys, in_memory), several in by_head.items():
-        batch.jobs.append(_job_group(keys, in_memory, several))
-    for (head, tail), (rows, values) in by_tail.items():
-        batch.tails.append(TailGroup(head, tail, np.array(rows, np.int32), np.array(values, np.float64)))
+        assert nodes[0] is not None
+        source = nodes[0].root.source
+        by_head.setdefault((tuple(keys), type(source) is MemorySource), []).append((rows, numbers, source))
+    for (keys_of_views, in_memory), of_group in by_head.items():
+        batch.jobs.append(_job_group(keys_of_views, in_memory, of_group))
+    for (head, tail), (of_rows, several) in by_tail.items():
+        batch.tails.append(TailGroup(head, tail, np.array(of_rows, np.int32), np.array(several, np.float64)))
 
 
-def _job_group(keys: Any, in_memory: bool, jobs: list[tuple[list[int], list[float], Node]]) -> JobGroup:
-    sources = [root.source for _, _, root in jobs]
+_Job = tuple[list[int], list[float], Any]
+"""Its rows, their numbers and the source of the file."""
+
+
+def _job_group(keys: Any, in_memory: bool, jobs: list[_Job]) -> JobGroup:
+    sources = [source for _, _, source in jobs]
     rows = np.array([rows for rows, _, _ in jobs], np.int32)
     numbers = np.array([numbers for _, numbers, _ in jobs], np.float64)
     ends = None
     if in_memory:
-        paths: Any = torch.from_numpy(np.frombuffer(b"".join(one.data for one in sources), np.uint8).copy())  # type: ignore[union-attr]
-        ends = np.cumsum([len(one.data) for one in sources])  # type: ignore[union-attr]
+        paths: Any = torch.from_numpy(np.frombuffer(b"".join(one.data for one in sources), np.uint8).copy())
+        ends = np.cumsum([len(one.data) for one in sources])
     else:
         paths = np.array([os.fsencode(one.path) for one in sources])
     facts = np.array([one.facts for one in sources], FACTS)
@@ -231,4 +234,4 @@ def _job_group(keys: Any, in_memory: bool, jobs: list[tuple[list[int], list[floa
 
 def real(value: Any) -> Any:
     """Return a batch or sample with all of its deferred tensors computed."""
-    return mapped(value, lambda one: one.real() if type(one) in REAL_CLASS else one)
+    return mapped(value, lambda one: one._real() if type(one) in REAL_CLASS else one)

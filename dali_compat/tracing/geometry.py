@@ -151,8 +151,6 @@ def perspective(
     return Outcome(s, _warped("perspective", s, s, numbers, (("endpoints", (4, 2), "int32"),), **how))
 
 
-
-
 @operation("transpose")
 def transpose(s: State, like: str, method) -> Outcome:
     """PIL's: a quarter turn, flips, or both."""
@@ -226,13 +224,20 @@ def whole(*numbers) -> tuple[int, ...]:
     return tuple(map(int, numbers))
 
 
+_TRANSFORMS = {
+    Image.Transform.AFFINE: ("warp_affine", "matrix", 6),
+    Image.Transform.PERSPECTIVE: ("warp_perspective", "coefficients", 8),
+}
 _RESAMPLES = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 
 
 def transformed(s: State, size, method, data=None, resample=0, fill=1, fillcolor=None) -> Outcome:
     """Image.transform() of Pillow, to which rotate(), affine() and perspective() lead."""
     numbers, (width, height) = tuple(map(float, data)), whole(*size)
-    kind = {Image.Transform.AFFINE: ("warp_affine", "matrix", 6), Image.Transform.PERSPECTIVE: ("warp_perspective", "coefficients", 8)}
+    kind = {
+        Image.Transform.AFFINE: ("warp_affine", "matrix", 6),
+        Image.Transform.PERSPECTIVE: ("warp_perspective", "coefficients", 8),
+    }
     op, name, count = kind[method]
     if s.mode not in ("RGB", "L") or fill != 1 or len(numbers) != count or min(width, height) < 1:
         raise UnknownOperation
@@ -249,7 +254,9 @@ def transformed(s: State, size, method, data=None, resample=0, fill=1, fillcolor
 
 
 @operation("resized_crop")
-def resized_crop(s: State, like: str, top, left, height, width, size, interpolation=_BILINEAR, antialias=True) -> Outcome:
+def resized_crop(
+    s: State, like: str, top, left, height, width, size, interpolation=_BILINEAR, antialias=True
+) -> Outcome:
     window = crop(s, like, top, left, height, width)
     made = resize(window.state, like, size, interpolation, None, antialias)
     if window.steps is None or made.steps is None:

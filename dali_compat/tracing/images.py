@@ -34,7 +34,9 @@ _COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, from which it takes the times of f
 _TICK = 10_000_000  # ns between two times of another clock, such as that of a network file system
 _END_OF_JPEG = b"\xff\xd9"
 _BANDS = {"1": 1, "L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4}
-_GRAY = (step("grayscale", State("pil", "L", (1, 1, 1)), like="pil", dtype=State("pil", "L", (1, 1, 1)).dtype, channels=1),)
+_GRAY = (
+    step("grayscale", State("pil", "L", (1, 1, 1)), like="pil", dtype=State("pil", "L", (1, 1, 1)).dtype, channels=1),
+)
 _STEPS_OF_FILE: dict[str, Any] = {"RGB": (), "L": _GRAY}  # decoders give RGB
 
 _original: dict[str, Callable[..., Any]] = {}  # of Pillow, by name
@@ -84,9 +86,9 @@ def _deferred_file(image: Any) -> Node | None:
     node = Node(None, source, None, state, _STEPS_OF_FILE.get(image._mode))
     image._im, image.tile, image.readonly = node, [], 0  # as if it were loaded
     if type(image) is PngImageFile:
-        image._text = image.png.im_text
-        image.png.close()
-        image.png = None
+        stream: Any = image.png
+        image._text, image.png = stream.im_text, None
+        stream.close()
     if image._exclusive_fp:
         image.fp.close()
     else:
@@ -137,7 +139,7 @@ def _ends_with_pixels(image: Any) -> bool:
 def imaged(node: Node, info: dict[Any, Any]) -> Image.Image:
     """Return a new image with this node."""
     made = Image.Image()
-    made._im, made._mode, made._size, made.info = node, node.state.mode, node.size, info  # type: ignore[assignment,attr-defined]
+    made._im, made._mode, made._size, made.info = node, node.state.mode, node.size, info  # type: ignore[assignment]
     return made
 
 

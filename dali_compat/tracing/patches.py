@@ -33,7 +33,7 @@ from . import color, convert, geometry, images  # noqa: F401 - they register ope
 from .calls import RecordedCall
 from .images import deferred, node_of
 from .nodes import HERE, Node
-from .operations import OPERATIONS, Outcome, State, outcome_of
+from .operations import OPERATIONS, outcome_of
 from .tensors import REAL_CLASS, TracedTensor, dense_strides, extend_default_collate, recorded, tensor_of, view
 
 _BY_VERSION = frozenset(("affine", "augment", "gaussian_blur"))  # whose arithmetic differs between v1 and v2
@@ -98,11 +98,7 @@ def _blended(original: Any, im1: Any, im2: Any, alpha: Any) -> Any:
     name = f"adjust_{images._ENHANCERS[first.call.name]}"
     kind = getattr(ImageEnhance, first.call.name)
     call = RecordedCall(name, lambda image, factor: kind(image).enhance(factor), (alpha,))
-    return deferred(im2, lambda s, factor: _positive(OPERATIONS[name], s, factor), call, im1.info.copy())
-
-
-def _positive(operation: Callable[..., Outcome], s: State, factor: Any) -> Outcome:
-    return operation(s, "pil", factor)
+    return deferred(im2, lambda s, factor: OPERATIONS[name](s, "pil", factor), call, im1.info.copy())
 
 
 def _of_pil(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
@@ -133,7 +129,7 @@ def _patch_functional() -> None:
         function = getattr(functional, name, None)
         if function is not None and name not in _TENSORS_OF_IMAGES:
             _take_over(function, partial(_v1, name))
-    _take_over(_functional_pil.pad, partial(_padded))
+    _take_over(_functional_pil.pad, _padded)
     _take_over(autoaugment._apply_op, partial(_augmented, "v1"))
 
 
@@ -162,13 +158,12 @@ def _of_image(version: str, name: str, original: Any, image: Any, args: Any, kwa
     more = {"version": version} if name in _BY_VERSION else {}
     info = {} if name in _INFO_LOST else info
     call = RecordedCall(name, original, args, kwargs)
-    made = deferred(image, lambda s, *a, **k: outcome_of(name, s, version, a, {**k, **more}), call, info)
-    return made
+    return deferred(image, lambda s, *a, **k: outcome_of(name, s, version, a, {**k, **more}), call, info)
 
 
 def _of_tensor(version: str, name: str, original: Any, tensor: TracedTensor, args: Any, kwargs: Any) -> Any:
     """Defer a function of a deferred tensor."""
-    state = tensor.state
+    state = tensor._state
     if state is None:
         return None
     more = {"version": version} if name in _BY_VERSION else {}
@@ -227,6 +222,7 @@ def _augmented(version: str, original: Any, image: Any, *args: Any, **kwargs: An
 
 # ---- torchvision.transforms.v2
 
+
 def _patch_v2() -> None:
     for function, registry in _utils._KERNEL_REGISTRY.items():
         name = function.__name__
@@ -261,7 +257,7 @@ def _kernel(name: str, original: Any) -> Any:
     def kernel(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         made = _of_tensor("v2", name, original, tensor, args, kwargs)
         if made is None:
-            return original(tensor.real(f"uses the tensor's {name}"), *args, **kwargs)
+            return original(tensor._real(f"uses the tensor's {name}"), *args, **kwargs)
         return made
 
     return kernel
@@ -305,7 +301,7 @@ def _to_dtype(original: Any) -> Any:
 def _wrapped(original: Any) -> Any:
     def wrap(wrappee: Any, *, like: Any, **kwargs: Any) -> Any:
         if type(like) in REAL_CLASS:
-            return TracedTensor.wrap(wrappee, like)
+            return wrappee.as_subclass(REAL_CLASS[type(like)])
         return original(wrappee, like=like, **kwargs)
 
     return wrap
@@ -323,7 +319,11 @@ def _take_over(function: Any, attempt: Callable[..., Any]) -> None:
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     original.__kwdefaults__, original.__annotations__ = function.__kwdefaults__, function.__annotations__
-    original.__module__, original.__qualname__, original.__doc__ = function.__module__, function.__qualname__, function.__doc__
+    original.__module__, original.__qualname__, original.__doc__ = (
+        function.__module__,
+        function.__qualname__,
+        function.__doc__,
+    )
     parameters, arguments = [], []
     star = False
     for p in inspect.signature(original).parameters.values():
@@ -355,7 +355,9 @@ def _take_over(function: Any, attempt: Callable[..., Any]) -> None:
     vars(function).update(__wrapped__=original, __original_fn=original, __script_if_tracing_wrapper=True)
 
 
-def _without_defaults(attempt: Callable[..., Any], defaults: tuple[Any, ...], original: Any, *args: Any, **kwargs: Any) -> Any:
+def _without_defaults(
+    attempt: Callable[..., Any], defaults: tuple[Any, ...], original: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Call an attempt without the last positional arguments that are their parameters' defaults."""
     count = len(args)
     for default in reversed(defaults):

@@ -113,9 +113,9 @@ class FileTable:
         for slot in (first, first ^ 1):
             entry = self._entries[slot]
             facts = entry["facts"].copy()
-            if facts["keys"] == key and (facts["written"], facts["lengths"]) == (written, length):
-                if zlib.crc32(facts.tobytes()) == entry["checksum"]:
-                    return (slot, facts) if facts["kinds"] == DALI else None
+            same = facts["keys"] == key and (facts["written"], facts["lengths"]) == (written, length)
+            if same and zlib.crc32(facts.tobytes()) == entry["checksum"]:
+                return (slot, facts) if facts["kinds"] == DALI else None
         other = self._entries[first]["facts"]["keys"]
         slot = first ^ (other != 0 and other != key)
         facts = _looked_up(source)

@@ -26,16 +26,16 @@ from .operations import OPERATIONS, Outcome, State, outcome_of
 
 
 class Join(NamedTuple):
-    """A torch.stack, or torch.cat, of ``count`` tensors along ``dim``."""
+    """A torch.stack, or torch.cat, of ``number`` tensors along ``dim``."""
 
-    count: int
+    number: int
     dim: int
     is_cat: bool
 
 
 def together(rows: torch.Tensor, joins: tuple[Join, ...]) -> torch.Tensor:
     """Join all rows of a tensor."""
-    made = rows.reshape(*(one.count for one in reversed(joins)), *rows.shape[1:])
+    made = rows.reshape(*(one.number for one in reversed(joins)), *rows.shape[1:])
     for axis, one in zip(reversed(range(len(joins))), joins, strict=True):
         made = made.movedim(axis, axis + one.dim)
         made = made.flatten(axis + one.dim, axis + one.dim + 1) if one.is_cat else made
@@ -100,28 +100,26 @@ class Cell:
         return self.tensor
 
 
+def tensor_with(
+    cell: Cell, strides: tuple[int, ...] | None = None, kind: type[TracedTensor] | None = None
+) -> TracedTensor:
+    """Return a new tensor with this cell."""
+    kind = kind or TracedTensor
+    made: TracedTensor = torch.Tensor._make_wrapper_subclass(kind, cell.shape, strides=strides, dtype=cell.dtype)
+    torch._C._set_throw_on_mutable_data_ptr(made)  # C++ raises instead of reading address 0
+    made._cell = cell
+    return made
+
+
 class TracedTensor(torch.Tensor):
     """A tensor that is computed when its values are needed."""
 
     _cell: Cell
-    __torch_function__ = torch._C._disabled_torch_function_impl
-    __class__ = property(lambda self: REAL_CLASS[type(self)])  # type: ignore[assignment]  # isinstance() and copy read it
-
-    @staticmethod
-    def of(cell: Cell, strides: tuple[int, ...] | None = None, kind: type[TracedTensor] | None = None) -> TracedTensor:
-        """Return a new tensor."""
-        made: TracedTensor = torch.Tensor._make_wrapper_subclass(kind or TracedTensor, cell.shape, strides=strides, dtype=cell.dtype)
-        torch._C._set_throw_on_mutable_data_ptr(made)  # C++ raises instead of reading address 0
-        made._cell = cell
-        return made
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __class__ = property(lambda self: REAL_CLASS[type(self)])
 
     @property
-    def is_deferred(self) -> bool:
-        """True if the pixels are not computed."""
-        return self._cell.is_deferred
-
-    @property
-    def state(self) -> State | None:
+    def _state(self) -> State | None:
         """What is known of it; None if it is computed, or a stack."""
         cell = self._cell
         if cell.node is None or not cell.is_deferred:
@@ -130,7 +128,7 @@ class TracedTensor(torch.Tensor):
         kind = _KIND[type(self)]
         return state if state.kind == kind else state._replace(kind=kind)
 
-    def real(self, why: str = "") -> torch.Tensor:
+    def _real(self, why: str = "") -> torch.Tensor:
         """Return the computed tensor, of the class that this one stands for."""
         if self._cell.tensor is None and why:
             became_real(why)
@@ -139,24 +137,25 @@ class TracedTensor(torch.Tensor):
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Compute the tensor if it is to require gradients."""
-        return self.real("asks for gradients").requires_grad_() if requires_grad else self
+        return self._real("asks for gradients").requires_grad_() if requires_grad else self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        made = self.clone() if self.is_deferred else copy.deepcopy(self.real(), memo)
+        made = self.clone() if self._cell.is_deferred else copy.deepcopy(self._real(), memo)
         memo[id(self)] = made
         return made
 
     def as_subclass(self, cls: Any) -> Any:
         """Return the same tensor as another class."""
         kind = next((one for one, real in REAL_CLASS.items() if cls in (one, real)), None)
-        if kind is None or not self.is_deferred:
-            return self.real(f"makes it a {getattr(cls, '__name__', cls)}").as_subclass(cls)
-        return self if kind is type(self) else TracedTensor.of(self._cell, self.stride(), kind)
+        if kind is None or not self._cell.is_deferred:
+            return self._real(f"makes it a {getattr(cls, '__name__', cls)}").as_subclass(cls)
+        return self if kind is type(self) else tensor_with(self._cell, self.stride(), kind)
 
-    @classmethod
-    def wrap(cls, wrappee: torch.Tensor, like: Any, **kwargs: Any) -> Any:
-        """Return a tensor of the class that ``like`` stands for, as torchvision's tv_tensors.wrap() asks for."""
-        return wrappee.as_subclass(REAL_CLASS[type(like)])
+    def _computed(self, name: str) -> torch.Tensor:
+        """Return the computed plain tensor, for a method."""
+        if self._cell.tensor is None:
+            became_real(f"uses the tensor's {name.strip('_')}")
+        return self._cell.value()
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -165,9 +164,9 @@ class TracedTensor(torch.Tensor):
             made = joined(first, args[1] if len(args) > 1 else 0, func is torch.ops.aten.cat.default)
             if made is not None:
                 return made
-        if isinstance(first, TracedTensor) and first.is_deferred and not kwargs:
+        if isinstance(first, TracedTensor) and first._cell.is_deferred and not kwargs:
             if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
-                return TracedTensor.of(first._cell, first.stride(), type(first))
+                return tensor_with(first._cell, first.stride(), type(first))
             if len(args) == 2 and func.overloadpacket.__name__ in _ARITHMETIC:
                 return getattr(first, func.overloadpacket.__name__)(args[1])
         why, computed = f"uses the tensor's {func.overloadpacket.__name__.strip('_')}", dict[int, Any]()
@@ -182,11 +181,22 @@ class TracedTensor(torch.Tensor):
             return made
 
         plain, named = tree_map(unwrap, (args, kwargs or {}))
-        return tree_map(lambda x: computed.get(id(x), x), func(*plain, **named))  # an in-place operation gives its argument
+        return tree_map(
+            lambda x: computed.get(id(x), x), func(*plain, **named)
+        )  # an in-place operation gives its argument
 
 
-TracedImage: type[TracedTensor] = type("Image", (TracedTensor, tv_tensors.Image), {})  # type: ignore[assignment]
-TracedMask: type[TracedTensor] = type("Mask", (TracedTensor, tv_tensors.Mask), {})  # type: ignore[assignment]
+class _OfTorchvision:
+    """The class method by which torchvision makes a result a tv_tensor."""
+
+    @classmethod
+    def wrap(cls, wrappee: torch.Tensor, like: Any, **kwargs: Any) -> Any:
+        """Return a tensor of the class that ``like`` stands for."""
+        return wrappee.as_subclass(REAL_CLASS[type(like)])
+
+
+TracedImage: Any = type("Image", (_OfTorchvision, TracedTensor, tv_tensors.Image), {})
+TracedMask: Any = type("Mask", (_OfTorchvision, TracedTensor, tv_tensors.Mask), {})
 TracedTensor.__name__ = "Tensor"  # torchvision names it in warnings
 REAL_CLASS: dict[type, type[torch.Tensor]] = {
     TracedTensor: torch.Tensor,
@@ -199,7 +209,7 @@ _KIND = {kind: name for name, kind in KINDS.items()}
 
 def tensor_of(node: Node) -> TracedTensor:
     """Return a new tensor with this node."""
-    return TracedTensor.of(Cell(node, node.state.shape, node.state.dtype), node.strides, KINDS[node.state.kind])
+    return tensor_with(Cell(node, node.state.shape, node.state.dtype), node.strides, KINDS[node.state.kind])
 
 
 _JOINS = torch.ops.aten.stack.default, torch.ops.aten.cat.default
@@ -219,7 +229,7 @@ def joined(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
     join = Join(len(cells), dim % (tensors[0].ndim + (not is_cat)), is_cat)
     empty = [torch.empty(tensors[0].shape, device="meta")] * len(cells)
     shape = tuple((torch.cat if is_cat else torch.stack)(empty, dim).shape)
-    return TracedTensor.of(Cell(None, shape, tensors[0].dtype, parts, (*cells[0].joins, join)))
+    return tensor_with(Cell(None, shape, tensors[0].dtype, parts, (*cells[0].joins, join)))
 
 
 def _part(x: torch.Tensor) -> Any:
@@ -270,15 +280,18 @@ def _arithmetic(name: str) -> Callable[..., Any]:
 
     def method(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
         cell = self._cell
-        if len(args) == 1 and not kwargs and (state := self.state) is not None:
+        if len(args) == 1 and not kwargs and (state := self._state) is not None:
             outcome = _outcome(computed, op, state, args[0])
             if outcome is not None and not in_place:
                 method_name = "__rsub__" if op == "rsub" else op
                 return recorded(self, RecordedCall(method_name, None, args), outcome, dense_strides(self))
             if outcome is not None and outcome.state.dtype == cell.dtype and not cell.is_shared:
-                cell.node = cell.node.then(RecordedCall(op, None, (kept(args[0]),)), outcome, cell.node.strides)  # type: ignore[union-attr]
-                return self if type(self) is TracedTensor or name[:2] == "__" else TracedTensor.of(cell, self.stride())
-        made = getattr(self._computed(name), name)(*map(_plain, args), **{key: _plain(one) for key, one in kwargs.items()})
+                assert cell.node is not None
+                cell.node = cell.node.then(RecordedCall(op, None, (kept(args[0]),)), outcome, cell.node.strides)
+                return self if type(self) is TracedTensor or name[:2] == "__" else tensor_with(cell, self.stride())
+        made = getattr(self._computed(name), name)(
+            *map(_plain, args), **{key: _plain(one) for key, one in kwargs.items()}
+        )
         return self if made is self._cell.tensor else made
 
     return method
@@ -286,15 +299,6 @@ def _arithmetic(name: str) -> Callable[..., Any]:
 
 def _plain(value: Any) -> Any:
     return value._cell.value() if type(value) in REAL_CLASS else value
-
-
-def _computed(self: TracedTensor, name: str) -> torch.Tensor:
-    if self._cell.tensor is None:
-        became_real(f"uses the tensor's {name.strip('_')}")
-    return self._cell.value()
-
-
-TracedTensor._computed = _computed  # type: ignore[attr-defined]
 
 
 def _outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Outcome | None:
@@ -313,7 +317,10 @@ for _name in (*_ARITHMETIC, *_OPERATORS):
 
 
 def _to(s: State, *args: Any, **kwargs: Any) -> Outcome | None:
-    ((name, target),) = [*(("dtype" if isinstance(one, torch.dtype) else "device", one) for one in args), *kwargs.items()]
+    ((name, target),) = [
+        *(("dtype" if isinstance(one, torch.dtype) else "device", one) for one in args),
+        *kwargs.items(),
+    ]
     if name == "device" and torch.device(target) == torch.device("cpu"):
         return Outcome(s, (), same=True)
     made = outcome_of("to_dtype", s, "v1", (target,), {}) if name == "dtype" else None
@@ -347,12 +354,12 @@ METHODS: dict[str, Callable[..., Outcome | None]] = {
 
 def _method(name: str, outcome_of_method: Callable[..., Outcome | None]) -> Callable[..., Any]:
     def method(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
-        if (state := self.state) is not None:
+        if (state := self._state) is not None:
             outcome = _outcome(outcome_of_method, state, *args, **kwargs)
             made = recorded(self, RecordedCall(name, None, args, kwargs), outcome, dense_strides(self))
             if made is not None:
                 return made
-        return getattr(self.real(f"uses the tensor's {name}"), name)(*args, **kwargs)
+        return getattr(self._real(f"uses the tensor's {name}"), name)(*args, **kwargs)
 
     return method
 
@@ -372,11 +379,11 @@ def view(tensor: TracedTensor, call: RecordedCall, outcome: Outcome, strides: tu
     cell = Cell(node, outcome.state.shape, outcome.state.dtype)
     cell.base, cell.call = base, call
     base.views.append(weakref.ref(cell))
-    return TracedTensor.of(cell, strides, KINDS[outcome.state.kind])
+    return tensor_with(cell, strides, KINDS[outcome.state.kind])
 
 
 def _getitem(self: TracedTensor, place: Any) -> Any:
-    if (state := self.state) is not None:
+    if (state := self._state) is not None:
         if (order := _order(place)) is not None:  # it gives a copy
             outcome = _outcome(OPERATIONS["permute_channels"], state, "v1", order)
             if outcome is not None:
@@ -386,7 +393,7 @@ def _getitem(self: TracedTensor, place: Any) -> Any:
         if outcome is not None:
             strides = torch.empty_strided(state.shape, self.stride(), device="meta")[place].stride()
             return view(self, RecordedCall("__getitem__", None, (place,)), outcome, strides)
-    return self.real("uses the tensor's getitem")[place]
+    return self._real("uses the tensor's getitem")[place]
 
 
 def _order(place: Any) -> Any:
@@ -409,7 +416,7 @@ def _window(s: State, strides: tuple[int, ...], place: Any) -> Outcome | None:
     after = s._replace(shape=tuple(rows.shape), kind="tensor")
     if rows.stride() != (s.shape[1] * s.shape[2], s.shape[2], 1) or len(rows) != s.channels or min(after.size) < 1:
         return None
-    top, left = divmod(rows.storage_offset(), s.shape[2])
+    top, left = divmod(int(rows.storage_offset()), s.shape[2])
     steps = () if after.size == s.size else OPERATIONS["crop"](s, "v1", top, left, *after.size).steps
     return Outcome(after, steps)
 
@@ -418,12 +425,12 @@ TracedTensor.__getitem__ = _getitem  # type: ignore[assignment,method-assign]
 
 
 def _contiguous(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
-    if self.is_deferred and not args and not kwargs:
+    if self._cell.is_deferred and not args and not kwargs:
         if self.is_contiguous():
             return self
-        if (state := self.state) is not None:
+        if (state := self._state) is not None:
             return recorded(self, RecordedCall("contiguous"), Outcome(state._replace(kind="tensor"), ()))
-    return self.real("uses the tensor's contiguous").contiguous(*args, **kwargs)
+    return self._real("uses the tensor's contiguous").contiguous(*args, **kwargs)
 
 
 TracedTensor.contiguous = _contiguous  # type: ignore[assignment,method-assign]
@@ -433,17 +440,17 @@ TracedTensor.contiguous = _contiguous  # type: ignore[assignment,method-assign]
 
 
 _PAST_THE_DISPATCHER = """
-__array__ __dlpack__ __dlpack_device__ __format__ __reduce_ex__ __repr__ _typed_storage data data_ptr is_shared numpy pin_memory
-share_memory_ storage tolist untyped_storage
-""".split()
+__array__ __dlpack__ __dlpack_device__ __format__ __reduce_ex__ __repr__ _typed_storage data data_ptr is_shared numpy
+pin_memory share_memory_ storage tolist untyped_storage
+""".split()  # noqa: SIM905
 
 
 def _forwarded(name: str) -> Any:
     why = f"uses the tensor's {name.strip('_')}"
     if callable(getattr(torch.Tensor, name)):
-        return lambda self, *args, **kwargs: getattr(self.real(why), name)(*args, **kwargs)
+        return lambda self, *args, **kwargs: getattr(self._real(why), name)(*args, **kwargs)
     return property(
-        lambda self: getattr(self.real(why), name), lambda self, value: setattr(self.real(why), name, value)
+        lambda self: getattr(self._real(why), name), lambda self, value: setattr(self._real(why), name, value)
     )
 
 
@@ -459,7 +466,7 @@ def _collated(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
 
 
 def _collated_in_a_worker(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """Stack tensors, of which another one than the first may be deferred: torch's own function has no stack of these."""
+    """Stack tensors, of which any may be deferred; torch's own function stacks real ones."""
     traced = any(type(one) in REAL_CLASS for one in batch)
     return torch.stack(batch, 0) if traced else collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
 

@@ -78,8 +78,20 @@ def table_of(dataset: Any) -> FileTable:
     return _tables.get(dataset, lambda: FileTable(count))
 
 
+class Reader(NamedTuple):
+    """What of a loader decides how its data set is read; as its own attributes of these names."""
+
+    dataset: Any
+    collate_fn: Any = data.default_collate
+    _index_sampler: Any = ()
+    _auto_collation: bool = True
+
+
 def tried(loader: Any) -> tuple[TracedImage | None, ...] | None:
     """Return the images of a loader's sample, if its data set can be traced; None if nothing says that it opens images.
+
+    Args:
+        loader: a DataLoader or a Reader.
 
     Raises:
         Unsupported: it cannot be traced; the text says why, after "MyDataset ...".
@@ -174,7 +186,7 @@ def _keys(loader: Any) -> list[Any]:
 
 def _images(sample: Any) -> tuple[TracedImage | None, ...]:
     """Return what is known of the deferred tensors of a sample; nothing if none of them has a plan."""
-    made = []
+    made: list[TracedImage | None] = []
     for tensor in _leaves(sample):
         for cell in tensor._cell.parts or (tensor._cell,):
             if cell.tensor is not None or not _has_plan(cell):
@@ -214,7 +226,7 @@ def description(value: Any) -> Any:
     """Return what a value is, down to the last bit of its tensors, arrays and images."""
     if isinstance(value, torch.Tensor):
         kind = REAL_CLASS.get(type(value), type(value))
-        real = value.real() if type(value) in REAL_CLASS else value  # type: ignore[attr-defined]
+        real = value._real() if type(value) in REAL_CLASS else value  # type: ignore[attr-defined]
         flat: Any = real.as_subclass(torch.Tensor).detach().contiguous().view(-1).cpu()
         try:
             held = zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
@@ -239,7 +251,7 @@ def _digest(value: Any) -> Any:
 
 def _attributes(dataset: Any) -> Any:
     """Return digests of a data set's attributes, but for large ones."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in getattr(dataset, "__dict__", {}).items():
         if isinstance(value, (int, float, str, bytes, bool)):
             found[name] = repr(value)
@@ -255,12 +267,13 @@ def _attributes(dataset: Any) -> Any:
 def _difference(a: Any, b: Any, path: str = "") -> str:
     """Return where two descriptions differ; empty if they do not."""
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
-        return next((found for i, (x, y) in enumerate(zip(a, b, strict=True)) if (found := _difference(x, y, f"{path}[{i}]"))), "")
+        return next(
+            (found for i, (x, y) in enumerate(zip(a, b, strict=True)) if (found := _difference(x, y, f"{path}[{i}]"))),
+            "",
+        )
     return "" if a == b else f"{path} is {_shortened(a)}, not {_shortened(b)}"
 
 
 def _shortened(value: Any) -> str:
     text = " ".join(repr(value).replace(";", ",").split())
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-

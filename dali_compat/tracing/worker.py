@@ -1,4 +1,4 @@
-"""The two functions of torch's loader that are wrapped: ``worker_init_fn`` and ``collate_fn``; and seeds for samples."""
+"""The functions of torch's loader that are wrapped, ``worker_init_fn`` and ``collate_fn``, and seeds for samples."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from dali_compat.lazy import verdict
+from dali_compat.lazy.deferred import Deferred, Notes
 from PIL import Image, ImageDraw, ImageOps
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 from torchvision import transforms as T
@@ -30,8 +32,6 @@ from contract import own_datasets as own
 from contract.both import ours, stock
 from contract.test_own_datasets import assert_same, seeded
 from dali_compat import DataLoader
-from dali_compat.lazy import verdict
-from dali_compat.lazy.deferred import Deferred, Notes
 
 X = T.Compose([T.Resize((20, 24)), T.CenterCrop(16), T.ToTensor()])
 XT = v2.Compose([v2.Resize((16, 16)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])

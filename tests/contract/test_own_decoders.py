@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.io as tvio
+from dali_compat.lazy import tracer
 from helpers import make_image
 from PIL import Image
 from torch.utils import data
@@ -20,7 +21,6 @@ from torchvision.transforms import v2
 from contract.both import error_of, ours, stock
 from contract.test_joint import unlike
 from contract.test_own_datasets import real, seeded
-from dali_compat.lazy import tracer
 
 SMALL = v2.Compose([v2.Resize((32, 40)), v2.ToDtype(torch.float32, scale=True)])
 FLIPPED = v2.Compose([v2.CenterCrop((40, 44)), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from dali_compat.lazy.images import LazyImage, later_of
 from helpers import make_folder
 from PIL import Image, ImageFilter, ImageOps
 from torchvision import transforms as T
@@ -21,7 +22,6 @@ from dali_compat import DataLoader
 from dali_compat.data import headers
 from dali_compat.data.header import DALI, PIL, read_header
 from dali_compat.engine.dali.pipeline import DecodePipeline
-from dali_compat.lazy.images import LazyImage, later_of
 
 TENSOR = T.ToTensor()
 CROP = T.Compose([T.RandomCrop(8), TENSOR])

@@ -6,6 +6,8 @@ import zlib
 
 import numpy as np
 import pytest
+from dali_compat.lazy import images
+from dali_compat.lazy.images import header_of
 from faults import bitmaps
 from faults.jpegs import pieces_of
 from helpers import make_image, sizes_and_kinds
@@ -16,8 +18,6 @@ from dali_compat.data.header import DALI, PIL, STATED, UNREADABLE, read_header
 from dali_compat.data.headers import Headers, marks
 from dali_compat.data.sources import ORIENTATION, Upright
 from dali_compat.data.verdicts import ENGINES
-from dali_compat.lazy import images
-from dali_compat.lazy.images import header_of
 
 HEIGHT, WIDTH = 53, 71
 

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from dali_compat.lazy import iou_crop
 from torchvision import tv_tensors
 from torchvision.transforms import v2
-
-from dali_compat.lazy import iou_crop
 
 
 def boxes_of(rng, number, height, width):

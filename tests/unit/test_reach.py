@@ -3,14 +3,13 @@
 import functools
 
 import pytest
+from dali_compat.lazy import static_checks
+from dali_compat.lazy.static_checks import may_open, reads_images, with_inner
 from PIL import Image
 from torch.utils import data
 from torchvision import datasets
 from torchvision import transforms as T
 from torchvision.datasets.folder import default_loader, pil_loader
-
-from dali_compat.lazy import static_checks
-from dali_compat.lazy.static_checks import may_open, reads_images, with_inner
 
 
 def load(path):

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from torchvision.transforms import functional as F
-
-from dali_compat.data.sources import PATHS
 from dali_compat.lazy import kernels as stand_ins  # noqa: F401 - its operations are registered
 from dali_compat.lazy.operations import State, outcome_of
 from dali_compat.lazy.recipes import Recipes, canonical
+from torchvision.transforms import functional as F
+
+from dali_compat.data.sources import PATHS
 from dali_compat.ops import kernels
 from dali_compat.ops.draws import compute
 from dali_compat.plan import Options
