@@ -23,11 +23,11 @@ ROOMS: dict[str, set[str]] = {
     "translate": {"inspection", "ops", *COMMON},
     "engine": {"data", "ops", *COMMON},
     "workers": COMMON,
-    "lazy": {"data", "inspection", "ops", "translate", "workers", *COMMON},
-    "routes": {"data", "engine", "inspection", "lazy", "ops", "translate", *COMMON},
-    "epoch": {"data", "engine", "lazy", "ops", "remote", "routes", "translate", "workers", *COMMON},
+    "tracing": {"data", "inspection", "ops", "translate", "workers", *COMMON},
+    "routes": {"data", "engine", "inspection", "ops", "tracing", "translate", *COMMON},
+    "epoch": {"data", "engine", "ops", "remote", "routes", "tracing", "translate", "workers", *COMMON},
     "loader": {"data", "epoch", "routes", *COMMON},
-    "patch": {"data", "lazy", "loader", "routes", *COMMON},
+    "patch": {"data", "loader", "routes", "tracing", *COMMON},
     "cli": {"archives", "data", "engine", "patch", "remote", "routes", "translate", "workers", *COMMON},
 }
 # Commands use the package as users do, by its name.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -78,7 +79,8 @@ def table_of(dataset: Any) -> FileTable:
     return _tables.get(dataset, lambda: FileTable(count))
 
 
-class Reader(NamedTuple):
+@dataclass
+class Reader:
     """What of a loader decides how its data set is read; as its own attributes of these names."""
 
     dataset: Any
