@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -55,26 +54,6 @@ def other_opener(dataset) -> str:
 
 def _is_users(one: _Called, dataset) -> bool:
     return one.owner is dataset or not is_installed(one.function.__code__.co_filename)
-
-
-def catches_errors(dataset) -> bool:
-    """Returns whether the user's code that makes a sample has a ``try``, as far as it can be followed."""
-    return any(_has_handler(one.function.__code__) for one, _ in _reached(dataset) if not is_of_library(one.function))
-
-
-def that_ask_types(dataset) -> Iterator[FunctionType]:
-    """Returns functions of the user's that make a sample and name ``type``."""
-    for one, found in _reached(dataset):
-        if "type" in found and not is_of_library(one.function):
-            yield one.function
-
-
-def _has_handler(code: CodeType) -> bool:
-    ops = [one.opname for one in dis.get_instructions(code)]
-    handlers = ops.count("PUSH_EXC_INFO") - ops.count("WITH_EXCEPT_START")
-    if handlers > 0 or "SETUP_FINALLY" in ops or "suppress" in code.co_names:  # the second: Python 3.10
-        return True
-    return any(_has_handler(one) for one in code.co_consts if isinstance(one, CodeType))
 
 
 def _opens(one: _Called, found: set[str]) -> bool:
@@ -190,14 +169,6 @@ def may_use_cuda(dataset) -> bool:
     named = set() if code is None else {*names(code), *filter(lambda one: isinstance(one, str), code.co_consts)}
     held = (str(value) for value in attributes(dataset).values() if isinstance(value, (str, torch.device)))
     return any(text.startswith("cuda") for text in (*named, *held))
-
-
-def gives_many(dataset) -> bool:
-    """Returns whether the user has written its __getitems__(), or its __getattr__() gives another object's."""
-    many = getattr(type(dataset), "__getitems__", None)
-    if many is None:
-        return hasattr(dataset, "__getitems__")
-    return root(many) != "torch" and not is_hugging_faces(many)
 
 
 def signature_of(dataset) -> Iterator[Any]:

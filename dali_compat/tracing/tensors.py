@@ -317,10 +317,8 @@ for _name in (*_ARITHMETIC, *_OPERATORS):
 
 
 def _to(s: State, *args: Any, **kwargs: Any) -> Outcome | None:
-    ((name, target),) = [
-        *(("dtype" if isinstance(one, torch.dtype) else "device", one) for one in args),
-        *kwargs.items(),
-    ]
+    given: list[Any] = [("dtype" if isinstance(one, torch.dtype) else "device", one) for one in args]
+    ((name, target),) = [*given, *kwargs.items()]
     if name == "device" and torch.device(target) == torch.device("cpu"):
         return Outcome(s, (), same=True)
     made = outcome_of("to_dtype", s, "v1", (target,), {}) if name == "dtype" else None
