@@ -24,7 +24,6 @@ from ..plan import Options, Plan
 from ..routes.dali import MOST_PIPELINES, DaliRoute
 from ..tracing.columns import TracedBatch
 from ..tracing.nodes import tracing
-from ..tracing.plans import pipeline_key
 from ..tracing.sources import FileTable
 from ..tracing.trial import table_of
 from ..tracing.worker import SeededIndex, SeededIndices, TracedCollate, TracingWorker, begin_tracing
@@ -63,19 +62,14 @@ class TracedEpoch(DaliEpoch):
         self._pipelines, self._turns = {}, {}
         self._for_dali: list[Plan] = []
         self._threads: ThreadPoolExecutor | None = None
-        self._representatives: dict[Any, Plan] = {}
-
-    def representative(self, plan: Plan) -> Plan:
-        """Return the first of the plans that have the same DALI part, and so share a pipeline."""
-        return self._representatives.setdefault(pipeline_key(plan), plan)
 
     def pipeline(self, plan: Plan, batch_size: int, form: Any) -> Any:
         """Return this epoch's pipeline for a plan."""
-        return super().pipeline(self.representative(plan), batch_size, form)
+        return super().pipeline(self.route.representative(plan), batch_size, form)
 
     def may_have_pipeline(self, plan: Plan) -> bool:
         """Return True if DALI makes a plan's images: each pipeline has threads of its own, so there are few."""
-        plan = self.representative(plan)
+        plan = self.route.representative(plan)
         if not any(one is plan for one in self._for_dali) and len(self._for_dali) < MOST_PIPELINES:
             self._for_dali.append(plan)
         return any(one is plan for one in self._for_dali)

@@ -17,6 +17,7 @@ from ..plan import Options, Plan
 from ..runtime.forks import new_lock
 from ..runtime.installation import hidden_jpeg_engines, most_jpeg_engines
 from ..runtime.messages import stack_level
+from ..tracing.plans import pipeline_key
 from ..tracing.sources import FileTable
 from .decoded_cache import DecodedCache
 
@@ -71,6 +72,7 @@ class DaliRoute:
     table: FileTable | None = field(default=None, repr=False)
     options: Options | None = field(default=None, repr=False)
     realized: int = 0
+    _representatives: dict[Any, Plan] = field(default_factory=dict, repr=False)
     # owns all pipelines, lent ones too: whatever an iterator's end looks like, it cannot take one with it
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
     # re-entrant: the garbage collector ends epochs, too, and may do so in a thread that is just borrowing
@@ -78,6 +80,10 @@ class DaliRoute:
 
     def plan_of(self, leaf: Images) -> Plan:
         return self._plan_of[id(leaf)][1]
+
+    def representative(self, plan: Plan) -> Plan:
+        """Return the first of the plans that have the same DALI part, and so share a pipeline."""
+        return self._representatives.setdefault(pipeline_key(plan), plan)
 
     @property
     def all_plans(self) -> list[Plan]:
@@ -111,9 +117,8 @@ class DaliRoute:
         return (self.jpeg_engines or 0) >= _MANY_ENGINES and not self.large
 
     def in_turn(self, form: Form) -> int:
-        """Returns how many pipelines for one plan take turns. For a data set of the user's, which may have many plans,
-        one does it all."""
-        return 2 if self.engines_do and form.given not in DECODED and self.table is None else 1
+        """Return how many pipelines for one plan take turns."""
+        return 2 if self.engines_do and form.given not in DECODED else 1
 
     def open_another(self, pipeline: DecodePipeline) -> None:
         """Opens a pipeline like this one in the background; idle() gives it then. Where that fails, as without memory,
@@ -221,6 +226,7 @@ class DaliRoute:
     def take_over(self, before: DaliRoute) -> None:
         """Share the pipelines of the route so far, for as long as its iterators live; idle ones of other plans go."""
         self._pipelines, self._lock = before._pipelines, before._lock
+        self._representatives = before._representatives
         plans = (
             self.all_plans if self.table is None else [one.plan for one in self._pipelines]
         )  # which may turn up again
