@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import torch.utils.data as data
@@ -15,8 +13,6 @@ from .columns import TracedBatch, packed
 from .nodes import HERE
 from .sources import FileTable
 
-_NICENESS = int(os.environ.get("NICE", "5"))
-
 
 def begin_tracing(table: FileTable) -> None:
     """Prepare this process for tracing."""
@@ -25,10 +21,7 @@ def begin_tracing(table: FileTable) -> None:
 
 
 class TracingWorker:
-    """A worker_init_fn that makes the worker trace, after the user's own.
-
-    The worker yields the processor to DALI's threads and the training loop, which others wait for.
-    """
+    """A worker_init_fn that makes the worker trace, after the user's own."""
 
     def __init__(self, function: Callable[[int], object] | None, table: FileTable):
         self._function, self._table = function, table
@@ -37,8 +30,6 @@ class TracingWorker:
         begin_tracing(self._table)
         if self._function is not None:
             self._function(number)
-        with suppress(OSError):
-            os.nice(_NICENESS)
         HERE.traces = True
 
 
