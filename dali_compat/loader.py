@@ -42,23 +42,24 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     under a seed are torch's own. DALI does the work for data sets of image files (torchvision's ImageFolder, Food101
     and the like, DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace), archives (DALIRecordIO and the
     like), and Subset and ConcatDataset of them. Images in memory (torchvision's CIFAR10, MNIST and the like,
-    DALIArrayDataset) are kept on the device, and torch transforms them there. A data set of your own that opens images
-    with Pillow and transforms them leaves its images to DALI (docs/datasets.md). A transform without a translation is
+    DALIArrayDataset) are kept on the device, and torch transforms them there. A custom data set that opens images with
+    Pillow is read by torch's own loader, and DALI makes its images (docs/datasets.md). A transform without a translation is
     called sample by sample. For other data sets torch's own loader does the work. Both warn (FallbackWarning).
 
     A batch is a list ``[images, labels]`` on ``device``: images (N, C, H, W) with the dtype and range that the
-    transform gives, labels (N,) int64, or whatever default_collate makes of the targets. Batches of a data set of your
-    own have the structure of its samples.
+    transform gives, labels (N,) int64, or whatever default_collate makes of the targets. Batches of a custom
+    data set have the structure of its samples.
 
     Args:
         dataset: as torch's; see above.
         batch_size, shuffle, sampler, batch_sampler, drop_last, generator: as torch's.
         num_workers: DALI's CPU threads. 0: one a core, at most 16; at most 4 where a GPU's JPEG engines decode. Also
-            the number of processes for a transform without a translation and a data set of your own; 0: this one.
-        collate_fn: takes the list of (image, target) samples, images on ``device``. None is default_collate.
+            the number of processes for a transform without a translation and for a custom data set; 0: this one.
+        collate_fn: takes the list of (image, target) samples, images on ``device``; of a custom data set as torch's, in
+            the worker. None is default_collate.
         prefetch_factor: batches in flight. None: four on a GPU, two on the CPU.
         timeout, worker_init_fn, multiprocessing_context: for worker processes, if there are any.
-        persistent_workers: as torch's, for torch's own loader and for a data set of your own.
+        persistent_workers: as torch's, for torch's own loader and for a custom data set.
         pin_memory, pin_memory_device, in_order: as torch's for torch's own loader; elsewhere without effect.
         device: where batches come out. None is the current CUDA device, or the CPU if there is none.
         exact: torchvision's pixels, nearly all to the last bit (docs/transforms.md has the table), instead of the

@@ -41,24 +41,11 @@ _SMALL = 8 << 10
 # Bytes: of a megapixel, 240 KB, an H100's engines decode as many as with the threads' help, of 4 more (routes/dali.py)
 _LARGE = 256 << 10
 
-_ON_BATCH = "write it as a transform, and dali_compat.register() what that does on a batch"
-_OPENED = (
-    "open them with Image.open(path).convert('RGB'), or torchvision.io.decode_image(path, mode='RGB'): in RGB, not BGR"
-)
-# By beginnings of the reason for which a data set of the user's is not asked: what keeps all that its code does
+# Remedies, by the beginning of the reason why nothing of a custom data set's images is deferred
 _REMEDIES = {
-    (
-        "uses the tensor's",
-        "sets the tensor's",
-    ): "leave the tensor as it is, and do the rest in collate_fn, or on the batch",
-    ("gives the tensor to",): f"{_ON_BATCH}, or call it in collate_fn",
-    ("uses the image's", "loads the image", "sets the image's"): _ON_BATCH,
-    ("makes several images of one",): "leave what they have in common to collate_fn, or to the batch",
-    ("keeps an image",): "leave it to the loader to keep decoded images: cache=, and give tuples, lists or dicts",
-    ("gives an image that is", "gives an image as it"): "where it is to have three channels, image.convert('RGB')",
-    ("gives an image with",): "give the tensors alone",
-    ("opens images with",): _OPENED,
-    ("has __getitems__",): "leave __getitems__ out, where __getitem__ gives the same",
+    ("uses the tensor's", "asks for gradients"): "do this on the batch, in the training loop",
+    ("uses the image's",): "do this by torchvision's transforms, or on the batch, in the training loop",
+    ("opens images with",): "open them with Image.open(path).convert('RGB'), in RGB, not BGR",
 }
 
 
