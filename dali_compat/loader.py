@@ -43,8 +43,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     and the like, DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace), archives (DALIRecordIO and the
     like), and Subset and ConcatDataset of them. Images in memory (torchvision's CIFAR10, MNIST and the like,
     DALIArrayDataset) are kept on the device, and torch transforms them there. A custom data set that opens images with
-    Pillow is read by torch's own loader, and DALI makes its images (docs/datasets.md). A transform without a translation is
-    called sample by sample. For other data sets torch's own loader does the work. Both warn (FallbackWarning).
+    Pillow is read by torch's own loader, and DALI makes its images (docs/datasets.md). A transform without a
+    translation is called sample by sample. For other data sets torch's own loader does the work. Both warn
+    (FallbackWarning).
 
     A batch is a list ``[images, labels]`` on ``device``: images (N, C, H, W) with the dtype and range that the
     transform gives, labels (N,) int64, or whatever default_collate makes of the targets. Batches of a custom

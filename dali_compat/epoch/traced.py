@@ -20,15 +20,18 @@ from torch.utils.data.dataloader import (
 )
 
 from ..data.headers import Headers, headers_of
+from ..errors import ImageReadError, file_of
 from ..plan import Options, Plan
 from ..routes.dali import MOST_PIPELINES, DaliRoute
+from ..runtime.dataset_base import be_quiet
 from ..tracing.columns import TracedBatch
 from ..tracing.nodes import tracing
 from ..tracing.sources import FileTable
 from ..tracing.trial import table_of
 from ..tracing.worker import SeededIndex, SeededIndices, TracedCollate, TracingWorker, begin_tracing
 from .epoch import DaliEpoch
-from .fallback import _Collate, _OnDevice
+from .fallback import _Collate, _OnDevice, _Tried
+from .on_error import reason_of
 from .progress import Progress
 from .stats import Meter
 from .traced_batch import TracedImages
@@ -36,6 +39,7 @@ from .traced_batch import TracedImages
 
 def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = None) -> _Traced:
     """Return the iterator of an epoch."""
+    be_quiet()  # about torch's loader, which reads the data set
     if not loader.num_workers:
         return _Here(loader, route, before)
     return _InWorkers(loader, route, before)
@@ -217,8 +221,13 @@ class _Traced(_OnDevice):
                 raise error
             finally:
                 del error  # as in _received()
-        with torch.autocast(self._device.type, enabled=False):  # that is for models
-            return self._mapped(made, TracedImages.finish)
+        try:
+            with torch.autocast(self._device.type, enabled=False):  # that is for models
+                return self._mapped(made, TracedImages.finish)
+        except ImageReadError as unreadable:  # a file has changed since the worker opened it
+            if self._errors.policy == "raise":
+                raise
+            return _Tried((), 0, [(file_of(unreadable) or str(unreadable), None, reason_of(unreadable))])
 
     def _fetched(self) -> Any:
         return self._finished(self._received())

@@ -9,12 +9,12 @@ from __future__ import annotations
 import io
 import math
 import threading
-from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
 from PIL import Image
 
+from ..runtime.messages import users_line
 from .calls import RecordedCall
 from .operations import Outcome, State, Step
 from .sources import FileSource, MemorySource
@@ -35,19 +35,19 @@ class _Thread(threading.local):
 
 
 HERE = _Thread()
+_TRIAL = f"{__package__}.trial"  # which calls the user's code
 
 
 class Reasons:
     """Why deferred images became real, each reason once, with the line of the user's code."""
 
-    def __init__(self, line: Callable[[], str]):
-        self._line = line
+    def __init__(self) -> None:
         self._found: dict[str, str] = {}
 
     def add(self, why: str) -> None:
         """Record a reason and the current line of the user's code."""
         if why not in self._found:
-            self._found[why] = self._line()
+            self._found[why] = users_line(until=_TRIAL)
 
     def __str__(self) -> str:
         return ", and ".join([f"{why} ({line})" if line else why for why, line in self._found.items()][:3])

@@ -318,7 +318,10 @@ for _name in (*_ARITHMETIC, *_OPERATORS):
 
 def _to(s: State, *args: Any, **kwargs: Any) -> Outcome | None:
     given: list[Any] = [("dtype" if isinstance(one, torch.dtype) else "device", one) for one in args]
-    ((name, target),) = [*given, *kwargs.items()]
+    given += kwargs.items()
+    if len(given) != 1:
+        return None
+    name, target = given[0]
     if name == "device" and torch.device(target) == torch.device("cpu"):
         return Outcome(s, (), same=True)
     made = outcome_of("to_dtype", s, "v1", (target,), {}) if name == "dtype" else None

@@ -21,7 +21,6 @@ from ..data.headers import IdentityWeakDict
 from ..errors import Unsupported
 from ..inspection.replaced import refuse_replaced_pillow
 from ..randoms import generator_states, seed_generators
-from ..runtime.messages import users_line
 from .child import TrialFailed, described, in_child
 from .columns import _has_plan, packed
 from .nodes import HERE, Reasons, tracing
@@ -144,7 +143,7 @@ def _shown(loader: Any, table: FileTable | None) -> tuple[Any, Verdict]:
     dataset, keys = loader.dataset, _keys(loader)
     if table is not None:
         begin_tracing(table)
-        HERE.reasons = Reasons(lambda: users_line(until=__name__))
+        HERE.reasons = Reasons()
     found, images = list[Any](), tuple[TracedImage | None, ...]()
     samples = []
     for number, key in enumerate(keys):

@@ -326,8 +326,7 @@ def test_errors_of_target_transform(own_root, policy):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("policy", ["skip", "replace"])
-def test_torchs_loader(own_root, policy, num_workers):
-    """A data set that only torch's loader can serve."""
+def test_bad_files_of_a_custom_data_set_are_skipped_or_replaced(own_root, policy, num_workers):
     dataset = Wrapped(_damaged(own_root))
     loader = ours(dataset, 3, on_error=policy, num_workers=num_workers, **ON_CPU)
     for _ in range(2):
@@ -340,7 +339,7 @@ def test_torchs_loader(own_root, policy, num_workers):
             assert len(found) == 8 and [found[i] for i in GOOD] == GOOD and all(found[i] in GOOD for i in BAD)
         _assert_true(batches, dataset)
     assert {(error.index, error.epoch) for error in loader.errors} == {(i, 0) for i in BAD}
-    assert "torchvision route" in loader.explain()
+    assert "its images are deferred" in loader.explain()
 
 
 def test_torchs_loader_names_each_bad_file(own_root):
