@@ -162,7 +162,7 @@ def _shown(loader: Any, table: FileTable | None) -> tuple[Any, Verdict]:
     found.append(_attributes(dataset))
     why: str | None = ""
     if table is not None:
-        why = _collated(loader, samples) if images else str(HERE.reasons) or _UNSEEN
+        why = _collated(loader, samples) if images else str(HERE.reasons) or _without_plan(samples) or _UNSEEN
     return [*found, *map(description, samples)], Verdict(why or "", images)
 
 
@@ -200,6 +200,17 @@ def _images(sample: Any) -> tuple[TracedImage | None, ...]:
             size, final = root.state.size, cell.node.state.size
             made.append(TracedImage(head, tail, size, final, start == _JPEG, int(root.source.facts["lengths"])))
     return tuple(made) if any(made) else ()
+
+
+def _without_plan(samples: list[Any]) -> str:
+    """Return what was done to a deferred image that has no plan; empty if there is none."""
+    for tensor in _leaves(samples):
+        node = tensor._cell.node
+        while node is not None and node.parent is not None:
+            if node.steps is None and node.parent.steps is not None:
+                return f"uses {node.call.name}(), which DALI and its kernels do not do to such an image"
+            node = node.parent
+    return ""
 
 
 def _leaves(value: Any) -> list[Any]:
