@@ -192,7 +192,7 @@ def _after(sizes, sides) -> np.ndarray:
     if other.any():
         row = int(other.argmax())
         have, meant = (tuple(one[row].astype(int).tolist()) for one in (sizes, sides))
-        raise ImageTooSmall(row, f"an image of {have} has come to the place of one of {meant[:2]}")
+        raise ImageTooSmall(row, f"image size changed since it was traced: expected {meant[:2]}, found {have}")
     return sides[:, 2:].astype(np.int64)
 
 
