@@ -254,7 +254,9 @@ class TracedImages:
         images = self._chunks[self._chunk[place.row]]
         image = images[int(self._place[place.row])].detach()
         if place.strides is not None:
-            return torch.empty_strided(image.shape, place.strides, dtype=image.dtype, device=image.device).copy_(image)
+            held = image[tuple(slice(None if stride else 1) for stride in place.strides)]  # without repeated channels
+            made = torch.empty_strided(held.shape, place.strides, dtype=image.dtype, device=image.device).copy_(held)
+            return made.expand(image.shape)
         return image.contiguous()
 
 

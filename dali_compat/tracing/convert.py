@@ -120,7 +120,7 @@ def _values(values, channels: int) -> tuple[float, ...]:
 @operation("grayscale_to_rgb")
 def grayscale_to_rgb(s: State, like: str) -> Outcome:
     if s.channels == 3:
-        return Outcome(s, (), same=s.kind == "pil")
+        return Outcome(s, (), same=True)
     after = s._replace(shape=(3, *s.shape[1:]), mode="RGB")
     fits = is_plain(s) and (s.kind != "pil" or s.mode == "L")
     return Outcome(after, (step("repeat_channels", after),) if fits else None)

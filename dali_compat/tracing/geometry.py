@@ -251,14 +251,3 @@ def transformed(s: State, size, method, data=None, resample=0, fill=1, fillcolor
     values = (*s.size, *after.size, *numbers, *after.size)
     made = step(op, after, values, layout, SIZED, interpolation=interpolation, fill=filled or None, like="pil")
     return Outcome(after, (made,))
-
-
-@operation("resized_crop")
-def resized_crop(
-    s: State, like: str, top, left, height, width, size, interpolation=_BILINEAR, antialias=True
-) -> Outcome:
-    window = crop(s, like, top, left, height, width)
-    made = resize(window.state, like, size, interpolation, None, antialias)
-    if window.steps is None or made.steps is None:
-        return Outcome(made.state)
-    return Outcome(made.state, (*window.steps, *made.steps))

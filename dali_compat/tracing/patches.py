@@ -8,7 +8,7 @@ other code, so that modules which have imported them by name call it, too.
 - PIL.Image.blend, PIL.ImageOps and the constructors of PIL.ImageEnhance: results that depend on pixels are deferred.
 - torchvision.transforms.functional: what makes tensors of images, and what computes with pixels of PIL images otherwise
   than by Pillow's methods; and all functions that have a plan, for deferred tensors.
-- torchvision.transforms.v2.functional: the same, by its table of kernels.
+- torchvision.transforms.v2.functional: the same, by its table of kernels and the function that looks kernels up.
 - torch.utils.data's table of collate functions, which is there to be extended.
 - Places where torchvision compares the exact class of a tensor.
 """
@@ -33,13 +33,29 @@ from . import color, convert, geometry, images  # noqa: F401 - they register ope
 from .calls import RecordedCall
 from .images import deferred, node_of
 from .nodes import HERE, Node
-from .operations import OPERATIONS, outcome_of
-from .tensors import REAL_CLASS, TracedTensor, dense_strides, extend_default_collate, recorded, tensor_of, view
+from .operations import OPERATIONS, Outcome, outcome_of
+from .tensors import (
+    REAL_CLASS,
+    TracedTensor,
+    contiguous,
+    dense_strides,
+    extend_default_collate,
+    recorded,
+    tensor_of,
+    view,
+)
 
 _BY_VERSION = frozenset(("affine", "augment", "gaussian_blur"))  # whose arithmetic differs between v1 and v2
 _VIEWS = frozenset(("center_crop", "crop"))  # of tensors they give views, where the window is inside
-_CONTIGUOUS = frozenset(("affine", "gaussian_blur", "pad", "perspective", "resize", "rotate"))
-_INFO_LOST = frozenset(("adjust_hue", "gaussian_blur", "ImageOps.expand", "pad"))  # they give images without info
+_CONTIGUOUS = frozenset(("affine", "equalize", "gaussian_blur", "jpeg", "pad", "permute_channels", "perspective"))
+_CONTIGUOUS |= {"resize", "rotate"}
+_GRAYSCALE = frozenset(("rgb_to_grayscale", "to_grayscale"))
+# of one channel and ambiguous strides they keep these, and others do not
+_KEEPS_ANY = frozenset(("convert_image_dtype", "hflip", "horizontal_flip", "normalize", "resize", "to_dtype"))
+_KEEPS_ANY |= {"to_image", "vertical_flip", "vflip"}
+_INFO_LOST = frozenset(("adjust_hue", "gaussian_blur", "ImageOps.expand", "pad", "permute_channels"))  # of an image
+_INFO_OTHER = frozenset(("jpeg", "rgb_to_grayscale", "to_grayscale"))  # their arguments decide what is kept of it
+_OF_ARRAYS = frozenset(("gaussian_blur", "pad", "permute_channels"))  # they give gray images that are readonly
 _NEW = "Brightness", "Contrast"  # operations of "augment" that do so
 _installed = False
 
@@ -155,10 +171,21 @@ def _v1(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _of_image(version: str, name: str, original: Any, image: Any, args: Any, kwargs: Any, info: Any = None) -> Any:
+    if name in _OF_ARRAYS and image.mode != "RGB":
+        return None
     more = {"version": version} if name in _BY_VERSION else {}
+    if name in _INFO_OTHER and HERE.traces and node_of(image) is not None:
+        info = _info_of(original, image, args, kwargs)
     info = {} if name in _INFO_LOST else info
     call = RecordedCall(name, original, args, kwargs)
     return deferred(image, lambda s, *a, **k: outcome_of(name, s, version, a, {**k, **more}), call, info)
+
+
+def _info_of(original: Any, image: Any, args: Any, kwargs: Any) -> Any:
+    """Return the info of what a function gives, from an image of one pixel."""
+    pixel = Image.new(image.mode, (1, 1))
+    pixel.info = image.info.copy()
+    return original(pixel, *args, **kwargs).info
 
 
 def _of_tensor(version: str, name: str, original: Any, tensor: TracedTensor, args: Any, kwargs: Any) -> Any:
@@ -176,13 +203,28 @@ def _of_tensor(version: str, name: str, original: Any, tensor: TracedTensor, arg
         if outcome.steps is None or any(one.op == "pad" or not _is_inside(numbers) for one, numbers in outcome.steps):
             return None
         return view(tensor, call, outcome, tensor.stride())
-    flips = outcome.steps is not None and all(one.op == "flip" for one, _ in outcome.steps)
-    keeps_strides = (flips or name not in _CONTIGUOUS) and outcome.state.shape == state.shape
-    strides = dense_strides(tensor) if keeps_strides else None
-    if name == "resize" and not outcome.same and _is_channels_last(tensor):
-        channels, _, width = outcome.state.shape
-        strides = 1, width * channels, channels
-    return recorded(tensor, call, outcome, strides)
+    if outcome.same or (strides := _strides(version, name, tensor, outcome)) is not None:
+        return recorded(tensor, call, outcome, None if outcome.same else strides)
+    return None
+
+
+def _strides(version: str, name: str, tensor: TracedTensor, outcome: Outcome) -> tuple[int, ...] | None:
+    """Return the strides of the tensor that torchvision's function gives; None if they are not known."""
+    shape, width = outcome.state.shape, outcome.state.shape[-1]
+    last = 1, width * shape[0], shape[0]
+    if shape[0] == 1 and tensor.stride() != contiguous(tensor.shape) and name not in _KEEPS_ANY:
+        return None
+    if name in _GRAYSCALE and shape[0] == 3:
+        return 0, width, 1
+    if name == "adjust_hue" and shape[0] == 3:
+        return last if version == "v1" else contiguous(shape)
+    if name == "resize" and version == "v2" and _is_channels_last(tensor):
+        return last
+    if name == "pad" and shape == tuple(tensor.shape):
+        return None
+    flips = all(one.op == "flip" for one, _ in outcome.steps or ())
+    keeps = (flips or name not in _CONTIGUOUS) and shape == tuple(tensor.shape)
+    return dense_strides(tensor) if keeps else contiguous(shape)
 
 
 def _on_kind(kind: Any, original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -230,11 +272,7 @@ def _patch_v2() -> None:
             continue
         if Image.Image in registry and name in (*_BY_PIXELS, "jpeg", "permute_channels"):
             registry[Image.Image] = _kernel_of_images(name, registry[Image.Image])
-        for kind, real in REAL_CLASS.items():
-            if real in registry:
-                registry[kind] = _kernel(name, registry[real])
-            elif torch.Tensor in registry:  # transforms pass it through, as the real class
-                registry[kind] = lambda tensor, *args, **kwargs: tensor
+    _take_over(_utils._get_kernel, _kernel_of)
     original = _auto_augment._AutoAugmentBase._apply_image_or_video_transform
     _take_over(original, _augmented_v2)
     for module in (_geometry, _auto_augment):
@@ -251,6 +289,27 @@ def _kernel_of_images(name: str, original: Any) -> Any:
         return original(image, *args, **kwargs) if made is None else made
 
     return kernel
+
+
+def _kernel_of(original: Any, functional: Any, kind: Any, allow_passthrough: bool = False) -> Any:
+    """Return the kernel of a class of deferred tensors: that of the real class, deferred if possible."""
+    real = REAL_CLASS.get(kind)
+    if real is None:
+        return None
+    try:
+        kernel = original(functional, real)
+    except TypeError:
+        if not allow_passthrough:
+            raise
+        return original(functional, real, allow_passthrough=True)
+    name = functional.__name__
+    if name == "resized_crop":
+        return _resized_crop
+    return _kernel(name, kernel) if name in OPERATIONS else kernel
+
+
+def _resized_crop(tensor: Any, top: Any, left: Any, height: Any, width: Any, size: Any, **how: Any) -> Any:
+    return v2.functional.resize(v2.functional.crop(tensor, top, left, height, width), size, **how)
 
 
 def _kernel(name: str, original: Any) -> Any:

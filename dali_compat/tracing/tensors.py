@@ -140,7 +140,8 @@ class TracedTensor(torch.Tensor):
         return self._real("asks for gradients").requires_grad_() if requires_grad else self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        made = self.clone() if self._cell.is_deferred else copy.deepcopy(self._real(), memo)
+        is_whole = self._cell.is_deferred and self._cell.base is None  # of a view torch copies all of the memory
+        made = self.clone() if is_whole else copy.deepcopy(self._real("is copied with its memory"), memo)
         memo[id(self)] = made
         return made
 
@@ -187,7 +188,13 @@ class TracedTensor(torch.Tensor):
 
 
 class _OfTorchvision:
-    """The class method by which torchvision makes a result a tv_tensor."""
+    """The class methods by which torchvision makes a result a tv_tensor, or a plain tensor."""
+
+    __torch_function__ = vars(tv_tensors.TVTensor)["__torch_function__"]
+
+    @classmethod
+    def _wrap_output(cls, output: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return REAL_CLASS[cls]._wrap_output(output, args, kwargs)  # type: ignore[index,attr-defined]
 
     @classmethod
     def wrap(cls, wrappee: torch.Tensor, like: Any, **kwargs: Any) -> Any:
@@ -260,12 +267,14 @@ def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def recorded(tensor: TracedTensor, call: RecordedCall, outcome: Outcome | None, strides: Any = None) -> Any:
-    """Return what a call gives, deferred; None without an outcome."""
+    """Return what a call gives, deferred; None without an outcome, or if no steps do the same."""
     node = tensor._cell.node
     if outcome is None or node is None:
         return None
     if outcome.same:
         return tensor
+    if node.steps is None or outcome.steps is None:  # computed now: it may raise
+        return None
     return tensor_of(node.then(call._replace(args=kept(call.args), kwargs=kept(call.kwargs)), outcome, strides))
 
 
@@ -284,15 +293,17 @@ def _arithmetic(name: str) -> Callable[..., Any]:
             outcome = _outcome(computed, op, state, args[0])
             if outcome is not None and not in_place:
                 method_name = "__rsub__" if op == "rsub" else op
-                return recorded(self, RecordedCall(method_name, None, args), outcome, dense_strides(self))
-            if outcome is not None and outcome.state.dtype == cell.dtype and not cell.is_shared:
+                made = recorded(self, RecordedCall(method_name, None, args), outcome, dense_strides(self))
+                if made is not None:
+                    return made
+            elif outcome is not None and outcome.state.dtype == cell.dtype and not cell.is_shared:
                 assert cell.node is not None
                 cell.node = cell.node.then(RecordedCall(op, None, (kept(args[0]),)), outcome, cell.node.strides)
-                return self if type(self) is TracedTensor or name[:2] == "__" else tensor_with(cell, self.stride())
+                return self.as_subclass(torch.Tensor)
         made = getattr(self._computed(name), name)(
             *map(_plain, args), **{key: _plain(one) for key, one in kwargs.items()}
         )
-        return self if made is self._cell.tensor else made
+        return self if made is self._cell.tensor and type(self) is TracedTensor else made
 
     return method
 
@@ -359,7 +370,7 @@ def _method(name: str, outcome_of_method: Callable[..., Outcome | None]) -> Call
             outcome = _outcome(outcome_of_method, state, *args, **kwargs)
             made = recorded(self, RecordedCall(name, None, args, kwargs), outcome, dense_strides(self))
             if made is not None:
-                return made
+                return self.as_subclass(torch.Tensor) if made is self and name != "to" else made
         return getattr(self._real(f"uses the tensor's {name}"), name)(*args, **kwargs)
 
     return method
@@ -389,7 +400,9 @@ def _getitem(self: TracedTensor, place: Any) -> Any:
             outcome = _outcome(OPERATIONS["permute_channels"], state, "v1", order)
             if outcome is not None:
                 outcome = outcome._replace(state=state._replace(kind="tensor"))
-                return recorded(self, RecordedCall("__getitem__", None, (place,)), outcome)
+                made = recorded(self, RecordedCall("__getitem__", None, (place,)), outcome)
+                if made is not None:
+                    return made
         outcome = _outcome(_window, state, self.stride(), place)
         if outcome is not None:
             strides = torch.empty_strided(state.shape, self.stride(), device="meta")[place].stride()
@@ -428,9 +441,11 @@ TracedTensor.__getitem__ = _getitem  # type: ignore[assignment,method-assign]
 def _contiguous(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
     if self._cell.is_deferred and not args and not kwargs:
         if self.is_contiguous():
-            return self
+            return self.as_subclass(torch.Tensor)
         if (state := self._state) is not None:
-            return recorded(self, RecordedCall("contiguous"), Outcome(state._replace(kind="tensor"), ()))
+            made = recorded(self, RecordedCall("contiguous"), Outcome(state._replace(kind="tensor"), ()))
+            if made is not None:
+                return made
     return self._real("uses the tensor's contiguous").contiguous(*args, **kwargs)
 
 
@@ -441,8 +456,8 @@ TracedTensor.contiguous = _contiguous  # type: ignore[assignment,method-assign]
 
 
 _PAST_THE_DISPATCHER = """
-__array__ __dlpack__ __dlpack_device__ __format__ __reduce_ex__ __repr__ _typed_storage data data_ptr is_shared numpy
-pin_memory share_memory_ storage tolist untyped_storage
+__array__ __dlpack__ __dlpack_device__ __format__ __reduce_ex__ __repr__ _typed_storage data data_ptr detach_ is_shared
+numpy pin_memory share_memory_ storage tolist untyped_storage
 """.split()  # noqa: SIM905
 
 
