@@ -75,7 +75,7 @@ class Node:
     Attributes:
         parent: the node that ``call`` is applied to; None for a file.
         source: the encoded file that it is made of.
-        call: what is done to the parent; None for a file.
+        call: what is done to the parent; None for a file, or the decoder that is called with the file's bytes.
         state: the known kind, mode, shape and dtype.
         steps: batch steps that give the same pixels from the decoded file; None if there are none.
         strides: of a tensor, in elements; None if it is contiguous.
@@ -139,13 +139,16 @@ class Node:
         return self._value
 
     def _computed(self) -> Any:
-        if self.parent is None:
-            with self.source.opened() as file:
-                image = _really_open(io.BytesIO(file.read()))
-                image.load()
-            return image
-        assert self.call is not None
-        return self.call.on(self.parent.value())
+        if self.parent is not None:
+            assert self.call is not None
+            return self.call.on(self.parent.value())
+        with self.source.opened() as file:
+            data = file.read()
+        if self.call is not None:
+            return self.call.on(data)
+        image = _really_open(io.BytesIO(data))
+        image.load()
+        return image
 
     def calls(self) -> list[RecordedCall]:
         """Return the calls that lead from the file to this node."""

@@ -9,6 +9,8 @@ other code, so that modules which have imported them by name call it, too.
 - torchvision.transforms.functional: what makes tensors of images, and what computes with pixels of PIL images otherwise
   than by Pillow's methods; and all functions that have a plan, for deferred tensors.
 - torchvision.transforms.v2.functional: the same, by its table of kernels and the function that looks kernels up.
+- torchvision.io: decode_image, decode_jpeg, decode_png and read_image; the first three of torchcodec.decoders, too, if
+  it was imported. They give deferred tensors.
 - torch.utils.data's table of collate functions, which is there to be extended.
 - Places where torchvision compares the exact class of a tensor.
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
@@ -31,6 +34,7 @@ from torchvision.transforms.v2.functional import _utils
 
 from . import color, convert, geometry, images  # noqa: F401 - they register operations
 from .calls import RecordedCall
+from .decoders import DECODERS, decoded
 from .images import deferred, node_of
 from .nodes import HERE, Node
 from .operations import OPERATIONS, Outcome, outcome_of
@@ -61,8 +65,9 @@ _installed = False
 
 
 def install() -> None:
-    """Put everything in its place, once in a process."""
+    """Put everything in its place, once in a process; in torchcodec, once it was imported."""
     global _installed
+    _patch_decoders()
     if _installed:
         return
     _installed = True
@@ -364,6 +369,17 @@ def _wrapped(original: Any) -> Any:
         return original(wrappee, like=like, **kwargs)
 
     return wrap
+
+
+# ---- decoders
+
+
+def _patch_decoders() -> None:
+    for module, functions in DECODERS.items():
+        found = vars(sys.modules.get(module, object))
+        for name, types in functions.items():
+            if name in found and f"_dali_compat_{name}" not in found:
+                _take_over(found[name], partial(decoded, types))
 
 
 # ---- functions

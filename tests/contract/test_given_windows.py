@@ -5,7 +5,6 @@ import time
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder

@@ -1,5 +1,6 @@
 """torchvision.io and torchcodec in a data set of the user's: DALI decodes where it gives their bits."""
 
+import struct
 import sys
 import time
 import types
@@ -9,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torchvision.io as tvio
-from dali_compat.lazy import tracer
 from helpers import make_image
 from PIL import Image
 from torch.utils import data
@@ -150,6 +150,34 @@ def test_modes(odd, mode, turned):
     assert not wrong, wrong[:3]
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("mode", ["UNCHANGED", "RGB"])
+def test_strides_when_decoded_equal_torchvisions(odd, mode, turned):
+    def strides(batch):
+        return [one.stride() for one in batch]
+
+    (odd / "p.png").unlink()
+    dataset = Own(odd, lambda path: decode_image(path, mode, turned), None)
+    theirs = list(stock(dataset, 4, collate_fn=list))
+    mine = list(ours(dataset, 4, collate_fn=list, device="cpu", exact=True))
+    for a, b in zip(mine, theirs, strict=True):
+        assert strides(image for image, _ in a) == strides(image for image, _ in b)
+
+
+@pytest.mark.parametrize("kind, value", [(3, 6), (4, 6), (1, 6)])
+def test_orientation_when_its_entry_has_another_type_is_the_decoders(tmp_path, kind, value):
+    picture = Image.fromarray(make_image(np.random.default_rng(5), 61, 83))
+    for order in "<>":
+        held = {1: "Bxxx", 3: "Hxx", 4: "I"}[kind]
+        tiff = struct.pack(
+            f"{order}2sHIHHHI{held}I", b"II" if order == "<" else b"MM", 42, 8, 1, 274, kind, 1, value, 0
+        )
+        picture.save(tmp_path / f"{ord(order)}.jpg", exif=b"Exif\0\0" + tiff)
+    picture.save(tmp_path / "plain.jpg")
+    time.sleep(0.05)
+    compared(lambda: Own(tmp_path, DECODED["turned"]))
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_errors(own_root, workers):
     """As the decoder's, for the file that it was."""
@@ -184,19 +212,6 @@ def test_another_mode_is_the_reason(own_root):
     """That the bytes of a file were read is none."""
     loader = ours(Own(own_root, lambda path: decode_image(path, "GRAY")), 2, device="cpu", fallback="silent")
     assert "decodes files in other modes than RGB" in loader.explain() and "keeps" not in loader.explain()
-
-
-def test_bytes_are_not_read_where_nobody_looks_at_them(own_root, monkeypatch):
-    dataset, found, really = Own(own_root, lambda path: decode_image(path, "RGB")), [], tracer.lazy_bytes
-
-    def noted(later, length):
-        found.append(later)
-        return really(later, length)
-
-    loader = ours(dataset, 2, device="cpu", exact=True)
-    monkeypatch.setattr(tracer, "lazy_bytes", noted)
-    list(loader)
-    assert len(found) >= len(dataset) and not any(later.is_real for later in found)
 
 
 cv2 = skimage = types.SimpleNamespace(imread=lambda path: np.asarray(Image.open(path).convert("RGB")))
