@@ -254,6 +254,8 @@ class TracedImages:
         images = self._chunks[self._chunk[place.row]]
         image = images[int(self._place[place.row])].detach()
         if place.strides is not None:
+            if not place.strides[0]:  # expanded
+                return image[:1].contiguous().expand(image.shape)
             return torch.empty_strided(image.shape, place.strides, dtype=image.dtype, device=image.device).copy_(image)
         return image.contiguous()
 

@@ -31,14 +31,15 @@ from torchvision.transforms.v2.functional import _utils
 
 from . import color, convert, geometry, images  # noqa: F401 - they register operations
 from .calls import RecordedCall
-from .images import deferred, node_of
+from .images import deferred, imaged, node_of
 from .nodes import HERE, Node
-from .operations import OPERATIONS, outcome_of
+from .operations import OPERATIONS, Outcome, outcome_of
 from .tensors import REAL_CLASS, TracedTensor, dense_strides, extend_default_collate, recorded, tensor_of, view
 
 _BY_VERSION = frozenset(("affine", "augment", "gaussian_blur"))  # whose arithmetic differs between v1 and v2
 _VIEWS = frozenset(("center_crop", "crop"))  # of tensors they give views, where the window is inside
-_CONTIGUOUS = frozenset(("affine", "gaussian_blur", "pad", "perspective", "resize", "rotate"))
+_CONTIGUOUS = frozenset(("affine", "equalize", "gaussian_blur", "jpeg", "pad", "permute_channels", "perspective", "rotate"))
+_GRAY = frozenset(("rgb_to_grayscale", "to_grayscale"))
 _INFO_LOST = frozenset(("adjust_hue", "gaussian_blur", "ImageOps.expand", "pad"))  # they give images without info
 _NEW = "Brightness", "Contrast"  # operations of "augment" that do so
 _installed = False
@@ -176,13 +177,28 @@ def _of_tensor(version: str, name: str, original: Any, tensor: TracedTensor, arg
         if outcome.steps is None or any(one.op == "pad" or not _is_inside(numbers) for one, numbers in outcome.steps):
             return None
         return view(tensor, call, outcome, tensor.stride())
+    if outcome.state.kind == "pil":
+        node = tensor._cell.node
+        is_rgb = node is not None and outcome.state.mode == "RGB"  # others are read-only, as fromarray() gives them
+        return imaged(node.then(call, outcome), {}) if is_rgb else None
+    return recorded(tensor, call, outcome, _strides(version, name, tensor, outcome))
+
+
+def _strides(version: str, name: str, tensor: TracedTensor, outcome: Outcome) -> tuple[int, ...] | None:
+    """Return the strides that torchvision's function gives a tensor; None if it is contiguous."""
+    channels, _, width = outcome.state.shape
+    channels_last = 1, width * channels, channels
+    if outcome.same:
+        return None
+    if name in _GRAY and channels > 1:
+        return 0, width, 1  # one channel, expanded
+    if name == "adjust_hue":
+        return channels_last if version == "v1" else None
+    if name == "resize":
+        return channels_last if version == "v2" and _is_channels_last(tensor) else None
     flips = outcome.steps is not None and all(one.op == "flip" for one, _ in outcome.steps)
-    keeps_strides = (flips or name not in _CONTIGUOUS) and outcome.state.shape == state.shape
-    strides = dense_strides(tensor) if keeps_strides else None
-    if name == "resize" and not outcome.same and _is_channels_last(tensor):
-        channels, _, width = outcome.state.shape
-        strides = 1, width * channels, channels
-    return recorded(tensor, call, outcome, strides)
+    keeps = (flips or name not in _CONTIGUOUS) and outcome.state.shape == tensor.shape
+    return dense_strides(tensor) if keeps else None
 
 
 def _on_kind(kind: Any, original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -285,14 +285,16 @@ def _arithmetic(name: str) -> Callable[..., Any]:
             if outcome is not None and not in_place:
                 method_name = "__rsub__" if op == "rsub" else op
                 return recorded(self, RecordedCall(method_name, None, args), outcome, dense_strides(self))
-            if outcome is not None and outcome.state.dtype == cell.dtype and not cell.is_shared:
+            is_own = not cell.is_shared and 0 not in self.stride()
+            if outcome is not None and outcome.state.dtype == cell.dtype and is_own:
                 assert cell.node is not None
                 cell.node = cell.node.then(RecordedCall(op, None, (kept(args[0]),)), outcome, cell.node.strides)
                 return self if type(self) is TracedTensor or name[:2] == "__" else tensor_with(cell, self.stride())
         made = getattr(self._computed(name), name)(
             *map(_plain, args), **{key: _plain(one) for key, one in kwargs.items()}
         )
-        return self if made is self._cell.tensor else made
+        is_self = made is cell.tensor and (type(self) is TracedTensor or name[:2] == "__")
+        return self if is_self else made
 
     return method
 
