@@ -54,7 +54,7 @@ class DaliRoute:
         cache: of decoded images, where the loader has one.
         table: facts of the files of a custom data set, which torch's own loader reads; None for other data sets.
         options: of its plans.
-        realized: number of its tensors that workers had to compute so far, for want of a plan.
+        realized: number of its batches so far in which no image was deferred.
         images: the plan of each image of its first sample; None of one that torchvision's own functions make.
     """
 

@@ -89,12 +89,11 @@ class TracedBatch:
         value: the batch.
         count: number of rows.
         jobs, tails: groups of them.
-        realized: number of traced tensors that were computed, for want of a plan.
         computed: (row, tensor) of rows that are in a stack with deferred ones, and are not deferred.
     """
 
     def __init__(self, value: Any):
-        self.value, self.count, self.realized = value, 0, 0
+        self.value, self.count = value, 0
         self.jobs: list[JobGroup] = []
         self.tails: list[TailGroup] = []
         self.computed: list[tuple[int, torch.Tensor]] = []
@@ -143,7 +142,6 @@ def packed(value: Any) -> TracedBatch:
                 cells[row].value()
     batch = TracedBatch(mapped(value, lambda x: (places[id(x)] or x._real()) if type(x) in REAL_CLASS else x))
     batch.count = len(cells)
-    batch.realized = sum(place is None for place in places.values())
     # copies, as in a stack: the data set may change its tensors before they are sent
     batch.computed = [(row, cell.tensor.clone()) for row, cell in enumerate(cells) if cell.tensor is not None]
     _group(batch, [[row for row in rows if cells[row].tensor is None] for rows in of_file.values()], cells)
