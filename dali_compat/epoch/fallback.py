@@ -19,7 +19,7 @@ from torch.utils.data.dataloader import (
 )
 
 from ..data.base_datasets import locate, sample
-from ..errors import file_of, remedy_of
+from ..errors import file_of, read_error, remedy_of
 from ..randoms import replacement
 from ..runtime.dataset_base import QuietWorker, be_quiet
 from ..runtime.decorators import one_at_a_time
@@ -291,7 +291,10 @@ class _Tolerant(data.Dataset):
                 failures.append((path_of(self.dataset, index, error), index, f"{type(error).__name__}: {error}"))
                 if not self._replaces:
                     return _Tried((), 0, failures)
-                if len(failures) > ATTEMPTS or not hasattr(asked, "__index__"):
+                if len(failures) > ATTEMPTS:
+                    path, index, why = failures[-1]
+                    raise read_error(f"cannot read {path}, index {index}: {why}", error) from error
+                if not hasattr(asked, "__index__"):
                     raise
             index = self._among[replacement(self._seed(), int(asked), len(failures), len(self._among))]
 

@@ -45,6 +45,7 @@ _LARGE = 256 << 10
 _REMEDIES = {
     ("uses the tensor's", "asks for gradients"): "do this on the batch, in the training loop",
     ("uses the image's",): "do this by torchvision's transforms, or on the batch, in the training loop",
+    ("makes several images of one",): "leave what they have in common to the batch",
     ("opens images with",): "open them with Image.open(path).convert('RGB'), in RGB, not BGR",
 }
 

@@ -191,6 +191,7 @@ def tail_plan(head: Key, tail: Key, sizes: tuple[Any, Any], options: Options) ->
     return lower(Chain(takes, _steps(tail, sizes[1], 0, 0)), options, decoded=True)
 
 
+@lru_cache(_MOST_KNOWN)
 def whole_plan(head: Key, tail: Key, size: Any, final: Any, options: Options) -> Plan:
     """Return a plan of all steps, for explain(). ``size``, ``final``: (height, width) of the file and of the image."""
     first = head_plan((head,), (final if not any(one.op in _SIZED for one, _ in tail) else None,), options)

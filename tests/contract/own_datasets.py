@@ -442,39 +442,6 @@ class Stacked(Plain):
         return torch.stack([self.transform(read_rgb(self.paths[i - number])) for number in range(2)]), self.labels[i]
 
 
-SERVED = [
-    Plain,
-    OfV2,
-    AsDict,
-    Boxes,
-    Pets,
-    Kaggle,
-    OpenedFile,
-    InMemory,
-    Helped,
-    Loaded,
-    Named,
-    AsList,
-    Bare,
-    Gray,
-    InSteps,
-]
-SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
-SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized, Turned, Functional, Segmented]
-SERVED += [Masked, TwoCrops, Triplets, LargeMasks, CutBeyond, Stacked]
-
-
-# ---- which make their samples themselves
-
-
-class Arrays(Plain):
-    """As with albumentations, or OpenCV."""
-
-    def __getitem__(self, i):
-        image = np.array(read_rgb(self.paths[i]))[:16, :16]
-        return torch.from_numpy(image).permute(2, 0, 1), self.labels[i]
-
-
 class Cached(Plain):
     def __init__(self, folder):
         super().__init__(folder)
@@ -518,6 +485,40 @@ class Delegating(data.Dataset):
         return self.inner[i], i
 
 
+SERVED = [
+    Plain,
+    OfV2,
+    AsDict,
+    Boxes,
+    Pets,
+    Kaggle,
+    OpenedFile,
+    InMemory,
+    Helped,
+    Loaded,
+    Named,
+    AsList,
+    Bare,
+    Gray,
+    InSteps,
+]
+SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
+SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized, Turned, Functional, Segmented]
+SERVED += [Masked, TwoCrops, Triplets, LargeMasks, CutBeyond, Stacked]
+SERVED += [Cached, CachedTensors, Batched, Delegating]
+
+
+# ---- which make their samples themselves
+
+
+class Arrays(Plain):
+    """As with albumentations, or OpenCV."""
+
+    def __getitem__(self, i):
+        image = np.array(read_rgb(self.paths[i]))[:16, :16]
+        return torch.from_numpy(image).permute(2, 0, 1), self.labels[i]
+
+
 class Unsqueezed(Plain):
     def __getitem__(self, i):
         return super().__getitem__(i)[0][None], self.labels[i]
@@ -530,10 +531,6 @@ class Untranslated(Plain):
 
 REFUSED = {
     Arrays: "uses the image's pixels",
-    Cached: "keeps an image",
-    CachedTensors: "keeps an image",
-    Batched: "has __getitems__ of its own",
-    Delegating: "has __getitems__ of its own",
     Unsqueezed: "uses the tensor's getitem",
     Untranslated: "uses the image's",
 }

@@ -6,8 +6,6 @@ import zlib
 
 import numpy as np
 import pytest
-from dali_compat.lazy import images
-from dali_compat.lazy.images import header_of
 from faults import bitmaps
 from faults.jpegs import pieces_of
 from helpers import make_image, sizes_and_kinds
@@ -186,36 +184,6 @@ def test_kind_and_size(name, tmp_path):
     if found != UNREADABLE:
         with Image.open(io.BytesIO(data)) as image:
             assert size == [image.height, image.width]
-
-
-def of_two_pictures() -> bytes:
-    return saved("MPO", save_all=True, append_images=[photo()])
-
-
-@pytest.mark.parametrize("name", [*FILES, "two pictures"])
-def test_what_is_known_of_an_image_that_is_not_read(name, tmp_path):
-    """In a data set of the user's: Pillow's class, format, mode and size."""
-    try:
-        path = write(tmp_path / "named.jpg", of_two_pictures() if name == "two pictures" else FILES[name][0]())
-        image = Image.open(path)
-    except (OSError, KeyError, SyntaxError) as error:
-        pytest.skip(f"this Pillow cannot write it, or read it: {error}")
-    with image:
-        found = header_of(path)
-        if found is not None:
-            known = found.kind, found.format, found.state.mode, found.state.size
-            assert known == (type(image), image.format, image.mode, (image.height, image.width))
-
-
-def test_a_plain_jpeg_is_known_without_pillow(tmp_path, monkeypatch):
-    path = write(tmp_path / "named.jpg", jpeg())
-    known = header_of(path)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", HEIGHT * WIDTH - 1)  # of which Pillow warns
-    with pytest.warns(Image.DecompressionBombWarning):
-        assert header_of(path) == known
-    monkeypatch.setattr(images, "really_open", None)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    assert header_of(path) == known and known is not None
 
 
 @pytest.mark.parametrize("name", [name for name, (_, kind) in FILES.items() if kind == DALI])

@@ -1,15 +1,16 @@
-"""Whether a data set's code says that it opens images: nothing of it runs."""
+"""Whether a data set's code opens images, found out without running it."""
 
 import functools
 
 import pytest
-from dali_compat.lazy import static_checks
-from dali_compat.lazy.static_checks import may_open, reads_images, with_inner
 from PIL import Image
 from torch.utils import data
 from torchvision import datasets
 from torchvision import transforms as T
 from torchvision.datasets.folder import default_loader, pil_loader
+
+from dali_compat.tracing import static_checks
+from dali_compat.tracing.static_checks import may_open, reads_images, with_inner
 
 
 def load(path):
@@ -115,20 +116,20 @@ OPENS = {
 
 
 @pytest.mark.parametrize("way", OPENS)
-def test_opens(way):
+def test_a_data_set_whose_code_opens_images_is_found(way):
     dataset = OPENS[way]
     assert may_open(dataset) and any(map(reads_images, with_inner(dataset)))
 
 
-def test_does_not():
+def test_a_data_set_whose_code_opens_none_is_not_found():
     itself = Several([])
     itself.loader.append(itself.__getitem__)
     for dataset in (Tokens(), Of(size), Of(T.Compose([T.ToTensor()])), Of(None), itself, data.Subset([1], [0])):
         assert not may_open(dataset) and not reads_images(dataset)
 
 
-def test_what_a_package_can_do_says_nothing(monkeypatch):
-    """A tokenizer's package may open images, too."""
+def test_a_package_that_can_open_images_is_not_the_users_code(monkeypatch):
+    """As that of a tokenizer."""
     dataset = Of(Loads())
     monkeypatch.setattr(static_checks, "is_installed", lambda path: path == load.__code__.co_filename)
     assert may_open(dataset) and not reads_images(dataset)
