@@ -94,7 +94,8 @@ def _deferred_file(image: Any) -> Node | None:
     image._im, image.tile, image.readonly, image.map = node, [], 0, None  # as if it were loaded
     if type(image) is PngImageFile:
         stream: Any = image.png
-        image._text, image.png, image._PngImageFile__idat = stream.im_text, None, 0
+        image._text, image.png = stream.im_text, None
+        vars(image)["_PngImageFile__idat"] = 0
         stream.close()
     if image._exclusive_fp:
         image.fp.close()
