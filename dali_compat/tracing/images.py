@@ -18,8 +18,10 @@ from collections.abc import Callable
 from typing import Any
 
 from PIL import Image, ImageEnhance, ImageFile
+from PIL.BmpImagePlugin import BmpImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
 
 from ..inspection.replaced import STANDS_FOR
 from ..ops.arguments import interpolation_named
@@ -33,6 +35,8 @@ from .sources import FileSource, FileTable, MemorySource
 _COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, from which it takes the times of files
 _TICK = 10_000_000  # ns between two times of another clock, such as that of a network file system
 _END_OF_JPEG = b"\xff\xd9"
+_BITMAPS = BmpImageFile, PpmImageFile
+_DEFERRED = JpegImageFile, PngImageFile, *_BITMAPS
 _BANDS = {"1": 1, "L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4}
 _GRAY = (
     step("grayscale", State("pil", "L", (1, 1, 1)), like="pil", dtype=State("pil", "L", (1, 1, 1)).dtype, channels=1),
@@ -65,7 +69,7 @@ def node_of(image: Image.Image) -> Node | None:
     im = image.__dict__.get("_im")
     if type(im) is Node:
         return im if im.state.mode == image._mode and im.size == image._size else None
-    if im is not None or not HERE.traces or type(image) not in (JpegImageFile, PngImageFile):
+    if im is not None or not HERE.traces or type(image) not in _DEFERRED:
         return None
     return _deferred_file(image)
 
@@ -76,23 +80,27 @@ def _deferred_file(image: Any) -> Node | None:
     if image._mode not in _BANDS or "transparency" in image.info:
         became_real(f"opens images in mode {image._mode}, of more than 8 bits" if image._mode[0] in "IF" else "")
         return None
+    if type(image) in _BITMAPS and image._mode != "RGB":  # load() may map it, which is read-only
+        return None
     source = _source_of(image)
     if source is None or tuple(source.facts["sizes"]) != image._size[::-1]:
         return None
-    if type(image) is PngImageFile and not _ends_with_pixels(image):
+    end = _end_of_png(image) if type(image) is PngImageFile else int(source.facts["lengths"])
+    if not end:
         return None
     width, height = image._size
     state = State("pil", image._mode, (_BANDS[image._mode], height, width))
     node = Node(None, source, None, state, _STEPS_OF_FILE.get(image._mode))
-    image._im, image.tile, image.readonly = node, [], 0  # as if it were loaded
+    image._im, image.tile, image.readonly, image.map = node, [], 0, None  # as if it were loaded
     if type(image) is PngImageFile:
         stream: Any = image.png
         image._text, image.png = stream.im_text, None
+        vars(image)["_PngImageFile__idat"] = 0
         stream.close()
     if image._exclusive_fp:
         image.fp.close()
     else:
-        image.fp.seek(0, os.SEEK_END)
+        image.fp.seek(end)
     image.fp = None
     return node
 
@@ -121,8 +129,8 @@ def _source_of(image: Any) -> FileSource | MemorySource | None:
         return None
 
 
-def _ends_with_pixels(image: Any) -> bool:
-    """Return True if nothing but pixels follows a PNG's first pixels: load() adds other chunks to ``info``."""
+def _end_of_png(image: Any) -> int:
+    """Return where load() leaves a PNG's file; 0 if chunks follow the pixels, which load() adds to ``info``."""
     at, fp = image.tile[0][2] - 8, image.fp
     before = fp.tell()
     try:
@@ -130,7 +138,7 @@ def _ends_with_pixels(image: Any) -> bool:
             fp.seek(at)
             head = fp.read(8)
             if head[4:] != b"IDAT":
-                return head[4:] == b"IEND"
+                return at + 8 if head[4:] == b"IEND" else 0
             at += 12 + int.from_bytes(head[:4], "big")
     finally:
         fp.seek(before)

@@ -1,0 +1,151 @@
+"""All that tracing/patches.py replaces exists in the installed Pillow, torchvision and torch, and is replaced."""
+
+import importlib
+from operator import attrgetter
+
+import pytest
+from PIL import Image, ImageEnhance, ImageFile, ImageOps
+from torch.utils.data._utils.collate import default_collate_fn_map
+from torchvision import tv_tensors
+from torchvision.transforms import _functional_pil, autoaugment, functional, v2
+from torchvision.transforms.v2 import _auto_augment, _geometry
+from torchvision.transforms.v2.functional import _utils
+
+from dali_compat.inspection.replaced import STANDS_FOR
+from dali_compat.tracing import patches
+from dali_compat.tracing.decoders import DECODERS
+from dali_compat.tracing.images import _ENHANCERS, _METHODS
+from dali_compat.tracing.operations import OPERATIONS
+from dali_compat.tracing.tensors import REAL_CLASS
+
+METHODS = ["convert", "copy", "crop", "filter", "load", "resize", "transform", "transpose"]
+ENHANCERS = ["Brightness", "Color", "Contrast", "Sharpness"]
+OF_IMAGEOPS = ["autocontrast", "equalize", "expand", "invert", "posterize", "solarize"]
+IN_V1_AND_V2 = [
+    "adjust_brightness",
+    "adjust_contrast",
+    "adjust_gamma",
+    "adjust_hue",
+    "adjust_saturation",
+    "adjust_sharpness",
+    "affine",
+    "autocontrast",
+    "center_crop",
+    "crop",
+    "equalize",
+    "erase",
+    "gaussian_blur",
+    "invert",
+    "normalize",
+    "pad",
+    "perspective",
+    "posterize",
+    "resize",
+    "resized_crop",
+    "rgb_to_grayscale",
+    "rotate",
+    "solarize",
+]
+IN_V1 = ["convert_image_dtype", "hflip", "pil_to_tensor", "to_grayscale", "to_pil_image", "to_tensor", "vflip"]
+IN_V2 = ["grayscale_to_rgb", "horizontal_flip", "jpeg", "permute_channels", "to_dtype", "vertical_flip"]
+OF_PIL_IMAGES = ["adjust_gamma", "adjust_hue", "gaussian_blur", "jpeg", "permute_channels", "rgb_to_grayscale"]
+OTHERS = [
+    "as_subclass",
+    "augment",
+    "to_image",
+    "to_mask",
+    "transpose",
+    "upright",
+]  # operations without a function to replace
+DECODED = ["decode_image", "decode_jpeg", "decode_png", "read_image"]
+
+TAKEN_OVER = [
+    (Image, "blend"),
+    *((ImageOps, name) for name in OF_IMAGEOPS),
+    *((functional, name) for name in (*IN_V1, *IN_V1_AND_V2)),
+    (_functional_pil, "pad"),
+    (autoaugment, "_apply_op"),
+    (_auto_augment, "_AutoAugmentBase._apply_image_or_video_transform"),
+    *((importlib.import_module("torchvision.io.image"), name) for name in DECODED),
+]
+WRAPPED = [
+    *((Image, f"Image.{name}") for name in METHODS),
+    (ImageFile, "ImageFile.load"),
+    *((ImageEnhance, f"{name}.__init__") for name in ENHANCERS),
+]
+
+
+def named(places):
+    return pytest.mark.parametrize("owner, name", places, ids=[f"{owner.__name__}.{name}" for owner, name in places])
+
+
+@pytest.fixture(autouse=True)
+def installed():
+    patches.install()
+
+
+def kernels(name):
+    return {function.__name__: registry for function, registry in _utils._KERNEL_REGISTRY.items()}[name]
+
+
+def is_own(function):
+    return function.__module__ == patches.__name__
+
+
+@named(TAKEN_OVER)
+def test_function_when_installed_has_other_code(owner, name):
+    function = attrgetter(name)(owner)
+    assert f"_dali_compat_{function.__name__}" in function.__code__.co_names
+
+
+@named(WRAPPED)
+def test_method_when_installed_stands_for_pillows(owner, name):
+    assert hasattr(attrgetter(name)(owner), STANDS_FOR)
+
+
+@pytest.mark.parametrize("name", [*IN_V1_AND_V2, *IN_V2])
+def test_v2_function_when_installed_has_kernels_of_deferred_tensors(name):
+    assert [kind for kind in REAL_CLASS if not is_own(kernels(name)[kind])] == []
+
+
+@pytest.mark.parametrize("name", OF_PIL_IMAGES)
+def test_v2_function_when_installed_has_a_kernel_of_deferred_images(name):
+    assert is_own(kernels(name)[Image.Image])
+
+
+def test_core_of_images_when_installed_is_a_property():
+    assert Image.Image.im.fget.__module__.startswith("dali_compat")
+
+
+@named([(_geometry, "_get_fill"), (_auto_augment, "_get_fill")])
+def test_comparisons_of_classes_when_installed_are_replaced(owner, name):
+    assert is_own(getattr(owner, name))
+
+
+def test_to_dtype_when_installed_is_replaced():
+    assert is_own(getattr(v2.ToDtype, "transform", None) or v2.ToDtype._transform)
+
+
+def test_wrap_when_installed_takes_deferred_tensors():
+    """torchvision 0.20 has no method that deferred tensors could override."""
+    assert hasattr(tv_tensors.TVTensor, "wrap") or is_own(tv_tensors.wrap)
+
+
+def test_collation_when_installed_takes_deferred_tensors():
+    assert REAL_CLASS.keys() <= default_collate_fn_map.keys()
+
+
+def test_torchcodecs_decoders_when_imported_are_replaced():
+    module = pytest.importorskip("torchcodec.decoders._image_decoders", exc_type=Exception)
+    patches.install()
+    for name in DECODED[:3]:
+        assert f"_dali_compat_{name}" in getattr(module, name).__code__.co_names, name
+
+
+def test_names_here_are_those_of_the_package():
+    """A function that is replaced has to be named above."""
+    ops = {f"ImageOps.{name}" for name in OF_IMAGEOPS}
+    assert ops | {*IN_V1_AND_V2, *IN_V1, *IN_V2, *OTHERS} == OPERATIONS.keys()
+    assert {*METHODS} == {*_METHODS, "load"}
+    assert {*ENHANCERS} == _ENHANCERS.keys()
+    assert {*DECODED} == DECODERS["torchvision.io.image"].keys()
