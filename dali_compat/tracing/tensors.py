@@ -194,7 +194,7 @@ class _OfTorchvision:
 
     @classmethod
     def _wrap_output(cls, output: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return REAL_CLASS[cls]._wrap_output(output, args, kwargs)  # type: ignore[index,attr-defined]
+        return REAL_CLASS[cls]._wrap_output(output, args, kwargs)  # type: ignore[attr-defined]
 
     @classmethod
     def wrap(cls, wrappee: torch.Tensor, like: Any, **kwargs: Any) -> Any:
