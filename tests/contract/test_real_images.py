@@ -958,6 +958,104 @@ class Compiled(Photos):
         return Compiled.function(F.to_tensor(self.small(i)))
 
 
+# ---- strides, classes, info and errors of torchvision's functions
+
+
+STRIDES = {
+    "resized": lambda f, x: f.resize(x, [20, 24]),
+    "window": lambda f, x: f.crop(x, 3, 4, 20, 24),
+    "resized window": lambda f, x: f.resized_crop(x, 3, 4, 20, 24, [30, 30]),
+    "resized window of all columns": lambda f, x: f.resized_crop(x, 3, 0, 20, 64, [30, 30]),
+    "resized window of the same size": lambda f, x: f.resized_crop(x, 3, 4, 20, 24, [20, 24]),
+    "padded": lambda f, x: f.pad(x, [2, 3]),
+    "padded by nothing": lambda f, x: f.pad(x, [0, 0]),
+    "hue": lambda f, x: f.adjust_hue(x, 0.2),
+    "saturation": lambda f, x: f.adjust_saturation(x, 1.2),
+    "three gray channels": lambda f, x: f.rgb_to_grayscale(x, 3),
+    "one gray channel": lambda f, x: f.rgb_to_grayscale(x, 1),
+    "inverted": lambda f, x: f.invert(x),
+}
+STRIDES_V2 = {
+    "equalized": lambda x: v2.functional.equalize(x),
+    "jpeg": lambda x: v2.functional.jpeg(x, 40),
+    "permuted": lambda x: v2.functional.permute_channels(x, [2, 0, 1]),
+    "same levels": lambda x: v2.functional.posterize(x, 8),
+    "quarter turn": lambda x: v2.functional.rotate(x, 90, expand=True),
+}
+
+
+@case(collate_fn=list)
+def strides_of_functions_of_floats(data, i):
+    x = F.to_tensor(data.small(i))
+    return {(f.__name__, name): function(f, x) for f in (F, v2.functional) for name, function in STRIDES.items()}
+
+
+@case(collate_fn=list)
+def strides_of_functions_of_bytes(data, i):
+    x = F.pil_to_tensor(data.small(i))
+    return {(f.__name__, name): function(f, x) for f in (F, v2.functional) for name, function in STRIDES.items()}
+
+
+@case(collate_fn=list)
+def strides_of_functions_of_images(data, i):
+    x = v2.functional.to_image(data.small(i))
+    made = {name: function(v2.functional, x) for name, function in STRIDES.items()}
+    return made, {name: function(x) for name, function in STRIDES_V2.items()}
+
+
+@case(collate_fn=list)
+def strides_of_functions_of_windows(data, i):
+    x = v2.functional.to_image(data.small(i))[:, 3:-2, 4:]
+    made = {name: function(v2.functional, x) for name, function in STRIDES.items() if "all" not in name}
+    return made, {name: function(x) for name, function in STRIDES_V2.items()}, copy.deepcopy(x)
+
+
+@case(collate_fn=list)
+def strides_of_functions_of_gray_images(data, i):
+    x = F.pil_to_tensor(data.small(i).convert("L"))
+    return F.adjust_brightness(x, 1.2), F.solarize(x, 99), v2.functional.invert(x), v2.functional.resize(x, [9, 9])
+
+
+@case(collate_fn=list)
+def classes_of_results_of_tv_tensors(data, i):
+    made = [v2.functional.to_image(data.small(i)) for _ in range(7)]
+    floats = [v2.functional.to_dtype(x, torch.float32, scale=True) for x in made]
+    floats[0] += 0.5
+    changed = made[0].clamp_(3, 99), made[1].bitwise_and_(17), floats[1].mul_(2), torch.relu_(floats[2])
+    return made, floats, changed, made[2].cpu(), floats[3].float(), made[3].byte(), +made[4], made[5].contiguous()
+
+
+@case(collate_fn=list)
+def info_of_gray_and_compressed_images(data, i):
+    image = data.image(i)
+    images = [v2.Grayscale(3)(image), T.Grayscale(3)(image), T.Grayscale(1)(image)]
+    return *images, v2.functional.jpeg(image, 50), v2.functional.permute_channels(image, [2, 1, 0]), F.to_tensor(image)
+
+
+@case(collate_fn=list)
+def gray_images_made_of_arrays(data, i):
+    gray = data.small(i).convert("L")
+    return F.pad(gray, 3, padding_mode="reflect"), F.gaussian_blur(gray, 3), F.to_tensor(data.small(i))
+
+
+@case(collate_fn=list)
+def errors_of_functions_that_take_no_such_tensor(data, i):
+    x, mask, seen = F.to_tensor(data.small(i)), tv_tensors.Mask(data.small(i).convert("L")), []
+    calls = [
+        lambda: F.posterize(x, 3),
+        lambda: F.equalize(x),
+        lambda: v2.functional.jpeg(x, 50),
+        lambda: v2.functional.invert(mask),
+        lambda: v2.functional.normalize(mask, [0.5], [0.5]),
+    ]
+    for call in calls if i > 7 else []:  # after the samples that are tried
+        try:
+            call()
+        except (TypeError, RuntimeError) as error:
+            seen.append((type(error).__name__, str(error)))
+    return x, seen
+
+
 # ---- Pillow
 
 
@@ -1350,6 +1448,9 @@ rest_of_an_open_file bytes_overwritten_after_convert file_closed_after_convert i
 name_of_an_opened_file open_replaced_by_a_wrapper loaded_as_a_statement bytes_loaded_as_hugging_face_does
 turned_by_exif image_and_tensor_in_collate all_transpositions windows images_made_in_threads
 frames_of_the_caller boxes_and_masks boxes_and_masks_image_first
+strides_of_functions_of_floats strides_of_functions_of_bytes strides_of_functions_of_images
+strides_of_functions_of_windows classes_of_results_of_tv_tensors info_of_gray_and_compressed_images
+gray_images_made_of_arrays errors_of_functions_that_take_no_such_tensor
 """
 
 
