@@ -281,9 +281,10 @@ def _patch_v2() -> None:
     original = _auto_augment._AutoAugmentBase._apply_image_or_video_transform
     _take_over(original, _augmented_v2)
     for module in (_geometry, _auto_augment):
-        module._get_fill = _filled(module._get_fill)  # type: ignore[attr-defined]
+        module._get_fill = images.in_place_of(module._get_fill, _filled(module._get_fill))  # type: ignore[attr-defined]
     method = "transform" if hasattr(v2.Transform, "transform") else "_transform"
-    setattr(v2.ToDtype, method, _to_dtype(getattr(v2.ToDtype, method)))
+    original = getattr(v2.ToDtype, method)
+    setattr(v2.ToDtype, method, images.in_place_of(original, _to_dtype(original)))
     if not hasattr(tv_tensors.TVTensor, "wrap"):  # torchvision 0.20
         tv_tensors.wrap = _wrapped(tv_tensors.wrap)
 

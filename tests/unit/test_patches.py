@@ -4,14 +4,15 @@ import importlib
 from operator import attrgetter
 
 import pytest
+import torch
 from PIL import Image, ImageEnhance, ImageFile, ImageOps
 from torch.utils.data._utils.collate import default_collate_fn_map
-from torchvision import tv_tensors
+from torchvision import transforms, tv_tensors
 from torchvision.transforms import _functional_pil, autoaugment, functional, v2
 from torchvision.transforms.v2 import _auto_augment, _geometry
 from torchvision.transforms.v2.functional import _utils
 
-from dali_compat.inspection.replaced import STANDS_FOR
+from dali_compat.inspection.replaced import STANDS_FOR, refuse_replaced
 from dali_compat.tracing import patches
 from dali_compat.tracing.decoders import DECODERS
 from dali_compat.tracing.images import _ENHANCERS, _METHODS
@@ -119,11 +120,20 @@ def test_core_of_images_when_installed_is_a_property():
 
 @named([(_geometry, "_get_fill"), (_auto_augment, "_get_fill")])
 def test_comparisons_of_classes_when_installed_are_replaced(owner, name):
-    assert is_own(getattr(owner, name))
+    assert hasattr(getattr(owner, name), STANDS_FOR)
 
 
 def test_to_dtype_when_installed_is_replaced():
-    assert is_own(getattr(v2.ToDtype, "transform", None) or v2.ToDtype._transform)
+    assert hasattr(getattr(v2.ToDtype, "transform", None) or v2.ToDtype._transform, STANDS_FOR)
+
+
+@pytest.mark.parametrize("module", [transforms, v2])
+def test_transforms_when_installed_are_still_translated(module):
+    """Translation refuses a class of torchvision's that somebody has replaced methods or functions of."""
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, torch.nn.Module)]
+    assert len(kinds) > 20
+    for kind in kinds:
+        refuse_replaced(kind.__new__(kind))
 
 
 def test_wrap_when_installed_takes_deferred_tensors():
