@@ -124,7 +124,7 @@ def packed(value: Any) -> TracedBatch:
 
     def note(x: torch.Tensor) -> torch.Tensor:
         if type(x) in REAL_CLASS and id(x) not in places:
-            tensors.append(x)  # type: ignore[arg-type]
+            tensors.append(x)  # type: ignore[arg-type]  # a TracedTensor
             places[id(x)] = _place(x, cells)
         return x
 
@@ -137,7 +137,7 @@ def packed(value: Any) -> TracedBatch:
             assert cell.node is not None  # it has a plan
             of_file.setdefault(id(cell.node.root), []).append(row)
     for rows in of_file.values():
-        if len(rows) > 1 and _repeated([cells[row].node for row in rows]) > _MOST_REPEATED:  # type: ignore[misc]
+        if len(rows) > 1 and _repeated([cells[row].node for row in rows]) > _MOST_REPEATED:  # type: ignore[misc]  # not None, as above
             for row in rows:
                 cells[row].value()
     batch = TracedBatch(mapped(value, lambda x: (places[id(x)] or x._real()) if type(x) in REAL_CLASS else x))

@@ -147,7 +147,7 @@ def _end_of_png(image: Any) -> int:
 def imaged(node: Node, info: dict[Any, Any]) -> Image.Image:
     """Return a new image with this node."""
     made = Image.Image()
-    made._im, made._mode, made._size, made.info = node, node.state.mode, node.size, info  # type: ignore[assignment]
+    made._im, made._mode, made._size, made.info = node, node.state.mode, node.size, info  # type: ignore[assignment]  # a Node in place of the core
     return made
 
 

@@ -86,11 +86,11 @@ def _patch_pillow() -> None:
         original[name] = getattr(kind, name)
         setattr(kind, name, images._method(name, images._METHODS[name]))
     original["load"], original["load_file"] = kind.load, ImageFile.ImageFile.load
-    kind.load = images.in_place_of(original["load"], images._load)  # type: ignore[method-assign]
-    ImageFile.ImageFile.load = images.in_place_of(original["load_file"], images._load_file)  # type: ignore[method-assign]
+    kind.load = images.in_place_of(original["load"], images._load)  # type: ignore[method-assign]  # replaced on purpose
+    ImageFile.ImageFile.load = images.in_place_of(original["load_file"], images._load_file)  # type: ignore[method-assign]  # replaced on purpose
     own = vars(kind).get("im")
     original["im"] = _attribute if own is None else own.fget
-    kind.im = property(images._get_im, images._set_im if own is None else own.fset)  # type: ignore[assignment]
+    kind.im = property(images._get_im, images._set_im if own is None else own.fset)  # type: ignore[assignment]  # an attribute before Pillow 11
     for name in images._ENHANCERS:
         enhancer = getattr(ImageEnhance, name)
         enhancer.__init__ = images._enhancer(name, enhancer.__init__)
@@ -280,11 +280,11 @@ def _patch_v2() -> None:
     _take_over(_utils._get_kernel, _kernel_of)
     original = _auto_augment._AutoAugmentBase._apply_image_or_video_transform
     _take_over(original, _augmented_v2)
-    for module in (_geometry, _auto_augment):
-        module._get_fill = images.in_place_of(module._get_fill, _filled(module._get_fill))  # type: ignore[attr-defined]
     method = "transform" if hasattr(v2.Transform, "transform") else "_transform"
-    original = getattr(v2.ToDtype, method)
-    setattr(v2.ToDtype, method, images.in_place_of(original, _to_dtype(original)))
+    places: list[tuple[Any, str, Any]] = [(module, "_get_fill", _filled) for module in (_geometry, _auto_augment)]
+    for owner, name, replacement in (*places, (v2.ToDtype, method, _to_dtype)):
+        original = vars(owner)[name]
+        setattr(owner, name, images.in_place_of(original, replacement(original)))
     if not hasattr(tv_tensors.TVTensor, "wrap"):  # torchvision 0.20
         tv_tensors.wrap = _wrapped(tv_tensors.wrap)
 

@@ -115,7 +115,7 @@ class TracedTensor(torch.Tensor):
     """A tensor that is computed when its values are needed."""
 
     _cell: Cell
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # a method in torch's stubs
     __class__ = property(lambda self: REAL_CLASS[type(self)])
 
     @property
@@ -159,7 +159,7 @@ class TracedTensor(torch.Tensor):
         return self._cell.value()
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # no defaults in torch's stubs
         first = args[0] if args else None
         if func in _JOINS and not kwargs:
             made = joined(first, args[1] if len(args) > 1 else 0, func is torch.ops.aten.cat.default)
@@ -168,7 +168,7 @@ class TracedTensor(torch.Tensor):
         if isinstance(first, TracedTensor) and first._cell.is_deferred and not kwargs:
             if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
                 return tensor_with(first._cell, first.stride(), type(first))
-            if len(args) == 2 and func.overloadpacket.__name__ in _ARITHMETIC:
+            if len(args) == 2 and func.overloadpacket.__name__ in _BY_DISPATCH:
                 return getattr(first, func.overloadpacket.__name__)(args[1])
         why, computed = f"uses the tensor's {func.overloadpacket.__name__.strip('_')}", dict[int, Any]()
 
@@ -194,7 +194,7 @@ class _OfTorchvision:
 
     @classmethod
     def _wrap_output(cls, output: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return REAL_CLASS[cls]._wrap_output(output, args, kwargs)  # type: ignore[attr-defined]
+        return REAL_CLASS[cls]._wrap_output(output, args, kwargs)  # type: ignore[attr-defined]  # private
 
     @classmethod
     def wrap(cls, wrappee: torch.Tensor, like: Any, **kwargs: Any) -> Any:
@@ -242,7 +242,7 @@ def joined(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
 def _part(x: torch.Tensor) -> Any:
     """Return the cell of a tensor that is joined with others; None if it is no plain tensor."""
     if type(x) in REAL_CLASS:
-        return x._cell  # type: ignore[attr-defined]
+        return x._cell  # type: ignore[attr-defined]  # a TracedTensor
     if type(x) is not torch.Tensor or x.device.type != "cpu" or x.requires_grad or x.layout != torch.strided:
         return None
     cell = Cell(None, tuple(x.shape), x.dtype)
@@ -321,6 +321,7 @@ def _outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Outcome
 
 
 _ARITHMETIC = frozenset(base + end for base in ("add", "sub", "mul", "div") for end in ("", "_"))
+_BY_DISPATCH = _ARITHMETIC | {"flip"}  # of torch's functions, those that are recorded as methods are
 _OPERATORS = [f"__{i}{base}__" for base in ("add", "sub", "mul", "truediv") for i in ("", "i")]
 _OPERATORS += ["__radd__", "__rmul__", "__rsub__", "subtract", "multiply", "divide", "true_divide"]
 for _name in (*_ARITHMETIC, *_OPERATORS):
@@ -435,9 +436,6 @@ def _window(s: State, strides: tuple[int, ...], place: Any) -> Outcome | None:
     return Outcome(after, steps)
 
 
-TracedTensor.__getitem__ = _getitem  # type: ignore[assignment,method-assign]
-
-
 def _contiguous(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
     if self._cell.is_deferred and not args and not kwargs:
         if self.is_contiguous():
@@ -449,7 +447,8 @@ def _contiguous(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
     return self._real("uses the tensor's contiguous").contiguous(*args, **kwargs)
 
 
-TracedTensor.contiguous = _contiguous  # type: ignore[assignment,method-assign]
+for _name, _function in (("__getitem__", _getitem), ("contiguous", _contiguous)):
+    setattr(TracedTensor, _name, _function)
 
 
 # ---- what reads memory without the dispatcher

@@ -242,7 +242,7 @@ def description(value: Any) -> Any:
     """Return what a value is, down to the last bit of its tensors, arrays and images."""
     if isinstance(value, torch.Tensor):
         kind = REAL_CLASS.get(type(value), type(value))
-        real = value._real() if type(value) in REAL_CLASS else value  # type: ignore[attr-defined]
+        real = value._real() if type(value) in REAL_CLASS else value  # type: ignore[attr-defined]  # a TracedTensor
         flat: Any = real.as_subclass(torch.Tensor).detach().contiguous().view(-1).cpu()
         try:
             held = zlib.crc32(flat.view(torch.uint8).numpy().tobytes())

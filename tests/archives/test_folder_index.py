@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -228,10 +229,11 @@ def test_twenty_thousand_files(tmp_path, lists):
     assert calls < 10_000, calls
 
 
-def test_progress_shows_only_where_it_is_slow(root, capsys, monkeypatch):
+def test_progress_is_shown_if_it_is_slow_and_at_a_terminal(root, capsys, monkeypatch):
     cached_samples(root)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(folder_index, "_SLOW", 0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     fill(root, ["b/new.jpg"])
     cached_samples(root)
     assert "listing root" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import fcntl
 import multiprocessing
 import os
 import shutil
+import sys
 import warnings
 from collections import defaultdict
 
@@ -254,10 +255,11 @@ def test_the_first_error_of_many_files_is_the_one_raised(rec):
         DALIRecordIO(str(rec.parent / "part-*.rec"))
 
 
-def test_progress_shows_only_where_it_is_slow(rec, capsys, monkeypatch):
+def test_progress_is_shown_if_it_is_slow_and_at_a_terminal(rec, capsys, monkeypatch):
     DALIRecordIO(rec)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(index, "_SLOW", 0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     os.utime(rec, (1, 1))
     DALIRecordIO(rec)
     assert "indexing all.rec" in capsys.readouterr().err

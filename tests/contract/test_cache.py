@@ -440,5 +440,9 @@ def test_close_frees_it_under_a_living_iterator(image_root):
 
 
 def test_without_effect_where_torchvision_works(image_root):
-    loader = DataLoader(DALIImageFolder(image_root, EXACT, loader=Image.open), 5, cache=ENOUGH, fallback="silent")
+    def opened(path):
+        return np.asarray(Image.open(path).convert("RGB"))
+
+    transform = T.Compose([T.ToPILImage(), EXACT])
+    loader = DataLoader(DALIImageFolder(image_root, transform, loader=opened), 5, cache=ENOUGH, fallback="silent")
     assert "without effect: cache=100000000" in loader.explain()
