@@ -69,16 +69,26 @@ def node_of(image: Image.Image) -> Node | None:
     im = image.__dict__.get("_im")
     if type(im) is Node:
         return im if im.state.mode == image._mode and im.size == image._size else None
-    if im is not None or not HERE.traces or type(image) not in _DEFERRED:
+    if im is not None or not HERE.traces or not isinstance(image, ImageFile.ImageFile):
+        return None
+    if type(image) not in _DEFERRED:
+        became_real(_why_not(image))
         return None
     return _deferred_file(image)
+
+
+def _why_not(image: Any) -> str:
+    """Return why a file's image is not deferred."""
+    if image._mode[0] in "IF":
+        return f"opens images in mode {image._mode}, of more than 8 bits"
+    return f"opens {image.format} files, mode {image._mode}"
 
 
 def _deferred_file(image: Any) -> Node | None:
     if len(image.tile) != 1 or image.decoderconfig or ImageFile.LOAD_TRUNCATED_IMAGES or image.fp is None:
         return None
     if image._mode not in _BANDS or "transparency" in image.info:
-        became_real(f"opens images in mode {image._mode}, of more than 8 bits" if image._mode[0] in "IF" else "")
+        became_real(_why_not(image))
         return None
     if type(image) in _BITMAPS and image._mode != "RGB":  # load() may map it, which is read-only
         return None

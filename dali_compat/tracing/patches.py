@@ -420,12 +420,12 @@ def _take_over(function: Any, attempt: Callable[..., Any]) -> None:
     attempt = partial(_without_defaults, attempt, function.__defaults__ or ())
     name, given = function.__name__, ", ".join(arguments)
     names: dict[str, Any] = {}
-    exec(
+    source = (
         f"def {name}({', '.join(parameters)}):\n"
         f"    made = _dali_compat_{name}[1](_dali_compat_{name}[0], {given})\n"
-        f"    return _dali_compat_{name}[0]({given}) if made is None else made",
-        names,
+        f"    return _dali_compat_{name}[0]({given}) if made is None else made"
     )
+    exec(compile(source, f"{__file__}:{name}", "exec"), names)  # a file of this package's: no line of the user's code
     function.__globals__[f"_dali_compat_{name}"] = original, attempt
     function.__code__ = names[name].__code__
     vars(function).update(__wrapped__=original, __original_fn=original, __script_if_tracing_wrapper=True)

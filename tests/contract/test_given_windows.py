@@ -15,6 +15,7 @@ from contract import own_datasets as own
 from contract.both import error_of, ours, stock
 from contract.test_odd_datasets import assert_as_torch, of
 from contract.test_own_datasets import assert_same, real
+from dali_compat.tracing import trial
 
 TENSOR = T.ToTensor()
 
@@ -214,7 +215,8 @@ def test_a_size_that_is_known(folder):
     assert real(loader) == 0
 
 
-def test_a_file_that_became_smaller_since_it_was_opened_is_an_error_that_says_so(folder, tmp_path):
+def test_a_file_that_became_smaller_since_it_was_opened_is_an_error_that_says_so(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(trial, "_FEW", 1)  # sample 3 is not tried
     for number in range(6):
         Image.new("RGB", (20, 20), (number, 100, 0)).save(tmp_path / f"{number}.png")
     paths = sorted(map(str, tmp_path.glob("*.png")))
