@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from loaders import ADDITION_ORDER, EQUAL, SETTLED, Limit, run, seed_all, under_test, unlike
+from black_box import ADDITION_ORDER, EQUAL, SETTLED, Limit, run, seed_all, under_test, unlike
 from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageFile, ImageFilter, ImageOps, ImageStat
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 from torchvision import transforms as T

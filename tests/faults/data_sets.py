@@ -38,8 +38,8 @@ from torch.utils import data
 if __name__ == "__main__":
     sys.path[:0] = map(str, (Path(__file__).parents[2], Path(__file__).parents[1]))
 
+from black_box import ADDITION_ORDER, EQUAL, SETTLED, run, seed_all, under_test, unlike
 from helpers import make_image
-from loaders import ADDITION_ORDER, EQUAL, SETTLED, run, seed_all, under_test, unlike
 
 from faults.phrases import HEADER, KINDS, Phrase, learned
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from loaders import difference, seed_all
+from black_box import difference, seed_all
 from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageFilter, ImageOps, ImageStat
 from torchvision import tv_tensors
 from torchvision.transforms import functional as F

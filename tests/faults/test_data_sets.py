@@ -4,7 +4,7 @@ import ast
 import itertools
 import time
 
-import loaders
+import black_box
 import pytest
 import torch
 from helpers import ALL
@@ -22,7 +22,7 @@ FUNCTIONS = 500  # of which each test tries the arguments
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("data_sets")
     data_sets.make_files(root)
-    time.sleep(loaders.SETTLED)
+    time.sleep(black_box.SETTLED)
     return root
 
 
@@ -112,7 +112,7 @@ def counted_twice(dataset):
 )
 def test_what_differs_is_described(root, monkeypatch, loader, text):
     monkeypatch.setattr(data_sets, "under_test", loader)
-    monkeypatch.setattr(loaders, "under_test", loader)
+    monkeypatch.setattr(black_box, "under_test", loader)
     outcome = data_sets.compared(job(PLAIN), data_sets.files_of(root))
     assert outcome.kind == (DIFFERS if text else "") and text in outcome.text, outcome.text
 
