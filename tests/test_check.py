@@ -595,6 +595,7 @@ def slow_check(tmp_path, monkeypatch):
         signal.signal(signal.SIGINT, signal.default_int_handler)
         tqdm.set_lock(threading.RLock())  # its own is shared by processes, and whoever is killed keeps it
         sys.stdout, sys.stderr = (open(tmp_path / name, "w", buffering=1) for name in ("out", "err"))
+        sys.stderr.isatty = lambda: True  # else it shows no bar
         try:
             code = cli.main(["check", str(tmp_path / "data"), "--workers", "2", *options])
         except BaseException:

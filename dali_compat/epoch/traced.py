@@ -149,8 +149,6 @@ class _Traced(_OnDevice):
         return isinstance(loader.dataset, data.IterableDataset)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        if not first_iter:
-            self._route = loader._choose_dali_route()
         super()._reset(loader, first_iter)
         if not first_iter:
             self._loader = None

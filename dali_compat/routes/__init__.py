@@ -46,6 +46,8 @@ _REMEDIES = {
     ("uses the tensor's", "asks for gradients"): "do this on the batch, in the training loop",
     ("uses the image's",): "do this by torchvision's transforms, or on the batch, in the training loop",
     ("makes several images of one",): "leave what they have in common to the batch",
+    ("compares the class",): "use isinstance()",
+    ("gives images, not tensors",): "make tensors of them in __getitem__()",
     ("opens images with",): "open them with Image.open(path).convert('RGB'), in RGB, not BGR",
 }
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from types import FunctionType, MethodType, ModuleType
+from itertools import chain
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +23,7 @@ _OPENS = frozenset(("decode_image", "decode_jpeg", "decode_png", "default_loader
 _OTHERS = frozenset(("imdecode", "imread"))  # by neither PIL nor torchvision
 _LIBRARIES = frozenset(("cv2", "imageio", "skimage"))  # that have these
 _DATA_SETS = "torchvision.datasets."  # whose code is followed as the user's is
+_CLASS, _OF_TENSORS = frozenset(("type", "__class__")), frozenset(("Tensor", "tv_tensors"))
 _ALWAYS = "__init__", "__call__"  # of an object that is made, and of one that is called
 _DEPTH, _INNER = 4, 3  # of functions that call each other, and of data sets in data sets
 _MOST = 500  # of these
@@ -60,9 +63,38 @@ def _opens(one: _Called, found: set[str]) -> bool:
     return one.function.__name__ in _OPENS or bool(found & _OPENS) or found >= {"Image", "open"}
 
 
+def compares_classes(dataset, collate_fn) -> str:
+    """Return the place of the user's code, "train.py:31", that compares the class of a tensor: a deferred one has a
+    subclass. "" if there is none. A class's name in a message is no comparison."""
+    reached = chain.from_iterable(map(_reached, with_inner(dataset)))
+    for one, found in chain(reached, _followed(_called(collate_fn, (), None, _DEPTH))):
+        code = one.function.__code__
+        if found & _OF_TENSORS and found & _CLASS and not is_installed(code.co_filename) and _compares(code):
+            return f"{code.co_filename}:{code.co_firstlineno}"
+    return ""
+
+
+def _compares(code: CodeType) -> bool:
+    steps = list(dis.get_instructions(code))
+    for number, step in enumerate(steps):
+        after: Iterator[Any] = iter(steps[number + 1 :])
+        if step.argval == "type":
+            next((one for one in after if one.opname.startswith("CALL")), None)
+        elif step.argval != "__class__":
+            continue
+        following = next(after, step)
+        if not following.opname.startswith("FORMAT") and following.argval not in ("__name__", "__qualname__"):
+            return True
+    return any(isinstance(one, CodeType) and _compares(one) for one in code.co_consts)
+
+
 def _reached(dataset) -> Iterator[tuple[_Called, set[str]]]:
     """Returns what its ``__getitem__`` or ``__iter__`` may call, and the names in that."""
-    waiting = deque(_methods(dataset, ("__getitem__", "__getitems__", "__iter__"), _DEPTH))
+    return _followed(_methods(dataset, ("__getitem__", "__getitems__", "__iter__"), _DEPTH))
+
+
+def _followed(first: Iterable[_Called]) -> Iterator[tuple[_Called, set[str]]]:
+    waiting = deque(first)
     seen: set[int] = set()
     while waiting and len(seen) < _MOST:
         one = waiting.popleft()

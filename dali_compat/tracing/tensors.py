@@ -116,7 +116,6 @@ class TracedTensor(torch.Tensor):
 
     _cell: Cell
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # a method in torch's stubs
-    __class__ = property(lambda self: REAL_CLASS[type(self)])
 
     @property
     def _state(self) -> State | None:
@@ -136,8 +135,10 @@ class TracedTensor(torch.Tensor):
         return made if type(self) is TracedTensor else made.as_subclass(REAL_CLASS[type(self)])
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """Compute the tensor if it is to require gradients."""
-        return self._real("asks for gradients").requires_grad_() if requires_grad else self
+        """Compute the tensor if it is to require gradients, and leave them to torch."""
+        if requires_grad:
+            self._real("asks for gradients")
+        return super().requires_grad_(requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         is_whole = self._cell.is_deferred and self._cell.base is None  # of a view torch copies all of the memory
@@ -204,7 +205,6 @@ class _OfTorchvision:
 
 TracedImage: Any = type("Image", (_OfTorchvision, TracedTensor, tv_tensors.Image), {})
 TracedMask: Any = type("Mask", (_OfTorchvision, TracedTensor, tv_tensors.Mask), {})
-TracedTensor.__name__ = "Tensor"  # torchvision names it in warnings
 REAL_CLASS: dict[type, type[torch.Tensor]] = {
     TracedTensor: torch.Tensor,
     TracedImage: tv_tensors.Image,

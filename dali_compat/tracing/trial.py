@@ -26,7 +26,7 @@ from .columns import _has_plan, packed
 from .nodes import HERE, Reasons, tracing
 from .plans import Key, divided
 from .sources import FileTable
-from .static_checks import may_open, may_use_cuda, other_opener, signature_of, with_inner
+from .static_checks import compares_classes, may_open, may_use_cuda, other_opener, signature_of, with_inner
 from .tensors import REAL_CLASS
 from .worker import begin_tracing
 
@@ -107,6 +107,8 @@ def tried(loader: Any) -> tuple[TracedImage | None, ...] | None:
     if any(map(may_use_cuda, with_inner(dataset))):  # CUDA must not start before an epoch does
         return None
     refuse_replaced_pillow(opens=False)
+    if line := compares_classes(dataset, loader.collate_fn):
+        raise Unsupported(f"compares the class of a tensor ({line})")
     try:
         if not len(dataset):
             return None
@@ -210,15 +212,16 @@ def _without_plan(samples: list[Any]) -> str:
             if node.steps is None and node.parent.steps is not None:
                 return f"uses {node.call.name}(), which DALI and its kernels do not do to such an image"
             node = node.parent
-    return ""
+    return "gives images, not tensors" if _leaves(samples, Image.Image) else ""
 
 
-def _leaves(value: Any) -> list[Any]:
-    if type(value) in REAL_CLASS:
+def _leaves(value: Any, kind: type | tuple[type, ...] = tuple(REAL_CLASS)) -> list[Any]:
+    """Return a sample's deferred tensors."""
+    if isinstance(value, kind):
         return [value]
     if isinstance(value, Mapping):
         value = list(value.values())
-    return [leaf for one in value for leaf in _leaves(one)] if isinstance(value, (list, tuple)) else []
+    return [leaf for one in value for leaf in _leaves(one, kind)] if isinstance(value, (list, tuple)) else []
 
 
 def _collated(loader: Any, samples: list[Any]) -> str | None:

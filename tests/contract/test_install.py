@@ -249,7 +249,7 @@ class AStream(data.IterableDataset):
 LEFT = {  # to torch's loader, by whatever says why
     Mine: r"uses the tensor's floor_divide \(.*test_install\.py:\d+\); do this on the batch",
     AsArray: r"uses the image's pixels \(.*test_install\.py:\d+\); do this by torchvision's transforms",
-    ByTorchvision: "ByTorchvision uses .*which DALI and its kernels do not do",
+    ByTorchvision: "ByTorchvision uses the tensor's getitem",
     AStream: "AStream is an IterableDataset",
     lambda files: data.Subset(Mine(files), [0, 1]): "Mine uses the tensor's floor_divide",
     lambda files: Through(AsArray(files)): "Through uses the image's pixels",

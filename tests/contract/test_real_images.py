@@ -210,9 +210,9 @@ def type_as_a_key(data, i):
 
 
 @case
-def isinstance_and_class_of_a_tensor(data, i):
+def isinstance_of_a_tensor(data, i):
     x = F.to_tensor(data.small(i))
-    return x, isinstance(x, torch.Tensor), x.__class__ is torch.Tensor, torch.is_tensor(x), type(x).__name__
+    return x, isinstance(x, torch.Tensor), torch.is_tensor(x), torch.overrides.is_tensor_like(x)
 
 
 @case
@@ -231,7 +231,9 @@ def match_and_singledispatch(data, i):
 
 
 @case(
-    collate_fn=lambda samples: [(type(a).__name__, type(b).__name__, sorted(map(str, a.info)), b) for a, b in samples]
+    collate_fn=lambda samples: [
+        (type(a).__name__, isinstance(b, torch.Tensor), sorted(map(str, a.info)), b) for a, b in samples
+    ]
 )
 def image_and_tensor_in_collate(data, i):
     image = data.image(i).convert("L")
@@ -1443,7 +1445,7 @@ LruCacheOfImages WarningsCaught color_jitter class_compared_in_a_helper class_co
 class_compared_in_a_registry class_compared_by_a_function_found_by_name class_compared_by_builtins_type
 class_compared_by_an_alias class_compared_by_a_default_argument class_compared_in_executed_source
 class_as_key_of_a_registry class_of_an_opened_file names_of_an_image_class metaclass_of_the_users
-annotation_with_a_class class_or_object type_as_a_key isinstance_and_class_of_a_tensor match_and_singledispatch
+annotation_with_a_class class_or_object type_as_a_key isinstance_of_a_tensor match_and_singledispatch
 rest_of_an_open_file bytes_overwritten_after_convert file_closed_after_convert image_closed_by_with
 name_of_an_opened_file open_replaced_by_a_wrapper loaded_as_a_statement bytes_loaded_as_hugging_face_does
 turned_by_exif image_and_tensor_in_collate all_transpositions windows images_made_in_threads
