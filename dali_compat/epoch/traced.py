@@ -20,7 +20,7 @@ from torch.utils.data.dataloader import (
 )
 
 from ..data.headers import Headers, headers_of
-from ..errors import ImageReadError, file_of
+from ..errors import ImageReadError, OutOfStep, file_of
 from ..plan import Options, Plan
 from ..routes.dali import MOST_PIPELINES, DaliRoute
 from ..runtime.dataset_base import be_quiet
@@ -188,7 +188,10 @@ class _Traced(_OnDevice):
     def _next_one(self) -> Any:
         assert self._epoch is not None
         self._epoch.check_open()
-        return super()._next_one()
+        try:
+            return super()._next_one()
+        except OutOfStep as error:
+            raise RuntimeError(str(error)) from None
 
     def _received(self) -> _Received:
         """Return torch's next batch, submitted to DALI, or its error."""

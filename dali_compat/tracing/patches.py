@@ -68,13 +68,13 @@ def install() -> None:
     """Put everything in its place, once in a process; in torchcodec, once it was imported."""
     global _installed
     _patch_decoders()
+    extend_default_collate()  # of a worker, too, whose parent has done the rest
     if _installed:
         return
     _installed = True
     _patch_pillow()
     _patch_functional()
     _patch_v2()
-    extend_default_collate()
 
 
 # ---- Pillow
