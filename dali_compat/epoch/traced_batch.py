@@ -165,7 +165,7 @@ class TracedImages:
         self._place = np.zeros(batch.count, np.int64)
         self._chunks: list[Any] = []
         self._under_way: list[tuple[JobGroup, RowsDecoding]] = []
-        epoch.route.realized += not batch.count
+        epoch.route.realized += not batch.jobs
         for group in batch.jobs:
             self._start(group)
 

@@ -231,7 +231,7 @@ def _collated(loader: Any, samples: list[Any]) -> str | None:
             batch = packed(loader.collate_fn(samples if loader._auto_collation else samples[0]))
     except Exception:
         return None
-    if batch.count:
+    if batch.jobs:
         return None
     return (
         f"{HERE.reasons}, in collate_fn" if str(HERE.reasons) else "makes several images of one that it has transformed"

@@ -165,11 +165,6 @@ def test_pipelines_are_few(folder):
         assert len(loader._route.all_plans) <= plans + 2, name
 
 
-def test_explain_says_who_makes_the_mask(folder):
-    text = ours(joint.WithMask(folder, joint.SEGMENTATION), 4, device="cpu").explain()
-    assert "of image 2 torchvision's own functions make the pixels" in text and text.startswith("DALI route")
-
-
 @pytest.mark.parametrize("converted", [True, False])
 def test_fills_by_class(folder, converted):
     """What was only opened is of a class of its format's; v2 looks for that very class."""
