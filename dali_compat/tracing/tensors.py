@@ -205,6 +205,7 @@ class _OfTorchvision:
 
 TracedImage: Any = type("Image", (_OfTorchvision, TracedTensor, tv_tensors.Image), {})
 TracedMask: Any = type("Mask", (_OfTorchvision, TracedTensor, tv_tensors.Mask), {})
+TracedTensor.__name__ = "Tensor"  # code may choose a function by it
 REAL_CLASS: dict[type, type[torch.Tensor]] = {
     TracedTensor: torch.Tensor,
     TracedImage: tv_tensors.Image,

@@ -231,9 +231,7 @@ def match_and_singledispatch(data, i):
 
 
 @case(
-    collate_fn=lambda samples: [
-        (type(a).__name__, isinstance(b, torch.Tensor), sorted(map(str, a.info)), b) for a, b in samples
-    ]
+    collate_fn=lambda samples: [(type(a).__name__, type(b).__name__, sorted(map(str, a.info)), b) for a, b in samples]
 )
 def image_and_tensor_in_collate(data, i):
     image = data.image(i).convert("L")
