@@ -83,7 +83,8 @@ def _compares(code: CodeType) -> bool:
         elif step.argval != "__class__":
             continue
         following = next(after, step)
-        if not following.opname.startswith("FORMAT") and following.argval not in ("__name__", "__qualname__"):
+        in_text = following.opname.startswith(("CONVERT", "FORMAT"))
+        if not in_text and following.argval not in ("__name__", "__qualname__"):
             return True
     return any(isinstance(one, CodeType) and _compares(one) for one in code.co_consts)
 
