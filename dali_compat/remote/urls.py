@@ -12,7 +12,8 @@ from ..errors import ImageReadError, read_error
 
 _WEB = "http", "https"
 _HOST = re.compile(r"[\w-]+(\.[\w-]+)+")
-_URL = re.compile(r"[a-zA-Z][\w+.-]*://(?:(?![a-zA-Z]+://)[^\s\"'<>])+")  # in a text
+# In a text. A query or fragment may have a URL in it; it ends with the word.
+_URL = re.compile(r"[a-zA-Z][\w+.-]*://(?:(?![a-zA-Z]+://)[^\s\"'<>?#])*(?:[?#][^\s\"'<>]*)?")
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "hf", *_WEB)
 
 
