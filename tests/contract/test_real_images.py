@@ -986,21 +986,24 @@ STRIDES_V2 = {
 
 @case(collate_fn=list)
 def strides_of_functions_of_floats(data, i):
-    x = F.to_tensor(data.small(i))
-    return {(f.__name__, name): function(f, x) for f in (F, v2.functional) for name, function in STRIDES.items()}
+    functions = {
+        (f.__name__, name): functools.partial(made, f) for f in (F, v2.functional) for name, made in STRIDES.items()
+    }
+    return {name: function(F.to_tensor(data.small(i))) for name, function in functions.items()}
 
 
 @case(collate_fn=list)
 def strides_of_functions_of_bytes(data, i):
-    x = F.pil_to_tensor(data.small(i))
-    return {(f.__name__, name): function(f, x) for f in (F, v2.functional) for name, function in STRIDES.items()}
+    functions = {
+        (f.__name__, name): functools.partial(made, f) for f in (F, v2.functional) for name, made in STRIDES.items()
+    }
+    return {name: function(F.pil_to_tensor(data.small(i))) for name, function in functions.items()}
 
 
 @case(collate_fn=list)
 def strides_of_functions_of_images(data, i):
-    x = v2.functional.to_image(data.small(i))
-    made = {name: function(v2.functional, x) for name, function in STRIDES.items()}
-    return made, {name: function(x) for name, function in STRIDES_V2.items()}
+    functions = STRIDES_V2 | {name: functools.partial(made, v2.functional) for name, made in STRIDES.items()}
+    return {name: function(v2.functional.to_image(data.small(i))) for name, function in functions.items()}
 
 
 @case(collate_fn=list)
