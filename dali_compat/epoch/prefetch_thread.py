@@ -24,6 +24,7 @@ import torch
 
 from ..engine.planes import engines
 from ..runtime.device import working_on
+from ..runtime.forks import unlock_all
 
 _PATIENCE = 5.0  # seconds for the end of an epoch
 _REST, _LONGEST_REST = 0.5, 0.02  # of what the caller took for its last step; seconds
@@ -70,6 +71,8 @@ class PrefetchThread:
             self._rest = min(_LONGEST_REST, _REST * (perf_counter() - self._given_at))
         self._needed.set()
         try:
+            while not futures_wait([last], _PATIENCE).done:  # an exception of a signal's handler may have left a lock
+                unlock_all()
             last.result()
         finally:
             del last  # it refers to its error, that to its traceback, and that to this frame

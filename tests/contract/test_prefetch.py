@@ -11,8 +11,10 @@ from contract.both import EXACT, assert_same_epoch, assert_same_pixels, ours, st
 from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 from dali_compat.data import headers
 from dali_compat.data.prefetch import HeaderPrefetcher
+from dali_compat.epoch import prefetch_thread
 from dali_compat.epoch.epoch import DaliEpoch
 from dali_compat.epoch.rows import Rows
+from dali_compat.runtime import forks
 
 PATIENCE = 60  # seconds
 
@@ -104,3 +106,17 @@ def test_a_file_that_is_no_image_is_named(own_root, forced):
     loader = DataLoader(dataset, 1, num_workers=2, device="cpu", on_error="skip")
     with pytest.warns(UserWarning, match=os.path.basename(path)):
         assert len(list(loader)) == len(dataset) - 1
+
+
+def test_a_lock_that_an_exception_of_a_signals_handler_left_is_released(image_root, monkeypatch):
+    """Python may raise it between the lock's acquisition and the block."""
+    monkeypatch.setattr(prefetch_thread, "_PATIENCE", 0.2)
+    loader = ours(DALIImageFolder(image_root, EXACT), 2, cache=1 << 20, device="cpu")
+    iterator = iter(loader)
+    next(iterator)
+    for lock in list(forks._all):
+        lock.acquire()
+    try:
+        assert len(list(iterator)) == 11
+    finally:
+        forks.unlock_all()
