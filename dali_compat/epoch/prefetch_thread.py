@@ -71,8 +71,8 @@ class PrefetchThread:
             self._rest = min(_LONGEST_REST, _REST * (perf_counter() - self._given_at))
         self._needed.set()
         try:
-            while not futures_wait([last], _PATIENCE).done:  # an exception of a signal's handler may have left a lock
-                unlock_all()
+            while not (last.done() or futures_wait([last], _PATIENCE).done):
+                unlock_all()  # an exception of a signal's handler may have left one locked
             last.result()
         finally:
             del last  # it refers to its error, that to its traceback, and that to this frame

@@ -20,7 +20,7 @@ from torch.utils.data.dataloader import (
 )
 
 from ..data.headers import Headers, headers_of
-from ..errors import ImageReadError, OutOfStep, file_of
+from ..errors import OutOfStep
 from ..plan import Options, Plan
 from ..routes.dali import MOST_PIPELINES, DaliRoute
 from ..runtime.dataset_base import be_quiet
@@ -30,8 +30,7 @@ from ..tracing.sources import FileTable
 from ..tracing.trial import table_of
 from ..tracing.worker import SeededIndex, SeededIndices, TracedCollate, TracingWorker, begin_tracing
 from .epoch import DaliEpoch
-from .fallback import _Collate, _OnDevice, _Tried
-from .on_error import reason_of
+from .fallback import _Collate, _OnDevice
 from .progress import Progress
 from .stats import Meter
 from .traced_batch import TracedImages
@@ -222,13 +221,8 @@ class _Traced(_OnDevice):
                 raise error
             finally:
                 del error  # as in _received()
-        try:
-            with torch.autocast(self._device.type, enabled=False):  # that is for models
-                return self._mapped(made, TracedImages.finish)
-        except ImageReadError as unreadable:  # a file has changed since the worker opened it
-            if self._errors.policy == "raise":
-                raise
-            return _Tried((), 0, [(file_of(unreadable) or str(unreadable), None, reason_of(unreadable))])
+        with torch.autocast(self._device.type, enabled=False):  # that is for models
+            return self._mapped(made, TracedImages.finish)
 
     def _fetched(self) -> Any:
         return self._finished(self._received())

@@ -81,7 +81,7 @@ def _why_not(image: Any) -> str:
     """Return why a file's image is not deferred."""
     if image._mode[0] in "IF":
         return f"opens images in mode {image._mode}, of more than 8 bits"
-    return f"opens {image.format} files, mode {image._mode}"
+    return f"opens {image.format} files in mode {image._mode}"
 
 
 def _deferred_file(image: Any) -> Node | None:

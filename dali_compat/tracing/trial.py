@@ -107,8 +107,6 @@ def tried(loader: Any) -> tuple[TracedImage | None, ...] | None:
     if any(map(may_use_cuda, with_inner(dataset))):  # CUDA must not start before an epoch does
         return None
     refuse_replaced_pillow(opens=False)
-    if line := compares_classes(dataset, loader.collate_fn):
-        raise Unsupported(f"compares the class of a tensor ({line})")
     try:
         if not len(dataset):
             return None
@@ -128,6 +126,8 @@ def tried(loader: Any) -> tuple[TracedImage | None, ...] | None:
 
 
 def _try(loader: Any) -> Verdict:
+    if line := compares_classes(loader.dataset, loader.collate_fn):
+        return Verdict(f"compares the class of a tensor ({line})")
     table = table_of(loader.dataset)
     try:
         traced, verdict = in_child(lambda: _shown(loader, table))

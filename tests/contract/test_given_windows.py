@@ -1,7 +1,9 @@
 """Data sets of the user's that choose a window of each image themselves."""
 
+import io
 import random
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from contract import own_datasets as own
 from contract.both import error_of, ours, stock
 from contract.test_odd_datasets import assert_as_torch, of
 from contract.test_own_datasets import assert_same, real
+from dali_compat.engine.dali import pipeline
 from dali_compat.tracing import trial
 
 TENSOR = T.ToTensor()
@@ -215,7 +218,9 @@ def test_a_size_that_is_known(folder):
     assert real(loader) == 0
 
 
-def test_a_file_that_became_smaller_since_it_was_opened_is_an_error_that_says_so(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_a_file_that_became_smaller_since_it_was_opened_is_an_error_that_says_so(folder, tmp_path, monkeypatch, policy):
+    """With on_error, too: the rest of its batch would be lost without being counted."""
     monkeypatch.setattr(trial, "_FEW", 1)  # sample 3 is not tried
     for number in range(6):
         Image.new("RGB", (20, 20), (number, 100, 0)).save(tmp_path / f"{number}.png")
@@ -232,6 +237,22 @@ def test_a_file_that_became_smaller_since_it_was_opened_is_an_error_that_says_so
 
     dataset = of(folder, get)
     dataset.paths = paths
-    loader = ours(dataset, 6, exact=True, device="cpu")
+    loader = ours(dataset, 6, exact=True, device="cpu", on_error=policy)
     with pytest.raises((ValueError, OSError), match="changed since"):
+        list(loader)
+
+
+def test_an_error_of_dalis_that_no_image_explains_is_raised(folder, monkeypatch):
+    """Of images in memory, too, which have no file to look at."""
+
+    def get(self, i):
+        return TENSOR(Image.open(io.BytesIO(Path(self.paths[i]).read_bytes())).convert("RGB").crop((1, 1, 9, 8)))
+
+    def fail(self, ticket):
+        raise pipeline.PipelineError("no reason")
+
+    loader = ours(of(folder, get), 4, device="cpu")
+    monkeypatch.setattr(pipeline.DecodePipeline, "receive", fail)
+    monkeypatch.setattr(pipeline, "undecodable", lambda *args: [])
+    with pytest.raises(pipeline.PipelineError, match="no reason"):
         list(loader)
