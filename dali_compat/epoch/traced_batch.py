@@ -257,7 +257,7 @@ class TracedImages:
             held = image[tuple(slice(None if stride else 1) for stride in place.strides)]  # without repeated channels
             made = torch.empty_strided(held.shape, place.strides, dtype=image.dtype, device=image.device).copy_(held)
             return made.expand(image.shape)
-        return image.contiguous()
+        return image.reshape(-1).view(image.shape)  # contiguous() keeps other strides of dimensions of one element
 
 
 def _one_size(sizes: np.ndarray) -> tuple[int, int] | None:

@@ -81,7 +81,7 @@ def solarize(s: State, like: str, threshold=128) -> Outcome:
 
 for _op in ("autocontrast", "equalize", "invert"):
     operation(_op, f"ImageOps.{_op}")(
-        lambda s, like, op=_op: _changed(s, like, op, fits=op != "equalize" or s.dtype == torch.uint8)
+        lambda s, like, *, op=_op: _changed(s, like, op, fits=op != "equalize" or s.dtype == torch.uint8)
     )
 
 

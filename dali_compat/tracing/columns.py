@@ -226,7 +226,7 @@ def _job_group(keys: Any, in_memory: bool, jobs: list[_Job]) -> JobGroup:
         ends = np.cumsum([len(one.data) for one in sources])
     else:
         paths = np.array([os.fsencode(one.path) for one in sources])
-    facts = np.array([one.facts for one in sources], FACTS)
+    facts = np.frombuffer(b"".join(one.facts for one in sources), FACTS)
     return JobGroup(keys, rows, numbers, paths, ends, np.array([one.slot for one in sources]), facts)
 
 

@@ -80,7 +80,7 @@ def resized(s: State, like: str, size: tuple[int, ...], interpolation: str, anti
 
 for _axis in ("horizontal", "vertical"):
     operation(f"{_axis[0]}flip", f"{_axis}_flip")(
-        lambda s, like, axis=_axis: Outcome(s, flagged("flip", s, axis=axis) if is_plain(s) else None)
+        lambda s, like, *, axis=_axis: Outcome(s, flagged("flip", s, axis=axis) if is_plain(s) else None)
     )
 
 

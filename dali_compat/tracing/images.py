@@ -93,9 +93,9 @@ def _deferred_file(image: Any) -> Node | None:
     if type(image) in _BITMAPS and image._mode != "RGB":  # load() may map it, which is read-only
         return None
     source = _source_of(image)
-    if source is None or tuple(source.facts["sizes"]) != image._size[::-1]:
+    if source is None or source.size != image._size:
         return None
-    end = _end_of_png(image) if type(image) is PngImageFile else int(source.facts["lengths"])
+    end = _end_of_png(image) if type(image) is PngImageFile else source.length
     if not end:
         return None
     width, height = image._size
@@ -220,11 +220,11 @@ def _resized(s: State, size: Any, resample: Any = None, box: Any = None, reducin
     width, height = map(operator.index, size)
     if box is not None or reducing_gap is not None or min(width, height) < 1:
         return None
-    if (height, width) == s.size:
-        return Outcome(s, ())
+    same = (height, width) == s.size
     if s.mode not in ("RGB", "L"):
-        return None
-    return resized(s, "pil", (height, width), interpolation_named(3 if resample is None else resample))
+        return Outcome(s, ()) if same else None
+    made = resized(s, "pil", (height, width), interpolation_named(3 if resample is None else resample))
+    return Outcome(s, ()) if same and made.steps is None else made
 
 
 def _cropped(s: State, box: Any = None) -> Outcome | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import mmap
 import os
+import struct
 import zlib
 from typing import IO, Any
 
@@ -18,7 +19,10 @@ from ..data.header import DALI, PIL, read_header
 from ..data.headers import FACTS, facts_of
 from ..data.intact import is_intact
 
-_ENTRY = np.dtype([("facts", FACTS), ("checksum", np.uint32)], align=True)
+_ENTRY = struct.Struct(f"={FACTS.itemsize}sI4x")  # the facts and their checksum
+_PARTS = struct.Struct("qqqqQqi?BBB")  # of FACTS
+_HASH = struct.Struct("q")
+assert _PARTS.size == FACTS.itemsize
 _LEAST, _MOST = 1 << 10, 1 << 22  # entries
 
 
@@ -27,14 +31,16 @@ class FileSource:
 
     Attributes:
         path: absolute.
-        slot, facts: its place in the FileTable, and the entry there.
+        slot, facts: its place in the FileTable, and the entry there, as bytes of FACTS.
+        size: (width, height) in pixels.
+        length: in bytes.
     """
 
-    __slots__ = ("_identity", "facts", "path", "slot")
+    __slots__ = ("_status", "facts", "length", "path", "size", "slot")
 
-    def __init__(self, path: str, status: os.stat_result, slot: int, facts: Any):
-        self.path, self.slot, self.facts = path, slot, facts
-        self._identity = _identity(status)
+    def __init__(self, path: str, status: os.stat_result, slot: int, facts: bytes, size: tuple[int, int]):
+        self.path, self.slot, self.facts, self.size = path, slot, facts, size
+        self._status, self.length = status, status.st_size
 
     def opened(self) -> IO[bytes]:
         """Open the file.
@@ -43,7 +49,7 @@ class FileSource:
             OSError: it is gone, or has changed since the image was opened.
         """
         file = open(self.path, "rb")
-        if _identity(os.fstat(file.fileno())) != self._identity:
+        if _identity(os.fstat(file.fileno())) != _identity(self._status):
             file.close()
             raise OSError(f"{self.path} has changed since the data set opened it; write files before they are loaded")
         return file
@@ -54,14 +60,15 @@ class MemorySource:
 
     Attributes:
         data: its bytes.
-        slot, facts: as FileSource's.
+        slot, facts, size, length: as FileSource's.
     """
 
-    __slots__ = ("data", "facts", "slot")
+    __slots__ = ("data", "facts", "length", "size", "slot")
     path = ""
 
-    def __init__(self, data: bytes, slot: int, facts: Any):
-        self.data, self.slot, self.facts = data, slot, facts
+    def __init__(self, data: bytes, slot: int, facts: bytes, size: tuple[int, int]):
+        self.data, self.slot, self.facts, self.size = data, slot, facts, size
+        self.length = len(data)
 
     def opened(self) -> IO[bytes]:
         """Open the bytes."""
@@ -87,8 +94,7 @@ class FileTable:
         self._map()
 
     def _map(self) -> None:
-        memory = mmap.mmap(-1, self._size * _ENTRY.itemsize)  # anonymous: not limited by /dev/shm
-        self._entries = np.frombuffer(memory, _ENTRY)
+        self._entries = mmap.mmap(-1, self._size * _ENTRY.size)  # anonymous: not limited by /dev/shm
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_size": self._size}
@@ -107,31 +113,37 @@ class FileTable:
         found = self._find(hash(data), data, 0, len(data))
         return None if found is None else MemorySource(data, *found)
 
-    def _find(self, key: int, source: str | bytes, written: int, length: int) -> tuple[int, Any] | None:
-        """Return (slot, facts) if the image may be deferred."""
+    def _find(self, key: int, source: str | bytes, written: int, length: int) -> tuple[int, bytes, Any] | None:
+        """Return (slot, facts, (width, height)) if the image may be deferred."""
         first = key & (self._size - 1)
         for slot in (first, first ^ 1):
-            entry = self._entries[slot]
-            facts = entry["facts"].copy()
-            same = facts["keys"] == key and (facts["written"], facts["lengths"]) == (written, length)
-            if same and zlib.crc32(facts.tobytes()) == entry["checksum"]:
-                return (slot, facts) if facts["kinds"] == DALI else None
-        other = self._entries[first]["facts"]["keys"]
+            facts, checksum = self._entry(slot)
+            found, height, width, of_length, _, when, *_, kind = _PARTS.unpack(facts)
+            if found == key and when == written and of_length == length and zlib.crc32(facts) == checksum:
+                return (slot, facts, (width, height)) if kind == DALI else None
+        (other,) = _HASH.unpack_from(self._entries, first * _ENTRY.size)
         slot = first ^ (other != 0 and other != key)
-        facts = _looked_up(source)
-        facts["keys"], facts["written"], facts["lengths"] = key, written, length
-        self._put(slot, facts)
-        return (slot, facts) if facts["kinds"] == DALI else None
+        entry = _looked_up(source)
+        entry["keys"], entry["written"], entry["lengths"] = key, written, length
+        facts = self._put(slot, entry)
+        height, width = entry["sizes"].tolist()
+        return (slot, facts, (width, height)) if entry["kinds"] == DALI else None
 
-    def _put(self, slot: int, facts: Any) -> None:
-        self._entries[slot] = facts, zlib.crc32(facts.tobytes())
+    def _entry(self, slot: int) -> tuple[bytes, int]:
+        facts, checksum = _ENTRY.unpack_from(self._entries, slot * _ENTRY.size)
+        return facts, checksum
+
+    def _put(self, slot: int, entry: Any) -> bytes:
+        facts: bytes = entry.tobytes()
+        _ENTRY.pack_into(self._entries, slot * _ENTRY.size, facts, zlib.crc32(facts))
+        return facts
 
     def leave_to_pillow(self, slot: int, key: int) -> None:
         """Record that DALI failed on a file, so that it is no longer deferred."""
-        facts = self._entries[slot]["facts"].copy()
-        if facts["keys"] == key:
-            facts["kinds"] = PIL
-            self._put(slot, facts)
+        entry = np.frombuffer(self._entry(slot)[0], FACTS)[0].copy()
+        if entry["keys"] == key:
+            entry["kinds"] = PIL
+            self._put(slot, entry)
 
 
 def _looked_up(source: str | bytes) -> Any:

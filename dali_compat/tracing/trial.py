@@ -200,7 +200,7 @@ def _images(sample: Any) -> tuple[TracedImage | None, ...]:
             with root.source.opened() as file:
                 start = file.read(2)
             size, final = root.state.size, cell.node.state.size
-            made.append(TracedImage(head, tail, size, final, start == _JPEG, int(root.source.facts["lengths"])))
+            made.append(TracedImage(head, tail, size, final, start == _JPEG, root.source.length))
     return tuple(made) if any(made) else ()
 
 
