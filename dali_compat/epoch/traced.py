@@ -7,6 +7,7 @@ wrapped (tracing/worker.py), so that a batch comes as a TracedBatch.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -251,8 +252,9 @@ class _Here(_Traced, _SingleProcessDataLoaderIter):
         self._leave_behind()
         return index
 
-    def __del__(self) -> None:
-        self._end_epoch()
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # modules may be empty by then
+        if not is_finalizing():
+            self._end_epoch()
 
 
 class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
@@ -312,6 +314,7 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
             return False
         return len(info) > 1 or not self._data_queue.empty()
 
-    def __del__(self) -> None:
-        self._end_epoch()
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # as in _Here
+        if not is_finalizing():
+            self._end_epoch()
         super().__del__()

@@ -78,6 +78,24 @@ def resized(s: State, like: str, size: tuple[int, ...], interpolation: str, anti
     return Outcome(after, (step("resize", after, numbers, (("size", (2,), "float32"),), SIZED, **args),))
 
 
+@operation("resized_crop")
+def resized_crop(
+    s: State, like: str, top, left, height, width, size, interpolation=_BILINEAR, antialias=True
+) -> Outcome:
+    """A window that lies within a PIL image, resized even if it has the size already: these images are rare, and so
+    share the pipeline of the others."""
+    size = whole(*size)
+    within = top >= 0 and left >= 0 and top + height <= s.size[0] and left + width <= s.size[1]
+    # of other values of antialias torchvision warns
+    if s.kind != "pil" or s.mode not in ("RGB", "L") or antialias is not True or len(size) != 2 or not within:
+        raise UnknownOperation
+    cropped = crop(s, like, top, left, height, width)
+    made = resized(cropped.state, like, size, interpolation_named(interpolation), antialias)
+    if cropped.steps is None or made.steps is None:
+        return Outcome(made.state)
+    return Outcome(made.state, cropped.steps + made.steps)
+
+
 for _axis in ("horizontal", "vertical"):
     operation(f"{_axis[0]}flip", f"{_axis}_flip")(
         lambda s, like, *, axis=_axis: Outcome(s, flagged("flip", s, axis=axis) if is_plain(s) else None)

@@ -220,11 +220,11 @@ def _resized(s: State, size: Any, resample: Any = None, box: Any = None, reducin
     width, height = map(operator.index, size)
     if box is not None or reducing_gap is not None or min(width, height) < 1:
         return None
-    same = (height, width) == s.size
+    if (height, width) == s.size:
+        return Outcome(s, ())
     if s.mode not in ("RGB", "L"):
-        return Outcome(s, ()) if same else None
-    made = resized(s, "pil", (height, width), interpolation_named(3 if resample is None else resample))
-    return Outcome(s, ()) if same and made.steps is None else made
+        return None
+    return resized(s, "pil", (height, width), interpolation_named(3 if resample is None else resample))
 
 
 def _cropped(s: State, box: Any = None) -> Outcome | None:

@@ -139,8 +139,8 @@ def _may_defer(image: Any) -> bool:
 # ---- torchvision.transforms.functional
 
 _TENSORS_OF_IMAGES = "to_tensor", "pil_to_tensor"
-# functions that compute with a PIL image's pixels by NumPy or torch
-_BY_PIXELS = "adjust_gamma", "adjust_hue", "gaussian_blur", "rgb_to_grayscale", "to_grayscale"
+# functions of PIL images that compute with pixels by NumPy or torch, or that are one step here
+_BY_PIXELS = "adjust_gamma", "adjust_hue", "gaussian_blur", "resized_crop", "rgb_to_grayscale", "to_grayscale"
 
 
 def _patch_functional() -> None:

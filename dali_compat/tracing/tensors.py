@@ -234,10 +234,12 @@ def joined(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
     if not all(cells) or not any(cell.is_deferred for cell in cells) or len({cell.joins for cell in cells}) > 1:
         return None
     parts = [part for cell in cells for part in cell.parts or (cell,)]
-    join = Join(len(cells), dim % (tensors[0].ndim + (not is_cat)), is_cat)
-    empty = [torch.empty(tensors[0].shape, device="meta")] * len(cells)
-    shape = tuple((torch.cat if is_cat else torch.stack)(empty, dim).shape)
-    return tensor_with(Cell(None, shape, tensors[0].dtype, parts, (*cells[0].joins, join)))
+    shape = [*tensors[0].shape]
+    if not -len(shape) - (not is_cat) <= dim < len(shape) + (not is_cat):
+        return None
+    join = Join(len(cells), dim % (len(shape) + (not is_cat)), is_cat)
+    shape[join.dim : join.dim + is_cat] = [len(cells) * (shape[join.dim] if is_cat else 1)]
+    return tensor_with(Cell(None, tuple(shape), tensors[0].dtype, parts, (*cells[0].joins, join)))
 
 
 def _part(x: torch.Tensor) -> Any:

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import programs
 import pytest
 import torch
 from helpers import some
@@ -659,3 +660,19 @@ def test_hugging_faces_data_set_with_a_transform_is_torchs(folder):
 
 def _seeded(seed):
     return torch.Generator().manual_seed(seed)
+
+
+LEFT_OPEN = """
+import sys
+from contract import own_datasets as own
+from dali_compat import DataLoader
+from torchvision.datasets import ImageFolder
+
+loader = DataLoader(own.Plain(ImageFolder(sys.argv[1])), 6, num_workers=2, persistent_workers=True, device="cpu")
+print(len(list(loader)), "DALI" in loader.explain())
+"""
+
+
+def test_a_program_ends_quietly_with_workers_that_live_on(image_root, folder):
+    result = programs.run(LEFT_OPEN, str(image_root))
+    assert (result.returncode, result.stdout.split(), result.stderr) == (0, [str(-(-len(folder) // 6)), "True"], "")

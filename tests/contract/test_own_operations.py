@@ -54,6 +54,10 @@ OF_TENSORS = {
 # ---- of PIL's images
 
 
+def _some_size():
+    return (32, 32) if torch.rand(1) < 0.5 else (20, 40)
+
+
 def thumbnail(x):
     x.thumbnail((50, 45))
     return T.CenterCrop(24)(F.to_tensor(x))
@@ -78,6 +82,13 @@ def drawn(x):
 
 
 OF_PIL = {
+    "windows resized, some of the size that they have": lambda x: F.to_tensor(
+        F.resized_crop(x, 2, 3, *_some_size(), [32, 32])
+    ),
+    "windows resized by v2": lambda x: F.to_tensor(v2.functional.resized_crop(x, 2, 3, *_some_size(), [32, 32])),
+    "windows beyond the edges": lambda x: F.to_tensor(F.resized_crop(x, -2, 30, 60, 100, [32, 32])),
+    "smaller edges of windows": lambda x: T.CenterCrop(20)(F.to_tensor(F.resized_crop(x, 2, 3, 40, 36, [24]))),
+    "contrast with a cutoff": lambda x: F.to_tensor(ImageOps.autocontrast(SMALL(x), 9 * int(torch.rand(1) < 0.2))),
     **{f"transposed {way}": lambda x, way=way: F.to_tensor(SMALL(x).transpose(way)) for way in Image.Transpose},
     "transposed at random": lambda x: F.to_tensor(SMALL(x).transpose(int(torch.randint(0, 7, ())))),
     "turned as tensors": lambda x: v2.functional.rotate(F.pil_to_tensor(SMALL(x)), 180 * int(torch.randint(0, 2, ()))),
