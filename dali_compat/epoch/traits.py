@@ -66,10 +66,12 @@ def differences(loader, before: Traits, now: Traits) -> tuple[list[str], list[st
 
 
 def _route(loader, route: Route) -> str:
-    """torch's workers draw from a generator each."""
-    if isinstance(route, StockRoute):
-        return f"torchvision, num_workers={loader.num_workers}"
-    return "DALI" if isinstance(route, DaliRoute) else "resident"
+    """Name who makes the images, and the number of workers if samples depend on it: torch's workers draw from a
+    generator each, and divide a stream among them."""
+    name = "torchvision" if isinstance(route, StockRoute) else "DALI" if isinstance(route, DaliRoute) else "resident"
+    if name == "torchvision" or isinstance(loader.dataset, data.IterableDataset):
+        return f"{name}, num_workers={loader.num_workers}"
+    return name
 
 
 def _checksum(dataset: Any, length: int) -> str:

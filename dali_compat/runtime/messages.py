@@ -18,6 +18,7 @@ from ..errors import FallbackWarning
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
+_LIBRARIES = "torch.", "torchvision.", "PIL."
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep  # as copy.py, which calls what the user has
 _announced: set[tuple[str, int]] = set()  # lines, with the id of the data set
 
@@ -69,14 +70,16 @@ def users_line(until: str = "") -> str:
 
 
 def _users(until: str = "") -> tuple[int, FrameType]:
-    """The first call that comes from no installed package, or at least from neither this one nor torch; how many there
-    are up to it, from the caller's caller on. Nobody looks beyond the module ``until``."""
+    """Return the first call that comes from no installed package, or at least from none of these; and its level.
+
+    Levels count from the caller's caller on. Calls beyond the module ``until`` are not considered.
+    """
     first, other = sys._getframe(2), None
     for level, (frame, _) in enumerate(walk_stack(first), 1):
         if frame.f_globals.get("__name__") == until:
             break
         path = frame.f_code.co_filename
-        if not path.startswith(_HERE) and not str(frame.f_globals.get("__name__")).startswith("torch."):
+        if not path.startswith(_HERE) and not str(frame.f_globals.get("__name__")).startswith(_LIBRARIES):
             if not is_installed(path) and not path.startswith(_STANDARD):
                 return level, frame
             other = other or (level, frame)

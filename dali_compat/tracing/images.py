@@ -13,7 +13,9 @@ import io
 import operator
 import os
 import sys
+import tarfile
 import time
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +38,7 @@ _COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, from which it takes the times of f
 _TICK = 10_000_000  # ns between two times of another clock, such as that of a network file system
 _END_OF_JPEG = b"\xff\xd9"
 _BITMAPS = BmpImageFile, PpmImageFile
+_MEMBERS = tarfile.ExFileObject, zipfile.ZipExtFile  # of archives
 _DEFERRED = JpegImageFile, PngImageFile, *_BITMAPS
 _BANDS = {"1": 1, "L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4}
 _GRAY = (
@@ -118,10 +121,11 @@ def _deferred_file(image: Any) -> Node | None:
 def _source_of(image: Any) -> FileSource | MemorySource | None:
     """Return the image's file, if it is whole and will be there later."""
     fp, is_jpeg = image.fp, type(image) is JpegImageFile
-    if type(fp) is io.BytesIO:
-        data = fp.getvalue()
+    if type(fp) is io.BytesIO or type(fp) in _MEMBERS:
+        data = fp.getvalue() if type(fp) is io.BytesIO else _whole(fp)
         return _Files.table.memory(data) if not is_jpeg or data.endswith(_END_OF_JPEG) else None
     if type(fp) is not io.BufferedReader or type(path := fp.name) is not str:
+        became_real(f"opens images from {type(fp).__name__}, not from files, bytes or io.BytesIO")
         return None
     try:
         number = fp.fileno()
@@ -137,6 +141,15 @@ def _source_of(image: Any) -> FileSource | MemorySource | None:
         return _Files.table.file(path if path[:1] == "/" else os.path.join(os.getcwd(), path), status)
     except (OSError, ValueError):  # it is closed, or gone
         return None
+
+
+def _whole(fp: Any) -> bytes:
+    """Return the bytes of a file, and leave its position where it is."""
+    before = fp.tell()
+    fp.seek(0)
+    data: bytes = fp.read()
+    fp.seek(before)
+    return data
 
 
 def _end_of_png(image: Any) -> int:

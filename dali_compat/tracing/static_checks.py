@@ -190,8 +190,12 @@ def may_open(dataset) -> bool:
 
 def _may_open(dataset) -> bool:
     kind = type(dataset)
+    if is_hugging_faces(kind) and isinstance(dataset, data.IterableDataset):
+        return dataset.features is None or "Image(" in str(dataset.features)  # unknown after map()
     if is_hugging_faces(kind):  # with a transform of the user's
         return kind.__name__ == "Dataset" and dataset.format["type"] == "custom"
+    if root(kind) == "webdataset":  # whose decoders have names, such as "pil"
+        return True
     known = reader_of(dataset) is not None or known_class_of(dataset) is not None
     return known or any(_opens(one, found) for one, found in _reached(dataset))
 

@@ -102,13 +102,11 @@ def tried(loader: Any) -> tuple[TracedImage | None, ...] | None:
         if other := other_opener(dataset):
             raise Unsupported(f"opens images with {other}")
         return None
-    if isinstance(dataset, data.IterableDataset):
-        raise Unsupported("is an IterableDataset")
     if any(map(may_use_cuda, with_inner(dataset))):  # CUDA must not start before an epoch does
         return None
     refuse_replaced_pillow(opens=False)
     try:
-        if not len(dataset):
+        if not isinstance(dataset, data.IterableDataset) and not len(dataset):
             return None
         known = _verdicts.get(dataset, dict)
     except Exception:  # it has no length, or takes no weak references
@@ -137,12 +135,25 @@ def _try(loader: Any) -> Verdict:
     except TrialFailed as error:
         return Verdict(str(error))
     where = _difference(traced, plain)
+    if where and _differs_by_itself(loader, plain):
+        where = _difference(traced, plain, values=False)
+        return Verdict(f"gives other samples each time that it is read: {where}") if where else verdict
     return Verdict(f"gives another sample if its images are deferred: {where}") if where else verdict
+
+
+def _differs_by_itself(loader: Any, plain: Any) -> bool:
+    """Return True if samples differ without tracing, as in a stream that is shuffled by a seed of its own."""
+    try:
+        again, _ = in_child(lambda: _shown(loader, None))
+    except TrialFailed:
+        return False
+    return bool(_difference(plain, again))
 
 
 def _shown(loader: Any, table: FileTable | None) -> tuple[Any, Verdict]:
     """Return what a few samples are, and a verdict, with ``table`` traced."""
     dataset, keys = loader.dataset, _keys(loader)
+    stream = isinstance(dataset, data.IterableDataset)
     if table is not None:
         begin_tracing(table)
         HERE.reasons = Reasons()
@@ -152,7 +163,11 @@ def _shown(loader: Any, table: FileTable | None) -> tuple[Any, Verdict]:
         seed_generators(number)
         try:
             with tracing(table is not None):
-                samples.append(_sample(dataset, key))
+                if stream and not number:
+                    dataset = iter(dataset)
+                samples.append(next(dataset) if stream else _sample(dataset, key))
+        except StopIteration:
+            break
         except Exception as error:
             if not number:
                 return None, Verdict(f"raises {described(error)}")
@@ -160,8 +175,9 @@ def _shown(loader: Any, table: FileTable | None) -> tuple[Any, Verdict]:
             continue
         images = images or _images(samples[-1])
         torchs, *others = generator_states()
-        found.append([zlib.crc32(torchs.numpy().tobytes()), *(zlib.crc32(repr(one).encode()) for one in others)])
-    found.append(_attributes(dataset))
+        checksums = zlib.crc32(torchs.numpy().tobytes()), *(zlib.crc32(repr(one).encode()) for one in others)
+        found.append(_Held(checksums))
+    found.append(_attributes(loader.dataset))
     why: str | None = ""
     if table is not None:
         why = _collated(loader, samples) if images else str(HERE.reasons) or _without_plan(samples) or _UNSEEN
@@ -177,6 +193,8 @@ def _sample(dataset: Any, key: Any) -> Any:
 
 def _keys(loader: Any) -> list[Any]:
     """Return a few keys of the loader's own sampler. It is a copy, in the forked process."""
+    if isinstance(loader.dataset, data.IterableDataset):
+        return [None] * _FEW
     try:
         index = next(iter(loader._index_sampler))
         several = list(islice(iter(index), _FEW)) if loader._auto_collation else [index]
@@ -241,6 +259,12 @@ def _collated(loader: Any, samples: list[Any]) -> str | None:
 # ---- comparing
 
 
+class _Held(NamedTuple):
+    """The value of an object, or a checksum of it; None if it is not compared."""
+
+    value: Any
+
+
 def description(value: Any) -> Any:
     """Return what a value is, down to the last bit of its tensors, arrays and images."""
     if isinstance(value, torch.Tensor):
@@ -251,21 +275,23 @@ def description(value: Any) -> Any:
             held = zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
         except (RuntimeError, TypeError):  # of a type without bytes
             held = 0
-        return str(kind), str(value.dtype), tuple(value.shape), tuple(value.stride()), held
+        return str(kind), str(value.dtype), tuple(value.shape), tuple(value.stride()), _Held(held)
     if isinstance(value, np.ndarray) and value.dtype != object:
-        return str(type(value)), str(value.dtype), value.shape, zlib.crc32(np.ascontiguousarray(value).tobytes())
+        return str(type(value)), str(value.dtype), value.shape, _Held(zlib.crc32(np.ascontiguousarray(value).tobytes()))
     if isinstance(value, Image.Image):
-        return str(type(value)), value.mode, value.size, sorted(map(str, value.info)), zlib.crc32(value.tobytes())
+        return (
+            str(type(value)),
+            value.mode,
+            value.size,
+            sorted(map(str, value.info)),
+            _Held(zlib.crc32(value.tobytes())),
+        )
     if isinstance(value, Mapping):
         return str(type(value)), [(str(key), description(one)) for key, one in value.items()]
     if isinstance(value, (list, tuple)):
         return str(type(value)), [description(one) for one in value]
-    return str(type(value)), _digest(value)
-
-
-def _digest(value: Any) -> Any:
-    """Return the text of a plain value; None of other objects."""
-    return repr(value) if isinstance(value, (bool, int, float, str, bytes, type(None))) else None
+    plain = isinstance(value, (bool, int, float, str, bytes, type(None)))
+    return str(type(value)), _Held(repr(value) if plain else None)
 
 
 def _attributes(dataset: Any) -> Any:
@@ -280,16 +306,20 @@ def _attributes(dataset: Any) -> Any:
             found[name] = repr(value.bit_generator.state)
         elif isinstance(value, (list, dict, set, tuple)) and len(value) <= _SMALL:
             found[name] = len(value), str(type(value))
-    return found
+    return _Held(found)
 
 
-def _difference(a: Any, b: Any, path: str = "") -> str:
-    """Return where two descriptions differ; empty if they do not."""
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
-        return next(
-            (found for i, (x, y) in enumerate(zip(a, b, strict=True)) if (found := _difference(x, y, f"{path}[{i}]"))),
-            "",
-        )
+def _difference(a: Any, b: Any, path: str = "", values: bool = True) -> str:
+    """Return where two descriptions differ; empty if they do not. ``values``: compare more than types and shapes."""
+    if isinstance(a, _Held) and isinstance(b, _Held):
+        (a,), (b,) = a, b
+        if not values:
+            return ""
+    elif isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
+        for number, (x, y) in enumerate(zip(a, b, strict=True)):
+            if found := _difference(x, y, f"{path}[{number}]", values):
+                return found
+        return ""
     return "" if a == b else f"{path} is {_shortened(a)}, not {_shortened(b)}"
 
 

@@ -243,14 +243,14 @@ class AStream(data.IterableDataset):
 
     def __iter__(self):
         for file in self.files:
-            yield EXACT(Image.open(file).convert("RGB"))
+            yield torch.from_numpy(np.array(Image.open(file).convert("RGB"))[:16, :16])
 
 
 LEFT = {  # to torch's loader, by whatever says why
     Mine: r"uses the tensor's floor_divide \(.*test_install\.py:\d+\); do this on the batch",
     AsArray: r"uses the image's pixels \(.*test_install\.py:\d+\); do this by torchvision's transforms",
     ByTorchvision: "ByTorchvision uses the tensor's getitem",
-    AStream: "AStream is an IterableDataset",
+    AStream: "AStream uses the image's pixels",
     lambda files: data.Subset(Mine(files), [0, 1]): "Mine uses the tensor's floor_divide",
     lambda files: Through(AsArray(files)): "Through uses the image's pixels",
 }
