@@ -134,6 +134,18 @@ STATES = [  # statement of the constructor, expression
     ("", "torch.rand(2)"),
     ("", "torch.randperm(5).tolist()"),
 ]
+STREAM = """
+class Stream(torch.utils.data.IterableDataset):
+    def __init__(self, files):
+        self.own, self.room = Own(files), {room}
+    def __iter__(self):
+        info, held = torch.utils.data.get_worker_info(), []
+        for i in range(info.id if info else 0, len(self.own), info.num_workers if info else 1):
+            held.append(self.own[i])
+            if len(held) > self.room:
+                yield held.pop(i % len(held))
+        yield from held
+"""  # instead of the data set, whose samples it gives in another order
 _OBJECTS = """
 V.Resize(({24:60}, {24:60})) | V.Resize({24:40}) | V.CenterCrop({24:44}) | V.Pad({1:6}, padding_mode="reflect") |
 V.Pad([2, 3], fill=99) | V.RandomHorizontalFlip() | V.RandomVerticalFlip(.7) |
@@ -346,7 +358,8 @@ class Writer:
             "nested": "return {'first': " + parts[0] + ", 'others': (" + ", ".join(parts[1:]) + ",)}",
         }[form]
         options = {"batch_size": self.rng.choice([1, 3, 4, 12]), "num_workers": self.workers}
-        if self.chance(0.3):
+        stream = self.chance(0.2)
+        if self.chance(0.3) and not stream:
             options["shuffle"] = True
         if self.workers and self.chance(0.3):
             options["persistent_workers"] = True
@@ -371,6 +384,8 @@ class Writer:
             "            return image.convert('RGB')",
         ]
         lines += ["    def __getitem__(self, i):", *("        " + line for line in body)]
+        if stream:
+            lines.append(STREAM.replace("{room}", self.rng.choice("035")))
         return "\n".join(lines) + "\n"
 
 
@@ -423,7 +438,8 @@ def compared(job: Job, files: list[str]) -> Outcome:
     def ran(loader):
         module = _module(job.source)
         epochs = 1 if workers and "persistent_workers" not in module.OPTIONS else 2
-        return run(loader, lambda: module.Own(list(files)), module.OPTIONS, epochs)
+        kind = getattr(module, "Stream", module.Own)
+        return run(loader, lambda: kind(list(files)), module.OPTIONS, epochs)
 
     limit = ADDITION_ORDER if ADDS.search(job.source) else EQUAL
     theirs = ran(data.DataLoader)
