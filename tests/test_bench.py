@@ -152,7 +152,7 @@ def test_what_python_calls_is_told(image_root, tmp_path, capsys, monkeypatch):
         return _limits(said)["loading alone"], said
 
     found, said = limit_of(waited=0.08)  # for functions that sleep, or for processes that call them
-    assert found == limits.PYTHON and "Python: what is called sample by sample takes 90% of the time" in said
+    assert found == limits.PYTHON and "Python: functions called sample by sample take 90% of the time" in said
     assert "  Python: a transform that translates, or a registered one: " in said and "Busy" in said
     assert "  Python: num_workers=2 (now 0): one process a core calls it\n" in said
     found, said = limit_of(waited=0.01, others=0.16)

@@ -426,7 +426,7 @@ def test_a_table_whose_files_are_elsewhere(good, tmp_path, capsys, command):
 def test_one_table_at_a_time(table, capsys):
     with pytest.raises(SystemExit):
         cli.main(["check", str(table), str(table)])
-    assert "2 tables: give one" in capsys.readouterr().err
+    assert "2 tables given, expected one" in capsys.readouterr().err
 
 
 # --- what it says --------------------------------------------------------------------------------------------------

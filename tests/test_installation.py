@@ -70,7 +70,7 @@ def test_missing_dali_says_what_to_install_for_this_torch(machine, monkeypatch, 
     machine(_import_dali=(None, MISSING), dali_distributions={})
     monkeypatch.setattr(torch.version, "cuda", cuda)
     variant = command.rsplit("-", 1)[1]
-    assert installation.dali_problem() == f"DALI is not installed, which the extra [{variant}] brings here: {command}"
+    assert installation.dali_problem() == f"DALI is not installed; the extra [{variant}] contains it: {command}"
 
 
 WITHOUT_DALI = """
@@ -91,13 +91,13 @@ def test_an_import_without_dali_names_the_extra_once_a_program():
         if spawned in code:
             assert done.stderr == ""
         else:
-            assert done.stderr.startswith("<string>:7: FallbackWarning: dali_compat: DALI is not installed, which the")
+            assert done.stderr.startswith("<string>:7: FallbackWarning: dali_compat: DALI is not installed; the")
             assert "pip install" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_folders_left_over_by_pip_uninstall_count_as_not_installed(machine):
     machine(_import_dali=(types.ModuleType("nvidia.dali"), None), dali_distributions={})
-    assert installation.dali_problem().startswith("DALI is not installed, which the extra [cuda")
+    assert installation.dali_problem().startswith("DALI is not installed; the extra [cuda")
     assert installation.dali_version() is None and installation.dali_cuda_major() is None
 
 
@@ -111,7 +111,7 @@ def test_no_docstrings(machine):
     """DALI adds to its own."""
     error = TypeError("unsupported operand type(s) for +=: 'NoneType' and 'str'")
     machine(_import_dali=(None, error), _leaves_out_docstrings=True)
-    assert installation.dali_problem().endswith("do without -OO and PYTHONOPTIMIZE=2")
+    assert installation.dali_problem().endswith("run without -OO and PYTHONOPTIMIZE=2")
 
 
 def test_dali_that_fails_to_load_gives_the_reason_in_one_line(machine):

@@ -1,4 +1,4 @@
-"""Runs the commands of `python -m dali_compat`: modules with add_arguments(parser) and run(args) -> exit code."""
+"""The commands of `python -m dali_compat`. Each is a module with add_arguments(parser) and run(args) -> exit code."""
 
 import argparse
 import importlib
@@ -45,9 +45,10 @@ _RAW = argparse.RawDescriptionHelpFormatter
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code. ``argv`` are the arguments after the program's name.
+    """Run one command and return its exit code. ``argv`` are the arguments after the program's name.
 
-    A mistake of the user's is one line and exit code 2; Ctrl-C is one line and 130, but a program's own under `run`.
+    A usage error prints one line and gives exit code 2. Ctrl-C prints one line and gives 130, except under `run`, whose
+    program handles it.
     """
     argv = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     name = next((word for word in argv if word in COMMANDS), "dali_compat")
@@ -74,11 +75,11 @@ def _main(argv: Sequence[str]) -> int:
     parser.add_argument("--version", action="version", version=f"dali_compat {dali_compat.__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
-        if name not in argv:  # its module may import much
+        if name not in argv:  # its module may have expensive imports
             commands.add_parser(name, help=summary)
             continue
         module = importlib.import_module(f"dali_compat.cli.{name}")
-        first_line = (module.__doc__ or "").partition("\n")[0]  # -OO leaves docstrings out
+        first_line = (module.__doc__ or "").partition("\n")[0]  # there are no docstrings with -OO
         command = commands.add_parser(name, help=summary, description=first_line)
         module.add_arguments(command)
         command.set_defaults(run=module.run, options=list(command._option_string_actions))
@@ -90,7 +91,8 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _pages() -> str:
-    """Returns the documentation's address, if the package was published with one, or says where it is."""
+    """Return the documentation's address if the package was published with one, otherwise its location in the
+    repository."""
     try:
         found = metadata.metadata("dali_compat").get_all("Project-URL") or []
     except metadata.PackageNotFoundError:  # run from a checkout that is not installed

@@ -1,4 +1,4 @@
-"""Arguments that commands share: for a data set, a transform, a device and memory, and the errors that end them."""
+"""Arguments shared by commands (data set, transform, device, memory), and the errors that they report."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ _ENDINGS = {
 _LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")  # at byte 16 of the first page
 
 
-SIZES = "the images of a batch need one height x width"  # of epoch/collate.py, which imports torch
+SIZES = "the images of a batch need one height x width"  # text of epoch/collate.py, which imports torch
 _REMEDY = (
-    "--on-error replace takes another image in its place, --on-error skip leaves it out of its batch (on_error= of a "
-    "DataLoader of dali_compat's); `python -m dali_compat check` lists all such files"
+    "--on-error replace takes another image in its place, --on-error skip leaves it out of its batch (on_error= of "
+    "dali_compat.DataLoader); `python -m dali_compat check` lists all such files"
 )
 _SPLITS = {"train", "training", "val", "valid", "validation", "eval", "test", "testing"}
 
 
 class UsageError(Exception):
-    """Raised for a mistake of the user's: one line on stderr, and exit code 2."""
+    """A usage error, reported as one line on stderr with exit code 2."""
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """True of Ctrl-C, and of threading's complaint of a lock where it comes within threading's code (CPython 3.11)."""
+    """Return True for Ctrl-C, and for the RuntimeError about a lock that it causes within threading's code (CPython
+    3.11)."""
     return any(isinstance(one, KeyboardInterrupt) for one in (error, error.__context__))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns "; did you mean ...?" of the most similar known name, or an empty text."""
+    """Return "; did you mean ...?" with the most similar known name, or an empty string."""
     near = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -57,12 +58,12 @@ def is_of_the_data(error: BaseException) -> bool:
 
 
 def remedy_of(error: BaseException) -> str:
-    """Return what to do about a file that cannot be read; an empty text for other errors."""
+    """Return the remedy for a file that cannot be read, or an empty string for other errors."""
     return _REMEDY if isinstance(error, ImageReadError) else ""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --option, which ``open_dataset`` takes."""
+    """Add --option, for ``open_dataset``."""
     parser.add_argument(
         "--option",
         type=_option,
@@ -84,18 +85,19 @@ def _option(text: str) -> tuple[str, str]:
 def open_dataset(
     paths: list[str], options: list[tuple[str, str]], folder: Callable[[str], Any], table: dict[str, Any], **more: Any
 ) -> Any:
-    """Returns ``folder(path)`` of one folder, else the data set of a table or of archives.
+    """Return ``folder(path)`` for a single folder, otherwise the data set of a table or of archives.
 
     Args:
-        paths: as the user gave them: paths, patterns, braces.
-        options: of --option.
-        table: arguments of a table's class.
-        more: arguments of any class.
+        paths: paths, patterns and braces from the command line.
+        options: values of --option.
+        folder: makes the result for a folder.
+        table: arguments for a table's class.
+        more: arguments for any class.
 
     Raises:
         ImageReadError: an archive is damaged.
-        UsageError: its class has no argument of that name.
-        OSError, ImportError, TypeError, ValueError: there is no such file, or it is of another kind.
+        UsageError: the class has no argument of that name.
+        OSError, ImportError, TypeError, ValueError: a file does not exist or has another format.
     """
     import dali_compat
 
@@ -107,16 +109,16 @@ def open_dataset(
         return folder(files[0])
     kind = kinds.pop()
     if kinds or kind is None:
-        raise ValueError("neither one folder, nor a CSV table, nor archives of one kind (.rec, TFRecord, LMDB, tar)")
+        raise ValueError("expected one folder, a CSV table, or archives of one kind (.rec, TFRecord, LMDB, tar)")
     known = list(inspect.signature(getattr(dali_compat, kind)).parameters)[1:]
     for name in named:
         if name not in known:
             raise UsageError(f"--option {name}: {kind} has no argument {name}{did_you_mean(name, known)}")
     if kind != TABLE:
-        labels = {"labels": 0} if kind == "DALILMDB" else {}  # without them LMDB of plain images does not open
+        labels = {"labels": 0} if kind == "DALILMDB" else {}  # without them, an LMDB of plain images cannot be opened
         return getattr(dali_compat, kind)(paths, **{**labels, **named, **more})
     if len(files) > 1:
-        raise ValueError(f"{len(files)} tables: give one")
+        raise ValueError(f"{len(files)} tables given, expected one")
     try:
         return dali_compat.DALIImageTable(files[0], **{"target": None, **named, **table, **more})
     except (ValueError, FileNotFoundError) as error:
@@ -128,14 +130,14 @@ def open_dataset(
 
 
 def dataset_class(path: str) -> str | None:
-    """Returns the name of the class of an archive or a table, by its ending or its first bytes; None of others. Raises
-    ValueError for a pipe or a device."""
+    """Return the name of the class for an archive or a table, by its extension or its first bytes, or None for other
+    paths. Raises ValueError for a pipe or a device."""
     if is_url(path):
         return _ENDINGS.get(os.path.splitext(path)[1].lower())
     if os.path.isdir(path):
         return "DALILMDB" if os.path.isfile(os.path.join(path, "data.mdb")) else None
     if not os.path.isfile(path):
-        raise ValueError(f"{path} is neither a file nor a folder")  # to open a pipe waits for ever
+        raise ValueError(f"{path} is neither a file nor a folder")  # opening a pipe would block
     return _ENDINGS.get(os.path.splitext(path)[1].lower()) or _by_content(path)
 
 
@@ -155,7 +157,7 @@ def _by_content(path: str) -> str | None:
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Adds a data set's path, --option and --transform, which ``dataset_of`` takes."""
+    """Add a data set's path, --option and --transform, for ``dataset_of``."""
     parser.add_argument(
         "path", nargs="+", metavar="FOLDER", help="of class folders of images; or a table or an archive, as check"
     )
@@ -176,8 +178,7 @@ def add_on_error(parser: argparse.ArgumentParser) -> None:
 
 
 def dataset_of(args: argparse.Namespace) -> Any:
-    """Returns the data set that the path names, with the transform. Raises UsageError if there is none, or no image in
-    it."""
+    """Return the data set of the path and the transform. Raises UsageError if it does not exist or has no images."""
     from dali_compat import DALIImageFolder
 
     spec, name = args.transform, " ".join(map(shown, args.path))
@@ -198,7 +199,7 @@ def dataset_of(args: argparse.Namespace) -> Any:
 
 
 def try_to_write(out: str) -> None:
-    """Opens a file to write, and leaves nothing behind. Raises UsageError if it cannot be written."""
+    """Check that a file can be written, without creating it. Raises UsageError if it cannot."""
     is_new = not os.path.lexists(out)
     try:
         open(out, "ab").close()
@@ -209,22 +210,22 @@ def try_to_write(out: str) -> None:
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """Adds --batch-size and --device; device_of() has their defaults."""
+    """Add --batch-size and --device. device_of() sets their defaults."""
     parser.add_argument("--batch-size", type=int, help="images in a batch (default 256 on a GPU, 64 on the CPU)")
     where = "where batches go: cpu, cuda, cuda:1 (default: the GPU if there is one)"
     parser.add_argument("--device", type=device_name, help=where)
 
 
 def device_name(text: str) -> str:
-    """Returns the name of a device as it is, if it is one of the CPU's or a GPU's."""
+    """Return the name of a CPU or GPU device."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not cpu, cuda, or cuda:1 and the like")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a device such as cpu, cuda or cuda:1")
     return text
 
 
 def device_of(args: argparse.Namespace) -> Any:
-    """Returns the torch.device of --device, and sets the batch size if there is none. Raises UsageError for a GPU that
-    is not there."""
+    """Return the torch.device of --device, and set a missing batch size. Raises UsageError if the GPU does not
+    exist."""
     import torch
 
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -237,7 +238,7 @@ def device_of(args: argparse.Namespace) -> Any:
 
 
 def budget(text: str) -> int | float:
-    """Returns a number of bytes, or a share of the free memory."""
+    """Return a number of bytes (int), or a share of the free memory (float)."""
     try:
         amount = int(text) if text.isdecimal() else float(text)
     except ValueError:
@@ -249,7 +250,7 @@ def budget(text: str) -> int | float:
 
 
 def imagenet(which: str) -> Any:
-    """Returns ImageNet's transform to "train", or to evaluate."""
+    """Return ImageNet's transform for training ("train") or evaluation."""
     import torchvision.transforms as T
 
     first = (
@@ -259,7 +260,7 @@ def imagenet(which: str) -> Any:
 
 
 def transform_of(spec: str) -> Any:
-    """Returns the transform that --transform names. Raises UsageError, with the error, if there is none."""
+    """Return the transform given by --transform. Raises UsageError with the original error if that fails."""
     try:
         match = re.fullmatch(r"([\w./~-]+):(\w+)", spec)
         if not match:
@@ -283,6 +284,6 @@ def _module(place: str):
     if found is None or found.loader is None:
         raise ImportError(f"cannot import {place}")
     module = importlib.util.module_from_spec(found)
-    sys.modules[module.__name__] = module  # where worker processes look for its functions
+    sys.modules[module.__name__] = module  # worker processes look up its functions there
     found.loader.exec_module(module)
     return module

@@ -1,11 +1,11 @@
-"""Measure how fast your data loads, alone and beside a synthetic step, what limits it, and what to change.
+"""Measure how fast your data loads, with and without a synthetic step, what limits it, and what to change.
 
-It loads batches of random images of the data set, each once before anything is timed. Loading alone, the step
-alone and both together are timed over the same number of batches. On a GPU the step is a row of matrix products, as
-many as take so long; on the CPU it sleeps, as if another device were at work. The bytes of the same files are read
-alone, too, with the loader's number of threads: from the disk, if the system drops them from its memory as
-requested, and again. The former counts if the data set is larger than the free memory. limit() and limit_beside() of
-dali_compat/cli/limits.py name the limit.
+Batches are made of random images of the data set. Each image is loaded once before the timing. Loading, the step, and
+both together are timed over the same number of batches. On a GPU, the step is a series of matrix products that takes
+the given time; on the CPU it sleeps, as if another device were busy. Reading the bytes of the same files is also timed,
+with the loader's number of threads: first from the disk, if the system drops them from the page cache as requested, and
+then again. The first time counts if the data set is larger than the free memory. limit() and limit_beside() of
+dali_compat/cli/limits.py determine the bottleneck.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dali_compat.routes import StockRoute, in_python
 from ..runtime.cores import usable_cores
 from ..runtime.messages import in_bytes, in_columns
 
-STEPS = (0.5, 1, 2)  # of the time that loading a batch takes
+STEPS = (0.5, 1, 2)  # multiples of the time that loading a batch takes
 
 
 def add_arguments(parser) -> None:
@@ -60,7 +60,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Measures, with a bar on stderr, and prints what limits and what to change. Returns 0."""
+    """Measure, with a progress bar on stderr, and print the bottlenecks and recommendations. Return 0."""
     device = device_of(args)
     if min(args.batch_size, args.batches) < 1 or args.workers < 0 or min(args.step or [1]) <= 0:
         raise UsageError("--batch-size and --batches start at 1, --workers at 0, and --step is above 0")
@@ -112,7 +112,7 @@ def run(args) -> int:
 
 
 def make_loader(dataset, args, device: torch.device):
-    """Returns a loader with enough batches for a pass."""
+    """Return a loader with enough batches for a pass."""
     from dali_compat import DataLoader
 
     prefetch = {"prefetch_factor": args.prefetch_factor} if args.prefetch_factor else {}
@@ -132,15 +132,16 @@ def make_loader(dataset, args, device: torch.device):
 
 
 def _ahead(args) -> int:
-    """Returns how many batches are not timed: those in flight when an epoch begins, and one more."""
+    """Return the number of untimed batches: those in flight at the start of an epoch, and one more."""
     return 1 + max(2, args.workers * (args.prefetch_factor or 2))
 
 
 def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured, dict[str, float], LoaderStats]:
-    """Measures reading, and loading alone. Returns also the seconds of parts of a batch's loading, and its counts."""
+    """Measure reading, and loading without a step. Also returns the seconds of parts of loading a batch, and the
+    loader's counts."""
     from ..runtime.device import free_memory
 
-    passes.one()  # which looks at every file's header
+    passes.one()  # reads every file's header
     files.leave_out({error.index for error in loader.errors})
     route = loader._route
     threads, depth = getattr(route, "threads", max(1, args.workers)), getattr(route, "depth", args.prefetch_factor or 2)
@@ -198,7 +199,7 @@ table{overflow-x:auto;display:block}
 def page(
     name: str, measured: Measured, found: list[Bottleneck], rows: list[tuple[str, str, str]], tips: list[str], plan: Any
 ) -> str:
-    """Returns the page. ``rows`` are those of the printed table, ``plan`` what explain() has returned."""
+    """Return the HTML page. ``rows`` are those of the printed table, ``plan`` is the result of explain()."""
     of_time = shares(measured)
     highest = max(of_time, key=lambda one: of_time[one])
     bars = "".join(

@@ -1,7 +1,7 @@
-"""Read every image of a folder, a table or an archive, and list what is broken and what Pillow has to read.
+"""Read every image of a folder, a table or an archive, and list broken images and images that need Pillow.
 
-An image is broken if torchvision's loader could not give it. Nothing of the data is changed. The exit code is 1 when
-something is broken or there is no image at all, 130 after Ctrl-C, which reports what was found so far, and 0 otherwise.
+An image is broken if torchvision's loader would raise an error for it. The data is not modified. The exit code is 1 if
+something is broken or there is no image at all, 130 after Ctrl-C, which reports the findings so far, and 0 otherwise.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Checks, prints the report, and returns the exit code."""
+    """Check the data, print the report, and return the exit code."""
     if args.limit < 0 or args.workers < 1:
         raise UsageError("--limit starts at 0, --workers at 1")
     source = _source(args)
@@ -63,14 +63,14 @@ def run(args) -> int:
 
 
 def _source(args):
-    """Returns what is to be read. Raises UsageError if there is no such thing."""
+    """Return the FileSource to check. Raises UsageError if the path is invalid."""
     name = " ".join(map(shown, args.path))
     try:
-        # of a folder its path, or the data set of one in object storage
+        # a folder's path, or the data set of a folder in object storage
         folder = partial(dali_compat.DALIImageFolder, allow_empty=True) if is_url(args.path[0]) else str
         data = open_dataset(args.path, args.option, folder, {"check_files": False})
         if type(data).__name__ == TABLE and len(data) and not any(map(os.path.exists, data.paths)):
-            open_dataset(args.path, args.option, str, {})  # which raises, and says where they may be
+            open_dataset(args.path, args.option, str, {})  # raises an error with the remedy
     except dali_compat.ImageReadError as error:
         return FileSource(name, dataset_class(expand(args.path)[0]) or "", error=str(error))
     except (OSError, ImportError, TypeError, ValueError) as error:
@@ -89,7 +89,7 @@ def _source(args):
 
 
 def _check(source, findings, workers: int) -> bool:
-    """Inspects everything. Returns True if Ctrl-C has not ended it."""
+    """Inspect all items. Return False if interrupted by Ctrl-C."""
     with (
         closing(process_map(source.inspect, source.items(), min(workers, source.total))) as results,
         tqdm(total=source.total, desc="checking", unit="file", miniters=1, disable=None) as bar,
@@ -115,8 +115,8 @@ on_error="skip" leaves them out of their batches."""
 
 
 class Findings:
-    """Counts and sizes of the files of a source, and lists of what deserves a look, of which ``keep`` entries are kept
-    (all are counted); None keeps all."""
+    """Counts and sizes of the files of a source, and lists of notable files. Each list keeps ``keep`` entries (None:
+    all), but all are counted."""
 
     def __init__(self, source: FileSource, keep: int | None = None):
         self._source, self._keep = source, keep
@@ -124,10 +124,10 @@ class Findings:
         self.counts: Counter[str] = Counter()
         self._formats: dict[tuple[str, str], Counter] = {}
         self._warnings: Counter[str] = Counter()
-        self._sizes = {name: array("q") for name in _SIDES}  # of a million images: 24 MB
+        self._sizes = {name: array("q") for name in _SIDES}  # 24 MB for a million images
 
     def add(self, item: Any, seen: Inspection | Crash) -> None:
-        """Adds the result of one item."""
+        """Add the result of one item."""
         if isinstance(seen, Crash):
             seen = Inspection(error=seen.how, reason="crashes the decoder")
         listed = self._source.lists(item)
@@ -158,28 +158,29 @@ class Findings:
             self._lists[section].append({**self._source.where(item), **facts})
 
     def report(self, exit_code: int) -> dict:
-        """Returns what ``--json`` prints. The keys stay as they are; new ones may come.
+        """Return the report that ``--json`` prints. Keys are stable; new ones may be added.
 
         Returns:
-            path, kind: what was read; kind is "folder", "bucket" or the class of the archive.
-            error: why the archive cannot be opened, or null.
-            complete: false if Ctrl-C ended it.
+            path, kind: the path that was read; kind is "folder", "bucket" or the class of the archive.
+            error: the reason why the archive cannot be opened, or null.
+            complete: false after Ctrl-C.
             exit_code: 1 if something is broken, 130 after Ctrl-C, else 0.
-            counts: of files; of those that ImageFolder lists (images) and their bytes; of images that are broken, that
-                DALI decodes (dali) and that Pillow decodes; of files that are not_images; of bombs; and of images
-                outside of class folders.
+            counts: number of files; of images that ImageFolder lists, and their bytes; of broken images, images that
+                DALI decodes (dali) and images that Pillow decodes; of files that are not_images; of bombs; and of
+                images outside of class folders.
             dali_share: dali / images; null without images.
-            broken: {path, error, reason} of each image that torchvision's loader cannot give.
+            broken: {path, error, reason} of each image that torchvision's loader cannot read.
             pillow: {path, format, mode} of each image that Pillow has to read.
-            not_images: {path, listed, what}; those that are listed are broken, too.
-            bombs: {path, reason, refused}; those that are refused are broken, too.
+            not_images: {path, listed, what}; the listed ones are broken, too.
+            bombs: {path, reason, refused}; the refused ones are broken, too.
             folders: {path, problem, reason}; the problem is "empty", "unreadable" or "loop".
-            sizes: {min, median, max} of height, width and bytes, over the images that can be decoded; null without any.
-            formats: {format, mode, images, dali, pillow, broken}, by number of images; null if Pillow sees no image.
-            warnings: {text, images}: Pillow's warnings, with numbers as "N".
+            sizes: {min, median, max} of height, width and bytes, over the images that can be decoded; null if there are
+                none.
+            formats: {format, mode, images, dali, pillow, broken}, by number of images; null if Pillow finds no image.
+            warnings: {text, images}: Pillow's warnings, with numbers replaced by "N".
 
-        An image of an archive has ``byte`` and ``index`` beside its path. Bytes of a name that are not UTF-8 come as
-        Python has them: os.fsencode(path) gives them back.
+        Images of an archive also have ``byte`` and ``index``. Bytes of a name that are not UTF-8 are encoded with
+        surrogateescape, so that os.fsencode(path) restores them.
         """
         counts, lists, source = self.counts, self._lists, self._source
         names = ("files", "images", "bytes", "broken", "dali", "pillow", "bombs")
@@ -212,8 +213,8 @@ def _range(values: array) -> dict | None:
 
 
 def text(report: dict, total: int, limit: int) -> str:
-    """Returns Findings.report() as lines: ``limit`` of each list, 0 for all. ``total`` is the number of all files, of
-    which Ctrl-C may have left some."""
+    """Format Findings.report() with ``limit`` entries per list, 0 for all. ``total`` is the number of all files,
+    including any that are left after Ctrl-C."""
     counts, three = report["counts"], ("min", "median", "max")
     sizes = [(side, *(f"{row[name]:,.0f}" for name in three)) for side, row in report["sizes"].items() if row]
     formats = [
@@ -231,7 +232,7 @@ def text(report: dict, total: int, limit: int) -> str:
 
 
 def _sections(report: dict) -> list[tuple[str, int, list[dict], Callable[[dict], str]]]:
-    """Returns (title, number of entries, those that are kept, second column of an entry); the first one is its path."""
+    """Return (title, number of entries, entries kept, formatter of the second column). The first column is the path."""
     counts, folders, warnings = report["counts"], report["folders"], report["warnings"]
     unlisted = [one for one in report["not_images"] if not one["listed"]]
     others = counts["files"] - counts["images"]
@@ -265,7 +266,7 @@ def _summary(counts: dict, share: float | None) -> list[str]:
     if counts["outside"]:
         lines.append(f"{_many(counts['outside'], 'image')} beside the class folders: ImageFolder does not list them.")
     if share is not None:
-        percent = "100" if share == 1 else f"{min(100 * share, 99.9):.1f}"  # 100 only if it is all
+        percent = "100" if share == 1 else f"{min(100 * share, 99.9):.1f}"  # 100 only if all are
         lines.append(f"DALI decodes {counts['dali']:,} of {_many(counts['images'], 'image')} ({percent}%).")
     return lines + ([_ADVICE] if counts["broken"] else [])
 
@@ -291,7 +292,7 @@ def _many(count: int, what: str) -> str:
 
 
 def _shown(path: str) -> str:
-    """Returns a name without control characters, which a terminal would follow."""
+    """Escape control characters, which would affect a terminal."""
     return path if path.isprintable() else repr(path)[1:-1]
 
 

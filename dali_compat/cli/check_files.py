@@ -1,4 +1,5 @@
-"""Inspects files as torchvision's loader meets them, in processes: what each is, and whether it can be decoded."""
+"""Inspects files as torchvision's loader reads them, in processes: the kind of each file, and whether it can be
+decoded."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ from ..data.sources import Record, Source, is_record, opened
 from ..remote.objects import Objects
 from ..workers.worker import stay_with_the_parent
 
-_HEAD = 4096  # bytes that tell what a file is
-_FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")  # whose damaged files are images all the same
+_HEAD = 4096  # bytes that identify a file
+_FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")  # damaged files of these formats count as images
 _OTHERS = {
     rb"\Z": "an empty file",
     rb"\s*<(!doctype html|html)": "an HTML page",
@@ -45,23 +46,23 @@ _OTHERS = {
 
 
 class Inspection(NamedTuple):
-    """The result of one file."""
+    """The result of inspecting one file."""
 
-    format: str = ""  # Pillow's name; empty if Pillow finds no image
-    mode: str = ""  # Pillow's, too
-    height: int = 0  # 0 if unknown, as the other sizes
+    format: str = ""  # by Pillow; empty if Pillow finds no image
+    mode: str = ""  # by Pillow
+    height: int = 0  # 0 if unknown; likewise the other sizes
     width: int = 0
     bytes: int = 0
-    dali: bool = False  # DALI decodes it as Pillow does
-    error: str = ""  # class of what torchvision's loader raises; empty if it gives an image
-    reason: str = ""  # its text
-    other: str = ""  # what a file is that is no image of those that ImageFolder lists; else empty
-    bomb: str = ""  # Pillow's complaint of a decompression bomb, or empty
+    dali: bool = False  # whether DALI decodes it as Pillow does
+    error: str = ""  # class of the error that torchvision's loader raises; empty if there is none
+    reason: str = ""  # text of the error
+    other: str = ""  # kind of a file that is not an image, or that ImageFolder does not list; else empty
+    bomb: str = ""  # Pillow's text about a decompression bomb, or empty
     warnings: tuple[str, ...] = ()  # texts of Pillow's other warnings
 
 
 def decode(source: Source) -> Inspection:
-    """Decodes an image as torchvision's pil_loader does; the result has what that raises or warns of."""
+    """Decode an image as torchvision's pil_loader does. The result contains its errors and warnings."""
     seen: dict[str, Any] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -72,18 +73,18 @@ def decode(source: Source) -> Inspection:
                 with Image.open(file) as image:
                     seen |= {"format": image.format, "mode": image.mode, "height": image.height, "width": image.width}
                     image.convert("RGB")
-        except Exception as error:  # Pillow's plugins raise OSError, SyntaxError, ValueError and more
+        except Exception as error:  # Pillow's plugins raise OSError, SyntaxError, ValueError and others
             seen |= _failure(source, error)
-        texts: dict[bool, dict[str, None]] = {True: {}, False: {}}  # without repetitions, in order
+        texts: dict[bool, dict[str, None]] = {True: {}, False: {}}  # without duplicates, in order
         for one in caught:
             texts[issubclass(one.category, Image.DecompressionBombWarning)][str(one.message)] = None
-        dali = "error" not in seen and read_header(source)[0] == DALI  # whose warnings are the same
+        dali = "error" not in seen and read_header(source)[0] == DALI  # this would repeat the warnings
     seen.setdefault("bomb", next(iter(texts[True]), ""))
     return Inspection(**seen, dali=dali, warnings=tuple(texts[False]))
 
 
 def identify(source: Source) -> Inspection:
-    """Returns what a file is that ImageFolder does not list; it is not decoded."""
+    """Identify a file that ImageFolder does not list, without decoding it."""
     try:
         with warnings.catch_warnings(), _opened(source) as file:
             warnings.simplefilter("ignore")
@@ -92,14 +93,14 @@ def identify(source: Source) -> Inspection:
             try:
                 with Image.open(file) as image:
                     return Inspection(image.format or "", image.mode, other=f"{image.format} image")
-            except Exception:  # as above
+            except Exception:  # as in decode()
                 return Inspection(other=_kind(head))
     except OSError as error:
         return Inspection(other=_reason(error))
 
 
 def _opened(source: Source) -> AbstractContextManager[IO[bytes]]:
-    """Opens a file, but no pipe: that waits for ever."""
+    """Open a regular file. Opening a pipe would block."""
     if not is_record(source) and not stat.S_ISREG(os.stat(source).st_mode):
         raise OSError("it is not a regular file")
     return opened(source)
@@ -121,7 +122,7 @@ def _failure(source: Source, error: Exception) -> dict[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    """Returns an error's text without the path, which stands beside it."""
+    """Return an error's text without the path, which is reported separately."""
     return (isinstance(error, OSError) and error.strerror) or str(error) or "no reason given"
 
 
@@ -129,23 +130,23 @@ def _kind(head: bytes) -> str:
     return next(name for pattern, name in _OTHERS.items() if re.match(pattern, head, re.IGNORECASE))
 
 
-_CHUNK = 8  # items; more save no measurable time
-_AHEAD = 4  # pending chunks a process
+_CHUNK = 8  # items; larger chunks are not measurably faster
+_AHEAD = 4  # pending chunks per process
 
 
 class Crash(NamedTuple):
-    """In place of a result: how the process ended that had this item alone."""
+    """Result for an item whose process crashed: the signal or exit code."""
 
     how: str
 
 
 def process_map(function: Callable, items: Iterable, processes: int) -> Generator[tuple[Any, Any], None, None]:
-    """Yields (item, function(item)) for each item, in order, computed by so many processes.
+    """Yield (item, function(item)) for each item in order, computed by ``processes`` processes.
 
     Args:
-        function: takes an item, and raises nothing. Items and results can be pickled.
-        items: iterated as they are needed; few are held at a time.
-        processes: 1 or more; they ignore SIGINT and end with this generator.
+        function: takes an item and does not raise. Items and results can be pickled.
+        items: iterated lazily; only a few are held at a time.
+        processes: 1 or more. They ignore SIGINT and end with this generator.
     """
     items, pending = iter(items), deque[tuple[list, Future]]()
     pool = _pool(function, processes)
@@ -169,7 +170,7 @@ def process_map(function: Callable, items: Iterable, processes: int) -> Generato
 
 
 def _alone(function: Callable, chunk: list) -> list:
-    """Returns the results of a chunk by a process of its own; of each item, if that crashes."""
+    """Return the results of a chunk from a separate process, or of each item separately if that crashes."""
     pool = _pool(function, 1)
     try:
         future = pool.submit(_apply, chunk)
@@ -189,10 +190,10 @@ def _pool(function: Callable, processes: int) -> ProcessPoolExecutor:
 
 
 def _kill(pool: ProcessPoolExecutor) -> None:
-    """Ends a pool at once: its processes write nothing."""
+    """Kill a pool's processes, which write nothing."""
     for process in list((pool._processes or {}).values()):
         process.kill()
-    pool.shutdown(cancel_futures=True)  # when its thread has ended, all exit codes are known
+    pool.shutdown(cancel_futures=True)  # the pool's thread collects all exit codes before it ends
 
 
 # ---- in the processes
@@ -204,42 +205,42 @@ def _begin(function: Callable) -> None:
     global _function
     _function = function
     stay_with_the_parent()
-    logging.getLogger("PIL").setLevel(logging.CRITICAL)  # errors follow, which are reported
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)  # errors are reported separately
 
 
 def _apply(chunk: list) -> list:
     return [_function(item) for item in chunk]
 
 
-_AT_ONCE = 64  # objects
+_AT_ONCE = 64  # objects fetched at a time
 
 
 @dataclass
 class FileSource:
     """The files of a folder or a table, or the images of an archive."""
 
-    name: str  # as the user gave it
+    name: str  # as given by the user
     kind: str  # "folder", "bucket", or the class of the table or archive
-    items: Callable[[], Iterable[Any]] = tuple  # gives paths, records, or the indices of an archive's images
+    items: Callable[[], Iterable[Any]] = tuple  # returns paths, records, or the indices of an archive's images
     total: int = 0  # number of items
     archive: Archive | None = None
-    error: str | None = None  # why an archive cannot be opened
-    outside: int = 0  # images beside class folders, where ImageFolder lists none
-    # odd ones: {"path", "problem", "reason"}; the problem is "empty" (no image in it or below, which ImageFolder
-    # refuses in a class folder), "unreadable" or "loop"
+    error: str | None = None  # the reason why an archive cannot be opened
+    outside: int = 0  # images next to class folders, which ImageFolder does not list
+    # irregular ones: {"path", "problem", "reason"}; the problem is "empty" (no image in it or below, which ImageFolder
+    # rejects for class folders), "unreadable" or "loop"
     folders: list[dict] = field(default_factory=list)
 
     def lists(self, item: Any) -> bool:
-        """True if ImageFolder lists a file, which depends on its name alone; else True of all."""
+        """Return True if ImageFolder lists a file, which depends only on its name. Always True for other kinds."""
         return self.kind != "folder" or has_file_allowed_extension(item, IMG_EXTENSIONS)
 
     def inspect(self, item: Any) -> Inspection:
-        """Inspects an item; called in other processes."""
+        """Inspect an item. Called in other processes."""
         source = item if self.archive is None else Record(self.archive, item)
         return decode(source) if self.lists(source) else identify(source)
 
     def where(self, item: Any) -> dict:
-        """Returns the place of an item, for the report."""
+        """Return the location of an item, for the report."""
         if self.archive is None:
             return {"path": str(item)}
         files, offsets, _ = self.archive.locations([item])
@@ -247,19 +248,20 @@ class FileSource:
 
 
 def bucket_source(name: str, kind: str, objects: Objects, urls: Sequence[str]) -> FileSource:
-    """Returns images in object storage, which are fetched here, some at a time."""
+    """Return images in object storage. They are fetched in this process, some at a time."""
 
     def records() -> Iterator[Record]:
         for begin in range(0, len(urls), _AT_ONCE):
             some = urls[begin : begin + _AT_ONCE]
-            for url, data in zip(some, objects.read_each(some), strict=True):  # an error comes again where it is read
+            for url, data in zip(some, objects.read_each(some), strict=True):  # errors recur on reading
                 yield Record(objects, url, None if isinstance(data, Exception) else data)
 
     return FileSource(name, kind, records, len(urls))
 
 
 def folder_source(root: str) -> FileSource:
-    """Returns all files below a folder, links followed. Their names are read once before, so that a bar has an end."""
+    """Return all files below a folder, following links. Names are read once in advance, for the total of the progress
+    bar."""
 
     def files() -> Iterator[str]:
         return (os.path.join(folder, name) for folder, names, _ in _walk(root, []) for name in names)
@@ -281,12 +283,13 @@ def folder_source(root: str) -> FileSource:
 
 
 def _walk(root: str, odd: list[dict]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yields (folder, names of its files, names of its folders), sorted, from the top down. Adds what is odd."""
+    """Yield (folder, names of its files, names of its folders), sorted and top-down. Adds irregular folders to
+    ``odd``."""
 
     def unreadable(error: OSError) -> None:
         odd.append({"path": error.filename, "problem": "unreadable", "reason": error.strerror})
 
-    above: dict[str, tuple] = {root: ()}  # the folders that each folder is in
+    above: dict[str, tuple] = {root: ()}  # the ancestors of each folder
     for folder, below, names in os.walk(root, onerror=unreadable, followlinks=True):
         status = os.stat(folder)
         mark, parents = (status.st_dev, status.st_ino), above.pop(folder)

@@ -1,4 +1,4 @@
-"""Load images made on the spot through DALI and through torchvision: the plan, the speed and a picture of both.
+"""Load generated images with DALI and with torchvision, and show the plan, the speed and a picture of both.
 
 Needs neither data nor a GPU.
 """
@@ -30,7 +30,7 @@ from ..runtime.messages import in_columns
 PICTURE_COLUMNS = 8
 AMPLIFICATION = 64
 GPU_DRAWS_PER_IMAGE = 8
-"""A GPU is through a few hundred images before a clock can tell: there a pass draws every image this many times."""
+"""Draws of each image in a pass on a GPU, which processes a few hundred images too quickly to time."""
 
 
 def add_arguments(parser) -> None:
@@ -43,7 +43,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Makes images, prints the plan and both loaders' images/s, saves the picture. Returns 0."""
+    """Generate images, print the plan and both loaders' images/s, and save the picture. Return 0."""
     device = device_of(args)
     if min(args.images, args.batch_size, args.epochs) < 1 or args.workers < 0:
         raise UsageError("--images, --batch-size and --epochs start at 1, --workers at 0")
@@ -65,8 +65,8 @@ def run(args) -> int:
 
 
 def compare_speed(root: str, device: torch.device, args) -> None:
-    """Times both loaders on the ImageNet training transform, and prints images/s (the median of args.epochs whole
-    passes, in turn) and the seconds from iter() to the first batch of an untimed pass."""
+    """Time both loaders on ImageNet's training transform. Prints images/s (the median of args.epochs whole passes,
+    alternating between the loaders) and the seconds from iter() to the first batch of an untimed pass."""
     draws, transform = args.images * (GPU_DRAWS_PER_IMAGE if device.type == "cuda" else 1), imagenet("train")
 
     def options(dataset) -> dict[str, Any]:
@@ -78,14 +78,14 @@ def compare_speed(root: str, device: torch.device, args) -> None:
 
     theirs, ours = ImageFolder(root, transform), dali_compat.DALIImageFolder(root, transform)
     of_processes = {"persistent_workers": args.workers > 0, "pin_memory": device.type == "cuda"}
-    works = installation.dali_problem(gpu=device.type == "cuda") is None  # by threads
+    works = installation.dali_problem(gpu=device.type == "cuda") is None  # num_workers is a number of threads
     loader = dali_compat.DataLoader(ours, device=device, **options(ours), **({} if works else of_processes))
     loaders: dict[str, Any] = {
         "torchvision": torch.utils.data.DataLoader(theirs, **options(theirs), **of_processes),
         "dali_compat": loader,
     }
     print(f"\n{loader.explain()}\n")
-    # torchvision goes first: its worker processes should be forked before DALI starts its threads
+    # torchvision goes first, so that its worker processes are forked before DALI starts threads
     first = {name: one_pass(loader, device, f"{name}, warming up")[0] for name, loader in loaders.items()}
     rates: dict[str, list[float]] = {name: [] for name in loaders}
     for epoch in range(args.epochs):
@@ -99,8 +99,8 @@ def compare_speed(root: str, device: torch.device, args) -> None:
 
 
 def one_pass(loader, device: torch.device, title: str) -> tuple[float, float]:
-    """Returns the seconds to the first batch, and images/s, of one iteration, with batches moved to the device as a
-    training script would."""
+    """Iterate once. Returns the seconds to the first batch, and images/s, with batches moved to the device as in a
+    training script."""
     count, first = 0, 0.0
     with tqdm(total=len(loader.sampler), desc=title, unit="img", mininterval=0.5, disable=None) as bar:
         start = time.perf_counter()
@@ -116,8 +116,8 @@ def one_pass(loader, device: torch.device, title: str) -> tuple[float, float]:
 
 
 def compare_pixels(root: str, device: torch.device, out: str) -> tuple[float, int]:
-    """Returns the mean and the largest difference, in uint8 levels of 0 to 255, of the same images loaded through both
-    without randomness, and saves them above each other in a PNG."""
+    """Load the same images with both loaders, without randomness, and save them above each other in a PNG. Returns the
+    mean and the largest difference in uint8 levels (0 to 255)."""
     transform = T.Compose([T.Resize(256), T.CenterCrop(224), T.ToTensor()])
     theirs, ours = ImageFolder(root, transform), dali_compat.DALIImageFolder(root, transform)
     count = min(PICTURE_COLUMNS, len(theirs))
@@ -133,12 +133,12 @@ def compare_pixels(root: str, device: torch.device, out: str) -> tuple[float, in
 
 
 def levels(images: torch.Tensor) -> np.ndarray:
-    """Returns float images (N, 3, H, W) of 0 to 1 as uint8 levels (N, H, W, 3) in main memory."""
+    """Convert float images (N, 3, H, W) in [0, 1] to uint8 levels (N, H, W, 3) on the CPU."""
     return (images.detach().cpu() * 255).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
 
 
 def make_photo(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """Returns a photo-like picture: uint8, (height, width, 3), RGB. The same rng state gives the same picture."""
+    """Return a photo-like picture, uint8 (height, width, 3) RGB. The same state of ``rng`` gives the same picture."""
     light = Image.fromarray(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)).resize(
         (width, height), Image.Resampling.BICUBIC
     )
@@ -157,9 +157,8 @@ def make_photo(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
 def write_folder(
     root: str | Path, count: int, classes: int = 8, seed: int = 0, done: Callable[[], object] = int
 ) -> None:
-    """Writes `count` JPEGs of about 500 x 400 pixels (quality 90) as root/class_0/0000.jpg and so on, class by turn.
-    One seed always gives the same files. ``done`` is called after each picture.
-    """
+    """Write ``count`` JPEGs of about 500 x 400 pixels (quality 90) as root/class_0/0000.jpg and so on, cycling through
+    the classes. The files depend only on ``seed``. ``done`` is called after each picture."""
     root = Path(root)
     for label in range(classes):
         (root / f"class_{label}").mkdir(parents=True, exist_ok=True)
@@ -176,7 +175,7 @@ def write_folder(
 
 
 def save_rows(out: str, rows: dict[str, np.ndarray]) -> None:
-    """Saves a PNG with one titled row for each {title: uint8 images (N, H, W, 3)}. Rows have one shape."""
+    """Save a PNG with one titled row for each {title: uint8 images (N, H, W, 3)}. Rows have the same shape."""
     title, gap = 16, 4
     count, height, width, _ = next(iter(rows.values())).shape
     sheet = Image.new("RGB", (count * (width + gap) - gap, len(rows) * (height + title)), "white")

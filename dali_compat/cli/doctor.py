@@ -1,4 +1,4 @@
-"""Print versions, drivers and GPUs, and what is wrong with a way to fix it."""
+"""Print versions, drivers and GPUs, and any problems with their fixes."""
 
 import importlib
 import importlib.metadata
@@ -24,13 +24,13 @@ _TORCH = "https://pytorch.org/get-started/locally"
 
 @dataclass(frozen=True)
 class Check:
-    """One fact about this machine."""
+    """A fact about this machine."""
 
-    name: str  # what was looked at
-    value: str  # what was found
-    problem: str | None = None  # what is wrong with it; None if nothing is
+    name: str  # name of the fact
+    value: str  # its value
+    problem: str | None = None  # the problem, or None
     remedy: str | None = None  # how to fix it
-    stops_dali: bool = False  # DALI cannot work with this problem: torchvision does the work instead
+    stops_dali: bool = False  # whether DALI cannot be used, so that torchvision does the work instead
 
 
 def add_arguments(parser) -> None:
@@ -38,7 +38,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Prints every check, then the problems. Returns 1 if a problem stops DALI, otherwise 0."""
+    """Print every check, then the problems. Return 1 if a problem stops DALI, otherwise 0."""
     results = checks()
     code = int(any(check.stops_dali for check in results))
     found = {"dali_compat": __version__, "exit_code": code, "checks": [asdict(check) for check in results]}
@@ -47,7 +47,7 @@ def run(args) -> int:
 
 
 def checks() -> list[Check]:
-    """Looks at this machine. Starts CUDA if there is a GPU."""
+    """Check this machine. Initializes CUDA if there is a GPU."""
     return [
         Check("Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}"),
         _torch(),
@@ -64,7 +64,7 @@ def checks() -> list[Check]:
 
 
 def report(results: list[Check]) -> str:
-    """Returns the checks as text: one line each, then what is wrong and how to fix it."""
+    """Format the checks, one line each, followed by the problems and their fixes."""
     lines = [in_columns([(check.name, check.value) for check in results]), ""]
     wrong = [check for check in results if check.problem]
     for check in wrong:
@@ -102,7 +102,7 @@ def _torchvision() -> Check:
         return Check("torchvision", version, "it is older than 0.20", _BOTH)
     try:
         importlib.import_module("torchvision")
-    except Exception as error:  # RuntimeError where it was built for another torch
+    except Exception as error:  # RuntimeError if it was built for another torch
         return Check("torchvision", version, f"it cannot be imported: {error}", _BOTH, stops_dali=True)
     return Check("torchvision", version)
 
@@ -115,7 +115,7 @@ def _dali() -> Check:
     if _numbers(version) >= OLDEST_TESTED_DALI:
         return Check("DALI", version)
     oldest = ".".join(map(str, OLDEST_TESTED_DALI))
-    # CUDA 11 ended at 1.50
+    # 1.50 was the last version for CUDA 11
     newer = "cuda120" if installation.dali_cuda_major() == 11 else installation.wanted_variant()
     problem_text = f"it is older than {oldest}, the oldest version that was tested"
     return Check("DALI", version, problem_text, installation.install_command(newer))
@@ -152,7 +152,7 @@ def _gpus() -> Check:
 
 
 def _jpeg_engines() -> Check:
-    """Counts those of each GPU, and says what they decode."""
+    """Check the number of JPEG engines of each GPU, and which files they decode."""
     answers, hidden = [], None
     for index in range(len(installation.gpu_names())):
         count = warm.jpeg_engines(index)
@@ -165,10 +165,10 @@ def _jpeg_engines() -> Check:
 
 
 def _exact_engine(index: int) -> str:
-    """Says if exact=True decodes there."""
+    """Describe whether the engine decodes with exact=True."""
     try:
         from ..engine.planes import engines
-    except ImportError as error:  # of torchvision, which has a check of its own
+    except ImportError as error:  # an error of torchvision, which has its own check
         return f"but not with exact=True: {error}"
     engine = engines.engine_of(torch.device("cuda", index))
     if isinstance(engine, str):
@@ -197,6 +197,6 @@ def _version(package: str) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Returns (1, 53) of '1.53.0'; enough to compare releases."""
+    """Return (1, 53) for '1.53.0', which is enough to compare releases."""
     parts = version.split(".")[:2]
     return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in parts)

@@ -1,4 +1,4 @@
-"""Names what limits loading, by what `bench` has measured, and what to change."""
+"""Determines the bottleneck of loading from the measurements of `bench`, and recommends changes."""
 
 from __future__ import annotations
 
@@ -7,57 +7,57 @@ from typing import NamedTuple
 
 from ..runtime.messages import in_bytes
 
-BUSY = 0.8  # of a batch's time, from which on something counts as what limits
-KEEPS_UP = 1.05  # times the step's own time, up to which the model counts as what limits
-OTHERS = 0.2  # of the cores, from which on other programs are said to have them
+BUSY = 0.8  # share of a batch's time at which a resource is the bottleneck
+KEEPS_UP = 1.05  # the model is the bottleneck up to this multiple of the step's time
+OTHERS = 0.2  # share of the cores at which other programs count as a cause
 PYTHON, DISK, CPU, DECODER, HOST, MODEL = "Python", "disk", "CPU", "decoder", "host", "model"
 BUSY_MACHINE = "busy machine"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A loader, its data and its seconds for a batch, loading alone."""
+    """Properties of a loader and its data, and its seconds per batch without a step."""
 
     alone: float  # from one batch to the next
-    read: float  # reading its files' bytes and nothing else, with as many threads as the loader
-    host: float  # processor time of the calling thread in next()
-    cpu: float  # processor time of all threads and processes, that of the calling thread included
-    cores: int  # that this process may use
-    threads: int  # of the loader; its processes, if torchvision does the work
-    python: float = 0.0  # of next(), without waiting for DALI, if Python is called sample by sample; else 0
-    called: tuple[str, ...] = ()  # what Python calls sample by sample, and why
-    others: float = 0.0  # processor time of other programs on these cores
+    read: float  # reading only the bytes of its files, with as many threads as the loader
+    host: float  # CPU time of the calling thread in next()
+    cpu: float  # CPU time of all threads and processes, including the calling thread
+    cores: int  # cores that this process may use
+    threads: int  # of the loader; processes, if torchvision does the work
+    python: float = 0.0  # time in next() without waiting for DALI, if Python is called sample by sample; else 0
+    called: tuple[str, ...] = ()  # functions called sample by sample, and the reasons
+    others: float = 0.0  # CPU time of other programs on these cores
     path: str = ""  # of the data
-    folder: bool = False  # it is a folder
-    depth: int = 2  # of the loader, as the next ones
+    folder: bool = False  # whether it is a folder
+    depth: int = 2  # of the loader, like the following ones
     batch_size: int = 1
     workers: int = 0
     exact: bool = False
     gpu: bool = False
-    gpu_there: bool = False  # the machine has a GPU
+    gpu_there: bool = False  # whether the machine has a GPU
     encoded: float = 0.0  # bytes of the whole data set, estimated from the images that were read
-    decoded: float = 0.0  # of its images once they are decoded, as well
-    free: float = 0.0  # bytes of memory
-    cached: bool = False  # the loader keeps decoded images already
-    fallback: str = ""  # why torchvision does the work
+    decoded: float = 0.0  # bytes of its decoded images, estimated likewise
+    free: float = 0.0  # bytes of free memory
+    cached: bool = False  # whether the loader already caches decoded images
+    fallback: str = ""  # the reason why torchvision does the work
 
 
 class Beside(NamedTuple):
-    """Seconds for a synthetic step."""
+    """Seconds of a synthetic step."""
 
     step: float  # without a loader
-    together: float  # with a batch of the loader before it
+    together: float  # including a batch of the loader
 
 
 class Bottleneck(NamedTuple):
-    """A limit, one of BUSY_MACHINE, PYTHON, DISK, CPU, DECODER, HOST, MODEL; and the reason, in a sentence."""
+    """The bottleneck, one of BUSY_MACHINE, PYTHON, DISK, CPU, DECODER, HOST, MODEL, and the reason in a sentence."""
 
     limit: str
     why: str
 
 
 def shares(m: Measured) -> dict[str, float]:
-    """Returns for each resource the share of a batch's time in which it is at work, loading alone."""
+    """Return the share of a batch's time that each resource is busy, without a step."""
     return {
         "Python": m.python / m.alone,
         "reading the files": m.read / m.alone,
@@ -69,25 +69,25 @@ def shares(m: Measured) -> dict[str, float]:
 
 
 def limit(m: Measured) -> Bottleneck:
-    """Returns what limits loading alone.
+    """Return the bottleneck of loading without a step.
 
-    PYTHON, if next() runs it, or waits for it, for BUSY of the time from one batch to the next. Else BUSY_MACHINE, if
-    other programs have OTHERS of the cores, and hardly any is left: this says nothing of the loader. Of disk, host and
-    CPU each has a share of the time in which it is at work: reading the bytes (DISK), the calling thread's Python
-    (HOST), and all processor time over all cores, or that of other threads over the loader's threads (CPU). The largest
-    limits, if it is BUSY. If none is, nothing that was measured explains the time, and it is spent waiting for the
-    DECODER: a GPU's work, which the host cannot see, or too few batches in flight.
+    PYTHON, if next() runs Python functions or waits for them for BUSY of the time from one batch to the next. Otherwise
+    BUSY_MACHINE, if other programs use OTHERS of the cores and hardly any is left, so that nothing is known about the
+    loader. Otherwise the busiest of disk, host and CPU, if it is BUSY: reading the bytes (DISK), the calling thread's
+    Python (HOST), or all CPU time over all cores, or that of other threads over the loader's threads (CPU). Otherwise
+    no measured resource explains the time, which is spent waiting for the DECODER: a GPU's work, which the host cannot
+    see, or too few batches in flight.
     """
     _, reading, host, everywhere, on_threads, others = shares(m).values()
     is_busy = others >= OTHERS and everywhere < BUSY <= everywhere + others
     theirs = f"other programs have {others:.0%} of the {m.cores} cores"
     if m.python >= BUSY * m.alone:
-        why = f"what is called sample by sample takes {m.python / m.alone:.0%} of the time"
+        why = f"functions called sample by sample take {m.python / m.alone:.0%} of the time"
         return Bottleneck(PYTHON, f"{why}, while {theirs}" if is_busy else why)
     if is_busy:
         return Bottleneck(BUSY_MACHINE, theirs)
     of_time = [
-        (reading, Bottleneck(DISK, "reading the files alone takes {:.0%} of the time")),
+        (reading, Bottleneck(DISK, "reading the files takes {:.0%} of the time")),
         (host, Bottleneck(HOST, "the calling thread's Python is at work for {:.0%} of the time")),
         (everywhere, Bottleneck(CPU, f"{m.cores} cores are at work for {{:.0%}} of the time")),
         (on_threads, Bottleneck(CPU, f"the loader's threads ({m.threads}) are at work for {{:.0%}} of the time")),
@@ -97,16 +97,16 @@ def limit(m: Measured) -> Bottleneck:
         return Bottleneck(verdict.limit, verdict.why.format(share))
     what = "the GPU's decoder and kernels" if m.gpu else "too few batches in flight"
     busy = f"disk {reading:.0%}, calling thread {host:.0%}, cores {everywhere:.0%}"
-    return Bottleneck(DECODER, f"no resource that is measured is at work all the time ({busy}), which leaves {what}")
+    return Bottleneck(DECODER, f"no measured resource is busy all the time ({busy}), which leaves {what}")
 
 
 def limit_beside(m: Measured, b: Beside) -> Bottleneck:
-    """Returns what limits beside a step.
+    """Return the bottleneck with a step.
 
-    The MODEL, if a step with a loader takes at most KEEPS_UP times its own time. Loading, by limit(), if it takes
-    longer than the step, or the machine is busy. Otherwise the step is late although loading is fast enough: because
-    of work on the host between two steps (PYTHON, HOST), if that makes half of what is lost; else because batches come
-    late beside a busy device (DECODER).
+    The MODEL, if a step with a loader takes at most KEEPS_UP times its own time. The result of limit(), if loading
+    takes longer than the step, or the machine is busy. Otherwise the step is delayed although loading is fast enough,
+    either by work on the host between two steps (PYTHON, HOST), if that accounts for half of the lost time, or because
+    batches arrive late while the device is busy (DECODER).
     """
     lost = b.together - b.step
     if b.together <= KEEPS_UP * b.step:
@@ -116,15 +116,15 @@ def limit_beside(m: Measured, b: Beside) -> Bottleneck:
         return Bottleneck(limits, why)
     if m.alone > b.step:
         return Bottleneck(limits, f"loading a batch takes longer than the step; {why}")
-    what = f"{1e3 * lost:.1f} ms of a step are lost, though loading alone takes less than the step"
+    what = f"{1e3 * lost:.1f} ms of a step are lost, although loading takes less time than the step"
     if max(m.python, m.host) >= lost / 2:
         name, takes = (PYTHON, m.python) if m.python else (HOST, m.host)
         return Bottleneck(name, f"{what}; next() takes {1e3 * takes:.1f} ms of work on the host between two steps")
-    return Bottleneck(DECODER, f"{what}; batches come late beside a busy device")
+    return Bottleneck(DECODER, f"{what}; batches arrive late while the device is busy")
 
 
 def advice(limits: str, m: Measured) -> list[str]:
-    """Returns what to change, most telling first."""
+    """Return recommendations, most relevant first."""
     fits = not m.cached and not m.fallback and 0 < m.decoded <= m.free / 2
     more_threads = m.threads < m.cores and (limits == CPU or bool(m.fallback))
     decoded, encoded, free = in_bytes(m.decoded), in_bytes(m.encoded), in_bytes(m.free)

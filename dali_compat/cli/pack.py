@@ -1,6 +1,6 @@
 """Pack a folder of images into one archive: RecordIO, TFRecord, LMDB or tar.
 
-The files' bytes are stored as they are. The archive gets its name when it is complete.
+The files' bytes are stored unchanged. The archive is renamed to its final name when it is complete.
 """
 
 import os
@@ -21,7 +21,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Packs, then indexes what was packed. Returns 0, or 1 if it cannot be done."""
+    """Pack a folder, then index the archive. Return 0, or 1 on failure."""
     from dali_compat.archives.pack import CannotPack, pack, upload
 
     folder, out = without_scheme(args.folder), without_scheme(args.out)
@@ -35,7 +35,7 @@ def run(args) -> int:
             local = os.path.join(stack.enter_context(TemporaryDirectory()), out.rpartition("/")[2])
         try:
             count = pack(folder, local, True)
-            dataset = getattr(dali_compat, dataset_class(local) or "")(local)  # which builds its index
+            dataset = getattr(dali_compat, dataset_class(local) or "")(local)  # builds its index
             if len(dataset) != count:
                 print(f"pack: {local} shows {len(dataset)} images after {count} were packed", file=sys.stderr)
                 return 1

@@ -1,6 +1,6 @@
 """Run a program with dali_compat's DataLoader in place of torch.utils.data's over images.
 
-The program is a script, or a module after -m, with its own arguments; nothing of it has to change.
+The program is a script, or a module after -m, with its own arguments. It does not have to be changed.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Runs the program as python does. Returns 0, or 2 if there is none; its exceptions pass through."""
+    """Run the program as python does. Return 0, or 2 if there is none. The program's exceptions are not caught."""
     if not args.program:
         raise UsageError("name a script, or -m and a module, as in: run train.py --epochs 90")
     name = args.program[0]
@@ -45,7 +45,7 @@ def run(args) -> int:
         cache=args.cache,
         fallback=args.fallback,
         on_error=args.on_error,
-        verbose=not args.quiet and os.environ.get("RANK", "0") == "0",  # the other ranks' are the same
+        verbose=not args.quiet and os.environ.get("RANK", "0") == "0",  # the same on other ranks
     )
     sys.argv = ["-m", *args.program[1:]] if args.is_module else args.program
     main = sys.modules["__main__"] = ModuleType("__main__")
@@ -53,7 +53,7 @@ def run(args) -> int:
     try:
         if args.is_module:
             _begin_path_with(os.getcwd())
-            runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # what python -m calls
+            runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # called by python -m
         elif type(pkgutil.get_importer(name)) is not type(None):  # a folder or an archive with a __main__.py
             _begin_path_with(os.path.abspath(name))
             runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]  # as above
@@ -89,9 +89,9 @@ def _begin_path_with(folder: str) -> None:
 
 
 def _of_the_program_alone(hook: Any) -> Any:
-    """Returns an excepthook that leaves the calls up to the program's first out of the traceback, and those inside of
-    the loader if a file cannot be read or sizes differ. It says what to do about files, and about batches on a GPU that
-    the program did not expect."""
+    """Return an excepthook that removes the frames before the program's first from the traceback, and those inside of
+    the loader if a file cannot be read or sizes differ. It prints remedies for such files, and for batches on a GPU
+    that the program did not expect."""
 
     def excepthook(kind: Any, error: BaseException, trace: TracebackType | None) -> None:
         following, ours = trace, None
@@ -110,7 +110,7 @@ def _of_the_program_alone(hook: Any) -> Any:
 
 
 def _up_to_the_loader(trace: TracebackType | None) -> TracebackType | None:
-    """Returns the traceback without the calls from the first inside of a loader on."""
+    """Return the traceback up to the first call inside of a loader."""
     calls = []
     while trace is not None:
         calls.append(trace)
@@ -126,7 +126,7 @@ def _is_of_a_loader(module: Any) -> bool:
 
 
 def _remedy(error: BaseException) -> str:
-    """Says what to do, without an import of torch if the program had none."""
+    """Return the remedy for an error, without importing torch if the program has not."""
     if of_a_file := remedy_of(error):
         return f"dali_compat: {of_a_file}"
     if "dali_compat.patch.loader" not in sys.modules:

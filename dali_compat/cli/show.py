@@ -1,4 +1,4 @@
-"""Draw what a loader gives: a picture of transformed images with their labels, and where each transform runs."""
+"""Draw samples of a loader: a picture of transformed images with their labels, and where each transform runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Prints the plan and saves the picture. Returns 0."""
+    """Print the plan and save the picture. Return 0."""
     import torch
 
     from dali_compat import DataLoader

@@ -1,4 +1,4 @@
-"""Measures for `bench`: reading a data set's files, and passes over a loader, alone and beside a synthetic step."""
+"""Measurements for `bench`: reading a data set's files, and passes over a loader with and without a synthetic step."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from PIL import Image
 from dali_compat import LoaderStats
 from dali_compat.cli.limits import Beside
 
-SIDE = 2048  # of the matrices of a GPU's step
-LOOKED_AT = 64  # images whose size is looked up, for what all take when decoded
+SIDE = 2048  # side of the matrices of a GPU's step
+LOOKED_AT = 64  # images whose size is read, to estimate that of all decoded images
 
 
 class SampledFiles:
-    """Random samples of a data set, and where their bytes are."""
+    """Random samples of a data set, and the locations of their bytes."""
 
     def __init__(self, dataset, most: int):
         self._dataset = dataset
         self.indices = random.Random(0).sample(range(len(dataset)), min(most, len(dataset)))
-        self.share = len(self.indices) / len(dataset)  # of the data set
-        self.bytes = 0  # of all of them, once they were read
+        self.share = len(self.indices) / len(dataset)  # share of the data set
+        self.bytes = 0  # size of all samples; set by read()
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def leave_out(self, bad: set[int]) -> None:
-        """Leave out the samples at these places: the loader cannot read them."""
+        """Remove the samples at these positions, which the loader cannot read."""
         self.indices = [index for at, index in enumerate(self.indices) if at not in bad]
 
     def drop(self) -> None:
-        """Asks the system to forget the files' contents. Archives are mapped, and stay."""
+        """Ask the system to drop the files from the page cache. Archives are mapped and stay."""
         for index in self.indices:
             source = self._source(index)
             if isinstance(source, str) and hasattr(os, "posix_fadvise"):
@@ -51,14 +51,14 @@ class SampledFiles:
                     os.close(file)
 
     def read(self, threads: int) -> float:
-        """Reads all of them. Returns the seconds that it takes."""
+        """Read all files. Return the seconds."""
         begin = time.perf_counter()
         with ThreadPoolExecutor(threads) as pool:
             self.bytes = sum(pool.map(self._read, self.indices))
         return time.perf_counter() - begin
 
     def pixels(self) -> int:
-        """Estimates the bytes of all of them when decoded, from some."""
+        """Estimate the size in bytes of all decoded images from a few."""
         from dali_compat.data.sources import opened
 
         chosen, total = self.indices[:LOOKED_AT], 0
@@ -80,13 +80,13 @@ class SampledFiles:
 
 
 class Pass(NamedTuple):
-    """Seconds for a batch, and the loader's counts of the pass."""
+    """Seconds per batch, and the loader's counts of the pass."""
 
     seconds: float
-    host: float  # the calling thread's processor time in next()
-    cpu: float  # all processor time
-    waited: float = 0.0  # of next(), neither of these nor waiting for DALI
-    others: float = 0.0  # the processor time of other programs
+    host: float  # CPU time of the calling thread in next()
+    cpu: float  # all CPU time
+    waited: float = 0.0  # time in next() that is neither CPU time nor waiting for DALI
+    others: float = 0.0  # CPU time of other programs
     stats: LoaderStats = LoaderStats()
 
 
@@ -94,18 +94,18 @@ class Passes:
     """Passes over a loader.
 
     Args:
-        loader: of ``ahead`` batches more than are timed.
-        batches: how many are timed in a pass.
-        ahead: batches before these: those that are in flight when an epoch begins, and one more.
-        device: where batches come out.
-        done: called after each batch, and each step alone.
+        loader: a loader with ``batches`` + ``ahead`` batches.
+        batches: number of timed batches of a pass.
+        ahead: number of untimed batches before them: those in flight at the start of an epoch, and one more.
+        device: device of the batches.
+        done: called after each batch, and each step without a batch.
     """
 
     def __init__(self, loader, batches: int, ahead: int, device: torch.device, done: Callable[[], object]):
         self._loader, self._batches, self._ahead, self.device, self._done = loader, batches, ahead, device, done
 
     def beside(self, milliseconds: float) -> Beside:
-        """Times a step alone, and with batches of the loader."""
+        """Time a step without and with batches of the loader."""
         step = synthetic_step(milliseconds, self.device)
         begin = time.perf_counter()
         for _ in range(self._batches):
@@ -116,7 +116,7 @@ class Passes:
         return Beside(alone, self.one(step).seconds)
 
     def one(self, step: Callable[[Any], None] | None = None) -> Pass:
-        """Iterates once; timed from when the batches that were in flight at the beginning are gone."""
+        """Iterate once. The timing begins after the batches in flight at the start."""
         begin, cpu, all_cpu = 0.0, 0.0, 0.0
         for number, batch in enumerate(self._loader, 1):
             if step is not None:
@@ -134,7 +134,7 @@ class Passes:
 
 
 def synthetic_step(milliseconds: float, device: torch.device) -> Callable[[Any], None]:
-    """Returns a function that takes a batch's images, or None, and keeps the device busy for about so long."""
+    """Return a function of a batch's images, or None, that keeps the device busy for about that long."""
     if device.type != "cuda":
         return lambda images: time.sleep(milliseconds / 1e3)
     a, out = (torch.randn(SIDE, SIDE, device=device, dtype=torch.float16) for _ in range(2))
@@ -143,7 +143,7 @@ def synthetic_step(milliseconds: float, device: torch.device) -> Callable[[Any],
         for _ in range(count):
             torch.mm(a, a, out=out)
 
-    multiply(64)  # its clock rises
+    multiply(64)  # lets the GPU clock ramp up
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     multiply(256)
@@ -153,14 +153,14 @@ def synthetic_step(milliseconds: float, device: torch.device) -> Callable[[Any],
 
     def step(images) -> None:
         if isinstance(images, torch.Tensor) and images.numel():
-            out.view(-1)[0] = images[(0,) * images.ndim]  # not before the batch is there
+            out.view(-1)[0] = images[(0,) * images.ndim]  # waits for the batch
         multiply(count)
 
     return step
 
 
 def memory(device: torch.device) -> str:
-    """Says how much memory this process has held at most, and how much of the GPU all processes use."""
+    """Describe the peak host memory of this process, and the GPU memory used by all processes."""
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     text = f"memory: {peak / 1e6:,.0f} MB of the host at most"
     if device.type == "cuda":
@@ -170,10 +170,10 @@ def memory(device: torch.device) -> str:
 
 
 def _processor_time() -> float:
-    """Returns the processor time of this process, of its workers, and of those that it has waited for."""
+    """Return the CPU time of this process, its running workers, and child processes that have ended."""
     workers = 0.0
     for process in multiprocessing.active_children():
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the worker has ended
             _, _, fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")
             workers += sum(map(int, fields.split()[11:13])) / os.sysconf("SC_CLK_TCK")
     mine, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -181,11 +181,11 @@ def _processor_time() -> float:
 
 
 def _everybodys_time() -> float:
-    """Returns the processor time of all programs on the cores that this process may use; 0 if it is unknown."""
+    """Return the CPU time of all programs on the cores that this process may use, or 0 if unknown."""
     cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     with suppress(OSError):
         rows = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-        # without those idle, and waiting for a disk
+        # excludes idle and iowait
         ticks = [int(row[column]) for row in rows if row[0] in cores for column in (1, 2, 3, 6, 7, 8)]
         return sum(ticks) / os.sysconf("SC_CLK_TCK")
     return 0.0

@@ -1,8 +1,8 @@
-"""Torch's part of a plan, on rows of a data set that is on the device already.
+"""The steps of a plan that torch executes, on rows of a data set that is already on the device.
 
-The steps are those of ops/kernels, and two groups of them are done at once: windows and flips as one gather, and
-conversions of uint8 pixels, on a GPU, as a look-up in a table of what torchvision's own functions give on the CPU. That
-table is exact, which a GPU's division by a number is not (torch multiplies by the reciprocal there).
+The steps are those of ops/kernels, with two groups of them fused: windows and flips become one gather, and conversions
+of uint8 pixels on a GPU become a lookup in a table computed by torchvision's functions on the CPU. The table is exact,
+unlike a GPU's division by a scalar, which torch implements as a multiplication by the reciprocal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..plan import CONVERSIONS, ImageSpec, Step
 
 
 class Program:
-    """Steps on (N, C, H, W) images of one size; ``takes`` is what they are."""
+    """Steps on (N, C, H, W) images of one size, which ``takes`` describes."""
 
     def __init__(self, steps: tuple[Step, ...], takes: ImageSpec, device: torch.device):
         self._steps = steps
@@ -31,7 +31,7 @@ class Program:
         self._table = table_on(steps[self._first : self._last], device) if self._last > self._first else None
 
     def __call__(self, images: torch.Tensor, arrays: list[dict[str, np.ndarray]]):
-        """``arrays`` of each step, as compute() gives them."""
+        """Run the steps. ``arrays`` are the arguments of each step, as returned by compute()."""
         at = self._windows
         if at:
             images = gather(images, self._steps[:at], arrays[:at])
@@ -50,8 +50,8 @@ class Program:
 
 
 def _leading_windows(steps, channels: int) -> int:
-    """Returns how many of the first steps gather() can do: crops, paddings with one color or with the image's own, and
-    flips."""
+    """Return the number of leading steps that gather() supports: crops, flips, and padding with one color or from the
+    image itself."""
     fills = set()
     for at, step in enumerate(steps):
         if step.op == "flip":
@@ -59,7 +59,7 @@ def _leading_windows(steps, channels: int) -> int:
         if step.op not in ("crop", "pad") or step.when or step.gives.size is None:
             return at
         if step.op == "pad" and _mode(step) != "constant" and step.draw.name != "pad":
-            return at  # another border for every image
+            return at  # the border differs between images
         if _fill(step, channels):
             fills.add(_fill(step, channels))
         if len(fills) > 1:
@@ -68,25 +68,26 @@ def _leading_windows(steps, channels: int) -> int:
 
 
 def _mode(step: Step) -> str:
-    """Returns the mode for pixels outside; "inside": the window does not go there."""
+    """Return the mode for pixels outside of the image, or "inside" if the window stays within it."""
     if step.op == "pad":
         return step.kwargs["mode"]
     return "constant" if step.op == "crop" and not step.kwargs["inside"] else "inside"
 
 
 def _fill(step: Step, channels: int) -> tuple | None:
-    """The color of what is outside of the image; None where the step shows none of that."""
+    """Return the color of pixels outside of the image, or None if the step shows none."""
     if _mode(step) != "constant":
         return None
     return tuple(step.kwargs["fill"]) if step.op == "pad" else (0,) * channels
 
 
 def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
-    """Crops, paddings and flips in one go. What lies outside of an image is read from one more pixel behind its last,
-    which has the color of the padding."""
+    """Do crops, padding and flips in one gather. Pixels outside of an image are read from an extra pixel after its
+    last, which has the color of the padding."""
     n, channels, height, width = images.shape
     count, device = height * width, images.device
-    # where each line of the result begins in the image, (length,) of all images alike or (N, length); count: outside
+    # offset of each line of the result in the image: (length,) shared by all images, or (N, length); count means
+    # outside
     lines = [np.arange(height) * width, np.arange(width)]
     columns = [column for values in arrays for column in (*values.get("start", np.empty((0, 0))).T, values.get("flag"))]
     numbers = iter(_in_one_copy([column for column in columns if column is not None], device))
@@ -109,7 +110,7 @@ def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
 
 
 def _in_one_copy(columns: list[np.ndarray], device: torch.device) -> list[int | torch.Tensor]:
-    """Whole numbers, (N,) each: one of them where all are alike, or (N, 1) on the device."""
+    """Return each (N,) integer column as one number if all its entries are equal, otherwise as (N, 1) on the device."""
     alike = [bool((column == column[0]).all()) for column in columns]
     varied = [column for column, same in zip(columns, alike, strict=True) if not same]
     moved = iter(_stacked(varied, device)[:, :, None] if varied else ())
@@ -117,7 +118,7 @@ def _in_one_copy(columns: list[np.ndarray], device: torch.device) -> list[int | 
 
 
 def _stacked(columns: list[np.ndarray], device: torch.device) -> torch.Tensor:
-    """(columns, N) int64 on the device."""
+    """Stack columns to (columns, N) int64 on the device."""
     numbers = torch.empty(
         (len(columns), len(columns[0])), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda"
     )
@@ -133,7 +134,7 @@ def _flipped(line, flag: int | torch.Tensor, device: torch.device):
 
 
 def _window(line, start: int | torch.Tensor, length: int, mode: str, outside: int, device: torch.device):
-    """``length`` lines from ``start`` on."""
+    """Take ``length`` lines from ``start`` on."""
     alike, before = not isinstance(start, torch.Tensor), line.shape[-1]
     if alike and mode == "inside":
         return line[..., start : start + length]
@@ -152,19 +153,19 @@ def _window(line, start: int | torch.Tensor, length: int, mode: str, outside: in
 
 
 def _of_each(line, device: torch.device) -> torch.Tensor:
-    """(N, length), or (1, length) of all."""
+    """Return lines as (N, length), or (1, length) if shared by all images."""
     return _constant(tuple(line.tolist()), device) if isinstance(line, np.ndarray) else line
 
 
 @functools.lru_cache(256)
 def _constant(numbers: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """(1, length); for reading alone, as it is copied to the device once."""
+    """Return (1, length) numbers on the device. Cached, so it must not be modified."""
     return torch.tensor([list(numbers)], dtype=dtype, device=device)
 
 
 @functools.lru_cache(256)
 def _color(fill: tuple, device: torch.device) -> torch.Tensor:
-    """(1, channels, 1) uint8; for reading alone, too."""
+    """Return (1, channels, 1) uint8. Cached, so it must not be modified."""
     return transform.fill_like(torch.empty(0, dtype=torch.uint8, device="cpu"), fill).view(1, -1, 1).to(device)
 
 
@@ -172,8 +173,8 @@ def _color(fill: tuple, device: torch.device) -> torch.Tensor:
 
 
 def _conversions(steps) -> tuple[int, int]:
-    """The first conversion to floating point and what follows it in a row, where all of it depends on the pixel's value
-    alone: places in ``steps``, from the first to behind the last, which are alike if there is none."""
+    """Return the range in ``steps`` of the first conversion to floating point and those directly after it that depend
+    only on a pixel's value. The range is empty if there is none."""
     last = first = next((at for at, step in enumerate(steps) if step.op == "to_dtype"), len(steps))
     while last < len(steps) and steps[last].op in CONVERSIONS and not steps[last].when and steps[last].draw is None:
         last += 1
@@ -182,7 +183,7 @@ def _conversions(steps) -> tuple[int, int]:
 
 @functools.lru_cache(64)
 def table_on(steps: tuple[Step, ...], device: torch.device) -> torch.Tensor:
-    """conversion_table() on the device; for reading alone."""
+    """Return conversion_table() on the device. Cached, so it must not be modified."""
     return conversion_table(steps).to(device)
 
 
@@ -191,7 +192,7 @@ def _fits(images, table: torch.Tensor) -> bool:
 
 
 def look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """``table[channel, value]`` of uint8 images (..., C, H, W)."""
+    """Return ``table[channel, value]`` for uint8 images (..., C, H, W)."""
     begin = _constant(range(0, table.numel(), 256), images.device, torch.int32)
     index = images + begin.view(-1, 1, 1)
     return table.view(-1).index_select(0, index.reshape(-1)).view(images.shape)

@@ -1,6 +1,6 @@
-"""One image through all steps, as torchvision would take it: what DALI decodes differently from PIL goes this way.
+"""All steps on one image by torchvision's functions, for images that DALI decodes differently from PIL.
 
-The random parameters are those that the batch has drawn, so this is also what the other engines are measured against.
+The random parameters are those drawn for the batch, so this is also the reference for the other engines.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ..ops.kernels import as_tensor, on_image
 from ..plan import UPRIGHT, Step
 
 ArgumentsFor = Callable[[tuple[int, int]], list[dict]]
-"""Gives the arguments of each step for an image of a size, (height, width)."""
+"""Returns the arguments of each step for an image of the given (height, width)."""
 
 
 def load(source: Source, chains: Sequence[tuple[tuple[Step, ...], ArgumentsFor]]) -> tuple[torch.Tensor, ...]:
-    """Decodes one image as torchvision's pil_loader does, and runs the steps of each chain.
+    """Decode one image as torchvision's pil_loader does, and run the steps of each chain.
 
     Returns:
-        A CHW tensor for each chain, where its last step gives a PIL image, too.
+        A CHW tensor for each chain, even if its last step gives a PIL image.
     """
     image = decoded(source)
     return tuple(_transformed(image, steps, arguments_for) for steps, arguments_for in chains)
@@ -35,7 +35,7 @@ def _transformed(image: Any, steps: tuple[Step, ...], arguments_for: ArgumentsFo
 
 
 def apply(image, step: Step, row: dict):
-    """One step on one image."""
+    """Run one step on one image."""
     if step.op in ("identity", "choose", UPRIGHT) or not row.get("flag", 1):
         return image
     return on_image(step.op, image, row, **step.kwargs)

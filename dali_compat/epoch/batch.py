@@ -1,4 +1,4 @@
-"""One batch on its way from indices to tensors. What lies between them is the routes' affair: dali_batch, resident."""
+"""Base class of a batch, from indices to tensors. The routes implement the steps in between (dali_batch, resident)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 def stage(method: F) -> F:
-    """Makes a method a stage of a Batch. It is skipped where an earlier one has failed. Its exception is stored, and
-    finish() raises it, so that it reaches the caller with the batch that it belongs to."""
+    """Decorator that makes a method a stage of a Batch.
+
+    The stage is skipped if an earlier one has failed. Its exception is stored and raised by finish(), so that the
+    caller gets it in place of the batch that it belongs to.
+    """
 
     @functools.wraps(method)
     def run(self: Batch, *args: Any) -> None:
@@ -30,12 +33,16 @@ def stage(method: F) -> F:
 
 
 class Batch:
-    """``indices`` as the sampler gave them; ``begin`` counts the samples of the epoch before them; ``error`` is one
-    that the sampler raised instead.
+    """A batch of one epoch.
+
+    Args:
+        indices: as the sampler gave them.
+        begin: number of samples of the epoch before this batch.
+        error: exception that the sampler raised instead of giving indices.
 
     Attributes:
-        given_indices: as the sampler gave them; on_error may leave fewer.
-        error: that a stage has met, or the sampler; finish() raises it.
+        given_indices: as the sampler gave them; on_error may remove some from ``indices``.
+        error: exception of a stage or of the sampler; finish() raises it.
     """
 
     def __init__(self, epoch: Epoch[Any], indices: Indices, begin: int, error: Exception | None = None):
@@ -47,24 +54,27 @@ class Batch:
         return len(self.indices)
 
     def advance(self) -> None:
-        """Sets functions without a translation to work, once."""
+        """Start functions without a translation, once."""
         raise NotImplementedError
 
     def discard(self) -> None:
-        """Cancels it and releases its resources."""
+        """Cancel the batch and release its resources."""
         raise NotImplementedError
 
     def _images(self) -> Any:
-        """(N, C, H, W), or a list of N where sizes differ, several parts made them, or they are no images."""
+        """Return images (N, C, H, W), or a list of N if sizes differ, several parts made them, or they are not
+        images."""
         raise NotImplementedError
 
     def _collate(self, images: Any) -> Any:
-        """Returns what the batch's samples become in collate_fn; NOTHING where on_error leaves no sample."""
+        """Collate the samples of the batch. Return NOTHING if on_error leaves no sample."""
         raise NotImplementedError
 
     def finish(self) -> Any:
-        """Returns what torch's loader would give for these indices, on the device; NOTHING where on_error leaves no
-        sample."""
+        """Return what torch's loader would return for these indices, on the device.
+
+        NOTHING if on_error leaves no sample.
+        """
         try:
             return self._collate(self.outcome())
         except BaseException:
@@ -74,13 +84,13 @@ class Batch:
             self.error = None
 
     def outcome(self) -> Any:
-        """Returns the images."""
-        with torch.autocast(self.epoch.route.device.type, enabled=False):  # that is for models
+        """Return the images, or raise the stored error."""
+        with torch.autocast(self.epoch.route.device.type, enabled=False):  # autocast is for models
             self.advance()
             if self.error is not None:
                 raise self.error
             return self._images()
 
     def forget_errors(self) -> None:
-        """Drops stored exceptions, whose tracebacks refer to this batch."""
+        """Drop stored exceptions, whose tracebacks refer to this batch."""
         self.error = None

@@ -23,20 +23,19 @@ from .decode import RowImages, in_format, in_order
 from .epoch import Epoch
 from .part import Part
 
-# of one data set: rows of a chunk (None for all), and where their samples are there, on the device
+# (data set, its rows in the chunk or None for all, their indices in the data set on the device)
 _HeldRows = tuple[Held, np.ndarray | None, torch.Tensor]
-_Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # the same, of values
+_Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # likewise, with values
 
 
 class Chunk:
-    """Consecutive batches, computed together.
+    """Consecutive batches computed together.
 
     Attributes:
-        labels: their targets on the device, or None where default_collate has to make these, or a function of the
-            user's.
+        labels: targets on the device, or None if default_collate or a custom function has to make them.
     """
 
-    _done: torch.cuda.Event  # of the stream
+    _done: torch.cuda.Event  # recorded on _stream
 
     def __init__(self, epoch: Epoch[ResidentRoute], held: dict[int, Held], batches: Sequence[Any]):
         self.epoch, self._position = epoch, epoch.rank_order.place_of(batches[0].begin)
@@ -78,10 +77,10 @@ class Chunk:
             self._parts.pop().discard()
 
     def take(self, number: int) -> tuple[Any, torch.Tensor | None]:
-        """Images and labels of a batch, by its number. Images are (N, C, H, W), or a list of N where sizes differ, or
-        where they are no images."""
+        """Return images and labels of batch ``number``. Images are (N, C, H, W), or a list of N if sizes differ or they
+        are not images."""
         made = self._taken
-        if made is None:  # they wait for Python; by now another stream may be the current one
+        if made is None:  # deferred because of Python functions; the current stream may have changed
             if self._stream is not None:
                 torch.cuda.current_stream(self._stream.device).wait_event(self._done)
             made = self._make()
@@ -108,7 +107,7 @@ class Chunk:
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray | slice, sizes: np.ndarray
     ) -> list[Arrays]:
-        """Per-sample arguments of ``steps`` for these rows (numbers, or a slice), as Rows.compute()."""
+        """Compute per-sample arguments of ``steps`` for these rows (numbers, or a slice), as Rows.compute() does."""
         try:
             return compute(steps, sizes, self.epoch.randoms(self._position, len(self)), rows)
         except ImageTooSmall as error:
@@ -137,12 +136,12 @@ class Chunk:
         return _selected(tables, len(self))
 
     def _part(self, plan: Plan, held_rows: list[_HeldRows]) -> Part:
-        """The rows that share a plan. Its draws are made now."""
+        """Return the Part of the rows that share a plan. Random parameters are drawn here."""
         at: np.ndarray | slice = slice(None)
         rows: Sequence[int] = range(len(self))
         selections = [(one.on_device, own, index) for one, own, index in held_rows]
         if sum(len(index) for _, _, index in held_rows) < len(self):
-            at = np.sort(np.concatenate([np.asarray(own) for _, own, _ in held_rows]))  # none has all
+            at = np.sort(np.concatenate([np.asarray(own) for _, own, _ in held_rows]))  # no data set has all rows
             rows = at.tolist()
             selections = [(values, np.searchsorted(at, np.asarray(own)), index) for values, own, index in selections]
         sizes = np.broadcast_to(np.array(plan.takes.size), (len(rows), 2)).copy(order="F")  # as Randoms does
@@ -163,10 +162,10 @@ class Chunk:
 def _transformed(
     device: torch.device, plan: Plan, rows: Sequence[int], selections: list[_Selection], arrays: list[Any]
 ) -> RowImages:
-    """Returns rows, and what the steps of their plan make of them."""
+    """Apply a plan's steps to its rows."""
     images, made = _selected(selections, len(rows)), []
     for number, (one, drawn) in enumerate(zip(plan.chains, arrays, strict=True), 1):
-        own = images if number == len(arrays) else images.clone()  # which functions may change in place
+        own = images if number == len(arrays) else images.clone()  # functions may modify it in place
         made.append(Program(one.batch, one.takes, device)(own, drawn))
     return rows, ViewBatches(made) if plan.views else made[0]
 
@@ -177,8 +176,8 @@ def _tensors(images: Any) -> list[torch.Tensor]:
 
 
 def _cut(whole, lengths: list[int]) -> Sequence[Any]:
-    """Splits a whole into consecutive batches. To autograd they are no views of it: who writes to one batch in place
-    must not make another look changed."""
+    """Split a whole into consecutive batches. For autograd they are not views, so an in-place change of one batch does
+    not bump the version counter of another."""
     if isinstance(whole, ViewBatches):
         of_views = zip(*(_cut(view, lengths) for view in whole.batches), strict=True)
         return [ViewBatches(batches, whole.structure) for batches in of_views]
@@ -189,13 +188,13 @@ def _cut(whole, lengths: list[int]) -> Sequence[Any]:
 
 
 def _selected(selections: Sequence[_Selection], count: int) -> torch.Tensor:
-    """Gathers ``values[index]`` of each (values, rows, index) into its rows of one result; rows are None for all of
-    them."""
+    """Gather ``values[index]`` of each (values, rows, index) into these rows of one tensor. Rows are None if one
+    selection fills the whole tensor."""
     values, rows, index = selections[0]
     if rows is None:
         return values.index_select(0, index)
     made = values.new_empty((count, *values.shape[1:]))
     for values, rows, index in selections:
-        assert rows is not None  # several have some each
+        assert rows is not None  # only a single selection has None
         made.index_copy_(0, to_device(rows, made.device), values.index_select(0, index))
     return made

@@ -1,5 +1,5 @@
-"""Collates a batch as torch's fetchers do: by default_collate, where what is stacked already stays so, or by a
-collate_fn of the user's, which gets samples on the GPU, where it can take them there."""
+"""Collate a batch as torch's fetchers do. default_collate leaves stacked images as they are; a custom collate_fn gets
+samples on the GPU if it accepts them there."""
 
 from __future__ import annotations
 
@@ -27,11 +27,14 @@ _CPU = torch.device("cpu")
 
 
 class UserCollate:
-    """Calls a loader's collate_fn. A function that makes arrays, or tensors of its own on the CPU, fails on samples on
-    a GPU. The first batch shows it; the function then gets that batch again, and all later ones, on the CPU.
+    """Calls a custom collate_fn, with samples on the GPU if possible.
+
+    A function that makes NumPy arrays or CPU tensors fails on samples on a GPU. If it fails on the first batch, it is
+    called again with that batch on the CPU, and all later batches are copied to the CPU for it.
 
     Args:
-        fallback: the loader's: whether a FallbackWarning says so, nothing, or an error.
+        fallback: the loader's ``fallback``: whether the copy is reported by a FallbackWarning, not at all, or by an
+            error.
     """
 
     def __init__(self, fallback: str):
@@ -47,11 +50,14 @@ class UserCollate:
         device: torch.device,
         generators: Callable[[], AbstractContextManager],
     ) -> Any:
-        """Returns what ``function`` makes of ``samples(images)``, wherever that lies. ``generators``: what the function
-        draws from while it runs.
+        """Return ``function(samples(images))``, on the device that the function leaves it on.
+
+        Args:
+            samples: builds the list of samples from images.
+            generators: gives a context for the call, with the random generators that the function draws from.
 
         Raises:
-            RuntimeError: fallback="error", and the function cannot take samples on the GPU.
+            RuntimeError: fallback="error", and the function does not accept samples on the GPU.
         """
         if self._known is function or device.type != "cuda":
             with generators(), _place(function, device):
@@ -59,7 +65,7 @@ class UserCollate:
         before = generator_states()
         try:
             with generators(), _place(function, device):
-                made = function(samples(mapped(images, torch.Tensor.clone)))  # it may change them before it raises
+                made = function(samples(mapped(images, torch.Tensor.clone)))  # it may modify them before it raises
             self._known, self._on_cpu = function, False
             return made
         except (RuntimeError, TypeError, ValueError) as error:
@@ -76,8 +82,11 @@ class UserCollate:
 
 
 def _place(function: Callable[[Any], Any], device: torch.device) -> AbstractContextManager:
-    """Returns the device on which torch makes the tensors of a function that names none. timm's functions mix images
-    into a tensor of their own, which is then on the GPU, too; they draw from numpy alone."""
+    """Return a context that sets the default device of torch for timm's collate functions.
+
+    They copy images into a new tensor, which is then created on the GPU. Their random numbers are not affected, since
+    they come from NumPy only.
+    """
     loader, mixup = sys.modules.get("timm.data.loader"), sys.modules.get("timm.data.mixup")
     of_timm = loader is not None and function is loader.fast_collate
     of_timm = of_timm or (mixup is not None and type(function) is mixup.FastCollateMixup)
@@ -86,12 +95,12 @@ def _place(function: Callable[[Any], Any], device: torch.device) -> AbstractCont
 
 @named("collate")
 def collate(epoch: Epoch[Any], samples: Listed | Tabled, images: Any, begin: int, name: Callable[[int], str]) -> Any:
-    """Returns what samples become in collate_fn, on the device.
+    """Return the collated batch, on the device.
 
     Args:
-        images: of the samples.
-        begin: how many samples of the epoch come before them.
-        name: gives what a message calls a sample.
+        samples: targets and locations of the samples.
+        begin: number of samples of the epoch before them.
+        name: returns the name of a row for error messages.
     """
     with_index = {getattr(leaf, "return_index", False) for leaf in samples.leaves}
     fast = not epoch.default_collate and epoch.fast_collate
@@ -105,7 +114,7 @@ def collate(epoch: Epoch[Any], samples: Listed | Tabled, images: Any, begin: int
 
 
 def collated_by_the_user(epoch: Epoch[Any], samples: Callable[[Any], list], images: Any, begin: int) -> Any:
-    """Returns what the user's collate_fn makes of ``samples(images)``, on the device."""
+    """Return the custom collate_fn's result for ``samples(images)``, on the device."""
     given = samples if epoch.batched else lambda images: samples(images)[0]
     generators = partial(epoch.as_in_a_worker, begin, COLLATE)
     made = epoch.user_collate(epoch.collate_fn, given, images, epoch.route.device, generators)
@@ -113,7 +122,7 @@ def collated_by_the_user(epoch: Epoch[Any], samples: Callable[[Any], list], imag
 
 
 def _samples(samples: Listed | Tabled, images: Any) -> list[tuple]:
-    """Returns what ``dataset[index]`` gives for each row, with these images."""
+    """Return the values of ``dataset[index]`` for each row, with these images."""
     targets = samples.targets.tolist() if isinstance(samples.targets, np.ndarray) else samples.targets
     made: list[tuple] = []
     for image, target, (leaf, local) in zip(images, targets, samples.places, strict=True):
@@ -123,13 +132,13 @@ def _samples(samples: Listed | Tabled, images: Any) -> list[tuple]:
 
 
 def _stacked(epoch: Epoch[Any], images: Any, name: Callable[[int], str]) -> Any:
-    """The images as default_collate gives them, on the device."""
+    """Stack images as default_collate does, on the device."""
     route = epoch.route
     if isinstance(images, torch.Tensor):
         return images
     if isinstance(images, ViewBatches):
         return moved(collated_views(images), route.device)
-    column: Any = tuple(images)  # as torch has it
+    column: Any = tuple(images)  # as in torch's fetcher
     try:
         made = moved(collated(column), route.device)
     except RuntimeError as error:
@@ -139,7 +148,7 @@ def _stacked(epoch: Epoch[Any], images: Any, name: Callable[[int], str]) -> Any:
 
 
 def in_the_routes_format(epoch: Epoch[Any], images: torch.Tensor) -> torch.Tensor:
-    """Images in the memory format that all plans have."""
+    """Return images in the memory format of the route's plans."""
     return in_format(images, epoch.route.plans[0]) if images.ndim == 4 else images
 
 
@@ -147,12 +156,12 @@ _NOTHING = object()
 _ENTRY = "sample {} of the batch"
 _SIZES = "Resize(n) keeps the ratio of height and width: add CenterCrop(n), or write Resize((n, n))"
 _GRAY = "Convert the images, as by Image.open(path).convert('RGB')"
-_LISTS = "Keep what differs in lists, by a collate_fn such as lambda batch: tuple(zip(*batch))"
+_LISTS = "Keep values that differ in lists, by a collate_fn such as lambda batch: tuple(zip(*batch))"
 _REFUSED = {"PIL.": "Add ToTensor() or v2.ToImage() to the transform", "NoneType": "Return a sample for every index"}
 
 
 def unlike(samples: Sequence[Any], error: Exception, name: Callable[[int], str] = _ENTRY.format) -> Exception:
-    """Return default_collate's error. Its text names two samples that do not go together, and says what to do."""
+    """Extend the text of default_collate's error by two samples that cannot be collated together, and a remedy."""
     leaves = [{keystr(path): leaf for path, leaf in tree_flatten_with_path(one)[0]} for one in samples]
     for row, place in ((row, place) for row, one in enumerate(leaves) for place in leaves[0] | one):
         first, other = leaves[0].get(place, _NOTHING), leaves[row].get(place, _NOTHING)
@@ -174,7 +183,7 @@ def unlike(samples: Sequence[Any], error: Exception, name: Callable[[int], str] 
 
 
 def _words(leaf: Any) -> str:
-    """Return what default_collate requires of all samples at a place."""
+    """Describe the properties of a leaf that default_collate requires to be equal."""
     if isinstance(leaf, (torch.Tensor, np.ndarray)):
         return f"{leaf.dtype} of shape {tuple(leaf.shape)}"
     if isinstance(leaf, (int, float, np.generic)):
@@ -183,7 +192,7 @@ def _words(leaf: Any) -> str:
 
 
 def with_indices(error: Exception, indices: Sequence[Any], name: Callable[[Any], str]) -> None:
-    """Name the samples in the text of an error of ``unlike`` by their indices in the data set."""
+    """Replace row numbers in the text of an ``unlike`` error by the samples' indices in the data set."""
 
     def named(found: re.Match[str]) -> str:
         row = int(found[1])
@@ -194,7 +203,7 @@ def with_indices(error: Exception, indices: Sequence[Any], name: Callable[[Any],
 
 
 def collate_by_default(samples: list[Any]) -> Any:
-    """Return what default_collate makes of samples. Its errors name the samples that do not go together."""
+    """Call default_collate. Its errors name the samples that cannot be collated together."""
     try:
         return default_collate(samples)
     except Exception as error:
@@ -202,7 +211,7 @@ def collate_by_default(samples: list[Any]) -> Any:
 
 
 def collated_views(views: ViewBatches) -> Any:
-    """Returns what default_collate would make of samples of several views."""
+    """Collate samples that consist of several views, as default_collate would."""
     numbers = [torch.tensor(i, device="cpu") for i in range(len(views.batches))]
     numbered = collated([filled(views.structure, numbers)])
     batches = [batch if isinstance(batch, torch.Tensor) else collated(batch) for batch in views.batches]
@@ -210,13 +219,13 @@ def collated_views(views: ViewBatches) -> Any:
 
 
 def collated(samples: Any) -> Any:
-    """Returns what default_collate makes of them in one of torch's workers."""
+    """Call default_collate as in a torch worker, with CPU tensors."""
     with on_the_cpu():
         return default_collate(samples)
 
 
 def _column(values: Any) -> Any:
-    """Returns what default_collate would make of the values."""
+    """Collate a column of values as default_collate would."""
     if isinstance(values, torch.Tensor):
         return values
     batch: Any = values if isinstance(values, np.ndarray) else tuple(values)

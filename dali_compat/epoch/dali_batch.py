@@ -1,7 +1,7 @@
-"""One batch on the DALI route.
+"""A batch on the DALI route.
 
-start() finds the files, computes every per-sample argument and sets DALI to work. Rows (rows.py) that share a plan are
-decoded together, by a group for each decoder (decode.py, planes_group.py). Part (part.py) does the rest.
+start() finds the files, computes all per-sample arguments and submits work to DALI. Rows (rows.py) that share a plan
+are decoded together, in one group per decoder (decode.py, planes_group.py). Part (part.py) does the remaining steps.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .rows import Rows, locate
 
 
 class _Prepared(NamedTuple):
-    """Results of a batch that were computed ahead of finish().
+    """Results computed ahead of finish().
 
     Attributes:
-        made: its images, or all of it.
-        is_whole: all of it; it only had to be stacked.
-        stream: of the GPU, on which that was done.
+        made: the images, or the whole batch.
+        is_whole: whether ``made`` is the whole batch, which is the case if it only had to be stacked.
+        stream: CUDA stream of the computation.
     """
 
     made: Any
@@ -42,32 +42,33 @@ class _Prepared(NamedTuple):
     stream: torch.cuda.Stream | None
 
     def handed_over(self) -> Any:
-        """Returns what was made, for the stream that is current now."""
+        """Return the result for use on the current stream."""
         if self.stream is None or self.stream.cuda_stream == current_stream_of(self.stream.device):
             return self.made
         return handed_over(self.made, self.stream)
 
 
 class DaliBatch(Batch):
-    """A batch whose images DALI decodes, or PIL.
+    """A batch whose images are decoded by DALI or PIL.
 
-    An iterator, or its thread beside (prefetch_thread.py), calls these in this order. finish() alone is certain to be
-    called, and calls what was left out; each works once, and stores its exception for finish() to raise.
+    The iterator, or its prefetch thread (prefetch_thread.py), calls the stages in this order. Only start() and finish()
+    are certain to be called; later stages do the work of those left out. Each stage runs once and stores its exception
+    for finish() to raise.
 
-    1. request: objects are fetched.
-    2. announce: other processes begin to read headers.
-    3. start: samples are found, numbers are drawn, and DALI begins.
-    4. decode: a GPU's JPEG engine begins.
-    5. advance: functions without a translation begin, here or in worker processes.
-    6. prepare: what finish() does, as far as nothing of it is the user's.
-    7. finish: what torch's loader would give.
+    1. request: fetch objects.
+    2. announce: let other processes read headers.
+    3. start: find samples, draw random parameters, submit to DALI.
+    4. decode: submit to a GPU's JPEG engine.
+    5. advance: start functions without a translation, here or in worker processes.
+    6. prepare: do the work of finish() that runs no user code.
+    7. finish: return the batch as torch's loader would.
 
-    discard() may come instead at any time.
+    discard() may be called instead at any time.
 
     Args:
-        epoch, indices, begin, error: as Batch's.
-        stands_in: whether it is one sample, for one of another batch that could not be made. PIL reads it, so that it
-            is the same whenever the other's error is found.
+        epoch, indices, begin, error: see Batch.
+        stands_in: whether this is one sample that replaces an unreadable one of another batch. PIL reads it, so that it
+            does not depend on when the other's error is found.
 
     Attributes:
         started: whether start() was called, or has nothing to do.
@@ -76,14 +77,14 @@ class DaliBatch(Batch):
 
     epoch: DaliEpoch
     indices: list[Any]
-    _rows: Rows  # once it is located
+    _rows: Rows  # set by _locate()
 
     def __init__(
         self, epoch: DaliEpoch, indices: list, begin: int, error: Exception | None = None, stands_in: bool = False
     ):
         super().__init__(epoch, indices, begin, error)
         self._stands_in = stands_in
-        self._bad: dict[int, Exception | str] = {}  # rows that cannot be made, and why
+        self._bad: dict[int, Exception | str] = {}  # rows that failed, and why
         self._under_way: list[tuple[RowsDecoding, Part]] = []
         self._substitutes: dict[int, Substitute] = {}
         self._prepared: _Prepared | None = None
@@ -93,7 +94,7 @@ class DaliBatch(Batch):
     # ---- stages
 
     def request(self) -> None:
-        """Its objects are fetched, where the data set has such; once."""
+        """Fetch objects from object storage, if the data set has any. Runs once."""
         if self._requested or self._located:
             return
         self._requested = True
@@ -104,14 +105,14 @@ class DaliBatch(Batch):
 
     @stage
     def announce(self) -> None:
-        """Before start(), if at all: has other processes read the headers that nobody has read."""
+        """Let other processes read headers that are still unknown. Optional; call before start()."""
         if not self._located:
             self._locate()
             self.waits = self.epoch.prefetcher is not None and self._rows.request()
 
     @stage
     def start(self) -> None:
-        """Finds its files, computes what is drawn, and sets DALI to work; once."""
+        """Find the files, draw random parameters and submit work to DALI. Runs once."""
         if self.started:
             return
         self.started = True
@@ -126,13 +127,13 @@ class DaliBatch(Batch):
 
     @stage
     def decode(self) -> None:
-        """After start(), when files are read: sets a GPU's JPEG engine to work, if that decodes."""
+        """Submit files that were read to a GPU's JPEG engine, if it decodes any. Call after start()."""
         for decoding, _ in self._under_way:
             decoding.decode()
 
     @stage
     def advance(self) -> None:
-        """After start(): sets functions without a translation to work, once."""
+        """Start functions without a translation, once. Call after start()."""
         if not self.epoch.advances:
             return
         if self.epoch.errors.policy == "replace":
@@ -144,7 +145,7 @@ class DaliBatch(Batch):
 
     @stage
     def prepare(self) -> None:
-        """After start(), in whatever thread: does as much of finish() as takes nothing of the user's."""
+        """Do the work of finish() that runs no user code, in any thread. Call after start()."""
         if self._prepared is not None:
             return
         device = self.epoch.route.device
@@ -154,7 +155,7 @@ class DaliBatch(Batch):
         self._prepared = _Prepared(self._collate(images) if whole else images, whole, stream)
 
     def finish(self) -> Any:
-        """Returns what torch's loader would give, on the device; NOTHING where on_error leaves no sample.
+        """Return what torch's loader would return, on the device. NOTHING if on_error leaves no sample.
 
         Raises:
             RuntimeError: the loader was closed.
@@ -166,21 +167,21 @@ class DaliBatch(Batch):
         return prepared.handed_over()
 
     def _images(self) -> Any:
-        """Images of the rows that are not bad: (N, C, H, W), or a list of N where sizes differ, several parts made
-        them, or they are no images."""
+        """Return images of the rows that have not failed: (N, C, H, W), or a list of N if sizes differ, several parts
+        made them, or they are not images."""
         if self._prepared is not None:
             return self._prepared.handed_over()
         made = self._made()
         return made[0][1] if len(made) == 1 else in_order(made)
 
     def _made(self) -> list[RowImages]:
-        """The rows and images of each part."""
+        """Return rows and images of each part."""
         made = []
-        while self._under_way:  # one that fails stays there, to be discarded
+        while self._under_way:  # a part that fails stays, to be discarded
             try:
                 given = self._under_way[-1][1].outcome()
             except ImageTooSmall as error:
-                raise ValueError(str(error)) from None  # torchvision's
+                raise ValueError(str(error)) from None  # torchvision raises this class
             self._under_way.pop()
             if given[0]:
                 made.append(given)
@@ -209,14 +210,14 @@ class DaliBatch(Batch):
             self._substitutes.popitem()[1].discard()
 
     def _locate(self) -> None:
-        """Finds where its samples are, and their targets."""
+        """Find the samples and their targets."""
         self._located = True
         self._rows = locate(self.epoch, self.indices, self.begin, self._bad, self._stands_in)
 
     # ---- groups
 
     def _group(self) -> None:
-        """Rows that share a plan, and among them those that share a decoder and what it is given."""
+        """Group rows by plan, and within a plan by decoder and form of the input."""
         rows = self._rows
         by_plan: dict[Plan, dict[tuple[int, str], list[np.ndarray]]] = {}
         for found, kinds in rows.look(by_pil=self._stands_in):
@@ -230,12 +231,13 @@ class DaliBatch(Batch):
             decoding.start({kind: np.sort(np.concatenate(several)) for kind, several in by_kind.items()})
 
     def _kinds(self, found: Found, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
-        """(kind, what DALI is given, rows) of a leaf's rows. What PIL decodes, it opens itself."""
+        """Yield (kind, form of DALI's input, rows) of a leaf's rows. The form is empty for PIL, which opens files
+        itself."""
         rows, dalis, pixels = found.rows, kinds == DALI, self._rows.pixels
         if pixels:
             known = dalis & np.array([pixels[row] is not None for row in rows.tolist()])
             if known.any():
-                assert self.epoch.route.cache is not None  # who else had them
+                assert self.epoch.route.cache is not None  # the pixels come from it
                 yield DALI, self.epoch.route.cache.form, rows[known]
             dalis &= ~known
         if dalis.any():
@@ -247,7 +249,7 @@ class DaliBatch(Batch):
     # ---- on_error
 
     def alone(self) -> tuple[Listed | Tabled, Any, tuple[Source, Any] | None]:
-        """Returns, of a batch of one, where its sample is, the image, and where and why it cannot be made, if so."""
+        """Return (samples, image, failure) of a batch of one. The failure is (source, reason), or None."""
         images, samples = self.outcome(), self._rows.samples
         if not self._bad:
             return samples, images[0], None
@@ -255,7 +257,7 @@ class DaliBatch(Batch):
         return samples, None, (samples.sources[row], self._bad[row])
 
     def _substitute(self) -> None:
-        """Starts substitutes for rows that are known to be bad."""
+        """Start substitutes for rows that have failed."""
         if self.epoch.errors.policy == "replace" and not self._stands_in:
             self._replace_bad()
 
@@ -265,7 +267,7 @@ class DaliBatch(Batch):
             self._substitutes[row] = Substitute(self.epoch, self._rows.position(row), make)
 
     def _without_bad(self, samples: Listed | Tabled, images: Any) -> tuple[Listed, Any]:
-        """The samples that are not bad, or with others in the places of these, and their images."""
+        """Drop or replace failed rows. Return the samples and images that remain."""
         errors, bad = self.epoch.errors, self._bad
         for row, error in sorted(bad.items()):
             errors.add(str(samples.sources[row]), self.indices[row], reason_of(error))

@@ -1,7 +1,7 @@
-"""Decodes rows that share a plan: by DALI, or by Pillow, one by one.
+"""Decode rows that share a plan, by DALI or one by one by Pillow.
 
-A group of rows is submitted when it is made. Its result(failures) returns the rows that could be made, in order, and
-their images; ``failures`` gets the errors of the others.
+A group of rows is submitted on construction. Its result(failures) returns the rows that succeeded, in order, and their
+images; errors of the others are added to ``failures``.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 
 
 RowImages = tuple[Sequence[int], Any]
-"""Rows, and their images on the device: (N, C, H, W), a list of N where sizes differ, or ViewBatches of these."""
+"""Rows, and their images on the device: (N, C, H, W), a list of N if sizes differ, or ViewBatches of these."""
 
 
 def in_order(made: Sequence[RowImages]) -> list:
-    """The images of (rows, images), by their rows."""
+    """Merge (rows, images) pairs into a list of images sorted by row."""
     images = {row: image for rows, several in made for row, image in zip(rows, several, strict=True)}
     return [images[row] for row in sorted(images)]
 
 
 def together(results: Sequence[RowImages]) -> RowImages:
-    """The results of several groups as one: a list of images, unless one group has made all."""
+    """Merge the results of several groups. The images are a list, unless one group made them all."""
     made = [(rows, images) for rows, images in results if rows]
     return made[0] if len(made) == 1 else (sorted(chain.from_iterable(rows for rows, _ in made)), in_order(made))
 
 
 class PilGroup:
-    """Rows that go through PIL and torchvision's own functions, with the parameters drawn for them. Their sizes are
-    those that PIL finds, whatever the headers say."""
+    """Rows decoded by PIL and transformed by torchvision's functions, with the drawn parameters. Sizes are read by PIL
+    rather than taken from the headers."""
 
     def __init__(self, batch: Rows, plan: Plan, rows: list[int]):
         self._batch, self._plan = batch, plan
@@ -60,7 +60,7 @@ class PilGroup:
             self._futures[row] = batch.epoch.in_thread(pil.load, batch.sources[row], chains)
 
     def failed(self) -> dict[int, Exception]:
-        """Returns the errors so far; others may still be at work."""
+        """Return the errors so far; other rows may still be in progress."""
         errors = {row: future.exception() for row, future in self._futures.items() if future.done()}
         return {
             row: error if isinstance(error, ImageTooSmall) else self._batch.unreadable(row, error)
@@ -85,11 +85,15 @@ class PilGroup:
 
 
 class DaliGroup:
-    """Rows that DALI decodes, or that it has decoded before (``given`` is one of DECODED). Either all of them are
-    turned, or none. ``again``: it has failed once. ``keeps``: _keep() is to get the whole images.
+    """Rows that DALI decodes, or has already decoded (``given`` is in DECODED). Either all or none need rotation by
+    EXIF.
+
+    Args:
+        again: whether this is the second attempt.
+        keeps: whether _keep() gets the whole decoded images.
 
     Raises:
-        ImageTooSmall: of a row that does not suit the plan.
+        ImageTooSmall: a row does not suit the plan.
     """
 
     def __init__(self, batch: Rows, plan: Plan, rows: list[int], given: str, again: bool = False, keeps: bool = False):
@@ -104,7 +108,7 @@ class DaliGroup:
         if given in DECODED:
             self._images: Any = [batch.pixels[row] for row in rows]
         elif given == BYTES:
-            self._images = [source.bytes() for source in self._sources]  # type: ignore[union-attr]  # they are records
+            self._images = [source.bytes() for source in self._sources]  # type: ignore[union-attr]  # BYTES implies records
         else:
             self._images = batch.samples.paths(at)
         cache = batch.epoch.route.cache
@@ -120,12 +124,12 @@ class DaliGroup:
 
     @cached_property
     def _sources(self) -> list[Source]:
-        """The sources of the images."""
+        """Sources of the images."""
         sources = self._batch.sources
         return [sources[row] for row in self._rows]
 
     def result(self, failures: dict[int, Exception]) -> RowImages:
-        from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
+        from ..engine.dali.pipeline import PipelineError  # imported late: other routes do not need DALI
 
         try:
             received = self._pipeline.receive(self._ticket)
@@ -147,16 +151,18 @@ class DaliGroup:
         return together([by_pil, ([self._rows[i] for i in sure], [images[i] for i in sure])])
 
     def _keep(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """Whole images, of which those are ``sure``, and the bytes that they were decoded from."""
+        """Add whole decoded images to the cache. Positions in ``sure`` were decoded from the expected bytes."""
         assert self._cache is not None
         self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
 
     def _doubtful(self, received: Received, encoded: Any) -> np.ndarray:
-        """Returns which of the ``encoded`` images PIL has to read. Those whose bytes are not the ones that the header
-        was read from: by their length, by the size in their own header, or because somebody has written to their
-        archive. And at the first sight of a file those whose structure DALI and PIL may read differently. A file that
-        was touched since it was looked at is at its first sight now and the next time: nobody knows whether that was
-        before it was read."""
+        """Return the positions of ``encoded`` images that PIL has to read.
+
+        These are images whose bytes are not those of the known header, which shows in their length, in the size in
+        their own header, or in a write to their archive. When a file is first read, they also include images whose
+        structure DALI and PIL may interpret differently. A file modified since its header was read counts as new both
+        now and the next time, because the change may have come before or after the bytes were read.
+        """
         rows, batch, facts = self._rows, self._batch, self._facts
         touched = np.zeros(len(rows), bool)
         if received.encoded is None:
@@ -164,12 +170,12 @@ class DaliGroup:
         else:
             assert received.lengths is not None and received.stated is not None
             changed = (received.lengths != facts["lengths"]) | (marks(received.stated) != facts["marks"])
-            upright = facts["orientations"] > 0  # who turns a photo writes one number into it
-            if batch.epoch.route.device.type == "cpu" or upright.any():  # a GPU makes batches in the time of these
+            upright = facts["orientations"] > 0  # rotating a photo may change only this tag
+            if batch.epoch.route.device.type == "cpu" or upright.any():  # stat calls take too long next to a GPU
                 touched = when_written(self._sources) != facts["written"]
                 changed |= touched & upright
         new = np.flatnonzero(~changed & (touched | ~facts["intact"]))
-        unknown = np.array([not is_intact(encoded[i]) for i in new.tolist()], bool)  # threads would wait for Python
+        unknown = np.array([not is_intact(encoded[i]) for i in new.tolist()], bool)  # in this thread: it holds the GIL
         for i in new[unknown].tolist():
             batch.use_pil(rows[i])
         if len(new):
@@ -181,21 +187,24 @@ class DaliGroup:
         self._pipeline.discard(self._ticket)
 
     def _retry(self, error: Exception, failures: dict[int, Exception]) -> RowImages:
-        """Finds the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error. Where
-        there are none, a file may have been half written: DALI tries once more."""
+        """Find the files that DALI cannot decode and let PIL read them, from now on.
+
+        PIL raises torchvision's error for a damaged file. If no file is found, one may have been only partly written,
+        so DALI tries once more.
+        """
         from ..engine.dali.pipeline import undecodable
 
         bad: list[int] = []
-        if (strerror := os.strerror(errno.EMFILE)) in str(error):  # of no single file
+        if (strerror := os.strerror(errno.EMFILE)) in str(error):  # not the fault of one file
             if self._again:
                 failure = OSError(errno.EMFILE, strerror)
                 raise OSError(errno.EMFILE, f"{strerror} for a batch: {remedy_of(failure)}") from error
         elif self._given not in DECODED:
             images = self._sources if self._given == PATHS else self._images
-            bad = np.flatnonzero(overwritten(self._sources)).tolist()  # their bytes are not to be touched
+            bad = np.flatnonzero(overwritten(self._sources)).tolist()  # their bytes must not be read
             bad = bad or [i for i, image in enumerate(images) if not is_intact(image)]
             bad = bad or undecodable(images, self._pipeline.device, self._given)
-            if not bad and self._given == PATHS:  # since their headers were read, of which the arguments are
+            if not bad and self._given == PATHS:  # changed after the headers that the arguments are computed from
                 bad = np.flatnonzero(when_written(self._sources) != self._facts["written"]).tolist()
         if not bad and (self._again or self._given != PATHS):
             raise error
@@ -209,14 +218,14 @@ class DaliGroup:
 
 
 def _finished(plan: Plan, images, arrays: list[Arrays]):
-    """Torch's part of a plan, on what DALI has made."""
+    """Run the steps of a plan that torch executes, on DALI's output."""
     if not (plan.dali and plan.dali[-1].kwargs.get("layout") == "CHW"):
         images = images.movedim(-1, 1) if isinstance(images, torch.Tensor) else [i.movedim(-1, 0) for i in images]
     return run_all(plan.batch, images, arrays)
 
 
 def other_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:
-    """(N,) bool, which of N images do not have their (height, width) in ``sizes``, (N, 2) or (1, 2)."""
+    """Return a bool array (N,): which of N images do not have their (height, width) in ``sizes``, (N, 2) or (1, 2)."""
     one_for_all = [images] if isinstance(images, torch.Tensor) else images
     given = [image.shape[-2:] for image in one_for_all]
     return (np.array(given, np.int64).reshape(-1, 2) != sizes).any(1)

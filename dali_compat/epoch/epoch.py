@@ -1,4 +1,4 @@
-"""State shared by the batches of one epoch: its seed, pipelines, threads, processes, and what on_error has done."""
+"""State shared by the batches of one epoch: seed, pipelines, threads, processes and on_error."""
 
 from __future__ import annotations
 
@@ -36,43 +36,43 @@ if TYPE_CHECKING:
     from ..engine.dali.pipeline import DecodePipeline
     from ..engine.planes.verified import VerifiedEngine
 
-TARGETS, COLLATE = 2**32 - 1, 2**32 - 2  # random streams of the user's functions that are no transforms
-_SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # what samples consist of
+TARGETS, COLLATE = 2**32 - 1, 2**32 - 2  # random streams for user functions that are not transforms
+_SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # types that samples consist of
 
 
 def _is_torchs() -> bool:
-    """Returns whether default_collate treats these types as torch ships it: a program may extend its table, or change
-    it."""
+    """Return True if default_collate has torch's own behaviour for these types. A program may extend or change its
+    table."""
     torchs = vars(collate)
     others = [kind for kind, made in default_collate_fn_map.items() if getattr(made, "__globals__", None) is not torchs]
     return not any(issubclass(one, kind) for kind in others for one in _SAMPLED)
 
 
-R = TypeVar("R", bound=Any)  # a DaliRoute or a ResidentRoute
+R = TypeVar("R", bound=Any)  # DaliRoute or ResidentRoute
 
 
 class Epoch(Generic[R]):
-    """State shared by the batches of one epoch. It refers to no batch, so that the last reference to an iterator ends
-    it.
+    """State shared by the batches of one epoch. It does not refer to batches, so that dropping the last reference to an
+    iterator frees it.
 
     Attributes:
         dataset, collate_fn: the loader's.
-        user_collate: calls that function, where it is a user's.
+        user_collate: calls collate_fn if it is a custom one.
         batched: whether torch's automatic batching is on.
-        default_collate: whether torch's default_collate, as torch has it, makes the batches.
-        route: of the loader at iter().
-        seed, rank_order: of this epoch; a sample's random numbers follow from the seed and its place in that order.
-        in_workers: whether there are workers, as torch counts them.
-        calls: runs the functions without a translation.
-        calls_processes: whether batches go from DALI to processes.
-        calls_here: whether functions without a translation are called in the caller's thread.
-        errors: what on_error does, and has done.
-        among: indices of the samples that may stand in for others.
-        over: whether it has ended.
-        meter: counts what it gives.
-        advances: whether batches have something to do in advance().
+        default_collate: whether torch's unmodified default_collate makes the batches.
+        route: the loader's route at iter().
+        seed, rank_order: of this epoch; a sample's random numbers depend on the seed and its place in that order.
+        in_workers: whether num_workers > 0.
+        calls: runs functions without a translation.
+        calls_processes: whether batches go from DALI to worker processes.
+        calls_here: whether functions without a translation run in the caller's thread.
+        errors: on_error's policy and the failures so far.
+        among: indices of samples that may replace others.
+        over: whether the epoch has ended.
+        meter: counts the batches returned.
+        advances: whether advance() has anything to do.
         prefetches: whether another thread (prefetch_thread.py) starts batches.
-        prepares: whether it may make the next batch, too: no function of the user's has a part.
+        prepares: whether that thread may also finish the next batch, because no user code takes part.
         fetcher, engine: of the DALI route.
     """
 
@@ -100,57 +100,60 @@ class Epoch(Generic[R]):
         self.calls_here = bool(calls) and not self.in_workers
 
     def randoms(self, position: int, count: int) -> Randoms:
-        """The random numbers of ``count`` consecutive samples of this rank, of which the first has a place in the order
-        over all ranks."""
+        """Return the random numbers of ``count`` consecutive samples of this rank. ``position`` is the place of the
+        first in the order over all ranks."""
         return Randoms(self.seed, position, count, self.rank_order.world)
 
     def as_in_a_worker(self, begin: int, stream: int = TARGETS) -> AbstractContextManager[None]:
-        """Within it the user's own functions draw from generators of their own, as in torch's workers, and not from
-        this process's. ``begin``: how many samples of the epoch come before theirs."""
+        """Context in which user functions draw from separate generators, as in torch's workers, rather than from those
+        of this process. ``begin`` is the number of samples of the epoch before theirs."""
         if not self.in_workers:
             return nullcontext()
         return own_generators(self.seed, stream, 0, self.rank_order.place_of(begin))
 
     def as_in_its_copy(self, targets: list[Any], transformed: bool) -> list[Any]:
-        """Returns targets that the user's functions may change in place, as in a worker, whose data set is a copy; they
-        are those before target_transform where the data set is ``transformed``."""
+        """Return targets that user functions may modify in place, as in a worker, which has a copy of the data set.
+
+        ``transformed`` means that these are targets before target_transform.
+        """
         if self.in_workers and (transformed or not self.default_collate):
-            with suppress(Exception):  # of objects that nobody can copy
+            with suppress(Exception):  # objects that cannot be copied
                 return deepcopy(targets)
         return targets
 
     @property
     def fast_collate(self) -> bool:
-        """True if collate_fn is timm's: as the default one, of uint8 images, in a tuple."""
+        """True if collate_fn is timm's: default_collate for uint8 images, as a tuple."""
         timm = sys.modules.get("timm.data.loader")
         return timm is not None and self.collate_fn is timm.fast_collate and self.batched
 
     def end(self) -> None:
-        """Releases what the epoch holds: nobody asks for another batch."""
+        """Release the epoch's resources. No further batch is requested."""
         self.over = True
         self.calls.close()
 
 
-_ALONE = 16  # batches, before a second pipeline is opened: a short epoch needs none
-_MANY, _PROCESSES = 4096, 4  # unseen files that are worth a process, and how many processes at most
+_ALONE = 16  # number of batches before a second pipeline is opened; short epochs do not need one
+_MANY, _PROCESSES = 4096, 4  # unread files that justify a process; most processes
 
 
 class DaliEpoch(Epoch[DaliRoute]):
-    """State shared by the batches of an epoch, with pipelines, and threads for what goes through PIL.
+    """State shared by the batches of an epoch on the DALI route, with pipelines, and threads for images that PIL
+    decodes.
 
     Attributes:
-        engine: of the GPU, for JPEGs, where it has one and a plan can use it.
-        prefetcher: of headers, where a GPU decodes and many files of the data set were never looked at.
-        folder: the working directory when it began, where relative paths are: the user's code may change to another
-            while batches are made ahead.
-        tables: of the data set's leaves, by their id(), as their samples were when it began.
-        fetcher: of objects, where a leaf's images are in object storage.
+        engine: the GPU's JPEG engine, if it has one and a plan can use it.
+        prefetcher: reads headers, if a GPU decodes and many files of the data set are still unread.
+        folder: working directory at the start, which relative paths refer to. User code may change the directory while
+            batches are prepared ahead.
+        tables: of the data set's leaves, by id(), with the samples at the start of the epoch.
+        fetcher: fetches objects, if images of a leaf are in object storage.
     """
 
     tables: dict[int, SampleTable]
 
     def __init__(self, loader, route: DaliRoute, progress: Progress):
-        self._pipelines: dict[tuple[Plan, Form, int], DecodePipeline] = {}  # by their turn, too
+        self._pipelines: dict[tuple[Plan, Form, int], DecodePipeline] = {}  # int: 0 or 1, alternating
         self._turns: dict[tuple[Plan, Form], int] = {}  # batches so far
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, progress)
@@ -168,8 +171,10 @@ class DaliEpoch(Epoch[DaliRoute]):
             self._share(self.engine.name, leaves_of(loader.dataset))
 
     def _share(self, engine: str, among: list[Any]) -> None:
-        """Shares what is known of JPEGs with other processes, for data sets that have a place for it. Here, and not
-        when an epoch ends: the garbage collector may end one."""
+        """Share the known facts about JPEGs with other processes, for data sets with a file to keep them in.
+
+        Not done at the end of an epoch, since the garbage collector may run that.
+        """
         for leaf in among:
             file, table = getattr(leaf, "_index_file", None), self.tables.get(id(leaf))
             if file is not None and table is not None:
@@ -183,17 +188,17 @@ class DaliEpoch(Epoch[DaliRoute]):
             return None
         try:
             return HeaderPrefetcher(max(1, min(_PROCESSES, available_threads(loader) // 2)))
-        except OSError:  # no more processes are allowed: it is slower without
+        except OSError:  # process limit reached; slower without them
             return None
 
     def may_prefetch(self) -> bool:
-        """Returns whether batches may be started in another thread: none of the user's code takes part. Users change
-        data sets in the middle of an epoch, too."""
+        """Return True if batches may be started in another thread: no user code takes part. Called repeatedly, since
+        users may change data sets during an epoch."""
         substitutes = self.errors.policy != "replace" or type(self.among) in PLAIN
         return substitutes and is_plain(self.dataset, self.tables)
 
     def pipeline(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
-        """This epoch's pipeline for a plan whose turn it is, large enough for the batch."""
+        """Return this epoch's next pipeline for a plan, large enough for the batch."""
         key = plan, form, self._turn(plan, form)
         known = self._pipelines.get(key)
         if known is None or known.batch_size < batch_size:
@@ -203,8 +208,8 @@ class DaliEpoch(Epoch[DaliRoute]):
         return known
 
     def _turn(self, plan: Plan, form: Form) -> int:
-        """Returns which of the pipelines that take turns has the next batch: the first one has all, until a second one
-        is open."""
+        """Return which of two alternating pipelines decodes the next batch. The first takes all until the second is
+        open."""
         self._turns[plan, form] = count = self._turns.get((plan, form), -1) + 1
         if self.route.in_turn(form) == 1:
             return 0
@@ -215,21 +220,21 @@ class DaliEpoch(Epoch[DaliRoute]):
         return count % 2
 
     def check_open(self) -> None:
-        """Looks whether the loader was closed meanwhile.
+        """Raise if the loader was closed.
 
         Raises:
-            RuntimeError: it was.
+            RuntimeError: the loader was closed.
         """
         for pipeline in self._pipelines.values():
             pipeline.check_open()
 
     def in_thread(self, function: Callable, *args) -> Future:
-        """A future of a call."""
+        """Run a call in a thread and return its future."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.route.threads, thread_name_prefix="dali_compat")
         try:
             return self._threads.submit(function, *args)
-        except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
+        except RuntimeError:  # executors are shut down with the main thread, but this thread is still running
             future: Future = Future()
             try:
                 future.set_result(function(*args))
@@ -242,8 +247,8 @@ class DaliEpoch(Epoch[DaliRoute]):
             raise
 
     def end(self) -> None:
-        """Releases what the epoch holds; the route keeps the pipelines for the next one."""
-        self.over = True  # before the route looks for pipelines that nobody uses
+        """Release the epoch's resources. The route keeps the pipelines for the next epoch."""
+        self.over = True  # set before the route looks for unused pipelines
         if self._pipelines:
             self._pipelines = {}
             self.route.epoch_is_over()

@@ -1,4 +1,4 @@
-"""torch's own loader, with batches on the loader's device, and on_error there."""
+"""torch's own loader, with batches copied to the loader's device, and with on_error."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from .stats import Meter
 
 
 def loads_past(loader) -> bool:
-    """Returns whether to resume is to load again what was given already: torch's workers and iterable data sets have
-    states that nobody can ask for."""
+    """Return True if resuming means loading the earlier batches again. The state of torch's workers and of iterable
+    data sets cannot be saved."""
     return loader.num_workers > 0 or isinstance(loader.dataset, data.IterableDataset)
 
 
 def fallback_iterator(loader, device: torch.device, before: Progress | None = None) -> _OnDevice:
-    """Returns what torch's loader would iterate with, followed by a copy to ``device``. ``before``: of the epoch
-    before, where this takes the place of an iterator that was to live on."""
-    be_quiet()  # about it: the loader has said why
+    """Return torch's iterator, followed by a copy to ``device``. ``before`` is the progress of the previous epoch, if
+    this replaces a persistent iterator."""
+    be_quiet()  # the loader has already given the reason
     if not loader.num_workers:
         return _Here(loader, device, before)
     loader.check_worker_number_rationality()
@@ -49,14 +49,14 @@ def fallback_iterator(loader, device: torch.device, before: Progress | None = No
 
 
 class _OnDevice(_BaseDataLoaderIter):
-    """torch's own iterator, whose batches end on the loader's device."""
+    """torch's own iterator, with batches copied to the loader's device."""
 
-    _count = 0  # samples of the batch that is made
+    _count = 0  # samples of the current batch
     _dataset_fetcher: Any
 
     def __init__(self, loader, device: torch.device, before: Progress | None):
         self._device = device
-        self._drawn: deque[Any] = deque()  # indices ahead of torch
+        self._drawn: deque[Any] = deque()  # indices drawn ahead of torch
         self._begin(loader, before)
         super().__init__(self._changed(loader))
         self.progress.seeded(int(self._base_seed))
@@ -67,14 +67,14 @@ class _OnDevice(_BaseDataLoaderIter):
         self.progress.settle()
 
     def _changed(self, loader):
-        """Returns a copy of the loader for torch's iterator, which counts for the loader itself."""
+        """Return a copy of the loader for torch's iterator. It shares counters and errors with the original."""
         made, errors = copy.copy(loader), loader._errors
         vars(made).update(_errors=errors, _stats=loader._stats, _history=loader._history)
         if loader.num_workers:
             made.worker_init_fn = QuietWorker(loader.worker_init_fn)
         if loader._auto_collation and loader.collate_fn is data.default_collate:
             made.collate_fn = collate_by_default
-        if self.progress.lap:  # an iterator that lives on draws no seed, so that the order goes on as torch's
+        if self.progress.lap:  # a persistent iterator draws no seed; this keeps torch's order of indices
             made.generator = torch.Generator().manual_seed(self.progress.seed)
         if errors.policy != "raise" and not isinstance(loader.dataset, data.IterableDataset):
             among = indices_among(loader) if errors.policy == "replace" else ()  # a data set may have no length
@@ -83,11 +83,11 @@ class _OnDevice(_BaseDataLoaderIter):
         return made
 
     def _begin(self, loader, before: Progress | None = None) -> None:
-        """An epoch begins; torch draws indices of batches next."""
+        """Start an epoch. torch draws indices of batches next."""
         self.progress: Progress = loader._history.begin(loader, self._draws_torchs_seeds(loader), before)
         self._past, self._rest, self.turn = 0, None, RLock()
-        self._over = 0, 0  # batches that torch's iterator is done with, and samples of these
-        self._samples: int | None = None  # of the last of them
+        self._over = 0, 0  # batches that torch's iterator has finished, and their samples
+        self._samples: int | None = None  # of the last finished batch
         self._last: Any = ()  # its indices
         self._until = self.progress.drawn + self.progress.exhausted
         if self._loads_past(loader):
@@ -97,7 +97,7 @@ class _OnDevice(_BaseDataLoaderIter):
         self._errors.begin()
         self._meter: Meter = loader._stats.begin(loader.collate_fn)
         self._meter.follow(self)
-        self._asked: deque[tuple[int | None, Any]] = deque()  # samples and indices of batches that are under way
+        self._asked: deque[tuple[int | None, Any]] = deque()  # samples and indices of batches in flight
 
     def _draws_torchs_seeds(self, loader) -> bool:
         return loader.num_workers > 0
@@ -112,7 +112,7 @@ class _OnDevice(_BaseDataLoaderIter):
         super()._reset(loader, first_iter)
 
     def _go_on(self, loader) -> None:
-        """Begins behind the last batch that was given."""
+        """Resume after the last batch that was returned."""
         if not self._loads_past(loader):
             self._skip_drawn(loader)
         self._over = self.progress.given, self.progress.samples
@@ -121,13 +121,13 @@ class _OnDevice(_BaseDataLoaderIter):
                 self._next_one()
             except StopIteration:
                 break
-            except Exception:  # it was the caller's already
+            except Exception:  # the caller has had this error already
                 continue
         if self._past:
             self.progress.gave(*self._over, self._last)
         if self._past and not loader.num_workers and set_users(loader, {"dataset": self.progress.then}):
-            # its state says that it is elsewhere: it goes on by itself from there
-            if self._dataset_fetcher.dataset_iter is not self._dataset:  # which would begin anew
+            # its state is already at another position, so it resumes from there by itself
+            if self._dataset_fetcher.dataset_iter is not self._dataset:  # that would start over
                 self._dataset_fetcher.dataset_iter = iter(self._dataset)
             self._dataset_fetcher.ended = False
             self.progress.given = self.progress.drawn = self._past
@@ -138,7 +138,7 @@ class _OnDevice(_BaseDataLoaderIter):
 
     @property
     def in_flight(self) -> int:
-        """Batches that workers were asked for; any thread may ask."""
+        """Number of batches requested from workers. Thread-safe."""
         return getattr(self, "_tasks_outstanding", 0)
 
     def _draw(self) -> Any:
@@ -180,7 +180,7 @@ class _OnDevice(_BaseDataLoaderIter):
         return made
 
     def _skip_drawn(self, loader) -> None:
-        """Take the sampler to where the epoch resumes."""
+        """Advance the sampler to the position to resume from."""
         self._sampler_iter = self.progress.drawn_again(loader, self._sampler_iter)
         self.progress.drawn, self.progress.exhausted = self.progress.given, False
 
@@ -189,12 +189,13 @@ class _OnDevice(_BaseDataLoaderIter):
         return super()._next_data()
 
     def _leave_behind(self) -> None:
-        """Count the next batch as over for torch's iterator. The caller may still not get it, because of an error."""
+        """Count the next batch as finished by torch's iterator. The caller may get an error instead of it."""
         self._samples, self._last = self._asked.popleft()
         self._over = self._over[0] + 1, self._over[1] + (self._samples or 0)
 
     def _next_one(self) -> Any:
-        """torch's next batch; NOTHING where on_error has left nothing of it. ``_count`` is how many samples it has."""
+        """Return torch's next batch, or NOTHING if on_error leaves no sample. Sets ``_count`` to its number of
+        samples."""
         made: Any
         try:
             made = self._fetched()
@@ -233,7 +234,8 @@ class _InWorkers(_OnDevice, _MultiProcessingDataLoaderIter):
 
 
 def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
-    """The samples of a data set that was loaded between two epochs; some are still at the end of the one before."""
+    """Yield the samples of a data set whose state was loaded between two epochs. Some data sets are then still at the
+    end of the previous epoch."""
     empty = True
     for one in samples:
         empty = False
@@ -246,9 +248,9 @@ class _Tried(NamedTuple):
     """A sample or a batch that may have failed.
 
     Attributes:
-        made: (it,), or () where nothing is left of it.
-        samples: how many there are.
-        failures: (path, index, reason) of those that could not be made.
+        made: (value,), or () if nothing is left.
+        samples: number of samples.
+        failures: (path, index, reason) of samples that failed.
     """
 
     made: tuple
@@ -257,9 +259,9 @@ class _Tried(NamedTuple):
 
 
 class _Tolerant(data.Dataset):
-    """A data set whose samples are _Tried. Its other attributes are the data set's."""
+    """A data set whose samples are _Tried. Other attributes are delegated to the wrapped data set."""
 
-    seed = 0  # of the epoch, in the process that iterates
+    seed = 0  # the epoch's seed, in the main process
 
     def __init__(self, dataset, errors: Errors, among):
         self.dataset, self._among = dataset, among
@@ -270,12 +272,12 @@ class _Tolerant(data.Dataset):
         return len(self.dataset)
 
     def __getattr__(self, name: str):
-        if name == "dataset" or name.startswith("__"):  # how to pickle it, and __getitems__, are not for this one
+        if name == "dataset" or name.startswith("__"):  # pickle's methods and __getitems__ must not be delegated
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
     def __setattr__(self, name: str, value) -> None:
-        """A worker_init_fn may give the data set what its samples need."""
+        """Set attributes on the wrapped data set, as a worker_init_fn may do."""
         own = name in ("dataset", "seed", "_among", "_replaces", "_covers")
         object.__setattr__(self if own else self.dataset, name, value)
 
@@ -310,7 +312,7 @@ class _Collate:
         self._collate_fn, self._batched = collate_fn, batched
 
     def __call__(self, given: Any) -> _Tried:
-        """``given``: a list of _Tried, or one where batching is off."""
+        """``given``: a list of _Tried, or a single one if batching is off."""
         tried: list[_Tried] = given if self._batched else [given]
         failures = [failure for one in tried for failure in one.failures]
         samples = [sample for one in tried for sample in one.made]
@@ -319,21 +321,24 @@ class _Collate:
 
 
 def _length(batch: Any) -> int:
-    """Returns the length of a batch's first tensor, where its samples were not counted."""
+    """Return the length of a batch's first tensor, for batches whose samples were not counted."""
     while isinstance(batch, (list, tuple, dict)) and batch:
         batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
     return len(batch) if isinstance(batch, torch.Tensor) and batch.ndim else 1
 
 
 def _named(dataset: Any, index: Any) -> str:
-    """Return what a message calls a sample: its index, and its file where the data set has one."""
+    """Return a sample's name for messages: its index, and its file if the data set has files."""
     path = path_of(dataset, index)
     return f"index {index}" if path == type(dataset).__name__ else f"{path}, index {index}"
 
 
 def path_of(dataset: Any, index: Any, error: BaseException | None = None) -> str:
-    """Returns where a sample's image is, for a message; outside of image folders the file with which ``error`` came, if
-    it is known, or else the name of the data set's class."""
+    """Return the location of a sample's image, for messages.
+
+    For data sets that are not image folders, it is the file that ``error`` refers to, if known, or the name of the data
+    set's class.
+    """
     try:
         return str(sample(*locate(dataset, index))[0])
     except Exception:

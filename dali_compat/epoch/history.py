@@ -1,4 +1,4 @@
-"""A loader's position: the epochs that it has begun, and the state from which the next iter() resumes."""
+"""A loader's position: the epochs it has begun, and the state that the next iter() resumes from."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ State = dict[str, Any]
 
 
 class History:
-    """The epochs that a loader has begun, and the state from which its next iter() resumes.
+    """The epochs that a loader has begun, and the state that its next iter() resumes from.
 
     Attributes:
-        begun: how many epochs.
-        keeps_globals: whether states have the global generators, too. Accelerate keeps these itself, and asks for a
-            state before the step, where they are not yet what they are in its checkpoint.
+        begun: number of epochs.
+        keeps_globals: whether states include the global generators. Accelerate saves these itself, and requests the
+            loader's state before the step, when they differ from those in its checkpoint.
     """
 
     keeps_globals = True
@@ -41,15 +41,15 @@ class History:
     def _clear(self) -> None:
         self.begun = 0
         self._current: Progress | None = None
-        self._pending: State | None = None  # to go on from
-        self._applied: tuple[State, State, int] | None = None  # that state, generators and batches at that iter()
+        self._pending: State | None = None  # state to resume from
+        self._applied: tuple[State, State, int] | None = None  # that state, and generators and batches at that iter()
         self._strict = True
-        self._laps: list[int] | None = None  # seed of persistent workers, and their next epoch
+        self._laps: list[int] | None = None  # seed of persistent workers and their next epoch
 
     # ---- iterators
 
     def begin(self, loader, torchs_workers: bool = False, before: Progress | None = None) -> Progress:
-        """iter() was called. ``before``: of the iterator's epoch before, where it lives on."""
+        """Start an epoch's progress at iter(). ``before`` is the progress of a persistent iterator's previous epoch."""
         self._traits = None  # samples may have changed
         pending, self._pending = self._pending, None
         if pending is None:
@@ -67,7 +67,7 @@ class History:
             self.begun += 1
             if before is not None:
                 progress.base_seed, progress.lap = before.base_seed, before.lap + 1
-            elif self._laps is not None:  # what torch's iterator draws for a seed goes back
+            elif self._laps is not None:  # undo the seed that torch's iterator draws
                 progress.base_seed, progress.lap = self._laps
                 progress.later = partial(of_loader(loader, True).set, of_loader(loader, False).states())
         progress.then = then.get("dataset")
@@ -78,7 +78,8 @@ class History:
         return progress
 
     def _not_used_yet(self, loader) -> State | None:
-        """The state that the iter() before has applied, if nobody has had a batch since: Lightning asks twice."""
+        """Return the state applied by the previous iter() if no batch was returned since. Lightning calls iter()
+        twice."""
         applied, current = self._applied, self._current
         if applied is None or current is None or current.over or current.given != applied[2]:
             return None
@@ -91,13 +92,13 @@ class History:
 
     @property
     def goes_on(self) -> bool:
-        """True if the next iter() goes on within an epoch."""
+        """True if the next iter() resumes within an epoch."""
         return self._pending is not None and self._pending["epoch"] is not None
 
     # ---- states
 
     def state(self, loader, route: Route) -> State:
-        """Returns the loader's position as plain data."""
+        """Return the loader's position as plain data."""
         if self._pending is not None:
             return dict(self._pending)
         current, stock = self._current, isinstance(route, StockRoute)
@@ -121,51 +122,52 @@ class History:
             "epoch": current.state(ahead) if current is not None and under_way else None,
             "laps": laps,
             "sampler": None if under_way else users.get("sampler"),
-            # the state of a stream is behind a batch that failed: resuming loads from the first batch instead
+            # a stream's state is past the failed batch; without it, resuming loads from the first batch
             "dataset": None if under_way and failed else users.get("dataset"),
             "now": now if self.keeps_globals else {name: one for name, one in now.items() if name not in GLOBAL},
             "errors": loader._errors.state(),
         }
 
     def traits(self, loader, route: Route) -> Traits:
-        """Returns what the loader loads (traits.py), looked up once an epoch."""
+        """Return a description of the data that the loader loads (traits.py), computed once per epoch."""
         key = route.reason if isinstance(route, StockRoute) else tuple(route.plans)
         if self._traits is None or self._traits[0] != key:
             self._traits = key, traits(loader, route)
         return self._traits[1]
 
     def load(self, loader, route: Route, state: State, strict: bool) -> None:
-        """Makes the next iter() resume from a state, which is not changed.
+        """Make the next iter() resume from a state. The state is not modified.
 
         Raises:
-            ValueError: it is no state, or of another loader; unless ``strict`` is off, the text says of what.
+            ValueError: the state is invalid, or it was saved by a different loader and ``strict`` is True. The text
+                lists the differences.
         """
         if not isinstance(state, dict):
-            raise ValueError(f"no state that state_dict() gave: {state!r:.80}")
+            raise ValueError(f"invalid loader state: {state!r:.80}")
         if not state:
             self._clear()
             return
         if not isinstance(state.get("version"), int) or state["version"] != VERSION:
             known = f"its version is {state['version']!r}, not {VERSION}" if "version" in state else f"{state!r:.80}"
-            raise ValueError(f"no state that this version's state_dict() gave: {known}")
+            raise ValueError(f"invalid loader state, or of another version of dali_compat: {known}")
         rank, world = _ranks(loader)
         if "merged" in state:
             merged = state["merged"]
             if not isinstance(merged, list) or not merged:
-                raise ValueError(f"no state that state_dict() gave: its merged is {merged!r:.80}")
+                raise ValueError(f"invalid loader state: field 'merged' must be a list of states, got {merged!r:.80}")
             state = merged[rank % len(merged)]
         check_state(state, loader)
         self._traits = None
         wrong, drawn = differences(loader, state["of"], self.traits(loader, route))
         if state["ranks"][1] != world and distributed(loader) is None:
-            wrong.append(f"number of ranks: it was {state['ranks'][1]}, and is {world}")
+            wrong.append(f"number of ranks: was {state['ranks'][1]}, is {world}")
         if wrong and strict:
             text = "\n  ".join(wrong)
-            raise ValueError(f"the state is of another loader; strict=False resumes regardless\n  {text}")
+            raise ValueError(f"the state was saved by a different loader; strict=False resumes anyway\n  {text}")
         if drawn and state["begun"]:
-            warnings.warn(f"samples are as they were, but not what is drawn for them: {drawn[0]}", stacklevel=3)
+            warnings.warn(f"the samples match the state, but random numbers will differ: {drawn[0]}", stacklevel=3)
         if state["begun"] and (state["laps"] is None) == _has_laps(loader):
-            text = "resuming from this state is exact to the end of its epoch alone: persistent_workers is another"
+            text = "resuming from this state is exact only until the end of its epoch: persistent_workers has changed"
             warnings.warn(text, stacklevel=3)
         if state["epoch"] is None:
             set_users(loader, {"sampler": state["sampler"]})
@@ -179,42 +181,42 @@ class History:
 
 
 def merge_states(states: Sequence[State]) -> State:
-    """One state of all ranks' states, in any order, for a checkpoint that any number of ranks can go on from.
+    """Merge the states of all ranks into one, for a checkpoint that any number of ranks can resume from.
 
     Args:
-        states: what each rank's ``loader.state_dict()`` gave after the same step.
+        states: the result of ``loader.state_dict()`` on each rank after the same step, in any order.
 
     Returns:
-        A dictionary that ``loader.load_state_dict()`` takes on every rank.
+        A dictionary to pass to ``loader.load_state_dict()`` on every rank.
 
     Raises:
-        ValueError: they are not of all ranks, or not of the same batch. No batch suits all then: only the model's
-            checkpoint knows which one that has seen. Or one is no state of a rank.
+        ValueError: an element is not the state of a rank, a rank is missing, or the ranks are not at the same batch. In
+            that case only the model's checkpoint shows which batch is the right one.
 
     Examples:
         >>> loader = DataLoader(DALIImageFolder("train", transform), batch_size=4, device="cpu")
         >>> batch = next(iter(loader))
-        >>> state = merge_states([loader.state_dict()])  # with several ranks: of all, gathered
+        >>> state = merge_states([loader.state_dict()])  # with several ranks: the gathered states of all
         >>> loader.load_state_dict(state)
         >>> len(list(loader))  # one of two batches is left
         1
     """
     if not all(isinstance(state, dict) and "ranks" in state for state in states):
-        raise ValueError("states are those that loader.state_dict() gave, of one rank each, before any merge_states()")
+        raise ValueError("merge_states() takes the loader.state_dict() of each rank, not a merged state")
     for state in states:
         check_state(state)
     by_rank = sorted(states, key=lambda state: state["ranks"][0])
     ranks = [tuple(state["ranks"]) for state in by_rank]
     if not states or ranks != [(rank, len(states)) for rank in range(len(states))]:
-        raise ValueError(f"states of all ranks are needed, each once; (rank, number of ranks) are {ranks}")
+        raise ValueError(f"merge_states() needs the state of each rank once; (rank, number of ranks) are {ranks}")
     if len({(state["begun"], (state["epoch"] or {}).get("samples")) for state in by_rank}) > 1:
         at_place: dict[str, list[str]] = {}
         for rank, state in enumerate(by_rank):
             at_place.setdefault(_where(state), []).append(str(rank))
         at = "; ".join(f"{where}: rank {', '.join(of_them)}" for where, of_them in at_place.items())
         raise ValueError(
-            f"the ranks are not at the same batch ({at}): take their states after the same step. Where each rank has "
-            "saved alone, and a crash came between, take the state of the rank whose model you load, for all of them"
+            f"the ranks are not at the same batch ({at}): take their states after the same step. If ranks save "
+            "separately and a crash came in between, use the state of the rank whose model you load on all ranks"
         )
     return {"version": VERSION, "merged": by_rank}
 
@@ -223,12 +225,12 @@ def _where(state: State) -> str:
     epoch = state["epoch"]
     if epoch is None:
         return f"at the end of epoch {state['begun'] - 1}" if state["begun"] else "before the first epoch"
-    at = f"behind batch {epoch['given'] - 1}" if epoch["given"] else "before the first batch"
+    at = f"after batch {epoch['given'] - 1}" if epoch["given"] else "before the first batch"
     return f"{at} of epoch {epoch['number']}"
 
 
 def _ranks(loader) -> tuple[int, int]:
-    """(rank, number of ranks)."""
+    """Return (rank, number of ranks)."""
     sampler = distributed(loader)
     if sampler is not None:
         return sampler.rank, sampler.num_replicas
@@ -244,22 +246,22 @@ def _has_laps(loader) -> bool:
 def _warn_of_the_inexact(loader, current: Progress, stock: bool, lightning: TrainerPlace) -> None:
     found = []
     replaced = lightning.over and lightning.is_replaced
-    # a new loader would draw from something else: the seed of persistent workers, generators of its own
+    # a new loader would draw from another seed of persistent workers, or from new generators of its own
     others = replaced and (of_loader(loader, False).owned or _has_laps(loader) or stateful(loader) is not None)
     if lightning.age or others or (replaced and lightning.every > 1):
         every = f"reload_dataloaders_every_n_epochs={lightning.every}"
-        found.append(f"Lightning makes loaders anew ({every}) or calls them at other times when it resumes")
+        found.append(f"Lightning creates new loaders ({every}) or calls them at other times when it resumes")
     if lightning.ahead and runs_users_functions(loader, stock):
-        found.append("Lightning has fetched a batch ahead, for which code of yours has drawn already")
+        found.append("Lightning has prefetched a batch, and your code has already drawn random numbers for it")
     if current.mixed and not current.over:
         names = " and ".join(sorted(current.mixed))
-        found.append(f"the sampler draws batch by batch from generators ({names}) that something else draws from, too")
+        found.append(f"the sampler draws each batch from generators ({names}) that other code draws from, too")
     if stock and _has_laps(loader) and (current.lap or current.over):
-        found.append("torch's persistent workers draw on from epoch to epoch")
+        found.append("torch's persistent workers continue their random generators from epoch to epoch")
     if not stock and loader.num_workers and "dataset" in users_of(loader) and is_own(loader.dataset):
-        found.append("the data set's copies in worker processes have states of their own")
+        found.append("copies of the data set in worker processes have their own state")
     if stock and loader.num_workers and not getattr(loader, "in_order", True):
-        found.append("with in_order=False batches come as they are ready")
+        found.append("with in_order=False the order of batches depends on timing")
     for reason in found:
         warnings.warn(f"resuming from this state will not be exact: {reason}", stacklevel=4)
 
@@ -271,12 +273,12 @@ class TrainerPlace(NamedTuple):
     """A Trainer's position in the loader that it iterates over.
 
     Attributes:
-        over: whether the epoch's last batch was had. Lightning never asks for one behind that, and may stop before the
-            loader does (limit_train_batches).
-        ahead: batches that it has fetched, and not used yet: one, where the loader has no length.
-        every: reload_dataloaders_every_n_epochs; 0 where loaders stay. Where Lightning goes on it counts from there. It
-            calls iter() of a new loader twice, but for one that it goes on with.
-        age: epochs since this one was made, where they do not stay.
+        over: whether the epoch's last batch was returned. Lightning never requests a batch after that, and may stop
+            before the loader is exhausted (limit_train_batches).
+        ahead: number of batches fetched but not used yet; 1 if the loader has no length.
+        every: reload_dataloaders_every_n_epochs; 0 if loaders are not replaced. A resumed Trainer counts from the epoch
+            that it resumes at. It calls iter() of a new loader twice, except for the one that it resumes with.
+        age: epochs since this loader was made, if loaders are replaced.
     """
 
     over: bool = False
@@ -291,7 +293,7 @@ class TrainerPlace(NamedTuple):
 
 
 def trainer_place(loader) -> TrainerPlace:
-    """Returns the position of the Trainer that is at work; an empty one where there is none."""
+    """Return the position of the running Trainer, or an empty one if there is none."""
     frame = next((one for one, _ in walk_stack(sys._getframe()) if one.f_globals.get("__name__") in _MODULES), None)
     fit = None if frame is None else getattr(frame.f_locals.get("self"), "fit_loop", None)
     loaders = getattr(getattr(fit, "_combined_loader", None), "flattened", ())

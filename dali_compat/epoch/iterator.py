@@ -1,4 +1,4 @@
-"""iter() of a loader: torch's sampler gives indices, and batches come in the sampler's order."""
+"""iter() of a loader. torch's sampler gives indices, and batches are returned in the sampler's order."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ _INTERRUPTED = "an interrupt has stopped this epoch in the middle of a batch; it
 
 
 class OrderedIterator(_BaseDataLoaderIter):
-    """Iterates once over a loader; made by ``iter(loader)``.
+    """Iterates once over a loader. Created by ``iter(loader)``.
 
-    With workers, indices are drawn on torch's own schedule: num_workers * prefetch_factor batches ahead. Without, they
-    are drawn from the first next() on, ``route.depth`` batches ahead (torch: none ahead), for DALI works on as many at
-    a time.
+    With workers, indices are drawn on torch's own schedule, num_workers * prefetch_factor batches ahead. Without
+    workers, they are drawn from the first next() on, ``route.depth`` batches ahead, because DALI works on that many at
+    a time (torch draws none ahead).
 
-    Where no code of the user's has a part in it, a thread (prefetch_thread.py) starts batches and makes the next one
-    while the caller works.
+    If no user code takes part, a thread (prefetch_thread.py) starts batches and finishes the next one while the caller
+    works.
 
-    An exception that comes from outside, such as Ctrl-C's, may stop next() anywhere. The epoch is over then: what was
-    under way is thrown away, and next() refuses to go on.
+    An asynchronous exception such as KeyboardInterrupt may stop next() at any point. The epoch is then over: batches in
+    flight are discarded, and next() raises.
     """
 
-    _batch: Any = DaliBatch  # the class of its batches
+    _batch: Any = DaliBatch  # class of the batches
     _skipped: Any = staticmethod(skipped)
     _prefetch_thread: PrefetchThread | None = None
 
     def __init__(self, loader, route: Any):
         self.progress: Progress = loader._history.begin(loader)
-        pinned, loader.pin_memory = loader.pin_memory, False  # it has no effect here, and torch may warn of it
+        pinned, loader.pin_memory = loader.pin_memory, False  # no effect here, and torch may warn about it
         try:
             super().__init__(loader)
         finally:
             loader.pin_memory = pinned
         self.progress.seeded(int(self._base_seed))
-        if loader.num_workers:  # torch asks the sampler once more when they have started
+        if loader.num_workers:  # torch calls iter() of the sampler again after starting workers
             self._sampler_iter = iter(self._index_sampler)
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
         self._may_draw = may_draw(self._index_sampler, unknown=sys.maxsize)
@@ -66,26 +66,26 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._begin(loader, route)
 
     def _reset(self, loader, first_iter=False) -> None:
-        """persistent_workers: torch keeps the iterator, and its base seed, for the next epoch."""
+        """Start the next epoch with persistent_workers. torch keeps the iterator and its base seed."""
         self.progress = loader._history.begin(loader, before=self.progress)
         super()._reset(loader, first_iter)
         if self._pid == os.getpid():
             self._abandon()
-        else:  # a forked child: what is under way is not its own
+        else:  # forked child: batches in flight belong to the parent
             leak_in_child((self._drawn, self._prefetch_thread))
             self._drawn, self._prefetch_thread = deque(), None
         self._begin(loader, loader._choose_dali_route())
 
     def _begin(self, loader, route: Any) -> None:
-        # torch's persistent workers draw on where they were; here the next epoch takes the next seed
-        unlock_all()  # what an interrupt has left locked
+        # torch's persistent workers continue their RNG; this loader advances the seed instead
+        unlock_all()  # an interrupt may have left locks held
         self._pid, self.turn = os.getpid(), RLock()
         self._epoch = self._epoch_of(loader, route)
         _alive.add(self)
-        self._position = 0  # samples whose indices are drawn
-        self._taken = 0  # batches that are over: returned, failed, or left out by on_error
-        self._first = 0  # batches that were over before this iterator: a loaded state says so
-        self._interrupted = False  # or next() is under way
+        self._position = 0  # samples whose indices were drawn
+        self._taken = 0  # batches that are over: returned, failed, or dropped by on_error
+        self._first = 0  # batches that were over before this iterator, by a loaded state
+        self._interrupted = False  # also True while next() runs
         self._epoch.meter.follow(self)
         if self.progress.again:
             self._go_on(loader)
@@ -94,7 +94,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._draw_indices()
 
     def _go_on(self, loader) -> None:
-        """Begins behind the last batch that was given, as a state says. What had been drawn by then is drawn now."""
+        """Resume after the last batch that was returned, as given by a state. Indices drawn ahead by then are drawn
+        again."""
         progress, drawn, exhausted = self.progress, self.progress.drawn, self.progress.exhausted
         self._sampler_iter = progress.drawn_again(loader, self._sampler_iter, self._skipped)
         self._position, self._taken, self._first = progress.samples, progress.given, progress.given
@@ -103,11 +104,11 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._draw_one()
 
     def _epoch_of(self, loader, route: Any) -> Epoch[Any]:
-        """Returns what this epoch's batches share."""
+        """Return the state shared by this epoch's batches."""
         return DaliEpoch(loader, route, self.progress)
 
     def _indices(self, index) -> Indices:
-        """The indices of one batch, from what the sampler gave; it may fill one tensor time and again."""
+        """Return the indices of one batch as a list. A sampler may reuse one tensor, so it is cloned."""
         index = index.clone() if isinstance(index, torch.Tensor) else index
         return list(index) if self._auto_collation else [index]
 
@@ -120,24 +121,24 @@ class OrderedIterator(_BaseDataLoaderIter):
             raise RuntimeError("this iterator belongs to the parent process; call iter(loader) in the child")
         if self._interrupted:
             raise RuntimeError(_INTERRUPTED)
-        self._interrupted = True  # until this call comes to its end
+        self._interrupted = True  # until this call completes
         try:
             made = self._next_made()
         except OutOfStep as error:
             raise RuntimeError(str(error)) from None
         finally:
-            if self._interrupted:  # the epoch is over; the next one may need what it has
+            if self._interrupted:  # the epoch is over; release what the next one may need
                 unlock_all()
                 self._abandon()
         return made
 
     def _next_made(self) -> Any:
-        """Returns what the caller gets."""
+        """Return the next batch that has samples."""
         meter = self._epoch.meter
         since = meter.now()
         try:
             made = NOTHING
-            while made is NOTHING:  # on_error may leave nothing of a batch
+            while made is NOTHING:  # on_error may leave no sample of a batch
                 batch, made = self._make()
         except BaseException as error:
             meter.spent(since)
@@ -153,7 +154,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         return made
 
     def _make(self) -> tuple[Any, Any]:
-        """Makes the next batch, and sets DALI to work on those behind it."""
+        """Make the next batch, and submit the following ones to DALI."""
         if self._prefetch_thread is not None:
             begin = perf_counter()
             self._prefetch_thread.wait()
@@ -162,24 +163,25 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._start_batches()
         self._stop_at_the_end()
         if self._epoch.advances:
-            # a function sees what the caller has changed since the batch before, as without workers in torch
+            # user functions see changes that the caller made after the previous batch, as without workers in torch
             ahead = 1 if self._epoch.calls_here else self._epoch.route.depth
             for called, batch in enumerate(islice(self._drawn, ahead), 1):
                 batch.advance()
-                if self._epoch.calls_processes:  # DALI is done with this one, and must not wait for the processes
+                if self._epoch.calls_processes:  # DALI is done with this batch, and must not wait for the processes
                     self._start_batches(called)
         return self._finish_first()
 
     def _stop_at_the_end(self) -> None:
         if not self._drawn:
-            self._interrupted = False  # errors.end() may raise, and this comes again then
+            self._interrupted = False  # errors.end() may raise, and this is called again then
             self._epoch.errors.end(self._position)
             self._epoch.end()
             self.progress.over = True
             raise StopIteration
 
     def _finish_first(self) -> tuple[Any, Any]:
-        """Finishes the first batch. As in torch, a batch that fails is over: the next call gives the one after it."""
+        """Finish the first batch. As in torch, a batch that fails is over, and the next call returns the one after
+        it."""
         batch = self._drawn[0]
         try:
             made = batch.finish()
@@ -191,7 +193,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         return batch, made
 
     def _leave_behind(self, batch: Any) -> None:
-        """The first batch is over. DALI works on the next ones while the caller uses this one."""
+        """Remove the first batch. DALI works on the next ones while the caller uses this one."""
         self._drawn.popleft()
         batch.forget_errors()
         self._taken += 1
@@ -204,18 +206,18 @@ class OrderedIterator(_BaseDataLoaderIter):
                 self._draw_indices()
             self._start_batches()
             if epoch.engine is not None:
-                for batch in islice(self._drawn, epoch.route.depth - 1):  # the last has just begun to read
+                for batch in islice(self._drawn, epoch.route.depth - 1):  # the last has only just started reading
                     batch.decode()
             return
-        self._draw_indices(least=0)  # the next one is drawn when it is asked for, where somebody may notice
+        self._draw_indices(least=0)  # the next one is drawn on request if drawing it early could be noticed
         batches = list(islice(self._drawn, epoch.route.depth))
         if batches:
             self._prefetch_thread = self._prefetch_thread or PrefetchThread(epoch.route.device)
             self._prefetch_thread.do(partial(_work, batches, epoch))
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
-        """Draws until the indices of ``ahead`` batches are there, or of as many as torch would draw ahead; of ``least``
-        at any rate."""
+        """Draw indices until ``ahead`` batches, or as many as torch draws ahead, are available, and at least
+        ``least``."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._may_draw - self._taken)
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():
@@ -225,16 +227,16 @@ class OrderedIterator(_BaseDataLoaderIter):
                 batch.request()
 
     def _draw_one(self) -> bool:
-        """Draws the indices of the next batch. Returns whether there may be more."""
+        """Draw the indices of the next batch. Return False if there are no more."""
         try:
             index = self.progress.draw(self._sampler_iter)
         except StopIteration:
             return False
         except Exception as error:
-            if self._num_workers:  # torch raises at once, too, where it draws ahead, and loses the batch that it had
+            if self._num_workers:  # drawing ahead, torch also raises at once, and loses the batch that it had
                 self._interrupted = False
                 raise
-            # it belongs after the batches that were drawn before it
+            # raised after the batches that were drawn before it
             self._drawn.append(self._batch(self._epoch, [], self._position, error))
             return False
         batch = self._batch(self._epoch, self._indices(index), self._position)
@@ -243,26 +245,25 @@ class OrderedIterator(_BaseDataLoaderIter):
         return True
 
     def _start_batches(self, called: int = 0) -> None:
-        """``called``: how many of the first have left DALI."""
+        """Start batches as far ahead as the route allows. ``called`` counts those at the front that have left DALI."""
         for batch in islice(self._drawn, self._epoch.route.depth + called):
             if not batch.started:
                 batch.start()
 
     def end(self) -> None:
-        """Ends the iterator: another one takes its place."""
+        """End the iterator, because another one replaces it."""
         self._abandon()
         self.progress.exhausted = True
 
     @property
     def in_flight(self) -> int:
-        """Batches that are under way; any thread may ask."""
+        """Number of batches in flight. Thread-safe."""
         return min(self._epoch.route.depth, len(self._drawn))
 
     def _abandon(self, within: bool = False) -> None:
-        """Discards what is under way: nobody asks for another batch. ``within``: a lock's block may be around this
-        call, so the thread is not waited for."""
+        """Discard the batches in flight. With ``within`` the caller may hold a lock, so the thread is not joined."""
         if self._epoch.fetcher is not None:
-            self._epoch.fetcher.close()  # which the thread may wait for
+            self._epoch.fetcher.close()  # the thread may be waiting for it
         if self._prefetch_thread is None:
             _discard(self._drawn, self._epoch)
             return
@@ -270,7 +271,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._prefetch_thread.end(partial(_discard, drawn, self._epoch), waits=not within)
         self._prefetch_thread = None
 
-    def __del__(self, getpid=os.getpid, ending=sys.is_finalizing):  # at the interpreter's end modules may be empty
+    def __del__(self, getpid=os.getpid, ending=sys.is_finalizing):  # modules may be empty at interpreter shutdown
         if hasattr(self, "_epoch") and self._pid == getpid() and not ending():
             self._abandon(within=_in_the_package(sys._getframe().f_back))
 
@@ -280,7 +281,7 @@ _alive: weakref.WeakSet[OrderedIterator] = weakref.WeakSet()
 
 @atexit.register
 def _abandon_all() -> None:
-    """Ends all iterators at the interpreter's end, before modules lose what is in them."""
+    """End all iterators at interpreter shutdown, before modules are cleared."""
     wait_for_daemons()
     for iterator in list(_alive):
         if iterator._pid == os.getpid():
@@ -288,7 +289,7 @@ def _abandon_all() -> None:
 
 
 def _keep_in_a_child() -> None:
-    """Leaks the parent's iterators in a forked child: their batches may hold a GPU's resources."""
+    """Leak the parent's iterators in a forked child, because their batches may hold GPU resources."""
     for iterator in list(_alive):
         leak_in_child(iterator)
 
@@ -297,14 +298,13 @@ os.register_at_fork(after_in_child=_keep_in_a_child)
 
 
 def _in_the_package(frame: FrameType | None) -> bool:
-    """Returns whether the garbage collector has ended an iterator, beside this frame, in the middle of the package's
-    work."""
+    """Return True if the garbage collector ended an iterator in the middle of this package's work."""
     calls = () if frame is None else walk_stack(frame)
     return any(call.f_globals.get("__name__", "").startswith(_PACKAGE) for call, _ in calls)
 
 
 def _discard(drawn: deque[Any], epoch: Epoch) -> None:
-    """Discards batches that nobody will ask for, and ends the epoch."""
+    """Discard batches that will not be requested, and end the epoch."""
     while drawn:
         batch = drawn.popleft()
         batch.discard()
@@ -315,16 +315,16 @@ def _discard(drawn: deque[Any], epoch: Epoch) -> None:
 
 def _work(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
     epoch.prefetches = epoch.may_prefetch()
-    if not epoch.prefetches:  # any more: the caller does it
+    if not epoch.prefetches:  # user code takes part by now, so the caller starts batches
         return
     new = [batch for batch in batches if not batch.started]
     for batch in new:
-        batch.announce()  # which finds the samples; what follows runs nothing of the user's
+        batch.announce()  # finds the samples; the rest runs no user code
     if batches[-1].waits and batches[0].started and epoch.prepares:
-        batches[0].prepare()  # meanwhile
+        batches[0].prepare()  # while headers are read
     for batch in new:
         batch.start()
-    for batch in batches[:-1]:  # the last has just begun to read
+    for batch in batches[:-1]:  # the last has only just started reading
         batch.decode()
     if epoch.prepares:
         batches[0].prepare()

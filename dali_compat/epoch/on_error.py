@@ -1,4 +1,4 @@
-"""DataLoader's on_error: samples that cannot be read are replaced or skipped, and listed, instead of ending the
+"""DataLoader's on_error: samples that cannot be read are replaced or skipped, and recorded, instead of ending the
 epoch."""
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ..runtime.messages import stack_level
 from .epoch import Epoch
 
 POLICIES = "raise", "skip", "replace"
-ATTEMPTS = 100  # samples that are tried in the place of one
-_READ_ERRORS = OSError, SyntaxError, EOFError, Image.DecompressionBombError  # what PIL raises for bad files
-NOTHING = object()  # a batch of which nothing is left
+ATTEMPTS = 100  # samples tried as a replacement of one
+_READ_ERRORS = OSError, SyntaxError, EOFError, Image.DecompressionBombError  # raised by PIL for damaged files
+NOTHING = object()  # marks a batch without samples
 
 
 class SampleError(NamedTuple):
     """A sample that could not be read.
 
     Attributes:
-        path: its file; of an archive file and byte.
-        index: in the data set, as the sampler gave it, or as it was drawn in the place of another.
-        epoch: in which it was met first; a loader's first is 0.
+        path: path of the file; for archives, file and byte offset.
+        index: index in the data set, as given by the sampler, or drawn as a replacement.
+        epoch: epoch of the first failure; a loader's first epoch is 0.
         reason: class and text of torchvision's error.
 
     Examples:
@@ -45,46 +45,46 @@ class SampleError(NamedTuple):
 
 
 class Errors:
-    """The policy for samples that cannot be read, and those that were met.
+    """The policy for samples that cannot be read, and a record of them.
 
     Args:
         policy: one of POLICIES.
-        in_python: whether it is for errors of the user's own functions, too.
+        in_python: whether the policy also covers errors of user functions.
     """
 
     def __init__(self, policy: str, in_python: bool):
         self.policy, self.in_python = policy, in_python
         self._found: dict[tuple[str, str], SampleError] = {}  # by path and index
         self._epoch, self._count = -1, 0
-        self._so_far = 0  # the count of an epoch that is gone on with
-        self._warned = 0  # how many of those found a warning counts
+        self._so_far = 0  # the count of a resumed epoch
+        self._warned = 0  # number of samples that warnings have covered
 
     @property
     def found(self) -> list[SampleError]:
-        """The samples that were met, each once."""
+        """The samples that failed, each once."""
         return list(self._found.values())
 
     def begin(self) -> None:
-        """An epoch begins, or goes on."""
+        """Begin or resume an epoch."""
         self._epoch, self._count, self._so_far = self._epoch + 1, self._so_far, 0
 
     def state(self) -> dict[str, Any]:
-        """Returns what was met so far, as plain data; an index that is no number is kept as its text."""
+        """Return the failures so far as plain data. An index that is not a number is stored as its repr."""
         plain = [one.index if isinstance(one.index, (int, str)) else repr(one.index) for one in self.found]
         found = [[one.path, index, one.epoch, one.reason] for one, index in zip(self.found, plain, strict=True)]
         return {"epoch": self._epoch, "count": self._count, "found": found}
 
     def load(self, state: dict[str, Any], under_way: bool) -> None:
-        """Take over what a state has. ``under_way``: its epoch goes on when the next one begins."""
+        """Restore a state. ``under_way`` means that its epoch resumes when the next one begins."""
         self._found = {(path, repr(index)): SampleError(path, index, *rest) for path, index, *rest in state["found"]}
         self._epoch, self._count = state["epoch"] - under_way, state["count"]
         self._so_far = self._count if under_way else 0
         self._warned = sum(one.epoch <= self._epoch for one in self.found)
 
     def add(self, path: str, index: Any, reason: str) -> None:
-        """A sample was left out of a batch."""
+        """Record a sample that was left out of a batch."""
         self._count += 1
-        index = index.__index__() if hasattr(index, "__index__") else index  # samplers give tensors, too
+        index = index.__index__() if hasattr(index, "__index__") else index  # samplers may give tensors
         key = path, repr(index)
         if key in self._found:
             return
@@ -94,12 +94,12 @@ class Errors:
 
     @property
     def covers(self) -> tuple[type[Exception], ...]:
-        """The errors of a sample that are its own; others end the epoch."""
+        """Errors that the policy covers; others end the epoch."""
         return (Exception,) if self.in_python else _READ_ERRORS
 
     def end(self, samples: int) -> None:
-        """An epoch of so many samples is over. Says how many could not be read, if there were others than before; once:
-        a warning may be an error, and whoever asks for a next batch then comes here again."""
+        """End an epoch of ``samples`` samples. Warn about the number of failures if there were new ones. The state is
+        updated first, because the warning may be raised as an error and the next request calls this again."""
         (count, self._count), warned, self._warned = (self._count, 0), self._warned, len(self._found)
         if count and self._warned > warned:
             _warn(f"epoch {self._epoch}: {count:,} of {samples:,} samples were {self._verb} (see loader.errors)")
@@ -110,10 +110,10 @@ class Errors:
 
 
 def checked_policy(policy: str) -> str:
-    """The policy, as it is.
+    """Return the policy.
 
     Raises:
-        ValueError: there is no such policy.
+        ValueError: the policy is unknown.
     """
     if policy not in POLICIES:
         raise ValueError(f"on_error must be 'raise', 'skip' or 'replace', got {policy!r}")
@@ -121,8 +121,8 @@ def checked_policy(policy: str) -> str:
 
 
 def reason_of(error: BaseException | str) -> str:
-    """The error as ``loader.errors`` words it: class and text, without the path and index that stand beside it; of one
-    from another process its last line, without the traceback that torch has put into its text."""
+    """Return the text for ``loader.errors``: class and text, without the path and index that are recorded separately.
+    For an error from another process it is the last line, without torch's traceback."""
     if isinstance(error, str):
         return error
     error = error.__cause__ or error
@@ -135,15 +135,15 @@ def _warn(text: str) -> None:
 
 
 class Substitute:
-    """Samples of the data set that stand in, one after another until one can be read, for the one at a position of the
-    epoch. Which ones depends on the epoch's seed and the position alone. ``make`` gives the batch of ``indices``."""
+    """Replacement for the sample at one position of the epoch. Samples of the data set are tried until one can be read.
+    The choice depends only on the epoch's seed and the position. ``make`` creates the batch of ``indices``."""
 
     def __init__(self, epoch: Epoch[Any], position: int, make: Callable[..., Any]):
         self._epoch, self._position, self._make, self._attempts = epoch, position, make, 0
         self._try_another()
 
     def outcome(self) -> tuple[Listed, Any]:
-        """The sample that stands in, and its image.
+        """Return the replacement and its image.
 
         Raises:
             ImageReadError: too many samples cannot be read.
@@ -157,14 +157,14 @@ class Substitute:
                 source, why = bad
                 if self._attempts == ATTEMPTS:
                     text = f"cannot read {source}, index {index}: {why}"
-                    raise ImageReadError(text) if isinstance(why, str) else why  # text of a data set of the user's
+                    raise ImageReadError(text) if isinstance(why, str) else why  # a custom data set's text
                 errors.add(str(source), index, reason_of(why))
             except Exception as error:
                 if self._attempts == ATTEMPTS or not errors.in_python or remedy_of(error):
                     raise
                 errors.add(type(self._epoch.dataset).__name__, index, reason_of(error))
             finally:
-                bad = why = None  # an error refers to its traceback, and that to this frame
+                bad = why = None  # break the reference cycle of error, traceback and this frame
             self._try_another()
 
     def _try_another(self) -> None:

@@ -1,5 +1,4 @@
-"""The rows of a batch that share a plan: they are decoded, by a group for each decoder, and go through what Python
-calls."""
+"""The rows of a batch that share a plan: decoding in groups, one per decoder, and calls of Python functions."""
 
 from __future__ import annotations
 
@@ -26,21 +25,21 @@ from .epoch import Epoch
 from .planes_group import ComparedGroup, PlanesGroup, as_many_as_fit, bounded
 from .rows import Rows
 
-# Pillow's operations that make an image of another keep its info where they do not begin with an empty one
+# Pillow's operations whose result keeps the info of the input image
 _KEEP_INFO = {"identity", "choose", UPRIGHT, "crop", "resize", "flip", "rotate", "affine", "perspective", "invert"}
 _KEEP_INFO |= {"posterize", "solarize", "sharpness", "autocontrast", "equalize"}
 
 
 class RowsDecoding:
-    """Rows of a batch that share a plan."""
+    """Decoding of the rows of a batch that share a plan."""
 
     def __init__(self, batch: Rows, plan: Plan):
         self._batch, self._plan = batch, plan
         self._groups: list[DaliGroup | PlanesGroup | PilGroup] = []
 
     def start(self, by_kind: dict[tuple[int, str], np.ndarray]) -> None:
-        """Submits rows to their decoders. ``by_kind``: rows, in order, by who decodes them (data/headers.py) and what
-        DALI is given (data/sources.py)."""
+        """Submit rows to their decoders. ``by_kind`` maps (decoder, form of DALI's input) to sorted rows; see
+        data/header.py and data/sources.py."""
         for (kind, given), rows in by_kind.items():
             if kind == DALI:
                 turned = self._batch.facts["orientations"][rows] > 1
@@ -50,8 +49,8 @@ class RowsDecoding:
                 self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
 
     def _submit_to_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
-        """A GPU's JPEG engine gets what it decodes to Pillow's pixels, and, beside DALI, some of what is to be
-        compared. Returns the rows that are left."""
+        """Submit JPEGs to a GPU's engine if it is known to decode them to Pillow's pixels, and some others to compare
+        them with DALI. Return the remaining rows."""
         engine, facts = self._batch.epoch.engine, self._batch.facts
         if engine is None or given in DECODED or not self._plan.from_planes:
             return rows
@@ -65,7 +64,7 @@ class RowsDecoding:
         return np.setdiff1d(rows, np.concatenate([known, new]), assume_unique=True)
 
     def _submit(self, group: type[DaliGroup] | type[PlanesGroup], rows: np.ndarray, given: str, **options: Any) -> None:
-        """Makes a group of those rows whose arguments can be computed."""
+        """Submit rows in groups, leaving out those whose arguments cannot be computed."""
         most = files_at_once(len(rows)) if given == PATHS else len(rows)
         for begin in range(0, len(rows), max(1, most)):
             self._submit_at_once(group, rows[begin : begin + most].tolist(), given, **options)
@@ -82,21 +81,21 @@ class RowsDecoding:
                 left.remove(error.row)
 
     def decode(self) -> None:
-        """A GPU's JPEG engine sets to work on what is read."""
+        """Start a GPU's JPEG engine on files that were read."""
         for group in self._groups:
             if isinstance(group, PlanesGroup):
                 group.decode()
 
     def look(self) -> None:
-        """Gives up rows that have failed already; others may still be at work."""
+        """Give up rows that have already failed. Others may still be in progress."""
         for group in self._groups:
             if isinstance(group, PilGroup) and (failures := group.failed()):
                 self._batch.give_up(failures)
 
     def result(self) -> RowImages:
-        """Returns rows that could be decoded, and their images on the device; gives up the others."""
+        """Return the decoded rows and their images on the device. Give up the others."""
         made, failures = [], dict[int, Exception]()
-        while self._groups:  # one that fails stays there, to be discarded
+        while self._groups:  # a group that fails stays, to be discarded
             made.append(self._groups[-1].result(failures))
             self._groups.pop()
         if failures:
@@ -114,32 +113,32 @@ class RowsDecoding:
 
 
 class Owner(Protocol):
-    """The rows of a batch, or of a chunk of batches."""
+    """Owner of rows: a batch, or a chunk of batches."""
 
     @property
     def epoch(self) -> Epoch[Any]:
-        """The epoch that they belong to."""
+        """The epoch of the rows."""
         ...
 
     def __len__(self) -> int: ...
 
     def position(self, row: int) -> int:
-        """Returns how many samples of the epoch come before this row."""
+        """Return the place of a row in the order of the epoch's samples over all ranks."""
         ...
 
     def compute(self, steps: tuple[Step, ...], rows: Sequence[int], sizes: np.ndarray) -> list[Arrays]:
-        """Per-sample arguments of ``steps`` for these rows; ``sizes``, (len(rows), 2), of their images."""
+        """Compute per-sample arguments of ``steps`` for these rows; ``sizes`` (len(rows), 2) are those of their
+        images."""
         ...
 
 
 class Part:
-    """Rows that share a plan, from its steps on to what it gives: its call, and what comes after that.
+    """Rows that share a plan, from the plan's function call to its result.
 
     Args:
-        owner: whose rows they are.
-        given: gives what the steps before a call have made of them, on the device, without rows that have failed.
-        infos: gives for rows the ``info`` of the image that each began with, where that is PIL's.
-        give_up: takes {row: error} of single rows that fail in the call, or after it; None where these end the batch.
+        given: returns the rows that have not failed, and their images on the device, after the steps before the call.
+        infos: returns the ``info`` of the PIL images that rows started from.
+        give_up: takes {row: error} of rows that fail in the call or after it; None if such errors end the batch.
     """
 
     def __init__(
@@ -152,17 +151,17 @@ class Part:
     ):
         self.owner, self.plan, self._given, self._infos, self._give_up = owner, plan, given, infos, give_up
         self._rows: Sequence[int] = []
-        self._before_call: Any = None  # what the plan's call gets, where it may be needed again
-        self._called: Called | None = None  # the plan's call
+        self._before_call: Any = None  # input of the plan's call, if it may be needed again
+        self._called: Called | None = None  # the running call
         self._views: list[Part] = []
 
     def advance(self) -> None:
-        """Sets the plan's call to work, if it has one, or those of its views."""
+        """Start the plan's call, if it has one, or the calls of its views."""
         if self.plan.calls and self._called is None and not self._views:
             self._begin()
 
     def _begin(self) -> Any:
-        """Takes what is given, and sets to work on that. Returns the images."""
+        """Take the input and start the plan's call on it. Return the images."""
         self._rows, images = self._given()
         plan, rows = self.plan, self._rows
         if plan.calls and self._give_up is not None:
@@ -177,8 +176,8 @@ class Part:
         return images
 
     def outcome(self) -> RowImages:
-        """Returns what the transform gives for rows that could be made: (N, C, H, W), a list of N images (C, H, W), or
-        of N other things (a tensor of these where they are stacked); ViewBatches of these."""
+        """Return the transform's results of the rows that succeeded: (N, C, H, W), a list of N images (C, H, W), a list
+        of N other objects (a tensor if they are stacked), or ViewBatches of these."""
         try:
             return self._outcome()
         except Exception as error:
@@ -187,16 +186,16 @@ class Part:
         return self._one_by_one()
 
     def _is_bad(self, error: Exception) -> bool:
-        """Returns whether on_error is for it: an image is too small, or a function of the user's has raised it."""
+        """Return True if on_error covers the error: an image is too small, or a user function raised it."""
         if isinstance(error, ImageTooSmall):
             return True
         calls = [part._called for part in (self, *self._views) if part._called is not None]
         return self.owner.epoch.errors.in_python and not any(called.workers_lost for called in calls)
 
     def _one_by_one(self) -> RowImages:
-        """The results of rows that do not fail."""
+        """Process each row separately, and give up failing rows."""
         made: list[RowImages] = []
-        assert self._give_up is not None  # or nothing was kept
+        assert self._give_up is not None  # otherwise no input was kept
         for i, row in enumerate(self._rows):
             part = Part(self.owner, self.plan, _giving([row], self._before_call[i : i + 1]), self._infos)
             try:
@@ -209,14 +208,14 @@ class Part:
         return rows, in_order(made)
 
     def discard(self) -> None:
-        """Cancels it and releases its resources."""
+        """Cancel the calls and release their resources."""
         if self._called is not None:
             self._called.cancel()
         for view in self._views:
             view.discard()
 
     def _left(self, plan: Plan) -> Sequence[Any]:
-        """Returns what is left of the images' ``info`` after a plan's steps."""
+        """Return the ``info`` that the images still have after a plan's steps."""
         return self._infos(self._rows) if keeps_info(plan) else ()
 
     def _outcome(self) -> RowImages:
@@ -233,7 +232,7 @@ class Part:
             if self._called is None:
                 self._called = self._call(plan.call, images, spec.kind, infos)
             made = self._called.images(self.owner.epoch.route.device)
-            if made is None:  # not images, or not alike: the rest takes them as they are
+            if made is None:  # not images, or of different kinds: the remaining functions take them as they are
                 rest = plan.call.remainder
                 if rest.functions:
                     self._called = self._call(rest, self._called.samples(), "")
@@ -248,8 +247,8 @@ class Part:
         return self._rows, self._as_samples(images, spec, plan, infos)
 
     def _collated(self, called: Called):
-        """Returns what is no image: a tensor where a whole batch is stacked anyway, else what the functions have
-        given."""
+        """Return results that are not images: a tensor if a whole batch is stacked anyway, otherwise the functions'
+        results."""
         epoch = self.owner.epoch
         whole = epoch.default_collate and len(self._rows) == len(self.owner)
         made = called.tensor(epoch.route.device) if whole else None
@@ -261,15 +260,15 @@ class Part:
         return self.owner.epoch.calls.submit(call, images, kind, positions, infos)
 
     def _as_samples(self, images, spec: ImageSpec, plan: Plan, infos: Sequence[Any]):
-        """The images as the transform gives them: tensors in the memory format that is asked for, or PIL images.
+        """Return images as the transform does: tensors in the plan's memory format, or PIL images.
 
         Raises:
-            RuntimeError: they have another size than the plan says.
+            RuntimeError: an image's size is not the plan's.
         """
         if spec.size is not None and (wrong := other_sizes(images, np.array([spec.size]))).any():
             row, ops = int(wrong.argmax()), ", ".join(step.op for step in plan.steps)
-            what = f"{ops} gave an image of {tuple(images[row].shape[-2:])} pixels, not {spec.size}"
-            raise RuntimeError(f"{what}, of the epoch's sample {self.owner.position(self._rows[row])}")
+            what = f"{ops} returned an image of size {tuple(images[row].shape[-2:])}, expected {spec.size}"
+            raise RuntimeError(f"{what}, for the epoch's sample {self.owner.position(self._rows[row])}")
         if spec.kind == "pil":
             return as_samples([image.movedim(-3, -1).cpu() for image in images], "pil", infos)
         if isinstance(images, torch.Tensor):
@@ -287,5 +286,5 @@ def _giving(rows: Sequence[int], images: Any) -> Callable[[], RowImages]:
 
 
 def keeps_info(plan: Plan) -> bool:
-    """Returns whether images have their ``info`` after a plan's steps."""
+    """Return True if images keep their ``info`` through a plan's steps."""
     return plan.gives.kind == "pil" and all(step.op in _KEEP_INFO for step in plan.steps)

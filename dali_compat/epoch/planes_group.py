@@ -1,5 +1,8 @@
-"""Rows of a part whose JPEGs a GPU's engine takes: those that it decodes, DALI reading the files and kernels making
-images of its planes; and those that it decodes beside DALI, to be compared."""
+"""JPEGs of a part that a GPU's JPEG engine decodes.
+
+In a PlanesGroup DALI reads the files and kernels convert the engine's planes to images. In a ComparedGroup DALI decodes
+the files as well, so that the results can be compared.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +32,28 @@ from .rows import Rows
 if TYPE_CHECKING:
     from ..engine.dali.transfer import Received
 
-_MOST, _SHARE = 2**29, 128  # bytes of planes, or of files, that a group may have, and as a part of the GPU's
-_MOST_FILES = 2**16 - 1  # of a group: a launch of kernels has a dimension for them
+# limits of the planes or files of a group: in bytes, and as a share of the GPU's memory (1 / _SHARE)
+_MOST, _SHARE = 2**29, 128
+_MOST_FILES = 2**16 - 1  # per group, since they are a grid dimension of the kernels
 _NO_MEMORY = "the GPU has no memory for its planes"
 
 
 class ComparedGroup(DaliGroup):
-    """Rows that DALI decodes, and the engine beside it: nobody has seen yet whether its pixels are the same. Where too
-    much waits to be compared, they are not this time."""
+    """Rows decoded by both DALI and the JPEG engine, so that the results can be compared. The comparison is skipped if
+    too many are pending."""
 
     def __init__(self, batch: Rows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._engine = engine
         super().__init__(batch, plan, rows, given, keeps=True)
 
     def _keep(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """All pixels are there, whatever window a plan begins with."""
+        """Compare the whole images, which DALI decodes regardless of the window at the start of the plan."""
         if not sure or self._engine.is_behind:
             return
         facts = self._facts[sure]
         files = Files.of([np.asarray(encoded[i]) for i in sure], self._engine.device)
         if self._given != PATHS and (overwritten(self._sources).any() or not files.as_known(facts).all()):
-            self._batch.forget([self._rows[i] for i in sure])  # somebody has written to the memory of their store
+            self._batch.forget([self._rows[i] for i in sure])  # their archive was overwritten
             return
         images = [decoded[i] for i in sure]
         if not np.array_equal([image.shape[:2] for image in images], facts["sizes"]):
@@ -61,9 +65,9 @@ class ComparedGroup(DaliGroup):
 
 
 class PlanesGroup:
-    """Rows that the engine decodes. No other bytes reach it than those that it was seen to decode to Pillow's pixels,
-    and intact ones that are like these: of others it might make anything, and write more pixels than there is room for.
-    Where a file has others, PIL takes it, and it is looked at anew."""
+    """Rows decoded by the engine. It only gets bytes that it is known to decode to Pillow's pixels, or intact ones with
+    the same structure. Other bytes might give wrong pixels or overflow its buffers. If a file has changed, PIL decodes
+    it and its header is read again."""
 
     def __init__(self, batch: Rows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._batch, self._plan, self._rows, self._given, self._engine = batch, plan, rows, given, engine
@@ -72,7 +76,7 @@ class PlanesGroup:
         self._places = _places(self._facts)
         self._arrays = [batch.compute((*_planes(one), *one.after), at) for one in plan.chains]
         self._begun = False
-        self._mine: np.ndarray = np.arange(len(rows))  # of the rows: those that the engine has
+        self._mine: np.ndarray = np.arange(len(rows))  # positions of the rows that the engine decodes
         self._planes: Decoding | None = None
         self._unchecked: UncheckedFiles | None = None
         self._others: DaliGroup | PilGroup | None = None
@@ -81,22 +85,22 @@ class PlanesGroup:
             self._ticket = self._pipeline.submit(batch.samples.paths(at), [])
 
     def decode(self) -> None:
-        """When the files are read, or soon: the engine sets to work, unless too much is in flight."""
+        """Start the engine once the files are read, or soon to be, unless it has too many in flight."""
         if not self._begun and not self._engine.is_full:
             self._begin()
 
     def _begin(self) -> None:
-        from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
+        from ..engine.dali.pipeline import PipelineError  # imported late: other routes do not need DALI
 
         try:
             self._submit(self._copier())
-        except PipelineError:  # of a file: this finds out which
+        except PipelineError:  # reading a file failed; DaliGroup finds out which
             self._mine = self._mine[:0]
             self._others = DaliGroup(self._batch, self._plan, self._rows, self._given)
-        self._begun = True  # at last: an interrupt may stop it
+        self._begun = True  # last, in case of an interrupt
 
     def _submit(self, copy: Callable[[], Files]) -> None:
-        """Has the engine begin."""
+        """Submit the files to the engine."""
         try:
             self._unchecked = UncheckedFiles(copy, self._words, self._facts)
             self._planes = self._engine.submit(self._unchecked, self._places)
@@ -104,7 +108,7 @@ class PlanesGroup:
             self._engine.give_up(_NO_MEMORY)
 
     def _copier(self) -> Callable[[], Files]:
-        """Returns what copies the files, into memory that nobody writes to while the engine reads it."""
+        """Return a function that copies the files to memory that is not written to while the engine reads it."""
         device = self._engine.device
         if self._given == PATHS:
             return partial(_copied, self._pipeline.receive(self._ticket), device)
@@ -125,7 +129,8 @@ class PlanesGroup:
         return together([*made, *(group.result(failures) for group in groups)])
 
     def _received(self) -> torch.Tensor | None:
-        """The planes; None where the engine has not made them. ``_mine`` is what it has looked at and decoded."""
+        """Return the planes, or None if the engine failed. Reduces ``_mine`` to the rows that were checked and
+        decoded."""
         if self._planes is None:
             return None
         try:
@@ -133,7 +138,7 @@ class PlanesGroup:
             self._leave_out_changed()
             self._keep_likely()
             return planes
-        except EngineError:  # comparing them anew tells of which file
+        except EngineError:  # comparing them again finds the file
             self._leave_out_changed()
             self._engine.doubt(self._facts["chroma"][self._mine])
             self._batch.words_to([self._rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
@@ -144,7 +149,7 @@ class PlanesGroup:
         return None
 
     def _leave_out_changed(self) -> None:
-        """PIL takes files that have other bytes by now."""
+        """Let PIL decode files whose bytes have changed."""
         assert self._planes is not None and self._planes.chosen is not None
         if len(self._planes.chosen) == len(self._mine):
             return
@@ -154,22 +159,21 @@ class PlanesGroup:
         self._others = PilGroup(self._batch, self._plan, changed)
 
     def _keep_likely(self) -> None:
-        """The bytes that were decoded at their first sight are known from now on."""
+        """Record the checksums of files that were decoded for the first time."""
         new = self._mine[self._words[self._mine] == 0]
         if len(new):
             assert self._unchecked is not None
             self._batch.words_to([self._rows[i] for i in new.tolist()])(self._unchecked.checksums[new] | LIKELY)
 
     def _as_before(self) -> list[DaliGroup | PilGroup]:
-        """Returns what makes those rows without the engine; PIL says what is wrong with what somebody has
-        overwritten."""
+        """Return groups that decode the rows without the engine. Overwritten ones go to PIL, which raises the error."""
         gone = overwritten([self._batch.sources[self._rows[i]] for i in self._mine.tolist()])
         lost, sure = ([self._rows[i] for i in self._mine[chosen].tolist()] for chosen in (gone, ~gone))
         made: list[DaliGroup | PilGroup] = [DaliGroup(self._batch, self._plan, sure, self._given)] if sure else []
         return made + ([PilGroup(self._batch, self._plan, lost)] if lost else [])
 
     def _images(self, planes: torch.Tensor):
-        """None where the kernels fail."""
+        """Convert planes to images. Return None if the kernels fail."""
         begun, places = [], self._places
         if len(self._mine) < len(self._words):
             places = places.only(self._mine)
@@ -177,14 +181,14 @@ class PlanesGroup:
             for one, arrays in zip(self._plan.chains, self._arrays, strict=True):
                 program = PlanesProgram(one, self._of_mine(arrays[: len(_planes(one))]), places.sizes)
                 begun.append(program(planes, places))
-        except Exception as error:  # no memory; a compiler's: who decodes as before needs none
+        except Exception as error:  # out of memory, or a compiler error; decoding without the engine needs no kernels
             self._engine.give_up(f"its kernels failed, {first_line(error)}")
             return None
         views = []
         for one, images, arrays in zip(self._plan.chains, begun, self._arrays, strict=True):
             views.append(run_all(one.after, images, self._of_mine(arrays[len(_planes(one)) :])))
             if other_sizes(views[-1], arrays.sizes[self._mine]).any():
-                self._engine.give_up("its kernels gave an image of another size")
+                self._engine.give_up("its kernels returned an image of another size")
                 return None
         return ViewBatches(views) if self._plan.views else views[0]
 
@@ -203,26 +207,26 @@ class PlanesGroup:
 
 
 def _copied(received: Received, device: torch.device) -> Files:
-    """Copies what DALI has read, which is its memory."""
+    """Copy the files that DALI has read, since it owns the memory."""
     packed = received.packed()
     return Files.of(received.files(), device) if packed is None else Files.of_packed(*packed, device)
 
 
 def _copied_records(sources: list[Any], read: list[np.ndarray], device: torch.device) -> Files:
-    """Copies records, (length,) uint8 each, where nobody has written to their archive by now; an empty one has changed,
-    too."""
+    """Copy records, (length,) uint8 each. Records of an overwritten archive become empty, so that they count as
+    changed."""
     gone = overwritten(sources).tolist()
     return Files.of([data[: 0 if lost else None] for data, lost in zip(read, gone, strict=True)], device)
 
 
 def _planes(plan: Plan) -> tuple[Step, ...]:
-    """The steps that kernels do."""
-    assert plan.planes is not None  # or nobody would have made a group
+    """Return the steps that the engine's kernels execute."""
+    assert plan.planes is not None  # a group is only made for such plans
     return plan.planes
 
 
 def bounded(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np.ndarray]:
-    """Groups of rows whose planes fit what a group may have of a GPU's ``memory``."""
+    """Split rows into groups whose planes fit a group's share of the GPU's ``memory``."""
     if not len(rows):
         return []
     facts = facts[rows]
@@ -232,7 +236,7 @@ def bounded(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np.ndarray
 
 
 def as_many_as_fit(rows: np.ndarray, facts: np.ndarray, bytes_: int) -> np.ndarray:
-    """The first rows, whose pixels are so many bytes at most."""
+    """Return the first rows whose pixels take at most ``bytes_`` bytes."""
     rows = rows[:_MOST_FILES]
     return rows[np.cumsum(3 * facts["sizes"][rows].prod(1)) <= bytes_]
 

@@ -1,10 +1,10 @@
-"""A thread that sets DALI to work on the next batches while the caller uses the one that it got.
+"""A thread that submits the next batches to DALI while the caller uses the current one.
 
-It works between two calls of next() alone: whoever asks for a batch waits for it first. So nothing of an epoch is used
-by two threads at a time, and what it does needs no locks.
+It only runs between two calls of next(), which waits for it first. The epoch's state is therefore never used by two
+threads at a time and needs no locks.
 
-Beside a GPU it does not begin at once. A step begins with launches, which need the interpreter's lock as its work does,
-and a GPU that has nothing to do waits for them where the caller reads each step's loss.
+With a GPU it does not start immediately. A training step begins with kernel launches, which need the GIL as this thread
+does, and an idle GPU waits for them if the caller reads each step's loss.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from ..engine.planes import engines
 from ..runtime.device import working_on
 from ..runtime.forks import unlock_all
 
-_PATIENCE = 5.0  # seconds for the end of an epoch
-_REST, _LONGEST_REST = 0.5, 0.02  # of what the caller took for its last step; seconds
+_PATIENCE = 5.0  # seconds to wait between unlocking attempts, or for the end of an epoch
+_REST, _LONGEST_REST = 0.5, 0.02  # delay as a share of the caller's last step; most, in seconds
 
 
 class PrefetchThread:
-    """One such thread. It ends with end(), or the program.
+    """A prefetch thread. It runs until end() or the exit of the program.
 
     Args:
-        device: where batches come out; of a GPU the caller's current stream is current in the thread, too.
+        device: device of the batches. For a GPU, the caller's current stream is also current in the thread.
     """
 
     def __init__(self, device: torch.device):
         self._device = device
-        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # its put() is for garbage collectors, too
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # put() is reentrant
         self._last: Future[None] | None = None
         self._ending, self._ended = False, threading.Event()
         self._needed, self._given_at, self._rest = threading.Event(), 0.0, 0.0
         self._thread = threading.Thread(target=self._serve, name="dali_compat prefetch", daemon=True)
         try:
             self._thread.start()
-        except BaseException:  # an interrupt, perhaps, when it had started
+        except BaseException:  # an interrupt may come after the thread has started
             self._tasks.put(None)
             raise
 
     def do(self, work: Callable[[], None]) -> None:
-        """Call ``work`` there. wait() comes before the next call."""
+        """Run ``work`` in the thread. Call wait() before the next call."""
         stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
         self._needed.clear()
         self._given_at = perf_counter()
@@ -59,10 +59,10 @@ class PrefetchThread:
         self._tasks.put(partial(self._run, self._last, work, stream))
 
     def wait(self) -> None:
-        """Wait until it has done what it was asked for.
+        """Wait until the current work is done.
 
         Raises:
-            BaseException: what it has met.
+            BaseException: the error raised by the work.
         """
         last, self._last = self._last, None
         if last is None:
@@ -72,14 +72,14 @@ class PrefetchThread:
         self._needed.set()
         try:
             while not (last.done() or futures_wait([last], _PATIENCE).done):
-                unlock_all()  # an exception of a signal's handler may have left one locked
+                unlock_all()  # an exception of a signal handler may have left one held
             last.result()
         finally:
-            del last  # it refers to its error, that to its traceback, and that to this frame
+            del last  # break the reference cycle of error, traceback and this frame
 
     def end(self, work: Callable[[], None], waits: bool) -> None:
-        """Call ``work`` there when everything is done, whatever it has met; the thread ends then. ``waits``: unless the
-        garbage collector has come by in the middle of what the thread does."""
+        """Run ``work`` after all other work, even if that failed, and end the thread. With ``waits``, wait for it,
+        unless called from the thread itself by the garbage collector."""
         self._ending, self._last = True, None
         self._needed.set()
         self._tasks.put(work)
@@ -88,8 +88,8 @@ class PrefetchThread:
             self._ended.wait()
 
     def settle(self) -> None:
-        """Wait until nothing is under way there. A lock that the thread has when the process forks is never free in the
-        child; and at the program's end Python would stop it anywhere."""
+        """Wait until the thread is idle. A lock that it holds during a fork is never released in the child, and at exit
+        Python would stop it at any point."""
         last = self._last
         if self._thread is threading.current_thread():
             return
@@ -104,7 +104,7 @@ class PrefetchThread:
         try:
             while (task := self._tasks.get()) is not None:
                 task()
-                del task  # before it waits
+                del task  # before blocking
         finally:
             _open.discard(self)
             self._ended.set()
@@ -119,7 +119,7 @@ class PrefetchThread:
         else:
             done.set_result(None)
         finally:
-            del done, work  # what ends an epoch comes next
+            del done, work  # they may hold the last reference to an epoch
 
 
 _open: set[PrefetchThread] = set()
@@ -128,7 +128,7 @@ _open: set[PrefetchThread] = set()
 def _before_fork() -> None:
     for thread in list(_open):
         thread.settle()
-    engines.before_fork()  # again: threads have begun with comparisons, perhaps, since it was asked
+    engines.before_fork()  # again: threads may have started comparisons meanwhile
 
 
 @atexit.register

@@ -1,4 +1,4 @@
-"""Draws a batch as a picture: images in a grid, with labels, boxes and masks."""
+"""Draw a batch as a picture: images in a grid, with labels, boxes and masks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LABELS, _BOXES, _MASKS = ("label", "labels", "target", "targets"), ("boxes", "b
 
 
 class PreviewSample(NamedTuple):
-    """The images of a sample, with what is drawn on all of them; a box is (x, y, x, y)."""
+    """Images of a sample, with the boxes (x, y, x, y), masks and labels that are drawn on them."""
 
     images: list[Any]
     boxes: list[list[float]]
@@ -31,8 +31,9 @@ class PreviewSample(NamedTuple):
 
 
 def preview(loader: Any, count: int) -> Image.Image:
-    """Return the next epoch's first samples as a picture. The epoch stays as it would have been: a copy of the loader
-    makes the batches, and all generators are set back.
+    """Return a picture of the next epoch's first samples.
+
+    It does not affect that epoch: a copy of the loader makes the batches, and the state of all generators is restored.
 
     Raises:
         ValueError: a batch has no images, or ``count`` is below 1.
@@ -72,12 +73,12 @@ def _is_image(part: Any) -> bool:
 
 
 def _kind(part: Any) -> str:
-    """Returns "boxes", "masks" or "", by torchvision's class of a tensor."""
+    """Return "boxes", "masks" or "", by the name of torchvision's tensor class."""
     return {"BoundingBoxes": "boxes", "Mask": "masks"}.get(type(part).__name__, "")
 
 
 def _leaves(part: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Returns what a batch or a sample consists of, with the names that it has in dictionaries."""
+    """Yield (key, leaf) for the leaves of a batch or sample. The key is that of the innermost dictionary."""
     if isinstance(part, Mapping):
         for name, inner in part.items():
             yield from _leaves(inner, str(name))
@@ -93,7 +94,7 @@ def _has(part: Any, found: Any) -> bool:
 
 
 def _each(batch: Any) -> Iterator[Any]:
-    """The samples of a batch, whatever collated it."""
+    """Yield the samples of a batch, whatever its structure."""
     stacked = [len(leaf) for _, leaf in _leaves(batch) if _is_batch(leaf)]
     columns = batch if isinstance(batch, (list, tuple)) else []
     with_images = [part for part in columns if _has(part, _is_image)]
@@ -115,7 +116,7 @@ def _row(part: Any, row: int, count: int) -> Any:
 
 
 def _sample(one: Any) -> PreviewSample:
-    """A sample by the classes of its parts, their names, and their shapes."""
+    """Sort the parts of a sample by class, key and shape."""
     found = PreviewSample([], [], [], [])
     for key, part in _leaves(one):
         kind, array = _kind(part), None if isinstance(part, (Image.Image, str)) else _array(part)
@@ -149,7 +150,7 @@ def _corners(boxes: np.ndarray, form: str) -> list[list[float]]:
 
 
 def _normalization(transform: Any) -> tuple[Any, Any] | None:
-    """(mean, std) of the last Normalize of a transform."""
+    """Return (mean, std) of a transform's last Normalize."""
     parts = getattr(transform, "transforms", None) or [transform]
     found = [(t.mean, t.std) for t in parts if hasattr(t, "mean") and hasattr(t, "std")]
     return found[-1] if found else None
@@ -172,7 +173,7 @@ def _pixels(image: Any, normalized: tuple[Any, Any] | None) -> Image.Image:
 
 
 def _drawn(sample: PreviewSample, names: Sequence[Any] | None, normalized: tuple[Any, Any] | None) -> Image.Image:
-    """The images of a sample side by side, below its labels."""
+    """Draw the images of a sample side by side, below its labels."""
     cells = []
     for image in sample.images:
         picture = _pixels(image, normalized)
@@ -197,7 +198,7 @@ def _drawn(sample: PreviewSample, names: Sequence[Any] | None, normalized: tuple
 
 
 def _named(label: Any, names: Sequence[Any] | None) -> str:
-    """A class's name where a label is its number, the names of a vector of zeros and ones, or the label itself."""
+    """Return the class name of a label, the names of a multi-hot vector, or the label itself."""
     if not isinstance(label, np.ndarray):
         return str(label)
     values, known = label.reshape(-1), len(names or ())
@@ -210,7 +211,7 @@ def _named(label: Any, names: Sequence[Any] | None) -> str:
 
 
 def _sheet(cells: list[Image.Image]) -> Image.Image:
-    """A grid of cells of one size."""
+    """Arrange cells of one size in a grid."""
     (width, height) = cells[0].size
     across = max(1, round(math.sqrt(len(cells) * height / width)))
     down = math.ceil(len(cells) / across)

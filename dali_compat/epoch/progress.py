@@ -1,4 +1,4 @@
-"""An epoch's progress, what it began with, and drawing its indices again from there."""
+"""An epoch's progress, its initial state, and drawing its indices again from there."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ Skip = Callable[[data.BatchSampler, int], Iterator[Any]]
 
 
 class Progress:
-    """The progress of one epoch, and what it began with. Its iterator counts here.
+    """The progress of one epoch and its initial state, updated by the iterator.
 
     Attributes:
-        number: of the epoch; a loader's first is 0.
+        number: number of the epoch; a loader's first is 0.
         base_seed, lap: their sum is the epoch's seed. Only persistent workers have more than one lap.
-        rank_order: of its samples; it says which place a random number is drawn for.
-        at_iter, at_first: what indices are drawn from, as it was when iter() was called, and before the first index.
-        given, samples: batches that the caller has had, and how many samples the sampler gave for them.
-        drawn: batches of the sampler so far.
-        exhausted: whether the sampler has come to its end; over: whether the caller has.
-        ended_by: class of the error that the caller has had instead of the next batch.
-        last: indices of the caller's last batch, where they are known; expected: its fingerprint() in a state.
-        again: whether indices are drawn again; strict: and must be the same.
-        later: is called once they are drawn: it sets generators.
-        users: states of the user's own sampler and data set before iter().
-        then: the data set's when the state was taken from which this resumes.
-        mixed: generators that the sampler and somebody else have drawn from by turns.
+        rank_order: order of the samples over all ranks, which random numbers depend on.
+        at_iter, at_first: states of the sampler's generators at iter(), and before the first index.
+        given, samples: batches returned to the caller, and the number of indices drawn for them.
+        drawn: batches drawn from the sampler so far.
+        exhausted: whether the sampler is exhausted; over: whether the iterator is.
+        ended_by: class of the error that was raised instead of the next batch.
+        last: indices of the last batch returned, if known; expected: its fingerprint() in a state.
+        again: whether indices are drawn again; strict: whether they must be the same.
+        later: called after drawing again; restores the generators.
+        users: states of a custom sampler and data set before iter().
+        then: state of the data set in the state that this resumes from.
+        mixed: generators that both the sampler and other code have drawn from.
     """
 
     base_seed = lap = 0
@@ -65,28 +65,28 @@ class Progress:
         self.stateful = stateful(loader)
         self.users: dict[str, Any] = {}
         self._strange = not is_known(loader)
-        self._before: dict[str, Any] = {}  # after the draw before, where the sampler is not torch's
+        self._before: dict[str, Any] = {}  # generator states after the previous draw, for samplers that are not torch's
         self._sampler_states: deque[tuple[int, Any]] = deque()  # (batches drawn, state), the caller's batch first
         if self._strange or torchs_workers:
             self.at_iter = self.generators.states()
 
     @property
     def seed(self) -> int:
-        """The seed of the epoch's random numbers, beside a sample's place."""
+        """Seed of the epoch's random numbers, which also depend on a sample's place."""
         return self.base_seed + self.lap
 
     # ---- while it is iterated
 
     def gave(self, given: int, samples: int, last: Indices | tuple[()]) -> None:
-        """The caller has had so many batches and samples; the last batch had these indices."""
+        """Record the number of batches and samples returned, and the indices of the last batch."""
         self.given, self.samples, self.last, self.expected = given, samples, last, (0, 0)
         self.ended_by = None
 
     def draw(self, indices: Iterator[Any]) -> Any:
-        """The sampler's next batch.
+        """Return the sampler's next batch.
 
         Raises:
-            StopIteration: there is none.
+            StopIteration: the sampler is exhausted.
         """
         if not self.drawn:
             if self.again:
@@ -111,19 +111,19 @@ class Progress:
         return index
 
     def _note_sampler(self) -> None:
-        while len(self._sampler_states) > 1 and self._sampler_states[1][0] < self.given:  # the one before is state()'s
+        while len(self._sampler_states) > 1 and self._sampler_states[1][0] < self.given:  # state() needs the one before
             self._sampler_states.popleft()
         self._sampler_states.append((self.drawn, copy.deepcopy(self.stateful.state_dict())))
 
     # ---- as plain data
 
     def state(self, ahead: int = 0) -> dict[str, Any]:
-        """Returns what it began with, and how far it is. ``ahead``: 1 if the caller has not used the last batch yet."""
+        """Return the initial state and the progress. ``ahead``: 1 if the caller has not used the last batch yet."""
         given, samples, last = self.given, self.samples, self.last
         if ahead and given:
             given, samples, last = given - 1, samples - len(last), ()
         sampler = [state for drawn, state in self._sampler_states if drawn <= given]
-        if self.stateful is not None and not sampler:  # it was not asked yet
+        if self.stateful is not None and not sampler:  # no batch was drawn yet
             sampler = [copy.deepcopy(self.stateful.state_dict())]
         return {
             "number": self.number,
@@ -142,8 +142,8 @@ class Progress:
 
     @classmethod
     def from_state(cls, loader, state: dict[str, Any], torchs_workers: bool = False) -> Progress:
-        """Returns the progress that resumes from a state(). Where the number of ranks is another one by now, the rest
-        of the epoch is dealt out anew."""
+        """Return the progress that resumes from a state(). If the number of ranks has changed, the rest of the epoch is
+        distributed over the ranks again."""
         made = cls(loader, state["number"], torchs_workers)
         made.base_seed, made.lap = state["seed"]
         before, now = RankOrder(*state["places"]), made.rank_order
@@ -166,17 +166,17 @@ class Progress:
     # ---- drawn again
 
     def begin_again(self) -> None:
-        """Before iter() of the sampler: generators go where they were then."""
+        """Before iter() of the sampler, restore the generators to their state at the original iter()."""
         if self.again:
             self.generators.set(self.at_iter)
 
     def seeded(self, base_seed: int) -> None:
-        """torch's iterator has drawn this."""
+        """Record the seed that torch's iterator has drawn."""
         if not self.again and not self.lap:
             self.base_seed = base_seed
 
     def from_the_first(self, loader) -> int:
-        """Batches are loaded once more, from the first one on; gives how many until it is where it was."""
+        """Restart from the first batch. Return the number of batches to load again to get to the saved position."""
         if self.again:
             set_users(loader, self.users)
         given, self.given, self.samples, self.drawn = self.given, 0, 0, 0
@@ -184,22 +184,25 @@ class Progress:
         return given
 
     def settle(self) -> None:
-        """All is drawn again: generators go where they were when the state was taken."""
+        """After all indices are drawn again, restore the generators to their state at the time of the checkpoint."""
         later, self.later = self.later, None
         if later is not None:
             later()
 
     def drawn_again(self, loader, indices: Iterator[Any], skip: Skip | None = None) -> Iterator[Any]:
-        """The sampler's batches behind those that were given. ``indices``: iter() of the sampler; ``skip``: what
-        gives a BatchSampler's batches without its first samples, if not :func:`skipped`.
+        """Return the sampler's batches after those already returned.
+
+        Args:
+            indices: iter() of the sampler.
+            skip: returns a BatchSampler's batches without its first samples; by default :func:`skipped`.
 
         Raises:
-            RuntimeError: the sampler gives other indices than before.
+            RuntimeError: the sampler returns other indices than before.
         """
         sampler = loader._index_sampler
         if self.stateful is not None and self._sampler_states:
             self.stateful.load_state_dict(copy.deepcopy(self._sampler_states[-1][1]))
-            # a last batch that is short has taken it to its end already
+            # a short last batch has already exhausted it
             short = type(sampler) is data.BatchSampler and not sampler.drop_last and self.samples % sampler.batch_size
             return iter(()) if short else iter(sampler)
         if not self.drawn and not self.rank_order.origin:
@@ -219,43 +222,43 @@ class Progress:
                 again = list(index) if loader._auto_collation else [index]
                 self.samples += len(again)
         if self.expected[0] and fingerprint(again) != self.expected:
-            text = "the sampler gives other indices than when the state was taken"
+            text = "the sampler returns other indices than when the state was taken"
             if self.strict:
                 raise RuntimeError(f"{text}; load_state_dict(state, strict=False) accepts them")
-            warnings.warn(f"{text}: the epoch resumes with them", stacklevel=stack_level())
+            warnings.warn(f"{text}; the epoch resumes with these", stacklevel=stack_level())
         return indices
 
     def rest(self, loader) -> Any:
-        """A sampler of what other numbers of ranks have left of the epoch."""
+        """Return a sampler of the part of the epoch that another number of ranks has left."""
         rest = of_the_rest(samplers_of(loader)[-1], self.rank_order.origin)
         return data.BatchSampler(rest, loader.batch_size, loader.drop_last) if loader.batch_size else rest
 
 
 def skipped(sampler: data.BatchSampler, samples: int) -> Iterator[list[Any]]:
-    """Its batches, without so many of its first samples."""
+    """Return the sampler's batches without its first ``samples`` samples."""
     return iter(data.BatchSampler(islice(iter(sampler.sampler), samples, None), sampler.batch_size, sampler.drop_last))
 
 
 def stateful(loader) -> Any:
-    """The sampler that says itself where it is, with state_dict() and load_state_dict(); or None. A DistributedSampler
-    is drawn again in any case."""
+    """Return the sampler with state_dict() and load_state_dict(), or None. A DistributedSampler does not count, because
+    its indices are always drawn again."""
     found = (one for one in samplers_of(loader) if _has_state(one) and not isinstance(one, DistributedSampler))
     return next(found, None)
 
 
 def users_of(loader) -> dict[str, Any]:
-    """The user's own sampler and data set, where they say themselves where they are."""
+    """Return the custom sampler and data set that have a state_dict()."""
     dataset = loader.dataset if _has_state(loader.dataset) else None
     return {name: one for name, one in [("sampler", stateful(loader)), ("dataset", dataset)] if one is not None}
 
 
 def users_states(loader) -> dict[str, Any]:
-    """Returns the states of users_of()."""
+    """Return the states of users_of()."""
     return {name: _state(one) for name, one in users_of(loader).items()}
 
 
 def set_users(loader, states: dict[str, Any]) -> bool:
-    """Puts those that have a state there into it. Returns whether one was in another."""
+    """Load states into the objects of users_of(). Return True if one was in a different state."""
     changed = False
     for name, one in users_of(loader).items() if states else ():
         before = _state(one)
@@ -266,19 +269,22 @@ def set_users(loader, states: dict[str, Any]) -> bool:
             changed = True
         except AttributeError:
             if before is not None or not isinstance(one, data.IterableDataset):
-                raise  # else iter() makes what has its state
+                raise  # otherwise iter() creates the stateful object
     return changed
 
 
 def _state(one: Any) -> Any:
-    """Returns its state; None where it has none before its first sample."""
+    """Return a copy of the object's state, or None if it has none before the first sample."""
     with contextlib.suppress(Exception):
         return copy.deepcopy(one.state_dict())
 
 
 def _has_state(one: Any) -> bool:
-    """Returns whether it has torchdata's contract: some libraries have a state_dict() that takes arguments. Hugging
-    Face's has no shuffle buffer, and ends the next epoch at once: loading again is exact, as for those without one."""
+    """Return True if the object follows torchdata's Stateful protocol.
+
+    Some libraries have a state_dict() with arguments. That of Hugging Face's data sets lacks the shuffle buffer, and a
+    restored one ends the next epoch at once; loading their samples again is exact instead.
+    """
     if type(one).__module__.partition(".")[0] == "datasets":
         return False
     try:
@@ -289,7 +295,7 @@ def _has_state(one: Any) -> bool:
 
 
 def fingerprint(indices: Indices | tuple[()]) -> tuple[int, int]:
-    """Returns how many indices, and a checksum."""
+    """Return the number of indices and a checksum."""
     try:
         whole = np.asarray([int(index) for index in indices] if isinstance(indices, list) else indices, np.int64)
         return len(whole), zlib.crc32(whole.tobytes())
@@ -298,7 +304,7 @@ def fingerprint(indices: Indices | tuple[()]) -> tuple[int, int]:
 
 
 def _changed(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
-    """Names whose states differ."""
+    """Return the names whose states differ."""
     return {name for name, state in before.items() if not _same(state, now[name])}
 
 

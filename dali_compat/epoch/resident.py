@@ -1,4 +1,4 @@
-"""iter() of a loader on the resident route: batches are computed many at a time, and returned as slices."""
+"""iter() of a loader on the resident route. Batches are computed many at a time and returned as slices."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class ResidentBatch(Batch):
     """Rows of a chunk.
 
     Attributes:
-        indices: a list, or an int64 array.
-        chunk: which; None before it is computed.
-        number: its place among the chunk's batches.
-        alone: not to be computed with others, for one of them fails.
+        indices: a list or an int64 array.
+        chunk: the chunk; None before it is computed.
+        number: number of the batch in the chunk.
+        alone: whether to compute it separately, because a batch of its chunk failed.
     """
 
     chunk: Chunk | None = None
@@ -54,8 +54,8 @@ class ResidentBatch(Batch):
             self.chunk.discard()
 
     def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """Returns what base_datasets.places() gives, one index after another: of indices that are no plain numbers, and
-        with errors as torch raises them."""
+        """Return base_datasets.places() computed index by index, for indices that are not plain integers, and with the
+        errors that torch raises."""
         found: dict[int, tuple[Any, list, list]] = {}
         for row, index in enumerate(self._listed()):
             dataset, local = locate(self.epoch.dataset, index)
@@ -92,14 +92,14 @@ class ResidentBatch(Batch):
 
 
 class ResidentIterator(OrderedIterator):
-    """Iterates once over arrays on the device. Indices of a whole chunk of batches are drawn ahead, where nothing can
-    tell the difference."""
+    """Iterates once over arrays on the device. Indices of a whole chunk of batches are drawn ahead if that has no
+    visible effect."""
 
     _batch = ResidentBatch
 
     def _begin(self, loader, route: ResidentRoute) -> None:
         self._held = route.held
-        self._ahead = loader.num_workers * (loader.prefetch_factor or 0) or 1  # as torch
+        self._ahead = loader.num_workers * (loader.prefetch_factor or 0) or 1  # as in torch
         self._may_draw = may_draw(self._index_sampler)
         in_bulk = in_arrays(self._index_sampler)
         self._in_arrays = in_bulk is not None
@@ -120,13 +120,13 @@ class ResidentIterator(OrderedIterator):
 
     def __next__(self):
         if torch.autograd._profiler_enabled():
-            return super().__next__()  # which records a range, at a quarter of the cost of a batch
+            return super().__next__()  # records a range, which takes a quarter of a batch's time
         data = self._next_data()
         self._num_yielded += 1
         return data
 
     def _make(self) -> tuple[ResidentBatch, Any]:
-        if self._calls:  # Python works on batches one by one, in other processes
+        if self._calls:  # Python functions process batches one by one, in other processes
             return super()._make()
         if not self._drawn or not self._drawn[0].ready:
             self._fill()
@@ -140,7 +140,7 @@ class ResidentIterator(OrderedIterator):
             self._draw_indices()
 
     def _fill(self) -> None:
-        """The next chunk. The first is one batch, which comes at once."""
+        """Compute the next chunk. The first one has a single batch, which is returned without delay."""
         self._draw_indices()
         if not self._drawn or self._drawn[0].ready:
             return
@@ -161,9 +161,10 @@ class ResidentIterator(OrderedIterator):
                 self._compute([batch])
 
     def _compute(self, batches: list[ResidentBatch]) -> None:
-        """Errors go to the batch that they belong to."""
+        """Compute a chunk. If the joint computation fails, compute the first batch separately, so that the error
+        reaches the right batch."""
         try:
-            # batches may be returned in another mode than that of now; autocast is for models
+            # the caller's mode may differ for each batch; autocast is for models
             with torch.inference_mode(False), torch.autocast(self._epoch.route.device.type, enabled=False):
                 chunk = Chunk(self._epoch, self._held, batches)
         except Exception as error:
@@ -180,5 +181,5 @@ class ResidentIterator(OrderedIterator):
 
     @property
     def in_flight(self) -> int:
-        """Batches that are computed, or that Python works on; any thread may ask."""
+        """Number of batches that are computed or processed by Python functions. Thread-safe."""
         return sum(batch.ready for batch in list(self._drawn))

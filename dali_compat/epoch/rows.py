@@ -1,4 +1,4 @@
-"""The rows of a batch, which are images: where they are, what is known of their files, and what is drawn for them."""
+"""The rows of a batch: locations of the images, their file headers, and their random parameters."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from .epoch import DaliEpoch
 
 
 class Rows:
-    """The rows of a batch. Decoders and parts know nothing else of the batch.
+    """The rows of a batch, as seen by decoders and parts.
 
     Args:
-        tolerant: errors of single rows are kept in ``bad``, and the others go on; else give_up() raises them.
+        tolerant: whether errors of single rows are kept in ``bad`` while the others continue; otherwise give_up()
+            raises them.
 
     Attributes:
-        epoch: that the batch belongs to.
-        samples: where the images are.
-        indices: of each row's sample, as the sampler gave it.
-        begin: how many samples of the epoch the sampler gave before.
-        bad: rows that cannot be made, and why: an error, or what it said.
-        pixels: what a cache has of each row; empty where there is none.
-        facts: (N,) FACTS, what is known of each row's file; look() sets it.
-        words: (N,) uint64, what the epoch's JPEG engine is known to make of it (data/verdicts.py); likewise.
+        epoch: epoch of the batch.
+        samples: locations of the images.
+        indices: index of each row's sample, as given by the sampler.
+        begin: number of samples of the epoch before the batch.
+        bad: rows that failed, with the error or its text.
+        pixels: cached pixels of each row, or None; empty if there is no cache.
+        facts: (N,) FACTS, known properties of each row's file; set by look().
+        words: (N,) uint64, known verdicts of the epoch's JPEG engine (data/verdicts.py); set by look().
     """
 
     facts: np.ndarray
@@ -54,34 +55,35 @@ class Rows:
         self.epoch, self.samples, self.indices, self.begin = epoch, samples, indices, begin
         self.bad, self.tolerant = bad, tolerant
         self.pixels: list[Any] = []
-        self._requested: list[tuple[Found, int]] = []  # headers
+        self._requested: list[tuple[Found, int]] = []  # requested headers
 
     def __len__(self) -> int:
         return len(self.indices)
 
     @property
     def sources(self) -> Sequence[Source]:
-        """The source of each row's encoded image."""
+        """Source of each row's encoded image."""
         return self.samples.sources
 
     def infos(self, rows: Sequence[int]) -> list[Info]:
-        """The ``info`` of the images that these rows begin with, where they are PIL's."""
+        """Return the ``info`` of the PIL images that these rows start from."""
         sources = self.sources
         return [Info(sources[row]) for row in rows]
 
     def name(self, row: int) -> str:
-        """The row's source and index, for a message."""
+        """Return the row's source and index, for messages."""
         return f"{self.sources[row]}, index {self.indices[row]}"
 
     def position(self, row: int) -> int:
-        """Returns how many samples of the epoch come before this row, those of all ranks."""
+        """Return the row's place in the order of the epoch's samples over all ranks."""
         return self.epoch.rank_order.place_of(self.begin + row)
 
     def give_up(self, failures: dict[int, Exception]) -> None:
-        """Rows cannot be made, for these errors.
+        """Record that rows failed with these errors.
 
         Raises:
-            Exception: the first error, unless on_error is for it. It is never for errors of the system.
+            Exception: the first error, unless on_error covers it. Errors of the system, such as too many open files,
+                are never covered.
         """
         of_system = {row: error for row, error in failures.items() if remedy_of(error)}
         if self.tolerant and not of_system:
@@ -89,10 +91,10 @@ class Rows:
         elif failures:
             row = min(of_system or failures)
             of_system = {}
-            raise _torchvisions(failures.pop(row))  # nothing here refers to it, and to this frame by its traceback
+            raise _torchvisions(failures.pop(row))  # popped, to break the cycle of error, traceback and this frame
 
     def unreadable(self, row: int, error: Exception) -> ImageReadError:
-        """An error that names the row's file, with its reason."""
+        """Return an error that names the row's file and the reason."""
         remedy = f"; {remedy_of(error)}" if remedy_of(error) else ""
         made = read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}{remedy}", error)
         made.__cause__ = error
@@ -101,7 +103,7 @@ class Rows:
     # ---- headers
 
     def request(self) -> bool:
-        """Other processes begin to read headers that nobody has read. Whether there are any."""
+        """Let other processes read headers that are still unknown. Return True if there are any."""
         prefetcher = self.epoch.prefetcher
         if prefetcher is not None and isinstance(self.samples, Tabled):
             for found in self.samples.found():
@@ -113,7 +115,7 @@ class Rows:
         return bool(self._requested)
 
     def receive(self) -> None:
-        """Takes what other processes have read, waiting for it."""
+        """Wait for the headers that other processes read."""
         prefetcher, requested = self.epoch.prefetcher, self._requested
         while requested:
             found, ticket = requested.pop()
@@ -122,8 +124,11 @@ class Rows:
                 found.headers.add(found.index, found.keys, facts)
 
     def look(self, by_pil: bool) -> list[tuple[Found, np.ndarray]]:
-        """Reads headers that nobody has read. Gives the rows that each leaf of the data set has, but for bad ones, and
-        who decodes them (data/header.py). ``by_pil``: PIL, whatever else could."""
+        """Read headers that are still unknown.
+
+        Returns the rows of each leaf of the data set, without failed ones, and their decoders (data/header.py). With
+        ``by_pil`` the decoder is always PIL.
+        """
         made = []
         engine, count = self.epoch.engine, len(self)
         self.facts, self.words = np.zeros(count, FACTS), np.zeros(count, np.uint64)
@@ -148,29 +153,29 @@ class Rows:
         return self.sources[int(rows[i])]
 
     def set_intact(self, rows: list[int]) -> None:
-        """DALI and PIL read these files alike."""
+        """Record that DALI and PIL decode these files to the same pixels."""
         for headers, index in map(self._kept, rows):
             headers.set_intact(index)
 
     def use_pil(self, row: int) -> None:
-        """PIL reads this file from now on: DALI has failed on it, or may read it otherwise."""
+        """Let PIL read this file from now on, because DALI has failed on it or may decode it differently."""
         headers, index = self._kept(row)
         headers.use_pil(index)
 
     def forget(self, rows: list[int]) -> None:
-        """These files have changed: they are looked at anew."""
+        """Drop the cached headers of files that have changed."""
         for headers, index in map(self._kept, rows):
             headers.forget(index)
 
     def _kept(self, row: int) -> tuple[Headers, int]:
-        """Returns where the header of a row's file is kept, and at which index."""
+        """Return the headers of a row's leaf, and the row's index there."""
         leaf, local = self.samples.places[row]
         return headers_of(leaf), local % len(leaf)
 
     def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
-        """Returns what keeps words about these rows' files. It may be called in any thread, and when the batch is
-        gone."""
-        assert self.epoch.engine is not None  # who else would ask
+        """Return a function that stores verdicts about these rows' files. It may be called in any thread, and after the
+        batch is gone."""
+        assert self.epoch.engine is not None  # only called for the engine's rows
         places: list[tuple[Verdicts, np.ndarray, np.ndarray]] = []
         for found in self.samples.found():
             at = np.flatnonzero(np.isin(rows, found.rows))
@@ -194,12 +199,17 @@ class Rows:
         begin: int = 0,
         count: int | None = None,
     ) -> Computed:
-        """Per-sample arguments of ``steps`` for these rows; a step's stream and a row's position decide the draws.
-        ``sizes``, (len(rows), 2), where they are no longer those of the files. With ``begin`` and ``count`` rows are
-        counted from there, and numbers are drawn for so many alone.
+        """Compute per-sample arguments of ``steps`` for these rows. The draws depend on a step's stream and a row's
+        position.
+
+        Args:
+            rows: row numbers, counted from ``begin``.
+            sizes: (len(rows), 2), if they are no longer those of the files.
+            begin: first row to draw numbers for.
+            count: number of rows to draw numbers for; by default all.
 
         Raises:
-            ImageTooSmall: with the number of the row, and its name.
+            ImageTooSmall: with the row's number and name.
         """
         sizes = self.facts["sizes"][rows] if sizes is None else sizes
         count = len(self) if count is None else count
@@ -211,12 +221,12 @@ class Rows:
             raise ImageTooSmall(row, f"{error} ({self.name(row)})") from None
 
     def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
-        """compute() for one image of a size, (height, width), without the dimension of rows."""
+        """Return compute() for one image of (height, width) ``size``, without the row dimension."""
         return [rows_of(values, 0) for values in self.compute(steps, [0], np.array([size]), row, 1)]
 
 
 def _torchvisions(error: Exception) -> Exception:
-    """The error, of torchvision's class."""
+    """Convert an ImageTooSmall to the class that torchvision raises."""
     return ValueError(str(error)) if isinstance(error, ImageTooSmall) else error
 
 
@@ -228,12 +238,13 @@ def locate(
     bad: dict[int, Exception | str],
     stands_in: bool = False,
 ) -> Rows:
-    """Returns the rows of a batch, with their targets.
+    """Return the rows of a batch, with their targets.
 
     Args:
-        begin: how many samples of the epoch come before them.
-        bad: gets rows that cannot be made, and why.
-        stands_in: it is one sample, for one of another batch that could not be made.
+        indices: as given by the sampler.
+        begin: number of samples of the epoch before them.
+        bad: failed rows and reasons are added to it.
+        stands_in: whether this is one sample that replaces an unreadable one of another batch.
     """
     cache = epoch.route.cache
     whole = cache is None and not stands_in
@@ -253,7 +264,7 @@ def locate(
 
 
 def _looked_up(epoch: DaliEpoch, indices: list[Any]) -> Listed:
-    """Samples, one after another."""
+    """Look up samples one by one."""
     samples = look_up(epoch.dataset, indices, epoch.folder)
     transformed = any(transforms_of(leaf)[1] for leaf in samples.leaves)
     samples.targets = epoch.as_in_its_copy(samples.targets, transformed)
@@ -261,7 +272,7 @@ def _looked_up(epoch: DaliEpoch, indices: list[Any]) -> Listed:
 
 
 def _fetch(rows: Rows, chosen: list[int]) -> None:
-    """Has the bytes of rows read that are no files of their own."""
+    """Read the bytes of rows that are not separate files."""
     fetcher, sources = rows.epoch.fetcher, rows.sources
     if fetcher is not None:
         objects = [row for row in chosen if is_object(sources[row])]

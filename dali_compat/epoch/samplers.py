@@ -1,4 +1,4 @@
-"""Knows torch's samplers, and which generators an epoch draws from; their states as plain data."""
+"""torch's samplers, the generators that an epoch draws from, and their states as plain data."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ..data.base_datasets import leaves_of
 from ..data.readers import reader_of, transforms_of
 
 Indices = list[Any] | np.ndarray
-"""The indices of a batch, as a sampler or in_arrays() gives them."""
+"""Indices of a batch, as given by a sampler or in_arrays()."""
 
-# They draw all their random numbers with their first index, or none
+# Samplers that draw all random numbers with their first index, or none
 _AT_ONCE = {
     *(list, tuple, range, np.ndarray, torch.Tensor),
     *(data.SequentialSampler, data.SubsetRandomSampler, data.WeightedRandomSampler, DistributedSampler),
@@ -31,11 +31,11 @@ _AT_ONCE = {
 
 
 def may_draw(sampler, unknown: int = 0) -> int:
-    """Returns how many batches of an epoch may be drawn early without anybody noticing; ``unknown`` of samplers that
-    are not torch's.
+    """Return the number of batches of an epoch that may be drawn early without a visible effect; ``unknown`` for
+    samplers that are not torch's.
 
-    Drawing early must leave every generator in the state that torch would leave it in. Of torch's samplers only a
-    RandomSampler with a generator of its own can tell the difference: it draws from that once more when it ends.
+    Drawing early must leave every generator in the state that torch would leave it in. Of torch's samplers this only
+    matters for a RandomSampler with its own generator, which it draws from once more at the end.
     """
     inner = sampler.sampler if type(sampler) is data.BatchSampler else sampler
     if type(inner) in _AT_ONCE:
@@ -49,7 +49,7 @@ def may_draw(sampler, unknown: int = 0) -> int:
 
 
 def indices_among(loader) -> Sequence[int]:
-    """A data set's samples; where the sampler keeps to some of them, these."""
+    """Return the indices that the sampler is restricted to, by default all of the data set."""
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if type(sampler) is data.SubsetRandomSampler:
         return sampler.indices
@@ -63,11 +63,11 @@ def indices_among(loader) -> Sequence[int]:
 
 
 class RankOrder(NamedTuple):
-    """The order of an epoch's samples over all ranks, and which of them are this rank's. Random numbers follow it.
+    """The order of an epoch's samples over all ranks, which random numbers depend on.
 
     Attributes:
-        origin: the place of the first sample of all.
-        world, rank: how many ranks take turns, and which this is.
+        origin: place of the first sample.
+        world, rank: number of ranks that take turns, and the number of this one.
     """
 
     origin: int = 0
@@ -75,12 +75,12 @@ class RankOrder(NamedTuple):
     rank: int = 0
 
     def place_of(self, position: int) -> int:
-        """The place in that order of the rank's sample number ``position``."""
+        """Return the place in that order of this rank's sample number ``position``."""
         return self.origin + position * self.world + self.rank
 
 
 def samplers_of(loader) -> list[Any]:
-    """The loader's batch sampler, or sampler, and those within it, from the outside in."""
+    """Return the loader's batch sampler or sampler, and those nested in it, outermost first."""
     found = [loader._index_sampler]
     while True:
         inner = (getattr(found[-1], name, None) for name in ("sampler", "batch_sampler"))
@@ -91,23 +91,24 @@ def samplers_of(loader) -> list[Any]:
 
 
 def is_known(loader) -> bool:
-    """Returns whether all samplers are torch's, or sequences."""
+    """Return True if all samplers are torch's, or sequences."""
     samplers = samplers_of(loader)
     outer = samplers[:-1]
     return type(samplers[-1]) in {*_AT_ONCE, data.RandomSampler} and all(type(o) is data.BatchSampler for o in outer)
 
 
 def distributed(loader) -> DistributedSampler | None:
-    """The loader's sampler, where it is torch's DistributedSampler and batches are made of it in order."""
+    """Return the loader's sampler if it is torch's DistributedSampler and batches are made from it in order."""
     samplers = samplers_of(loader)
     return samplers[-1] if is_known(loader) and type(samplers[-1]) is DistributedSampler else None
 
 
 def of_the_rest(sampler: DistributedSampler, origin: int) -> list[Any]:
-    """A rank's indices of an epoch whose first ``origin`` samples were given already, by whatever number of ranks."""
+    """Return a rank's indices of an epoch after its first ``origin`` samples, which any number of ranks may have
+    loaded."""
     whole = copy.copy(sampler)
     whole.num_replicas, whole.rank = 1, 0
-    whole.num_samples = whole.total_size = len(sampler.dataset)  # type: ignore[arg-type]  # which has a length
+    whole.num_samples = whole.total_size = len(sampler.dataset)  # type: ignore[arg-type]  # it has a length
     order = list(whole)
     rest, world = order[origin:], sampler.num_replicas
     if sampler.drop_last:
@@ -118,11 +119,11 @@ def of_the_rest(sampler: DistributedSampler, origin: int) -> list[Any]:
 
 
 def in_arrays(sampler, begin: int = 0) -> Iterator[np.ndarray] | None:
-    """A BatchSampler's batches as int64 arrays, from a sample on, where it takes every sample once, in order or
-    shuffled; else None.
+    """Return a BatchSampler's batches as int64 arrays, starting at sample ``begin``, or None unless it yields every
+    sample once, in order or shuffled.
 
-    Each random number is drawn when torch draws it, and from the same generator. Torch makes lists, which take 20 times
-    as long: 6 ms of 50,000 indices.
+    Random numbers are drawn at the same time and from the same generator as in torch. torch makes lists, which takes 20
+    times as long: 6 ms for 50,000 indices.
     """
     if type(sampler) is not data.BatchSampler:
         return None
@@ -141,13 +142,13 @@ def _batches(sampler, size: int, drop_last: bool, begin: int) -> Iterator[np.nda
     for at in range(begin, full, size):
         yield order[at : at + size]
     if generator is not None:
-        _shuffled(count, generator)  # as RandomSampler does when it is asked for more; it takes nothing of that
+        _shuffled(count, generator)  # RandomSampler draws another permutation at its end, and uses nothing of it
     if full < count and not drop_last:
         yield order[full:]
 
 
 def _shuffled(count: int, generator: torch.Generator | None) -> np.ndarray:
-    """A permutation of ``count`` indices, drawn as RandomSampler draws it."""
+    """Return a permutation of ``count`` indices, drawn as in RandomSampler."""
     if generator is None:
         generator = torch.Generator()
         generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
@@ -157,14 +158,14 @@ def _shuffled(count: int, generator: torch.Generator | None) -> np.ndarray:
 # ---- generators
 
 TORCH, PYTHON, NUMPY = "torch", "python", "numpy"
-BASE64 = "base64:"  # before bytes as text
-_SAMPLERS = "sampler's generator"  # or "generator of sampler 1", where all are kept
+BASE64 = "base64:"  # prefix of bytes encoded as text
+_SAMPLERS = "sampler's generator"  # or "generator of sampler 1", if all are saved
 GLOBAL: dict[str, Any] = {TORCH: torch.default_generator, PYTHON: random, NUMPY: np.random}
 _KINDS = torch.Generator, random.Random, np.random.RandomState, np.random.Generator
 
 
 class Generators:
-    """Generators and samplers' epochs by name; those that are one object have one name."""
+    """Generators and samplers' epochs by name. Names of the same object are aliases of the first one."""
 
     def __init__(self, generators: dict[str, Any], epochs: dict[str, Any]):
         names: dict[int, str] = {}
@@ -174,16 +175,16 @@ class Generators:
 
     @property
     def owned(self) -> bool:
-        """True if one of them is none of the global ones."""
+        """True if one of them is not a global generator."""
         return not self._generators.keys() <= GLOBAL.keys()
 
     def states(self) -> dict[str, Any]:
-        """Numbers, texts and lists, which a later draw leaves as they are."""
+        """Return the states as numbers, strings and lists, which later draws do not modify."""
         found = {name: _state(one) for name, one in self._generators.items()}
         return found | {name: int(sampler.epoch) for name, sampler in self._epochs.items()}
 
     def set(self, states: dict[str, Any] | None) -> None:
-        """Puts those that have a state there into it."""
+        """Set the generators and epochs that ``states`` contains."""
         for name, state in (states or {}).items():
             if name in self._epochs:
                 sampler = self._epochs[name]
@@ -193,8 +194,8 @@ class Generators:
 
 
 def of_indices(loader, all_of_them: bool = False) -> Generators:
-    """Returns what the sampler draws from. Of samplers that are not torch's, and with ``all_of_them``, all that it
-    may."""
+    """Return the generators that the sampler draws from. For samplers that are not torch's, or with ``all_of_them``,
+    these are all that it might use."""
     samplers = samplers_of(loader)
     epochs = {
         f"epoch of sampler {number}": sampler
@@ -213,8 +214,8 @@ def of_indices(loader, all_of_them: bool = False) -> Generators:
 
 
 def of_loader(loader, in_process: bool) -> Generators:
-    """All that goes on after a state is taken: what of_indices() has, that of the seed, and what the user's functions
-    draw from where they run ``in_process``."""
+    """Return every generator whose state a checkpoint must include: those of of_indices(), that of the seed, and, if
+    user functions run ``in_process``, the global ones."""
     found = of_indices(loader)
     base = {TORCH: GLOBAL[TORCH]} if loader.generator is None else {"generator": loader.generator}
     users = GLOBAL if in_process else {}
@@ -222,8 +223,8 @@ def of_loader(loader, in_process: bool) -> Generators:
 
 
 def runs_users_functions(loader, samples: bool) -> bool:
-    """Returns whether code of the user's draws in this process: collate_fn, target_transform, and, with ``samples``,
-    what makes these: a data set that is asked, or transforms of torch's own loader."""
+    """Return True if user code draws in this process: collate_fn, target_transform, and, with ``samples``, a custom
+    data set or transforms in torch's own loader."""
     if loader.num_workers:
         return False
     plain = loader.collate_fn in (default_collate, default_convert)
@@ -235,7 +236,7 @@ def _target_transform(leaf: Any) -> Any:
 
 
 def _owned(samplers: list[Any]) -> dict[str, Any]:
-    """Generators that are attributes of samplers."""
+    """Return generators that are attributes of samplers."""
     return {
         f"{name} of sampler {number}": value
         for number, sampler in enumerate(samplers)
@@ -268,7 +269,7 @@ def _set(generator: Any, state: Any) -> None:
 
 
 def _text(array: np.ndarray) -> str:
-    """An array's bytes, as JSON has them."""
+    """Encode an array's bytes as text that JSON can hold."""
     return BASE64 + base64.b64encode(array.tobytes()).decode()
 
 
@@ -277,7 +278,7 @@ def _array(text: str, dtype: type) -> np.ndarray:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays as text, and tuples as lists."""
+    """Convert arrays to text, and tuples to lists."""
     if isinstance(value, np.ndarray):
         return _text(value.astype(np.uint64))
     if isinstance(value, dict):

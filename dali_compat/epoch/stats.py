@@ -1,4 +1,4 @@
-"""Counts what a loader has given, and where the time of next() went."""
+"""Counts of the samples that a loader has returned, and of the time spent in next()."""
 
 from __future__ import annotations
 
@@ -20,32 +20,34 @@ _log = logging.getLogger("dali_compat")
 
 
 class LoaderStats(NamedTuple):
-    """Counts of a loader since it was made, or since the last ``stats(reset=True)``; as text it is one line.
+    """Counts of a loader since it was made, or since the last ``stats(reset=True)``. Formatted as text it is one line.
 
-    Times are seconds, of all iterators together: those of two that are alive at a time add up.
+    Times are in seconds and summed over all iterators; those of two concurrent ones add up.
 
     Attributes:
-        epochs: iterations that have begun.
-        batches: returned by next(). One that raised an error is not counted, nor one of which on_error left nothing.
-        images: samples in them.
-        bytes: of their images, where a batch is a tensor, or has one as its first part or value; of all views there,
-            unless a collate_fn of yours makes the batch.
-        seconds: from the first next() of an iteration to the end of its last one so far, your step included.
-        waited: of next(), while the calling thread did not run: it waited for DALI, for worker processes, for other
-            Python threads, or for a processor. Work of a GPU is not in it: next() hands batches over before the GPU is
-            through with them, and your step waits for it there.
-        dali: of next(), until DALI handed over a batch that was due. That is what reading, decoding and transforming
-            took longer than your steps; with a GPU, its work is not in it.
-        host: processor time of the calling thread in next(). No other of its work goes on meanwhile.
-        in_flight: batches under way now: with DALI, computed ahead, or asked of torch's workers.
-        held: bytes of pixels that are kept now: decoded images (``cache=``), copies of arrays, and batches that were
-            computed ahead of these. DALI does not tell what its own buffers take.
-        peak: the most of ``held`` at the end of an epoch, when batches are computed ahead, and when asked.
-        objects: fetched from object storage, or from its ``disk_cache``.
-        hits: those of them that ``disk_cache`` had.
-        fetched: bytes of these.
-        network: that batches waited for objects, in next() or ahead of it.
-        retries: requests for objects that were sent again. Those that list a bucket are not counted.
+        epochs: iterations begun.
+        batches: batches returned by next(), without those that raised an error or lost all samples to on_error.
+        images: samples in these batches.
+        bytes: size of their images, if a batch is a tensor or has one as its first element or value. It includes all
+            views there, unless a custom collate_fn makes the batch.
+        seconds: time from the first next() of an iteration to the end of its last one so far, including your training
+            step.
+        waited: time in next() while the calling thread did not run, because it waited for DALI, worker processes, other
+            Python threads, or a CPU core. It does not include work of the GPU: next() returns before the GPU is done,
+            and your step waits for it.
+        dali: time in next() until DALI returned a batch that was due, which is the time that reading, decoding and
+            transforming took beyond your steps. It does not include work of the GPU.
+        host: CPU time of the calling thread in next(), during which it does nothing else.
+        in_flight: batches in flight now: submitted to DALI, computed ahead, or requested from torch's workers.
+        held: bytes of pixels held now: decoded images (``cache=``), copies of arrays, and batches computed ahead from
+            them. DALI does not report the size of its buffers.
+        peak: largest value of ``held``, sampled at the end of an epoch, when batches are computed ahead, and when
+            stats() is called.
+        objects: objects fetched from object storage or its ``disk_cache``.
+        hits: objects found in ``disk_cache``.
+        fetched: bytes of the objects.
+        network: time that batches waited for objects, in next() or ahead of it.
+        retries: repeated requests for objects. Those that list a bucket are not counted.
 
     Examples:
         >>> loader = DataLoader(DALIImageFolder("train", transform), batch_size=4, device="cpu")
@@ -94,12 +96,12 @@ class LoaderStats(NamedTuple):
 
 
 class Meter:
-    """Counts for one iteration. One thread at a time writes; any may read.
+    """Counts of one iteration. One thread at a time writes them; any thread may read.
 
     Attributes:
-        dali: seconds until DALI handed over what was due.
-        ahead: bytes that were computed ahead.
-        fetcher: of objects, where there are any.
+        dali: seconds until DALI returned a batch that was due.
+        ahead: bytes computed ahead.
+        fetcher: fetches objects, if there are any.
     """
 
     def __init__(self, stats: Stats, number: int, plain: bool):
@@ -108,26 +110,26 @@ class Meter:
         self._stats, self._number, self._plain = stats, number, plain
         self._iterator: weakref.ref[Any] | None = None
         self._closed = False
-        self._caller = 0  # the thread that is in next(), or was
+        self._caller = 0  # the thread that last called next()
         self._batches = self._images = self._bytes = 0
         self._inside = self._host = self._begin = self._end = 0.0
 
     def follow(self, iterator: Any) -> None:
-        """The iteration that it counts for."""
+        """Set the iterator that is counted."""
         self._iterator = weakref.ref(iterator)
 
     def now(self) -> tuple[float, float]:
-        """Reads the clocks, for spent()."""
+        """Return the clocks, for spent()."""
         self._caller = threading.get_ident()
         return perf_counter(), thread_time()
 
     def waited_for_dali(self, seconds: float) -> None:
-        """So long, in next(); what another thread waits is not counted."""
+        """Add time in next(). Waits of other threads are ignored."""
         if threading.get_ident() == self._caller:
             self.dali += seconds
 
     def spent(self, since: tuple[float, float]) -> None:
-        """A next() has ended, which began at ``since``; both in the same thread."""
+        """Add the time of a call of next() that began at ``since``, in the same thread."""
         begin, host = since
         self._host += thread_time() - host
         self._end = perf_counter()
@@ -135,7 +137,7 @@ class Meter:
         self._inside += self._end - begin
 
     def gave(self, images: int, batch: Any) -> None:
-        """Counts a batch of so many samples."""
+        """Count a batch of ``images`` samples."""
         self._batches += 1
         self._images += images
         first = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
@@ -144,12 +146,12 @@ class Meter:
         self._bytes += _bytes(first, self._plain)
 
     def holds(self, ahead: int, route: Any) -> None:
-        """So many bytes were computed ahead."""
+        """Record the number of bytes computed ahead."""
         self.ahead = ahead
         self._stats.hold(route)
 
     def exhausted(self, route: Any = None) -> None:
-        """The iteration has come to its end. Once."""
+        """Record the end of the iteration, once."""
         if self._closed:
             return
         self._stats.hold(route)
@@ -158,16 +160,16 @@ class Meter:
             _log.info("epoch %d: %s", self._number, str(self.read()).partition(": ")[2])
 
     def close(self) -> None:
-        """Nobody asks for another batch."""
+        """Stop counting. No further batch is requested."""
         self._closed, self.ahead = True, 0
 
     @property
     def over(self) -> bool:
-        """True if the iteration has ended, or its iterator is gone."""
+        """True if the iteration has ended, or its iterator was deleted."""
         return self._closed or (self._iterator is not None and self._iterator() is None)
 
     def read(self) -> LoaderStats:
-        """The counts as they stand, without what is held."""
+        """Return the current counts, without memory."""
         iterator = None if self._closed or self._iterator is None else self._iterator()
         return LoaderStats(
             1,
@@ -186,20 +188,20 @@ class Meter:
 
 
 class Stats:
-    """A loader's counts. Iterators of any threads have a Meter each."""
+    """A loader's counts. Each iterator has a Meter; iterators may run in different threads."""
 
     def __init__(self) -> None:
-        self._lock = new_lock()  # a signal's handler may ask in the midst of it
+        self._lock = new_lock()  # reentrant, since a signal handler may call read() at any point
         self._meters: list[Meter] = []
-        self._before = LoaderStats()  # what meters gave that are gone
-        self._zero = LoaderStats()  # where counting began
+        self._before = LoaderStats()  # sum of meters that were dropped
+        self._zero = LoaderStats()  # values at the last reset
         self._begun = self._peak = 0
 
     def __reduce__(self) -> tuple[type[Stats], tuple[()]]:
-        return Stats, ()  # a copy of a loader counts for itself
+        return Stats, ()  # a copy of a loader starts at zero
 
     def begin(self, collate_fn: Any) -> Meter:
-        """The meter of an iteration that begins; ``collate_fn`` makes its batches."""
+        """Return the meter of a new iteration, whose batches ``collate_fn`` makes."""
         with self._lock:
             over = [meter for meter in self._meters if meter.over]
             self._before = _sum(self._before, *(meter.read() for meter in over))
@@ -209,13 +211,13 @@ class Stats:
             return meter
 
     def hold(self, route: Any) -> int:
-        """Bytes that are held now; a route of torch's own loader keeps none."""
+        """Return the bytes held now. The route is None for torch's own loader, which holds none."""
         held = (0 if route is None else route.memory) + sum(meter.ahead for meter in self._meters)
         self._peak = max(self._peak, held)
         return held
 
     def read(self, route: Any, reset: bool) -> LoaderStats:
-        """The counts; ``reset``: and begin anew."""
+        """Return the counts, and reset them if ``reset``."""
         with self._lock:
             held = self.hold(route)
             total = _sum(self._before, *(meter.read() for meter in self._meters))
@@ -227,7 +229,7 @@ class Stats:
 
 
 def _bytes(images: Any, within: bool) -> int:
-    """Returns a tensor's bytes; ``within``: or those of all in lists, tuples and dicts."""
+    """Return a tensor's size in bytes; with ``within``, of all tensors in lists, tuples and dicts."""
     if isinstance(images, torch.Tensor):
         return images.nbytes
     if isinstance(images, Mapping):

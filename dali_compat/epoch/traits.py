@@ -1,4 +1,4 @@
-"""Checks a state: its fields, and what the loader of which it is loads, in few words and numbers."""
+"""Validation of states: their fields, and a short description of the data that the loader loads."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ..translate.lower import plans_ahead
 from .progress import users_states
 from .samplers import BASE64, distributed, of_indices, of_loader, samplers_of
 
-_LOOKED_AT = 100  # samples of a data set
+_LOOKED_AT = 100  # samples of a data set to checksum
 
 Traits = dict[str, Any]
 
 
 def traits(loader, route: Route) -> Traits:
-    """Returns what has to be the same for an epoch to go on."""
+    """Return the properties that must match for an epoch to resume."""
     dataset = loader.dataset
     length = len(dataset) if hasattr(dataset, "__len__") else None
     samples = "" if length is None else f" of {length} samples, {_checksum(dataset, length)}"
@@ -44,7 +44,7 @@ def traits(loader, route: Route) -> Traits:
 
 
 def is_own(dataset: Any) -> bool:
-    """Returns whether it is a data set of the user's: one sample that is tried decides who loads it."""
+    """Return True for a custom data set. A trial with one sample chooses its route."""
     try:
         return not image_leaves_of(dataset)
     except Unsupported:
@@ -52,9 +52,9 @@ def is_own(dataset: Any) -> bool:
 
 
 def differences(loader, before: Traits, now: Traits) -> tuple[list[str], list[str]]:
-    """Returns what is not the same, by name: of the samples, and of what is drawn for them alone."""
+    """Return the differences in the samples, and the differences that only affect random numbers."""
     found = {
-        name: f"{name}: it was {before.get(name)}, and is {value}"
+        name: f"{name}: was {before.get(name)}, is {value}"
         for name, value in now.items()
         if before.get(name, value if name == "transforms" else None) != value
     }
@@ -66,8 +66,8 @@ def differences(loader, before: Traits, now: Traits) -> tuple[list[str], list[st
 
 
 def _route(loader, route: Route) -> str:
-    """Name who makes the images, and the number of workers if samples depend on it: torch's workers draw from a
-    generator each, and divide a stream among them."""
+    """Name the route, with the number of workers if samples depend on it. torch's workers have separate generators, and
+    each loads a part of a stream."""
     name = "torchvision" if isinstance(route, StockRoute) else "DALI" if isinstance(route, DaliRoute) else "resident"
     if name == "torchvision" or isinstance(loader.dataset, data.IterableDataset):
         return f"{name}, num_workers={loader.num_workers}"
@@ -75,13 +75,13 @@ def _route(loader, route: Route) -> str:
 
 
 def _checksum(dataset: Any, length: int) -> str:
-    """A checksum of some samples: of the names of their files, or the bytes of their images, and of their targets."""
+    """Return a checksum of some samples: file names or pixels, and targets."""
     total = 0
     for number in range(min(length, _LOOKED_AT)):
         index = number * length // min(length, _LOOKED_AT)
         try:
             total = zlib.crc32(_trait(*locate(dataset, index)), total)
-        except Exception:  # no data set of ours: its length has to do
+        except Exception:  # a custom data set, of which only the length is compared
             continue
     return f"{total:08x}"
 
@@ -93,7 +93,7 @@ def _trait(leaf: Any, index: int) -> bytes:
         return b""
     source, target = sample(leaf, index)
     name = os.path.basename(str(source)) if is_record(source) else source.removeprefix(str(getattr(leaf, "root", "")))
-    if isinstance(target, torch.Tensor):  # as text a long one is shortened
+    if isinstance(target, torch.Tensor):  # the text of a long one is abridged
         target = target.tolist()
     trait = f"{name} {target}".encode()
     return trait + source.bytes().tobytes() if isinstance(leaf, DALIHuggingFace) and is_record(source) else trait
@@ -103,7 +103,7 @@ def _sampler(sampler: Any) -> str:
     names = "replacement", "num_samples", "seed", "shuffle", "drop_last"
     given = {name: value for name in names if isinstance(value := getattr(sampler, name, None), (bool, int))}
     if isinstance(sampler, data.distributed.DistributedSampler):
-        del given["num_samples"]  # a rank's
+        del given["num_samples"]  # depends on the rank
     return f"{type(sampler).__name__}({', '.join(f'{name}={value}' for name, value in given.items())})"
 
 
@@ -116,7 +116,7 @@ def _transform(dataset: Any, route: Route) -> str:
 
 
 def _callables(dataset: Any) -> str:
-    """Transforms of the user's data sets, and their other attributes that can be called."""
+    """Describe the transforms of custom data sets, and other callable attributes."""
     own = [vars(leaf).items() if hasattr(leaf, "__dict__") else () for leaf in leaves_of(dataset)]
     return _without_addresses(
         ", ".join(f"{name}={repr_of(one)}" for leaf in own for name, one in leaf if callable(one))
@@ -145,12 +145,13 @@ _STATE = {
 
 
 def check_state(state: Any, loader: Any = None) -> None:
-    """
+    """Validate the fields of a state.
+
     Raises:
-        ValueError: a field is not what state_dict() gives; the text names it. With ``loader`` generators are looked at.
+        ValueError: a field is invalid; the text names it. With ``loader``, states of generators are validated, too.
     """
     _check(state, _STATE, "")
-    _check(under_way := state.get("under_way", False), bool, "under_way")  # states of 1.1 are without it
+    _check(under_way := state.get("under_way", False), bool, "under_way")  # absent from states of version 1.1
     for name, kind in (("epoch", _EPOCH), ("laps", [_COUNT, _COUNT])):
         if state[name] is not None or (under_way and name == "epoch"):
             _check(state[name], kind, name)
@@ -164,19 +165,22 @@ def check_state(state: Any, loader: Any = None) -> None:
         _check(epoch["places"][0], range(1), "epoch.places[0]")
     for name in [name for name, now in users_states(loader).items() if isinstance(now, dict)]:
         for field, one in (("", state), ("epoch.", epoch), ("epoch.users.", users)):
-            _check(one.get(name), _MAYBE, field + name)  # what is in it is the user's
+            _check(one.get(name), _MAYBE, field + name)  # its content is the user's
     drawn_from = of_indices(loader, True).states() | of_loader(loader, True).states()
     found = {"now": state["now"]} | {f"epoch.{name}": epoch.get(name) or {} for name in ("at_iter", "at_first")}
     for field, states in found.items():
         for name in states.keys() & drawn_from.keys():
             kind = drawn_from[name]
-            is_pythons = isinstance(kind, list) and len(kind) == 3  # of a pair of normal numbers the second, or None
+            is_pythons = isinstance(kind, list) and len(kind) == 3  # the third is gauss_next, may be None
             _check(states[name], [*kind[:2], float | None] if is_pythons else kind, f"{field}.{name}")
 
 
 def _check(value: Any, kind: Any, field: str) -> None:
-    """``kind``: a class; a range of int; a dictionary of kinds; a list of one kind for any number, or of one for each;
-    bytes as text of the same length; another text itself; else a value of the same type."""
+    """Raise a ValueError unless ``value`` matches ``kind``.
+
+    A kind is a class, a range of int, a dict of kinds, a list with one kind for all elements or one per element,
+    encoded bytes for text of the same length, another string for itself, or a value for its type.
+    """
     parts: list[tuple[Any, Any, Any]] = []
     if isinstance(kind, dict):
         right = isinstance(value, dict) and kind.keys() <= value.keys()
@@ -195,6 +199,6 @@ def _check(value: Any, kind: Any, field: str) -> None:
     else:
         right = isinstance(value, type(kind) if isinstance(kind, (int, float)) else kind)
     if not right:
-        raise ValueError(f"no state that state_dict() gave: its {field.lstrip('.') or 'whole'} is {value!r:.80}")
+        raise ValueError(f"invalid loader state: {field.lstrip('.') or 'it'} is {value!r:.80}")
     for one, its, name in parts:
         _check(one, its, field + name)

@@ -1,10 +1,10 @@
-"""Chooses who loads a data set: DALI, a device that holds the data set, or torch's own loader and why. Asked at every
-iter().
+"""Choice of the route that loads a data set: DALI, arrays on the device, or torch's own loader. It is made again at
+every iter().
 
-- dali: the DALI route's plans and pipelines, kept between epochs. decoded_cache: the images of ``cache=``.
+- dali: the DALI route with its plans and pipelines, kept between epochs. decoded_cache: the images of ``cache=``.
 - resident: the arrays on the device.
-- explain: the text of explain(); translate/chain has a plan's lines of it.
-- batched: transforms of batches that are tensors already.
+- explain: the text of explain(). translate/chain writes the lines of a plan.
+- batched: transforms of batches that are already tensors.
 """
 
 from __future__ import annotations
@@ -31,30 +31,32 @@ from .dali import DaliRoute
 from .decoded_cache import DecodedCache
 from .resident import ResidentRoute, resident_route
 
-_DEPTH = 2  # batches in flight; on the CPU deeper queues measured no faster
-# Beside a compiled ResNet-18 a hand-written pipeline has .64 of the speed of synthetic data with 2, .78 with 5 (H200)
+_DEPTH = 2  # batches in flight; deeper queues on the CPU measured no faster
+# Next to a compiled ResNet-18, a hand-written pipeline reaches .64 of the speed of synthetic data with 2, .78 with 5
+# (H200)
 _GPU_DEPTH = 4
 _MOST_THREADS = 16
-# Bytes: up to about 128 pixels a side. Of such images an H100's decoder is not what limits the speed: it takes as long
-# with libjpeg's interpolation of chroma (1.7 times the speed at 32 pixels, .9 to 1.04 at 64 to 160, .5 for photos).
+# Bytes, up to about 128 pixels a side. The decoder of an H100 is not the bottleneck for such images. With libjpeg's
+# interpolation of chroma, it has 1.7 times the speed at 32 pixels, .9 to 1.04 at 64 to 160, and .5 for photos.
 _SMALL = 8 << 10
-# Bytes: of a megapixel, 240 KB, an H100's engines decode as many as with the threads' help, of 4 more (routes/dali.py)
+# Bytes. At a megapixel, 240 KB, an H100's engines decode as many images as four more with the help of threads
+# (routes/dali.py)
 _LARGE = 256 << 10
 
-# Remedies, by the beginning of the reason why nothing of a custom data set's images is deferred
+# Remedies, keyed by prefix of the reason why no image of a custom data set is deferred
 _REMEDIES = {
     ("uses the tensor's", "asks for gradients"): "do this on the batch, in the training loop",
     ("uses the image's",): "do this by torchvision's transforms, or on the batch, in the training loop",
-    ("makes several images of one",): "leave what they have in common to the batch",
+    ("makes several images of one",): "move their common transforms to the batch",
     ("compares the class",): "use isinstance()",
-    ("gives images, not tensors",): "make tensors of them in __getitem__()",
+    ("gives images, not tensors",): "convert them to tensors in __getitem__()",
     ("opens images with",): "open them with Image.open(path).convert('RGB'), in RGB, not BGR",
 }
 
 
 @dataclass
 class StockRoute:
-    """torch's own loader and torchvision's transforms, then a copy to the device."""
+    """torch's own loader and torchvision's transforms, followed by a copy to the device."""
 
     device: torch.device
     reason: str
@@ -64,10 +66,12 @@ Route = DaliRoute | ResidentRoute | StockRoute
 
 
 def choose(loader, before: Route | None, start: bool = False) -> Route:
-    """The route for a loader as it is now: its data set's transform, samples and loader may have changed.
+    """Return the route for a loader in its current state, since its transform, samples and settings may have changed.
 
-    ``before`` is the route so far; what it has built serves on where it still fits. ``start``: an epoch begins, and
-    CUDA may start; until then it must not, for a script may fork, or choose its device, after it has made its loaders.
+    Args:
+        before: the previous route, whose pipelines and copies are reused if they still fit.
+        start: whether an epoch begins, so that CUDA may be initialized. It must not be initialized earlier, because a
+            script may fork or choose its device after it has made its loaders.
     """
     device = resolve_device(loader.device, start)
     try:
@@ -80,10 +84,10 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
 
 
 def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute:
-    """The DALI route, with what still fits of the one ``before``.
+    """Return the DALI route, with whatever still fits of the route ``before``.
 
     Raises:
-        Unsupported: naming what is in the way.
+        Unsupported: with the reason why DALI cannot load the data set.
     """
     problem = dali_problem(gpu=device.type == "cuda")
     if problem:
@@ -116,10 +120,10 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
 
 
 def known_leaves(dataset) -> tuple[list[Any], str]:
-    """Return the leaves of a data set whose files and transforms are known, or why there are none.
+    """Return the leaves of a data set if their files and transforms are known, otherwise an empty list and the reason.
 
     Raises:
-        Unsupported: code of Pillow's was replaced.
+        Unsupported: code of Pillow was replaced.
     """
     try:
         leaves = image_leaves_of(dataset)
@@ -132,10 +136,10 @@ def known_leaves(dataset) -> tuple[list[Any], str]:
 
 
 def refuse_unknown(dataset) -> None:
-    """Look whether DALI makes the images of a data set.
+    """Check that DALI makes the images of a data set.
 
     Raises:
-        Unsupported: naming what is in the way.
+        Unsupported: with the reason why it does not.
     """
     _, unknown = known_leaves(dataset)
     if unknown:
@@ -154,10 +158,10 @@ def _images(loader, unknown: str) -> tuple[TracedImage | None, ...]:
 
 
 def _traced_route(loader, device: torch.device, before: Route | None, unknown: str) -> DaliRoute:
-    """Return the route of a custom data set. ``unknown``: why it is one.
+    """Return the route of a custom data set. ``unknown`` is the reason why it is one.
 
     Raises:
-        Unsupported: naming what is in the way.
+        Unsupported: with the reason why DALI cannot load it.
     """
     images = _images(loader, unknown)
     depth, available = _depth(loader, device), available_threads(loader)
@@ -186,7 +190,7 @@ def _traced_route(loader, device: torch.device, before: Route | None, unknown: s
 
 
 def _reason(unknown: str, seen: str) -> str:
-    """Return why torch's loader does the work: first what the user's code does, then what helps, then the rest."""
+    """Return the reason for using torch's loader: first what the user's code does, then the remedy, then the rest."""
     what, _, remedy = unknown.partition("; ")
     seen, *_ = seen.split("; ")
     remedy = remedy or next((one for begins, one in _REMEDIES.items() if seen.startswith(begins)), "")
@@ -198,14 +202,14 @@ def _reason(unknown: str, seen: str) -> str:
 
 
 def _depth(loader, device: torch.device) -> int:
-    """Batches in flight. Where there are workers, torch puts 2 in the place of a prefetch_factor that is left out."""
+    """Return the number of batches in flight. With workers, torch replaces a missing prefetch_factor by 2."""
     if loader._prefetch_given or loader.prefetch_factor not in (None, 2):
         return loader.prefetch_factor
     return _GPU_DEPTH if device.type == "cuda" else _DEPTH
 
 
 def _cache(loader, device: torch.device, before) -> DecodedCache | None:
-    """The cache so far, if it holds what this loader would decode."""
+    """Return the previous cache if it contains images as this loader would decode them, otherwise a new one."""
     if loader.cache is None:
         return None
     settings = loader.cache, device, loader.exact, loader.cache_device
@@ -214,21 +218,21 @@ def _cache(loader, device: torch.device, before) -> DecodedCache | None:
 
 
 def resolve_device(device, start: bool) -> torch.device:
-    """None is the current CUDA device, or the CPU where there is none; "cuda" is the current one, too. It has no index
-    before CUDA has started, which ``start`` allows."""
+    """Resolve a device. None is the current CUDA device, or the CPU if there is none; "cuda" is the current CUDA
+    device. It has no index until CUDA is initialized, which ``start`` permits."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    except RuntimeError:  # whose text names two dozen others
-        raise ValueError(f"device must be 'cpu', 'cuda', or 'cuda:1' and the like, got {device!r}") from None
+    except RuntimeError:  # whose text lists two dozen other devices
+        raise ValueError(f"device must be 'cpu', 'cuda', or one GPU such as 'cuda:1', got {device!r}") from None
     if device.type == "cuda" and device.index is None and (start or torch.cuda.is_initialized()):
         device = torch.device("cuda", torch.cuda.current_device())
     return device
 
 
 def _plan(leaf: Any, options: Options, known: dict[tuple, Plan]) -> Plan:
-    """The plan of a leaf; of equal ones the first that is ``known``."""
+    """Return the plan of a leaf, or an equal plan that is already ``known``."""
     plan = lower(translate(transforms_of(leaf)[0], ImageSpec(), views=True, turns=can_turn(leaf)), options)
     turn(leaf, plan.takes.upright)
     return known.setdefault(key_of(plan), plan)
@@ -246,17 +250,17 @@ def _dali_can(step: Step) -> bool:
 
 
 def in_python(route: DaliRoute | ResidentRoute) -> list[str]:
-    """Returns what has no translation and why, one line each."""
+    """Return the functions without a translation and the reasons, one line each."""
     return [reason for call in _calls(route) for reason in call.reasons]
 
 
 def names_in_python(route: DaliRoute | ResidentRoute) -> list[str]:
-    """Names of the classes and functions that have no translation, each once."""
+    """Return the names of classes and functions without a translation, without duplicates."""
     return list(dict.fromkeys(name for call in _calls(route) for name in call.names))
 
 
 def in_processes(route: Route) -> bool:
-    """Returns whether num_workers is a number of processes, and not of DALI's threads."""
+    """Return True if num_workers is a number of processes rather than of DALI's threads."""
     if isinstance(route, StockRoute):
         return True
     return bool(in_python(route)) or (isinstance(route, DaliRoute) and route.table is not None)

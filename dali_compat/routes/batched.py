@@ -1,4 +1,4 @@
-"""Transforms of batches that are tensors already: each image gets random numbers of its own."""
+"""Transforms of batches of tensors, with separate random numbers for each image."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from ..translate.lower import lower
 def batched(
     transform: Callable[..., Any], *, exact: bool = False, fallback: Literal["warn", "silent", "error"] = "warn"
 ) -> nn.Module:
-    """Returns a module that transforms batches (N, C, H, W) on any device, each image by random numbers of its own.
+    """Return a module that transforms batches (N, C, H, W) on any device, with separate random numbers for each image.
 
-    torchvision's transforms draw once for a batch: all images are flipped, or none. The module applies the kernels of
-    the loader to the whole batch instead. Its numbers follow torch's CPU generator (``torch.manual_seed``) and have
-    torchvision's distributions. Anything without a translation is applied by torchvision, image by image.
+    torchvision's transforms draw once per batch, so all images are flipped, or none. The module applies the loader's
+    kernels to the whole batch instead. Its random numbers follow torch's CPU generator (``torch.manual_seed``) and have
+    torchvision's distributions. Transforms without a translation are applied by torchvision, image by image.
 
     Args:
-        transform: torchvision's, v1 or v2, or a callable that is registered; takes CHW tensors.
-        exact: as DataLoader's.
-        fallback: as DataLoader's: "warn" says once what is applied image by image, "error" raises.
+        transform: a torchvision transform, v1 or v2, or a registered callable; takes CHW tensors.
+        exact: see DataLoader.
+        fallback: see DataLoader. "warn" reports once which transforms are applied image by image, "error" raises.
 
     Returns:
-        A module. It takes uint8 images of 0..255, or floating point ones of 0..1, and gives what ``transform`` gives
-        for each, as one tensor; as a list where their sizes differ, and as a tuple of batches where it gives several
-        images. A v2 transform may get more arguments, each a tensor, or a list of N boxes, masks or dictionaries,
-        and a list it stays. torchvision then transforms all of them, sample by sample.
+        A module. It takes uint8 images in [0, 255] or floating point images in [0, 1], and returns the result of
+        ``transform`` for each, as one tensor, as a list if their sizes differ, or as a tuple of batches if
+        ``transform`` returns several images. With a v2 transform it accepts more arguments, each a tensor, or a list of
+        N boxes, masks or dictionaries, which remains a list. torchvision then transforms all of them, sample by sample.
 
     Examples:
         >>> import torch
@@ -57,10 +57,10 @@ def batched(
 
 
 class Batched(nn.Module):
-    """A transform of batches: see batched().
+    """A transform of batches, see batched().
 
     Attributes:
-        transform, exact, fallback: as given.
+        transform, exact, fallback: the arguments.
     """
 
     def __init__(self, transform: Callable[..., Any], exact: bool, fallback: str):
@@ -70,12 +70,12 @@ class Batched(nn.Module):
 
     @no_compile
     def forward(self, images: torch.Tensor, *others: Any) -> Any:
-        """Returns the transformed batch; with ``others`` a tuple.
+        """Return the transformed batch, as a tuple if there are ``others``.
 
         Raises:
-            TypeError: the images are no batch, or a transform of v1 gets other things.
-            ValueError: an image is too small, or there is none.
-            RuntimeError: fallback="error", and something has no translation; or a CUDA graph is captured.
+            TypeError: ``images`` is not a batch, or a v1 transform gets other arguments.
+            ValueError: an image is too small, or the batch is empty.
+            RuntimeError: fallback="error" and something has no translation, or a CUDA graph is being captured.
         """
         if not isinstance(images, torch.Tensor) or images.ndim != 4:
             got = f"shape {tuple(images.shape)}" if isinstance(images, torch.Tensor) else type(images).__name__
@@ -83,9 +83,7 @@ class Batched(nn.Module):
         if not len(images):
             raise ValueError("batched() takes one image or more, got an empty batch")
         if others and version_of(self.transform) != "v2":
-            raise TypeError(
-                f"{type(self.transform).__name__} takes images alone; transforms of v2 take boxes and masks"
-            )
+            raise TypeError(f"{type(self.transform).__name__} takes only images; transforms of v2 take boxes and masks")
         try:
             plan = self._plan(images, others)
         except Unsupported as error:
@@ -95,21 +93,21 @@ class Batched(nn.Module):
             with torch.cuda.device(images.device):
                 if torch.cuda.is_current_stream_capturing():
                     raise RuntimeError(
-                        "batched() draws on the host: a CUDA graph would repeat its numbers; call it before that"
+                        "batched() draws on the host, so a CUDA graph would repeat its draws; call it outside the graph"
                     )
         with torch.inference_mode(False), torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             return self._run(images, plan)
 
     def _plan(self, images: torch.Tensor, others: Sequence[Any]) -> Plan:
-        """The plan of the transform as it is now.
+        """Return the plan of the transform in its current state.
 
         Raises:
-            Unsupported: the kernels do not do that.
+            Unsupported: the kernels do not support it.
         """
         kind = "Image" if isinstance(images, tv_tensors.Image) else "tensor"
         channels, height, width = images.shape[1:]
         if others or (isinstance(images, tv_tensors.TVTensor) and kind == "tensor"):
-            raise Unsupported("kernels take images alone, without boxes and masks")
+            raise Unsupported("kernels take only images, not boxes and masks")
         if images.requires_grad and torch.is_grad_enabled():
             raise Unsupported("the images require gradients")
         if channels not in (1, 3) or not (images.is_floating_point() or images.dtype == torch.uint8):
@@ -126,7 +124,7 @@ class Batched(nn.Module):
         return plan
 
     def _run(self, images: torch.Tensor, plan: Plan) -> Any:
-        seed = 0  # torch's generator stays where it is if nothing is drawn, as with torchvision
+        seed = 0  # as with torchvision, torch's generator is not advanced if nothing is drawn
         if any(is_random(step) for one in plan.chains for step in one.batch):
             seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_().item())
         made = []
@@ -136,16 +134,16 @@ class Batched(nn.Module):
                 arrays = compute(one.batch, sizes, Randoms(seed, 0, len(images)), slice(None))
             except ImageTooSmall as error:
                 raise ValueError(f"{error} (image {error.row} of the batch)") from None
-            own = images if number == len(plan.chains) else images.clone()  # functions may change it in place
+            own = images if number == len(plan.chains) else images.clone()  # functions may modify it in place
             program = Program(one.batch, one.takes, images.device)
             made.append(_finished(program(_plain(own), arrays), one.gives))
         return filled(plan.structure, made) if plan.views else made[0]
 
     def _each(self, *inputs: Any) -> Any:
-        """The same by torchvision, one sample after another."""
+        """Transform sample by sample with torchvision."""
         split = list(map(_split, inputs))
         if len(set(map(len, split))) > 1:
-            raise ValueError(f"arguments have {', '.join(str(len(one)) for one in split)} samples: one number for all")
+            raise ValueError(f"arguments differ in length: {', '.join(str(len(one)) for one in split)} samples")
         made = [self.transform(*sample) for sample in zip(*split, strict=True)]
         if len(inputs) == 1 or not all(isinstance(one, tuple) and len(one) == len(inputs) for one in made):
             return _together(made)
@@ -160,30 +158,31 @@ def _plain(images: torch.Tensor) -> torch.Tensor:
 
 
 def _finished(images: Any, gives: ImageSpec) -> Any:
-    """A batch as the transform gives it."""
+    """Convert a batch to the type that the transform returns."""
     if isinstance(images, list):
         return [_finished(image, gives) for image in images]
-    if 0 in images.stride():  # gray in three channels: one plane, which nobody can write to
+    if 0 in images.stride():  # an expanded gray image, whose channels share memory
         images = images.contiguous()
     return tv_tensors.Image(images) if gives.kind == "Image" else images
 
 
 def _split(batch: Any) -> Sequence[Any]:
-    """The samples of a batch. Raises TypeError for what is none."""
+    """Return the samples of a batch, or raise TypeError."""
     if isinstance(batch, tv_tensors.TVTensor):
         return [tv_tensors.wrap(one, like=batch) for one in batch.unbind()]
     if not isinstance(batch, (torch.Tensor, list, tuple)):
-        raise TypeError(f"batched() takes tensors and lists with one entry an image, got {type(batch).__name__}")
+        raise TypeError(f"batched() takes tensors and lists with one entry per image, got {type(batch).__name__}")
     return list(batch)
 
 
 def _together(samples: Sequence[Any]) -> Any:
-    """Tensors of one shape as one, tuples as a tuple of batches, and other things as a list."""
+    """Combine samples: tensors of one shape into one tensor, tuples into a tuple of batches, other objects into a
+    list."""
     first = samples[0]
     if isinstance(first, tuple):
         return tuple(map(_together, zip(*samples, strict=True)))
     if isinstance(first, torch.Tensor) and len({(one.shape, one.dtype) for one in samples}) == 1:
-        boxes = isinstance(first, tv_tensors.BoundingBoxes)  # which have two dimensions: here one of each image
+        boxes = isinstance(first, tv_tensors.BoundingBoxes)  # two-dimensional, with one box per image here
         if boxes and (len(first) != 1 or len({one.canvas_size for one in samples}) != 1):
             return list(samples)
         batch = torch.cat(list(samples)) if boxes else torch.stack(list(samples))

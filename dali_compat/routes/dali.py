@@ -1,4 +1,4 @@
-"""The DALI route: what a loader keeps between epochs."""
+"""The DALI route: objects that a loader keeps between epochs."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ if TYPE_CHECKING:
     from ..engine.planes.verified import VerifiedEngine
 
 
-MOST_PIPELINES = 16  # of a data set of the user's: each has a dozen threads
-_READERS = 4  # threads that read files, where nothing else is to do
-# With so many JPEG engines few threads do, but for large images: an H100 has 7. Loading alone, 4 threads give 22,000
-# images/s and 8 give 24,500; beside ResNet-18 training they give .93 and .89 of the speed of synthetic data (H100,
-# benchmarks/results)
+MOST_PIPELINES = 16  # for a custom data set; each has a dozen threads
+_READERS = 4  # threads that only read files
+# With this many JPEG engines (an H100 has 7), few threads are enough, except for large images. For loading only, 4
+# threads give 22,000 images/s and 8 give 24,500; next to training of ResNet-18 they reach .93 and .89 of the speed of
+# synthetic data (H100, benchmarks/results)
 _MANY_ENGINES, _GPU_JPEG_THREADS = 7, 4
-# Threads that decode as fast as an engine, with CUDA (H100). With that share for the engines, large photos load faster
-# than in a pipeline by hand (imagefolder_4mp_h100 and imagefolder_12mp_h100 in benchmarks/results).
+# Threads that decode as fast as one engine, with CUDA (H100). With this share for the engines, large photos load faster
+# than in a hand-written pipeline (imagefolder_4mp_h100 and imagefolder_12mp_h100 in benchmarks/results).
 _PER_ENGINE = 4
 
 
 @dataclass
 class DaliRoute:
-    """DALI reads, decodes and transforms.
+    """Data is read, decoded and transformed by DALI.
 
     Attributes:
-        device: where batches come out.
-        available: CPU threads that a pipeline may have.
+        device: device of the batches.
+        available: CPU threads that a pipeline may use.
         depth: batches in flight.
-        batch_size: the most samples that a pipeline is made for at first.
-        plans: one a distinct transform, in the order of the data set's leaves.
-        gpu_jpegs: whether most images are JPEGs, and a GPU decodes them.
+        batch_size: initial batch size of pipelines.
+        plans: one per distinct transform, in the order of the data set's leaves.
+        gpu_jpegs: whether most images are JPEGs and a GPU decodes them.
         fancy: whether a GPU's decoder interpolates chroma as libjpeg does.
         large: whether most images have a megapixel or more.
-        cache: of decoded images, where the loader has one.
-        table: facts of the files of a custom data set, which torch's own loader reads; None for other data sets.
-        options: of its plans.
-        realized: number of its batches so far in which no image was deferred.
-        images: the plan of each image of its first sample; None of one that torchvision's own functions make.
+        cache: cache of decoded images, if the loader has one.
+        table: facts about the files of a custom data set, which torch's own loader reads; None for other data sets.
+        options: options of its plans.
+        realized: number of batches so far without a deferred image.
+        images: plan of each image of the first sample; None for images computed by torchvision's functions.
     """
 
     device: torch.device
@@ -73,26 +73,27 @@ class DaliRoute:
     options: Options | None = field(default=None, repr=False)
     realized: int = 0
     _representatives: dict[Any, Plan] = field(default_factory=dict, repr=False)
-    # owns all pipelines, lent ones too: whatever an iterator's end looks like, it cannot take one with it
+    # owns all pipelines, including borrowed ones, so that an iterator never takes one with it, however it ends
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
-    # re-entrant: the garbage collector ends epochs, too, and may do so in a thread that is just borrowing
+    # re-entrant, because the garbage collector may end an epoch in a thread that is borrowing a pipeline
     _lock: Any = field(default_factory=new_lock, repr=False)
 
     def plan_of(self, leaf: Images) -> Plan:
         return self._plan_of[id(leaf)][1]
 
     def representative(self, plan: Plan) -> Plan:
-        """Return the first of the plans that have the same DALI part, and so share a pipeline."""
+        """Return the first of the plans with the same DALI part, which share a pipeline."""
         return self._representatives.setdefault(pipeline_key(plan), plan)
 
     @property
     def all_plans(self) -> list[Plan]:
-        """All plans, with those that turned up later."""
+        """All plans, including those found later."""
         return list(dict.fromkeys([*self.plans, *(plan for _, plan in self._plan_of.values())]))
 
     @property
     def jpeg_engines(self) -> int | None:
-        """Returns the number of JPEG engines that decode its images; None before nvJPEG starts, or without one."""
+        """Number of JPEG engines that decode the images; None before nvJPEG starts, or if the GPU does not decode
+        JPEGs."""
         from ..engine.dali import warm
 
         index = self.device.index
@@ -100,12 +101,12 @@ class DaliRoute:
 
     @property
     def threads(self) -> int:
-        """Returns the CPU threads of a pipeline: few where many engines decode, for more would slow a training step."""
+        """CPU threads of a pipeline. Few if many engines decode, because more would slow a training step."""
         return min(self.available, _GPU_JPEG_THREADS) if self.engines_do else self.available
 
     @property
     def load(self) -> float:
-        """The share of JPEGs for the JPEG engines. Where they are few, the threads take what they do in the same time,
+        """Share of JPEGs for the JPEG engines. If there are few engines, the threads decode the rest in the same time,
         with CUDA."""
         if self.jpeg_engines is None or self.engines_do:
             return 1.0
@@ -113,16 +114,16 @@ class DaliRoute:
 
     @property
     def engines_do(self) -> bool:
-        """Returns whether JPEG engines decode all images."""
+        """True if JPEG engines decode all images."""
         return (self.jpeg_engines or 0) >= _MANY_ENGINES and not self.large
 
     def in_turn(self, form: Form) -> int:
-        """Return how many pipelines for one plan take turns."""
+        """Return how many pipelines of one plan alternate."""
         return 2 if self.engines_do and form.given not in DECODED else 1
 
     def open_another(self, pipeline: DecodePipeline) -> None:
-        """Opens a pipeline like this one in the background; idle() gives it then. Where that fails, as without memory,
-        there is none."""
+        """Open a similar pipeline in the background, for idle() to return. If this fails, for example for lack of
+        memory, there is none."""
         from ..engine.dali import warm
 
         def opened() -> None:
@@ -132,17 +133,17 @@ class DaliRoute:
                     if pipeline in self._pipelines:
                         self._pipelines.append(another)
                         return
-                another.close()  # as the loader is
+                another.close()  # because the loader was closed
 
         warm.in_background(opened)
 
     def idle(self, plan: Plan, form: Form) -> list[DecodePipeline]:
-        """Returns the pipelines that no epoch has."""
+        """Return the pipelines that no epoch uses."""
         return [one for one in self._pipelines if one.plan is plan and one.form == form and one.idle]
 
     def borrow(self, plan: Plan, batch_size: int, form: Form, borrower: Any) -> DecodePipeline:
-        """An idle pipeline for the plan, or a new one. It is idle again when the epoch that borrows it is over, or
-        gone."""
+        """Return an idle pipeline for the plan, or a new one. It becomes idle again when the borrowing epoch is over or
+        deleted."""
         from ..engine.dali import warm
         from ..engine.dali.pipeline import DecodePipeline
 
@@ -157,8 +158,8 @@ class DaliRoute:
             for pipeline in self.idle(plan, form):
                 if pipeline.batch_size >= batch_size:
                     pipeline.borrower = weakref.ref(borrower)
-                    pipeline.discard_all()  # of the epoch before
-                    if pipeline.usable:  # another epoch may have ended just now, as garbage, and closed it
+                    pipeline.discard_all()  # of the previous epoch
+                    if pipeline.usable:  # garbage collection of another epoch may have just closed it
                         return pipeline
             device, threads = self.device, self.threads
             if form.reads:
@@ -173,7 +174,7 @@ class DaliRoute:
             return pipeline
 
     def jpeg_engine(self) -> VerifiedEngine | None:
-        """The GPU's, where one of the plans uses it. CUDA starts."""
+        """Return the GPU's engine if one of the plans uses it. Initializes CUDA."""
         if not self.uses_jpeg_engine:
             return None
         from ..engine.planes.engines import engine_of
@@ -183,14 +184,14 @@ class DaliRoute:
 
     @property
     def uses_jpeg_engine(self) -> bool:
-        """True if this route may use the JPEG engine, if the GPU has one. exact=False does not: beside a ResNet-18 its
-        own way is faster by 1.7% (H200, benchmarks/results)."""
+        """True if this route may use a JPEG engine of the GPU. With exact=False it does not, because DALI's decoder is
+        faster by 1.7% next to ResNet-18 (H200, benchmarks/results)."""
         possible = self.device.type == "cuda" and self.cache is None and most_jpeg_engines() > 0
         return possible and any(plan.from_planes for plan in self.plans)
 
     @property
     def jpegs(self) -> str:
-        """The decoder of JPEGs, where uses_jpeg_engine."""
+        """Description of the decoder of JPEGs, if uses_jpeg_engine."""
         from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device)
@@ -201,7 +202,7 @@ class DaliRoute:
 
     @property
     def compared_jpegs(self) -> str:
-        """Says how many of the data set's files the engine decodes, and why not more; "" if it decodes none."""
+        """Description of how many files the engine decodes, and why not more; "" if it decodes none."""
         from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device) if self.uses_jpeg_engine else None
@@ -211,7 +212,7 @@ class DaliRoute:
         return engine.account([(headers_of(leaf), len(leaf)) for leaf in leaves])
 
     def begin_decoder(self) -> None:
-        """Starts the GPU's decoder in the background, once a process, if a GPU decodes and CUDA has started."""
+        """Start the GPU's decoder in the background, once per process, if a GPU decodes and CUDA is initialized."""
         if self.device.type != "cuda" or self.device.index is None or not torch.cuda.is_initialized():
             return
         if self.uses_jpeg_engine:
@@ -224,19 +225,21 @@ class DaliRoute:
             warm.begin(self.device.index)
 
     def take_over(self, before: DaliRoute) -> None:
-        """Share the pipelines of the route so far, for as long as its iterators live; idle ones of other plans go."""
+        """Share the pipelines of the previous route as long as its iterators live. Idle ones of other plans are
+        closed."""
         self._pipelines, self._lock = before._pipelines, before._lock
         self._representatives = before._representatives
         plans = (
             self.all_plans if self.table is None else [one.plan for one in self._pipelines]
-        )  # which may turn up again
+        )  # plans of a custom data set may recur
         with self._lock:
             for pipeline in self._pipelines:
                 if pipeline.plan not in plans and pipeline.idle:
                     pipeline.close()
 
     def epoch_is_over(self) -> None:
-        """Keeps the idle pipelines of a plan that the next epoch needs, which are the last ones, and frees the rest."""
+        """Keep the idle pipelines of each plan that the next epoch needs, which are the last ones, and close the
+        others."""
         with self._lock:
             for pipeline in [pipeline for pipeline in self._pipelines if pipeline.idle]:
                 alike = self.idle(pipeline.plan, pipeline.form)
@@ -245,7 +248,7 @@ class DaliRoute:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Without idle ones that cannot be used any more: closed, of another process, or interrupted."""
+        """Close idle pipelines that are unusable: closed, of another process, or interrupted."""
         gone = [pipeline for pipeline in self._pipelines if pipeline.idle and not pipeline.usable]
         self._pipelines[:] = [pipeline for pipeline in self._pipelines if pipeline not in gone]
         for pipeline in gone:
@@ -253,12 +256,12 @@ class DaliRoute:
 
     @property
     def memory(self) -> int:
-        """Bytes of pixels that are kept: decoded images."""
+        """Bytes of pixels held, by the cache of decoded images."""
         return 0 if self.cache is None else self.cache.bytes
 
     def close(self) -> None:
         if self.cache is not None:
-            self.cache.clear()  # rather than forget it: iterators that live on have this route
+            self.cache.clear()  # not dropped, because live iterators use this route
         while self._pipelines:
             self._pipelines.pop().close()
         if self.device.type == "cuda" and self.device.index is not None:

@@ -1,4 +1,4 @@
-"""Decoded images, kept within a budget, so that later epochs need not decode them."""
+"""A cache of decoded images within a memory budget, so that later epochs need not decode them again."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from ..runtime.device import free_memory
 from ..runtime.forks import new_lock
 from ..runtime.messages import in_bytes
 
-_SHARE = 0.5  # of a GPU's free memory, where nobody asked for it: training needs the rest
+_SHARE = 0.5  # of a GPU's free memory, unless requested otherwise; training needs the rest
 
 
 class DecodedCache:
-    """Images by their source. Whatever is in, stays in.
+    """Decoded images by source. Images are never evicted.
 
-    A GPU's loader keeps them in the GPU's memory. From the host's, what a crop takes of an image is cut out by the CPU,
-    and only that goes over: an H100 decodes JPEG faster (benchmarks/results).
+    With a GPU, images are kept in GPU memory. If they are in host memory instead, the CPU cuts out the crop and only
+    that is transferred; decoding JPEGs on an H100 is faster than that (benchmarks/results).
 
     Args:
-        budget: bytes (an int), or a share of the memory that is free (a float).
-        device: of the loader. With ``exact`` it decides what an image's pixels are.
-        exact: of the loader.
-        place: "cpu" or "cuda", where images are kept. None is where the loader's device is, but for at most half of the
-            memory that is free on a GPU.
+        budget: bytes (an int), or a share of the free memory (a float).
+        device: the loader's device. Together with ``exact`` it determines the pixels.
+        exact: the loader's argument.
+        place: location of the images, "cpu" or "cuda". None is the loader's device, but at most half of a GPU's free
+            memory.
 
     Attributes:
         settings: the arguments.
-        bytes: of the images that are kept.
-        full: an image had no room; nothing is added any more.
-        form: of what get() gives (data/sources.py).
+        bytes: size of the images.
+        full: whether an image did not fit; nothing is added from then on.
+        form: form of the images returned by get() (data/sources.py).
     """
 
     def __init__(self, budget: int | float, device: torch.device, exact: bool, place: str | None = None):
         self.settings = budget, device, exact, place
         self._images: dict[Source, Any] = {}
         self.bytes = 0
-        self._lock = new_lock()  # iterators of several threads share it
+        self._lock = new_lock()  # shared by iterators of several threads
         self.full = False
         self._place = device if place is None or place == device.type else torch.device("cpu")
         self.form = PIXELS if self._place.type == "cpu" else PIXELS_ON_GPU
@@ -47,8 +47,8 @@ class DecodedCache:
             self._settle()
 
     def _settle(self) -> None:
-        """Settles how many bytes it may have; for a GPU not before the first images are there: CUDA may not have
-        started."""
+        """Compute the limit in bytes. For a GPU this is delayed until the first images exist, because CUDA may not be
+        initialized."""
         budget, _, _, place = self.settings
         free = free_memory(self._place)
         self._most = budget if isinstance(budget, int) else int(budget * free)
@@ -56,16 +56,16 @@ class DecodedCache:
             self._most = min(self._most, int(_SHARE * free))
 
     def get(self, source: Source):
-        """(H, W, 3) uint8, for a pipeline of that form, or None where it is not here."""
+        """Return (H, W, 3) uint8 for a pipeline of ``form``, or None if it is not cached."""
         return self._images.get(source)
 
     def add(self, sources: list[Source], images) -> None:
-        """Copies of the images that are new and fit: uint8 tensors (H, W, 3) on any device."""
+        """Copy the images that are new and fit, uint8 tensors (H, W, 3) on any device."""
         with self._lock:
             if self.full:
                 return
             if self._most is None:
-                self._place = images[0].device  # with its index
+                self._place = images[0].device  # includes the index
                 self._settle()
             new: dict[Source, torch.Tensor] = {}
             size = self.bytes
@@ -80,11 +80,11 @@ class DecodedCache:
             try:
                 self._images |= zip(new, _copies(list(new.values()), self._place), strict=True)
                 self.bytes = size
-            except (MemoryError, torch.cuda.OutOfMemoryError):  # others have taken what was free
+            except (MemoryError, torch.cuda.OutOfMemoryError):  # the free memory was taken meanwhile
                 self.full = True
 
     def clear(self) -> None:
-        """Free the images; no others come."""
+        """Free the images. No more are added."""
         with self._lock:
             self._images, self.bytes, self.full = {}, 0, True
 
@@ -100,11 +100,11 @@ class DecodedCache:
 
 
 def _copies(images: list[torch.Tensor], place: torch.device) -> list:
-    """On the host NumPy arrays, on a GPU DALI's tensors, which its pipelines take without a word of Python about
-    each."""
+    """Copy images to NumPy arrays on the host, or to DALI tensors on a GPU, which DALI consumes without per-image
+    Python calls."""
     if not images or not images[0].is_cuda:
-        return [image.numpy().copy() for image in images]  # by NumPy: torch's threads would get in the way of DALI's
-    flat = torch.cat([image.reshape(-1) for image in images]).to(place)  # one transfer for all
+        return [image.numpy().copy() for image in images]  # by NumPy, since torch's threads would compete with DALI's
+    flat = torch.cat([image.reshape(-1) for image in images]).to(place)  # a single transfer
     parts = [
         part.view(image.shape)
         for part, image in zip(flat.split([image.numel() for image in images]), images, strict=True)
@@ -113,14 +113,15 @@ def _copies(images: list[torch.Tensor], place: torch.device) -> list:
         return [part.numpy() for part in parts]
     from ..engine.dali.pipeline import without_copy
 
-    torch.cuda.current_stream(place).synchronize()  # DALI reads on streams of its own
+    torch.cuda.current_stream(place).synchronize()  # DALI reads on its own streams
     return without_copy(parts)
 
 
 def checked_budget(budget: int | float | None) -> int | float | None:
-    """
+    """Return the budget.
+
     Raises:
-        ValueError: it is no number of bytes and no share.
+        ValueError: it is neither a number of bytes nor a share.
     """
     if budget is None or (type(budget) is int and budget > 0) or (type(budget) is float and 0 < budget <= 1):
         return budget
@@ -128,9 +129,10 @@ def checked_budget(budget: int | float | None) -> int | float | None:
 
 
 def checked_place(place: torch.device | str | None, device: torch.device | str | int | None) -> str | None:
-    """
+    """Return the kind of place, or None.
+
     Raises:
-        ValueError: images cannot be kept there by a loader of this device.
+        ValueError: a loader on this device cannot keep images there.
     """
     if place is None:
         return None

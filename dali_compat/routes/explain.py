@@ -1,4 +1,4 @@
-"""Writes what explain() says of a loader and its route."""
+"""The text of explain()."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from . import Route, StockRoute, in_python, names_in_python
 from .dali import _GPU_JPEG_THREADS, DaliRoute
 from .resident import ResidentRoute
 
-_COLUMN = 44  # characters of a transform, unless explain(wide=True)
+_COLUMN = 44  # columns of a transform, unless explain(wide=True)
 
 
 class Explanation(str):
-    """The text of explain(), which a notebook shows as a table."""
+    """The text of explain(). A notebook displays it as a table."""
 
     def _repr_html_(self) -> str:
-        rows, left = [], 'style="text-align:left"'  # of each cell: a notebook's are to the right
+        rows, left = [], 'style="text-align:left"'  # for each cell, because notebooks align right
         for line in self.splitlines():
             cells = [html.escape(cell) for cell in re.split(r"\s{2,}", line.strip())]
             if len(cells) == 4:
@@ -37,9 +37,9 @@ class Explanation(str):
 
 
 def explain(loader, route: Route, wide: bool = False) -> Explanation:
-    """One line a step: what it became, where it runs, how faithful it is. Unless ``wide``, transforms are cut to a
-    column, and a step takes two lines on a terminal that has not the columns for one."""
-    tolerant = not isinstance(loader.dataset, IterableDataset)  # whose errors end it
+    """Return one line per step with its translation, engine and fidelity. Unless ``wide``, transforms are truncated to
+    a column, and a step takes two lines if the terminal is too narrow for one."""
+    tolerant = not isinstance(loader.dataset, IterableDataset)  # errors of iterable data sets end the epoch
     if isinstance(route, StockRoute):
         lines, ignored = _of_stock(loader, route, tolerant)
     elif isinstance(route, ResidentRoute):
@@ -58,7 +58,7 @@ def explain(loader, route: Route, wide: bool = False) -> Explanation:
 
 
 def _of_stock(loader, route: StockRoute, tolerant: bool) -> tuple[list[str], list[str]]:
-    """Its lines, and the arguments without effect; as of the other routes below."""
+    """Return the lines and the arguments without effect, as the functions of the other routes do."""
     lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
     if loader.num_workers or not tolerant:
         lines.append("  load_state_dict() loads the batches already used once more, without returning them")
@@ -98,12 +98,12 @@ def _of_dali(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]
 
 
 def _threads(route: DaliRoute) -> str:
-    """Their number, and why, where a GPU decodes."""
+    """Describe the number of threads, and the reason if a GPU decodes."""
     threads = f"{route.threads} CPU threads"
     if not route.gpu_jpegs:
         return threads
     if route.jpeg_engines is None:
-        return f"{threads}, or {_GPU_JPEG_THREADS} where the GPU has JPEG engines enough"
+        return f"{threads}, or {_GPU_JPEG_THREADS} if the GPU has enough JPEG engines"
     if not route.jpeg_engines and (hidden := hidden_jpeg_engines(route.device.index)):
         return f"{threads} ({hidden})"
     found = f"the GPU has {route.jpeg_engines or 'no'} JPEG engine{'s' * (route.jpeg_engines != 1)}"
@@ -113,7 +113,7 @@ def _threads(route: DaliRoute) -> str:
 
 
 def summary(route: Route) -> str:
-    """Says what a loader became, in a few words."""
+    """Describe a loader's route in a few words."""
     if isinstance(route, StockRoute):
         return f"torchvision, because {route.reason}"
     name = "DALI" if isinstance(route, DaliRoute) else "torch on the data set in memory"
@@ -134,7 +134,7 @@ def _plan_lines(route: DaliRoute | ResidentRoute, wide: bool, decode: str | None
 
 
 def _part(route: DaliRoute | ResidentRoute, plan: Plan, number: int) -> str:
-    """Says what the route's plan of this number is for."""
+    """Name the part of the data set or the images that a plan is for."""
     if isinstance(route, ResidentRoute) or plan not in route.images:
         return f"part {number} of the data set"
     images = [number for number, one in enumerate(route.images, 1) if one is plan]
@@ -142,12 +142,12 @@ def _part(route: DaliRoute | ResidentRoute, plan: Plan, number: int) -> str:
 
 
 def _account(plan: Plan, device: torch.device, wide: bool, decode: str | None) -> str:
-    """One line a transform; ``decode`` says how faithful decoding is on this device, where there is any."""
+    """Return one line per transform. ``decode`` is the fidelity of decoding on this device, or None."""
     dali = f"DALI on {'GPU' if device.type == 'cuda' else 'CPU'}"
     rows = [("(decode)", "decode", dali, decode)] if decode else []
     if plan.views:
         rows += _rows(plan, dali, wide)
-    views: dict[tuple, list[int]] = {}  # those with the same lines
+    views: dict[tuple, list[int]] = {}  # views by equal lines
     for number, view in enumerate(plan.chains, 1):
         lines = tuple(row for ahead in plans_ahead(view) for row in _rows(ahead, dali, wide))
         views.setdefault(lines, []).append(number)
@@ -170,13 +170,13 @@ def _rows(plan: Plan, dali: str, wide: bool) -> list[tuple[str, str, str, str]]:
 
 
 def _listed(numbers: list[int]) -> str:
-    """ "1", "1, 2", "3 to 8"."""
+    """Format numbers as "1", "1, 2" or "3 to 8"."""
     in_a_row = len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1
     return f"{numbers[0]} to {numbers[-1]}" if in_a_row else ", ".join(map(str, numbers))
 
 
 def _cut(transform: str) -> str:
-    """Without the arguments that do not fit: "RandomCrop(size=(224, 224), ...)"."""
+    """Truncate to the arguments that fit: "RandomCrop(size=(224, 224), ...)"."""
     if len(transform) <= _COLUMN:
         return transform
     ends = [at for found in re.finditer(r", (?=\w+=)", transform) if (at := found.start()) <= _COLUMN - len(", ...)")]
@@ -194,7 +194,7 @@ def _decode_fidelity(route: DaliRoute, exact: bool) -> str:
 
 
 def _without_effect(loader, route: DaliRoute | ResidentRoute) -> list[str]:
-    """Arguments that torch takes and that have nothing to do here."""
+    """Return torch's arguments that have no effect on this route."""
     names: dict[str, object] = {"pin_memory": False, "pin_memory_device": "", "in_order": True}
     in_workers = isinstance(route, DaliRoute) and route.table is not None and loader.num_workers > 0
     if in_workers:
@@ -202,7 +202,7 @@ def _without_effect(loader, route: DaliRoute | ResidentRoute) -> list[str]:
     else:
         names["persistent_workers"] = False
     if not (in_workers or (loader.num_workers and in_python(route))):
-        names |= {"timeout": 0, "worker_init_fn": None, "multiprocessing_context": None}  # of processes
+        names |= {"timeout": 0, "worker_init_fn": None, "multiprocessing_context": None}  # only for processes
     given = {name: getattr(loader, name, default) for name, default in names.items()}
     shown = {
         name: getattr(value, "__name__", None) or describe(value)

@@ -1,4 +1,4 @@
-"""The resident route: data sets of arrays (data/arrays.py) are copied to the device once, and transformed there."""
+"""The resident route. Data sets of arrays (data/arrays.py) are copied to the device once and transformed there."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from ..runtime.messages import in_bytes
 from ..translate import translate
 from ..translate.lower import key_of, lower
 
-SHARE = 0.5  # of the device's free memory, which the images may take
-# Batches are computed together until their output has so many bytes. A CPU keeps 16 MiB in its cache. A GPU takes
-# longer to begin than to compute, so it takes 1 GiB, or a 64th of its memory where that is less; making them takes 2.5
-# times as much.
+SHARE = 0.5  # largest share of the device's free memory for the images
+# Batches are computed together until their output has this many bytes. 16 MiB fit in a CPU's cache. A GPU takes longer
+# to launch kernels than to compute, so it computes 1 GiB, or 1/64 of its memory if that is less. The computation needs
+# 2.5 times as much.
 _TOGETHER = {"cuda": 1 << 30, "cpu": 16 << 20}
 _TOGETHER_SHARE = 1 / 64
-_AT_A_TIME = 64 << 20  # bytes of images that are copied and brought into order at a time
+_AT_A_TIME = 64 << 20  # bytes of images that are copied and made contiguous at a time
 
 
 class _Pixels:
-    """The images of an array on a device, (N, C, H, W). Loaders of the same array share them: random_split's, say."""
+    """The images of an array on a device, (N, C, H, W). Loaders of the same array share them, for example after
+    random_split."""
 
     def __init__(self, of: Any, images: torch.Tensor, device: torch.device):
-        self.of = of  # while this lives no other object gets its id()
+        self.of = of  # keeps its id() from being reused
         self.images = _copy(images, device)
 
 
@@ -40,20 +41,20 @@ _shared: WeakValueDictionary[tuple, _Pixels] = WeakValueDictionary()
 
 
 class _Targets:
-    """The targets of a data set, as they were when an epoch began.
+    """The targets of a data set at the start of an epoch.
 
     Attributes:
-        table: on the device, or None where they are no tensor.
+        table: targets on the device, or None if they are not a tensor.
     """
 
     def __init__(self, dataset: data.Dataset, device: torch.device):
         self._raw, table = raw_targets(dataset), target_table(dataset)
-        self._compat = getattr(dataset, "compat", None)  # QMNIST's: labels, or vectors
+        self._compat = getattr(dataset, "compat", None)  # QMNIST's: whether targets are labels or vectors
         self._copy = _copied(self._raw)
         self.table = None if table is None else table.to(device, copy=True)
 
     def still(self, dataset: data.Dataset) -> bool:
-        """Returns whether they are the same; lists and arrays may have changed in place."""
+        """Return True if the targets are unchanged. Lists and arrays may have been modified in place."""
         raw, compat = raw_targets(dataset), getattr(dataset, "compat", None)
         return raw is self._raw and compat == self._compat and self.table is not None and _equal(raw, self._copy)
 
@@ -63,11 +64,10 @@ class Held:
     """A data set on the device.
 
     Attributes:
-        dataset: whose images they are.
         array: its ``data``.
-        plan: of its transform.
+        plan: plan of its transform.
         images: (N, C, H, W) on the host.
-        key: what the copy on the device hangs on.
+        key: key of the copy on the device.
         pixels, targets: on the device; None before an epoch begins.
     """
 
@@ -84,13 +84,13 @@ class Held:
 
     @property
     def on_device(self) -> torch.Tensor:
-        """The images there, once an epoch has begun."""
+        """The images on the device, once an epoch has begun."""
         assert self.pixels is not None
         return self.pixels.images
 
     @property
     def table(self) -> torch.Tensor | None:
-        """The targets there; None where they are no tensor."""
+        """The targets on the device, or None if they are not a tensor."""
         return None if self.targets is None else self.targets.table
 
     @property
@@ -100,12 +100,12 @@ class Held:
 
 @dataclass
 class ResidentRoute:
-    """The data set is on the device; torch transforms it there.
+    """The data set is on the device, where torch transforms it.
 
     Attributes:
-        device: where batches come out.
-        depth: batches that Python works on at a time, where a plan calls it.
-        plans: one a distinct transform, in the order of the data set's leaves.
+        device: device of the batches.
+        depth: batches that Python functions process at a time, if a plan has any.
+        plans: one per distinct transform, in the order of the data set's leaves.
         held: the leaves, by id().
     """
 
@@ -115,37 +115,37 @@ class ResidentRoute:
     held: dict[int, Held]
 
     def close(self) -> None:
-        """Iterators that are under way keep what they need."""
+        """Release the data sets. Active iterators keep those that they use."""
         self.held = {}
 
     @property
     def all_plans(self) -> list[Plan]:
-        """The same: arrays have one number of channels."""
+        """The plans. None are added later, because arrays have a fixed number of channels."""
         return self.plans
 
     @property
     def memory(self) -> int:
-        """Bytes of pixels that are kept: copies of the arrays, which other loaders of these share."""
+        """Bytes of pixels held in copies of the arrays, which loaders may share."""
         held = list(self.held.values())
         return sum(one.bytes for one in held if one.pixels is not None and self._copies(one))
 
     @property
     def together(self) -> int:
-        """The number of samples that are computed together; 1 where their size is not known: one batch, then."""
+        """Number of samples that are computed together; 1, meaning one batch, if their size is unknown."""
         if any(s.gives.size is None and s.op != "crop" for plan in self.plans for c in plan.chains for s in c.batch):
             return 1
         most = max(sum(map(_most, plan.chains)) for plan in self.plans)
         budget = _TOGETHER[self.device.type]
-        if self.device.type == "cuda" and torch.cuda.is_initialized():  # explain() must not start CUDA
+        if self.device.type == "cuda" and torch.cuda.is_initialized():  # explain() must not initialize CUDA
             total = torch.cuda.get_device_properties(self.device).total_memory
             budget = min(budget, int(_TOGETHER_SHARE * total))
         return max(1, budget // most)
 
     def check(self, before: ResidentRoute | None) -> None:
-        """Checks that what is not on the device yet may go there, now that ``before`` gives its place.
+        """Check that images that are not on the device yet fit, given that ``before`` releases its memory.
 
         Raises:
-            Unsupported: it takes too much.
+            Unsupported: they take too much memory.
         """
         missing = {one.key: one.bytes for one in self.held.values() if one.pixels is None and self._copies(one)}
         if not missing:
@@ -156,12 +156,12 @@ class ResidentRoute:
         needed, room = sum(missing.values()), int(SHARE * (free_memory(self.device) + left))
         if needed > room:
             raise Unsupported(
-                f"its images take {in_bytes(needed)}, and more than {SHARE:.0%} of the free memory of {self.device}, "
-                f"{in_bytes(room)}, is not taken for them; free some, or take device='cpu'"
+                f"its images take {in_bytes(needed)}, but only {SHARE:.0%} of the free memory of {self.device}, "
+                f"{in_bytes(room)}, may be used for them; free some, or use device='cpu'"
             )
 
     def load(self, before: ResidentRoute | None) -> None:
-        """Bring to the device what is not there yet; ``before`` keeps nothing."""
+        """Copy to the device whatever is missing there, after closing ``before``."""
         if before is not None:
             before.close()
         for one in self.held.values():
@@ -175,7 +175,7 @@ class ResidentRoute:
         return self.device.type != "cpu" or not one.images.is_contiguous()
 
     def describe(self) -> str:
-        """The first line of an explanation."""
+        """Return the first line of explain()."""
         sets = [
             f"{len(held)} images of {held.images.shape[3]}x{held.images.shape[2]}, {in_bytes(held.bytes)}"
             for held in self.held.values()
@@ -187,10 +187,11 @@ class ResidentRoute:
 
 
 def resident_route(loader, device: torch.device, depth: int, before, start: bool) -> ResidentRoute:
-    """The route for a loader whose data set has leaves that hold arrays. ``before`` and ``start`` as choose() has them.
+    """Return the route for a loader whose data set has leaves that hold arrays. ``before`` and ``start`` are those of
+    choose().
 
     Raises:
-        Unsupported: naming what is in the way.
+        Unsupported: with the reason why the route cannot be used.
     """
     if device.type not in _TOGETHER:
         raise Unsupported(f"arrays are kept on CPUs and CUDA GPUs, not on {device}")
@@ -217,19 +218,20 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
     if start or device.type == "cpu" or torch.cuda.is_initialized():
         route.check(before)
     if start:
-        with torch.inference_mode(False):  # what is kept serves every mode
+        with torch.inference_mode(False):  # used in every mode
             route.load(before)
     return route
 
 
 def _key(array, images: torch.Tensor, device: torch.device) -> tuple:
-    """The same for the same pixels: an array, as long as it lives, or a tensor as it is now."""
+    """Return a key that is equal for equal pixels: that of an array for its lifetime, or of a tensor until it is
+    modified."""
     counts = isinstance(array, torch.Tensor) and not array.is_inference()
     return id(array), array._version if counts else None, images.shape, images.stride(), device
 
 
 def _copy(images: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """(N, C, H, W), contiguous, on the device; images that are so already stay what they are."""
+    """Return contiguous (N, C, H, W) images on the device. They are not copied if they are so already."""
     if device.type == "cpu":
         return images.contiguous()
     made = torch.empty(images.shape, dtype=images.dtype, device=device)
@@ -240,12 +242,12 @@ def _copy(images: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _most(plan: Plan) -> int:
-    """Bytes of an image where it is largest."""
+    """Return the largest size in bytes of an image."""
     return max(map(_bytes, (plan.takes, *(s.gives for s in plan.batch))))
 
 
 def _bytes(spec) -> int:
-    """Returns the bytes of one image, as float32 at least: kernels compute in that."""
+    """Return the size in bytes of one image, at least as float32, which kernels compute in."""
     height, width = spec.size or (0, 0)
     return spec.channels * height * width * max(4, spec.dtype.itemsize)
 

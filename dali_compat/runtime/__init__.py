@@ -1,10 +1,10 @@
-"""The process that loads: cores, devices, forks, and the installed DALI.
+"""Services for the process: CPU cores, devices, forks, and the installed DALI.
 
-- cores, device: what there is to work with; batches of several images a sample.
-- forks, decorators: what a fork, the program's end and torch.compile must not touch; processes that are no forks; names
-  of stages in profilers.
-- messages: warnings at the user's line; columns, numbers of bytes, and a repr that does not raise.
-- installation: DALI, the driver, the GPUs. dataset_base: what our data sets share.
+- cores, device: the available hardware; batches with several images per sample.
+- forks, decorators: handling of forks, program exit and torch.compile; processes that are not forks; names of stages
+  for profilers.
+- messages: warnings at the user's line; columns, sizes in bytes, and a repr that does not raise.
+- installation: DALI, the driver, the GPUs. dataset_base: base class of this package's data sets.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Patched:
     """The arguments of install().
 
     Attributes:
-        options: arguments of our own that loaders get, unless they are given others.
-        verbose: whether to say what becomes of each when it is made.
-        now: what it was asked for; None while torch's DataLoader is torch's.
+        now: the current arguments; None while torch's DataLoader is not replaced.
+        options: defaults for this package's own loader arguments.
+        verbose: whether each loader prints its route when it is made.
     """
 
     now: ClassVar[Patched | None] = None

@@ -1,4 +1,4 @@
-"""CPU cores: how many the process may use, and on which of them DALI's threads run."""
+"""CPU cores: the number that the process may use, and the placement of DALI's threads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _PROCESS, _MOUNTED = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def usable_cores() -> int:
-    """Returns the number of cores that the process may run on; fewer where a container has a CPU quota, as by
-    ``docker run --cpus=4`` or a CPU limit of Kubernetes, rounded up."""
+    """Return the number of cores that the process may run on, limited by the CPU quota of a container (``docker run
+    --cpus=4``, a CPU limit of Kubernetes), rounded up."""
     allowed, quota = len(os.sched_getaffinity(0)), cpu_quota()
     return allowed if quota >= allowed else max(1, math.ceil(quota))
 
 
 def cpu_quota() -> float:
-    """Returns how many CPUs' time the control groups of the process allow; infinity where they set no limit.
+    """Return the CPU time that the control groups of the process allow, in CPUs; infinity if there is no limit.
 
     Sources: Linux's Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cpu.cfs_quota_us).
     """
@@ -28,7 +28,7 @@ def cpu_quota() -> float:
             _, controllers, path = line.split(":", 2)
             if controllers == "" or "cpu" in controllers.split(","):
                 root = _MOUNTED / ("cpu" if controllers else "")
-                # a container without a namespace of groups has the path of its host, and its own group at the root
+                # a container without a cgroup namespace sees the path on its host, and its own group at the root
                 within = Path(path.lstrip("/"))
                 quotas += [_quota(root / part) for part in (within, *within.parents)]
     return min(quotas)
@@ -37,7 +37,7 @@ def cpu_quota() -> float:
 def _quota(group: Path) -> float:
     with suppress(OSError, ValueError):
         limit, period = (group / "cpu.max").read_text().split()
-        return int(limit) / int(period)  # a ValueError where it is "max"
+        return int(limit) / int(period)  # ValueError if the limit is "max"
     with suppress(OSError, ValueError):
         limit, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
         return int(limit) / int(period) if int(limit) > 0 else math.inf
@@ -48,10 +48,10 @@ NODES = Path("/sys/devices/system/node")
 
 
 def near_gpu() -> bool:
-    """Returns whether DALI keeps its threads on the GPU's socket: where several NUMA nodes have cores, and the process
-    may run on all of them. One that may not was put where it is by somebody: torchrun's --numa-binding, numactl,
-    taskset, a container."""
-    with suppress(OSError):  # a GPU's memory may be a node without cores; a sandbox may not tell
+    """Return True if DALI should keep its threads on the GPU's socket: several NUMA nodes have cores, and the process
+    may run on all of them. A restricted process was placed deliberately, by torchrun's --numa-binding, numactl, taskset
+    or a container."""
+    with suppress(OSError):  # a GPU's memory may be a node without cores; a sandbox may hide the nodes
         nodes = sum(bool(path.read_text().strip()) for path in NODES.glob("node[0-9]*/cpulist"))
         return nodes > 1 and len(os.sched_getaffinity(0)) == os.cpu_count()
     return False

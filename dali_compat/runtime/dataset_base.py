@@ -1,4 +1,4 @@
-"""A base of our data sets, which warn if torch's own loader reads them."""
+"""Base class of this package's data sets, which warn if torch's own loader reads them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ..errors import FallbackWarning
 from .messages import stack_level
 
 _FETCHER = "torch.utils.data._utils.fetch"
-_DEPTH = 12  # calls from torch's fetcher to a data set, at most: Subset and ConcatDataset lie between
-_said = mmap.mmap(-1, 1)  # whether it is; shared with worker processes, which torch forks anew for every epoch
+_DEPTH = 12  # most calls from torch's fetcher to a data set, including Subset and ConcatDataset
+_said = mmap.mmap(-1, 1)  # set after the first warning; shared with worker processes, which torch forks for every epoch
 
 
 class OurDataset:
-    """A base of data sets of ours, which call ``self._warn_if_torch_reads()`` when they are indexed."""
+    """Base class of this package's data sets. Subclasses call ``self._warn_if_torch_reads()`` when they are indexed."""
 
     transform: Any
     target_transform: Any
 
     def _transformed(self, image: Any, target: Any) -> tuple[Any, Any]:
-        """Returns what ``__getitem__`` gives for an image and its target."""
+        """Apply the transforms of ``__getitem__`` to an image and its target."""
         if self.transform is not None:
             image = self.transform(image)
         if self.target_transform is not None:
@@ -35,7 +35,8 @@ class OurDataset:
         return image, target
 
     def _warn_if_torch_reads(self) -> None:
-        """Warns where torch's own loader indexes it; once a program, unless a loader of ours has said why it does."""
+        """Warn if torch's own loader indexes the data set. This is done once per program, and not if one of this
+        package's loaders has reported the reason."""
         over = None if _said[0] else _fetched()
         if over is None:
             return
@@ -45,13 +46,13 @@ class OurDataset:
 
 
 def be_quiet() -> None:
-    """Keeps the warning from coming: it has been said why torch's loader reads the data set."""
+    """Suppress the warning, because the reason for using torch's loader was already reported."""
     _said[0] = 1
 
 
 class QuietWorker:
-    """The worker_init_fn of such a loader's workers, around the user's: a process that is no fork does not know what
-    was said in another."""
+    """worker_init_fn for workers of such a loader, wrapping the user's. A process that is not a fork does not share the
+    flag."""
 
     def __init__(self, function: Callable[[int], object] | None):
         self._function = function
@@ -63,7 +64,7 @@ class QuietWorker:
 
 
 def _fetched() -> Any:
-    """The data set that torch's loader is fetching a sample of, here; None where it does not."""
+    """Return the data set that torch's loader is fetching a sample from in this call stack, or None."""
     for frame, _ in islice(walk_stack(sys._getframe(2)), _DEPTH):
         if frame.f_globals.get("__name__") == _FETCHER:
             return getattr(frame.f_locals.get("self"), "dataset", None)

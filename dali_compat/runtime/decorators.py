@@ -1,4 +1,5 @@
-"""Decorators of what the user's program calls: torch.compile does not trace it; profilers name its stages."""
+"""Decorators for functions that the user's program calls: exclude them from torch.compile, and name their stages for
+profilers."""
 
 from __future__ import annotations
 
@@ -14,18 +15,18 @@ try:
     import nvtx
 
     _domain: Any = nvtx.get_domain("dali_compat")
-except (ImportError, AttributeError):  # an nvtx before 0.2.7 has no domains
+except (ImportError, AttributeError):  # added in nvtx 0.2.7
     _domain = None
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_compiler: Any = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", None)  # torch 2.5 has none
+_compiler: Any = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", None)  # torch 2.5 does not have it
 
 
 def no_compile(function: F) -> F:
-    """The function. Where compiled code of the user's calls it, Python runs it: the compiler would trace every function
-    under it, and meet arrays and pipelines that it does not know. Otherwise torch.compiler.disable() is not called: it
-    imports the compiler, and takes its time at each call."""
+    """Decorator that excludes a function from torch.compile. The compiler would trace all functions that it calls, and
+    fail on arrays and pipelines. Outside of compiled code torch.compiler.disable() is not used, because it imports the
+    compiler and adds overhead to each call."""
     uncompiled: Callable[..., Any] | None = None
 
     @functools.wraps(function)
@@ -41,7 +42,7 @@ def no_compile(function: F) -> F:
 
 
 def one_at_a_time(method: F) -> F:
-    """Makes threads wait for each other in a method; ``self.turn`` is an RLock."""
+    """Decorator that lets one thread at a time into a method; ``self.turn`` is an RLock."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any) -> Any:
@@ -52,15 +53,15 @@ def one_at_a_time(method: F) -> F:
 
 
 def _is_compiled() -> bool:
-    """Returns whether the caller's code is compiled. The compiler takes is_compiling() for True where it traces this;
-    of the function behind it, it would warn that it does not know it."""
+    """Return True if the caller is compiled code. The compiler treats is_compiling() as True when it traces this
+    function, but would warn about the second call, which it does not support."""
     if "torch._dynamo" not in sys.modules:
         return False
     return torch.compiler.is_compiling() or _compiler is None or _compiler() is not None
 
 
 def named(stage: str) -> Callable[[F], F]:
-    """Returns a decorator: while the function runs, profilers show "dali_compat: stage"."""
+    """Return a decorator that makes profilers show "dali_compat: stage" while the function runs."""
     name = f"dali_compat: {stage}"
     event = _domain and _domain.get_event_attributes(message=stage)
 

@@ -1,4 +1,4 @@
-"""Devices: how much room they have, and batches on their way there; batches of samples that have several images."""
+"""Devices: free memory, and moving batches between them; batches with several images per sample."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-_AT_ONCE = 2**16  # bytes of ordinary memory, which the driver keeps before it goes on
+_AT_ONCE = 2**16  # bytes of pageable memory that the driver copies before it returns
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free: of a GPU, what torch holds unused included; of the host, for this machine and for this
-    process's control group (Linux, v2), where files that the system has cached and not used lately count as free."""
+    """Return the free memory in bytes. For a GPU, this includes memory that torch caches unused. For the host, it is
+    the minimum over the machine and the process's control group (Linux, v2), and inactive file cache counts as free."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
@@ -33,43 +33,44 @@ def free_memory(device: torch.device) -> int:
 
 
 def on_the_cpu() -> AbstractContextManager:
-    """Within it tensors for which no device is said are made on the CPU, whichever torch.set_default_device() names:
-    that is for models, and torch's worker processes do not know of it either."""
-    # torch 2.5's get_default_device() does not know of ``with torch.device(...)``
+    """Context that creates tensors on the CPU by default, regardless of torch.set_default_device(), which is meant for
+    models and does not affect torch's worker processes."""
+    # torch 2.5's get_default_device() ignores ``with torch.device(...)``
     return nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
 
 
 def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
-    """An array, or a CPU tensor, on the device. It waits for nothing that a GPU has to do before; a copy from ordinary
-    memory does, beyond 64 KB (CUDA C++ Programming Guide, "Concurrent Execution between Host and Device")."""
+    """Move an array or a CPU tensor to the device, without waiting for earlier work of the GPU. Copies from pageable
+    memory beyond 64 KB would wait (CUDA C++ Programming Guide, "Concurrent Execution between Host and Device")."""
     tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
     if device.type != "cuda" or tensor.nbytes <= _AT_ONCE:
         return tensor.to(device, non_blocking=True)
-    with torch.cuda.device(device):  # pinned memory is the current GPU's, where CUDA runs on none yet
+    with torch.cuda.device(device):  # otherwise CUDA may be initialized on the default GPU
         return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def moved(data: Any, device: torch.device) -> Any:
-    """``data`` with its tensors on ``device``; containers keep their type, other objects stay as they are."""
+    """Return ``data`` with its tensors on ``device``. Containers keep their type, other objects are unchanged."""
     return mapped(data, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 @contextmanager
 def working_on(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Within it this stream is the current one, and its GPU. torch.cuda.stream() alone sets the GPU back that was the
-    current one, and so makes CUDA start there."""
+    """Context with this stream and its GPU as the current ones. Without torch.cuda.device(), torch.cuda.stream()
+    restores the previous GPU, which initializes CUDA there."""
     with torch.cuda.device(stream.device), torch.cuda.stream(stream):
         yield
 
 
 def current_stream_of(device: torch.device) -> int:
-    """torch.cuda.current_stream(device).cuda_stream, without the 3 us that its object takes: every batch asks."""
+    """Return torch.cuda.current_stream(device).cuda_stream, without the 3 us that creating the object takes for every
+    batch."""
     return torch._C._cuda_getCurrentRawStream(device.index)
 
 
 def handed_over(data: Any, stream: torch.cuda.Stream) -> Any:
-    """``data``, made on a stream, with its tensors as the current one's own: copies, for the memory of the former goes
-    back to its stream without regard to others."""
+    """Return ``data``, computed on ``stream``, with its tensors copied for the current stream. The originals' memory
+    returns to ``stream`` regardless of its use on other streams."""
     current = torch.cuda.current_stream(stream.device)
     current.wait_stream(stream)
     copies = mapped(data, lambda tensor: tensor.clone() if tensor.is_cuda else tensor)
@@ -78,9 +79,9 @@ def handed_over(data: Any, stream: torch.cuda.Stream) -> Any:
 
 
 def mapped(data: Any, function: Callable[[Any], Any], kind: type = torch.Tensor) -> Any:
-    """``data`` with what a function makes of its tensors, or of other leaves of a ``kind``.
+    """Apply a function to the tensors in ``data``, or to other leaves of type ``kind``.
 
-    Follows torch.utils.data._utils.pin_memory, which walks the same containers.
+    Follows torch.utils.data._utils.pin_memory, which supports the same containers.
     """
     if isinstance(data, kind):
         return function(data)
@@ -100,7 +101,7 @@ def mapped(data: Any, function: Callable[[Any], Any], kind: type = torch.Tensor)
 def _of_kind(data, named):
     if not isinstance(data, MutableMapping):
         return _rebuilt(data, named)
-    clone = copy(data)  # which a defaultdict has its function in
+    clone = copy(data)  # keeps the default_factory of a defaultdict
     clone.update(named)
     return clone
 
@@ -108,16 +109,16 @@ def _of_kind(data, named):
 def _rebuilt(data, values):
     try:
         return type(data)(values)
-    except TypeError:  # a container that is not made from one argument
+    except TypeError:  # a container whose constructor does not take one argument
         return values
 
 
 class ViewBatches(Sequence):
-    """One batch for each view; as a sequence, the samples.
+    """A sequence of samples with several views, stored as one batch per view.
 
     Attributes:
         batches: (N, C, H, W) each, or a list of N.
-        structure: of a sample: lists, tuples and dicts of numbers of views.
+        structure: structure of a sample: lists, tuples and dicts of view numbers.
     """
 
     def __init__(self, batches: Sequence[Any], structure: Any = None):
@@ -133,12 +134,12 @@ class ViewBatches(Sequence):
         return filled(self.structure, [batch[row] for batch in self.batches])
 
     def each(self, function: Callable[[Any], Any]) -> ViewBatches:
-        """Returns what a function makes of every batch."""
+        """Apply a function to every batch."""
         return ViewBatches(list(map(function, self.batches)), self.structure)
 
 
 def filled(structure: Any, values: Sequence[Any]) -> Any:
-    """The structure with values in place of their numbers."""
+    """Return the structure with view numbers replaced by values."""
     if isinstance(structure, int):
         return values[structure]
     if isinstance(structure, dict):

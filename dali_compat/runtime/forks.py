@@ -1,11 +1,12 @@
-"""Forks, Python processes that are no forks, and the program's end.
+"""Forks, Python processes that are not forks, and program exit.
 
-Keeps forked children whole: locks that neither an interrupt nor a fork leaves locked, and memory that a child leaks.
+This module provides locks that neither an interrupt nor a fork leaves held, and objects that a forked child leaks.
 
-Whatever stops a thread between the end of a ``with`` and the lock's own (a signal, in some versions of Python; a
-debugger) leaves it locked. The thread itself does not notice, for the locks are re-entrant; others would wait for ever.
-A forked child has its parent's locks, but of the threads only the one that forks. So that one takes them all before:
-none is another's then, and what they guard is whole.
+If a thread is stopped between the end of a ``with`` block and the release of its lock (by a signal, in some versions of
+Python, or by a debugger), the lock remains held. The thread itself is not affected, because the locks are re-entrant,
+but others would wait forever. A forked child has its parent's locks, but only the thread that forks. Therefore that
+thread acquires all locks before the fork, so that none is held by another thread and the data that they guard is
+consistent.
 """
 
 from __future__ import annotations
@@ -26,34 +27,34 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 if sys.version_info < (3, 10, 15) or (3, 11) <= sys.version_info < (3, 11, 10):
-    # Where a native thread holds CPython's HEAD_LOCK at the fork, a child of these versions waits for it for ever
-    # (CPython's issue 112275); gloo's threads take it often. So it is taken once, when all other hooks have run: what
-    # remains are the microseconds between this and the fork. sys._current_frames() takes it, too, but may collect
-    # garbage meanwhile, and so wait for another thread, which waits for the lock (issue 106883).
+    # If a native thread holds CPython's HEAD_LOCK during a fork, the child deadlocks in these versions (CPython issue
+    # 112275); gloo's threads take it often. It is therefore acquired once after all other hooks have run, which leaves
+    # only the microseconds between this and the fork. sys._current_frames() acquires it as well, but may run the
+    # garbage collector meanwhile, and so wait for another thread that waits for the lock (issue 106883).
     os.register_at_fork(before=partial(ctypes.PyDLL(None).PyThreadState_SetAsyncExc, ctypes.c_ulong(0), None))
 
 
 def leak_in_child(one: object) -> None:
-    """Leaks an object: nothing of it is ever freed in this process."""
+    """Leak an object, so that it is never freed in this process."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
 
-_PATIENCE = 1.0  # seconds for who holds a lock at a fork: it may read a file
+_PATIENCE = 1.0  # seconds to wait at a fork for the holder of a lock, which may be reading a file
 
 _all: weakref.WeakSet = weakref.WeakSet()
-_held: dict[int, list] = {}  # locks, by the thread that forks
+_held: dict[int, list] = {}  # locks by the thread that is forking
 
 
 def new_lock() -> threading.RLock:
-    """A re-entrant lock."""
+    """Return a re-entrant lock that is handled at forks."""
     made = threading.RLock()
     _all.add(made)
     return made
 
 
 def unlock_all() -> None:
-    """Release what this thread holds. Only for one that has waited long, outside of any lock's block."""
-    with suppress(RuntimeError):  # another thread makes a lock just now: whoever waits comes again
+    """Release all locks that this thread holds. Only call this after a long wait, outside of any lock's block."""
+    with suppress(RuntimeError):  # another thread is creating a lock; the waiting thread will try again
         for lock in list(_all):
             while lock._is_owned():
                 lock.release()
@@ -74,42 +75,42 @@ def _after_fork_in_child() -> None:
     _after_fork()
     _held.clear()  # of other threads
     for lock in _in_order():
-        if not lock._is_owned():  # who has it is not there, if anybody has
+        if not lock._is_owned():  # its holder, if any, does not exist in the child
             lock._at_fork_reinit()
 
 
 def _in_order() -> list:
-    """All locks, for each thread in the same order: two that fork do not wait for one another."""
+    """Return all locks in an order that is the same in every thread, so that two forking threads do not deadlock."""
     while True:
-        with suppress(RuntimeError):  # another thread makes a lock just now
+        with suppress(RuntimeError):  # another thread is creating a lock
             return sorted(_all, key=id)
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
-# ---- the program's end, beside daemon threads that still ask for batches
+# ---- exit of the program while daemon threads still request batches
 #
-# Python waits for no daemon thread: it ends one as soon as it next needs the interpreter, be it in the middle of C++,
-# which then ends the process by std::terminate(), and what the thread works with may be gone before. So such a thread
-# ends with the batch that it has asked for, as by sys.exit(): in silence, and with all of its ``finally`` blocks.
+# Python does not wait for daemon threads. It ends one as soon as it next needs the GIL, even in the middle of C++,
+# which then calls std::terminate(), and objects that the thread uses may be gone before. Such a thread is therefore
+# ended after the batch that it has requested, as by sys.exit(): silently, and running its ``finally`` blocks.
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_PATIENCE_AT_END, _PAUSE = 5.0, 0.002  # seconds for batches that are being made; between looks at them
+_PATIENCE_AT_END, _PAUSE = 5.0, 0.002  # seconds: to wait for batches in progress; between polls
 
-_loading: set[int] = set()  # threads within the functions of until_the_end()
-_deadline: float | None = None  # once the program ends
+_loading: set[int] = set()  # threads in functions of until_the_end()
+_deadline: float | None = None  # set when the program exits
 os.register_at_fork(after_in_child=_loading.clear)
 
 
 def until_the_end(function: F) -> F:
-    """The function, which a daemon thread neither enters nor returns from once the program ends: it ends there."""
+    """Decorator for a function that ends a daemon thread on entry and on return, once the program exits."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         thread = threading.get_ident()
-        within = thread in _loading  # another such function
+        within = thread in _loading  # a nested call
         _loading.add(thread)
         try:
             _end_daemon()
@@ -123,7 +124,8 @@ def until_the_end(function: F) -> F:
 
 
 def wait_for_daemons() -> None:
-    """Wait until no other thread makes a batch: called at the interpreter's end, before what batches need is freed."""
+    """Wait until no other thread makes a batch. Called at interpreter shutdown, before objects that batches need are
+    freed."""
     global _deadline
     _deadline = _deadline or time.monotonic() + _PATIENCE_AT_END
     while _loading - {threading.get_ident()} and time.monotonic() < _deadline:
@@ -149,15 +151,15 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 
 
 class FreshProcess:
-    """A process that is no fork. It runs ``serve(requests, answers)`` of a module until this one ends, or end().
-    It finds the packages that this one finds, and imports nothing of the user's script, as multiprocessing's "spawn"
-    would.
+    """A process that is not a fork. It runs ``serve(requests, answers)`` of a module until this process exits or calls
+    end(). It finds the same packages as this process and, unlike multiprocessing's "spawn", imports nothing of the
+    user's script.
 
     Attributes:
         requests, answers: this process's ends of the pipes.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the process cannot be started.
     """
 
     def __init__(self, module: str) -> None:
@@ -170,7 +172,7 @@ class FreshProcess:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=ends, env=environment)
 
     def end(self) -> None:
-        """Kills the process."""
+        """Kill the process."""
         self.requests.close()
         self.answers.close()
         self._process.kill()

@@ -1,4 +1,4 @@
-"""Facts about the DALI installation, the driver and the GPUs. Nothing here builds a pipeline."""
+"""The installed DALI, the driver and the GPUs. Nothing here builds a pipeline."""
 
 import ctypes
 import ctypes.util
@@ -25,12 +25,12 @@ JPEG_ENGINE = "DALI_COMPAT_JPEG_ENGINE"
 _WITH_JPEG_ENGINES = (8, 0), (9, 0), (10, 0), (10, 3)
 """Compute capabilities of A100 and A30, H100 and H200, B200, B300."""
 _VIDEO_LIBRARY = "libnvcuvid.so.1"
-"""Part of the driver; NVIDIA's container runtime gives it only with the capability `video`."""
+"""Part of the driver. NVIDIA's container runtime provides it only with the capability `video`."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem, and the command or action that solves it. Both are one line."""
+    """A problem, and the command or action that solves it, one line each."""
 
     reason: str
     remedy: str
@@ -40,16 +40,16 @@ class Problem:
 
 
 def dali_problem(gpu: bool = False) -> str | None:
-    """Why DALI cannot be used and what to install, in one line; None when it can.
+    """Return in one line why DALI cannot be used and what to install, or None if it can.
 
-    gpu: ask also whether the NVIDIA driver can run this DALI on a GPU.
+    gpu: whether to check also that the NVIDIA driver can run this DALI on a GPU.
     """
     problem = import_problem() or (driver_problem() if gpu else None)
     return None if problem is None else str(problem)
 
 
 def import_problem() -> Problem | None:
-    """Why `import nvidia.dali` does not give a working DALI; None when it does."""
+    """Return why `import nvidia.dali` does not give a working DALI, or None if it does."""
     module, error = _import_dali()
     if error is None and hasattr(module, "Pipeline"):
         return None
@@ -68,10 +68,10 @@ def import_problem() -> Problem | None:
         is_absent = error is None or (
             isinstance(error, ModuleNotFoundError) and error.name in ("nvidia", "nvidia.dali")
         )
-        absent = f"DALI is not installed, which the extra [{wanted_variant()}] brings here"
+        absent = f"DALI is not installed; the extra [{wanted_variant()}] contains it"
         return Problem(absent if is_absent else f"DALI does not load ({_one_line(error)})", install)
     if _leaves_out_docstrings():
-        return Problem("DALI does not load where Python leaves out docstrings", "do without -OO and PYTHONOPTIMIZE=2")
+        return Problem("DALI does not load if Python removes docstrings", "run without -OO and PYTHONOPTIMIZE=2")
     detail = "its files are incomplete" if error is None else _one_line(error)
     return Problem(
         f"DALI is installed ({dali_variant()}) but does not load ({detail})",
@@ -84,7 +84,8 @@ def _leaves_out_docstrings() -> bool:
 
 
 def driver_problem() -> Problem | None:
-    """Why the NVIDIA driver cannot run the installed DALI; None when it can, or when there is no driver or no DALI."""
+    """Return why the NVIDIA driver cannot run the installed DALI, or None if it can, or if there is no driver or no
+    DALI."""
     driver, needed = driver_cuda(), dali_cuda_major()
     if driver is None or needed is None or driver[0] >= needed:
         return None
@@ -98,52 +99,52 @@ def driver_problem() -> Problem | None:
 
 
 def wanted_variant() -> str:
-    """Returns the extra of dali_compat that suits this torch, or the driver: 'cuda110', 'cuda120' or 'cuda130'."""
+    """Return the extra of dali_compat for this torch, or for the driver: 'cuda110', 'cuda120' or 'cuda130'."""
     major = torch.version.cuda.split(".")[0] if torch.version.cuda else str((driver_cuda() or (13, 0))[0])
     return {"11": "cuda110", "12": "cuda120"}.get(major, "cuda130")
 
 
 def install_command(variant: str) -> str:
-    """The pip command that installs DALI for 'cuda110', 'cuda120' or 'cuda130'."""
+    """Return the pip command that installs DALI for 'cuda110', 'cuda120' or 'cuda130'."""
     # The cuda110 package on PyPI is a stub that fetches its wheel from NVIDIA's own index.
     index = "--extra-index-url https://pypi.nvidia.com " if variant == "cuda110" else ""
     return f"pip install --upgrade {index}nvidia-dali-{variant}"
 
 
 def dali_version() -> str | None:
-    """DALI's version such as '2.4.0'; None when it does not import."""
+    """Return DALI's version, such as '2.4.0', or None if it cannot be imported."""
     module, _ = _import_dali()
     return getattr(module, "__version__", None)
 
 
 def dali_variant() -> str | None:
-    """The installed DALI packages, such as 'nvidia-dali-cuda130'; several are joined by ', '; None without any."""
+    """Return the installed DALI packages, such as 'nvidia-dali-cuda130', joined by ', ', or None if there are none."""
     return ", ".join(sorted(dali_distributions())) or None
 
 
 def dali_distributions() -> dict[str, bool]:
-    """Installed DALI packages by name, such as 'nvidia-dali-cuda130'. False marks a placeholder without DALI's
-    files."""
+    """Return the installed DALI packages by name, such as 'nvidia-dali-cuda130'. False marks a placeholder without
+    DALI's files."""
     found: dict[str, bool] = {}
     for distribution in importlib.metadata.distributions():
         name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
         if not re.fullmatch(r"nvidia-dali(-(nightly|weekly))?(-cuda\d+)?", name):
             continue
-        files = distribution.files  # None when the package keeps no list of its files: then believe it
+        files = distribution.files  # None if the package has no list of files; assume it is real
         is_real = files is None or any(file.as_posix() == "nvidia/dali/__init__.py" for file in files)
         found[name] = found.get(name, False) or is_real
     return found
 
 
 def dali_cuda_major() -> int | None:
-    """CUDA's major version that the importable DALI was built for; None when DALI does not import."""
+    """Return the major version of CUDA that the importable DALI was built for, or None if it cannot be imported."""
     module, _ = _import_dali()
-    version = str(getattr(module, "__cuda_version__", ""))  # 13.4.92 is kept as the number 13492
+    version = str(getattr(module, "__cuda_version__", ""))  # 13.4.92 is encoded as the number 13492
     return int(version[:2]) if version[:2].isdigit() else None
 
 
 def driver_cuda() -> tuple[int, int] | None:
-    """The newest CUDA version, (major, minor), that the NVIDIA driver can run; None without a driver."""
+    """Return the newest CUDA version (major, minor) that the NVIDIA driver can run, or None without a driver."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -155,25 +156,25 @@ def driver_cuda() -> tuple[int, int] | None:
 
 
 def gpu_names() -> list[str]:
-    """Names of the GPUs that torch can use, in torch's order; empty without any."""
+    """Return the names of the GPUs that torch can use, in torch's order."""
     if not torch.cuda.is_available():
         return []
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
 def most_jpeg_engines() -> float:
-    """Returns how many JPEG engines of a GPU may be used: the number in the variable DALI_COMPAT_JPEG_ENGINE; infinity
-    without one."""
+    """Return how many JPEG engines of a GPU may be used: the environment variable DALI_COMPAT_JPEG_ENGINE, or infinity
+    if it is not set."""
     value = os.environ.get(JPEG_ENGINE, "").strip()
     return int(value) if value.isdigit() else math.inf
 
 
 def hidden_jpeg_engines(index: int) -> Problem | None:
-    """Says why nvJPEG finds no JPEG engine on a GPU that has some, where a container is the cause; None elsewhere."""
+    """Return why nvJPEG finds no JPEG engine on a GPU that has some, if a container is the cause, otherwise None."""
     if not torch.cuda.is_available():
         return None
     name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
-    if capability not in _WITH_JPEG_ENGINES or " MIG " in name:  # a part of an A100 has none
+    if capability not in _WITH_JPEG_ENGINES or " MIG " in name:  # an instance of an A100 has none
         return None
     with suppress(OSError):
         ctypes.CDLL(_VIDEO_LIBRARY)
@@ -188,17 +189,18 @@ def hidden_jpeg_engines(index: int) -> Problem | None:
 
 
 def max_connections() -> int:
-    """Returns how many hardware queues CUDA opens: CUDA_DEVICE_MAX_CONNECTIONS, or CUDA's own 8 where that is not a
-    number.
+    """Return the number of hardware queues that CUDA opens: CUDA_DEVICE_MAX_CONNECTIONS, or CUDA's default of 8 if that
+    is not a number.
 
-    dali_compat sets the variable only while it still has an effect, so its value is what CUDA has started with.
+    dali_compat only sets the variable while it still has an effect, so CUDA was initialized with its value.
     """
     value = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip()
     return int(value) if value.isdigit() else CUDA_DEFAULT_CONNECTIONS
 
 
 def max_connections_note() -> str | None:
-    """One line when CUDA has fewer than 32 hardware queues and what to do; None when it has them, or without a GPU."""
+    """Return one line about the remedy if CUDA has fewer than 32 hardware queues, or None if it has enough, or without
+    a GPU."""
     if not torch.cuda.is_available() or max_connections() >= WANTED_CONNECTIONS:
         return None
     if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ:
@@ -206,14 +208,15 @@ def max_connections_note() -> str | None:
     else:
         cause = "CUDA had started before dali_compat was imported"
     return (
-        f"{cause}, so CUDA has {max_connections()} hardware queues and loading may wait behind training: "
+        f"{cause}, so CUDA has {max_connections()} hardware queues and loading may have to wait for training: "
         f"set CUDA_DEVICE_MAX_CONNECTIONS={WANTED_CONNECTIONS} before the program starts, or import dali_compat first"
     )
 
 
 @functools.cache
 def _import_dali():
-    """(nvidia.dali, None), or (None, the exception). Kept: a half-loaded DALI gives other errors the second time."""
+    """Return (nvidia.dali, None), or (None, the exception). Cached, because a half-loaded DALI raises other errors the
+    second time."""
     try:
         return importlib.import_module("nvidia.dali"), None
     except Exception as error:
@@ -226,7 +229,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def nvjpeg_libraries():
-    """Every nvJPEG library that loads: the wheels' own, newest first, then the system's."""
+    """Yield every nvJPEG library that loads: those of wheels, newest first, then the system's."""
     folders = (os.path.join(entry or ".", "nvidia", "*", "lib", "libnvjpeg.so.*") for entry in sys.path)
     paths = sorted({path for pattern in folders for path in glob.glob(pattern)}, key=os.path.basename, reverse=True)
     system = ctypes.util.find_library("nvjpeg")

@@ -1,4 +1,4 @@
-"""The user's line that has called, and a warning there; columns, numbers of bytes, and a repr that does not raise."""
+"""Location of the user's calling line, and warnings there; columns, sizes in bytes, and a repr that does not raise."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..errors import FallbackWarning
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 _LIBRARIES = "torch.", "torchvision.", "PIL."
-_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep  # as copy.py, which calls what the user has
+_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep  # such as copy.py, which calls user code
 _announced: set[tuple[str, int]] = set()  # lines, with the id of the data set
 
 
 def tell_of_fallback(what: str, fallback: str, told: set[str]) -> None:
-    """Says that something does not run in DALI, as DataLoader's ``fallback`` has it: "warn" does so once for a text,
-    which ``told`` remembers, and "silent" not at all.
+    """Report that something does not run in DALI, according to DataLoader's ``fallback``: "warn" warns once per text,
+    recorded in ``told``, and "silent" does nothing.
 
     Raises:
         RuntimeError: fallback is "error".
@@ -38,42 +38,40 @@ def tell_of_fallback(what: str, fallback: str, told: set[str]) -> None:
 
 
 def announce(became: str, dataset: Any) -> None:
-    """Print what the loader that the user's line makes became, to stderr; once for its data set."""
+    """Print the route of the loader made at the user's line to stderr, once per line and data set."""
     line = f"{users_line()} runs on {became}"
     key = line, id(dataset)
     if key not in _announced:
         _announced.add(key)
-        with suppress(TypeError):  # a list has no weak references
+        with suppress(TypeError):  # a list cannot have weak references
             weakref.finalize(dataset, _announced.discard, key).atexit = False
         print(line, file=sys.stderr)
 
 
 def is_installed(path: str) -> bool:
-    """Returns whether a file of code belongs to an installed package."""
+    """Return True if a source file belongs to an installed package."""
     return any(folder in path for folder in _INSTALLED)
 
 
 def stack_level() -> int:
-    """For warnings.warn() in the function that asks: the user's line."""
+    """Return the ``stacklevel`` of the user's line for warnings.warn() in the calling function."""
     return _users()[0]
 
 
 def users_line(until: str = "") -> str:
-    """File and number of the user's line: "train.py:31"; "" if none is called by the module ``until``."""
+    """Return file and number of the user's line: "train.py:31"; "" if the module ``until`` calls none."""
     frame = _users(until)[1]
     path = frame.f_code.co_filename
     if until and path.startswith(_HERE):
         return ""
-    with suppress(OSError):  # the working directory may be gone
+    with suppress(OSError):  # the working directory may have been deleted
         path = os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path
     return f"{path}:{frame.f_lineno}"
 
 
 def _users(until: str = "") -> tuple[int, FrameType]:
-    """Return the first call that comes from no installed package, or at least from none of these; and its level.
-
-    Levels count from the caller's caller on. Calls beyond the module ``until`` are not considered.
-    """
+    """Return (level, frame) of the first frame outside of installed packages, or else outside of this package and
+    _LIBRARIES. The level is counted from the caller's caller. The search stops at the module ``until``."""
     first, other = sys._getframe(2), None
     for level, (frame, _) in enumerate(walk_stack(first), 1):
         if frame.f_globals.get("__name__") == until:
@@ -87,7 +85,8 @@ def _users(until: str = "") -> tuple[int, FrameType]:
 
 
 def in_columns(rows: Sequence[tuple[str, ...]], left: int | None = None) -> str:
-    """Returns one line a row, in aligned columns: the first ``left`` (default all) to the left, the others right."""
+    """Align rows in columns, one line each: the first ``left`` (by default all) left-aligned, the others
+    right-aligned."""
     aligned = [
         [f"{cell:{'<' if left is None or number < left else '>'}{max(map(len, column))}}" for cell in column]
         for number, column in enumerate(zip(*rows, strict=True))
@@ -96,13 +95,13 @@ def in_columns(rows: Sequence[tuple[str, ...]], left: int | None = None) -> str:
 
 
 def terminal_columns() -> int:
-    """Returns the width of the terminal that output goes to; 0 if it goes elsewhere."""
+    """Return the width of the terminal that output goes to, or 0 if it is not a terminal."""
     is_terminal = getattr(sys.stdout, "isatty", bool)()
     return shutil.get_terminal_size((0, 0)).columns if is_terminal else 0
 
 
 def wrapped(text: str, columns: int) -> str:
-    """Returns the text with its lines broken to so many columns; what follows a line is indented by 4 more."""
+    """Wrap the lines of the text to ``columns``. Continuation lines are indented by 4 more."""
     lines = []
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 4)
@@ -111,12 +110,12 @@ def wrapped(text: str, columns: int) -> str:
 
 
 def in_bytes(count: float) -> str:
-    """ "0.3 MB", "20.1 GB"."""
+    """Format a size: "0.3 MB", "20.1 GB"."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def repr_of(thing: Any) -> str:
-    """Its repr; object's where that raises, because a class of somebody's does not expect what its object holds."""
+    """Return the object's repr, or object's if that raises because of unexpected attributes."""
     try:
         return repr(thing)
     except Exception:

@@ -1,4 +1,4 @@
-"""Saves what a later start would compute again: written whole or not at all, and by one process at a time."""
+"""Files that save a later start from repeating work. They are written atomically, by one process at a time."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ from filelock import FileLock, Timeout
 from .messages import stack_level
 
 _patience: dict[Path, float] = defaultdict(lambda: 60.0)
-"""Seconds for who holds a lock: it may be stopped, or on a server that is gone. Nobody waits for it again then."""
+"""Seconds to wait for the holder of a lock, which may be stopped, or on a server that is gone. 0 after the first
+timeout."""
 
 
 def cache_folder() -> Path:
-    """Returns the user's cache folder of dali_compat; it may not exist yet."""
+    """Return the user's cache folder of dali_compat, which may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "dali_compat"
 
 
 def digest(*values) -> str:
-    """Returns 32 hexadecimal digits for values that JSON can hold."""
+    """Return 32 hexadecimal digits for values that can be encoded as JSON."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray], mode: int = 0o600) -> None:
-    """Writes ``meta`` (of what JSON can hold) and arrays; the file appears complete or not at all. ``mode``: its
-    permissions.
+    """Write ``meta``, which must be JSON-encodable, and arrays to a file with permissions ``mode``. The file appears
+    complete or not at all.
 
     Raises:
-        OSError: the folder cannot be written, or is full.
+        OSError: the folder is not writable or full.
     """
     write(Path(path), [packed(meta, arrays)], mode)
 
 
 def write(path: Path, pieces: Iterable[bytes | memoryview], mode: int = 0o600) -> None:
-    """Writes a file of these pieces as save() does."""
+    """Write a file from pieces, as save() does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
     try:
@@ -57,20 +58,20 @@ def write(path: Path, pieces: Iterable[bytes | memoryview], mode: int = 0o600) -
 
 
 def packed(meta: dict, arrays: dict[str, np.ndarray]) -> memoryview:
-    """Returns the bytes of such a file."""
+    """Return the bytes of such a file."""
     file, named = io.BytesIO(), {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8), **arrays}
-    np.savez(file, **named)  # type: ignore[arg-type]  # none is called allow_pickle
+    np.savez(file, **named)  # type: ignore[arg-type]  # none is named allow_pickle
     return file.getbuffer()
 
 
 def load(path: str | Path, owners: tuple[int, ...] = ()) -> tuple[dict, dict[str, np.ndarray]] | None:
-    """Returns what save() wrote, or None if there is no such file, it is damaged, or others may have written it: it has
-    to be owned by this user or one of the ``owners`` (user ids), and writable by nobody else."""
+    """Return the content written by save(). Return None if there is no such file, it is damaged, or others may have
+    written it: it must be owned by this user or one of ``owners`` (user ids), and not be writable by others."""
     return unpacked(read(path, owners))
 
 
 def read(path: str | Path, owners: tuple[int, ...] = ()) -> bytes:
-    """Returns a file's bytes; none where load() returns None."""
+    """Return a file's bytes, or none if it cannot be read, or others may have written it."""
     try:
         with open(path, "rb") as file:
             stat = os.fstat(file.fileno())
@@ -81,19 +82,20 @@ def read(path: str | Path, owners: tuple[int, ...] = ()) -> bytes:
 
 
 def unpacked(data: bytes) -> tuple[dict, dict[str, np.ndarray]] | None:
-    """Returns what save() wrote, of the bytes of its file; None of any others."""
+    """Decode the bytes of a file written by save(), or return None if they are invalid."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             arrays = dict(stored)
         return json.loads(arrays.pop("meta").tobytes()), arrays
-    except Exception:  # zipfile, zlib and NumPy have many for a file that is none of theirs
+    except Exception:  # zipfile, zlib and NumPy raise various errors for invalid files
         return None
 
 
 @contextlib.contextmanager
 def lock(name: str) -> Iterator[None]:
-    """Locks a name for one process of this machine at a time, so that ranks of a training do not all do the same work.
-    If locks do not work, or another holds this one for long, nothing is locked: save() keeps the result right."""
+    """Hold a lock by name, for one process of this machine at a time, so that the ranks of a training job do not repeat
+    the same work. If locks do not work, or another process holds this one for long, continue without it; save() keeps
+    files consistent."""
     path = cache_folder() / "locks" / name
     with contextlib.ExitStack() as stack:
         try:

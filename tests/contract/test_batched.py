@@ -141,7 +141,7 @@ def test_boxes_and_masks_go_along():
     ]
     augment = batched(transform)
     torch.manual_seed(0)
-    with pytest.warns(FallbackWarning, match="without boxes and masks"):
+    with pytest.warns(FallbackWarning, match="not boxes and masks"):
         made, cropped, moved = augment(BYTES, masks, boxes)
     assert isinstance(cropped, tv_tensors.Mask) and torch.equal(cropped, made[:, 0])
     torch.manual_seed(0)
@@ -189,7 +189,7 @@ WRONG = {
     "one image": (v2.CenterCrop(4), (BYTES[0],), TypeError, r"\(N, C, H, W\), got shape \(3, 12, 10\)"),
     "a list": (v2.CenterCrop(4), ([BYTES[0]],), TypeError, "got list"),
     "no image": (v2.CenterCrop(4), (BYTES[:0],), ValueError, "empty batch"),
-    "boxes of v1": (v1.CenterCrop(4), (BYTES, []), TypeError, "CenterCrop takes images alone"),
+    "boxes of v1": (v1.CenterCrop(4), (BYTES, []), TypeError, "CenterCrop takes only images"),
     "too few masks": (v2.CenterCrop(4), (BYTES, [1]), ValueError, "64, 1 samples"),
     "a dictionary": (v2.CenterCrop(4), (BYTES, {"boxes": 1}), TypeError, "got dict"),
     "too small": (v2.RandomCrop(40), (BYTES,), ValueError, "larger than .*image 0 of the batch"),

@@ -619,7 +619,13 @@ REMEDIES = {
         T.Compose([T.RandomHorizontalFlip(1), EXACT]),
         None,
     ),
-    "gives images, not tensors": (AsOpened, {"collate_fn": cut}, "make tensors of them in __getitem__()", EXACT, None),
+    "gives images, not tensors": (
+        AsOpened,
+        {"collate_fn": cut},
+        "convert them to tensors in __getitem__()",
+        EXACT,
+        None,
+    ),
 }
 
 

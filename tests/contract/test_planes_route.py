@@ -198,14 +198,14 @@ def test_explain_counts(folder, engine, monkeypatch):
     assert explained(loader, monkeypatch, engine) == said.format(0) + "; 12 files are not compared yet"
     list(loader)
     engine.settle(60)
-    assert explained(loader, monkeypatch, engine) == said.format(7) + ", but not 1 because its pixels are others"
+    assert explained(loader, monkeypatch, engine) == said.format(7) + ", but not 1 because its pixels differ"
     monkeypatch.setattr(verified, "MOST_PIXELS", 200)
     monkeypatch.setattr(verified, "_PER_BATCH", 200)
     loader = ours(data.ConcatDataset([loader.dataset, DALIImageFolder(folder, TRAIN)]), 16, exact=True, device="cpu")
     list(loader)
     engine.settle(60)
     large = headers_of(loader.dataset.datasets[1]).jpegs(engine.name, engine.exact, 200, 12).large
-    others = f"1 because its pixels are others and {large} of more than 200 pixels"
+    others = f"1 because its pixels differ and {large} of more than 200 pixels"
     assert (
         explained(loader, monkeypatch, engine)
         == said.format(7) + f", but not {others}; {8 - large} files are not compared yet"

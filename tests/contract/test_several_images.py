@@ -353,7 +353,7 @@ def test_what_images_have_in_common_is_made_once(folder, get):
     """Where making each from its file would take far longer, torch's loader does the work, and a warning says so."""
     dataset = of(folder, get)
     exact = functools.partial(DataLoader, exact=True, device="cpu")
-    with pytest.warns(match="makes several images of one that it has transformed; leave what they have"):
+    with pytest.warns(match="makes several images of one that it has transformed; move their common"):
         batches = seeded(dataset, 4)(exact)
     assert_same(batches, seeded(dataset, 4)(stock))
 

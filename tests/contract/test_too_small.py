@@ -138,5 +138,5 @@ def test_another_size_than_was_computed(of_two_sizes, monkeypatch, transform):
     assert all(torch.equal(one, other) for (one, _), other in zip(mine, theirs, strict=True))
     if transform is CROPPED:
         monkeypatch.setattr(pil, "as_tensor", lambda image: image[..., 1:])
-        with pytest.raises(RuntimeError, match=r"crop.* gave an image of .*, not "):
+        with pytest.raises(RuntimeError, match=r"crop.* returned an image of .*, expected "):
             list(loader)

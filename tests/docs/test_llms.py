@@ -49,7 +49,7 @@ CAUSES = {
     "Required crop size": lambda here: batches(T.Compose([T.RandomCrop(4000), T.ToTensor()])),
     "default_collate": lambda here: batches(T.Resize((8, 8))),
     "stack expects": lambda here: batches(T.Compose([T.Resize(8), T.ToTensor()])),
-    "the state is of another loader": another_state,
+    "the state was saved by a different loader": another_state,
 }
 
 

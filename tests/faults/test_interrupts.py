@@ -188,7 +188,7 @@ def test_a_batch_that_is_not_the_one_due_is_an_error(root, cache):
     (pipeline,) = [one for one in loader._route._pipelines if len(one._feed.flight) > 1]
     assert {len(batch.arrays[1]) for batch in pipeline._feed.flight} == {2}
     pipeline._feed.flight.reverse()
-    with pytest.raises(RuntimeError, match="another batch than the one that was due; iter"):
+    with pytest.raises(RuntimeError, match="different batch than was due; iter"):
         batches.extend(iterator)
     with pytest.raises(RuntimeError, match="an interrupt has stopped this epoch"):
         next(iterator)

@@ -224,7 +224,7 @@ def test_it_is_waited_for_once(engine, held, monkeypatch):
 
 GPU = torch.device("cuda", 3)
 MISSING = {
-    "library": "nvJPEG's library is not there",
+    "library": "the nvJPEG library was not found",
     "engine": "this GPU has no JPEG engine",
     "symbol": "AttributeError: ",
     "triton": "ModuleNotFoundError: ",
@@ -350,7 +350,7 @@ def libraries(monkeypatch):
 
 
 def test_no_library(libraries):
-    with pytest.raises(EngineError, match="library is not there"):
+    with pytest.raises(EngineError, match="library was not found"):
         Nvjpeg()
 
 

@@ -204,7 +204,7 @@ def test_threads_are_this_processs_share_of_the_cores(image_root, monkeypatch, c
 @pytest.mark.parametrize(
     "engines, available, threads, load, said",
     [
-        (None, 12, 12, 1, "12 CPU threads, or 4 where the GPU has JPEG engines enough"),
+        (None, 12, 12, 1, "12 CPU threads, or 4 if the GPU has enough JPEG engines"),
         (7, 12, 4, 1, "4 CPU threads (of 12: the GPU has 7 JPEG engines, and more threads would slow a training step)"),
         (8, 3, 3, 1, "3 CPU threads (the GPU has 8 JPEG engines)"),
         (1, 12, 12, 0.25, "12 CPU threads (the GPU has 1 JPEG engine)"),

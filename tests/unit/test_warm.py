@@ -262,7 +262,7 @@ def test_a_handle_that_fails_says_why(monkeypatch, cuda):
     with pytest.raises(RuntimeError, match="nvjpegCreateEx: status 2"):
         warm.Handle(0)
     monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([]))
-    with pytest.raises(RuntimeError, match="library is not there"):
+    with pytest.raises(RuntimeError, match="library was not found"):
         warm.Handle(0)
 
 

@@ -1,5 +1,6 @@
-"""DALI, which nothing else imports.
+"""DALI. No other package imports it.
 
-pipeline submits and receives batches. definition says what a pipeline does, with graph, which makes DALI's operators of
-steps. transfer has what is under way, and what comes out. warm starts nvJPEG in the background. forks ends pipelines.
+pipeline submits and receives batches. definition defines a pipeline, and graph its operators for each step. transfer
+contains inputs in flight and outputs. warm starts nvJPEG in the background. forks closes pipelines at forks and at
+exit.
 """

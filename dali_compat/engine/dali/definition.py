@@ -1,4 +1,4 @@
-"""The definition of a plan's pipeline: the nodes of its inputs, and those of its outputs."""
+"""The definition of a plan's pipeline: the nodes of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from ...plan import Plan, Step
 from . import graph
 from .transfer import COPIES_IMAGES, IMAGES, Feed
 
-_MIRRORED = (3, 4, 6, 7), (2, 3, 7, 8)  # orientations of images whose rows, or columns, come in reverse
+_MIRRORED = (3, 4, 6, 7), (2, 3, 7, 8)  # EXIF orientations of images with reversed rows, and with reversed columns
 _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
 
 
 def states(form: Form) -> bool:
-    """Returns whether a pipeline of this form returns what files state of their sizes."""
+    """Return True if a pipeline of this form returns the bytes that state the size of each file."""
     return form.given == PATHS and not form.reads
 
 
 def define(
     plan: Plan, form: Form, device: torch.device, feed: Feed, template: list[Arrays], load: float
 ) -> dict[str, Any]:
-    """The nodes of a pipeline's outputs, by the names that Received.of() knows; the last, "numbers", of its samples.
-    It is called while DALI's pipeline is the current one.
+    """Return the output nodes of a pipeline, by the names used in Received.of(); the last, "numbers", identifies the
+    samples. Call this while DALI's pipeline is the current one.
 
     Args:
-        plan, form, device, load: as DecodePipeline's.
-        feed: gives its inputs.
-        template: the arguments of some batch's steps: how many inputs there are, and their types.
+        plan, form, device, load: see DecodePipeline.
+        feed: provides the inputs.
+        template: arguments of the steps of any batch, which give the number and types of inputs.
     """
     arrays = [array for step in template for array in step.values()]
     if states(form):
-        arrays.append(np.zeros((1, 1), np.int32))  # where they state their sizes
+        arrays.append(np.zeros((1, 1), np.int32))  # offsets of the bytes that state the size
     images, numbers, *inputs = _inputs(form, device, feed, arrays)
     rest = iter(inputs)
     nodes = [{name: next(rest) for name in step} for step in template]
@@ -54,7 +54,7 @@ def define(
 
 
 def _inputs(form: Form, device: torch.device, feed: Feed, arrays: list[np.ndarray]) -> list:
-    """The nodes of the images, of the samples' numbers, and of the arrays."""
+    """Return the nodes of the images, of the samples' numbers, and of the arrays."""
     pixels = form.given in DECODED
     dtypes = [types.UINT8, types.INT64] + [_TYPES[array.dtype.name] for array in arrays]
     ndim = [3 if pixels else 1, 0] + [array.ndim - 1 for array in arrays]
@@ -71,7 +71,7 @@ def _inputs(form: Form, device: torch.device, feed: Feed, arrays: list[np.ndarra
 def _pixels(
     plan: Plan, form: Form, device: torch.device, given: Any, nodes: list[dict[str, Any]], load: float
 ) -> dict[str, Any]:
-    """The outputs that are pixels: what the steps make of the images, ``nodes`` being those of their arguments."""
+    """Return the outputs that are pixels. ``nodes`` are the arguments of the steps."""
     turned = nodes[-1] if form.turns else None
     rest = iter(nodes)
     chains = [[(step, next(rest)) for step in chain.dali] for chain in plan.chains]
@@ -83,7 +83,7 @@ def _pixels(
     if form.given in DECODED:
         images = graph.decoded(given, where, form.given == PIXELS_ON_GPU, window)
     else:
-        whole = form.keep or form.fancy  # nvJPEG before 13.2 warns of every window that it decodes so
+        whole = form.keep or form.fancy  # nvJPEG before 13.2 warns about each window decoded with fancy upsampling
         images = graph.decode(given, where, plan.exact, form.fancy, None if whole else window, load)
         images = images if turned is None else graph.turn(images, turned)
         kept = {"decoded": images} if form.keep else {}
@@ -103,13 +103,13 @@ def _is_window(step: Step) -> bool:
 def arrays_to_turn(
     plan: Plan, form: Form, arrays: list[Arrays], orientations: np.ndarray, sizes: np.ndarray
 ) -> list[Arrays]:
-    """The arguments of a plan's steps on images that are turned, and behind them those of graph.turn(). A window that
-    is decoded is one of the image before.
+    """Return the arguments of a plan's steps on images rotated by EXIF, followed by those of graph.turn(). A window
+    that is decoded is converted to coordinates of the unrotated image.
 
     Args:
-        arrays: of the steps.
-        orientations: (N,) as EXIF has them.
-        sizes: (N, 2), (height, width) of the images after they are turned.
+        arrays: arguments of the steps.
+        orientations: (N,) EXIF orientations.
+        sizes: (N, 2) (height, width) of the rotated images.
     """
     on_side = (orientations >= ON_ITS_SIDE)[:, None]
     mirrored = np.stack([np.isin(orientations, numbers) for numbers in _MIRRORED], 1)  # rows, columns
@@ -121,7 +121,7 @@ def arrays_to_turn(
         arrays, decoded = [{"start": start, "shape": shape}, *arrays[1:]], shape
     matrix = np.zeros((len(sizes), 3, 3), np.float32)
     matrix[:, 2, 2] = 1
-    for axis in range(2):  # x and y in the image before
+    for axis in range(2):  # x and y in the unrotated image
         flips = mirrored[:, 1 - axis]
         matrix[np.arange(len(sizes)), axis, np.where(on_side[:, 0], 1 - axis, axis)] = 1 - 2 * flips
         matrix[:, axis, 2] = flips * decoded[:, 1 - axis]
@@ -129,14 +129,14 @@ def arrays_to_turn(
 
 
 def _view(images, steps, where: str):
-    """_after(), where the first step may be a window."""
+    """Return _after(), with support for a window as the first step."""
     if where == "cpu" and _begins_with_a_window(steps):
         return _after(graph.decoded(images, where, False, steps[0][1]), steps[1:])
     return _after(images, steps)
 
 
 def _after(images, steps):
-    """Images after the steps of one chain."""
+    """Return the images after the steps of one chain."""
     for step, arrays in steps:
         images = getattr(graph, step.op)(images, arrays, **step.kwargs)
     return images

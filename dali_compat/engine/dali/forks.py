@@ -1,8 +1,9 @@
-"""Forks, and the end of the program.
+"""Forks and program exit.
 
-A child has the parent's pipelines without their threads: it must neither run nor end them, or it waits for ever. Nor
-can it free what the parent has of a GPU. So the collector leaves alone what there is by then: gc.freeze(). At the end,
-pipelines are closed while DALI's modules are whole: somebody may refer to a loader for longer.
+A forked child inherits the parent's pipelines without their threads, so it must neither run nor close them, or it would
+block forever. It cannot free the parent's GPU resources either, so gc.freeze() hides all existing objects from the
+garbage collector. At exit, pipelines are closed before DALI's modules are torn down, because a loader may still be
+referenced.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from ...runtime.forks import leak_in_child, wait_for_daemons
 live: weakref.WeakSet[Any] = weakref.WeakSet()
 """The pipelines of this process."""
 
-_held: dict[int, list] = {}  # pipelines, by the thread in which a fork is under way
+_held: dict[int, list] = {}  # pipelines by the thread that is forking
 
 
 def _before_fork() -> None:
-    """The garbage collector must not end one, ours or the user's, before the child has forgotten them."""
+    """Keep all pipelines alive, including the user's, until the child has dropped them."""
     _held[threading.get_ident()] = _all()
 
 
@@ -41,7 +42,7 @@ def _after_fork_in_child() -> None:
         leak_in_child(pipeline)
     for pipeline in live:
         pipeline.forget()
-    dali.Pipeline._pipes.clear()  # DALI's own atexit hook would tear them down
+    dali.Pipeline._pipes.clear()  # DALI's own atexit hook would close them
     _held.clear()
 
 

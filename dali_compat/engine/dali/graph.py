@@ -1,7 +1,7 @@
-"""Steps -> DALI nodes: one function a step, called ``op(images, arrays, **args)``.
+"""Conversion of steps to DALI nodes. Each operation has a function ``op(images, arrays, **args)``.
 
-``images`` is a DataNode in HWC, ``arrays`` the nodes of the step's per-sample arguments. Operators exist in DALI 1.50
-and later, for CPU and GPU alike; what an older DALI lacks is named by unsupported().
+``images`` is a DataNode in HWC layout, ``arrays`` contains the nodes of the step's per-sample arguments. The operators
+exist since DALI 1.50, for CPU and GPU; unsupported() lists features that an older DALI lacks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nvidia.dali import math as dmath
 
 from ...plan import Step
 
-NEW_DECODERS = int(dali.__version__.split(".")[0]) >= 2  # before 2.0 the faithful decoders are experimental
+NEW_DECODERS = int(dali.__version__.split(".")[0]) >= 2  # before 2.0 the accurate decoders are experimental
 _decoders = fn.decoders if NEW_DECODERS else fn.experimental.decoders
 _FINE_WARPS = NEW_DECODERS  # before 2.0 warp_perspective interpolates between 32nds of a pixel on the CPU
 
@@ -31,26 +31,27 @@ _POLICIES = {"constant": "pad", "edge": "clamp", "reflect": "reflect_101", "symm
 
 
 def unsupported(step: Step) -> str | None:
-    """Why this DALI cannot run a step, or None."""
+    """Return the reason why this DALI cannot run a step, or None."""
     has_border_modes = "reflect_101" in (inspect.getdoc(fn.slice) or "")
     if step.op == "pad" and step.kwargs["mode"] != "constant" and not has_border_modes:
         return f"DALI {dali.__version__} cannot pad with padding_mode={step.kwargs['mode']!r} (2.0 can)"
     if step.op in ("warp_affine", "warp_perspective"):
         interpolation = step.kwargs["interpolation"]
         if interpolation == "bicubic":
-            return "DALI's bicubic is another than Pillow's"
+            return "DALI's bicubic differs from Pillow's"
         if step.op == "warp_perspective" and interpolation == "bilinear" and not _FINE_WARPS:
             return f"DALI {dali.__version__} interpolates between 32nds of a pixel (2.0 does not)"
     return None
 
 
 def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None, load: float = 1.0):
-    """RGB uint8 HWC; where ``window`` (the arrays of a crop) is given, that part alone.
+    """Decode to RGB uint8 HWC, or only the ``window`` (the arrays of a crop).
 
-    adjust_orientation is off because torchvision's loader does not rotate either; turn() goes by Pillow's reading of
-    EXIF. A GPU's decoder differs from libjpeg by .2 levels on average, and by .01 where it interpolates chroma as
-    libjpeg does (``fancy``), at half the speed (small images: at the same; data/base_datasets.py). exact decodes on the
-    CPU, to the last bit. ``load`` is the share of JPEGs for the JPEG engine; CUDA and the threads take the rest.
+    adjust_orientation is off because torchvision's loader does not rotate either; turn() follows Pillow's
+    interpretation of EXIF. On average, a GPU's decoder differs from libjpeg by .2 levels, or by .01 if it interpolates
+    chroma as libjpeg does (``fancy``), which halves the speed except for small images (data/base_datasets.py). With
+    ``exact`` the CPU decodes, without any difference. ``load`` is the share of JPEGs for the JPEG engine; CUDA and the
+    threads decode the rest.
     """
     options = {"device": "cpu" if exact else device, "output_type": types.RGB, "adjust_orientation": False}
     if options["device"] == "mixed":
@@ -63,18 +64,18 @@ def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None, 
 
 
 def turn(images, arrays):
-    """Images turned by ``matrix``, with which each pixel is one of the image's."""
+    """Rotate or flip images by ``matrix``, which maps output pixels to input pixels."""
     return _warp(images, arrays, types.INTERP_NN, fill_value=[0.0])
 
 
 def part_of(encoded, start, length: int):
-    """``length`` bytes from ``start`` on, zeros where there are none."""
+    """Return ``length`` bytes from ``start`` on, padded with zeros."""
     return fn.slice(encoded, start=start, shape=[length], axes=[0], out_of_bounds_policy="pad")
 
 
 def decoded(pixels, device: str, on_gpu: bool, window=None):
-    """Returns what decode() gives, for images that were decoded before and are on the GPU or on the host. There a
-    window is taken by the CPU: it is less to copy."""
+    """Return what decode() would, for images that are already decoded, on the GPU or on the host. On the host, the CPU
+    cuts out the window, so that less is copied."""
     if on_gpu:
         return pixels if window is None else crop(pixels, window, inside=True)
     images = pixels if window is None else _window(pixels, window["start"], window["shape"])
@@ -82,7 +83,8 @@ def decoded(pixels, device: str, on_gpu: bool, window=None):
 
 
 def _window(images, start, shape):
-    """On the CPU, as lines of numbers rather than of pixels: fn.slice takes less than half the time."""
+    """Cut out a window on the CPU, treating lines as rows of numbers rather than pixels, which takes fn.slice less than
+    half the time."""
     channels = images.shape(dtype=types.INT32)[2:]
     per = fn.cat(types.Constant(np.array([1], np.int32)), channels)
     lines = fn.reshape(images, rel_shape=[1.0, -1.0])
@@ -121,7 +123,7 @@ def _pass(images, arrays, prefix, **how):
 
 
 def resize_by_choice(images, arrays, *, interpolations, like):
-    """With one of two interpolations; ``choice`` is 0 or 1."""
+    """Resize with one of two interpolations; ``choice`` is 0 or 1."""
     first, second = (int(_FILTERS[name]) for name in interpolations)
     chosen = fn.cast(first + (second - first) * arrays["choice"], dtype=types.INTERP_TYPE)
     return fn.resize(images, size=arrays["size"], interp_type=chosen, antialias=True)
@@ -133,7 +135,7 @@ def flip(images, arrays, *, axis):
 
 
 def warp_affine(images, arrays, *, interpolation, fill):
-    """Image.transform(AFFINE) of Pillow."""
+    """Pillow's Image.transform(AFFINE)."""
     if _FINE_WARPS or interpolation.startswith("nearest"):
         return warp_perspective(images, arrays, interpolation=interpolation, fill=fill)
     matrix, size = arrays["matrix"][:2], arrays["size"]
@@ -142,7 +144,7 @@ def warp_affine(images, arrays, *, interpolation, fill):
 
 
 def warp_perspective(images, arrays, *, interpolation, fill):
-    """Image.transform(PERSPECTIVE) of Pillow."""
+    """Pillow's Image.transform(PERSPECTIVE)."""
     if interpolation.startswith("nearest"):
         return _warp(images, arrays, types.INTERP_NN, fill_value=[float(int(value)) for value in fill or (0,)])
     made = _warp(fn.cast(images, dtype=types.FLOAT), arrays, types.INTERP_LINEAR, border_mode="replicate")
@@ -156,7 +158,8 @@ def _warp(images, arrays, interp_type, **how):
 
 
 def _truncated_inside(images, made, arrays, fill):
-    """Pillow truncates; it repeats the border (``made`` does) for half a pixel, and beyond that it fills."""
+    """Truncate as Pillow does, and fill the outside. Pillow repeats the border for half a pixel, as in ``made``, and
+    fills beyond that."""
     made = fn.cast(made - (0.5 - 1e-4), dtype=types.UINT8)  # fn.cast rounds
     all_bits = types.Constant(255, dtype=types.UINT8)
     ones = fn.slice(images, start=[0], shape=[1], axes=[2]) | all_bits
@@ -187,12 +190,13 @@ def grayscale(images, arrays, *, like, dtype, channels):
 
 
 def jpeg(images, arrays, *, like):
-    """JPEG's losses: libjpeg's own on the CPU, the same arithmetic without the coding on a GPU."""
+    """Distort as JPEG compression does: by libjpeg on the CPU, by the same arithmetic without entropy coding on a
+    GPU."""
     return fn.jpeg_compression_distortion(images, quality=arrays["quality"])
 
 
 def to_dtype(images, arrays, *, dtype, like):
-    """uint8 to float32, before a resize; every other conversion is torch's."""
+    """Convert uint8 to float32 before a resize. torch does all other conversions."""
     images = fn.cast(images, dtype=types.FLOAT)
     return images if like == "cast" else images * (1.0 / 255.0)
 
@@ -201,7 +205,7 @@ def crop_mirror_normalize(images, arrays, *, mean, std, layout):
     return fn.crop_mirror_normalize(
         images,
         dtype=types.FLOAT,
-        mean=[255 * m for m in mean],  # of 0..1; images are 0..255
+        mean=[255 * m for m in mean],  # given for [0, 1], while images are in [0, 255]
         std=[255 * s for s in std],
         mirror=arrays.get("flag", 0),
         output_layout=layout,

@@ -1,9 +1,8 @@
-"""A pipeline's inputs and outputs: external sources, and what DALI still uses of them; torch tensors.
+"""Inputs and outputs of a pipeline: external sources, the arrays that DALI still uses, and torch tensors.
 
-DALI copies what it gets, but for images in memory. Where it does not, a thread of DALI's gives each array back to
-Python. For that it needs the interpreter's lock, and the user's threads wait meanwhile. With some versions of Python a
-process that is forked at that moment hangs (CPython's issue 112275): with these DALI copies images, too, in the calling
-thread.
+DALI copies its inputs, except images in memory. It releases those in one of its threads, which needs the GIL and blocks
+the user's threads meanwhile. With some versions of Python, a process forked at that moment hangs (CPython issue
+112275). With these versions, DALI copies images as well, in the calling thread.
 """
 
 from __future__ import annotations
@@ -19,36 +18,36 @@ from nvidia.dali.tensors import TensorListCPU
 
 from ...runtime.device import ViewBatches
 
-_NOBODYS = -1  # a ticket that nobody has
-COPIES_IMAGES = sys.version_info < (3, 11, 10)  # the first without the fault
+_NOBODYS = -1  # a ticket that is not in use
+COPIES_IMAGES = sys.version_info < (3, 11, 10)  # first version with the fix
 
 
 class InFlight(NamedTuple):
-    """A batch in DALI's hands, which does not copy all of the arrays, or not at once."""
+    """A batch submitted to DALI, which does not copy all of the arrays, or not immediately."""
 
     ticket: int
     arrays: list
 
 
 class Feed:
-    """Feeds DALI's external sources, and keeps what DALI still uses, oldest first."""
+    """Feeds DALI's external sources, and keeps the batches that DALI still uses, oldest first."""
 
     def __init__(self):
         self.next: InFlight | None = None
         self.flight: deque[InFlight] = deque()
-        # of each source, which of a batch's arrays are its, and those of batches to come
+        # for each source: its slice of a batch's arrays, and a queue of arrays of the next batches
         self._waiting: list[tuple[slice, deque]] = []
 
     def source(self, dtypes: list, ndim: list[int], layout: list[str] | None, stream=None, copies: bool = True) -> list:
-        """Nodes of the next arrays of a batch; ``copies``: DALI copies them. Those on the GPU are copied to one place,
-        on a CUDA ``stream``: DALI does so at any rate, and complains where it was told not to."""
+        """Return nodes for the next arrays of a batch. ``copies``: DALI copies them. Arrays on the GPU are copied into
+        one buffer on a CUDA ``stream``; DALI always does so, and warns if told not to copy."""
         if not dtypes:
             return []
         begin = self._waiting[-1][0].stop if self._waiting else 0
         self._waiting.append((slice(begin, begin + len(dtypes)), deque()))
         number = len(self._waiting) - 1
         nodes: Any = fn.external_source(
-            lambda: self._take(number),  # no method of the pipeline: a cycle would keep the GPU's memory for ever
+            lambda: self._take(number),  # not a bound method of the pipeline: the cycle would keep GPU memory allocated
             num_outputs=len(dtypes),
             batch=True,
             dtype=dtypes,
@@ -62,12 +61,12 @@ class Feed:
         return nodes
 
     def _take(self, source: int) -> list:
-        """The next batch's arrays for one source. The first schedule_run() asks each source ``depth`` times. It gets
-        the batch once; the other times it gets one sample of it, whose result nobody wants."""
+        """Return the next batch's arrays for one source. The first schedule_run() calls each source ``depth`` times.
+        The first call gets the batch; the others get one sample of it, whose result is dropped."""
         _, waiting = self._waiting[source]
         if not waiting:
             batch = self.next
-            assert batch is not None  # submit() has set it
+            assert batch is not None  # set by submit()
             self.flight.append(batch)
             self.next = InFlight(_NOBODYS, [array[:1] for array in batch.arrays])
             for part, queue in self._waiting:
@@ -76,24 +75,24 @@ class Feed:
 
 
 IMAGES = "images "
-"""Names of outputs that are pixels, before the number of a view."""
+"""Prefix of the names of outputs that are pixels, followed by the number of a view."""
 
 
 class Received(NamedTuple):
-    """A pipeline's outputs for a batch of N images."""
+    """The outputs of a pipeline for a batch of N images."""
 
-    # (N, H, W, C) or (N, C, H, W) on the device, as the plan's last step lays it out; a list of N where sizes differ;
-    # ViewBatches of these where the plan has views; [] where the form only reads
+    # (N, H, W, C) or (N, C, H, W) on the device, in the layout of the plan's last step; a list of N if sizes differ;
+    # ViewBatches of these if the plan has views; [] if the form only reads
     images: torch.Tensor | list[torch.Tensor] | ViewBatches
-    # the same before the first step, (H, W, 3) each, where the form keeps them
+    # the images before the first step, (H, W, 3) each, if the form keeps them
     decoded: torch.Tensor | list[torch.Tensor] | None
-    encoded: TensorListCPU | None  # DALI's list of the N files' bytes, where it has read files
-    lengths: np.ndarray | None  # (N,) int64, of these
-    stated: np.ndarray | None  # (N, STATED) uint8, where the header states the size, where it has decoded them, too
+    encoded: TensorListCPU | None  # DALI's list of the bytes of N files, if it has read files
+    lengths: np.ndarray | None  # (N,) int64, lengths of these
+    stated: np.ndarray | None  # (N, STATED) uint8, the bytes that state the size, if files were also decoded
 
     @classmethod
     def of(cls, outputs: dict[str, Any], has_views: bool) -> Received:
-        """DALI's ``outputs``, by the names that definition.py gives them."""
+        """Convert DALI's ``outputs``, by the names used in definition.py."""
         decoded = _tensors(outputs["decoded"]) if "decoded" in outputs else None
         lengths = outputs["lengths"].as_array()[:, 0] if "lengths" in outputs else None
         stated = outputs["stated"].as_array() if "stated" in outputs else None
@@ -102,13 +101,13 @@ class Received(NamedTuple):
         return cls(whole, decoded, outputs.get("encoded"), lengths, stated)
 
     def files(self) -> list[np.ndarray]:
-        """The bytes of each file, (length,) uint8."""
+        """Return the bytes of each file, (length,) uint8."""
         assert self.encoded is not None
         return [np.asarray(self.encoded[i]) for i in range(len(self.encoded))]
 
     def packed(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Returns the bytes of all files one after another, (bytes,) uint8, and ``lengths``; None where DALI's memory
-        has them otherwise."""
+        """Return the concatenated bytes of all files, (bytes,) uint8, and ``lengths``, or None if they are not adjacent
+        in DALI's memory."""
         assert self.encoded is not None and self.lengths is not None
         if not self.lengths[0]:
             return None
@@ -120,7 +119,7 @@ class Received(NamedTuple):
 
 
 def _apart(images: list[torch.Tensor | list[torch.Tensor]]) -> ViewBatches:
-    """Views in memory of their own: DALI computes once what is the same in two."""
+    """Return views that do not share memory. DALI computes outputs that are the same for two views only once."""
     made: list[torch.Tensor | list[torch.Tensor]] = []
     known: set[int] = set()
     for view in images:
@@ -133,7 +132,7 @@ def _apart(images: list[torch.Tensor | list[torch.Tensor]]) -> ViewBatches:
 
 
 def _tensors(outputs):
-    """Torch's view of DALI's output, without a copy."""
+    """Return DALI's output as torch tensors, without a copy."""
     if outputs.is_dense_tensor():
         return torch.from_dlpack(outputs.as_tensor())
     return [torch.from_dlpack(outputs[i]) for i in range(len(outputs))]

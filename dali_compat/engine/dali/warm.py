@@ -1,11 +1,13 @@
-"""nvJPEG's start on a GPU, in the background: the first decoder of a process takes long to make.
+"""Starts nvJPEG on a GPU in the background, because the first decoder of a process takes long to create.
 
-DALI's decoder opens the JPEG engine three times, to look for encoders and decoders and for itself, and the driver takes
-some .5 s each time that nothing has it open. So nvJPEG is opened here, once, before the first pipeline is made: that
-takes one of the three, and may pass beside the user's program. It stays open until the pipeline exists, which keeps the
-engine open for others. It also says how many engines there are, which decides how many threads decode.
+DALI's decoder opens the JPEG engine three times, to look for encoders, for decoders, and for itself, and the driver
+takes about .5 s each time if it is not open elsewhere. nvJPEG is therefore opened here once before the first pipeline
+is built. That saves two of the three, and may run in parallel with the user's program. It stays open until the pipeline
+exists, which keeps the engine open itself. This also gives the number of engines, which the number of decoding threads
+depends on.
 
-The thread is no daemon: a program that ends meanwhile waits for it. So does a fork, which must not copy a lock.
+The thread is not a daemon, so a program that ends meanwhile waits for it. A fork waits as well, because it must not
+copy a held lock.
 """
 
 from __future__ import annotations
@@ -22,16 +24,16 @@ import torch
 
 from ...runtime.installation import most_jpeg_engines, nvjpeg_libraries
 
-_PATIENCE = 60  # seconds, of a fork
-_HARDWARE, _DEFAULT = 3, 0  # backends of nvJPEG: the JPEG engine, and for GPUs without one whatever they have
+_PATIENCE = 60  # seconds that a fork waits
+_HARDWARE, _DEFAULT = 3, 0  # backends of nvJPEG: the JPEG engine, and the fallback for GPUs without one
 
 
 class _Start:
-    """The start on one device: a thread, and what it leaves."""
+    """The start on one device: the thread and its result."""
 
     def __init__(self, make: Callable[[int], Any], index: int):
         self._make, self._index = make, index
-        self._made: Any = None  # its close() frees it, from any thread
+        self._made: Any = None  # close() frees it, from any thread
         self.engines = 0
         self._dropped = False
         self._lock = threading.Lock()
@@ -40,7 +42,7 @@ class _Start:
     def _run(self) -> None:
         try:
             made = self._make(self._index)
-        except Exception:  # the first pipeline meets the same, and whoever asked for it is told
+        except Exception:  # the first pipeline meets the same error and reports it
             return
         self.engines = made.engines
         with self._lock:
@@ -50,19 +52,19 @@ class _Start:
         made.close()
 
     def take(self) -> Any:
-        """Returns what is open, or None; what opens later is closed."""
+        """Return the open handle, or None. A handle opened later is closed."""
         with self._lock:
             self._dropped = True
             made, self._made = self._made, None
         return made
 
 
-_starts: dict[int, _Start] = {}  # of this process, by the index of the device
+_starts: dict[int, _Start] = {}  # of this process, by device index
 _others: list[threading.Thread] = []
 
 
 def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
-    """A thread calls ``make``, which is Handle unless it is given; once a process and device."""
+    """Call ``make`` (by default Handle) in a thread, once per process and device."""
     if index not in _starts:
         start = _Start(make or Handle, index)
         if _starts.setdefault(index, start) is start:
@@ -70,32 +72,32 @@ def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
 
 
 def jpeg_engines(index: int) -> int:
-    """The number of JPEG engines of the device that nvJPEG may use; 0 where it cannot be asked. Waits until nvJPEG has
-    started, and begins that where nobody has."""
+    """Return the number of the device's JPEG engines that nvJPEG may use, or 0 if unknown. Starts nvJPEG if necessary
+    and waits for it."""
     begin(index)
     _starts[index].thread.join()
     return known_jpeg_engines(index) or 0
 
 
 def known_jpeg_engines(index: int) -> int | None:
-    """The same, without waiting; None where nvJPEG has not started yet."""
+    """Return jpeg_engines() without waiting, or None if nvJPEG has not started yet."""
     start = _starts.get(index)
     return None if start is None or start.thread.is_alive() else int(min(start.engines, most_jpeg_engines()))
 
 
 def drop(index: int) -> None:
-    """A pipeline with a decoder exists on the device: what was opened here is not needed any more."""
+    """Close the handle of a device, because a pipeline with a decoder exists there."""
     start = _starts.get(index)
     made = None if start is None else start.take()
     if made is None:
         return
-    if not in_background(made.close):  # which may take as long as a batch
+    if not in_background(made.close):  # this may take as long as a batch
         made.close()
 
 
 def in_background(function: Callable[[], None]) -> bool:
-    """Calls it in a thread, for which forks and the program's end wait. Returns False where the program ends, and no
-    thread begins any more."""
+    """Call a function in a thread that forks and program exit wait for. Return False if no thread can be started
+    because the program is exiting."""
     thread = threading.Thread(target=function, name="dali_compat nvJPEG")
     _others.append(thread)
     with suppress(RuntimeError):
@@ -105,7 +107,7 @@ def in_background(function: Callable[[], None]) -> bool:
 
 
 def finish(seconds: float | None = None) -> None:
-    """Wait until nothing happens in the background."""
+    """Wait until nothing runs in the background."""
     for thread in [*(start.thread for start in list(_starts.values())), *_others]:
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(seconds)
@@ -113,17 +115,17 @@ def finish(seconds: float | None = None) -> None:
 
 
 class Handle:
-    """nvJPEG, open on a GPU, with so many JPEG ``engines``. Its calls leave the interpreter unlocked. Raises
-    RuntimeError if it is not there, or cannot be opened."""
+    """An open nvJPEG handle on a GPU, with its number of JPEG ``engines``. Calls release the GIL. Raises RuntimeError
+    if nvJPEG is missing or cannot be opened."""
 
     def __init__(self, index: int):
         library = next(nvjpeg_libraries(), None)
         if library is None:
-            raise RuntimeError("nvJPEG's library is not there")
+            raise RuntimeError("the nvJPEG library was not found")
         self._library: Any = library
         self._index, self._handle = index, ctypes.c_void_p()
         with torch.cuda.device(index):
-            torch.cuda.current_stream().synchronize()  # CUDA runs in this thread
+            torch.cuda.current_stream().synchronize()  # initializes CUDA in this thread
             for backend in (_HARDWARE, _DEFAULT):
                 status = library.nvjpegCreateEx(backend, None, None, 0, ctypes.byref(self._handle))
                 if status == 0:
@@ -132,8 +134,9 @@ class Handle:
         raise RuntimeError(f"nvjpegCreateEx: status {status}")
 
     def _count(self) -> int:
-        """Returns the number of engines; of A100's one the five parts count, each of which decodes an image."""
-        ask = getattr(self._library, "nvjpegGetHardwareDecoderInfo", None)  # not in nvJPEG before 11.9
+        """Return the number of engines. The single engine of an A100 has five parts, which are counted separately since
+        each decodes an image."""
+        ask = getattr(self._library, "nvjpegGetHardwareDecoderInfo", None)  # added in nvJPEG 11.9
         engines, parts = ctypes.c_uint(), ctypes.c_uint()
         if ask is None or ask(self._handle, ctypes.byref(engines), ctypes.byref(parts)) != 0:
             return 1
@@ -147,7 +150,7 @@ class Handle:
 
 
 def _end() -> None:
-    """Before CUDA ends."""
+    """Close all handles before CUDA shuts down."""
     finish()
     for start in _starts.values():
         made = start.take()
@@ -156,7 +159,7 @@ def _end() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Forgets the parent's decoders without closing them."""
+    """Drop the parent's handles without closing them."""
     _starts.clear()
     _others.clear()
 

@@ -1,12 +1,12 @@
-"""JPEGs from a GPU's engine: planes of luma and chroma, and kernels that make of them what libjpeg and Pillow do.
+"""JPEGs from a GPU's JPEG engine: planes of luma and chroma, and kernels that convert them as libjpeg and Pillow do.
 
-In the order to read them:
+Modules, in the order to read them:
 
-- nvjpeg: the library, with ctypes. files: what is decoded. engine: a GPU's engine, the threads that feed it, and planes
-  that are being made.
-- geometry: where planes lie, and what the kernels have to know of each image. kernels: planes to images,
-  in Triton; whether images are others than they should be. program: a plan's steps by these kernels.
-- verified: an engine that has to show of each file that its pixels are Pillow's. engines: which one a GPU has.
+- nvjpeg: the library, by ctypes. files: the encoded files. engine: a GPU's engine, the threads that feed it, and planes
+  in progress.
+- geometry: locations of planes, and each image's parameters for the kernels. kernels: planes to images in Triton, and
+  comparison of images. program: a plan's steps by these kernels.
+- verified: an engine whose pixels are compared with Pillow's file by file. engines: the engine of each GPU.
 
-epoch/planes_group uses them; data/verdicts keeps what an engine has shown.
+epoch/planes_group uses them. data/verdicts stores the results of the comparisons.
 """

@@ -1,9 +1,9 @@
-"""Which engine a GPU has: one a device and process. It is not kept on disk: what takes time is opening nvJPEG, and each
-process has to do that anyway.
+"""The JPEG engine of each GPU, created once per device and process. The result is not stored on disk, because opening
+nvJPEG takes most of the time and each process has to do that anyway.
 
-Whether its planes, with the kernels here, can be Pillow's pixels is asked of the device, with a few images made for it;
-and whether these kernels resize as Pillow does, for Triton has compiled them there.
-That tells which files are worth comparing; what they are is found out file by file (verified.py).
+A few generated images show whether planes of the device, converted by the kernels, can be equal to Pillow's pixels, and
+whether the kernels compiled by Triton resize as Pillow does. This selects the files worth comparing. Files are then
+compared one by one (verified.py).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from .geometry import Windows, pixels_of, planes_of, rows_of, whole_rows_of
 from .nvjpeg import EngineError
 from .verified import VerifiedEngine
 
-_PATIENCE = 60  # seconds, of a fork
-_SIZES = (37, 51), (64, 48), (5, 4)  # of the images that are compared
+_PATIENCE = 60  # seconds that a fork waits
+_SIZES = (37, 51), (64, 48), (5, 4)  # of the generated images
 
 
-_engines: dict[int, VerifiedEngine | str] = {}  # of this process, by the index of the device
-_starts: dict[int, threading.Thread] = {}  # in the background
+_engines: dict[int, VerifiedEngine | str] = {}  # of this process, by device index
+_starts: dict[int, threading.Thread] = {}  # starts in the background
 _making = new_lock()
 
 
 def engine_of(device: torch.device) -> VerifiedEngine | str:
-    """The engine of a GPU, or why it has none that gives Pillow's pixels."""
+    """Return a GPU's engine, or the reason why it has none that decodes to Pillow's pixels."""
     assert device.index is not None
     with _making:
         found = known_engine(device)
@@ -49,19 +49,20 @@ def engine_of(device: torch.device) -> VerifiedEngine | str:
 
 
 def known_engine(device: torch.device) -> VerifiedEngine | str | None:
-    """The same; None where nobody has asked yet. CUDA does not start."""
+    """Return engine_of(), or None if it has not been called. Does not initialize CUDA."""
     found = None if device.index is None else _engines.get(device.index)
     return found.given_up or found if isinstance(found, VerifiedEngine) else found
 
 
 def begin(device: torch.device) -> None:
-    """In the background, once, for CUDA has started: the library and the compiler of kernels take a second. The thread
-    is no daemon: a program that ends meanwhile waits for it. So does a fork, which must not copy a locked compiler."""
+    """Start an engine in the background, once CUDA is initialized. The library and the compilation of the kernels take
+    a second. The thread is not a daemon, so a program that ends meanwhile waits for it. A fork waits as well, because
+    it must not copy a locked compiler."""
     assert device.index is not None
     if known_engine(device) is None and device.index not in _starts:
         thread = threading.Thread(target=engine_of, args=(device,), name="dali_compat JPEG engine's start")
         if _starts.setdefault(device.index, thread) is thread:
-            with suppress(RuntimeError):  # no more threads are allowed: the first epoch asks
+            with suppress(RuntimeError):  # thread limit reached; the first epoch starts the engine
                 thread.start()
 
 
@@ -73,14 +74,14 @@ def _new(device: torch.device) -> VerifiedEngine | str:
                 return "kernels do not resize as Pillow and PyTorch do, with this compiler"
         for chroma, alike in compared(engine):
             engine.exact[chroma] = alike
-    except Exception as error:  # a driver's, a compiler's, nvJPEG's: who decodes as before needs none of them
+    except Exception as error:  # of the driver, the compiler or nvJPEG, none of which is needed without the engine
         hidden = None if device.index is None else hidden_jpeg_engines(device.index)
         return first_line(error) if hidden is None else str(hidden)
     return engine if engine.exact.any() else "its planes are not libjpeg's"
 
 
 def before_fork() -> None:
-    """Wait for threads: a child would have their locks, and those of what they call, which nobody opens there."""
+    """Wait for threads. A child would inherit their locks, which are never released there."""
     for thread in list(_starts.values()):
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(_PATIENCE)
@@ -91,7 +92,7 @@ def before_fork() -> None:
 
 
 def _forget() -> None:
-    """This process is a child: engines, and locks that are locked, are its parent's."""
+    """Drop the engines and locks of the parent in a forked child."""
     global _making
     leak_in_child(dict(_engines))
     _engines.clear()
@@ -106,7 +107,7 @@ os.register_at_fork(before=before_fork, after_in_child=_forget)
 
 
 def compared(engine: VerifiedEngine) -> Iterable[tuple[int, bool]]:
-    """(chroma, whether images of that are Pillow's) for each."""
+    """Yield (chroma, whether its images are equal to Pillow's) for each kind of chroma."""
     for files in made():
         chroma = read_header(files[0]).chroma
         with torch.cuda.device(engine.device):
@@ -114,8 +115,8 @@ def compared(engine: VerifiedEngine) -> Iterable[tuple[int, bool]]:
 
 
 def _is_pillows(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> bool:
-    """By what the kernels make of its planes; and whether they tell these from Pillow's pixels with one changed."""
-    from . import kernels  # Triton starts with them
+    """Return True if the kernels convert the planes to Pillow's pixels and also detect a single changed pixel."""
+    from . import kernels  # imports Triton
 
     pixels = torch.from_numpy(np.array(Image.open(io.BytesIO(file.tobytes())).convert("RGB"))).to(engine.device)
     places = planes_of(np.array([pixels.shape[:2]]), *pixels_of(np.array([chroma])))
@@ -134,9 +135,9 @@ def _is_pillows(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> bool:
 
 
 def resizes_alike(device: torch.device) -> bool:
-    """Returns whether kernels make of two gray images, a larger and a smaller one, what ops/pixels/resample makes of
-    them on the CPU: a compiler might compute weights in another order."""
-    from . import kernels  # Triton starts with them
+    """Return True if the kernels resize a larger and a smaller gray image as ops/pixels/resample does on the CPU. A
+    compiler might reorder the computation of the weights."""
+    from . import kernels  # imports Triton
 
     rng, size, sizes = np.random.default_rng(0), (30, 41), np.array([[97, 150], [13, 17]])
     places = planes_of(sizes, *pixels_of(np.array([GRAY_JPEG] * 2)))
@@ -156,7 +157,7 @@ def resizes_alike(device: torch.device) -> bool:
 
 
 def made() -> Iterable[list[np.ndarray]]:
-    """JPEGs of one sampling each: gray, 4:4:4, 4:2:2, 4:2:0 and 4:4:0."""
+    """Yield JPEGs of each sampling: gray, 4:4:4, 4:2:2, 4:2:0 and 4:4:0."""
     rng = np.random.default_rng(0)
     images = [Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)) for size in _SIZES]
     yield [_jpeg(image.convert("L")) for image in images]
@@ -173,7 +174,8 @@ def _jpeg(image: Image.Image, **how: int) -> np.ndarray:
 
 
 def _upright(file: np.ndarray) -> np.ndarray:
-    """A JPEG of 4:2:2 as one of 4:4:0: the same blocks, two of luma above one another instead of side by side."""
+    """Convert a 4:2:2 JPEG to 4:4:0. The blocks are the same, with two of luma above one another instead of side by
+    side."""
     file, at = file.copy(), read_header(file).at
     height, width = (int(file[at + i]) << 8 | int(file[at + i + 1]) for i in (5, 7))
     file[at + 5 : at + 9] = np.array([2 * height, width // 2], ">u2").view(np.uint8)

@@ -1,5 +1,5 @@
-"""Encoded images in memory of our own. Nobody writes to it; a mapped file another program may overwrite at any time. It
-is pinned, where there is not too much of it, so that a GPU reads it by itself."""
+"""Copies of encoded images in private memory, which other programs cannot overwrite, unlike a mapped file. The memory
+is pinned up to a limit, so that a GPU can read it directly."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ...data.headers import marks
 from ...data.intact import is_intact
 from ...data.verdicts import checksums, hold
 
-_BEHIND = 16  # bytes behind the last file, for checksums()
-_MOST_PINNED = 2**28  # bytes: torch rounds them up to a power of two, and keeps them until the program ends
+_BEHIND = 16  # padding for checksums()
+_MOST_PINNED = 2**28  # bytes; torch rounds up to a power of two and never frees it
 
 
 class Files:
-    """N encoded images on the host, one behind another.
+    """N concatenated encoded images on the host.
 
     Attributes:
-        memory: (bytes,) uint8, all of them.
-        begins, lengths: (N,) int64, where each lies in ``memory``.
+        memory: (bytes,) uint8, all images.
+        begins, lengths: (N,) int64, locations of the images in ``memory``.
     """
 
     def __init__(self, memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray):
@@ -33,8 +33,8 @@ class Files:
 
     @classmethod
     def of(cls, arrays: Sequence[np.ndarray], device: torch.device) -> Files:
-        """Copies of arrays, (length,) uint8 each, for an engine of the device. The interpreter stays locked meanwhile:
-        numpy would give its lock away for each of them, and wait for it."""
+        """Copy arrays, (length,) uint8 each, for an engine of the device. This holds the GIL, because numpy would
+        release it for each array and wait for it again."""
         made = cls._room(np.fromiter(map(len, arrays), np.int64, len(arrays)), device)
         memory, ends = made.memory.data, made.begins + made.lengths
         for array, begin, end in zip(arrays, made.begins.tolist(), ends.tolist(), strict=True):
@@ -43,7 +43,7 @@ class Files:
 
     @classmethod
     def of_packed(cls, packed: np.ndarray, lengths: np.ndarray, device: torch.device) -> Files:
-        """A copy of files that lie one behind another in ``packed``, (bytes,) uint8: one call, which needs no lock."""
+        """Copy files that are adjacent in ``packed``, (bytes,) uint8, in one call."""
         made = cls._room(lengths.astype(np.int64), device)
         made.memory[: len(packed)] = packed
         return made
@@ -56,52 +56,51 @@ class Files:
         return cls(np.empty(size, np.uint8) if memory is None else memory, ends - lengths, lengths)
 
     def checked(self) -> tuple[Files, np.ndarray]:
-        """All of them, and which they are: they were looked at before."""
+        """Return all files and their indices. These files were checked before."""
         return self, np.arange(len(self))
 
     @property
     def addresses(self) -> np.ndarray:
-        """(N,) uint64."""
+        """Addresses, (N,) uint64."""
         return self.memory.ctypes.data + self.begins.astype(np.uint64)
 
     def only(self, index: np.ndarray) -> Files:
-        """Some of them, in the same memory."""
+        """Return some of the files, in the same memory."""
         return Files(self.memory, self.begins[index], self.lengths[index])
 
     def stated(self, at: np.ndarray) -> np.ndarray:
-        """(N, STATED) uint8, from ``at`` (N,) on in each; zeros behind its end."""
+        """Return (N, STATED) uint8, the bytes from ``at`` (N,) on in each file, padded with zeros."""
         places = at.astype(np.int64)[:, None] + np.arange(STATED)
         inside = places < self.lengths[:, None]
         return np.where(inside, self.memory[np.where(inside, self.begins[:, None] + places, 0)], 0).astype(np.uint8)
 
     def as_known(self, facts: np.ndarray) -> np.ndarray:
-        """Returns (N,) bool, which have the headers that are known: an engine makes planes of the sides that they
-        state, and room is made by what is known."""
+        """Return (N,) bool, whether the headers are the known ones. The engine makes planes of the size in the file,
+        while buffers are allocated by the known size."""
         return (self.lengths == facts["lengths"]) & (marks(self.stated(facts["stated_at"])) == facts["marks"])
 
     def intact(self, index: np.ndarray) -> np.ndarray:
-        """Returns (len(index),) bool, which of those at ``index`` are intact."""
+        """Return (len(index),) bool, whether the files at ``index`` are intact."""
         ends = self.begins + self.lengths
         return np.array([is_intact(self.memory[self.begins[i] : ends[i]]) for i in index.tolist()], bool)
 
     def checksums(self, stated: np.ndarray) -> np.ndarray:
-        """Returns checksums as data/verdicts has them, of these files and the marks of what their headers have
-        ``stated``."""
+        """Return checksums of the files and of the marks of their ``stated`` sizes, as in data/verdicts."""
         return checksums(self.memory, self.begins, self.lengths, stated)
 
 
 class UncheckedFiles:
-    """N encoded images that are copied and looked at when their turn comes, where nobody waits for it: of 256 photos
-    that takes 7 ms, half a step of a small network.
+    """N encoded images that are copied and checked in the engine's threads, off the critical path. For 256 photos this
+    takes 7 ms, half a step of a small network.
 
     Args:
-        copy: makes Files of them.
-        words: (N,) uint64, as data/verdicts.py has them, about the bytes that they should have; 0 of files that are at
-            their first sight.
-        facts: what is known of them.
+        copy: returns copies as Files.
+        words: (N,) uint64 verdicts (data/verdicts.py) about the expected bytes; 0 for files that are decoded for the
+            first time.
+        facts: known properties of the files.
 
     Attributes:
-        checksums: (N,) uint64, of their bytes, once they are looked at.
+        checksums: (N,) uint64 checksums of the bytes; set by checked().
     """
 
     checksums: np.ndarray
@@ -110,8 +109,8 @@ class UncheckedFiles:
         self._copy, self._words, self._facts = copy, words, facts
 
     def checked(self) -> tuple[Files, np.ndarray]:
-        """Returns those that have these bytes, and which they are, (M,) int64; at their first sight those that are
-        intact, and have the headers that are known."""
+        """Return the files with the expected bytes, and their indices, (M,) int64. Files that are decoded for the first
+        time must be intact and have the known headers."""
         files = self._copy()
         self.checksums = files.checksums(self._facts["marks"])
         same = hold(self._words, self.checksums)
@@ -124,10 +123,10 @@ class UncheckedFiles:
 
 
 def _pinned(size: int, device: torch.device) -> np.ndarray | None:
-    """(size,) uint8, which torch uses again and again; None where the system has none: nvJPEG takes ordinary memory,
-    too."""
+    """Return (size,) uint8, which torch reuses, or None if the system has no pinned memory left. nvJPEG accepts
+    ordinary memory, too."""
     try:
-        with torch.cuda.device(device):  # pinned memory is the current GPU's, where CUDA runs on none yet
+        with torch.cuda.device(device):  # otherwise CUDA may be initialized on the default GPU
             return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).numpy()
     except RuntimeError:
         return None

@@ -1,4 +1,4 @@
-"""Computes where planes lie, and the numbers of each image that the kernels need."""
+"""Locations of planes, and each image's parameters for the kernels."""
 
 from __future__ import annotations
 
@@ -10,59 +10,60 @@ import numpy as np
 from ...ops.pixels.resample import vertical_first
 
 COLUMNS = (
-    # offsets of the planes, bytes a line, and chroma's size; a sample of chroma is for so many pixels (0: gray)
+    # offsets of the planes, bytes per line, size of chroma, and pixels per sample of chroma (0: gray)
     *("luma", "cb", "cr", "pitch", "chroma_pitch", "chroma_height", "chroma_width", "chroma_x", "chroma_y"),
-    *("left", "top", "width", "height"),  # what is needed of the image
-    *("region", "vertical_first", "half"),  # its offset in colours, the order of axes, and the offset after the first
-    # of each axis: size, size after resizing, first output, first input that is needed, most taps of an output
+    *("left", "top", "width", "height"),  # region of the image that is needed
+    *("region", "vertical_first", "half"),  # offset of its colors, order of axes, offset after the first axis
+    # for each axis: size, size after resizing, first output, first input needed, most taps per output
     *("size_x", "full_x", "begin_x", "low_x", "taps_x"),
     *("size_y", "full_y", "begin_y", "low_y", "taps_y"),
     *("flip_x", "flip_y"),
 )
 _AT = {name: i for i, name in enumerate(COLUMNS)}
-_LINE = 16  # bytes, of which a plane's lines and their number are multiples
+_LINE = 16  # bytes per line, and the number of lines, are multiples of this
 _SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}
 
 
 class Windows(NamedTuple):
-    """Windows of N images: one is cut out and resized, and from the result another; each array is (N, 2) int64."""
+    """Windows of N images. A window is cut out and resized, and a second window is cut out of the result. Each array is
+    (N, 2) int64."""
 
     start: np.ndarray  # (y, x) of the window
-    size: np.ndarray  # its (height, width)
-    full: np.ndarray  # the same after resizing
-    begin: np.ndarray  # where the result begins there
-    flips: np.ndarray  # 1 where the result is turned upside down, mirrored
+    size: np.ndarray  # (height, width) of the window
+    full: np.ndarray  # its size after resizing
+    begin: np.ndarray  # (y, x) of the second window
+    flips: np.ndarray  # 1 if the result is flipped vertically, horizontally
 
 
 class Layout(NamedTuple):
     """The layout of a batch's planes."""
 
-    interpolation: str  # as a resize step's
+    interpolation: str  # of a resize step
     like: str
-    taps: int  # most of an output
-    region_bytes: int  # of all images' colours
-    half_bytes: int  # of these after the first axis
-    most_region: int  # pixels, of the largest image
+    taps: int  # most taps per output
+    region_bytes: int  # colors of all images
+    half_bytes: int  # the same after the first axis
+    most_region: int  # pixels of the largest image
     most_half: int
 
 
 class Planes(NamedTuple):
-    """Places of N images' planes."""
+    """Locations of the planes of N images."""
 
-    offsets: np.ndarray  # (N, 3) int64; 0 of what is not there
-    pitches: np.ndarray  # (N, 3) int64, bytes a line
-    chroma: np.ndarray  # (N, 4) int64: height and width of a plane, and pixels a sample, across and down; 0 without it
-    bytes: np.ndarray  # (N,) of each image
-    sizes: np.ndarray  # (N, 2) of the images
+    offsets: np.ndarray  # (N, 3) int64; 0 for missing planes
+    pitches: np.ndarray  # (N, 3) int64, bytes per line
+    chroma: np.ndarray  # (N, 4) int64: height and width of a plane, pixels per sample in x and in y; 0 if gray
+    bytes: np.ndarray  # (N,) bytes per image
+    sizes: np.ndarray  # (N, 2) sizes of the images
 
     def only(self, index: np.ndarray) -> Planes:
-        """Returns the planes of some images, with nothing between them."""
+        """Return the planes of some images, without gaps."""
         return planes_of(self.sizes[index], *self.chroma[index, 2:].T)
 
 
 def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> Planes:
-    """Returns the planes of images of ``sizes`` (N, 2); a sample of chroma is for ``chroma_x`` (N,) pixels across, 0
-    without chroma."""
+    """Return the planes of images of ``sizes`` (N, 2). ``chroma_x`` (N,) is the number of pixels per sample of chroma
+    horizontally, ``chroma_y`` vertically; 0 if gray."""
     colour = (chroma_x > 0)[:, None]
     steps = np.stack([chroma_y, chroma_x], 1)
     chroma = np.where(colour, -(-sizes // np.maximum(steps, 1)), 0)
@@ -77,7 +78,7 @@ def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> 
 
 
 def pixels_of(chroma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) int64 each: for how many pixels across and down a sample of chroma is; 0 without chroma."""
+    """Return the number of pixels per sample of chroma, horizontally and vertically, (N,) int64 each; 0 if gray."""
     wide = chroma.astype(np.int64)
     return wide >> 4, np.where(wide >> 4 == 0, 0, wide & 15)
 
@@ -87,13 +88,13 @@ def _whole(sizes: np.ndarray) -> np.ndarray:
 
 
 def whole_rows_of(planes: Planes) -> tuple[np.ndarray, Layout]:
-    """Returns rows_of() for all pixels of each image."""
+    """Return rows_of() for all pixels of each image."""
     nothing = np.zeros_like(planes.sizes)
     return rows_of(planes, Windows(nothing, planes.sizes, planes.sizes, nothing, nothing), planes.sizes.max(0).tolist())
 
 
 def picked_rows_of(planes: Planes, sizes: np.ndarray) -> np.ndarray:
-    """(N, len(COLUMNS)) int64 for kernels.pick(): ``sizes`` (N, 2) are those of the results."""
+    """Return (N, len(COLUMNS)) int64 for kernels.pick(), with the ``sizes`` (N, 2) of the results."""
     rows, pixels = _rows(planes), sizes.prod(1)
     rows[:, [_AT["height"], _AT["width"]]] = sizes
     rows[:, _AT["region"]] = 3 * (np.cumsum(pixels) - pixels)
@@ -101,7 +102,7 @@ def picked_rows_of(planes: Planes, sizes: np.ndarray) -> np.ndarray:
 
 
 def _rows(planes: Planes) -> np.ndarray:
-    """Returns rows with the planes' places, and zeros."""
+    """Return rows with the locations of the planes, and zeros elsewhere."""
     rows = np.zeros((len(planes.bytes), len(COLUMNS)), np.int64)
     rows[:, _AT["luma"] : _AT["cr"] + 1] = planes.offsets
     rows[:, _AT["pitch"] : _AT["chroma_pitch"] + 1] = planes.pitches[:, :2]
@@ -112,12 +113,12 @@ def _rows(planes: Planes) -> np.ndarray:
 def rows_of(
     planes: Planes, windows: Windows, size: Sequence[int], interpolation: str = "bilinear", like: str = "pil"
 ) -> tuple[np.ndarray, Layout]:
-    """(N, len(COLUMNS)) int64, and the Layout; ``size`` is that of the results."""
+    """Return (N, len(COLUMNS)) int64 and the Layout. ``size`` is that of the results."""
     out, count = np.array(size), len(windows.start)
     scale = windows.size / windows.full
     support = _SUPPORT[interpolation] * np.maximum(scale, 1.0)
     last = np.minimum(windows.begin + out, windows.full) - 1
-    # one more on either side than the first and the last output take: rounding is the kernel's affair
+    # one more on either side than the first and last outputs need, because the kernel may round differently
     low = np.floor((np.maximum(windows.begin, 0) + 0.5) * scale - support + 0.5).astype(np.int64) - 1
     high = np.ceil((last + 0.5) * scale + support + 0.5).astype(np.int64) + 1
     low, high = np.clip(low, 0, windows.size - 1), np.clip(high, 1, windows.size)

@@ -1,11 +1,11 @@
-"""Planes of JPEGs -> a batch, as libjpeg, Pillow and torchvision make it, bit for bit, in four launches, or one where
-nothing is filtered; and in one, a comparison of all pixels with those that another decoder has made.
+"""Kernels that convert planes of JPEGs to a batch, bit for bit as libjpeg, Pillow and torchvision do. This takes four
+launches, or one if nothing is filtered. Another kernel compares all pixels with those of another decoder.
 
-Colours are libjpeg-turbo's (jdsample.c, fancy upsampling; jdcolor.c), resizing is Pillow's (Resample.c) or, where
-``like`` is "v2", PyTorch's for uint8 on the CPU (UpSampleKernel.cpp). Weights are computed in double precision in the
-order of their C code, without fused multiplication and addition; everything after them is whole numbers.
+Colors are computed as in libjpeg-turbo (jdsample.c, fancy upsampling; jdcolor.c). Resizing is done as in Pillow
+(Resample.c) or, if ``like`` is "v2", as in PyTorch for uint8 on the CPU (UpSampleKernel.cpp). Weights are computed in
+double precision in the order of their C code, without fused multiply-add; all later computations use integers.
 
-Each image has a row of numbers (geometry.py); COLUMNS says which.
+Each image has a row of parameters (geometry.py), whose columns are COLUMNS.
 """
 
 import torch
@@ -21,19 +21,26 @@ _C_HEIGHT, _C_WIDTH, _C_RIGHT, _C_DOWN = (_AT[n] for n in ("chroma_height", "chr
 _LEFT, _TOP, _WIDTH, _HEIGHT, _REGION = (_AT[n] for n in ("left", "top", "width", "height", "region"))
 _VERTICAL, _HALF, _X, _Y = (_AT[n] for n in ("vertical_first", "half", "size_x", "size_y"))
 _MIRROR, _UPSIDE_DOWN = _AT["flip_x"], _AT["flip_y"]
-_BLOCK = 256  # pixels that a program makes at a time
-_PROGRAMS = 128  # an image, at most: one that is larger than the others must not bring them empty ones
+_BLOCK = 256  # pixels per program at a time
+_PROGRAMS = 128  # most per image; a larger image must not add idle ones for the others
 
 
 def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torch.Tensor | None, out: torch.Tensor):
-    """``out`` (N, C, H, W), in any memory format, from ``planes`` (bytes,) uint8 and ``rows`` (N, len(COLUMNS)) int64.
-    ``table`` (C, 256) is what each value becomes; None where ``out`` is uint8. All are on one GPU; nothing waits."""
+    """Render planes to a batch. Does not synchronize.
+
+    Args:
+        planes: (bytes,) uint8.
+        rows: (N, len(COLUMNS)) int64.
+        layout: the Layout of ``rows``.
+        table: (C, 256), the converted value of each pixel value; None if ``out`` is uint8.
+        out: (N, C, H, W) in any memory format. All tensors are on one GPU.
+    """
     count, (height, width), device = len(rows), out.shape[-2:], planes.device
     region = torch.empty(layout.region_bytes, dtype=torch.uint8, device=device)
     half = torch.empty(layout.half_bytes, dtype=torch.uint8, device=device)
     longest = max(height, width)
     weights = torch.empty((count, 2, layout.taps, longest), dtype=torch.int32, device=device)
-    first = torch.empty((count, 2, longest + 1), dtype=torch.int32, device=device)  # the last: bits of a weight
+    first = torch.empty((count, 2, longest + 1), dtype=torch.int32, device=device)  # last entry: bits of a weight
     bicubic, like_v2 = layout.interpolation == "bicubic", layout.like == "v2"
     block = max(16, triton.next_power_of_2(longest))
     _weigh[(count, 2)](
@@ -48,8 +55,8 @@ def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torc
 
 
 def differs(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, pixels: torch.Tensor) -> torch.Tensor:
-    """(N,) int32, 0 where all that ``rows`` and ``layout`` need of an image, in colour, is what ``pixels`` (bytes,)
-    uint8 have of it, (height, width, 3) of one image after another; else 1. It waits for nothing, either."""
+    """Return (N,) int32, 1 for images whose region, given by ``rows`` and ``layout``, differs from ``pixels`` in color,
+    else 0. ``pixels`` is (bytes,) uint8, (height, width, 3) image after image. Does not synchronize."""
     made = torch.zeros(len(rows), dtype=torch.int32, device=planes.device)
     _differ[(min(triton.cdiv(layout.most_region, _BLOCK), _PROGRAMS), len(rows))](planes, rows, pixels, made, _BLOCK)
     return made
@@ -64,17 +71,24 @@ def pick(
     out: torch.Tensor,
     interleaved: bool,
 ):
-    """``out`` (numbers,): one image after another, (3, height, width) or, ``interleaved``, (height, width, 3), of
-    ``most`` pixels; of ``rows`` it takes where planes are, the results' sizes, and where they begin. ``lines`` (N, 2,
-    longest) int32 says which column, and which line, of its image each of a result's is; -1: black. ``planes`` and
-    ``table`` are as render()'s."""
+    """Copy pixels selected by line and column to ``out``, without filtering.
+
+    Args:
+        planes, table: as for render().
+        rows: parameters, of which the locations of planes and the sizes and offsets of the results are used.
+        lines: (N, 2, longest) int32, the image's column for each column of the result, and its line for each line; -1
+            for black.
+        most: pixels of the largest result.
+        out: (numbers,), image after image, (3, height, width) or (height, width, 3).
+        interleaved: whether ``out`` is (height, width, 3).
+    """
     grid, values = (min(triton.cdiv(most, _BLOCK), _PROGRAMS), len(rows)), out if table is None else table
     _pick[grid](planes, rows, lines, out, values, lines.shape[2], table is not None, interleaved, _BLOCK)
 
 
 @triton.jit
 def _number(place):
-    """Makes a number of 32 bits: dividing those of 64 takes a GPU most of its time."""
+    """Load a number as int32, because 64-bit division is very slow on a GPU."""
     return tl.load(place).to(tl.int32)
 
 
@@ -93,7 +107,7 @@ def _filter(x, bicubic: tl.constexpr):
 def _weigh(
     rows, weights, first, height, width, taps, longest, bicubic: tl.constexpr, v2: tl.constexpr, block: tl.constexpr
 ):
-    """precompute_coeffs and normalize_coeffs_8bpc, for one axis (0: x) of one image a program."""
+    """precompute_coeffs and normalize_coeffs_8bpc, for one axis (0: x) of one image per program."""
     image, axis = tl.program_id(0).to(tl.int64), tl.program_id(1)
     numbers = rows + image * _ROW + tl.where(axis == 0, _X, _Y)
     size, full, begin = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
@@ -105,7 +119,7 @@ def _weigh(
     support = (2.0 if bicubic else 1.0) * wide
     at = tl.arange(0, block)
     bits = 22
-    if v2:  # as many as a 16-bit weight has room for, by the largest of the whole axis
+    if v2:  # as many bits as the largest weight of the whole axis leaves in 16 bits
         largest = tl.zeros([block], tl.float64)
         for chunk in range(0, full.to(tl.int32), block):
             out = (at + chunk).to(tl.int64)
@@ -145,14 +159,15 @@ def _weigh(
         weight = tl.where(total != 0, weight / total, weight)
         whole = (tl.where(weight < 0, -0.5, 0.5) + weight * unit).to(tl.int32)
         tl.store(weights + (line * taps + tap) * longest + at, whole, mask=at < wanted)
-    # -1: no pixel of the resized image
+    # -1: not a pixel of the resized image
     tl.store(first + line * (longest + 1) + at, tl.where(there, start - low, -1).to(tl.int32), mask=at < wanted)
     tl.store(first + line * (longest + 1) + longest, bits)
 
 
 @triton.jit
 def _chroma(plane, pitch, high, wide, y, x, right, down, there):
-    """One value of an interpolated plane: h2v2, h2v1 and h1v2_fancy_upsample; planes of 1 and 2 are repeated."""
+    """One value of an interpolated plane, as in h2v2, h2v1 and h1v2_fancy_upsample. Subsampled planes of 1 or 2
+    columns are replicated."""
     row, column = y // down, x // right
     middle = tl.load(plane + row * pitch + column, mask=there, other=0).to(tl.int32)
     odd_x, odd_y = (x % 2).to(tl.int32), (y % 2).to(tl.int32)
@@ -180,7 +195,7 @@ def _bounded(x):
 
 @triton.jit
 def _store(to, step, red, green, blue, table, converts: tl.constexpr, there):
-    """Three channels, ``step`` apart; where it ``converts``, what ``table`` (3, 256) has for their values."""
+    """Store three channels, ``step`` apart. If ``converts``, store the values' entries in ``table`` (3, 256)."""
     if converts:
         tl.store(to, tl.load(table + red, mask=there), mask=there)
         tl.store(to + step, tl.load(table + 256 + green, mask=there), mask=there)
@@ -193,7 +208,7 @@ def _store(to, step, red, green, blue, table, converts: tl.constexpr, there):
 
 @triton.jit
 def _rgb(planes, row, at, there):
-    """Computes RGB of the pixels ``at`` of an image's window."""
+    """Compute RGB of the pixels ``at`` of an image's window."""
     width = _number(row + _WIDTH)
     return _rgb_at(planes, row, at // width + _number(row + _TOP), at % width + _number(row + _LEFT), there)
 
@@ -203,7 +218,7 @@ def _rgb_at(planes, row, y, x, there):
     luma = tl.load(planes + tl.load(row + _LUMA) + y * _number(row + _PITCH) + x, mask=there, other=0).to(tl.int32)
     red, green, blue = luma, luma, luma
     right, down = _number(row + _C_RIGHT), _number(row + _C_DOWN)
-    if right > 0:  # 0: no chroma
+    if right > 0:  # 0: gray
         high, wide, pitch = _number(row + _C_HEIGHT), _number(row + _C_WIDTH), _number(row + _C_PITCH)
         cb = _chroma(planes + tl.load(row + _CB), pitch, high, wide, y, x, right, down, there) - 128
         cr = _chroma(planes + tl.load(row + _CR), pitch, high, wide, y, x, right, down, there) - 128
@@ -215,7 +230,7 @@ def _rgb_at(planes, row, y, x, there):
 
 @triton.jit
 def _colour(planes, rows, region, block: tl.constexpr):
-    """Computes each image's window, (3, height, width)."""
+    """Compute each image's window, (3, height, width)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)
@@ -229,7 +244,7 @@ def _colour(planes, rows, region, block: tl.constexpr):
 
 @triton.jit
 def _differ(planes, rows, wanted, made, block: tl.constexpr):
-    """1 into ``made`` where an image's colours are not the wanted ones, (height, width, 3)."""
+    """Store 1 in ``made`` if an image's colors differ from ``wanted``, (height, width, 3)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)
@@ -248,8 +263,8 @@ def _differ(planes, rows, wanted, made, block: tl.constexpr):
 
 @triton.jit
 def _filtered(given, before_w, before_h, rows, image, axis, y, x, weights, first, taps, longest, wanted):
-    """Three channels at (y, x), filtered along one axis (0: x) of an image (3, before_h, before_w), in 8 bits; black
-    where there is none of it."""
+    """Compute three channels at (y, x), filtered along one axis (0: x) of an image (3, before_h, before_w), in 8 bits.
+    Pixels outside of the image are black."""
     line = image * 2 + axis
     place = tl.where(axis != 0, y, x)
     start = tl.load(first + line * (longest + 1) + place, mask=wanted, other=-1)
@@ -272,7 +287,8 @@ def _filtered(given, before_w, before_h, rows, image, axis, y, x, weights, first
 
 @triton.jit
 def _half(region, made, rows, weights, first, height, width, taps, longest, block: tl.constexpr):
-    """The first axis: (3, height of the region, W), or (3, H, width of the region) where it is the vertical one."""
+    """Filter along the first axis: (3, height of the region, W), or (3, H, width of the region) if that axis is
+    vertical."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     before_w, before_h, vertical = _number(row + _WIDTH), _number(row + _HEIGHT), _number(row + _VERTICAL)
@@ -294,13 +310,13 @@ def _rest(
     made, out, table, rows, weights, first, height, width, taps, longest, stride, stride_c, stride_h, stride_w,
     converts: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """The other axis, flips, conversions, in their place."""
+    """Filter along the other axis, flip, convert, and store the result."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     at = tl.program_id(0) * block + tl.arange(0, block)
     there = at < height * width
     y, x = at // width, at % width
-    vertical = _number(row + _VERTICAL)  # was the first axis
+    vertical = _number(row + _VERTICAL)  # whether the first axis was vertical
     before_w = tl.where(vertical != 0, _number(row + _WIDTH), width)
     before_h = tl.where(vertical != 0, height, _number(row + _HEIGHT))
     given = made + tl.load(row + _HALF)
@@ -317,7 +333,7 @@ def _rest(
 def _pick(
     planes, rows, lines, out, table, longest, converts: tl.constexpr, interleaved: tl.constexpr, block: tl.constexpr
 ):
-    """Pixels of each image, wherever they lie, and conversions."""
+    """Copy selected pixels of each image and convert them."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     width = _number(row + _WIDTH)

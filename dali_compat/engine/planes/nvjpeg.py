@@ -1,7 +1,7 @@
-"""nvJPEG's decoder for batches, on the JPEG engine of a GPU: files -> planes, many in one call, with ctypes.
+"""nvJPEG's batched decoder on the JPEG engine of a GPU, by ctypes. It decodes many files to planes in one call.
 
-https://docs.nvidia.com/cuda/nvjpeg. The library comes with DALI. A call returns when its planes are there, and leaves
-the interpreter unlocked meanwhile.
+See https://docs.nvidia.com/cuda/nvjpeg. The library is installed with DALI. A call returns when its planes are ready,
+and releases the GIL meanwhile.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ import numpy as np
 from ...runtime.installation import nvjpeg_libraries
 
 _VERSION = 0, 1, 2  # properties: major, minor, patch level
-_HARDWARE, _YUV, _444 = 3, 1, 0  # a backend, a format of outputs, a sampling of chroma
-_FILES, _SIDES = 256, (256, 512, 1024)  # of a call, and pixels: for so many files of such sides room is kept
-_ROOM = 2**29  # pixels of a call that has longer sides: files times the square of the longest
+_HARDWARE, _YUV, _444 = 3, 1, 0  # backend, output format, chroma subsampling
+_FILES, _SIDES = 256, (256, 512, 1024)  # files per call; side lengths in pixels that memory is preallocated for
+_ROOM = 2**29  # pixels per call for longer sides: number of files times the longest side squared
 _STATUS = {2: "invalid parameter", 3: "a bad JPEG", 4: "not supported", 5: "no memory", 6: "execution failed"}
 _STATUS |= {8: "internal error", 9: "not implemented", 10: "an incomplete JPEG"}
 _NO_MEMORY, _NO_ENGINE = 5, 7
 
 
 class EngineError(RuntimeError):
-    """nvJPEG did not do it; the text names its function and status."""
+    """nvJPEG failed. The text contains its function and status."""
 
 
 class EngineMemoryError(MemoryError):
-    """nvJPEG has found no memory: the file is not to blame."""
+    """nvJPEG is out of memory. The file is not at fault."""
 
 
 class Nvjpeg:
-    """nvJPEG on the current device's engine; ``version`` is the library's. One thread at a time uses it. Raises
-    AttributeError if the library is too old, and EngineError if it is not there, or this GPU has no engine."""
+    """nvJPEG on the current device's engine; ``version`` is the library's. Not thread-safe. Raises AttributeError if
+    the library is too old, and EngineError if it is missing or this GPU has no engine."""
 
     def __init__(self) -> None:
-        failed: Exception = EngineError("nvJPEG's library is not there")
-        for library in nvjpeg_libraries():  # one may be for a newer driver
+        failed: Exception = EngineError("the nvJPEG library was not found")
+        for library in nvjpeg_libraries():  # one may require a newer driver
             try:
                 self._open(library)
                 return
@@ -46,10 +46,10 @@ class Nvjpeg:
 
     def _open(self, library: Any) -> None:
         self._library: Any = library
-        # keeps the interpreter locked: it may take longer to have it again
+        # for short calls: keeps the GIL, since reacquiring it may take longer
         self._quick = ctypes.PyDLL(None, handle=library._handle)
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
-        self._side = 0  # no room is kept
+        self._side = 0  # nothing is preallocated
         self.version = ".".join(str(self._property(which)) for which in _VERSION)
         self._call("nvjpegCreateEx", _HARDWARE, None, None, 0, ctypes.byref(self._handle))
         try:
@@ -62,17 +62,17 @@ class Nvjpeg:
             raise
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int, stream: int) -> None:
-        """N baseline JPEGs, as calls_of() says. The call before is over, on the stream, too. Raises EngineError if one
-        of them at least is nothing for the engine, and EngineMemoryError if nvJPEG has no memory.
+        """Decode N baseline JPEGs, grouped by calls_of(). The previous call must have completed, on the stream as well.
+        Raises EngineError if the engine cannot decode one of them, and EngineMemoryError if nvJPEG is out of memory.
 
         Args:
-            files, lengths: (N,) uint64, addresses on the host and bytes.
-            outputs: (N, 8) uint64, nvjpegImage_t: the addresses of four planes, and bytes a line of each.
-            longest: pixels, of any side.
-            stream: of CUDA.
+            files, lengths: (N,) uint64, host addresses and bytes.
+            outputs: (N, 8) uint64, nvjpegImage_t: addresses of four planes, and bytes per line of each.
+            longest: longest side in pixels.
+            stream: CUDA stream.
         """
         side = next((side for side in _SIDES if side >= longest), _SIDES[-1])
-        if side > self._side:  # otherwise every image is given memory, and that is taken away again, as larger ones are
+        if side > self._side:  # otherwise memory is allocated for every image, and freed again when larger ones come
             self._call("nvjpegDecodeBatchedPreAllocate", self._handle, self._state, _FILES, side, side, _444, _YUV)
             self._side = side
         state = self._handle, self._state
@@ -100,9 +100,9 @@ class Nvjpeg:
 
 
 def calls_of(sides: np.ndarray) -> list[np.ndarray]:
-    """Which of N files a call should have, by the longest side of each: nvJPEG keeps, for each file of a call, what the
-    largest in its place has needed. So long ones come in calls of few, the longest first: what is kept for all places
-    is bounded, wherever in a batch the long ones are."""
+    """Split N files into calls, by the longest side of each. nvJPEG keeps, for each position in a call, the memory that
+    the largest file there has needed. Files with long sides are therefore decoded in small calls, largest first, which
+    bounds that memory regardless of their positions in a batch."""
     order: np.ndarray = np.arange(len(sides))
     calls = []
     if sides.max() > _SIDES[-1]:

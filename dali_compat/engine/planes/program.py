@@ -1,4 +1,4 @@
-"""The steps of a plan that kernels do on planes: from their per-sample arguments to a batch."""
+"""The steps of a plan that kernels execute on planes, from per-sample arguments to a batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .geometry import Planes, Windows, picked_rows_of, rows_of
 
 
 class PlanesProgram:
-    """``plan.planes`` for N images, whose arguments ``arrays`` are, and ``sizes`` (N, 2)."""
+    """``plan.planes`` for N images of ``sizes`` (N, 2). ``arrays`` are the arguments of the steps."""
 
     def __init__(self, plan: Plan, arrays: list[Arrays], sizes: np.ndarray):
         steps = plan.planes or ()
@@ -25,25 +25,25 @@ class PlanesProgram:
         how = next((step.kwargs for step in steps if step.op == "resize"), {"interpolation": "nearest"})
         self._windows: Windows | None = None
         if how["interpolation"].startswith("nearest"):
-            geometry = len(steps) - len(self._conversions)  # they come last
+            geometry = len(steps) - len(self._conversions)  # conversions come last
             self._sizes, self._lines = picked(steps[:geometry], arrays[:geometry], sizes)
             return
         self._how = how["interpolation"], how["like"]
         self._windows = _windows(steps, arrays, sizes)
         sizes_of = [step.gives.size for step in steps if step.op in ("crop", "resize")]
-        assert sizes_of[-1] is not None  # or lower() would not have let it come to this
+        assert sizes_of[-1] is not None  # ensured by lower()
         self._size = sizes_of[-1]
 
     def __call__(self, planes: torch.Tensor, places: Planes) -> torch.Tensor | list[torch.Tensor]:
-        """(N, 3, H, W), or a list of N where sizes differ, on the GPU that has the planes, where ``places`` says."""
-        with torch.cuda.device(planes.device) if planes.is_cuda else nullcontext():  # Triton asks which is current
+        """Return (N, 3, H, W), or a list of N if sizes differ, on the GPU that has the planes."""
+        with torch.cuda.device(planes.device) if planes.is_cuda else nullcontext():  # Triton uses the current device
             table = table_on(self._conversions, planes.device) if self._conversions else None
             if self._windows is None:
                 return self._picked(planes, places, table)
             return self._resized(planes, places, table, self._windows)
 
     def _resized(self, planes: torch.Tensor, places: Planes, table: torch.Tensor | None, windows: Windows):
-        from . import kernels  # Triton starts with them
+        from . import kernels  # imports Triton
 
         rows, layout = rows_of(places, windows, self._size, *self._how)
         dtype = torch.uint8 if table is None else table.dtype
@@ -54,8 +54,9 @@ class PlanesProgram:
         return out
 
     def _picked(self, planes: torch.Tensor, places: Planes, table: torch.Tensor | None):
-        """Images of several sizes that are not converted yet lie as DALI's do: the channels of a pixel together."""
-        from . import kernels  # Triton starts with them
+        """Return images by pick(). Images of different sizes that are not converted have interleaved channels, like
+        DALI's."""
+        from . import kernels  # imports Triton
 
         device, sizes, pixels = planes.device, self._sizes.tolist(), self._sizes.prod(1)
         alike = bool((self._sizes == self._sizes[0]).all())
@@ -73,7 +74,8 @@ class PlanesProgram:
 
 
 def _windows(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> Windows:
-    """A crop before the resize is a window of the image; one after it, of what was resized."""
+    """Convert the steps to Windows. A crop before the resize is a window of the image; one after it is a window of the
+    result."""
     start, size, begin, flips = np.zeros_like(sizes), sizes, np.zeros_like(sizes), np.zeros_like(sizes)
     full = sizes
     resized = False
@@ -90,16 +92,16 @@ def _windows(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -
     return Windows(start, size, full, begin, flips)
 
 
-# ---- steps that choose pixels, of each image its own: crops, padding with black, flips, and Pillow's nearest pixels.
-# Which ones is said line by line and column by column, by the host.
+# Steps that select pixels: crops, padding with black, flips, and resizing by Pillow's nearest. The host computes the
+# selection by line and column, separately for each image.
 
 
 def picked(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the picked pixels of images of ``sizes`` (N, 2), given the steps' ``arrays``.
+    """Return the selected pixels of images of ``sizes`` (N, 2), given the steps' ``arrays``.
 
     Returns:
-        The sizes of the results, (N, 2) int64, and (N, 2, longest) int32: which column, and which line, of its image
-        each of a result's is; -1 beyond its border.
+        The sizes of the results, (N, 2) int64, and (N, 2, longest) int32: the image's column for each column of the
+        result, and its line for each line; -1 outside of the image.
     """
     (heights, ys), (widths, xs) = (_along(axis, steps, arrays, sizes[:, axis]) for axis in (0, 1))
     lines = np.full((len(sizes), 2, max(xs.shape[1], ys.shape[1])), -1, np.int32)
@@ -108,7 +110,8 @@ def picked(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> 
 
 
 def _along(axis: int, steps: tuple[Step, ...], arrays: list[Arrays], length: np.ndarray):
-    """The lengths along an axis (1: x), (N,), and (N, longest) lines; those behind an image's length mean nothing."""
+    """Return the lengths (N,) along an axis (1: x), and lines (N, longest). Entries after an image's length are
+    undefined."""
     lines = np.broadcast_to(np.arange(length.max()), (len(length), length.max()))
     for step, values in zip(steps, arrays, strict=True):
         if step.op in ("crop", "pad"):

@@ -1,17 +1,18 @@
-"""A JPEG engine that has to show of each file that its pixels are Pillow's.
+"""A JPEG engine whose pixels are compared with Pillow's for each file.
 
-No header tells that they are: of damaged coded data, which Pillow accepts, every decoder makes noise of its own. So at
-the first sight of a file both decode it. The batch has what DALI's CPU decoder gives with exact=True, to the last bit
-what Pillow gives. A thread here has the engine decode the same bytes, and a kernel compares all pixels of each image,
-not only the window that the batch takes of it; so these images are decoded whole. What comes of it is kept by
-data/verdicts.py. Nobody waits for it: until it is there, a file counts as not compared.
+A header does not show whether they are equal: Pillow accepts damaged data, and decoders produce different noise from
+it. When a file is first read, both decode it. The batch uses the result of DALI's CPU decoder with exact=True, which is
+bit for bit Pillow's. A background thread lets the engine decode the same bytes, and a kernel compares all pixels of
+each image, not only the window in the batch; these images are therefore decoded completely. data/verdicts.py stores the
+result. Nothing waits for it: until then, a file counts as not compared.
 
-The engine is asked twice, in two orders: what it makes of damaged data might hang on what lay in its memory before.
+The engine decodes the files twice, in two orders, because its result for damaged data might depend on the previous
+content of its memory.
 
-A sound file's pixels are decided by its kind of chroma: an engine's inverse DCT is libjpeg's or it is not. So once
-_ENOUGH files of a kind were alike, and none was not, the engine decodes the others of it from their first sight on, if
-their structure is intact. Of these one of _EVERY ** 2 is compared at its first sight, by chance. Where its pixels are
-others, all of its kind are compared again.
+For an undamaged file, the kind of chroma decides whether pixels are equal, because that depends only on the engine's
+inverse DCT being libjpeg's. Once _ENOUGH files of a kind were equal without exception, the engine also decodes other
+files of that kind when they are first read, if their structure is intact. A random one in _EVERY ** 2 of these is still
+compared at that time. If its pixels differ, all files of its kind are compared again.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from .files import Files
 from .geometry import Planes, whole_rows_of
 from .nvjpeg import EngineError
 
-MOST_PIXELS = 2**26  # of an image: 64 MB of luma, and as much of chroma again at most twice
-_WAITING = 2**30  # bytes of pixels that wait to be compared, at most
-_PER_BATCH = 2**29  # those of them that one batch may bring
+MOST_PIXELS = 2**26  # per image: 64 MB of luma, and at most twice that of chroma
+_WAITING = 2**30  # most bytes of pixels waiting for comparison
+_PER_BATCH = 2**29  # most bytes that one batch may add
 _KINDS = {GRAY_JPEG: "gray", 0x11: "4:4:4", 0x21: "4:2:2", 0x22: "4:2:0", 0x12: "4:4:0"}  # by Header's chroma
-_FREE = 8  # times as much is free on the GPU, at least
-_ENOUGH = 1024  # files of a kind that are alike: of its sound ones fewer than .3 % are others then, with 95 % certainty
-_EVERY = 6  # batches: one of so many, by chance, compares such a part of its new files
+_FREE = 8  # at least this many times as much must be free on the GPU
+_ENOUGH = 1024  # equal files per kind: with 95 % certainty, fewer than .3 % of its undamaged files differ
+_EVERY = 6  # one in this many batches, at random, compares this share of its new files
 
 
 class VerifiedEngine(JpegEngine):
-    """A JpegEngine that compares its pixels with DALI's at first sight."""
+    """A JpegEngine whose pixels are compared with DALI's when a file is first read."""
 
     def __init__(self, device: torch.device):
         super().__init__(device)
@@ -56,42 +57,44 @@ class VerifiedEngine(JpegEngine):
         self._comparing = ThreadPoolExecutor(1, "dali_compat JPEG comparison", *how)
         self._compares = torch.cuda.Stream(device) if on_gpu else None
         self._pending: dict[Future, int] = {}  # with bytes of pixels
-        self._chance = random.Random(0).random  # a period of its own might always leave out the same batches
-        self._alike_of = np.zeros(256, np.int64)  # files of each chroma since the last that was not
+        self._chance = random.Random(0).random  # a fixed period might always miss the same batches
+        self._alike_of = np.zeros(256, np.int64)  # files of each chroma since the last one that differed
 
     @property
     def kinds(self) -> str:
-        """The JPEGs whose pixels may be Pillow's: "gray, 4:4:4"."""
+        """Names of the kinds of JPEGs whose pixels may be Pillow's: "gray, 4:4:4"."""
         return ", ".join(name for chroma, name in _KINDS.items() if self.exact[chroma])
 
     def takes(self, chroma: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """(N,) bool: which files may be for it, by what FACTS says of them."""
+        """Return (N,) bool, whether the engine may decode the files, by their FACTS."""
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
 
     def shared_out(self, rows: np.ndarray, chroma: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns which rows it decodes, and which others are to be compared; ``chroma`` and ``words`` of each."""
+        """Return the rows that the engine decodes, and other rows to compare. ``chroma`` and ``words`` are those of the
+        rows."""
         decided, likely = decoders(words), self._alike_of[chroma] >= _ENOUGH
         compared = ~likely & ((decided == 0) | (decided == LIKELY))
-        if self._chance() < 1 / _EVERY:  # for few at a time would take nearly as long as for many
+        if self._chance() < 1 / _EVERY:  # comparing few takes nearly as long as comparing many
             new = np.flatnonzero(likely & (decided == 0))
             compared[new[: -(-len(new) // _EVERY)]] = True
         own = ((decided == ENGINES) | (likely & (decided != PILLOWS))) & ~compared
         return rows[own], rows[compared]
 
     def doubt(self, chroma: np.ndarray) -> None:
-        """Compares all files of these kinds again, until enough of them are alike."""
+        """Compare all files of these kinds again, until enough of them are equal."""
         self._alike_of[chroma] = 0
 
     def account(self, known: Iterable[tuple[Headers, int]]) -> str:
-        """Says how many files it decodes, and why not more; ``known`` of each part of a data set, and its length."""
+        """Describe how many files the engine decodes, and why not more. ``known`` contains the headers and length of
+        each part of a data set."""
         counts = JpegCounts(0, 0, 0, 0, 0, 0)
         for headers, count in known:
             found = headers.jpegs(self.name, self.exact, MOST_PIXELS, count)
             counts = JpegCounts(*map(sum, zip(counts, found, strict=True)))
         text = f"the JPEG engine decodes {counts.engines:,} files, whose pixels were compared with Pillow's"
         if counts.likely:
-            text += f", and {counts.likely:,} that are like these"
-        reasons = {"because its pixels are others": counts.others, f"of more than {MOST_PIXELS:,} pixels": counts.large}
+            text += f", and {counts.likely:,} others of the same kinds"
+        reasons = {"because its pixels differ": counts.others, f"of more than {MOST_PIXELS:,} pixels": counts.large}
         if not_these := " and ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count):
             text += f", but not {not_these}"
         if left := counts.waiting + counts.unseen:
@@ -100,17 +103,17 @@ class VerifiedEngine(JpegEngine):
 
     @property
     def room(self) -> int:
-        """Bytes of pixels that a batch may have compared: some of what is free, for a model needs the rest."""
+        """Bytes of pixels that a batch may have compared: a fraction of the free memory. A model needs the rest."""
         free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else _FREE * _PER_BATCH
         return min(_PER_BATCH, _WAITING - self._waiting(), free // _FREE)
 
     @property
     def is_behind(self) -> bool:
-        """True if more waits to be compared than should."""
+        """True if too much is waiting for comparison."""
         return self._waiting() > _WAITING
 
     def _waiting(self) -> int:
-        pending = list(self._pending.items())  # at once: other threads add to it
+        pending = list(self._pending.items())  # a copy, since other threads add to it
         return sum(bytes_ for future, bytes_ in pending if not future.done())
 
     def compare(
@@ -121,30 +124,30 @@ class VerifiedEngine(JpegEngine):
         pixels: list[torch.Tensor],
         tell: Callable[[np.ndarray], None],
     ) -> None:
-        """Begins with N intact files.
+        """Start comparing N intact files.
 
         Args:
-            places: where their planes are to be, by their sizes.
-            chroma: of each, as FACTS has it.
-            pixels: what Pillow makes of them, (height, width, 3) uint8 each, on the device.
-            tell: is called with who decodes each from now on, (N,) uint8 (data/verdicts.py), in another thread; never
-                where the engine fails.
+            places: locations for their planes, by their sizes.
+            chroma: kind of each file's chroma, as in FACTS.
+            pixels: Pillow's pixels, (height, width, 3) uint8 each, on the device.
+            tell: called in another thread with each file's decoder from now on, (N,) uint8 (data/verdicts.py); not
+                called if the engine fails.
         """
         try:
-            wanted = torch.cat([image.reshape(-1) for image in pixels])  # a copy: theirs is DALI's memory
+            wanted = torch.cat([image.reshape(-1) for image in pixels])  # copied, since DALI owns their memory
         except torch.OutOfMemoryError as error:
             self._fail(error)
             return
         if self._compares is not None:
             self._compares.wait_stream(torch.cuda.current_stream(self.device))
             wanted.record_stream(self._compares)
-        with suppress(RuntimeError):  # the main thread has ended, and with it every executor
+        with suppress(RuntimeError):  # executors are shut down with the main thread
             future = self._comparing.submit(self._compare, files, places, chroma, wanted, tell)
             self._pending[future] = len(wanted)
             future.add_done_callback(self._pending.pop)
 
     def settle(self, seconds: float) -> None:
-        """Wait until everything so far is compared, so long at most."""
+        """Wait until all files so far are compared, at most ``seconds``."""
         futures_wait(list(self._pending), seconds)
 
     def _compare(
@@ -162,11 +165,12 @@ class VerifiedEngine(JpegEngine):
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """No memory, for example: it is not tried for ever."""
+        """Disable the engine after a failed comparison, such as an out-of-memory error."""
         self.give_up(f"comparing its pixels failed, {first_line(error)}")
 
     def _alike(self, files: Files, places: Planes, wanted: torch.Tensor) -> np.ndarray:
-        """(N,) bool. Where the engine refuses one of them, halves are tried, down to the one."""
+        """Return (N,) bool, whether pixels are equal. If the engine rejects the files, split them in halves, down to
+        single files."""
         count = len(files)
         back, images = np.arange(count)[::-1], wanted.split((3 * places.sizes.prod(1)).tolist())
         try:
@@ -184,9 +188,9 @@ class VerifiedEngine(JpegEngine):
         return self.differs(self.submit(files, places).result(), places, wanted)
 
     def differs(self, planes: torch.Tensor, places: Planes, wanted: torch.Tensor) -> np.ndarray:
-        """(N,) bool: of whose images not all pixels are the wanted ones, (bytes,) uint8 of one image after another.
-        It waits for the device."""
-        from . import kernels  # Triton starts with them
+        """Return (N,) bool, whether images differ from ``wanted``, (bytes,) uint8 image after image. Synchronizes the
+        device."""
+        from . import kernels  # imports Triton
 
         rows, layout = whole_rows_of(places)
         return kernels.differs(planes, to_device(rows, planes.device), layout, wanted).cpu().numpy() != 0
