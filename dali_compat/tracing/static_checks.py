@@ -190,9 +190,9 @@ def may_open(dataset) -> bool:
 
 def _may_open(dataset) -> bool:
     kind = type(dataset)
-    if is_hugging_faces(kind) and isinstance(dataset, data.IterableDataset):
-        return dataset.features is None or "Image(" in str(dataset.features)  # unknown after map()
-    if is_hugging_faces(kind):  # with a transform of the user's
+    if is_hugging_faces(kind):
+        if kind.__name__ == "IterableDataset":
+            return dataset.features is None or "Image(" in str(dataset.features)  # unknown after map()
         return kind.__name__ == "Dataset" and dataset.format["type"] == "custom"
     if root(kind) == "webdataset":  # whose decoders have names, such as "pil"
         return True
