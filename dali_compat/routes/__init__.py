@@ -190,15 +190,16 @@ def _traced_route(loader, device: torch.device, before: Route | None, unknown: s
 
 
 def _reason(unknown: str, seen: str) -> str:
-    """Return the reason for using torch's loader: first what the user's code does, then the remedy, then the rest."""
+    """Return the reason for using torch's loader: what the user's code does, and the remedy."""
     what, _, remedy = unknown.partition("; ")
     seen, *_ = seen.split("; ")
     remedy = remedy or next((one for begins, one in _REMEDIES.items() if seen.startswith(begins)), "")
-    name, is_no, rest = what.partition(" is not an image folder")
+    name, is_no, _ = what.partition(" is not an image folder")
     if not is_no:
-        return "; ".join(filter(None, (f"{what}, and {seen}", remedy)))
-    has_subject = "." in seen.partition(" ")[0]  # "PIL.Image.Image.crop was replaced"
-    return "; ".join(filter(None, (seen if has_subject else f"{name} {seen}", remedy, f"{name}{is_no}{rest}")))
+        seen = f"{what}, and {seen}"
+    elif "." not in seen.partition(" ")[0]:  # as in "PIL.Image.Image.crop was replaced"
+        seen = f"{name} {seen}"
+    return "; ".join(filter(None, (seen, remedy)))
 
 
 def _depth(loader, device: torch.device) -> int:

@@ -178,10 +178,16 @@ def _shown(loader: Any, table: FileTable | None) -> tuple[Any, Verdict]:
         checksums = zlib.crc32(torchs.numpy().tobytes()), *(zlib.crc32(repr(one).encode()) for one in others)
         found.append(_Held(checksums))
     found.append(_attributes(loader.dataset))
-    why: str | None = ""
-    if table is not None:
-        why = _collated(loader, samples) if images else str(HERE.reasons) or _without_plan(samples) or _UNSEEN
-    return [*found, *map(description, samples)], Verdict(why or "", images)
+    batch = _collated(loader, samples, table is not None)
+    images = images or _images(batch)[:: len(samples)]
+    why = ""
+    if table is not None and not images:
+        why = str(HERE.reasons) or _without_plan(samples) or _UNSEEN
+    elif table is not None and batch is not None and not packed(batch).jobs:
+        reasons = str(HERE.reasons)
+        why = f"{reasons}, in collate_fn" if reasons else "makes several images of one that it has transformed"
+    # after collate_fn, which may change samples
+    return [*found, *map(description, samples), description(batch)], Verdict(why, images)
 
 
 def _sample(dataset: Any, key: Any) -> Any:
@@ -242,18 +248,13 @@ def _leaves(value: Any, kind: type | tuple[type, ...] = tuple(REAL_CLASS)) -> li
     return [leaf for one in value for leaf in _leaves(one, kind)] if isinstance(value, (list, tuple)) else []
 
 
-def _collated(loader: Any, samples: list[Any]) -> str | None:
-    """Return why collate_fn needs the pixels; None if it does not, or refuses these few samples."""
+def _collated(loader: Any, samples: list[Any], traced: bool) -> Any:
+    """Return the batch of these samples; None if collate_fn refuses so few."""
     try:
-        with tracing():
-            batch = packed(loader.collate_fn(samples if loader._auto_collation else samples[0]))
+        with tracing(traced):
+            return loader.collate_fn(samples if loader._auto_collation else samples[0])
     except Exception:
         return None
-    if batch.jobs:
-        return None
-    return (
-        f"{HERE.reasons}, in collate_fn" if str(HERE.reasons) else "makes several images of one that it has transformed"
-    )
 
 
 # ---- comparing
