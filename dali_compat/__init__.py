@@ -1,10 +1,11 @@
-"""PyTorch's image loading, done by NVIDIA DALI.
+"""PyTorch's image loading, accelerated by NVIDIA DALI.
 
     from dali_compat import DataLoader, DALIImageFolder
 
-Importing this package imports neither DALI nor torchvision. It has one effect: CUDA is given 32 hardware queues
-(CUDA_DEVICE_MAX_CONNECTIONS=32) unless the variable is set or CUDA has started. With CUDA's default of 8, streams of
-DALI share a queue with the training stream and wait behind it. Where DALI is not installed, a warning names the extra.
+Importing this package imports neither DALI nor torchvision. Its only side effect is to give CUDA 32 hardware queues
+(CUDA_DEVICE_MAX_CONNECTIONS=32), unless the variable is set or CUDA is initialized already. With CUDA's default of 8
+queues, DALI's streams share a queue with the training stream and wait for it. If DALI is not installed, a warning names
+the extra to install.
 """
 
 import os as _os
@@ -72,10 +73,10 @@ def _give_cuda_queues() -> None:
 
 
 def _name_the_extra_that_is_missing() -> None:
-    """Warns where DALI is not installed, once a program: not in its child processes."""
+    """Warn if DALI is not installed. Child processes do not repeat the warning."""
     from importlib.util import find_spec
 
-    nvidia = find_spec("nvidia")  # not that of nvidia.dali, which imports this
+    nvidia = find_spec("nvidia")  # not find_spec("nvidia.dali"), which imports the parent package
     places = (nvidia and nvidia.submodule_search_locations) or ()
     if _sys.platform != "linux" or any(_os.path.isdir(_os.path.join(place, "dali")) for place in places):
         return
@@ -93,7 +94,7 @@ _give_cuda_queues()
 _name_the_extra_that_is_missing()
 
 
-if not _typing.TYPE_CHECKING:  # to a type checker every name that is not above is an error
+if not _typing.TYPE_CHECKING:  # type checkers report any name that is not listed above
 
     def __getattr__(name: str) -> _typing.Any:
         if name not in _HOME:

@@ -1,4 +1,4 @@
-"""Exceptions and warnings that more than one room raises or catches."""
+"""Exceptions and warnings shared by several packages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _REMEDIES = {
 
 
 class ImageReadError(OSError):
-    """A file cannot be decoded. The text names its path, its index in the data set and the reason. It is an error of
-    the reason's class, too: FileNotFoundError, PIL.UnidentifiedImageError, ValueError.
+    """Raised if an image file cannot be decoded. The message names its path, its index in the data set and the reason.
+    The error is also an instance of the reason's class, such as FileNotFoundError, PIL.UnidentifiedImageError or
+    ValueError.
 
     Examples:
         >>> dataset = DALIImageList(["empty.jpg"])
@@ -32,7 +33,7 @@ class ImageReadError(OSError):
         cannot decode .../empty.jpg, index 0: UnidentifiedImageError: ...
     """
 
-    __str__ = Exception.__str__  # OSError's tells of errno and filename instead
+    __str__ = Exception.__str__  # OSError.__str__ prints errno and filename instead of the message
 
     def __reduce__(self) -> tuple[Any, ...]:
         kept = {name: getattr(self, name) for name in ("errno", "strerror", "filename")}
@@ -40,7 +41,7 @@ class ImageReadError(OSError):
 
 
 class _Made(type):
-    """The type of classes that are made here."""
+    """Metaclass of the classes that _also() creates, so that copyreg can pickle them."""
 
 
 @functools.cache
@@ -52,8 +53,11 @@ copyreg.pickle(_Made, lambda made: (_also, made.__bases__[1:]))
 
 
 def read_error(text: str, reason: BaseException) -> ImageReadError:
-    """An error to raise from its reason. It is not of each class: some end loops in silence, and from some, as from
-    SyntaxError, Python makes no class that is an OSError, too."""
+    """Return an ImageReadError that is also an instance of the reason's class.
+
+    LookupError and StopIteration are left out, because loops would swallow such an error. Classes that cannot be
+    combined with OSError, such as SyntaxError, are left out, too.
+    """
     if isinstance(reason, (LookupError, StopIteration, StopAsyncIteration)):
         return ImageReadError(text)
     kind: Any = type(reason)
@@ -67,26 +71,26 @@ def read_error(text: str, reason: BaseException) -> ImageReadError:
 
 
 class Unsupported(Exception):
-    """A data set cannot be served in another way than torch's;
-    the text says why, and what to do where something can be done."""
+    """Raised if only torch's own loader can serve a data set. The message gives the reason and, if there is one, a
+    remedy."""
 
 
 class OutOfStep(BaseException):
-    """An interrupt has stopped an engine in the middle of something: its epoch is over. It is no Exception, for no part
-    of a batch may take it for an error of its own."""
+    """Raised if an interrupt has left an engine in an inconsistent state, which ends the epoch. It derives from
+    BaseException so that no part of a batch handles it as an error of its samples."""
 
 
 class FallbackWarning(UserWarning):
-    """Something runs in torchvision or Python instead of DALI; the text says what, why, and what to do.
+    """Issued if something runs in torchvision or Python instead of DALI. The message gives the reason and the remedy.
 
     Examples:
         >>> import warnings
-        >>> warnings.simplefilter("error", FallbackWarning)  # to stop where something is not accelerated
+        >>> warnings.simplefilter("error", FallbackWarning)  # to stop if something is not accelerated
     """
 
 
 class BadImageWarning(UserWarning):
-    """Samples were replaced or skipped, as ``on_error`` says. ``loader.errors`` lists them.
+    """Issued if samples were replaced or skipped because of ``on_error``. ``loader.errors`` lists them.
 
     Examples:
         >>> import warnings
@@ -95,8 +99,8 @@ class BadImageWarning(UserWarning):
 
 
 def file_of(error: BaseException | None) -> str:
-    """The file that the system could not open, or PIL could not read; "" where nothing names it."""
-    met: list[BaseException] = []  # "raise error from error" is a circle
+    """Return the path of the file that could not be opened by the system or read by PIL, or "" if it is unknown."""
+    met: list[BaseException] = []  # "raise error from error" creates a cycle
     while error is not None and error not in met:
         met.append(error)
         found = [getattr(error, "filename", None)]
@@ -113,8 +117,8 @@ def file_of(error: BaseException | None) -> str:
 
 
 def remedy_of(error: BaseException | None) -> str:
-    """Return what to do about an error of the system, such as too many open files; "" for any other error. An error of
-    the system is no property of an image."""
+    """Return a remedy for an error of the operating system, such as too many open files, or "" for any other error.
+    Such errors do not depend on the image."""
     if isinstance(error, MemoryError):
         return _REMEDIES[errno.ENOMEM]
     return _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""

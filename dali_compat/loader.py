@@ -1,4 +1,4 @@
-"""DataLoader: PyTorch's constructor, samplers and length; DALI turns indices into pixels."""
+"""DataLoader: PyTorch's constructor, samplers and length, with images made by DALI."""
 
 from __future__ import annotations
 
@@ -32,58 +32,63 @@ from .runtime.forks import until_the_end
 from .runtime.messages import announce, tell_of_fallback
 
 T = TypeVar("T", covariant=True)
-_classes_told: set[str] = set()  # of those that are torch's
+_classes_told: set[str] = set()  # names of subclasses that were reported to run as torch's loader
 
 
 class DataLoader(data.DataLoader[T], Generic[T]):
     """torch.utils.data.DataLoader, with images decoded and transformed by NVIDIA DALI.
 
-    Takes every argument of torch's DataLoader with torch's meaning. Samplers, batch samplers, ``len()`` and the order
-    under a seed are torch's own. DALI does the work for data sets of image files (torchvision's ImageFolder, Food101
+    Every argument of torch's DataLoader is accepted and has the same meaning. Samplers, batch samplers, ``len()`` and
+    the order for a given seed are torch's own. DALI serves data sets of image files (torchvision's ImageFolder, Food101
     and the like, DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace), archives (DALIRecordIO and the
     like), and Subset and ConcatDataset of them. Images in memory (torchvision's CIFAR10, MNIST and the like,
-    DALIArrayDataset) are kept on the device, and torch transforms them there. A custom data set that opens images with
-    Pillow is read by torch's own loader, and DALI makes its images (docs/datasets.md). A transform without a
-    translation is called sample by sample. For other data sets torch's own loader does the work. Both warn
-    (FallbackWarning).
+    DALIArrayDataset) are kept on the device and transformed there by torch. A custom data set that opens images with
+    Pillow is read by torch's own loader, and its images are made by DALI (docs/datasets.md). A transform without a
+    translation is called sample by sample. Other data sets are served by torch's own loader. Both cases issue a
+    FallbackWarning.
 
-    A batch is a list ``[images, labels]`` on ``device``: images (N, C, H, W) with the dtype and range that the
-    transform gives, labels (N,) int64, or whatever default_collate makes of the targets. Batches of a custom
-    data set have the structure of its samples.
+    A batch is a list ``[images, labels]`` on ``device``. Images have shape (N, C, H, W) and the dtype and range that
+    the transform gives. Labels are int64 of shape (N,), or whatever default_collate makes of the targets. Batches of a
+    custom data set have the structure of its samples.
 
     Args:
         dataset: as torch's; see above.
         batch_size, shuffle, sampler, batch_sampler, drop_last, generator: as torch's.
-        num_workers: DALI's CPU threads. 0: one a core, at most 16; at most 4 where a GPU's JPEG engines decode. Also
-            the number of processes for a transform without a translation and for a custom data set; 0: this one.
-        collate_fn: takes the list of (image, target) samples, images on ``device``; of a custom data set as torch's, in
-            the worker. None is default_collate.
-        prefetch_factor: batches in flight. None: four on a GPU, two on the CPU.
+        num_workers: number of DALI's CPU threads. 0 means one per core, at most 16, or at most 4 if a GPU's JPEG
+            engines decode. Also the number of processes for a transform without a translation and for a custom data
+            set; 0 means the main process.
+        collate_fn: takes the list of (image, target) samples, with images on ``device``. For a custom data set it runs
+            in the worker, as torch's does. None is default_collate.
+        prefetch_factor: number of batches in flight. None means four on a GPU and two on the CPU.
         timeout, worker_init_fn, multiprocessing_context: for worker processes, if there are any.
         persistent_workers: as torch's, for torch's own loader and for a custom data set.
-        pin_memory, pin_memory_device, in_order: as torch's for torch's own loader; elsewhere without effect.
-        device: where batches come out. None is the current CUDA device, or the CPU if there is none.
-        exact: torchvision's pixels, nearly all to the last bit (docs/transforms.md has the table), instead of the
-            fastest kernels, whose resizing is within .2 of 255 levels on average. JPEGs are then decoded on the CPU, or
-            by the GPU's JPEG engine if it has one. Sizes and random parameters are torchvision's either way.
-        fallback: if something cannot run in DALI: "warn" once, "silent" (:meth:`explain` says it), or raise an "error".
-        memory_format: torch.contiguous_format or torch.channels_last, of the images.
-        cache: memory for decoded images, in bytes (an int) or as a share of what is free (a float, at most 1). Each
-            image is decoded in the first epoch and kept while there is room; later epochs take it from there.
-        cache_device: where they are kept, "cpu" or "cuda" (the GPU that batches are on). None: with the batches; on a
-            GPU in at most half of the memory that is free when the first batch is there.
-        on_error: what to do with a sample that cannot be read, or is too small for its transform. "raise": its error
-            ends the epoch. "replace": another sample of the data set, drawn by the epoch's seed, takes its place, with
-            its label and index. "skip": the batch is shorter, and empty batches are skipped, so ``len()`` is an upper
-            bound. :attr:`errors` lists such samples. A BadImageWarning reports the first, and later epochs' new ones.
-        on_error_in_python: apply on_error to errors of your own functions, too: a Lambda, target_transform.
-        snapshot_every_n_steps: of torchdata's StatefulDataLoader; without effect, for states count every batch.
+        pin_memory, pin_memory_device, in_order: as torch's for torch's own loader; no effect otherwise.
+        device: device of the batches. None is the current CUDA device, or the CPU if there is none.
+        exact: compute torchvision's pixels, nearly all to the last bit (see the table in docs/transforms.md), instead
+            of using the fastest kernels, whose resizing differs by less than .2 of 255 levels on average. JPEGs are
+            then decoded on the CPU, or by the GPU's JPEG engine if it has one. Sizes and random parameters equal
+            torchvision's in either case.
+        fallback: what to do if something cannot run in DALI: "warn" once, "silent" (only :meth:`explain` reports it),
+            or raise an "error".
+        memory_format: memory format of the images, torch.contiguous_format or torch.channels_last.
+        cache: memory for decoded images, in bytes (an int) or as a fraction of the free memory (a float, at most 1).
+            Each image is decoded in the first epoch and kept while there is room; later epochs read it from the cache.
+        cache_device: device of the cache, "cpu" or "cuda" (the GPU of the batches). None is the device of the batches;
+            on a GPU, the cache then uses at most half of the memory that is free when the first batch is ready.
+        on_error: what to do with a sample that cannot be read or is too small for its transform. "raise": the error
+            ends the epoch. "replace": another sample of the data set, drawn with the epoch's seed, takes its place,
+            with its own label and index. "skip": the batch is shorter, and empty batches are skipped, so ``len()`` is
+            an upper bound. :attr:`errors` lists such samples. A BadImageWarning reports the first one, and new ones in
+            later epochs.
+        on_error_in_python: apply on_error to errors of your own functions, too, such as a Lambda or target_transform.
+        snapshot_every_n_steps: accepted for torchdata's StatefulDataLoader. No effect, because states count every
+            batch.
 
     Raises:
-        ValueError, TypeError: for the arguments, as torch does.
-        RuntimeError: fallback="error", and something cannot run in DALI.
-        ValueError: while iterating, for an image that is too small for its transform; names path and index.
-        ImageReadError (an OSError): while iterating, for a file that cannot be decoded. The loader can go on after it.
+        ValueError, TypeError: an argument is invalid, as in torch.
+        RuntimeError: something cannot run in DALI, and fallback="error".
+        ValueError: during iteration, if an image is too small for its transform; names path and index.
+        ImageReadError (an OSError): during iteration, if a file cannot be decoded. Iteration can continue after it.
 
     Examples:
         >>> loader = DataLoader(DALIImageFolder("train", transform), batch_size=4, shuffle=True, device="cpu")
@@ -92,7 +97,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         (torch.Size([4, 3, 32, 32]), torch.Size([4]))
     """
 
-    if TYPE_CHECKING:  # what an editor shows: torch's parameters, of the newest version that is known, and ours
+    if TYPE_CHECKING:  # for editors: the parameters of the newest known version of torch, and those of this class
 
         def __init__(
             self,
@@ -125,7 +130,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             snapshot_every_n_steps: int | None = 1,
         ) -> None: ...
 
-    else:  # torch's parameters are those of the version that is installed
+    else:  # torch's parameters are those of the installed version
 
         def __init__(self, *args, **kwargs):
             self._prefetch_given = kwargs.get("prefetch_factor") is not None
@@ -149,7 +154,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         snapshot_every_n_steps: int | None = 1,
         **torchs: Any,
     ) -> dict[str, Any]:
-        """Checks our own arguments (else a ValueError) and keeps them, as attributes; returns torch's."""
+        """Check and store the arguments that torch's loader does not have, and return the others. Raise ValueError if
+        one is invalid."""
         if fallback not in ("warn", "silent", "error"):
             raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")
         if memory_format not in (torch.contiguous_format, torch.channels_last):
@@ -165,53 +171,58 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.cache_device = checked_place(cache_device, device)
         self._route: Route | None = None
         self._told: set[str] = set()
-        self._announced: type | None = vars(self).get("_announced")  # the route that was
+        self._announced: type | None = vars(self).get("_announced")  # type of the last route that was announced
         return torchs
 
     @property
     def errors(self) -> list[SampleError]:
-        """Returns the samples that could not be read so far, each once: (path, index, epoch, reason)."""
+        """Return the samples that could not be read so far, each once, as (path, index, epoch, reason)."""
         return self._errors.found
 
     def explain(self, wide: bool = False) -> str:
-        """Returns what this loader does, one line a transform: what it became, where it runs, and how close it is to
-        torchvision; for a fallback which transform or argument is in the way, and what to write instead. A notebook
-        shows a table, a narrow terminal two lines a transform. ``wide``: transforms with all of their arguments."""
+        """Describe what this loader does, one line per transform: what it is translated to, where it runs, and how
+        close it is to torchvision. For a fallback, name the transform or argument that causes it and a remedy. A
+        notebook shows a table, a narrow terminal two lines per transform. If ``wide`` is True, transforms are printed
+        with all of their arguments."""
         if self._why_torchs:
             return self._why_torchs
         self._route = choose(self, self._route)
         return explain(self, self._route, wide)
 
     def preview(self, count: int = 16) -> Image:
-        """Returns a picture of the next epoch's first ``count`` samples, with their labels, boxes and masks; a notebook
-        shows it, and ``.save("batch.png")`` keeps it. The epoch stays as it would have been."""
+        """Return a picture of the next epoch's first ``count`` samples, with their labels, boxes and masks. A notebook
+        displays it, and ``.save("batch.png")`` saves it. The next epoch is not affected."""
         return preview(self, count)
 
     def stats(self, reset: bool = False) -> LoaderStats:
-        """Returns what this loader has given so far, and where the time of next() went; prints as one line. ``reset``:
-        counting begins anew. Any thread may ask. ``logging`` has the same line at the end of each epoch,
-        of the logger "dali_compat", level INFO. Copies of a loader count for themselves."""
+        """Return what this loader has delivered so far and where the time of next() went. Prints as one line.
+
+        If ``reset`` is True, the counters restart at zero. It may be called from any thread. The logger "dali_compat"
+        logs the same line at level INFO after each epoch. Copies of a loader count separately.
+        """
         return self._stats.read(self._kept(), reset)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where this loader is: a small dictionary of numbers and texts, for a checkpoint, or JSON. It counts
-        the batches that your loop has received, not those in flight. Another process resumes with the next one."""
+        """Return the position of this loader as a small dictionary of numbers and strings, for a checkpoint or JSON. It
+        counts the batches that your loop has received, not those in flight. Another process resumes with the next
+        batch."""
         return self._history.state(self, self._route or choose(self, None))
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """The next iter() resumes where ``state_dict`` was taken, with the same samples and random numbers, and so do
-        the epochs after it. ``strict=False``: even with another data set, batch size, sampler, transform or route.
-        An empty dictionary is the beginning, as torchdata's StatefulDataLoader has it.
+        """Resume at the next iter() where ``state_dict`` was taken, with the same samples and random numbers, and
+        likewise in the epochs after it. If ``strict`` is False, another data set, batch size, sampler, transform or
+        route is accepted. An empty dictionary means the beginning, as in torchdata's StatefulDataLoader.
 
         Raises:
-            ValueError: it is no state, or of another loader; the text names what is not the same.
+            ValueError: ``state_dict`` is not a loader state or belongs to a different loader; the message names the
+                difference.
         """
-        self._route = choose(self, self._route)  # the transform may be another one by now
+        self._route = choose(self, self._route)  # the transform may have been replaced since
         self._history.load(self, self._route, state_dict, strict)
-        self._iterator = None  # of persistent_workers
+        self._iterator = None  # drop the iterator that persistent_workers keeps
 
     def _kept(self) -> DaliRoute | ResidentRoute | None:
-        """The route, where it may keep pixels: torch's own keeps none."""
+        """Return the route, or None for torch's own loader, which keeps no pixels."""
         return None if isinstance(self._route, StockRoute) else self._route
 
     def close(self) -> None:
@@ -233,8 +244,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return super().__iter__()
 
     @property
-    def _why_torchs(self) -> str:  # in full, where a subclass's constructor has not called ours
-        why = f"torchvision does the work: {type(self).__name__}.__init__ does not call that of dali_compat.DataLoader"
+    def _why_torchs(self) -> str:
+        why = f"torchvision does the work: {type(self).__name__}.__init__ does not call dali_compat.DataLoader.__init__"
         return "" if "_history" in vars(self) else why
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
@@ -251,7 +262,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return OrderedIterator(self, route)
 
     @until_the_end
-    def _choose_route(self, start: bool = False) -> Route:  # anew each epoch: frameworks change what was given
+    # again in each epoch, because frameworks change attributes of the loader
+    def _choose_route(self, start: bool = False) -> Route:
         self._errors.policy, self._errors.in_python = checked_policy(self.on_error), self.on_error_in_python
         self._route = route = choose(self, self._route, start)
         verbose = Patched.now is not None and Patched.now.verbose and self.fallback != "error"
@@ -267,33 +279,34 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return route
 
     def check_worker_number_rationality(self) -> None:
-        """Give torch's warning of more processes than cores, where there are any."""
+        """Issue torch's warning of more processes than cores, if this loader uses processes."""
         if self._why_torchs or (self._route is not None and in_processes(self._route)):
             super().check_worker_number_rationality()
 
     def _choose_dali_route(self) -> DaliRoute | ResidentRoute:
-        """For an iterator that lives on (persistent_workers), and that iter(loader) has not replaced by torch's."""
+        """Return the route of an iterator that persistent_workers keeps and that iter(loader) has not replaced by
+        torch's."""
         route = self._choose_route(start=True)
         if isinstance(route, StockRoute):
-            raise RuntimeError(f"with persistent_workers=True the loader cannot change to torchvision: {route.reason}")
+            raise RuntimeError(f"cannot fall back to torchvision with persistent_workers=True: {route.reason}")
         return route
 
     def __getstate__(self) -> dict[str, Any]:
         if self._why_torchs:
             return self.__dict__
-        return self.__dict__ | {  # pipelines stay here; a copy builds its own
+        return self.__dict__ | {  # pipelines are not copied; a copy builds its own
             "_route": None,
             "_stats": Stats(),
             "_history": History(),
             "_user_collate": UserCollate(self.fallback),
         }
 
-    if not TYPE_CHECKING:  # to a type checker every other name is an error
+    if not TYPE_CHECKING:  # type checkers report any other name
 
         def __getattr__(self, name):
-            if name == "_is_accelerate_prepared" and Patched.now is None:  # which Accelerate asks
+            if name == "_is_accelerate_prepared" and Patched.now is None:  # Accelerate reads this attribute
                 remedy = "call dali_compat.install() first, or do not pass the loader to prepare()"
-                self._tell(f"Accelerate's prepare() makes torch's own loader of this one: {remedy}")
+                self._tell(f"Accelerate's prepare() replaces this loader with torch's own; {remedy}")
             what = f"{type(self).__name__!r} object has no attribute {name!r} {self._why_torchs}"
             raise AttributeError(what.rstrip())
 
@@ -302,10 +315,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
 
 def _signature() -> inspect.Signature:
-    """torch's parameters, whichever this version has, and ours."""
+    """Return the parameters of the installed torch's DataLoader, followed by those of this class."""
     extra = [p for p in inspect.signature(DataLoader._take).parameters.values() if p.kind is p.KEYWORD_ONLY]
     torchs = inspect.signature(data.DataLoader.__init__)
     return torchs.replace(parameters=[*torchs.parameters.values(), *extra])
 
 
-DataLoader.__init__.__signature__ = _signature()  # type: ignore[attr-defined]  # where inspect.signature looks
+DataLoader.__init__.__signature__ = _signature()  # type: ignore[attr-defined]  # inspect.signature reads it

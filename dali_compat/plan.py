@@ -1,10 +1,9 @@
-"""The plan: plain frozen data between torchvision's transforms and the engines.
+"""The plan: frozen data between torchvision's transforms and the engines.
 
-A :class:`Step` is one operation on one image: which kernel (``op``, a name that engine/dali/graph.py and
-ops/ share), its constant arguments, and how its per-sample arguments come about (``draw``, a function of
-ops/). A :class:`Plan` has the steps as torchvision would run them, and the same steps lowered onto DALI and onto
-batched torch. Where a transform has no translation, the plan ends, and its :class:`Call` has that transform and all
-that come after it.
+A :class:`Step` is one operation on one image. It holds the kernel (``op``, a name shared by engine/dali/graph.py and
+ops/), its constant arguments, and the source of its per-sample arguments (``draw``, a function of ops/). A
+:class:`Plan` holds the steps in torchvision's order, and the same steps lowered onto DALI and onto batched torch. At a
+transform without a translation the plan ends, and its :class:`Call` holds that transform and all that follow it.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ import torch
 
 Arguments = tuple[tuple[str, Any], ...]
 
-# where a step runs, as explain() says it
+# where a step runs, as printed by explain()
 DALI, HOST, TORCH, EACH = "DALI", "the host", "torch, on the batch", "torch, image by image"
 
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """The kind of image that torchvision would hold between two transforms."""
+    """Properties of the image that torchvision would hold between two transforms."""
 
-    kind: str = "pil"  # or "tensor" (a plain one), "Image" (tv_tensors.Image), or "array" (NumPy's), all of these CHW
+    kind: str = "pil"  # or "tensor" (plain), "Image" (tv_tensors.Image) or "array" (NumPy), all of them CHW
     dtype: torch.dtype = torch.uint8  # 0..255; floating point is 0..1 (0..255 after ToDtype(scale=False))
-    normalized: bool = False  # Normalize has run
+    normalized: bool = False  # True after Normalize
     channels: int = 3  # or 1
-    size: tuple[int, int] | None = None  # (height, width) that every image of a batch has; None where they differ
-    upright: bool = False  # of the image before a plan, it is turned as its EXIF says
+    size: tuple[int, int] | None = None  # (height, width) of every image of a batch; None if the sizes differ
+    upright: bool = False  # for the input of a plan: the image is rotated according to its EXIF orientation
 
     def but(self, **changes) -> ImageSpec:
         return replace(self, **changes)
@@ -39,7 +38,7 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class Draw:
-    """Per-sample arguments of a step: the function of ops/ and its constant arguments."""
+    """Source of a step's per-sample arguments: a function of ops/ and its constant arguments."""
 
     name: str
     args: Arguments = ()
@@ -50,30 +49,30 @@ def draw(name: str, **args) -> Draw:
 
 
 class Gate(NamedTuple):
-    """A condition of a step. The step is only for those samples for which the "choose" step of a container
-    (RandomChoice, RandomOrder ...) has drawn ``value``. RandomOrder draws an order of all branches, and has each branch
-    once for each place in it."""
+    """A condition of a step. The step applies only to samples whose container (RandomChoice, RandomOrder ...) has drawn
+    ``value`` in its "choose" step. RandomOrder draws a permutation of its branches, and contains each branch once per
+    position."""
 
-    stream: int  # number of the random stream of that "choose" step
-    value: int  # of the branch that this step is in
-    rank: int = 0  # which of the values that are drawn for a sample
+    stream: int  # random stream of that "choose" step
+    value: int  # number of the step's branch
+    rank: int = 0  # which of the values drawn for a sample to compare
 
 
-UPRIGHT = "upright"  # the op of a step that whoever decodes has done: images are turned as their EXIF says
-CONVERSIONS = ("to_dtype", "normalize")  # steps at the end of a chain; each value becomes another one by itself
+UPRIGHT = "upright"  # op of a step that the decoder has done: rotating images according to their EXIF orientation
+CONVERSIONS = ("to_dtype", "normalize")  # steps at the end of a chain that map each value independently
 
 
 @dataclass(frozen=True)
 class Step:
     """One operation."""
 
-    op: str  # kernel name, the same in every engine. "choose" has no kernel: other steps' gates ask what it has drawn
+    op: str  # kernel name, the same in every engine. "choose" has no kernel; other steps' gates read the value it draws
     gives: ImageSpec  # the image after the step
     args: Arguments = ()  # constant keyword arguments of the kernel
-    draw: Draw | None = None  # where the kernel's per-sample arguments come from
-    shares: bool = False  # it draws from the random stream of the step before it
-    stream: int = 0  # number of its random stream within the transform; translate() gives it, and it survives lowering
-    when: tuple[Gate, ...] = ()  # gates, all of which have to be open; translate() gives them
+    draw: Draw | None = None  # source of the kernel's per-sample arguments
+    shares: bool = False  # True if it draws from the random stream of the previous step
+    stream: int = 0  # its random stream within the transform, set by translate() and unchanged by lowering
+    when: tuple[Gate, ...] = ()  # gates that must all be open, set by translate()
 
     @cached_property
     def kwargs(self) -> dict[str, Any]:
@@ -84,36 +83,37 @@ class Step:
 
 
 def step(op: str, gives: ImageSpec, draw: Draw | None = None, shares: bool = False, **args) -> Step:
-    """A Step; ``args`` are those of its kernel."""
+    """Return a Step; ``args`` are the arguments of its kernel."""
     return Step(op, gives, tuple(args.items()), draw, shares)
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """Transforms that run in Python, sample by sample, because they have no translation."""
+    """Transforms that have no translation and run in Python, sample by sample."""
 
-    functions: tuple[Any, ...]  # called one after another with a PIL image or a CHW tensor, as torchvision would
+    functions: tuple[Any, ...]  # called in sequence with a PIL image or a CHW tensor, as in torchvision
     reasons: tuple[str, ...]  # why they are not translated
     rest: tuple[Any, ...] = ()  # the transforms after them
-    stream: int = 0  # its random stream; those of the rest come after it
-    view: int = 0  # of which of several views it is a part, from 1 on; 0 where there is one image
-    names: tuple[str, ...] = ()  # of the classes and functions at fault
-    plans: dict[ImageSpec, Plan] = field(default_factory=dict, repr=False)  # of the rest, by what the functions give
+    stream: int = 0  # its random stream; the streams of the rest follow
+    view: int = 0  # number of the view it belongs to, from 1 on; 0 if there is only one image
+    names: tuple[str, ...] = ()  # of the classes and functions without a translation
+    # plans of the rest, keyed by the output of the functions
+    plans: dict[ImageSpec, Plan] = field(default_factory=dict, repr=False)
 
     @cached_property
     def remainder(self) -> Call:
-        """The rest, called as it is: for what is no image."""
+        """A Call of the untranslated rest, for outputs that are not images."""
         return Call(self.rest, self.reasons, stream=self.stream + 1, view=self.view, names=self.names)
 
     def seed(self, epoch: int) -> tuple[int, ...]:
-        """Returns the seed of its functions' generators in an epoch, to go before a sample's position: two calls draw
-        different numbers for one sample."""
+        """Return the seed of its functions' generators in an epoch, to be followed by a sample's position. Two calls
+        draw different numbers for the same sample."""
         return epoch, self.stream, self.view
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of explain(): what became of one transform."""
+    """A line of explain(): the translation of one transform."""
 
     transform: str
     becomes: str
@@ -123,40 +123,41 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A translated transform. Equal plans are one object within a loader, and compare by identity. Where a sample has
-    several images, it has a plan for each of these ``views``, and no steps and no call of its own."""
+    """A translated transform. Equal plans are the same object within a loader, so they compare by identity. If samples
+    have several images, ``views`` holds a plan for each of them, and the plan itself has neither steps nor a call."""
 
-    steps: tuple[Step, ...]  # as torchvision would run them, image by image (what engine/pil.py follows)
-    dali: tuple[Step, ...]  # the part that runs in the DALI graph, lowered; it comes first
-    batch: tuple[Step, ...]  # the part that runs as torch operations on the whole batch, after it
-    exact: bool  # it was lowered for torchvision's pixels (exact=True), not for the fastest kernels
-    channels_last: bool  # batches come in torch.channels_last
-    takes: ImageSpec = ImageSpec()  # the image before the first step
-    call: Call | None = None  # what comes after the steps and is not translated
-    lines: tuple[Line, ...] = ()  # what explain() says of it, one line a transform
-    views: tuple[Plan, ...] = ()  # they begin with the same decoded image
-    structure: Any = None  # of a sample with views: lists, tuples and dicts of numbers of these
-    planes: tuple[Step, ...] | None = None  # the first steps, if kernels do them on what a GPU's JPEG engine gives
-    after: tuple[Step, ...] = ()  # the steps after these, for torch
+    steps: tuple[Step, ...]  # in torchvision's order, image by image (engine/pil.py runs these)
+    dali: tuple[Step, ...]  # the first part, lowered, which runs in the DALI graph
+    batch: tuple[Step, ...]  # the second part, which runs as torch operations on the whole batch
+    exact: bool  # lowered for torchvision's pixels (exact=True) rather than for the fastest kernels
+    channels_last: bool  # batches are in torch.channels_last
+    takes: ImageSpec = ImageSpec()  # the input of the first step
+    call: Call | None = None  # the untranslated transforms after the steps
+    lines: tuple[Line, ...] = ()  # for explain(), one line per transform
+    views: tuple[Plan, ...] = ()  # one plan per view, all of the same decoded image
+    structure: Any = None  # of a sample with views: nested lists, tuples and dicts of view numbers
+    # the leading steps, if kernels can run them on the output of a GPU's JPEG engine
+    planes: tuple[Step, ...] | None = None
+    after: tuple[Step, ...] = ()  # the steps after ``planes``, run by torch
 
-    @property  # kept, it would be a circle
+    @property  # not cached: a cached self-reference would create a cycle
     def chains(self) -> tuple[Plan, ...]:
-        """The plans of one image each: the views, or itself."""
+        """The plans of single images: the views, or the plan itself."""
         return self.views or (self,)
 
     @cached_property
     def from_planes(self) -> bool:
-        """True if kernels can do it on what a GPU's JPEG engine gives."""
+        """True if kernels can run every chain on the output of a GPU's JPEG engine."""
         return all(plan.planes is not None for plan in self.chains)
 
     @cached_property
     def calls(self) -> bool:
-        """True if part of it is not translated."""
+        """True if a part of it has no translation."""
         return any(plan.call is not None for plan in self.chains)
 
     @cached_property
     def gives(self) -> ImageSpec:
-        """The image after the steps (before the call)."""
+        """The image after the steps, before the call."""
         return self.steps[-1].gives if self.steps else self.takes
 
     @property
@@ -169,10 +170,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of lowering a chain. On a GPU two-pass resizing costs a training step 1.5% and evaluation nothing, so a
-    chain without random steps has it there by default."""
+    """Options for lowering a chain. On a GPU, two-pass resizing slows a training step by 1.5% and evaluation not at
+    all, so by default only chains without random steps use it there."""
 
     exact: bool = False  # torchvision's own resizing and conversions, instead of the fastest kernels
     channels_last: bool = False  # batches in torch.channels_last
-    gpu: bool = False  # it will run there
-    can: Callable[[Step], bool] = lambda step: True  # this DALI can do a step (engine/dali/graph.py tells)
+    gpu: bool = False  # the chain will run on a GPU
+    # whether the installed DALI supports a step (see engine/dali/graph.py)
+    can: Callable[[Step], bool] = lambda step: True

@@ -1,8 +1,8 @@
 """Random numbers keyed by (seed, stream, position).
 
-The same on every device, whatever the batch size, the thread count and the prefetch depth, and reachable at any
-position of an epoch without drawing what comes before it. The generator is numpy's Philox4x64-10 (Salmon et al.,
-"Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+The numbers are the same on every device and for every batch size, thread count and prefetch depth. Those of any
+position of an epoch can be computed without drawing the ones before it. The generator is numpy's Philox4x64-10 (Salmon
+et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 """
 
 from __future__ import annotations
@@ -15,53 +15,55 @@ from typing import Any
 import numpy as np
 import torch
 
-_OF_MT19937 = 4 * 625  # bytes: 624 words, and which is next
-_FAR = 256  # positions apart from which it is faster to step over numbers than to draw them all
+_OF_MT19937 = 4 * 625  # bytes: 624 words and the position
+_FAR = 256  # stride from which on skipping numbers is faster than drawing all of them
 
 
 class Randoms:
-    """Uniform numbers in [0, 1) for samples ``position``, ``position + stride`` and so on of an epoch.
+    """Uniform random numbers in [0, 1) for the samples ``position``, ``position + stride`` and so on of an epoch.
 
     Args:
-        seed: the epoch's base seed, as torch's iterator draws it.
-        position: how many samples of the epoch came before.
+        seed: the epoch's base seed, as drawn by torch's iterator.
+        position: number of samples of the epoch that came before.
         count: batch size.
-        stride: how many ranks take turns.
+        stride: number of ranks that share the epoch.
     """
 
     def __init__(self, seed: int, position: int, count: int, stride: int = 1):
         self.seed, self.position, self.count, self.stride = seed, position, count, stride
 
     def __call__(self, stream: int, k: int) -> np.ndarray:
-        """(count, k) float64 of a step's stream; row i depends on seed, stream and position + i * stride alone.
+        """Return numbers of a step's stream, float64 of shape (count, k). Row i depends only on seed, stream and
+        position + i * stride.
 
-        Each column is contiguous: numpy works on two long columns 10 times as fast as on thousands of short rows.
+        Each column is contiguous, because numpy is 10 times as fast on two long columns as on thousands of short rows.
         """
-        width = k if k <= 2 else -(-k // 4) * 4  # numbers a sample: one step of the counter gives four
+        width = k if k <= 2 else -(-k // 4) * 4  # numbers per sample: one step of the counter gives four
         if self.stride > _FAR and self.count:
             positions = range(self.position, self.position + self.count * self.stride, self.stride)
             raw = np.concatenate([self._rows(stream, width, position, 1) for position in positions])
         else:
             raw = self._rows(stream, width, self.position, max(0, (self.count - 1) * self.stride + 1))[:: self.stride]
-        return (raw[:, :k].copy(order="F") >> np.uint64(11)) * 2.0**-53  # as Generator.random, of the k alone
+        return (raw[:, :k].copy(order="F") >> np.uint64(11)) * 2.0**-53  # as Generator.random computes them
 
     def _rows(self, stream: int, width: int, position: int, count: int) -> np.ndarray:
-        """(count, width) numbers of 64 bits, of positions that follow each other."""
+        """Return 64-bit numbers of consecutive positions, of shape (count, width)."""
         steps, skipped = divmod(position * width, 4)
         raw = np.random.Philox(key=[self.seed, stream], counter=steps).random_raw(skipped + width * count)
         return raw[skipped:].reshape(count, width)
 
 
 def replacement(seed: int, position: int, attempt: int, count: int) -> int:
-    """Which of ``count`` samples stands in for the one at a position of an epoch, if ``attempt`` others could not."""
+    """Return the index (below ``count``) of the sample that replaces the one at ``position`` of an epoch, after
+    ``attempt`` other replacements have failed."""
     key = np.random.SeedSequence((seed, position, attempt))
     return int(np.random.Generator(np.random.Philox(key)).integers(count))
 
 
 @contextmanager
 def own_generators(*key: int):
-    """Within it torch (CPU), random and numpy draw from generators seeded by whole numbers; after it they are where
-    they were. So a user's function leaves the sampler's next order alone, as it does in torch's workers."""
+    """Seed torch (CPU), random and numpy with integers for the duration of a block, and restore their states after it.
+    The user's functions then do not change the sampler's next order, as in torch's workers."""
     before = generator_states()
     try:
         seed_generators(*key)
@@ -71,16 +73,16 @@ def own_generators(*key: int):
 
 
 def generator_states() -> tuple[Any, ...]:
-    """Returns the states of torch's (CPU), Python's and NumPy's global generators."""
+    """Return the states of the global generators of torch (CPU), Python and NumPy."""
     return torch.get_rng_state(), random.getstate(), _of_numpy()
 
 
-_numpys: dict[bytes, Any] = {}  # NumPy's generator, as it was last seen: its state, by its memory
+_numpys: dict[bytes, Any] = {}  # the last seen state of NumPy's generator, keyed by its memory
 
 
 def _of_numpy() -> Any:
-    """NumPy's state, which takes it a while to say: that of before where nobody has drawn from it since."""
-    bits = np.random.get_bit_generator() if hasattr(np.random, "get_bit_generator") else None  # as NumPy 1.24 has it
+    """Return NumPy's state. Building it is slow, so the last one is returned if nothing was drawn since."""
+    bits = np.random.get_bit_generator() if hasattr(np.random, "get_bit_generator") else None  # added in NumPy 1.24
     if type(bits) is not np.random.MT19937:
         return np.random.get_state()
     memory = ctypes.string_at(bits.ctypes.state_address, _OF_MT19937)
@@ -88,13 +90,13 @@ def _of_numpy() -> Any:
     if state is None:
         state = np.random.get_state()
         _numpys.clear()
-        if not state[3]:  # of two normal numbers the second one lies elsewhere
+        if not state[3]:  # the second of two normal numbers is cached outside of this memory
             _numpys[memory] = state
     return state
 
 
 def set_generators(states: tuple[Any, ...]) -> None:
-    """Puts them where generator_states() has found them."""
+    """Restore states that generator_states() has returned."""
     torch.set_rng_state(states[0])
     random.setstate(states[1])
     np.random.set_state(states[2])
@@ -102,7 +104,7 @@ def set_generators(states: tuple[Any, ...]) -> None:
 
 
 def seed_generators(*key: int) -> None:
-    """Seeds torch (CPU), random and numpy by whole numbers."""
+    """Seed torch (CPU), random and numpy with integers."""
     own = int(np.random.SeedSequence(key).generate_state(1)[0])
     torch.default_generator.manual_seed(own)
     random.seed(own)

@@ -1,7 +1,7 @@
 """Images in archives: RecordIO, TFRecord, LMDB and tar files as map-style data sets.
 
-A scan of each file, done once and cached, gives a table of where every image lies and what its target is (index.py).
-From then on an Archive, which all of these data sets are, reads images by position (files.py), whatever the format.
+Each file is scanned once. The result is a cached table of the position of every image and its target (index.py). An
+Archive, the base class of these data sets, then reads images by position (files.py), independently of the format.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ PathLike = str | Path
 
 
 def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
-    """Returns the files in order: a list's as given, a pattern's (``*``, ``?``, ``[``) sorted, and those of braces
-    (``{000..127}``, ``{train,val}``) as a shell has them. A name that exists is taken literally. Of URLs braces alone
-    are expanded.
+    """Return the files in order: those of a list as given, those of a pattern (``*``, ``?``, ``[``) sorted, and those
+    of braces (``{000..127}``, ``{train,val}``) as a shell expands them. The name of an existing file is taken
+    literally. In URLs only braces are expanded.
 
     Raises:
-        FileNotFoundError: nothing has that name.
+        FileNotFoundError: no file has that name.
     """
     if isinstance(path, (list, tuple)):
         if not path:
             raise FileNotFoundError("the list of files is empty")
         return [file for part in path for file in expand(part)]
-    name = os.path.expanduser(without_scheme(os.fspath(path)))  # type: ignore[arg-type]  # of other sequences: TypeError
+    name = os.path.expanduser(without_scheme(os.fspath(path)))  # type: ignore[arg-type]  # other sequences: TypeError
     if is_url(name):
         return braces(name)
     if os.path.exists(name):
@@ -60,8 +60,8 @@ def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
 
 
 def braces(name: str) -> list[str]:
-    """Expands braces as a shell does: ``a{1,2}{08..10}`` gives a108, a109, a110, a208 and so on. A brace that nothing
-    closes is taken literally, as a shell has it."""
+    """Expand braces as a shell does: ``a{1,2}{08..10}`` gives a108, a109, a110, a208 and so on. Unbalanced braces are
+    taken literally, as in a shell."""
     if "{" not in name:
         return [name]
     from braceexpand import braceexpand
@@ -72,13 +72,13 @@ def braces(name: str) -> list[str]:
         return [name]
 
 
-class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # of new torchvisions
-    """Images and targets of one or more archive files, with random access, as DALIRecordIO says.
+class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # for new torchvisions
+    """Images and targets of one or more archive files, with random access; see DALIRecordIO.
 
-    Indices are those of a list: negative ones count from the end, and one out of range raises IndexError.
+    Negative indices count from the end, and an index out of range raises IndexError, as in a list.
 
-    Subclasses say where the images are: ``_scan(path, progress)`` gives the rows of a file that ``_opened(path)``
-    reads, ``_options(path)`` what that depends on.
+    Subclasses locate the images: ``_scan(path, progress)`` returns the rows of a file that it reads with
+    ``_opened(path)``, and ``_options(path)`` returns the options that the scan depends on.
     """
 
     _objects: Objects | None = None
@@ -93,7 +93,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         storage_options: Mapping[str, Any] | None = None,
         disk_cache: FolderAndSize | None = None,
     ) -> None:
-        root: Any = path  # a list, too, which torchvision's have not
+        root: Any = path  # may be a list, unlike torchvision's roots
         super().__init__(root, transform=transform, target_transform=target_transform)
         self.return_index = return_index
         names = expand(path)
@@ -103,21 +103,21 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         rows, marks = indexed(self.files, self._options, self._scan, self._objects)
         self._table = Table(rows)
         if not len(self._table):
-            raise ValueError(f"{path} holds no image")
-        self._files = MappedFiles(self.files, [(size, time) for size, time, _ in marks])  # none of URLs
+            raise ValueError(f"{path} contains no images")
+        self._files = MappedFiles(self.files, [(size, time) for size, time, _ in marks])  # unused for URLs
         self._target_list: list[int] | None = None
         self.classes = _classes_beside(path, self._objects)
         self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
         self._indexed(rows)
 
     def _opened(self, path: str) -> IO[bytes]:
-        """Opens a file that is looked through."""
+        """Open a file for a scan."""
         if self._objects is None:
             return open(path, "rb")
         return io.BufferedReader(FetchedFile(self._objects.uncached(), path))
 
     def _file(self, name: str) -> str:
-        """Returns the file that holds the images of a path that the user gave."""
+        """Return the file with the images for a path that the user passed."""
         return name
 
     def _options(self, path: str) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         raise NotImplementedError
 
     def _indexed(self, rows: list[FileRows]) -> None:
-        """Called at the end of the construction."""
+        """Hook called at the end of the constructor."""
 
     @property
     def targets(self) -> list[int]:
@@ -147,12 +147,12 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return (image, target, index) if self.return_index else (image, target)
 
     def target(self, index: int) -> int:
-        """Returns the target of the sample at ``index``, before target_transform."""
+        """Return the target of the sample at ``index``, before target_transform."""
         return int(self._table.targets[self._row(index)])
 
     @functools.cached_property
     def mostly_jpeg(self) -> bool:
-        """True if most images are JPEGs, by the first bytes of up to a hundred of them."""
+        """True if most images are JPEGs, judged by the first bytes of up to a hundred of them."""
         some = range(0, len(self), len(self) // 100 + 1)
         if self._objects is None:
             images = self.read(some)
@@ -162,27 +162,28 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return 2 * sum(image[:2].tobytes() == b"\xff\xd8" for image in images) > len(images)
 
     def locations(self, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Locates the images at ``indices``: numbers into ``files`` (N,) int32, byte offsets (N,) int64 and lengths
-        (N,) int64.
+        """Return the positions of the images at ``indices``: numbers into ``files`` (N,) int32, byte offsets (N,) int64
+        and lengths (N,) int64.
 
-        An image that RecordIO keeps in several parts does not lie in one piece there; read() gives it whole."""
+        An image that RecordIO stores in several parts is not contiguous there; read() returns it as a whole.
+        """
         rows = self._rows(indices)
         return self._table.files[rows], self._table.offsets[rows], self._table.lengths[rows]
 
     def part(self, index: int) -> UrlPart:
-        """Names the bytes of the image at ``index`` in object storage."""
+        """Return the URL and byte range of the image at ``index`` in object storage."""
         row, table = self._row(index), self._table
         offset, gaps = int(table.offsets[row]), table.gaps.get(row, ())
         end = offset + int(table.lengths[row]) + GAP * len(gaps)
         return UrlPart(self.files[table.files[row]], offset, end, tuple((gap, gap + GAP) for gap in gaps))
 
     def read(self, indices: Sequence[int]) -> list[NDArray[Any]]:
-        """Returns the encoded bytes of the images at ``indices``: read-only uint8 arrays of shape (length,), views of
+        """Return the encoded bytes of the images at ``indices`` as read-only uint8 arrays of shape (length,), views of
         the mapped files.
 
-        Returns at once: what is not in memory is read from disk meanwhile, and waited for at the first access. An image
-        that RecordIO keeps in several parts is copied, and waited for. A file that is overwritten later shows its new
-        bytes in them: call changed() after using them.
+        Returns without waiting for the disk: data that is not in memory is prefetched, and the first access waits for
+        it. An image that RecordIO stores in several parts is copied immediately. If a file is overwritten later, the
+        views show its new bytes, so call changed() after using them.
 
         Raises:
             ImageReadError: a file is missing, or has changed since it was indexed.
@@ -198,16 +199,16 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return views
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
-        """Returns (N,) bool: True for images at ``indices`` whose files have been written to since they were indexed,
-        or cannot be opened any more. This costs one system call a file."""
+        """Return a bool array of shape (N,) that is True for images at ``indices`` whose files were written to since
+        they were indexed, or cannot be opened any more. This costs one system call per file."""
         files = self._table.files[self._rows(indices)]
-        if self._objects is not None:  # what was fetched stays as it is
+        if self._objects is not None:  # fetched objects do not change
             return np.zeros(len(files), bool)
         changed = self._files.changed(np.unique(files).tolist())
         return np.isin(files, list(changed)) if changed else np.zeros(len(files), bool)
 
     def copied(self, index: int) -> bytes:
-        """Returns a copy of the encoded bytes of the image at ``index``.
+        """Return a copy of the encoded bytes of the image at ``index``.
 
         Raises:
             ImageReadError: the file is missing or has changed.
@@ -222,7 +223,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return b"".join(data[start:end] for start, end in zip(starts, [*gaps, length], strict=True)) if gaps else data
 
     def index_at(self, url: str, objects: Objects) -> tuple[str, bytes]:
-        """Returns the URL and the bytes of an index of this archive's copy at ``url``, which ``objects`` reads."""
+        """Return the URL and the bytes of an index for the copy of this archive at ``url``, which ``objects`` reads."""
         (rows,), _ = indexed(self.files, self._options, self._scan)
         there = copy.copy(self)
         there._objects = objects
@@ -230,16 +231,16 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return entry.beside, bytes(packed({"fingerprint": entry.fingerprint}, rows._asdict()))
 
     def place(self, index: int) -> str:
-        """Returns file and byte of the image at ``index``, for messages."""
+        """Return file and byte offset of the image at ``index``, for messages."""
         row = self._row(index)
         return f"{self.files[self._table.files[row]]}, byte {self._table.offsets[row]}"
 
     def name(self, index: int) -> str:
-        """Returns file, byte and index of the image at ``index``, for messages."""
+        """Return file, byte offset and index of the image at ``index``, for messages."""
         return f"{self.place(index)}, index {self._row(index)}"
 
     def extra_repr(self) -> str:
-        """Returns a line for torchvision's repr()."""
+        """Return the line of repr() that torchvision's base class adds."""
         return f"Files: {len(self.files)}" if len(self.files) > 1 else ""
 
     def _image(self, row: int) -> Image.Image:
@@ -248,11 +249,11 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
             with Image.open(io.BytesIO(data)) as image:
                 converted: Image.Image = image.convert("RGB")
                 return converted
-        except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
+        except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and others
             raise read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error) from error
 
     def _row(self, index: int) -> int:
-        """Returns a position of 0 or more for an index, which may be negative."""
+        """Return the nonnegative position for an index that may be negative."""
         index, count = operator.index(index), len(self._table)
         if not -count <= index < count:
             raise IndexError(f"index {index} is out of range for {count} images")
@@ -266,7 +267,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
 
 
 def classes_file(path: PathLike) -> Path:
-    """Returns the path of the file in which the pack command writes the class names of an archive, one a line."""
+    """Return the path of the file to which the pack command writes the class names of an archive, one per line."""
     return Path(f"{os.path.abspath(os.path.expanduser(path))}.classes.txt")
 
 

@@ -1,10 +1,10 @@
-"""Reads parts of files, opened at first use in each process, and never more than the system lets a process open.
+"""Read parts of files, which each process opens at first use, within the system's limit of open files.
 
-Whole batches are views of the mapped files; single images are copied by pread, which lets other Python
-threads run while the disk works. 256 photos of 105 KB on 2 cores (benchmarks/archives.py, medians): from
-the page cache, views with every page touched take 1.7 ms, preads 33 ms and preads shared by 8 threads 17 ms, for they
-copy, into memory that the system has to clear first. From disk, views take 20 ms if the kernel is asked beforehand to
-read them (posix_fadvise), 490 ms if not; preads 78 ms, by 8 threads 46 ms.
+Batches are views of the mapped files. Single images are copied with pread, which lets other Python threads run while
+the disk is read. For 256 photos of 105 KB on 2 cores (benchmarks/archives.py, medians), views with every page touched
+take 1.7 ms from the page cache, preads 33 ms, and preads in 8 threads 17 ms, because they copy into memory that the
+system has to clear first. From disk, views take 20 ms if the kernel prefetches them (posix_fadvise), 490 ms otherwise;
+preads take 78 ms, in 8 threads 46 ms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from ..remote.urls import UrlPart
 
 
 class MappedFiles:
-    """``paths``, and the (size in bytes, modification time in ns) that each must still have when it is opened."""
+    """Files at ``paths``, each checked against its (size in bytes, modification time in ns) in ``stats`` when it is
+    opened."""
 
     def __init__(self, paths: list[str], stats: list[tuple[int, int]]):
         self.paths, self._stats = paths, stats
@@ -34,22 +35,25 @@ class MappedFiles:
         self._limit = _limit()
 
     def bytes(self, number: int, offset: int, length: int) -> bytes:
-        """Returns a copy of a part of a file. Raises ImageReadError if the file is missing, has changed, or ends
+        """Return a copy of a part of a file. Raise ImageReadError if the file is missing, has changed, or ends
         early."""
         file = self._file(number)
         try:
             data = os.pread(file.fileno(), length, offset)
         except OSError as error:
             raise read_error(f"cannot read {self.paths[number]}, byte {offset}: {error}", error) from error
-        self._check(number, file)  # behind the reading: whatever was written before it is found out
+        self._check(number, file)  # checked after the read, so that any earlier write is detected
         if len(data) != length:
             raise ImageReadError(f"cannot read {self.paths[number]}, byte {offset}: the file ends early")
         return data
 
     def views(self, numbers: list[int], offsets: list[int], lengths: list[int]) -> list[np.ndarray]:
-        """Returns read-only uint8 views, (length,) each, of the mapped files. Disks begin to read what is not in
-        memory. A file that is overwritten later shows its new bytes in them: call changed() after using them. To touch
-        a view beyond its file's end kills the process. Raises ImageReadError if a file is missing or has changed."""
+        """Return read-only uint8 views of the mapped files, of shape (length,) each, and start to prefetch them from
+        disk.
+
+        If a file is overwritten later, the views show its new bytes, so call changed() after using them. Accessing a
+        view beyond the end of its file kills the process. Raise ImageReadError if a file is missing or has changed.
+        """
         files = {number: self._file(number) for number in dict.fromkeys(numbers)}
         for number, file in files.items():
             self._check(number, file)
@@ -62,8 +66,8 @@ class MappedFiles:
         return views
 
     def changed(self, numbers: Iterable[int]) -> set[int]:
-        """Returns those of the files that are missing or have been written to: views of them may show a mixture. A file
-        that was replaced or deleted keeps its old bytes for as long as it is open."""
+        """Return the numbers of the files that are missing or were written to, whose views may show a mixture of old
+        and new bytes. A file that was replaced or deleted keeps its old bytes while it is open."""
         found = set()
         for number in numbers:
             try:
@@ -73,13 +77,13 @@ class MappedFiles:
         return found
 
     def _check(self, number: int, file: _File) -> None:
-        """Raises ImageReadError if the file has been written to."""
+        """Raise ImageReadError if the file was written to."""
         if file.state() != self._stats[number]:
             raise ImageReadError(_changed(self.paths[number]))
 
     def _file(self, number: int) -> _File:
-        """Opens the file if it is not open, and drops the oldest of many. No lock: a fork would copy a held one.
-        Whoever uses a dropped file keeps it open until done."""
+        """Return an open file; beyond the limit, the oldest one is dropped. There is no lock, because a fork would copy
+        it in a locked state. A dropped file stays open while it is in use."""
         file = self._open[number]
         if file is None:
             try:
@@ -97,12 +101,12 @@ class MappedFiles:
         return self.paths, self._stats
 
     def __setstate__(self, state: tuple) -> None:
-        self.__init__(*state)  # type: ignore[misc]  # with files of its own
+        self.__init__(*state)  # type: ignore[misc]  # opens its own files
 
 
 class _File(io.FileIO):
-    """An open file and, from its first use on, its map. One that is collected while open is closed without a
-    warning."""
+    """An open file and its map, which is created at first use. Unlike io.FileIO, it is closed without a warning when it
+    is garbage-collected."""
 
     _mapped: np.ndarray | None = None
 
@@ -110,33 +114,33 @@ class _File(io.FileIO):
         self.close()
 
     def state(self) -> tuple[int, int]:
-        """Returns (size in bytes, modification time in ns), as they are now. Some 1 us."""
+        """Return the current (size in bytes, modification time in ns). Takes about 1 us."""
         stat = os.fstat(self.fileno())
         return stat.st_size, stat.st_mtime_ns
 
     def mapped(self) -> np.ndarray:
-        """Returns the whole file, read-only uint8; views of it keep the map alive."""
+        """Return the whole file as a read-only uint8 array. Views of it keep the map alive."""
         if self._mapped is None:
             self._mapped = np.frombuffer(mmap.mmap(self.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
         return self._mapped
 
 
 def _limit() -> int:
-    """Returns how many files to keep open. Each has two descriptors, one of them the map's; half of the process's are
-    left to others."""
+    """Return how many files to keep open. Each needs two descriptors (the map has one), and half of the process's limit
+    is left for other uses."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max(1, soft // 4) if soft != resource.RLIM_INFINITY else 1 << 16
 
 
 def _changed(path: str) -> str:
-    return f"{path} has changed since it was indexed; make a new data set object"
+    return f"{path} has changed since it was indexed; create a new data set"
 
 
-_BLOCK, _AHEAD = 4 << 20, 4  # bytes of a request of a scan, and how many run at a time
+_BLOCK, _AHEAD = 4 << 20, 4  # bytes per request of a scan, and number of concurrent requests
 
 
 class FetchedFile(io.RawIOBase):
-    """A file at a URL that is looked through, in blocks that are fetched ahead."""
+    """A file at a URL, read sequentially in blocks that are fetched ahead."""
 
     def __init__(self, objects: Objects, url: str):
         self._objects, self._url, self._size = objects, url, objects.size(url)

@@ -1,12 +1,13 @@
-"""Caches the list of a folder's images: an ImageFolder of 1.28 million files starts in a second.
+"""Cache the list of a folder's images, so that an ImageFolder of 1.28 million files starts in a second.
 
 Only names are cached. They are valid while the modification time and inode of the root and of every folder below it are
-the same: these change when a file or folder is added, removed or renamed. Files whose contents change stay in the list,
-as they should. If a folder was modified within two seconds before it was listed, the next start lists it again: it may
-have changed again within one tick of the file system's clock. A caller who asked before that listing began gets it all
-the same, so that ranks that start together over a new folder do not list it one after another. The cached list is
-its user's alone (mode 0600); one that others may have written (saved.py), or that names what is not below the root, is
-made anew.
+unchanged, because these change when a file or folder is added, removed or renamed. Files whose contents change remain
+in the list. If a folder was modified less than two seconds before it was listed, it may have changed again within the
+same tick of the file system's clock, so the next start lists it again. A caller who started before that listing did
+uses it nevertheless, so that ranks that start together over a new folder do not list it one after another.
+
+Only the user may access the cached list (mode 0600). It is rebuilt if others may have written it (saved.py), or if it
+names files outside of the root.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from ..remote.urls import is_url
 from ..runtime import saved
 from ..runtime.messages import stack_level
 
-_LAYOUT = 2  # of the cached lists
+_LAYOUT = 2  # version of the format of cached lists
 _THREADS = 8
-_SLOW = 1.0  # seconds before a progress bar shows
-_TICK = 2_000_000_000  # ns; no file system in use has a coarser clock
+_SLOW = 1.0  # seconds before a progress bar appears
+_TICK = 2_000_000_000  # ns; the coarsest clock of any file system in use
 
 
 def cached_samples(root: str | Path, allow_empty: bool = False, place: str | Path | None = None) -> FolderSamples:
-    """Returns (classes, class_to_idx, samples) of a folder of class folders, equal in content and order to
-    torchvision's find_classes() and make_dataset(), from a cached list if that still holds.
+    """Return (classes, class_to_idx, samples) of a folder of class folders, from a cached list if it is still valid.
+    Content and order equal those of torchvision's find_classes() and make_dataset().
 
     Args:
-        root: the folder. The cache belongs to its real path; paths in ``samples`` begin with it as given.
-        allow_empty: whether class folders without such files are valid.
+        root: the folder. The cache is keyed by its real path; paths in ``samples`` begin with ``root`` as given.
+        allow_empty: whether class folders without images are valid.
         place: a folder for the cached lists of any number of roots; by default the user's cache folder.
 
     Raises:
@@ -52,7 +53,7 @@ def cached_samples(root: str | Path, allow_empty: bool = False, place: str | Pat
     listing = _load(file, root, asked)
     if listing is None:
         with saved.lock(file.stem):
-            listing = _load(file, root, asked)  # another process may have made it meanwhile
+            listing = _load(file, root, asked)  # another process may have created it meanwhile
             if listing is None:
                 listing = _list(root)
                 _keep(root, partial(saved.save, file, listing._asdict(), {}))
@@ -60,16 +61,18 @@ def cached_samples(root: str | Path, allow_empty: bool = False, place: str | Pat
 
 
 def index_file(root: str | Path, place: str | Path | None = None) -> Path:
-    """Returns the path of the list that cached_samples() keeps of a folder."""
+    """Return the path of the cached list of a folder."""
     name = saved.digest(os.path.realpath(os.path.expanduser(root)), _LAYOUT)
     return _place(place) / f"{name}.npz"
 
 
 def cached_objects(objects: Objects, root: str, allow_empty: bool, place: str | Path | None) -> FolderSamples:
-    """Returns (classes, class_to_idx, samples) of a folder in a bucket, from a kept list as it is: nothing tells what
-    was added since. Objects that have changed since have another etag, which whoever reads them notices. ``place`` is a
-    folder, or the URL of one, for the lists of any number of roots; by default the user's cache folder. Raises as
-    listed_objects() does."""
+    """Return (classes, class_to_idx, samples) of a folder in a bucket, from a cached list if there is one.
+
+    The list is not validated, because objects that were added since cannot be detected. Changed objects have a
+    different etag, which is noticed when they are read. ``place`` is a folder or a URL for the lists of any number of
+    roots; by default the user's cache folder. Raise as listed_objects() does.
+    """
     root, there = root.rstrip("/"), is_url(place)
     name = f"{saved.digest(objects.client.place(), root, allow_empty, _LAYOUT)}.npz"
     file = f"{str(place).rstrip('/')}/{name}" if there else _place(place) / name
@@ -92,11 +95,11 @@ def cached_objects(objects: Objects, root: str, allow_empty: bool, place: str | 
 
 
 def _keep(root: str, save: Callable[[], object]) -> None:
-    """Saves the list of a folder, or warns."""
+    """Save the list of a folder, or warn."""
     try:
         save()
     except OSError as error:
-        what = f"the list of {root} cannot be saved, and the next start makes it again: {error}"
+        what = f"the list of {root} cannot be saved and will be made again at the next start: {error}"
         warnings.warn(what, stacklevel=stack_level())
 
 
@@ -105,7 +108,7 @@ def _place(place: str | Path | None) -> Path:
 
 
 def listed_samples(root: str | Path) -> FolderSamples:
-    """Returns what cached_samples() returns, without a cache."""
+    """Like cached_samples(), but without a cache."""
     root = os.path.expanduser(root)
     return _assemble(_list(root), root, allow_empty=False)
 
@@ -113,19 +116,19 @@ def listed_samples(root: str | Path) -> FolderSamples:
 class _Folder(NamedTuple):
     """A folder and its images."""
 
-    target: int  # its class; -1 of the root
-    path: str  # below the root, which is "" itself
+    target: int  # its class; -1 for the root
+    path: str  # relative to the root
     time: int  # of its last modification, in ns
     inode: int
-    names: list[str]  # of its images
+    names: list[str]  # names of its images
 
 
 class _Listing(NamedTuple):
     """A root's classes and folders."""
 
     classes: list[str]
-    folders: list[_Folder]  # in the order of torchvision's walk, the root first
-    time: int  # when the listing began, in ns
+    folders: list[_Folder]  # in the order of torchvision's walk, beginning with the root
+    time: int  # start of the listing, in ns
 
 
 def _list(root: str) -> _Listing:
@@ -144,7 +147,7 @@ def _list(root: str) -> _Listing:
     label = f"listing {os.path.basename(root.rstrip('/')) or root}"
     with (
         tqdm(total=len(classes), desc=label, unit="folder", delay=_SLOW, disable=None) as bar,
-        ThreadPoolExecutor(_THREADS) as pool,  # on a network, each folder is a round trip
+        ThreadPoolExecutor(_THREADS) as pool,  # on a network file system, each folder is a round trip
     ):
         for found in pool.map(walk, range(len(classes))):
             folders += found
@@ -158,7 +161,7 @@ def _mark(path: str) -> tuple[int, int]:
 
 
 def _load(place: Path, root: str, asked: int) -> _Listing | None:
-    """Returns the cached listing if it holds for a caller who ``asked`` then (ns)."""
+    """Return the cached listing if it is valid for a caller who started at the time ``asked`` (ns)."""
     try:
         listing = _listing((saved.load(place) or ({}, {}))[0])
         marks = [_mark(os.path.join(root, folder.path)) for folder in listing.folders]
@@ -169,8 +172,8 @@ def _load(place: Path, root: str, asked: int) -> _Listing | None:
 
 
 def _listing(stored: dict) -> _Listing:
-    """Checks and returns what was saved. Raises ValueError, KeyError or TypeError if it is no listing, or names what
-    does not lie below the root."""
+    """Return a validated listing. Raise ValueError, KeyError or TypeError if the stored data is not a listing or names
+    files outside of the root."""
     listing = _Listing(stored["classes"], [_Folder(*row) for row in stored["folders"]], int(stored["time"]))
     for target, path, _, _, names in listing.folders:
         if type(target) is not int or not -1 <= target < len(listing.classes):
@@ -183,12 +186,12 @@ def _listing(stored: dict) -> _Listing:
 
 
 def _assemble(listing: _Listing, root: str, allow_empty: bool) -> FolderSamples:
-    """Returns torchvision's results, or raises its errors."""
+    """Return torchvision's results, or raise its errors."""
     classes = listing.classes
     check_classes(root, classes, {folder.target for folder in listing.folders if folder.names}, allow_empty)
     samples: list[tuple[str, int]] = []
     collects = gc.isenabled()
-    gc.disable()  # which would look through the growing list again and again
+    gc.disable()  # the collector would repeatedly traverse the growing list
     try:
         for folder in listing.folders:
             prefix = os.path.join(root, folder.path, "")

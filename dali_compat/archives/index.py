@@ -1,9 +1,10 @@
-"""Indexes archive files: a table of the images of each, made once, and cached beside it or in the user's cache folder.
+"""Indexes of archive files: a table of the images of each, built once and cached next to the file or in the user's
+cache folder.
 
-The cached index of ``train.rec`` is ``.train.rec.<digits>.dali_compat-index.npz``: its name begins with a dot, so that
-patterns such as ``train*`` do not match it. The digits stand for what the scan depends on, its options and this version
-of the layout. A file that has changed is noticed by its fingerprint and scanned again. An index is used only if it
-belongs to this user or the archive's owner, nobody else may write it, and its rows lie within the file.
+The cached index of ``train.rec`` is ``.train.rec.<digits>.dali_compat-index.npz``. The leading dot keeps it out of
+patterns such as ``train*``. The digits are a hash of the scan's options and the version of the format. A changed file
+is detected by its fingerprint and scanned again. An index is used only if it belongs to this user or the archive's
+owner, nobody else may write it, and its rows lie within the file.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ _LIMIT = 1 << 63
 _REPORT = 1024  # rows between reports of progress
 
 Progress = Callable[[int], None]
-"""Called with the position in the file, in bytes, from time to time."""
+"""Called from time to time with the position in the file, in bytes."""
 
 
 class FileRows(NamedTuple):
-    """The N images of one file, in the order of the data set. A gap is GAP bytes of the file that are not of the image.
-    Only RecordIO has such images, about one in 170,000 photos."""
+    """The N images of one file, in the order of the data set. A gap is a run of GAP bytes within an image that do not
+    belong to it. Only RecordIO has gaps, in about one of 170,000 photos."""
 
-    columns: np.ndarray  # (3, N) int64: file position of an image's first byte, its bytes without gaps, its target
-    gaps: np.ndarray  # (G, 2) int64 of (row, position within the image, before which there is a gap)
-    keys: np.ndarray  # uint8, the N keys of a key-value store, each ended by its length as 4 bytes, little-endian
+    columns: np.ndarray  # (3, N) int64: byte offset, length in bytes without gaps, and target of each image
+    gaps: np.ndarray  # (G, 2) int64: row, and position within the image before which the gap lies
+    keys: np.ndarray  # uint8: the N keys of a key-value store, each followed by its length as 4 bytes, little-endian
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray], size: int) -> FileRows:
-        """Checks and returns rows. Raises ValueError or KeyError if the arrays are not those of rows of a file of
-        ``size`` bytes."""
+        """Return validated rows. Raise ValueError or KeyError if the arrays are not rows of a file of ``size``
+        bytes."""
         rows = cls(*(arrays[name] for name in cls._fields))
         kinds = [(array.dtype, array.ndim) for array in rows]
         if kinds != [(np.int64, 2), (np.int64, 2), (np.uint8, 1)] or len(rows.columns) != 3 or rows.gaps.shape[1] != 2:
@@ -61,13 +62,13 @@ class FileRows(NamedTuple):
         return rows
 
     def taken(self, order: np.ndarray) -> FileRows:
-        """Returns the rows in another order; they have no keys."""
+        """Return the rows in another order, without keys."""
         gaps = self.gaps.copy()
         gaps[:, 0] = np.argsort(order)[gaps[:, 0]]
         return self._replace(columns=self.columns[:, order], gaps=gaps)
 
     def key_list(self) -> list[bytes]:
-        """Returns one key a row; fewer or more if a cached index is damaged."""
+        """Return one key per row; fewer or more if a cached index is damaged."""
         keys, blob, end = [], self.keys.tobytes(), len(self.keys)
         while end > 0:
             size = int.from_bytes(blob[end - 4 : end], "little")
@@ -77,17 +78,17 @@ class FileRows(NamedTuple):
 
 
 def _in(values: np.ndarray, most: int | np.ndarray) -> bool:
-    """True if all values are from 0 to ``most``."""
+    """Return True if all values are from 0 to ``most``."""
     return bool(((values >= 0) & (values <= most)).all())
 
 
 def is_target(label: float) -> bool:
-    """True if a number of a file fits into an int64, as targets do."""
+    """Return True if a number fits into an int64, the dtype of targets."""
     return -_LIMIT <= label < _LIMIT
 
 
 class RowsBuilder:
-    """Collects rows one by one, and reports where they are. A list of a million Python ints would take five times the
+    """Collect rows one by one and report progress. A list of a million Python ints would take five times the
     memory."""
 
     def __init__(self, progress: Progress):
@@ -111,8 +112,13 @@ class RowsBuilder:
 
 
 class Table:
-    """The rows of several files, one after another: ``files`` (N,) int32 tells the file of each row, ``gaps`` maps a
-    row to where its gaps begin, counted from its offset on; offsets, lengths and targets (N,) as in FileRows."""
+    """The concatenated rows of several files.
+
+    Attributes:
+        files: number of the file of each row, (N,) int32.
+        offsets, lengths, targets: as in FileRows, (N,) each.
+        gaps: positions of the gaps of a row, relative to its offset, keyed by row.
+    """
 
     def __init__(self, parts: list[FileRows]):
         counts = [part.columns.shape[1] for part in parts]
@@ -128,25 +134,25 @@ class Table:
         return len(self.offsets)
 
 
-_LAYOUT = 2  # of the cached arrays; another number leaves older caches alone
-_MODE = 0o644  # who may read the archive may use its index
-_ENDS = 8192  # bytes; the first 8 KB of an LMDB file change with every transaction
+_LAYOUT = 2  # of the cached arrays; older versions are ignored
+_MODE = 0o644  # an index is readable by every user who may read the archive
+_ENDS = 8192  # bytes hashed at each end; the first 8 KB of an LMDB file change with every transaction
 _THREADS = 8
-_SLOW = 1.0  # seconds before a progress bar shows
+_SLOW = 1.0  # seconds before a progress bar appears
 
 
 def corrupt(path: str, where: str, reason: str) -> ImageReadError:
-    """Returns the error of a damaged file: it names the file, the place in it and the reason."""
+    """Return the error for a damaged file, with the file, the position in it and the reason."""
     return ImageReadError(f"{path}, {where}: {reason}")
 
 
 def refused(path: str, where: str, reason: str) -> ValueError:
-    """Returns the error of a sound file of a kind that cannot be used; its text is like corrupt()'s."""
+    """Return the error for an intact file of an unsupported kind, with the same text as corrupt()."""
     return ValueError(f"{path}, {where}: {reason}")
 
 
 def fingerprint(path: str, objects: Objects | None = None) -> list[Any]:
-    """Returns [size, modification time in ns, CRC-32 of the first and last 8 KB]; of an object [size, 0, etag]."""
+    """Return [size, modification time in ns, CRC-32 of the first and last 8 KB], or [size, 0, etag] for an object."""
     if objects is not None:
         size, etag = objects.look_up(path)
         return [size, 0, etag]
@@ -163,16 +169,16 @@ def indexed(
     scan: Callable[[str, Progress], FileRows],
     objects: Objects | None = None,
 ) -> tuple[list[FileRows], list[list[Any]]]:
-    """Returns the rows of each file, from its cached index or by scanning it, and the fingerprints of the files.
+    """Return the rows of each file, from its cached index or by scanning it, and the fingerprints of the files.
 
     Args:
         paths: the files.
-        options: what the scan of a file depends on besides the file; JSON can hold it.
-        scan: finds the images of a file; called in several threads if several files need it.
-        objects: where the paths are URLs.
+        options: returns all that the scan of a file depends on, apart from the file, as JSON-serializable values.
+        scan: finds the images of a file. It is called in several threads if several files need it.
+        objects: reads the files if the paths are URLs.
 
     Raises:
-        ImageReadError, ValueError: as ``scan`` does; the first of them.
+        ImageReadError, ValueError: the first error that ``scan`` raises.
     """
     entries = [Entry(path, options(path), objects) for path in paths]
     for entry in entries:
@@ -207,16 +213,16 @@ def _build(entries: list[Entry], scan) -> None:
             progress(entry.fingerprint[0])
             return is_saved
 
-        with ThreadPoolExecutor(_THREADS) as pool:  # where one fails, map() calls off the others
+        with ThreadPoolExecutor(_THREADS) as pool:  # map() cancels the others if one fails
             is_saved = list(pool.map(build, entries))
     if not all(is_saved):
         path, folder = entries[is_saved.index(False)].path, saved.cache_folder()
-        what = f"the index of {path} can be saved neither beside it nor in {folder}"
-        warnings.warn(f"{what}: it will be built again at the next start", stacklevel=stack_level())
+        what = f"the index of {path} can be saved neither next to it nor in {folder}"
+        warnings.warn(f"{what}, so it will be built again at the next start", stacklevel=stack_level())
 
 
 class Entry:
-    """One file and its index."""
+    """A file and its index."""
 
     def __init__(self, path: str, options: dict, objects: Objects | None):
         self.path, self.fingerprint, self._objects = path, fingerprint(path, objects), objects
@@ -241,7 +247,7 @@ class Entry:
                     continue
 
     def build(self, scan, progress: Progress) -> bool:
-        """Scans the file. Returns whether its index could be saved."""
+        """Scan the file. Return whether its index could be saved."""
         rows = scan(self.path, progress)
         if fingerprint(self.path, self._objects) != self.fingerprint:
             raise ImageReadError(f"{self.path} changed while it was indexed")

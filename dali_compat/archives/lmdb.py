@@ -1,8 +1,8 @@
-"""LMDB databases of images: Caffe's Datum, or images as they are.
+"""LMDB databases of images, stored as Caffe's Datum or as plain encoded images.
 
-The lmdb package is not needed: LMDB keeps every value in one piece, and Database finds where. Read by position,
-images are as parallel as those of the other formats, work after a fork (an LMDB environment does not), and need no
-look-up of keys.
+The lmdb package is not needed. LMDB stores every value contiguously, and Database locates it. Images read by position
+can be read in parallel like those of the other formats, work after a fork (unlike an LMDB environment), and need no key
+look-up.
 
 Sources: Caffe's src/caffe/proto/caffe.proto (Datum) and tools/convert_imageset.cpp; http://www.lmdb.tech/doc
 """
@@ -29,41 +29,41 @@ _SPECIAL = re.compile(rb"__.*__")
 _IMAGE = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8[79]a|BM|II\*\0|MM\0\*|RIFF....WEBP|P[1-6]\s|\0\0\0.ftyp", re.DOTALL
 )
-_HEAD = 16  # bytes that tell an image format
+_HEAD = 16  # bytes needed to recognize an image format
 
 
 class DALILMDB(Archive):
     """Images of an LMDB database, in the order of its keys, with random access. Keys such as ``__len__`` are left out.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image in RGB, as
-    torchvision.datasets.ImageFolder gives it for a file of the same bytes, and an int.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))``. The image is a PIL image in RGB, the same as
+    torchvision.datasets.ImageFolder loads from a file with the same bytes, and the target is an int.
 
-    Values are Caffe's Datum with an encoded image and a label, or encoded images as they are. The latter have no
-    targets: say them by ``labels`` or ``label_pattern``. Pickled values are refused: to unpickle is to run what the
-    file says.
+    Values are Caffe's Datum with an encoded image and a label, or plain encoded images. The latter have no targets, so
+    pass them as ``labels`` or ``label_pattern``. Pickled values are refused, because unpickling would run code from the
+    file.
 
     Args:
         path: the database's folder or file, a pattern, braces, or a list of these.
         transform: takes a PIL image in RGB, usually a torchvision Compose.
         target_transform: takes the target.
         return_index: samples are (image, target, index), and batches (images, labels, indices).
-        labels: one target for every image (torchvision's LSUN has a database a class), or a mapping of keys to targets,
-            or a sequence of targets in the order of the keys. It goes before the labels of Datum.
-        label_pattern: a regular expression that finds the target in a key; its group, if it has one. Where all that it
-            finds are numbers they are the targets; else they are the names of classes, numbered in sorted order:
+        labels: one target for all images (torchvision's LSUN has one database per class), a mapping of keys to targets,
+            or a sequence of targets in the order of the keys. It overrides the labels of Datum.
+        label_pattern: a regular expression that finds the target in a key; its group is used if it has one. If all
+            matches are numbers, they are the targets. Otherwise they are class names, numbered in sorted order:
             ``r"^(.*?)/"`` takes ``n01440764`` from ``n01440764/n01440764_10026.JPEG``.
 
     Attributes:
         files: paths of the files that hold the images.
         targets: list of ints, before target_transform.
-        classes, class_to_idx: the names that ``label_pattern`` found; else names of the targets, if a file
-            ``<path>.classes.txt`` has them (the pack command writes it); else None.
+        classes, class_to_idx: the names found by ``label_pattern``; otherwise the target names from
+            ``<path>.classes.txt``, if it exists (the pack command writes it); otherwise None.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ImageReadError (an OSError): a file is damaged, or in ``dataset[i]`` an image cannot be decoded; the text names
-            file, position and reason.
-        ValueError: a value is neither of these, or nothing says what the targets are; the text says where.
+        ImageReadError (an OSError): a file is damaged, or an image cannot be decoded in ``dataset[i]``. The message
+        names file, position and reason.
+        ValueError: a value is of another kind, or targets are missing. The message names the key.
 
     Examples:
         >>> dataset = DALILMDB("train.lmdb", transform)
@@ -82,14 +82,14 @@ class DALILMDB(Archive):
         label_pattern: str | None = None,
     ) -> None:
         if labels is not None and label_pattern is not None:
-            raise ValueError("labels and label_pattern both say what the targets are: give one of them")
+            raise ValueError("labels and label_pattern are mutually exclusive")
         self._labels, self.label_pattern = labels, label_pattern
         super().__init__(path, transform, target_transform, return_index=return_index)
         del self._labels
 
     def _file(self, name: str) -> str:
         if self._objects is not None:
-            raise ValueError(f"{shown(name)}: LMDB is read from local disks alone; pack the images as .rec or .tar")
+            raise ValueError(f"{shown(name)}: LMDB is supported only on local disks; pack the images as .rec or .tar")
         return os.path.join(name, "data.mdb") if os.path.isdir(name) else name
 
     def _scan(self, path: str, progress: Progress) -> FileRows:
@@ -107,12 +107,12 @@ class DALILMDB(Archive):
         return built.rows()
 
     def _indexed(self, rows: list[FileRows]) -> None:
-        """Takes the targets from the user's arguments."""
+        """Set the targets from the arguments."""
         if self._labels is None and self.label_pattern is None:
             if (self._table.targets == _NO_LABEL).any():
                 raise ValueError(
-                    f"{self.root} holds images without labels: say labels= (one target for all, a mapping of keys to "
-                    "targets or a sequence), or label_pattern= (a regular expression for the keys)"
+                    f"{self.root} contains images without labels; pass labels= (one target for all, a mapping of keys "
+                    "to targets or a sequence), or label_pattern= (a regular expression for the keys)"
                 )
             return
         keys = [key.decode("utf-8", "surrogateescape") for part in rows for key in part.key_list()]
@@ -133,7 +133,7 @@ class DALILMDB(Archive):
         if all(name.isdecimal() for name in found):
             numbers = [int(name) for name in found]
             if not is_target(max(numbers)):
-                raise ValueError(f"label_pattern {self.label_pattern!r} finds {max(numbers)}, which is no class number")
+                raise ValueError(f"label_pattern {self.label_pattern!r} finds {max(numbers)}, not a class number")
             return numbers
         self.classes = sorted(set(found))
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
@@ -157,17 +157,17 @@ def _by_labels(labels: int | Mapping[str, int] | Sequence[int], keys: list[str])
     if targets.dtype.kind not in "iu":
         raise ValueError(f"labels are {targets.dtype}, not integers")
     if targets.ndim > 1 or not is_target(int(targets.max())):
-        raise ValueError(f"labels has {targets[-1] if targets.ndim > 1 else targets.max()}, which is no class number")
+        raise ValueError(f"labels has {targets[-1] if targets.ndim > 1 else targets.max()}, not a class number")
     return targets
 
 
 def _image(value: memoryview, path: str, where: str) -> tuple[int, int, int]:
-    """Returns (begin of the image in ``value``, its end, label)."""
+    """Return (begin of the image in ``value``, its end, label)."""
     head = bytes(value[:_HEAD])
     if _IMAGE.match(head):
         return 0, len(value), _NO_LABEL
     if len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5 and value[-1] == ord("."):
-        what = "its value is pickled, and unpickling it would run whatever the file says; convert the database"
+        what = "its value is pickled, and unpickling it would run code from the file; convert the database"
         raise refused(path, where, f"{what}, for example by python -m dali_compat pack")
     found = {}
     try:
@@ -183,45 +183,45 @@ def _image(value: memoryview, path: str, where: str) -> tuple[int, int, int]:
         shape = " x ".join(str(found.get(name, (0, 0))[0]) for name in (_CHANNELS, _HEIGHT, _WIDTH))
         raise refused(path, where, f"its Datum holds decoded pixels ({shape}), not an encoded image")
     if _LABEL not in found:
-        return begin, end, 0  # proto2 writers may leave out the default
+        return begin, end, 0  # proto2 writers may omit default values
     return begin, end, protobuf.signed(found[_LABEL][0])
 
 
 def encode(label: int, image: bytes) -> bytes:
-    """Returns the Datum of an encoded image, as Caffe's convert_imageset --encoded writes it."""
+    """Return an encoded image as a Datum, as written by Caffe's convert_imageset --encoded."""
     return protobuf.encode(_DATA, image) + protobuf.encode(_LABEL, label) + protobuf.encode(_ENCODED, 1)
 
 
 _HEADER = struct.Struct("<QHHHH")
 _NODE = struct.Struct("<HHHH")
-_META = struct.Struct("<IIQQ")  # magic, version, address, size of the map
-_DB = struct.Struct("<IHHQQQQQ")  # page size (of the first), flags, depth, pages of 3 kinds, entries, root
+_META = struct.Struct("<IIQQ")  # magic number, version, address, size of the map
+_DB = struct.Struct("<IHHQQQQQ")  # page size (in the first one only), flags, depth, pages of 3 kinds, entries, root
 _END = struct.Struct("<QQ")  # last page, transaction
 _NUMBER = struct.Struct("<Q")
 _MAGIC, _VERSION, _NO_PAGE = 0xBEEFC0DE, 1, (1 << 64) - 1
 _BRANCH, _LEAF, _OVERFLOW, _META_PAGE = 1, 2, 4, 8
-_KINDS = 0x6F  # bits of a page's flags; another says that LMDB is writing it
+_KINDS = 0x6F  # valid bits of a page's flags; LMDB sets others only while it writes a page
 _BIG, _SUB_DATABASE, _DUPLICATES = 1, 2, 4
-_SMALLEST, _LARGEST = 512, 1 << 16  # sizes of a page
+_SMALLEST, _LARGEST = 512, 1 << 16  # allowed page sizes
 
 
 class Database:
-    """Keys and values of a database, in its whole file, ``data`` (mapped). Raises ImageReadError if it is damaged,
-    ValueError if it is of a kind that cannot be used.
+    """Keys and values of a database whose whole file is ``data`` (mapped). Raises ImageReadError if it is damaged and
+    ValueError if it is of an unsupported kind.
 
-    LMDB itself believes every page: of the 800 damaged databases that tests/faults/test_archives.py makes of seeds 0 to
-    399, 35 ended the process (SIGBUS). This walk believes none: whatever a page says is compared with the file's size
-    first, and there are no more visits than pages. LMDB also has no offsets in the file, which an index needs, and its
+    LMDB itself trusts every page: of the 800 damaged databases that tests/faults/test_archives.py generates from seeds
+    0 to 399, 35 ended the process (SIGBUS). This implementation checks every number against the file's size first, and
+    visits each page at most once. Besides, LMDB does not expose file offsets, which an index needs, and its
     environments do not survive a fork.
 
-    Source: LMDB 0.9's mdb.c (MDB_page, MDB_node, MDB_db, MDB_meta), of a 64-bit machine. A page has 16 bytes of header
-    (page number, unused, flags, and where its free room begins and ends), then the positions of its nodes, 2 bytes
-    each. A node has two halves of 16 bits, flags, the key's size, the key, and in a leaf the value or, where that is
-    large, the number of the first of its overflow pages. In a branch the halves and the flags are the number of a page.
-    Pages 0 and 1 are metas; the one with the later transaction counts.
+    Source: LMDB 0.9's mdb.c (MDB_page, MDB_node, MDB_db, MDB_meta), on a 64-bit machine. A page begins with a header of
+    16 bytes (page number, unused, flags, begin and end of its free space), followed by the positions of its nodes, 2
+    bytes each. A node holds two halves of 16 bits, flags, the key's size, and the key. In a leaf it also holds the
+    value or, if that is large, the number of its first overflow page. In a branch the halves and the flags are a page
+    number. Pages 0 and 1 are meta pages; the one with the later transaction is valid.
 
     Attributes:
-        entries: keys that it says it has.
+        entries: number of keys according to the meta page.
     """
 
     def __init__(self, data: memoryview, path: str):
@@ -231,7 +231,7 @@ class Database:
         self._pages = len(data) // self._page
 
     def items(self) -> Iterator[tuple[bytes, int, int]]:
-        """Yields (key, begin of the value in the file, its length), in the order of the keys."""
+        """Yield (key, begin of the value in the file, its length), in the order of the keys."""
         self._used = bytearray(self._pages)
         todo, found = [] if self._root == _NO_PAGE else [self._root], 0
         while todo:
@@ -244,34 +244,34 @@ class Database:
             else:
                 todo += [self._child(begin, node) for node in reversed(nodes)]
         if found != self.entries:
-            raise corrupt(self._path, "its pages", f"they hold {found} keys, not the {self.entries} that it says")
+            raise corrupt(self._path, "its pages", f"they hold {found} keys, not the {self.entries} declared")
 
     def _meta(self, at: int) -> tuple[int, int, int, int]:
-        """Returns (transaction, entries, root, bytes of a page) of a meta page."""
+        """Return (transaction, entries, root, page size in bytes) of a meta page."""
         begin = at + _HEADER.size
         main = begin + _META.size + _DB.size
         if main + _DB.size + _END.size > len(self._data):
             raise corrupt(self._path, f"byte {len(self._data)}", "the file ends within its first two pages")
         magic, version, _, _ = _META.unpack_from(self._data, begin)
         if magic != _MAGIC or version != _VERSION or not _HEADER.unpack_from(self._data, at)[2] & _META_PAGE:
-            what = "it is no LMDB database, or not of a 64-bit machine of this byte order"
+            what = "it is not an LMDB database of a 64-bit machine with this byte order"
             raise corrupt(self._path, f"byte {begin}", what)
         size: int = _DB.unpack_from(self._data, begin + _META.size)[0]
         if not _SMALLEST <= size <= _LARGEST or size & (size - 1):
             raise corrupt(self._path, f"byte {begin + _META.size}", f"its pages have {size} bytes")
         _, flags, _, _, _, _, entries, root = _DB.unpack_from(self._data, main)
         if flags & _DUPLICATES:
-            raise refused(self._path, f"byte {at}", "the database has sorted duplicates, not one value a key")
+            raise refused(self._path, f"byte {at}", "the database has sorted duplicates, not one value per key")
         return _END.unpack_from(self._data, main + _DB.size)[1], entries, root, size
 
     def _nodes(self, number: int) -> tuple[int, int, list[int]]:
-        """Returns (begin of a page in the file, its kind, where its nodes begin in it)."""
+        """Return (begin of a page in the file, its kind, offsets of its nodes within it)."""
         begin = number * self._page
         if not 2 <= number < self._pages:
             raise corrupt(self._path, f"page {number}", f"the file has {self._pages} pages")
         found, _, flags, lower, _ = _HEADER.unpack_from(self._data, begin)
         if found != number or flags & _KINDS not in (_BRANCH, _LEAF) or not _HEADER.size <= lower <= self._page:
-            raise corrupt(self._path, f"page {number} at byte {begin}", "it is no page of keys")
+            raise corrupt(self._path, f"page {number} at byte {begin}", "it is not a page of keys")
         count = (lower - _HEADER.size) // 2
         nodes = struct.unpack_from(f"<{count}H", self._data, begin + _HEADER.size)
         if count and not _HEADER.size <= min(nodes) <= max(nodes) <= self._page - _NODE.size:
@@ -286,7 +286,7 @@ class Database:
         low, high, flags, key_size = _NODE.unpack_from(self._data, begin + node)
         where, size = f"page {number} at byte {begin}", low | high << 16
         if flags & (_SUB_DATABASE | _DUPLICATES):
-            raise refused(self._path, where, "it holds another database or sorted duplicates, not one value a key")
+            raise refused(self._path, where, "it holds another database or sorted duplicates, not one value per key")
         at = begin + node + _NODE.size + key_size
         end = begin + self._page
         inline = _NUMBER.size if flags & _BIG else size
@@ -298,7 +298,7 @@ class Database:
         return key, at, size
 
     def _overflow(self, number: int, size: int, where: str) -> int:
-        """Returns the begin of a value that has pages of its own."""
+        """Return the begin of a value stored in overflow pages."""
         begin = number * self._page
         if not 2 <= number < self._pages or begin + _HEADER.size + size > len(self._data):
             raise corrupt(self._path, where, f"its value of {size} bytes, at page {number}, is not in the file")
@@ -309,7 +309,8 @@ class Database:
         return begin + _HEADER.size
 
     def _use(self, number: int) -> None:
-        """Marks a page as visited. A second way to it is damage: another page is missing there."""
+        """Mark a page as visited. A second reference to a page means that the file is damaged, because another page is
+        missing there."""
         if self._used[number]:
-            raise corrupt(self._path, f"page {number}", "two of its pages or keys lead there")
+            raise corrupt(self._path, f"page {number}", "it is referenced twice")
         self._used[number] = True

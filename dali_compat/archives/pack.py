@@ -1,7 +1,7 @@
-"""Packs a folder of images into one archive, byte for byte.
+"""Pack a folder of images into one archive, byte for byte.
 
-It is written in ``OUT.partial``, and gets its name when it is whole. Whatever stops that, but SIGKILL, leaves nothing
-behind. Each format has a function, which writes ``data`` in a folder.
+The archive is written to ``OUT.partial``, and renamed when it is complete. Unless the process is killed by SIGKILL,
+nothing is left after a failure. Each format has a function that writes a file ``data`` in a folder.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from . import Archive, classes_file, recordio, tfrecord, webdataset
 from . import lmdb as datum
 from .folder_index import listed_samples
 
-_THREADS, _AHEAD = 8, 64  # files read at once, files read ahead
-_AT_ONCE = 1024  # images of a transaction of LMDB's, which keeps what it writes in memory
-_ROOM = 1 << 30  # bytes of LMDB's address space beyond what the images need
+_THREADS, _AHEAD = 8, 64  # files read concurrently, files read ahead
+_AT_ONCE = 1024  # images per LMDB transaction, which are held in memory
+_ROOM = 1 << 30  # bytes of LMDB's address space in addition to the images
 _LONGEST_KEY = 511  # LMDB's limit
 
 
@@ -33,7 +33,7 @@ class ImageFile:
     """One image to pack."""
 
     number: int  # from 0
-    name: str  # its path below the folder
+    name: str  # relative to the folder
     target: int
     class_name: str
     data: bytes  # the file's bytes
@@ -44,7 +44,7 @@ class ImageFile:
 
 
 def _write_recordio(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
-    """Writes ``idx``, too, which MXNet's readers want."""
+    """Also write ``idx``, which MXNet's readers need."""
     with open(folder / "data", "xb") as data, open(folder / "idx", "xb") as idx:
         for sample in samples:
             idx.write(b"%d\t%d\n" % (sample.number, data.tell()))
@@ -52,7 +52,7 @@ def _write_recordio(folder: Path, samples: Iterator[ImageFile], size: int) -> No
 
 
 def _write_tfrecord(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
-    """Writes the features of TensorFlow's ImageNet script that do not need the image to be decoded."""
+    """Write those features of TensorFlow's ImageNet script that do not require decoding the image."""
     with open(folder / "data", "xb") as data:
         for sample in samples:
             features: dict[str, int | bytes] = {
@@ -66,7 +66,7 @@ def _write_tfrecord(folder: Path, samples: Iterator[ImageFile], size: int) -> No
 
 
 def _write_tar(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
-    """Writes a shard for WebDataset."""
+    """Write a shard for WebDataset."""
     with open(folder / "data", "xb") as data:
         for sample in samples:
             data.write(webdataset.encode(sample.number, sample.extension, sample.target, sample.data))
@@ -74,7 +74,7 @@ def _write_tar(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
 
 
 def _write_lmdb(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
-    """Writes Caffe's Datum under the keys of its convert_imageset: 00000000_class/name.jpg."""
+    """Write Caffe's Datum under the keys of its convert_imageset: 00000000_class/name.jpg."""
     try:
         import lmdb
     except ImportError:
@@ -96,30 +96,31 @@ WRITERS: dict[str, Callable[[Path, Iterator[ImageFile], int], None]] = {
 
 
 class CannotPack(Exception):
-    """Raised if a folder cannot be packed; the text says why, and what to do."""
+    """Raised if a folder cannot be packed. The message gives the reason and the remedy."""
 
 
 def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
-    """Packs an ImageFolder's images, in its order, with its class numbers, into ``out``, whose ending says the format.
+    """Pack an ImageFolder's images, in its order and with its class numbers, into ``out``, whose extension selects the
+    format.
 
-    Beside ``out``, its class names go to ``out.classes.txt``, and a .rec gets its .idx.
+    The class names are written to ``out.classes.txt``, and a .rec file also gets an .idx file.
 
     Args:
-        folder: of class folders of images.
+        folder: a folder of class folders of images.
         out: ends in .rec, .tfrecord, .lmdb or .tar.
-        bar: whether a progress bar is shown.
+        bar: whether to show a progress bar.
 
     Returns:
         The number of images.
 
     Raises:
-        CannotPack: ``out`` exists, or another process is at it.
+        CannotPack: ``out`` exists, or another process is writing it.
         FileNotFoundError: as ImageFolder does.
         OSError: reading or writing fails.
     """
     out = Path(os.path.abspath(os.path.expanduser(out)))
     if out.suffix not in WRITERS:
-        raise CannotPack(f"{out.name} must end in one of {', '.join(WRITERS)}, which says the format")
+        raise CannotPack(f"{out.name} must end in one of {', '.join(WRITERS)}, which selects the format")
     if not out.parent.is_dir():
         raise CannotPack(f"there is no folder {out.parent}")
     work = out.with_name(out.name + ".partial")
@@ -131,7 +132,7 @@ def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
     try:
         work.mkdir()
     except FileExistsError:
-        raise CannotPack(f"another process is packing into {work}; remove it if none is") from None
+        raise CannotPack(f"another process is packing into {work}; remove it if there is no such process") from None
     except OSError as error:
         raise CannotPack(f"cannot write in {out.parent}: {error.strerror}") from None
     try:
@@ -153,8 +154,8 @@ def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
 
 
 def upload(dataset: Archive, url: str) -> None:
-    """Puts a packed archive into a bucket, with its index and what lies beside it: the archive last. Raises CannotPack
-    if it is there already, OSError if it cannot be written or looked for."""
+    """Upload a packed archive with its index and the files next to it; the archive is written last. Raise CannotPack if
+    it exists already, and OSError if it cannot be written or looked up."""
     objects, (path,) = Objects(), map(Path, dataset.files)
     folder = url.rpartition("/")[0]
     if objects.is_there(url):
@@ -168,7 +169,7 @@ def upload(dataset: Archive, url: str) -> None:
 
 
 class _Source:
-    """Reads the images to pack, in the order of an ImageFolder's samples."""
+    """Read the images to pack, in the order of an ImageFolder's samples."""
 
     def __init__(self, folder: str | Path):
         self._root = os.path.join(os.path.expanduser(folder), "")
@@ -186,7 +187,7 @@ class _Source:
         return len(self._samples)
 
     def samples(self) -> Iterator[ImageFile]:
-        """Yields the images; files are read ahead, as on a network each is a round trip."""
+        """Yield the images. Files are read ahead, because each is a round trip on a network file system."""
         with ThreadPoolExecutor(_THREADS) as pool:
             for begin in range(0, len(self), _AHEAD):
                 paths, targets = zip(*self._samples[begin : begin + _AHEAD], strict=True)

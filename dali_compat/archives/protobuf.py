@@ -1,4 +1,4 @@
-"""Reads and writes the wire format of protocol buffers, as far as tf.train.Example and Caffe's Datum need it.
+"""Read and write those parts of the wire format of protocol buffers that tf.train.Example and Caffe's Datum use.
 
 Source: https://protobuf.dev/programming-guides/encoding
 """
@@ -12,17 +12,17 @@ _FIXED = {FIXED64: 8, FIXED32: 4}
 
 
 class Malformed(ValueError):
-    """Bytes are not a message."""
+    """Raised if bytes are not a valid message."""
 
 
 def fields(data, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yields the fields of a message that lies in ``data[begin:end]`` (bytes or a memoryview of them).
+    """Yield the fields of the message in ``data[begin:end]`` (bytes or a memoryview of them).
 
-    They are (field number, wire type, value, 0) for VARINT, and (field number, wire type, begin, end) of the content in
-    ``data`` for the others.
+    A field is (field number, wire type, value, 0) for VARINT, and (field number, wire type, begin, end) for the others,
+    where begin and end are positions of the content in ``data``.
 
     Raises:
-        Malformed: at the first bytes that cannot be a message.
+        Malformed: at the first invalid bytes.
     """
     at = begin
     while at < end:
@@ -39,13 +39,13 @@ def fields(data, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
         else:
             raise Malformed(f"wire type {kind}")
         if at + size > end:
-            raise Malformed(f"a field of {size} bytes where {end - at} are left")
+            raise Malformed(f"a field of {size} bytes, but only {end - at} are left")
         yield tag >> 3, kind, at, at + size
         at += size
 
 
 def varint(data, at: int, end: int) -> tuple[int, int]:
-    """Returns (the unsigned number at ``at``, where it ends)."""
+    """Return the unsigned integer at ``at`` and the position after it."""
     value = shift = 0
     while at < end and shift < 70:
         byte = data[at]
@@ -54,11 +54,11 @@ def varint(data, at: int, end: int) -> tuple[int, int]:
         if byte < 128:
             return value, at
         shift += 7
-    raise Malformed("a number without an end")
+    raise Malformed("an unterminated number")
 
 
 def signed(value: int) -> int:
-    """Returns an int32 or int64, which are written as the two's complement of 64 bits."""
+    """Convert a VARINT to int32 or int64, which are stored in 64-bit two's complement."""
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value
 
@@ -74,7 +74,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode(number: int, value: int | bytes) -> bytes:
-    """Returns one field: an int as VARINT, bytes as BYTES."""
+    """Encode a field: an int as VARINT, bytes as BYTES."""
     if isinstance(value, int):
         return encode_varint(number << 3 | VARINT) + encode_varint(value)
     return encode_varint(number << 3 | BYTES) + encode_varint(len(value)) + value

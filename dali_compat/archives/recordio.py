@@ -2,12 +2,12 @@
 
 Sources: dmlc-core's include/dmlc/recordio.h and src/recordio.cc; MXNet's python/mxnet/recordio.py (IRHeader, pack).
 
-A record is the magic number 0xced7230a, a uint32 of 3 bits "part" above 29 bits "length", and the data, padded with
-zeros to a multiple of 4; little-endian. Part is 0 for a whole record. Where the data itself has the magic number at a
-multiple of 4, the record is split there into parts 1 (first), 2 (middle) and 3 (last), and that magic number is left
-out; since each part begins with one, the file still shows it in its place, followed by 4 bytes of length, the gap. An
-image's data begin with IRHeader: uint32 flag, float32 label, uint64 id, uint64 id2. A flag above 0 is the number of
-float32 labels that follow.
+All numbers are little-endian. A record is the magic number 0xced7230a, a uint32 with "part" in the upper 3 bits and
+"length" in the lower 29, and the data, padded with zeros to a multiple of 4. Part is 0 for a whole record. If the data
+contains the magic number at a multiple of 4, the record is split there into parts 1 (first), 2 (middle) and 3 (last),
+without that magic number. Because each part begins with a magic number, the file still contains it at that position,
+followed by 4 bytes of length, the gap. The data of an image begins with IRHeader: uint32 flag, float32 label, uint64
+id, uint64 id2. A positive flag is the number of float32 labels that follow.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _PREFIX = struct.Struct("<II")
 _IMAGE_HEADER = struct.Struct("<IfQQ")
 _LABEL = struct.Struct("<f")
 _HEAD = _PREFIX.size + _IMAGE_HEADER.size + _LABEL.size
-_LINE = 200  # characters; no line of an .idx is longer, and one without an end must not fill the memory
+_LINE = 200  # longest line of an .idx file in characters; bounds the memory for a line without an end
 
 
 class DALIRecordIO(Archive):
-    """Images of MXNet RecordIO files (.rec), one label each, with random access.
+    """Images of MXNet RecordIO files (.rec) with one label each, with random access.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image in RGB, as
-    torchvision.datasets.ImageFolder gives it for a file of the same bytes, and an int.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))``. The image is a PIL image in RGB, the same as
+    torchvision.datasets.ImageFolder loads from a file with the same bytes, and the target is an int.
 
-    A .idx file beside a .rec (``train.idx`` of ``train.rec``) tells which records are taken, in which order, as in
-    MXNet's MXIndexedRecordIO; without one all are, in the order of the file.
+    An .idx file next to a .rec file (``train.idx`` for ``train.rec``) selects the records and their order, as in
+    MXNet's MXIndexedRecordIO. Without it, the data set has all records in the order of the file.
 
     Args:
         path: a file or its URL, a pattern such as ``train-*.rec``, braces as in ``train-{000..007}.rec``, or a list of
@@ -49,20 +49,20 @@ class DALIRecordIO(Archive):
         transform: takes a PIL image in RGB, usually a torchvision Compose.
         target_transform: takes the target.
         return_index: samples are (image, target, index), and batches (images, labels, indices).
-        storage_options, disk_cache: of URLs, as DALIImageFolder has them.
+        storage_options, disk_cache: for URLs, as in DALIImageFolder.
 
     Attributes:
         files: paths of the files that hold the images.
         targets: list of ints, before target_transform.
-        classes, class_to_idx: names of the targets, if a file ``<path>.classes.txt`` has them (the pack command
-            writes it); else None.
+        classes, class_to_idx: the target names from ``<path>.classes.txt``, if it exists (the pack command writes it);
+            otherwise None.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ImageReadError (an OSError): a file is damaged, or in ``dataset[i]`` an image cannot be decoded; the text names
-            file, position and reason.
-        ValueError: a record has several labels, as of detection or face data, or holds no image; the text says
-            where.
+        ImageReadError (an OSError): a file is damaged, or an image cannot be decoded in ``dataset[i]``. The message
+        names file, position and reason.
+        ValueError: a record has several labels, as in detection or face data, or contains no image. The message names
+            the record.
 
     Examples:
         >>> dataset = DALIRecordIO("train.rec", transform)
@@ -84,7 +84,7 @@ class DALIRecordIO(Archive):
                 offsets = _idx_offsets(beside, open(beside, "rb") if copied is None else io.BytesIO(copied))
                 if size and not offsets:
                     raise refused(beside, "line 1", "it names no record; remove it to read all of them")
-                order = sorted(range(len(offsets)), key=offsets.__getitem__)  # as they lie in the file
+                order = sorted(range(len(offsets)), key=offsets.__getitem__)  # in file order
                 for number in order:
                     _add(built, file, size, path, number, offsets[number], beside)
                 return built.rows().taken(np.argsort(order))
@@ -101,7 +101,7 @@ class DALIRecordIO(Archive):
 
 
 def _idx_offsets(path: str, stored: IO[bytes]) -> list[int]:
-    """Returns the second column; the first is the record's key."""
+    """Return the offsets in the second column; the first column is the record's key."""
     offsets = []
     with io.TextIOWrapper(stored, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(iter(lambda: file.readline(_LINE), "")):
@@ -117,13 +117,13 @@ def _idx_offsets(path: str, stored: IO[bytes]) -> list[int]:
 def _add(
     built: RowsBuilder, file: IO[bytes], size: int, path: str, number: int, offset: int, idx: str | None = None
 ) -> int:
-    """Adds the record at ``offset``. Returns where the next one begins."""
+    """Add the record at ``offset``. Return the offset of the next one."""
     where, head = f"record {number} at byte {offset}", b""
     if 0 <= offset < size:
         file.seek(offset)
         head = file.read(_HEAD)
     if len(head) < _PREFIX.size:
-        raise corrupt(path, where, f"the file {'begins behind' if offset < 0 else 'ends'} there{_blame(idx)}")
+        raise corrupt(path, where, f"the file {'does not reach' if offset < 0 else 'ends'} there{_blame(idx)}")
     magic, word = _PREFIX.unpack_from(head)
     part, length = word >> _LENGTH_BITS, word & _LENGTH_MASK
     if magic != MAGIC:
@@ -142,7 +142,7 @@ def _add(
         part, length = word >> _LENGTH_BITS, word & _LENGTH_MASK
         if part not in (_MIDDLE, _LAST):
             raise corrupt(path, where, f"another record begins at byte {end}, before the last part of this one")
-        total += GAP  # the magic number, which is of the data
+        total += GAP  # the magic number is part of the data
         gaps.append(total)
         total += length
         end += _PREFIX.size + length
@@ -159,7 +159,7 @@ def _add(
 
 
 def _label(path: str, where: str, data: bytes) -> tuple[int, int]:
-    """Returns (bytes before the image, label)."""
+    """Return (bytes before the image, label)."""
     flag, label, _, _ = _IMAGE_HEADER.unpack_from(data)
     begin = _IMAGE_HEADER.size
     if flag > 1:
@@ -168,7 +168,7 @@ def _label(path: str, where: str, data: bytes) -> tuple[int, int]:
     if flag == 1:
         (label,) = _LABEL.unpack_from(data.ljust(begin + _LABEL.size, b"\0"), begin)
         begin += _LABEL.size
-    if not (label.is_integer() and is_target(label)):  # inf and nan are no integers
+    if not (label.is_integer() and is_target(label)):  # False for inf and nan
         raise refused(path, where, f"its label {label} is not a class number")
     return begin, int(label)
 
@@ -178,7 +178,7 @@ def _blame(idx: str | None) -> str:
 
 
 def encode(number: int, label: int, image: bytes) -> bytes:
-    """Returns the record of an image, as MXNet's recordio.pack and dmlc's RecordIOWriter write it; ``number`` is its
+    """Return an image as a record, as MXNet's recordio.pack and dmlc's RecordIOWriter write it; ``number`` is its
     id."""
     data = _IMAGE_HEADER.pack(0, label, number, 0) + image
     parts, begin, at = [], 0, data.find(_MAGIC_BYTES)

@@ -2,9 +2,9 @@
 
 Sources: tensorflow/core/lib/io/record_writer.h and crc32c.h, tensorflow/core/example/example.proto and feature.proto.
 
-A record is uint64 length, masked CRC-32C of these 8 bytes, the data, masked CRC-32C of the data; little-endian. The
-data are an Example: a Features (field 1), that is a map of names to Feature, which is a list of bytes (1), floats (2)
-or int64s (3).
+A record is a uint64 length, the masked CRC-32C of these 8 bytes, the data, and the masked CRC-32C of the data, all
+little-endian. The data is an Example, which holds a Features (field 1), a map of names to Feature. A Feature is a list
+of bytes (1), floats (2) or int64s (3).
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ _KINDS = {1: "bytes", 2: "floats", 3: "int64s"}
 
 
 class DALITFRecord(Archive):
-    """Images of TFRecord files, one in each tf.train.Example, with random access.
+    """Images of TFRecord files, one per tf.train.Example, with random access.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image in RGB, as
-    torchvision.datasets.ImageFolder gives it for a file of the same bytes, and an int.
-    Checksums are verified while a file is indexed.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))``. The image is a PIL image in RGB, the same as
+    torchvision.datasets.ImageFolder loads from a file with the same bytes, and the target is an int. Checksums are
+    verified while a file is indexed.
 
     Args:
         path: a file or its URL, a pattern such as ``train-*``, braces as in ``train-{000..007}``, or a list of these.
         transform: takes a PIL image in RGB, usually a torchvision Compose.
         target_transform: takes the target.
         return_index: samples are (image, target, index), and batches (images, labels, indices).
-        image_key: feature with the encoded image, one value of bytes.
+        image_key: feature with the encoded image, one value of type bytes.
         label_key: feature with the target, one int64.
-        storage_options, disk_cache: of URLs, as DALIImageFolder has them.
+        storage_options, disk_cache: for URLs, as in DALIImageFolder.
 
     Attributes:
         files: paths of the files that hold the images.
         targets: list of ints, before target_transform.
-        classes, class_to_idx: names of the targets, if a file ``<path>.classes.txt`` has them (the pack command
-            writes it); else None.
+        classes, class_to_idx: the target names from ``<path>.classes.txt``, if it exists (the pack command writes it);
+            otherwise None.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ImageReadError (an OSError): a file is damaged, or in ``dataset[i]`` an image cannot be decoded; the text names
-            file, position and reason.
-        ValueError: a file is compressed, or a record has no such feature, or one of another kind; the text
-            says where.
+        ImageReadError (an OSError): a file is damaged, or an image cannot be decoded in ``dataset[i]``. The message
+        names file, position and reason.
+        ValueError: a file is compressed, or a record lacks one of the features or has it with another type. The message
+            names the record.
 
     Examples:
         >>> dataset = DALITFRecord("train-*.tfrecord", transform)
@@ -92,17 +92,17 @@ class DALITFRecord(Archive):
                 try:
                     begin, end, label = self._find(data, path, where)
                 except Malformed as error:
-                    raise corrupt(path, where, f"it is no tf.train.Example: {error}") from None
+                    raise corrupt(path, where, f"it is not a tf.train.Example: {error}") from None
                 built.add(offset + _HEAD + begin, end - begin, label)
                 offset += _HEAD + len(data) + _TAIL
         return built.rows()
 
     def _find(self, data: bytes, path: str, where: str) -> tuple[int, int, int]:
-        """Returns (begin of the image in ``data``, its end, label)."""
+        """Return (begin of the image in ``data``, its end, label)."""
         features = _features(data)
         for key in (self.image_key, self.label_key):
             if key not in features:
-                raise refused(path, where, f"it has no feature {key!r}, but {', '.join(sorted(features)) or 'none'}")
+                raise refused(path, where, f"it has no feature {key!r}; it has {', '.join(sorted(features)) or 'none'}")
         images, labels = _list(data, *features[self.image_key]), _list(data, *features[self.label_key])
         if images[0] != "bytes" or len(images[1]) != 1:
             raise refused(path, where, f"{self.image_key!r} is {len(images[1])} {images[0]}, not one of bytes")
@@ -112,13 +112,13 @@ class DALITFRecord(Archive):
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Returns the CRC-32C as TFRecord stores it: rotated right by 15 bits, plus a constant."""
+    """Return the CRC-32C as stored in TFRecord: rotated right by 15 bits, plus a constant."""
     crc: int = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
-    """Reads and checks the data of the record at the file's position."""
+    """Read and verify the data of the record at the file's position."""
     head = file.read(_HEAD)
     if len(head) < _HEAD:
         raise corrupt(path, where, "the file ends inside it")
@@ -126,7 +126,7 @@ def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
     if masked_crc32c(head[: _LENGTH.size]) != crc:
         if head[:2] == b"\x1f\x8b":
             raise refused(path, where, "the file is compressed (gzip), which has no random access: decompress it")
-        raise corrupt(path, where, "the checksum of its length is wrong: damaged, compressed or no TFRecord file")
+        raise corrupt(path, where, "the checksum of its length is wrong: damaged, compressed or not a TFRecord file")
     if _HEAD + length + _TAIL > left:
         raise corrupt(path, where, f"the file ends {_HEAD + length + _TAIL - left} bytes before the record does")
     data, tail = file.read(length), file.read(_TAIL)
@@ -136,7 +136,8 @@ def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
 
 
 def _features(data: bytes) -> dict[str, tuple[int, int]]:
-    """Finds each Feature of an Example; of two with one name the last counts, as in protobuf."""
+    """Return the position of each Feature of an Example, keyed by name. The last one of a name is used, as in
+    protobuf."""
     found = {}
     for features in _inner(data, 0, len(data)):
         for entry in _inner(data, *features):
@@ -151,13 +152,13 @@ def _features(data: bytes) -> dict[str, tuple[int, int]]:
 
 
 def _inner(data: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yields (begin, end) of each message that is the first field of one."""
+    """Yield (begin, end) of each occurrence of field 1 of a message."""
     return ((a, b) for number, kind, a, b in protobuf.fields(data, begin, end) if (number, kind) == (1, BYTES))
 
 
 def _list(data: bytes, begin: int, end: int) -> tuple[str, list[Any]]:
-    """Returns a Feature's kind and values: (begin, end) of bytes, ints of int64s; of floats only how many fields hold
-    them."""
+    """Return a Feature's kind and values: (begin, end) for bytes, integers for int64s. For floats, only the number of
+    fields is meaningful."""
     name: str = "nothing"
     values: list[Any] = []
     for number, kind, a, b in protobuf.fields(data, begin, end):
@@ -177,7 +178,7 @@ def _list(data: bytes, begin: int, end: int) -> tuple[str, list[Any]]:
 
 
 def encode(features: dict[str, int | bytes]) -> bytes:
-    """Returns the record of an Example whose features have one int64 or one of bytes each."""
+    """Return an Example as a record. Each feature has one value of type int64 or bytes."""
     entries = b""
     for name, value in features.items():
         if isinstance(value, int):

@@ -1,4 +1,5 @@
-"""WebDataset's tar shards: files of one base name are one sample. Read and written without the webdataset package.
+"""WebDataset's tar shards, where consecutive files with the same base name form a sample. Read and written without the
+webdataset package.
 
 Sources: https://github.com/webdataset/webdataset, README and webdataset/tariterators.py
 """
@@ -22,13 +23,13 @@ _OTHER_FORMATS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x2
 
 
 def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
-    """Yields (name, offset, size) of each regular file, in order.
+    """Yield (name, offset, size) of each regular file, in order.
 
-    Python's tarfile ends at a damaged header without an error, so that the rest would be lost: so what it has ended at
-    is looked at here.
+    Python's tarfile stops at a damaged header without an error, and the rest would be lost, so the bytes after the last
+    member are checked here.
 
     Args:
-        file: opened; it may be read elsewhere between two members.
+        file: an open file. Its position may change between two members.
         path: for messages.
 
     Raises:
@@ -47,11 +48,11 @@ def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
         try:
             tar = tar or tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape")
             found = tar.next()
-        except Exception as error:  # of TarError, and of what it does with wrong numbers
+        except Exception as error:  # TarError, and others that tarfile raises for invalid numbers
             raise corrupt(path, f"header at byte {at}", f"it is damaged: {error or type(error).__name__}") from None
         if found is None:
             break
-        tar.members.clear()  # type: ignore[attr-defined]  # it keeps them all
+        tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all members
         if found.issparse():
             raise refused(path, f"header at byte {at}", "it is a sparse file; write the tar file without --sparse")
         if tar.offset <= at or found.size < 0:
@@ -70,7 +71,7 @@ def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
 
 
 def member(name: str, data: bytes) -> bytes:
-    """Returns a regular file as a member, without times and owners. ``name`` has at most 100 bytes."""
+    """Return a regular file as a member without times and owners. ``name`` has at most 100 bytes."""
     info = tarfile.TarInfo(name)
     info.size = len(data)
     return info.tobuf(tarfile.USTAR_FORMAT, "utf-8") + data + bytes(-len(data) % BLOCK)
@@ -79,40 +80,41 @@ def member(name: str, data: bytes) -> bytes:
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp")
 """torchvision's IMG_EXTENSIONS without the dots."""
 
-_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)$")  # webdataset's
+_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)$")  # as in webdataset
 _META = re.compile(r"__[^/]*__")
-_MOST = 1 << 24  # bytes of a file that holds a target; a .json may hold much more than it
+_MOST = 1 << 24  # largest size in bytes of a file with a target; a .json file may hold more than the target
 
 
 class DALIWebDataset(Archive):
     """Images of WebDataset's tar shards, with random access.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image in RGB, as
-    torchvision.datasets.ImageFolder gives it for a file of the same bytes, and an int.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))``. The image is a PIL image in RGB, the same as
+    torchvision.datasets.ImageFolder loads from a file with the same bytes, and the target is an int.
 
-    Files that follow each other and have the same name up to the first dot of the base name are a sample, as in
-    webdataset. The target is the number in its ``.cls`` file, else a field of its ``.json`` file.
+    Consecutive files form a sample if their names are equal up to the first dot of the base name, as in webdataset. The
+    target is the number in the sample's ``.cls`` file, or a field of its ``.json`` file.
 
     Args:
         path: a tar file or its URL, a pattern, braces as in ``train-{000000..000146}.tar``, or a list of these.
         transform: takes a PIL image in RGB, usually a torchvision Compose.
         target_transform: takes the target.
         return_index: samples are (image, target, index), and batches (images, labels, indices).
-        image_extensions: which files are images; of several in a sample, the one whose extension comes first here.
+        image_extensions: extensions of image files. If a sample has several images, the first of these extensions is
+            used.
         json_field: the field of ``.json`` files that holds the target.
-        storage_options, disk_cache: of URLs, as DALIImageFolder has them.
+        storage_options, disk_cache: for URLs, as in DALIImageFolder.
 
     Attributes:
         files: paths of the files that hold the images.
         targets: list of ints, before target_transform.
-        classes, class_to_idx: names of the targets, if a file ``<path>.classes.txt`` has them (the pack command
-            writes it); else None.
+        classes, class_to_idx: the target names from ``<path>.classes.txt``, if it exists (the pack command writes it);
+            otherwise None.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ImageReadError (an OSError): a file is damaged, or in ``dataset[i]`` an image cannot be decoded; the text names
-            file, position and reason.
-        ValueError: a file is compressed, or a sample has no image or no class number; the text says where.
+        ImageReadError (an OSError): a file is damaged, or an image cannot be decoded in ``dataset[i]``. The message
+        names file, position and reason.
+        ValueError: a file is compressed, or a sample has no image or no class number. The message names the sample.
 
     Examples:
         >>> dataset = DALIWebDataset("train-*.tar", transform)
@@ -154,7 +156,7 @@ class DALIWebDataset(Archive):
                     key, sample = match[1], {}
                 extension = match[2].lower()
                 if extension in sample:
-                    raise refused(path, f"header at byte {offset}", f"{name!r} is there twice")
+                    raise refused(path, f"header at byte {offset}", f"{name!r} appears twice")
                 sample[extension] = offset, size
             self._add(built, file, path, key, sample)
         return built.rows()
@@ -162,7 +164,7 @@ class DALIWebDataset(Archive):
     def _add(
         self, built: RowsBuilder, file: IO[bytes], path: str, key: str | None, sample: dict[str, tuple[int, int]]
     ) -> None:
-        """Adds one sample: {extension: (offset, size)}."""
+        """Add one sample, {extension: (offset, size)}."""
         if key is None:
             return
         where = f"sample {key!r} at byte {min(sample.values())[0]}"
@@ -170,22 +172,22 @@ class DALIWebDataset(Archive):
             if extension in sample:
                 break
         else:
-            raise refused(path, where, f"it has no image, but {_names(sample)}")
+            raise refused(path, where, f"it has no image, only {_names(sample)}")
         for source in ("cls", "json"):
             if source in sample:
                 offset, size = sample[source]
                 if size > _MOST:
-                    raise refused(path, where, f"its .{source} has {size} bytes: too many to look for a class number")
+                    raise refused(path, where, f"its .{source} has {size} bytes, too many for a class number")
                 file.seek(offset)
                 built.add(*sample[extension], self._label(source, file.read(size), path, where))
                 return
-        raise refused(path, where, f"it has neither .cls nor .json, but {_names(sample)}")
+        raise refused(path, where, f"it has neither .cls nor .json, only {_names(sample)}")
 
     def _label(self, source: str, text: bytes, path: str, where: str) -> int:
         try:
             value = int(text) if source == "cls" else json.loads(text)[self.json_field]
         except KeyError:
-            raise refused(path, where, f"its .json has no field {self.json_field!r}; say json_field=") from None
+            raise refused(path, where, f"its .json has no field {self.json_field!r}; pass json_field=") from None
         except (ValueError, TypeError, IndexError, RecursionError):
             raise refused(path, where, f"its .{source} holds {text[:40]!r}, not a class number") from None
         if type(value) is not int or not is_target(value):
@@ -199,7 +201,7 @@ def _names(sample: dict[str, Any]) -> str:
 
 
 def encode(number: int, extension: str, label: int, image: bytes) -> bytes:
-    """Returns the members of a sample: the image and its .cls file. The sample's name is its number, as names of files
-    may have dots, which part the name from the extension here."""
+    """Return the members of a sample: the image and its .cls file. The sample is named by its number, because dots in
+    file names would separate the extension here."""
     key = f"{number:09d}"
     return member(f"{key}.{extension}", image) + member(f"{key}.cls", str(label).encode())

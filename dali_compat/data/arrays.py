@@ -1,4 +1,4 @@
-"""Data sets that hold uint8 images of one size in memory: ours, torchvision's, and where each keeps what."""
+"""Data sets that hold uint8 images of one size in memory, from this package and torchvision, and the layout of each."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ from ..runtime.dataset_base import OurDataset
 from .readers import check_items
 
 
-class DALIArrayDataset(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
-    """Images in memory and their targets, as torchvision.datasets.CIFAR10 has them.
+class DALIArrayDataset(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
+    """Images in memory and their targets, as in torchvision.datasets.CIFAR10.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image, so it works in any loader; a
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image, so it works in any loader. A
     dali_compat.DataLoader keeps the images on its device and transforms them there.
 
     Args:
-        images: uint8 numpy array or tensor on the CPU, 0 to 255, (N, H, W, 3), (N, H, W, 1) or (N, H, W).
+        images: uint8 numpy array or CPU tensor with values from 0 to 255, of shape (N, H, W, 3), (N, H, W, 1) or (N, H,
+            W).
         targets: a list, array or tensor of N targets.
-        transform: takes a PIL image ("RGB", or "L" where there is one channel).
+        transform: takes a PIL image ("RGB", or "L" if there is one channel).
         target_transform: takes a target.
 
     Attributes:
-        data, targets: as given. Assign new ones to change them: pixels changed in place may not be seen.
+        data, targets: as given. To change them, assign new ones, because in-place changes of pixels may go unnoticed.
 
     Raises:
         TypeError: the images are neither an array nor a tensor.
-        ValueError: they are of another dtype or shape, or not as many as the targets.
+        ValueError: the images have another dtype or shape, or their number differs from that of the targets.
 
     Examples:
         >>> images = np.zeros((10, 40, 40, 3), np.uint8)
@@ -75,15 +76,15 @@ class DALIArrayDataset(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]])
 
 
 class _Layout(NamedTuple):
-    """The attributes by which a __getitem__ reads its data set."""
+    """The attributes that a __getitem__ reads."""
 
-    kind: Any  # what ``data`` has to be
-    shapes: tuple[str, ...]  # that ``data`` may have; a number is one of channels
-    targets: str = "targets"  # attribute of the targets
-    whole: bool = True  # it makes an int of each
+    kind: Any  # required type of ``data``
+    shapes: tuple[str, ...]  # allowed shapes of ``data``; a digit is a number of channels
+    targets: str = "targets"  # attribute with the targets
+    whole: bool = True  # each target is converted to int
 
 
-# CIFAR100 is read as CIFAR10 is; FashionMNIST, KMNIST and EMNIST as MNIST
+# CIFAR100 is read like CIFAR10, and FashionMNIST, KMNIST and EMNIST like MNIST.
 _LAYOUTS: dict[Any, _Layout] = {
     CIFAR10.__getitem__: _Layout(np.ndarray, ("NHW3", "NHW"), whole=False),
     MNIST.__getitem__: _Layout(torch.Tensor, ("NHW",)),
@@ -97,16 +98,16 @@ _CLASSES = (CIFAR10, MNIST, SVHN, STL10, USPS, DALIArrayDataset)
 
 
 def holds_arrays(dataset: data.Dataset[Any]) -> bool:
-    """Returns whether it is one of these data sets, or made from one."""
+    """Return True if a data set is an instance of one of these classes."""
     return isinstance(dataset, _CLASSES)
 
 
 def images_of(dataset: Any) -> torch.Tensor:
-    """Returns a data set's images, (N, C, H, W) uint8, without a copy where that can be. Raises Unsupported, with the
-    reason, if ``dataset[i]`` may be something else than the transforms of these."""
+    """Return a data set's images as uint8 (N, C, H, W), without a copy if possible. Raise Unsupported with the reason
+    if ``dataset[i]`` may be something else than its transforms applied to these images."""
     name = type(dataset).__name__
     if not holds_arrays(dataset):
-        raise Unsupported(f"{name} does not hold its images in memory, as other parts of the data set do")
+        raise Unsupported(f"{name} does not hold its images in memory, unlike other parts of the data set")
     check_items(dataset, *_LAYOUTS)
     layout = _LAYOUTS[type(dataset).__getitem__]
     images, targets = dataset.data, getattr(dataset, layout.targets)
@@ -118,7 +119,7 @@ def images_of(dataset: Any) -> torch.Tensor:
         raise Unsupported(f"{name}.data is on {images.device}, where PIL cannot read it")
     planes = _in_planes(images if isinstance(images, torch.Tensor) else _as_tensor(images), layout.shapes)
     if planes is None:
-        raise Unsupported(f"{name}.data has the shape {tuple(images.shape)}, and not {' or '.join(layout.shapes)}")
+        raise Unsupported(f"{name}.data has the shape {tuple(images.shape)}, not {' or '.join(layout.shapes)}")
     if targets is None or len(targets) != len(images):
         count = None if targets is None else len(targets)
         raise Unsupported(f"{name} has {len(images)} images and {count} targets")
@@ -126,7 +127,7 @@ def images_of(dataset: Any) -> torch.Tensor:
 
 
 def _in_planes(images: torch.Tensor, shapes: tuple[str, ...]) -> torch.Tensor | None:
-    """(N, C, H, W), or None for other shapes."""
+    """Return the images as (N, C, H, W), or None if they have another shape."""
     if images.ndim == 3 and "NHW" in shapes:
         return images[:, None]
     if images.ndim == 4 and f"NHW{images.shape[3]}" in shapes:
@@ -137,16 +138,16 @@ def _in_planes(images: torch.Tensor, shapes: tuple[str, ...]) -> torch.Tensor | 
 
 
 def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
-    """A tensor of the array's memory, or of a copy where that runs backwards."""
+    """Return a tensor that shares the array's memory. An array with negative strides is copied."""
     if any(stride < 0 for stride in array.strides):
-        array = array.copy()  # np.ascontiguousarray leaves the strides of what has one row
+        array = array.copy()  # np.ascontiguousarray would keep the strides of a single row
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of arrays that may not be written to; nothing writes here
+        warnings.simplefilter("ignore")  # torch warns about read-only arrays; the tensor is not written to
         return torch.from_numpy(np.asarray(array))
 
 
 def spec_of(images: torch.Tensor) -> ImageSpec:
-    """Returns what the transform gets, of images (N, C, H, W)."""
+    """Return the input of the transform for images (N, C, H, W)."""
     return ImageSpec("pil", channels=images.shape[1], size=(images.shape[2], images.shape[3]))
 
 
@@ -158,7 +159,8 @@ def raw_targets(dataset: Any) -> Any:
 
 
 def target(dataset: Any, index: Any) -> Any:
-    """The target in ``dataset[index]``, before target_transform. Raises what that does for a wrong index."""
+    """Return the target in ``dataset[index]``, before target_transform. Raise as ``dataset[index]`` does for a wrong
+    index."""
     layout = _LAYOUTS[type(dataset).__getitem__]
     _, value = dataset.data[index], getattr(dataset, layout.targets)[index]
     if isinstance(dataset, QMNIST):
@@ -167,8 +169,8 @@ def target(dataset: Any, index: Any) -> Any:
 
 
 def target_table(dataset: Any) -> torch.Tensor | None:
-    """All targets as one tensor whose rows are what default_collate makes of them;
-    None where there is no such thing."""
+    """Return all targets as a tensor whose rows equal the result of default_collate, or None if there is no such
+    tensor."""
     targets = raw_targets(dataset)
     if isinstance(targets, (list, tuple)):
         kinds = set(map(type, targets))
@@ -177,7 +179,7 @@ def target_table(dataset: Any) -> torch.Tensor | None:
     if isinstance(targets, np.ma.MaskedArray) or not len(targets):
         return None
     try:
-        with torch.device("cpu"):  # whichever is the default
+        with torch.device("cpu"):  # regardless of the default device
             table = _as_tensor(targets) if isinstance(targets, np.ndarray) else targets
             table = table if isinstance(table, torch.Tensor) else torch.as_tensor(table)
             first = default_collate([target(dataset, 0)])

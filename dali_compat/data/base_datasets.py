@@ -1,6 +1,6 @@
-"""The leaves of a data set, and how each answers "where is sample i, and what is its target".
+"""The leaves of a data set, and the location and target of their samples.
 
-A Subset or a ConcatDataset is made of other data sets. Its leaves are those among them that hold the samples; any other
+A Subset or a ConcatDataset consists of other data sets. Its leaves are the data sets that hold the samples. Any other
 data set is its own leaf.
 """
 
@@ -21,7 +21,7 @@ from ..archives import Archive
 from ..errors import ImageReadError, Unsupported
 from ..inspection.objects import is_original
 from ..remote.objects import Objects
-from . import torchvision_sets  # noqa: F401  # their readers
+from . import torchvision_sets  # noqa: F401  # registers its readers
 from .arrays import holds_arrays
 from .hugging_face import DALIHuggingFace, remedy_for
 from .readers import check_items, known_class_of, reader_of, taken_of, transforms_of
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 Images = VisionDataset
-"""A leaf that image_leaves_of() accepts: sample() answers for it, and transforms_of()."""
+"""A leaf that image_leaves_of() accepts. sample() and transforms_of() support it."""
 
 
 def leaves_of(dataset: data.Dataset) -> list[Any]:
-    """The leaves of a data set, in order; in the place of timm's what stands for them."""
+    """Return the leaves of a data set, in order, with timm's data sets replaced by their equivalents."""
     return list(map(as_leaf, _as_they_are(dataset)))
 
 
 def image_leaves_of(dataset: data.Dataset) -> list[Images]:
-    """Returns the leaves, if all of them are image files or encoded images. Raises Unsupported, which names what is in
-    the way."""
+    """Return the leaves if all of them hold image files or encoded images. Raise Unsupported with the reason
+    otherwise."""
     return [_checked(one) for one in _as_they_are(dataset)]
 
 
 def _as_they_are(dataset: Any) -> list[Any]:
-    """The leaves, timm's too."""
+    """Return the leaves without replacing timm's."""
     if type(dataset) is data.Subset and is_original(dataset.__getitems__):
         return _as_they_are(dataset.dataset)
     if type(dataset) is data.ConcatDataset and is_original(dataset.__getitem__):
@@ -63,8 +63,8 @@ def _checked(dataset: Any) -> Images:
     elif reader is not None:
         reader.check(dataset)
     elif (known := known_class_of(dataset)) is not None:
-        what = f"{name} is a subclass of torchvision's {known.__name__}, and may do something else"
-        raise Unsupported(f"{what}; take {known.__name__} itself, and do in transform what it adds")
+        what = f"{name} is a subclass of torchvision's {known.__name__}, which may do something else"
+        raise Unsupported(f"{what}; use {known.__name__} itself and move the added code into transform")
     else:
         what = f"{name} is not an image folder or an archive of images, nor a Subset or ConcatDataset of such"
         raise Unsupported(what + remedy_for(dataset))
@@ -73,23 +73,24 @@ def _checked(dataset: Any) -> Images:
 
 
 def is_store(dataset: Any) -> TypeIs[Archive | DALIHuggingFace]:
-    """Returns whether it gives the bytes of its images itself (sources.Store)."""
+    """Return True if a data set provides the encoded bytes of its images itself (sources.Store)."""
     return isinstance(dataset, Archive) or (isinstance(dataset, DALIHuggingFace) and dataset.paths is None)
 
 
 def objects_of(dataset: Any) -> Objects | None:
-    """Returns what has the images of a data set of objects; None of other data sets."""
+    """Return the store of a data set of objects, or None for other data sets."""
     return getattr(dataset, "_objects", None)
 
 
 def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
-    """Returns the leaf that holds a sample and its index there, as ``dataset[index]`` would find it. Raises what that
-    does."""
+    """Return the leaf that holds a sample, and the sample's index in it, as ``dataset[index]`` would find it. Raise as
+    ``dataset[index]`` does."""
     while True:
         if type(dataset) is data.Subset:
             index, dataset = dataset.indices[index], dataset.dataset
         elif type(dataset) is data.ConcatDataset:
-            negative = bool(index < 0)  # before it is an int: what has no answer raises what torch does
+            # computed before the conversion to int, so that an invalid index raises torch's error
+            negative = bool(index < 0)
             index = _position(index)
             if negative:
                 if -index > len(dataset):
@@ -103,7 +104,7 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
 
 
 def sample(dataset: Images, index: int) -> tuple[Source, Any]:
-    """Returns where the image is, and its target before target_transform. Raises IndexError or TypeError as
+    """Return the source of an image and its target before target_transform. Raise IndexError or TypeError as
     ``dataset[index]`` does."""
     reader = reader_of(dataset)
     if reader is None:
@@ -120,16 +121,16 @@ def sample(dataset: Images, index: int) -> tuple[Source, Any]:
 
 
 def _position(index: Any) -> Any:
-    """An int of whatever the sampler gave; never the sampler's own tensor, which must not change."""
+    """Convert the sampler's index to an int. The sampler's own tensor is never used, because it might be changed."""
     return index.__index__() if hasattr(index, "__index__") else index
 
 
 def places(
     dataset: data.Dataset, index: np.ndarray, rows: np.ndarray | None = None
 ) -> list[tuple[Any, np.ndarray | None, np.ndarray]]:
-    """Locates many indices at once: each leaf that holds some, which rows (None: all), and their indices there, as they
-    are (they may be negative, or out of its range). Raises IndexError or TypeError if one of them is wrong; locate()
-    tells which and how."""
+    """Locate many indices at once: return each leaf that holds some of them, their rows (None for all rows), and their
+    indices in the leaf, unchanged (possibly negative or out of range). Raise IndexError or TypeError if an index is
+    wrong; locate() raises the precise error."""
     if type(dataset) is data.Subset:
         return places(dataset.dataset, _taken(dataset.indices, index), rows)
     if type(dataset) is data.ConcatDataset:
@@ -145,7 +146,7 @@ def places(
 
 
 def _taken(indices, index: np.ndarray) -> np.ndarray:
-    """``indices[i]`` of each i; ``indices`` is whatever a Subset was given."""
+    """Return ``indices[i]`` for each i. ``indices`` is the argument of a Subset and may have any type."""
     if isinstance(indices, (np.ndarray, torch.Tensor)):
         taken = np.asarray(indices)[index]
         if taken.dtype.kind not in "iu":
@@ -155,7 +156,7 @@ def _taken(indices, index: np.ndarray) -> np.ndarray:
 
 
 def from_the_front(index: np.ndarray, length: int) -> np.ndarray:
-    """Returns indices of something that long, none negative. Raises IndexError if one is out of range."""
+    """Convert indices into a sequence of this length to nonnegative ones. Raise IndexError if one is out of range."""
     if not len(index):
         return index
     low = index.min()
@@ -165,14 +166,14 @@ def from_the_front(index: np.ndarray, length: int) -> np.ndarray:
 
 
 def of_images(dataset: Any) -> bool:
-    """Returns whether a data set, or one of those that it consists of, holds image files, encoded images or arrays."""
+    """Return True if a data set, or one that it consists of, holds image files, encoded images or arrays."""
     known = reader_of, is_store, holds_arrays, is_timms
     return any(look(leaf) for leaf in leaves_of(dataset) for look in known)
 
 
 def survey(leaves: list[Images]) -> tuple[bool, float]:
-    """Returns whether most of the leaves' images are JPEG, and the bytes of a typical one: the median of the leaves'
-    medians, of which each counts as often as it has images."""
+    """Return whether most of the leaves' images are JPEGs, and a typical image size in bytes: the median of the leaves'
+    medians, weighted by their numbers of images."""
     found = sorted((*_survey(leaf), len(leaf)) for leaf in leaves if len(leaf))
     if not found:
         return False, 0
@@ -182,7 +183,7 @@ def survey(leaves: list[Images]) -> tuple[bool, float]:
 
 
 def _survey(leaf: Images) -> tuple[float, bool]:
-    """Returns the median size of some of a leaf's images, and whether most are JPEG."""
+    """Return the median size of a sample of a leaf's images, and whether most of them are JPEGs."""
     some = range(0, len(leaf), len(leaf) // 100 + 1)
     if isinstance(leaf, Archive):
         return statistics.median(leaf.locations(some)[2].tolist()), leaf.mostly_jpeg
@@ -197,16 +198,16 @@ def _survey(leaf: Images) -> tuple[float, bool]:
 
 
 def _object_sizes(some: list[Any], objects: Objects) -> list[int]:
-    """Returns the known sizes of some objects, or that of the first."""
+    """Return the known sizes of some objects, or the size of the first one."""
     known = [size for record in some if (size := objects.size(record.index))]
     try:
         return known or [len(some[0].bytes())]
-    except ImageReadError:  # whoever needs it says so
+    except ImageReadError:  # reported when the object is read for a batch
         return [0]
 
 
 def file_size(path: Any) -> int:
-    """In bytes; 0 where there is no such file: whoever reads it says so."""
+    """Return the size of a file in bytes, or 0 if it does not exist, which is reported when it is read."""
     try:
         return os.stat(path).st_size
     except OSError:

@@ -18,40 +18,40 @@ from .sources import Upright, decoded, object_image
 
 
 class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
-    """torchvision.datasets.ImageFolder, decoded and transformed by DALI when a dali_compat.DataLoader iterates it.
+    """torchvision.datasets.ImageFolder, decoded and transformed by DALI if iterated by a dali_compat.DataLoader.
 
-    ``dataset[i]`` is torchvision's own ``(transform(image), target_transform(class index))`` of a PIL image in RGB, so
-    it works in any other loader, too.
+    ``dataset[i]`` is torchvision's ``(transform(image), target_transform(class index))`` with a PIL image in RGB, so it
+    works in any other loader, too.
 
     Args:
-        root: folder of class folders of images: ``root/dog/1.jpg``; or the URL of one in object storage, such as
+        root: folder of class folders of images, as in ``root/dog/1.jpg``, or its URL in object storage, such as
             ``s3://bucket/train`` (docs/object-storage.md).
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes the class index.
-        loader: takes a path, or an object's URL, and gives a PIL image. One of your own runs in torch's worker
-            processes, not in DALI.
-        is_valid_file: takes a path and tells whether it belongs to the data set.
+        loader: takes a path or an object's URL and returns a PIL image. A custom loader runs in torch's worker
+            processes instead of DALI.
+        is_valid_file: takes a path and returns whether it belongs to the data set.
         allow_empty: whether class folders without images are valid.
-        orient: images are turned as their EXIF says, as ImageOps.exif_transpose() does.
+        orient: rotate images according to their EXIF orientation, as ImageOps.exif_transpose() does.
         return_index: samples are (image, target, index) and batches (images, labels, indices).
-        index_cache: keep the list of files, so that a later start takes it from there while the folders' modification
-            times say that it holds: True for the user's cache folder, or another folder's path. What a GPU's JPEG
-            engine was seen to make of them is kept beside it. Of a bucket the list is taken as it was, until it is
-            removed; the URL of a folder in a bucket keeps it there.
-        storage_options: of object storage: arguments of obstore.store.from_url, such as ``region`` and ``endpoint``.
-        disk_cache: (folder, bytes): keeps fetched objects on a local disk (docs/object-storage.md).
+        index_cache: cache the list of files for later starts: True for the user's cache folder, or the path of another
+            folder. The cached list is used while the folders' modification times are unchanged. The results of
+            comparing a GPU's JPEG engine are stored with it. The list of a bucket is used until it is removed, and may
+            itself be stored in a bucket, if this is the URL of a folder.
+        storage_options: for object storage, arguments of obstore.store.from_url such as ``region`` and ``endpoint``.
+        disk_cache: (folder, bytes), caches fetched objects on a local disk (docs/object-storage.md).
 
     Attributes:
         classes: names of the class folders, sorted.
         class_to_idx: {name: class index}.
         samples: list of (path, class index); ``imgs`` is the same list.
-        targets: the class index of each.
+        targets: the class index of each sample.
 
     Raises:
-        ValueError: index_cache with something that makes lists of its own: is_valid_file, or a subclass;
-            orient with a loader.
+        ValueError: index_cache is combined with is_valid_file or with a subclass that lists files itself, or orient
+            with a loader.
         FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
-        ImportError: ``root`` is a URL, and obstore is not installed: the extra ``remote``.
+        ImportError: ``root`` is a URL, and obstore is not installed (the extra ``remote``).
         ImageReadError: a bucket cannot be listed.
 
     Examples:
@@ -92,7 +92,7 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
         else:
             super().__init__(root, transform, target_transform, loader, is_valid_file, allow_empty)
         if orient and loader is not default_loader:
-            raise ValueError("orient=True is for images that are opened here: turn those of your loader= in it")
+            raise ValueError("orient=True cannot be combined with loader=; call ImageOps.exif_transpose in your loader")
         if orient:
             self.orient = orient
         self.return_index = return_index
@@ -104,14 +104,14 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
         allow_empty: bool,
         index_cache: bool | str | Path,
     ) -> None:
-        """The attributes that ImageFolder's constructor makes by listing the folder."""
+        """Set the attributes that ImageFolder's constructor sets by listing the folder."""
         lists = type(self).find_classes, type(self).make_dataset
         is_own = lists != (ImageFolder.find_classes, ImageFolder.make_dataset)
         if is_own and self._objects is not None:
-            what = f"a find_classes() or make_dataset() of {type(self).__name__}'s own"
-            raise ValueError(f"{what} is for local folders, not for {shown(str(root))}")
+            what = f"find_classes() or make_dataset() of {type(self).__name__} (overridden)"
+            raise ValueError(f"{what} supports only local folders, not {shown(str(root))}")
         if index_cache and (is_own or is_valid_file is not None):
-            raise ValueError("index_cache is for ImageFolder's own list: leave out is_valid_file, or index_cache")
+            raise ValueError("index_cache requires ImageFolder's own list; leave out is_valid_file or index_cache")
         place = None if index_cache is True else index_cache or None
         if self._objects is None:
             found = cached_samples(root, allow_empty, place)

@@ -1,6 +1,6 @@
 """An image's header: its size before it is decoded, and whether DALI decodes it as PIL does.
 
-Reading a JPEG's takes about 10 us. Which files need PIL was measured on 400 unusual images.
+Reading the header of a JPEG takes about 10 us. Which files need PIL was measured on 400 unusual images.
 """
 
 from __future__ import annotations
@@ -20,46 +20,47 @@ UNKNOWN, DALI, PIL, UNREADABLE = 0, 1, 2, 3
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PLAIN_FRAMES = (0xC0, 0xC2)  # baseline and progressive, Huffman-coded
 _APPLICATION = _JFIF, _EXIF, _ADOBE = 0xE0, 0xE1, 0xEE  # APP0, APP1, APP14
-_SEVERAL, _OF_SEVERAL = 0xE2, b"MPF\0"  # APP2, of files of several pictures
+_SEVERAL, _OF_SEVERAL = 0xE2, b"MPF\0"  # APP2, in files with several pictures
 _SAME_IN_DALI = {
     "PNG": ("1", "L", "LA", "P", "RGB", "RGBA"),
     "BMP": ("1", "L", "P", "RGB"),
     "PPM": ("L", "RGB"),
     "WEBP": ("RGB", "RGBA", "RGBX"),
 }
-STATED = 48  # bytes that state an image's sides: a JPEG's frame header, the others' first bytes
-GRAY_JPEG = 1  # as Header's chroma
+STATED = 48  # bytes that contain an image's size: a JPEG's frame header, the first bytes of other formats
+GRAY_JPEG = 1  # a value of Header.chroma
 _BASELINE, _ENGINES_LONGEST, _SAMPLINGS = 0xC0, 16384, (0x11, 0x21, 0x22, 0x12)
-ON_ITS_SIDE = 5  # an orientation: this one, and those above
+ON_ITS_SIDE = 5  # orientations from this one on swap height and width
 
 
 class Header(NamedTuple):
-    """A file's header."""
+    """Header of a file."""
 
     kind: int  # DALI, PIL or UNREADABLE
-    height: int  # in pixels, as it is shown where it is turned
+    height: int  # in pixels, after rotation
     width: int
     length: int = -1  # of the file, in bytes
-    at: int = 0  # where the bytes are that state its sides
-    stated: bytes = bytes(STATED)  # these bytes, with zeros behind the file's end
-    intact: bool = False  # all bytes are known to be intact
-    chroma: int = 0  # of a JPEG for a GPU's engine: 16 * pixels across + pixels down of a sample, or GRAY_JPEG; else 0
-    written: int = 0  # when the file was changed last, as sources.written() tells; 0 of what is no file
-    orientation: int = 0  # EXIF's number, 1 to 8, of an image that is turned as its EXIF says; 0 of others
+    at: int = 0  # position of the bytes that contain the size
+    stated: bytes = bytes(STATED)  # these bytes, padded with zeros at the end of the file
+    intact: bool = False  # True if all bytes are known to be intact
+    # for a GPU's engine: 16 * horizontal + vertical subsampling of a JPEG, or GRAY_JPEG; 0 if it is not supported
+    chroma: int = 0
+    written: int = 0  # time of the last change, see sources.written(); 0 if there is no file
+    orientation: int = 0  # EXIF orientation, 1 to 8, of an image that is rotated accordingly; 0 otherwise
 
 
 def read_header(source: Source | np.ndarray) -> Header:
-    """The header of an image, or of its bytes; Header(UNREADABLE, 1, 1) where neither its markers nor PIL tell a
-    size."""
+    """Read the header of an image, or of its bytes. Return Header(UNREADABLE, 1, 1) if neither its markers nor PIL give
+    a size."""
     try:
         return _read_jpeg(source) or _ask_pil(source)
-    except Exception:  # any decoder's error: whoever decodes it reports it, with its name
+    except Exception:  # may be any decoder's error, which is reported when the image is decoded
         return Header(UNREADABLE, 1, 1)
 
 
 def jpeg_of_one_picture(source: Source | np.ndarray) -> tuple[int, int, int] | None:
-    """Returns (components, height, width) of a plain JPEG, by its markers, in a tenth of Pillow's time; None of other
-    files. Raises OSError if it cannot be read."""
+    """Return (components, height, width) from the markers of a plain JPEG, in a tenth of Pillow's time, or None for
+    other files. Raise OSError if it cannot be read."""
     with RandomAccess(source) as encoded:
         frame = _frame_of(encoded)
         if frame is None or _SEVERAL in frame.markers or not frame.is_plain:
@@ -68,12 +69,12 @@ def jpeg_of_one_picture(source: Source | np.ndarray) -> tuple[int, int, int] | N
 
 
 class _Frame(NamedTuple):
-    """A JPEG's frame header."""
+    """Frame header of a JPEG."""
 
-    data: bytes  # bytes from ``base`` on that were read
+    data: bytes  # bytes read from ``base`` on
     base: int
-    at: int  # where it begins in these
-    markers: dict[int, bytes]  # what comes before it
+    at: int  # begin of the frame header in ``data``
+    markers: dict[int, bytes]  # the segments before it
     precision: int
     height: int
     width: int
@@ -81,13 +82,13 @@ class _Frame(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Returns whether it is Huffman-coded, of 8 bits, gray or of three components."""
+        """True if the JPEG is Huffman-coded with 8 bits, and has one or three components."""
         plain = self.data[self.at + 1] in _PLAIN_FRAMES and self.precision == 8 and self.components in (1, 3)
         return bool(plain and self.height and self.width)
 
 
 def _frame_of(encoded: RandomAccess) -> _Frame | None:
-    """ISO/IEC 10918-1 B.1.1: walks the marker segments to the frame header. Returns None where there is none."""
+    """Walk the marker segments to the frame header (ISO/IEC 10918-1 B.1.1). Return None if there is none."""
     data, base, at = encoded.read(4096, 0), 0, 2
     markers: dict[int, bytes] = {}
     if data[:2] != b"\xff\xd8":
@@ -112,7 +113,7 @@ def _frame_of(encoded: RandomAccess) -> _Frame | None:
 
 
 def _read_jpeg(source: Source | np.ndarray) -> Header | None:
-    """None where the image is no plain JPEG."""
+    """Return the header of a plain JPEG, or None for other images."""
     with RandomAccess(source) as encoded:
         frame = _frame_of(encoded)
         if frame is None:
@@ -134,8 +135,7 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
 
 
 def _chroma(frame: bytes, components: int, longest: int) -> int:
-    """Returns Header's chroma, by a frame header. The engine takes baseline JPEGs, and chroma of the samplings that are
-    usual."""
+    """Return Header.chroma for a frame header. The engine supports baseline JPEGs with common chroma subsampling."""
     if frame[1] != _BASELINE or longest > _ENGINES_LONGEST:
         return 0
     luma, *others = frame[11 : 11 + 3 * components : 3]
@@ -145,19 +145,19 @@ def _chroma(frame: bytes, components: int, longest: int) -> int:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Returns the number, 1 to 8, by which ImageOps.exif_transpose() turns an image: its EXIF's, or its XMP's. Raises
-    what that does."""
+    """Return the orientation, 1 to 8, that ImageOps.exif_transpose() applies, from EXIF or XMP. Raise the errors of
+    exif_transpose()."""
     stated = image.getexif().get(ORIENTATION, 1)
     if stated not in range(2, 9):
         return 1
     small = Image.new("L", (1, 1))
     small.info = image.info.copy()
-    ImageOps.exif_transpose(small)  # which writes the rest of the EXIF anew
+    ImageOps.exif_transpose(small)  # raises if the rest of the EXIF cannot be rewritten
     return int(stated)
 
 
 def _shown(height: int, width: int, orientation: int) -> tuple[int, int]:
-    """Returns the (height, width) of an image that is turned."""
+    """Return the (height, width) of an image after rotation."""
     return (width, height) if orientation >= ON_ITS_SIDE else (height, width)
 
 
@@ -166,8 +166,7 @@ def _stated(encoded: RandomAccess, at: int) -> bytes:
 
 
 def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
-    """Returns whether three components are YCbCr, by the rules of libjpeg (jdapimin.c); nvJPEG takes RGB for it,
-    too."""
+    """Return True if three components are YCbCr by libjpeg's rules (jdapimin.c). nvJPEG treats RGB as YCbCr, too."""
     if markers.get(_JFIF, b"").startswith(b"JFIF\0"):
         return True
     adobe = markers.get(_ADOBE, b"")
@@ -177,10 +176,10 @@ def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
 
 
 def _ask_pil(source: Source | np.ndarray) -> Header:
-    with RandomAccess(source) as encoded:  # first: a file that changes before PIL has opened it is found out
+    with RandomAccess(source) as encoded:  # opened first, so that a change before PIL opens the file is detected
         length, changed, stated = encoded.size, encoded.written, _stated(encoded, 0)
     with opened(source) as file, Image.open(file) as image:
-        height, width = image.height, image.width  # what comes next may turn to other pages
+        height, width = image.height, image.width  # reading further may move to other pages
         orientation = _orientation(image) if is_upright(source) else 0
         height, width = _shown(height, width, orientation)
         if orientation > 1 and image.format != "PNG":
@@ -192,15 +191,15 @@ def _ask_pil(source: Source | np.ndarray) -> Header:
 
 
 def _same_in_dali(image: Any) -> bool:
-    """Returns whether DALI gives PIL's very pixels of an image that is no JPEG, as was measured
-    (tests/faults/originals.py). The rest of what was measured is in the bytes: intact.py."""
+    """Return True if DALI gives exactly PIL's pixels for an image other than JPEG, as measured in
+    tests/faults/originals.py. The criteria that depend on the bytes are in intact.py."""
     modes = _SAME_IN_DALI.get(image.format, ())
     if image.mode not in modes or ("exif" in image.info and image.format == "WEBP"):
         return False
     try:
         if getattr(image, "n_frames", 1) != 1:
             return False
-    except Exception:  # PIL's plugins raise all kinds of what they find on further pages, which nobody asks for
+    except Exception:  # PIL's plugins raise various errors for further pages, which are not needed
         return False
     if image.format in ("BMP", "PPM"):
         size = image.fp.seek(0, os.SEEK_END)
@@ -208,5 +207,5 @@ def _same_in_dali(image: Any) -> bool:
         return is_whole_bitmap(image.fp.read(64), size)
     if image.format == "PNG":
         image.fp.seek(24)
-        return image.fp.read(1) == b"\x08"  # bits: a GPU takes those of fewer for others
+        return image.fp.read(1) == b"\x08"  # bit depth; a GPU decodes lower ones differently
     return True

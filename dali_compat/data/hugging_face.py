@@ -21,45 +21,46 @@ _HOMES = {f"datasets.{name}" for name in ("arrow_dataset", "iterable_dataset", "
 
 
 def is_hugging_faces(one: Any) -> bool:
-    """Returns whether a class, or a function, is of a data set of Hugging Face's: a package of the user's may be called
-    ``datasets``, too."""
+    """Return True if a class or function belongs to Hugging Face's ``datasets``. Other packages may have that name,
+    too."""
     return getattr(one, "__module__", "") in _HOMES
 
 
 def remedy_for(dataset: Any) -> str:
-    """The end of a sentence on one of Hugging Face's that torch's loader reads: how DALI makes its images."""
+    """Return the remedy for a Hugging Face data set that torch's loader reads, to be appended to a sentence."""
     if not is_hugging_faces(type(dataset)) or type(dataset).__name__ != "Dataset":
         return ""
     images = any(type(feature).__name__ == "Image" for feature in dataset.features.values())
-    return "; make its tensors in dataset.with_transform(...): rows stay dictionaries" if images else ""
+    return "; create its tensors in dataset.with_transform(...), where rows remain dictionaries" if images else ""
 
 
-class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
-    """A data set of Hugging Face's ``datasets``, decoded and transformed by DALI when a dali_compat.DataLoader iterates
-    it. DALI is given the encoded bytes as they lie in Arrow's memory, or the path where there are none.
+class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
+    """A data set of Hugging Face's ``datasets``, decoded and transformed by DALI if iterated by a
+    dali_compat.DataLoader. DALI gets the encoded bytes in Arrow's memory, or the path if there are none.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image in RGB, turned as its EXIF says:
-    ``row["image"].convert("RGB")``. What select(), shuffle(), filter() and train_test_split() have done is kept.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image in RGB, rotated according to its
+    EXIF orientation, as in ``row["image"].convert("RGB")``. The effects of select(), shuffle(), filter() and
+    train_test_split() are kept.
 
     Args:
         dataset: a ``datasets.Dataset``: a split, not streamed.
         image: column of images.
-        target: column of targets, or several: ints and ClassLabels as they are, floats and vectors as float32, text as
-            the number of its name in sorted order. None: -1 for each.
+        target: column of targets, or several columns. Ints and ClassLabels are used as they are, floats and vectors
+            become float32, and text becomes the number of its name in sorted order. None means -1 for each.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
 
     Attributes:
         dataset: as given.
-        paths: of the images' files, where the table has no bytes; None elsewhere.
-        targets: a list of ints, or a float32 tensor: (N,), or (N, columns).
-        classes, class_to_idx: names of the targets, where they have any; None elsewhere.
+        paths: paths of the images' files if the table contains no bytes; otherwise None.
+        targets: a list of ints, or a float32 tensor of shape (N,) or (N, columns).
+        classes, class_to_idx: names of the targets, or None if they have no names.
 
     Raises:
-        TypeError: the data set is streamed, or something else.
-        ValueError: a column is missing, or holds other things; a row has no image or no target; the data set has a
-            transform of its own.
-        ImageReadError (an OSError): in ``dataset[i]``, an image cannot be decoded.
+        TypeError: the data set is streamed, or is not a Dataset.
+        ValueError: a column is missing or has an unsupported type; a row has no image or no target; or the data set has
+            its own transform.
+        ImageReadError (an OSError): an image cannot be decoded in ``dataset[i]``.
 
     Examples:
         >>> from datasets import Dataset, Image
@@ -69,7 +70,7 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         [3, 5]
     """
 
-    upright = True  # Records are turned as EXIF says
+    upright = True  # Records are rotated according to their EXIF orientation
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("dataset", "image") and name in vars(self):
-            raise AttributeError(f"{name} cannot be replaced: make another DALIHuggingFace")
+            raise AttributeError(f"{name} cannot be replaced; create another DALIHuggingFace")
         super().__setattr__(name, value)
 
     @functools.cached_property
@@ -112,12 +113,12 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         return self._transformed(image_of(source), self.target(row))
 
     def target(self, index: int) -> Any:
-        """The target of the image at ``index``, before target_transform."""
+        """Return the target of the image at ``index``, before target_transform."""
         return self.targets[self._row(index)]
 
     def read(self, indices: Sequence[int]) -> list[NDArray[Any]]:
-        """The encoded bytes of the images at ``indices``: read-only uint8 arrays (length,), views of Arrow's memory; of
-        rows that have a path alone those of the file.
+        """Return the encoded bytes of the images at ``indices`` as read-only uint8 arrays of shape (length,). They are
+        views of Arrow's memory, or the bytes of the file if a row has only a path.
 
         Raises:
             ImageReadError: a file cannot be read.
@@ -125,12 +126,12 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         return [self._read(self._row(index)) for index in indices]
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
-        """(N,) bool, of the images at ``indices``: none of them. Nobody writes to an Arrow file that is whole;
-        ``datasets`` puts another in its place."""
+        """Return zeros of shape (N,), bool, for the images at ``indices``. Complete Arrow files are never written to,
+        because ``datasets`` replaces them."""
         return np.zeros(len(indices), bool)
 
     def copied(self, index: int) -> bytes:
-        """The encoded bytes of the image at ``index``. Raises as read()."""
+        """Return the encoded bytes of the image at ``index``. Raise as read() does."""
         return self._read(self._row(index)).tobytes()
 
     def _read(self, row: int) -> NDArray[Any]:
@@ -142,25 +143,25 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         return image
 
     def place(self, index: int) -> str:
-        """Returns where the image at ``index`` is, for messages: the row, and the file's name where the table has
-        it."""
+        """Return the location of the image at ``index`` for messages: the row, and the file's name if the table
+        contains it."""
         name = self._column.path(self._row(index))
         return f"row {self._row(index)} of {self.image!r}" + (f" ({name})" if name else "")
 
     def _row(self, index: int) -> int:
-        """The row at ``index``, which counts from the end where it is negative, as in lists."""
+        """Return the row at ``index``; negative indices count from the end."""
         index, count = operator.index(index), len(self)
         if not -count <= index < count:
             raise IndexError(f"index {index} is out of range for {count} images")
         return index % count
 
     def __getstate__(self) -> dict[str, Any]:
-        """Views of Arrow's memory are made anew where a copy is."""
+        """Leave out the views of Arrow's memory, which a copy recreates."""
         return {name: value for name, value in vars(self).items() if name != "_column"}
 
 
 class _Images:
-    """The column of images, as Arrow holds it."""
+    """The column of images in Arrow's memory."""
 
     def __init__(self, dataset: Any, name: str):
         from pyarrow.compute import struct_field
@@ -169,16 +170,16 @@ class _Images:
         self._bytes, self._paths = struct_field(column, "bytes"), struct_field(column, "path")
         self._ends = np.cumsum([len(chunk) for chunk in column.chunks])
         self._values = [_values(chunk.field("bytes")) for chunk in column.chunks]
-        indices = dataset._indices  # of select(), shuffle() and the like
+        indices = dataset._indices  # set by select(), shuffle() and others
         self._rows = None if indices is None else indices.column(0).to_numpy()
 
     def given(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Returns which rows have bytes, and which have paths."""
+        """Return which rows have bytes, and which have paths."""
         has_bytes, has_path = (field.is_valid().to_numpy() for field in (self._bytes, self._paths))
         return (has_bytes, has_path) if self._rows is None else (has_bytes[self._rows], has_path[self._rows])
 
     def bytes(self, row: int) -> NDArray[Any]:
-        """Returns the bytes of a row's image; a view."""
+        """Return a view of the bytes of a row's image."""
         at = row if self._rows is None else int(self._rows[row])
         chunk = int(np.searchsorted(self._ends, at, side="right"))
         at -= int(self._ends[chunk - 1]) if chunk else 0
@@ -186,16 +187,16 @@ class _Images:
         return values[offsets[at] : offsets[at + 1]]
 
     def path(self, row: int) -> str:
-        """Returns the path of a row's file; "" where it has none."""
+        """Return the path of a row's file, or "" if it has none."""
         return self._paths[row if self._rows is None else int(self._rows[row])].as_py() or ""
 
 
 def _values(array: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Returns where each of the binary values begins and ends, and all their bytes; views. (A scalar of Arrow's is a
-    copy.) Raises ValueError if Arrow keeps them in another way."""
+    """Return the offsets of the binary values and all their bytes, as views, because Arrow's scalars are copies. Raise
+    ValueError if Arrow stores them in another way."""
     dtypes = {"binary": np.int32, "large_binary": np.int64, "null": np.int32}
     if str(array.type) not in dtypes:
-        raise ValueError(f"images of Arrow's type {array.type} are not read here")
+        raise ValueError(f"images of Arrow type {array.type} are not supported")
     buffers = [np.zeros(0, np.uint8) if buffer is None else buffer for buffer in array.buffers()[1:]]
     if len(buffers) < 2 or not len(array):
         return np.zeros(1, np.int64), np.zeros(0, np.uint8)
@@ -204,31 +205,31 @@ def _values(array: Any) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _check(dataset: Any) -> None:
-    """Raises TypeError for what is no datasets.Dataset, ValueError for one with a transform of its own."""
+    """Raise TypeError if the data set is not a datasets.Dataset, and ValueError if it has its own transform."""
     kinds = {kind.__name__ for kind in type(dataset).__mro__ if is_hugging_faces(kind)}
     if kinds & {"IterableDataset", "IterableDatasetDict"}:
-        raise TypeError("a streamed data set has no random access: load it without streaming=True")
+        raise TypeError("a streamed data set has no random access; load it without streaming=True")
     if "DatasetDict" in kinds:
-        raise TypeError(f"this is a DatasetDict: give one of its splits, such as dataset[{next(iter(dataset), '')!r}]")
+        raise TypeError(f"dataset is a DatasetDict; pass a split such as dataset[{next(iter(dataset), '')!r}]")
     if "Dataset" not in kinds:
         raise TypeError(f"dataset must be a datasets.Dataset, got {type(dataset).__name__}")
     if dataset.format["type"] == "custom":
         raise ValueError(
-            "the data set has a transform (set_transform): give it as transform= here, after reset_format()"
+            "the data set has a transform (set_transform); call reset_format() and pass it as transform= instead"
         )
 
 
 def _check_image(dataset: Any, name: str) -> None:
-    """Raises ValueError unless the column holds images, in RGB."""
+    """Raise ValueError unless the column contains images in RGB."""
     feature = dataset.features[name]
     if type(feature).__name__ != "Image":
-        raise ValueError(f"column {name!r} is {feature}, no Image: dataset.cast_column({name!r}, datasets.Image())")
+        raise ValueError(f"column {name!r} is {feature}, not Image: dataset.cast_column({name!r}, datasets.Image())")
     if getattr(feature, "mode", None) not in (None, "RGB"):
         raise ValueError(f"column {name!r} gives images of mode {feature.mode!r}; samples here are in RGB")
 
 
 def _labels(dataset: Any, names: list[str], single: bool, count: int) -> Labels:
-    """The targets that the columns make, in the order of the rows."""
+    """Return the targets from the columns, in the order of the rows."""
     columns = [(name, dataset.with_format(None)[name][:]) for name in names]
     feature: Any = dataset.features[names[0]] if single else None
     labels = labels_of(columns, single, count, "row {}".format)

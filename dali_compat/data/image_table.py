@@ -1,4 +1,5 @@
-"""DALIImageList: image files and their targets; DALIImageTable: those that a CSV file or a DataFrame names."""
+"""DALIImageList: image files and their targets. DALIImageTable: image files and targets from a CSV file or a
+DataFrame."""
 
 from __future__ import annotations
 
@@ -27,34 +28,34 @@ from .sources import object_image
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
-class DALIImageList(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
-    """Image files and their targets, decoded and transformed by DALI when a dali_compat.DataLoader iterates it.
+class DALIImageList(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
+    """Image files and their targets, decoded and transformed by DALI if iterated by a dali_compat.DataLoader.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image in RGB, as
-    torchvision.datasets.ImageFolder gives it, so it works in any loader.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image in RGB, as in
+    torchvision.datasets.ImageFolder, so it works in any loader.
 
     Args:
-        paths: of the files: str, bytes or PathLike; or URLs of objects, such as ``s3://bucket/1.jpg`` or
+        paths: paths of the files, as str, bytes or PathLike, or URLs of objects such as ``s3://bucket/1.jpg`` or
             ``https://host/1.jpg`` (docs/object-storage.md).
-        targets: of each file: numbers, vectors, tensors, or whatever else default_collate or your collate_fn takes. A
-            numpy array of whole numbers becomes a list of ints, any other array of numbers a tensor of its dtype. None:
-            -1 for each.
+        targets: one per file: numbers, vectors, tensors, or anything that default_collate or your collate_fn accepts. A
+            numpy array of integers becomes a list of ints, and any other numeric array a tensor of its dtype. None
+            means -1 for each.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
-        root: folder that relative paths begin at, or its URL.
-        storage_options: of object storage: arguments of obstore.store.from_url, such as ``region`` and ``endpoint``.
-        disk_cache: (folder, bytes): keeps fetched objects on a local disk (docs/object-storage.md).
+        root: folder of relative paths, or its URL.
+        storage_options: for object storage, arguments of obstore.store.from_url such as ``region`` and ``endpoint``.
+        disk_cache: (folder, bytes), caches fetched objects on a local disk (docs/object-storage.md).
 
     Attributes:
         paths: list of str.
         targets: a list, or a tensor whose rows are the targets.
-        samples: list of (path, target), made of these two. Assign new ``paths`` and ``targets`` to change them.
+        samples: list of (path, target), computed from these two. Assign new ``paths`` and ``targets`` to change them.
 
     Raises:
-        TypeError: paths are no paths.
-        ValueError: there are more paths than targets, or fewer; some are URLs, and others are not.
-        ImportError: they are URLs, and obstore is not installed: the extra ``remote``.
-        OSError: in ``dataset[i]``, Pillow's, for a file that cannot be read; for an object an ImageReadError.
+        TypeError: ``paths`` are not paths.
+        ValueError: the numbers of paths and targets differ, or only some of the paths are URLs.
+        ImportError: the paths are URLs, and obstore is not installed (the extra ``remote``).
+        OSError: Pillow's error in ``dataset[i]`` for a file that cannot be read; an ImageReadError for an object.
 
     Examples:
         >>> dataset = DALIImageList(["cat/0.jpg", "dog/0.jpg"], [0.25, 0.75], transform, root="train")
@@ -86,7 +87,7 @@ class DALIImageList(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  
 
     @property
     def samples(self) -> list[tuple[str, Any]]:
-        """(path, target before target_transform) of each."""
+        """(path, target before target_transform) of each sample."""
         return list(zip(self.paths, self.targets, strict=True))
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
@@ -100,9 +101,9 @@ class DALIImageList(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  
 
 
 def joined(paths: Iterable[AnyPath], root: str | os.PathLike[str] | None) -> list[str]:
-    """Returns paths as text, behind a folder where they are relative. Raises TypeError if one of them is no path."""
+    """Return paths as str, with relative ones joined to ``root``. Raise TypeError if one of them is not a path."""
     if isinstance(paths, (str, bytes, os.PathLike)):
-        raise TypeError(f"paths must be a sequence of paths, got one: {paths!r}")
+        raise TypeError(f"paths must be a sequence of paths, got a single path {paths!r}")
     try:
         texts = [without_scheme(os.fsdecode(path)) for path in paths]
     except TypeError as error:
@@ -112,7 +113,7 @@ def joined(paths: Iterable[AnyPath], root: str | os.PathLike[str] | None) -> lis
 
 
 def as_targets(targets: Any) -> Any:
-    """A list, or a tensor of rows on the CPU."""
+    """Return a list of targets, or a CPU tensor whose rows are the targets."""
     if isinstance(targets, torch.Tensor):
         return targets.cpu()
     if hasattr(targets, "to_numpy"):  # a column of pandas
@@ -120,41 +121,42 @@ def as_targets(targets: Any) -> Any:
     if isinstance(targets, np.ndarray):
         if np.ma.is_masked(targets) or targets.dtype.kind in ("OSUiub" if targets.ndim == 1 else "OSU"):
             return targets.tolist()
-        return torch.as_tensor(np.array(targets, targets.dtype.newbyteorder("=")), device="cpu")  # as torch takes it
+        # torch requires native byte order
+        return torch.as_tensor(np.array(targets, targets.dtype.newbyteorder("=")), device="cpu")
     return [target.item() if isinstance(target, np.generic) else target for target in targets]
 
 
 class DALIImageTable(DALIImageList):
-    """Image files and targets that a table names: a CSV file with a header, or a pandas DataFrame.
+    """Image files and targets from a table: a CSV file with a header, or a pandas DataFrame.
 
-    A column of whole numbers gives ints as they are; one of other numbers float32; one of text the numbers of its names
-    in sorted order. Several columns of numbers give float32 vectors; so does, with ``separator``, a column whose cells
-    have several labels. A CSV file is read with Python's csv module, whether pandas is installed or not; read others
-    yourself and give the DataFrame.
+    A column of integers gives ints, a column of other numbers float32, and a column of text the number of each name in
+    sorted order. Several columns of numbers give float32 vectors, and so does a column whose cells contain several
+    labels, if ``separator`` is given. CSV files are read with Python's csv module, even if pandas is installed. For
+    other files, read them yourself and pass the DataFrame.
 
     Args:
         table: path of a CSV file, or a DataFrame.
         image: column of files.
-        target: column of targets, or a list of columns. None: -1 for each.
+        target: column of targets, or a list of columns. None means -1 for each.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
-        root: folder that relative files begin at, or its URL.
-        separator: what stands between the labels of a cell, as " " in "cat dog". Targets are then float32 vectors with
-            1 for each label of the cell, none for an empty one, and 0 for the other ``classes``.
-        classes: names in the order of their numbers: those of the training table for the other ones.
-        check_files: reports all missing files together, by a list of each folder; not of ``https://``,
-            where there are no lists.
-        storage_options, disk_cache: as DALIImageList's.
+        root: folder of relative files, or its URL.
+        separator: text between the labels of a cell, such as " " in "cat dog". Targets are then float32 vectors with 1
+            for each label of the cell and 0 for the other ``classes``; an empty cell has no labels.
+        classes: names in the order of their numbers, such as the classes of the training table for a validation table.
+        check_files: report all missing files together, by listing each folder. Has no effect on ``https://`` URLs,
+            which cannot be listed.
+        storage_options, disk_cache: as in DALIImageList.
 
     Attributes:
         paths: list of str.
-        targets: a list of ints, or a float32 tensor: (N,), or (N, columns).
+        targets: a list of ints, or a float32 tensor of shape (N,) or (N, columns).
         samples: list of (path, target).
-        classes, class_to_idx: names of the targets; None where they have none.
+        classes, class_to_idx: names of the targets, or None if they have no names.
 
     Raises:
-        FileNotFoundError: there is no such table, or files that it names are missing.
-        ValueError: a column is missing; a cell is empty, or holds what is no target; there is a separator, and not one
+        FileNotFoundError: the table or some of its files are missing.
+        ValueError: a column is missing; a cell is empty or not a target; or ``separator`` is given without exactly one
             column of targets.
 
     Examples:
@@ -183,16 +185,16 @@ class DALIImageTable(DALIImageList):
         disk_cache: FolderAndSize | None = None,
     ) -> None:
         single = isinstance(target, str) or not isinstance(target, Iterable)
-        if isinstance(target, tuple):  # a name, too, where columns have several levels
+        if isinstance(target, tuple):  # also the name of a column with several levels
             single = target in list(getattr(table, "columns", ()))
-        names: list[Any] = [] if target is None else [target] if single else list(target)  # type: ignore[call-overload]  # it can be iterated
+        names: list[Any] = [] if target is None else [target] if single else list(target)  # type: ignore[call-overload]  # it is iterable
         rows = _of_frame(table, [image, *names]) if hasattr(table, "columns") else _of_csv(table, [image, *names])
         files = rows.columns[image]
         refuse_rows([row for row, file in enumerate(files) if file is None], f"an empty {image!r}", rows.where)
         values = [(name, rows.columns[name]) for name in names]
         if separator is not None:
             if not separator or not single or not values:
-                raise ValueError(f"separator={separator!r}: it is some text, and needs one column of targets")
+                raise ValueError(f"separator={separator!r}: it must not be empty, and needs one column of targets")
             labels = several_labels(*values[0], separator, rows.where, classes)
         else:
             if rows.text and classes is None:
@@ -212,7 +214,7 @@ class DALIImageTable(DALIImageList):
 def _warn_of_several_labels(column: Any, names: list[str]) -> None:
     if separator := separator_in(names):
         several = next(name for name in names if separator in name.strip())
-        what = f"cells of {column!r} look like several labels, as {several!r}, and each such cell is a class"
+        what = f"cells of {column!r} look like several labels, such as {several!r}, but each such cell is a class"
         remedy = f"separator={separator!r} gives vectors of zeros and ones; classes= keeps each cell as one class"
         warnings.warn(f"{what}: {remedy}", stacklevel=stack_level())
 
@@ -220,15 +222,15 @@ def _warn_of_several_labels(column: Any, names: list[str]) -> None:
 class _Rows(NamedTuple):
     """Columns of a table."""
 
-    columns: dict[Any, list[Any]]  # by name; None where a cell is empty
-    where: Callable[[int], str]  # says where a row is
-    text: bool  # cells are text, numbers too
+    columns: dict[Any, list[Any]]  # keyed by name; None for an empty cell
+    where: Callable[[int], str]  # returns the location of a row, for messages
+    text: bool  # numbers are text, too
 
 
 def _of_csv(path: Any, names: list[Any]) -> _Rows:
     columns: dict[Any, list[Any]] = {name: [] for name in names}
     lines: list[int] = []
-    read = 0  # lines, up to the row that comes
+    read = 0  # number of lines up to the current row
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(io.StringIO(file.read(), newline=""), strict=True)
@@ -241,7 +243,7 @@ def _of_csv(path: Any, names: list[Any]) -> _Rows:
             if not cells:
                 continue  # an empty line
             if len(cells) != len(header):
-                what = f"{len(cells)} cells, and the header {len(header)}"
+                what = f"{len(cells)} cells, but the header has {len(header)}"
                 raise ValueError(f"{os.fspath(path)}, line {read}: it has {what}")
             lines.append(read)
             for name, place in at.items():
@@ -249,7 +251,7 @@ def _of_csv(path: Any, names: list[Any]) -> _Rows:
     except (csv.Error, UnicodeDecodeError) as error:
         if isinstance(error, UnicodeDecodeError):
             read = error.object.count(b"\n", 0, error.start)
-        what = f"{error}; repair the file, or read it with pandas and give the DataFrame"
+        what = f"{error}; repair the file, or read it with pandas and pass the DataFrame"
         raise ValueError(f"{os.fspath(path)}, line {read + 1}: {what}") from None
     return _Rows(columns, lambda row: f"line {lines[row]}", True)
 
@@ -267,7 +269,7 @@ def _of_frame(frame: Any, names: list[Any]) -> _Rows:
 def _refuse_missing(
     paths: list[str], files: list[Any], where: Callable[[int], str], root: Any, csv_file: Any, objects: Objects | None
 ) -> None:
-    """Raises FileNotFoundError if files are missing: with their number, the first, and where they seem to be."""
+    """Raise FileNotFoundError if files are missing, with their number, the first of them, and their likely location."""
     inside: dict[str, set[str] | None] = {}
     missing = []
     for row, path in enumerate(paths):
@@ -287,7 +289,7 @@ def _refuse_missing(
 
 
 def _hint(names: list[str], near: str, given: str) -> str:
-    """Says in which folder, or with which extension, all these files are, if they are near or in a folder there."""
+    """Return the folder or extension with which all these files exist in or below ``near``, for a message."""
     with suppress(OSError), os.scandir(near) as entries:
         folders = [near, *sorted(entry.path for entry in islice(entries, 1000) if entry.is_dir())[:50]]
         for folder, ending in product(folders, ("", *IMG_EXTENSIONS)):
@@ -298,7 +300,7 @@ def _hint(names: list[str], near: str, given: str) -> str:
 
 
 def _listed(folder: str) -> set[str] | None:
-    """Names in a folder; None where it may not be listed."""
+    """Return the names in a folder, or None if it may not be listed."""
     try:
         return set(os.listdir(folder or "."))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,9 +1,10 @@
-"""Checks that an encoded image is whole, and of a structure that every decoder reads alike.
+"""Check that an encoded image is complete and has a structure that all decoders read in the same way.
 
-Decoders forgive different things: where libjpeg refuses a file with a wrong marker, another gives grey rows. So nothing
-here looks for damage. A file passes if all of its structure is of a kind that was measured to be Pillow's very pixels
-in DALI (tests/faults); any other is Pillow's to decode, or to refuse. Compressed data are not decoded: flipped bits
-that leave the structure whole are found by checksums in PNG, and in other formats by nobody, Pillow included.
+Decoders tolerate different errors. For example, libjpeg refuses a file with a wrong marker that another decoder reads
+as gray rows. Therefore this module does not look for damage. A file passes if its whole structure is of a kind for
+which DALI was measured to give exactly Pillow's pixels (tests/faults). Any other file is left to Pillow, which decodes
+or refuses it. Compressed data is not decoded. Flipped bits that leave the structure intact are detected by checksums in
+PNG, and not at all in other formats, not even by Pillow.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from .intact_jpeg import Jpeg, Unknown, demand
 
 
 def intact(data: np.ndarray) -> bool:
-    """Returns whether DALI and Pillow give the same of this image: ``data`` (length,) uint8. Some 20 us for a JPEG of
-    100 KB."""
+    """Return True if DALI and Pillow give the same result for an image, ``data`` (length,) uint8. Takes about 20 us for
+    a JPEG of 100 KB."""
     view = data.data
     head = bytes(view[:64])
     try:
@@ -30,12 +31,12 @@ def intact(data: np.ndarray) -> bool:
         if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
             return _is_whole_webp(view)
         return is_whole_bitmap(head, len(data))
-    except (Unknown, IndexError, struct.error):  # the last two: it ends early
+    except (Unknown, IndexError, struct.error):  # IndexError and struct.error mean that it ends early
         return False
 
 
 def is_intact(image) -> bool:
-    """The same of bytes in any array, or of a file, by its path; False where that cannot be read."""
+    """Like intact(), for bytes in any array or the path of a file. Return False if it cannot be read."""
     try:
         return intact(np.fromfile(image, np.uint8) if isinstance(image, str) else np.asarray(image))
     except OSError:
@@ -45,13 +46,13 @@ def is_intact(image) -> bool:
 # ---- PNG
 
 _COLOURS = (0, 2, 3, 4, 6)
-_ANCILLARY = 32  # a bit of the first letter
+_ANCILLARY = 32  # bit of the first letter
 _ANIMATION = frozenset((b"acTL", b"fcTL", b"fdAT"))
 _AFTER_DATA = frozenset((b"tEXt", b"tIME"))
 
 
 def _is_whole_png(view: memoryview) -> bool:
-    """All chunks to the last, and their checksums."""
+    """Check all chunks to the last, with their checksums."""
     chunks: list[tuple[bytes, memoryview]] = []
     at = 8
     while not chunks or chunks[-1][0] != b"IEND":
@@ -70,7 +71,7 @@ def _is_whole_png(view: memoryview) -> bool:
 
 
 def _is_known_png(header: memoryview, lengths: dict[bytes, int], kinds: list[bytes]) -> bool:
-    """Returns whether a PNG is of a known structure, by its header, and the lengths of what colours come from."""
+    """Return True if a PNG has a known structure, from its header and the lengths of its palette and transparency."""
     _, _, depth, colour, compression, filtering, interlaced = struct.unpack(">IIBBBBB", header)
     demand(depth == 8 and colour in _COLOURS and compression == filtering == 0 and interlaced in (0, 1))
     palette, transparent = lengths.get(b"PLTE", 0), lengths.get(b"tRNS", 0)
@@ -84,7 +85,7 @@ def _is_known_png(header: memoryview, lengths: dict[bytes, int], kinds: list[byt
 
 
 def _is_whole_webp(view: memoryview) -> bool:
-    """All chunks to the end, of one picture."""
+    """Check all chunks to the end, of a single picture."""
     demand(struct.unpack_from("<I", view, 4)[0] == len(view) - 8)
     kinds, at = [], 12
     while at < len(view):
@@ -102,8 +103,8 @@ _NETPBM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")
 
 
 def is_whole_bitmap(head: bytes, size: int) -> bool:
-    """Returns whether it is a whole BMP without compression and masks, or a PPM or PGM of 8 bits, by its first 64 bytes
-    and its size in bytes. Raises struct.error if it ends early."""
+    """Return True if an image is a complete BMP without compression and masks, or an 8-bit PPM or PGM, from its first
+    64 bytes and its size in bytes. Raise struct.error if it ends early."""
     if head.startswith(b"BM"):
         return _is_whole_bmp(head, size)
     found = _NETPBM.match(head)
@@ -119,7 +120,7 @@ def _is_whole_bmp(head: bytes, size: int) -> bool:
     known = header == 40 and planes == 1 and bits in (1, 4, 8, 24) and compression == 0 and width > 0 and height > 0
     if bits == 24:
         known, palette = known and colours == 0, 0
-    else:  # PIL takes some with two colours for gray
+    else:  # PIL treats some images with two colours as gray
         known, palette = known and (colours in (0, 1 << bits) or 2 < colours < 1 << bits), colours or 1 << bits
     pixels = height * ((width * bits + 31) // 32 * 4)
     return known and start == 54 + 4 * palette and size == start + pixels

@@ -1,4 +1,5 @@
-"""Checks that a JPEG is whole: ISO/IEC 10918-1, annexes B and G, without what decoders differ on. For intact.py."""
+"""Check that a JPEG is complete (ISO/IEC 10918-1, annexes B and G), without features that decoders treat differently.
+Used by intact.py."""
 
 from __future__ import annotations
 
@@ -16,15 +17,15 @@ _APP0, _APP2, _APP13, _APP14, _APP15 = 0xE0, 0xE2, 0xED, 0xEE, 0xEF
 _SAMPLINGS = {
     (0x11,),
     *((luma, 0x11, 0x11) for luma in (0x11, 0x21, 0x12, 0x22)),
-}  # horizontal and vertical, by component
-_SHARES = [1 << 16 - size for size in range(1, 17)]  # of all codes, by a code's length
-_ALL = [0] * 64  # bits that are still to come
+}  # horizontal and vertical, per component
+_SHARES = [1 << 16 - size for size in range(1, 17)]  # share of all codes, by code length
+_ALL = [0] * 64  # remaining low bits
 _DC_SYMBOLS = bytes(range(12))
 _AC_SYMBOLS = bytes(16 * run + size for run in range(16) for size in range(11))
 
 
 class Unknown(Exception):
-    """The structure is not among those known."""
+    """Raised if the structure is not a known one."""
 
 
 def demand(known) -> None:
@@ -33,24 +34,24 @@ def demand(known) -> None:
 
 
 class Jpeg:
-    """Walks the segments of a JPEG. The methods that read one raise Unknown where another decoder may do something
-    else."""
+    """Walk the segments of a JPEG. The methods that read a segment raise Unknown if other decoders may treat it
+    differently."""
 
     def __init__(self, data: np.ndarray):
         self._data, self._view = data, data.data
         marks = (data[:-1] == 0xFF).view(np.uint8)
-        self._marks = np.minimum(marks, data[1:], out=marks).view(np.bool_)  # FF before another byte than 0
+        self._marks = np.minimum(marks, data[1:], out=marks).view(np.bool_)  # 0xFF before a byte other than 0
         self._frame = self._interval = 0
-        self._seen: set = set()  # segments that may come once
+        self._seen: set = set()  # segments that must not be repeated
         self._quantisers: set[int] = set()
         self._huffman: set[int] = set()
         self._identifiers = b""
-        self._samplings: list[tuple[int, int]] = []  # horizontal and vertical, by component
-        self._left: list[list] = []  # by component and coefficient: how many low bits are still to come
+        self._samplings: list[tuple[int, int]] = []  # horizontal and vertical, per component
+        self._left: list[list] = []  # number of remaining low bits, per component and coefficient
         self._ask_pillow = False
 
     def is_whole(self) -> bool:
-        """Returns whether it is a whole JPEG. Raises Unknown, IndexError or struct.error if it is of another
+        """Return True if the JPEG is complete. Raise Unknown, IndexError or struct.error if it has another
         structure."""
         at = 2
         while True:
@@ -91,7 +92,7 @@ class Jpeg:
         self._seen.add(what)
 
     def _application(self, marker: int, content: bytes) -> None:
-        """Checks that what these say of colours comes before the frame, for header.py reads no further."""
+        """Check that segments on colours come before the frame, because header.py reads no further."""
         if marker == _APP0 and content.startswith(b"JFIF"):
             demand(content.startswith(b"JFIF\0") and len(content) >= 14 and not self._frame)
             self._once(_APP0)
@@ -101,7 +102,7 @@ class Jpeg:
         elif marker == _APP2 and content.startswith(b"ICC_PROFILE\0"):
             demand(len(content) >= 14)
         elif marker == _APP2 and content.startswith(b"MPF\0"):
-            self._ask_pillow = True  # it reads more of these, and refuses some
+            self._ask_pillow = True  # Pillow parses these further, and refuses some
         elif marker == _APP13 and content.startswith(b"Phot") and not _is_whole_photoshop(content):
             self._ask_pillow = True
 
@@ -122,7 +123,7 @@ class Jpeg:
         self._huffman.update(tables)
 
     def _begin_frame(self, marker: int, content: bytes) -> None:
-        """B.2.2"""
+        """Read a frame header (B.2.2)."""
         self._once("frame")
         precision, self._height, self._width, count = struct.unpack_from(">BHHB", content)
         demand(precision == 8 and self._height and self._width and len(content) == 6 + 3 * count)
@@ -132,7 +133,7 @@ class Jpeg:
         self._samplings = [(sampling >> 4, sampling & 15) for sampling in samplings]
 
     def _begin_scan(self, header: bytes) -> tuple[list[int], int, int]:
-        """B.2.3: which components, and which of their coefficients from the first to the last."""
+        """Return the components of a scan, and the first and last of their coefficients (B.2.3)."""
         count = header[0]
         demand(self._frame and len(header) == 4 + 2 * count)
         selected = [self._identifiers.find(one) for one in header[1 : 1 + 2 * count : 2]]
@@ -153,19 +154,21 @@ class Jpeg:
         return selected, first, last
 
     def _demand_tables(self, tables: int, first: int, last: int, high: int) -> None:
-        """DC coefficients that are refined need none."""
+        """Check that the tables of a scan are defined. Refinement of DC coefficients needs none."""
         demand(first or high or tables >> 4 in self._huffman)
         demand(last == 0 or (0x10 | tables & 15 in self._huffman and tables & 15 < 16))
 
     def _progress(self, left: list, first: int, last: int, high: int, low: int) -> None:
-        """G.1.1.1: a coefficient comes without its low bits, which follow one by one; DC before all others."""
+        """Check successive approximation (G.1.1.1): a coefficient is sent without its low bits, which follow one by
+        one, and DC comes first."""
         band = left[first : last + 1]
         demand(low <= 13 if high == 0 else low == high - 1)
         demand(band.count(high or None) == len(band) and (first == 0 or left[0] is not None))
         left[first : last + 1] = [low] * len(band)
 
     def _scan_end(self, start: int, selected: list[int], first: int, last: int) -> int:
-        """Only coded data and restart markers come before it, all of them and in order."""
+        """Return the end of a scan. Check that it contains only coded data and restart markers, all of them and in
+        order."""
         units, blocks = self._units(selected)
         demand(start < len(self._marks))
         end = self._restarts_end(start, units) if self._interval else start + int(self._marks[start:].argmax())
@@ -174,7 +177,7 @@ class Jpeg:
         return end
 
     def _restarts_end(self, start: int, units: int) -> int:
-        """Returns where the marker stands that follows all restart markers."""
+        """Return the position of the marker after all restart markers."""
         at = np.flatnonzero(self._marks[start:])[: -(-units // self._interval)] + start
         codes = self._data[at + 1]
         in_order = 0xD0 + np.arange(len(at) - 1) % 8
@@ -182,8 +185,8 @@ class Jpeg:
         return int(at[-1])
 
     def _units(self, selected: list[int]) -> tuple[int, int]:
-        """A.2: how many minimum coded units a scan has, and blocks."""
-        widest, highest = self._samplings[0]  # of those known, the first component has the most samples
+        """Return the numbers of minimum coded units and blocks of a scan (A.2)."""
+        widest, highest = self._samplings[0]  # in all known samplings, the first component has the most samples
         if len(selected) > 1:
             units = -(-self._width // (8 * widest)) * -(-self._height // (8 * highest))
             return units, units * sum(across * down for across, down in map(self._samplings.__getitem__, selected))
@@ -193,7 +196,7 @@ class Jpeg:
 
 
 def _is_whole_photoshop(content: bytes) -> bool:
-    """Adobe Photoshop File Formats, "Image Resource Blocks": all of them are there."""
+    """Return True if all blocks are complete (Adobe Photoshop File Formats, "Image Resource Blocks")."""
     at = len(b"Photoshop 3.0\0")
     try:
         while content[at : at + 4] == b"8BIM":
@@ -208,9 +211,10 @@ def _is_whole_photoshop(content: bytes) -> bool:
     return at in (len(content), len(content) + 1)
 
 
-@lru_cache(maxsize=64)  # most files have the standard's own
+@lru_cache(maxsize=64)  # most files use the standard's tables
 def _huffman_tables(content: bytes) -> tuple[int, ...] | None:
-    """B.2.4.2: which tables a segment defines (16 and up: of AC coefficients); None where one of them is none."""
+    """Return the numbers of the tables that a segment defines (B.2.4.2), 16 and above for AC coefficients, or None if
+    one is invalid."""
     found, at = [], 0
     while at < len(content):
         table, lengths = content[at], content[at + 1 : at + 17]
@@ -225,7 +229,7 @@ def _huffman_tables(content: bytes) -> tuple[int, ...] | None:
 
 
 def _codes_fit(lengths: bytes) -> bool:
-    """C.2: codes of 1 to 16 bits, none of ones alone."""
+    """Return True if the codes have 1 to 16 bits and none consists of ones only (C.2)."""
     return sum(map(mul, lengths, _SHARES)) < 1 << 16
 
 
@@ -233,5 +237,5 @@ def _pillow_opens(data: np.ndarray) -> bool:
     try:
         Image.open(io.BytesIO(data.data)).close()
         return True
-    except Exception:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
+    except Exception:  # PIL's plugins raise OSError, SyntaxError, ValueError and others
         return False

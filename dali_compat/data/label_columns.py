@@ -1,4 +1,4 @@
-"""Targets of the columns of a table: ints, floats, vectors, numbers of class names, or several labels in a cell."""
+"""Targets from the columns of a table: ints, floats, vectors, class numbers, or several labels per cell."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _FLOAT = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _NUMBERS = (bool, np.bool_, int, float, np.integer, np.floating)
 _BOOLEANS = ({"False", "True"}, {"false", "true"}, {"FALSE", "TRUE"})
-NO_TARGET = -1  # as torchvision's STL10 has it for images without a label
-_SHOWN = 5  # rows that an error names
+NO_TARGET = -1  # as in torchvision's STL10 for images without a label
+_SHOWN = 5  # rows listed in an error
 
 
 class Labels(NamedTuple):
     """Targets read from columns."""
 
-    targets: Any  # a list of ints, or a float32 tensor with a row a sample
-    classes: list[str] | None = None  # names, of which the targets are the numbers; None where there are none
+    targets: Any  # a list of ints, or a float32 tensor with one row per sample
+    classes: list[str] | None = None  # the names that the targets number; None if there are no names
 
 
 def labels_of(
@@ -36,16 +36,16 @@ def labels_of(
     where: Callable[[int], str],
     classes: Sequence[str] | None = None,
 ) -> Labels:
-    """The targets of ``count`` rows.
+    """Return the targets of ``count`` rows.
 
     Args:
-        columns: the name and the values of each, None where a cell is empty.
-        single: there is one column, and no vector is wanted.
-        where: says where a row is, for an error.
+        columns: name and values of each column; None for an empty cell.
+        single: there is one column, and its targets are not vectors of length 1.
+        where: returns the location of a row, for errors.
         classes: names in the order of their numbers.
 
     Raises:
-        ValueError: a cell is empty, or holds what is no target; or there is no such class.
+        ValueError: a cell is empty, is not a target, or is not in ``classes``.
     """
     if not columns:
         return Labels([NO_TARGET] * count)
@@ -63,7 +63,7 @@ def labels_of(
     if all(issubclass(kind, (bool, np.bool_, int, np.integer)) for kind in kinds):
         numbers = [int(value) for value in values]
         beyond = [row for row, number in enumerate(numbers) if not is_target(number)]
-        refuse_rows(beyond, f"a number in {name!r} that no int64 holds", where)
+        refuse_rows(beyond, f"a number in {name!r} that does not fit into int64", where)
         return Labels(numbers)
     if all(issubclass(kind, (list, tuple, np.ndarray)) for kind in kinds):
         return Labels(_vectors(name, values, where))
@@ -71,31 +71,31 @@ def labels_of(
 
 
 def numbers_in(texts: Sequence[str | None], name: str, where: Callable[[int], str]) -> list[Any]:
-    """Returns the numbers that text cells are: ints where all are, floats where all are numbers, else the text. None
-    stays. Raises ValueError if some are numbers, others not."""
+    """Convert text cells to ints if all of them are integers, and to floats if all are numbers; otherwise return the
+    text. None is kept. Raise ValueError if only some are numbers."""
     given = [text for text in texts if text is not None]
     for pattern, number in ((_WHOLE, int), (_FLOAT, float)):
         if all(map(pattern.fullmatch, given)):
             return [text if text is None else number(text) for text in texts]
     odd = [row for row, text in enumerate(texts) if text is not None and not _FLOAT.fullmatch(text)]
     if len(odd) < len(given):
-        refuse_rows(odd, f"no number in {name!r}, others have one (classes= takes all as names)", where)
+        refuse_rows(odd, f"no number in {name!r}, while others have one (classes= treats all as names)", where)
     return list(texts)
 
 
 def refuse_columns(names: list[Any], there: Sequence[Any], table: str) -> None:
-    """Raises ValueError if a column is missing, or there twice."""
+    """Raise ValueError if a column is missing, or occurs twice."""
     for name in names:
         if list(there).count(name) > 1:
             raise ValueError(f"{table} has several columns {name!r}")
         if name not in there:
             near = difflib.get_close_matches(str(name), list(map(str, there)), 1)
-            meant = f" (is it {near[0]!r}?)" if near else ""
+            meant = f" (did you mean {near[0]!r}?)" if near else ""
             raise ValueError(f"{table} has no column {name!r}{meant}; it has {', '.join(map(repr, there)) or 'none'}")
 
 
 def refuse_rows(rows: Sequence[int], what: str, where: Callable[[int], str]) -> None:
-    """Raises ValueError if there are such rows."""
+    """Raise ValueError if ``rows`` is not empty."""
     if rows:
         more = ", ..." if len(rows) > _SHOWN else ""
         raise ValueError(
@@ -105,21 +105,21 @@ def refuse_rows(rows: Sequence[int], what: str, where: Callable[[int], str]) -> 
 
 def _named(names: list[str], column: Any, where: Callable[[int], str], classes: Sequence[str] | None) -> Labels:
     there = set(names)
-    whole = next((pair for pair in _BOOLEANS if there <= pair), there)  # "True" is 1, too, where all are
+    whole = next((pair for pair in _BOOLEANS if there <= pair), there)  # "True" is 1 even if all are "True"
     number = _numbers_of(classes, sorted(whole))
     refuse_rows([row for row, name in enumerate(names) if name not in number], f"a {column!r} not in classes", where)
     return Labels([number[name] for name in names], list(number))
 
 
 def _numbers_of(classes: Sequence[str] | None, found: list[str]) -> dict[str, int]:
-    """Returns the number of each class, of those found if the user names none. Raises ValueError unless they are a list
-    of different names."""
+    """Return the number of each class, numbering the names found if the user gives none. Raise ValueError unless
+    ``classes`` is a list of distinct names."""
     known = found if classes is None else list(classes)
     if isinstance(classes, (str, Mapping, Set)):
         raise ValueError(f"classes must be a list, in the order of the numbers; got a {type(classes).__name__}")
     for name, times in Counter(known).items():
         if times > 1 or not isinstance(name, str):
-            what = f" {times} times" if times > 1 else f", and cells are text: write {str(name)!r}"
+            what = f" {times} times" if times > 1 else f", but cells are text; write {str(name)!r}"
             raise ValueError(f"classes has {name!r}{what}")
     return {name: at for at, name in enumerate(known)}
 
@@ -131,17 +131,17 @@ def several_labels(
     where: Callable[[int], str],
     classes: Sequence[str] | None = None,
 ) -> Labels:
-    """Returns a float32 row a cell: 1 for each of its labels, 0 for all others. An empty cell has none.
+    """Return one float32 row per cell, with 1 for each of its labels and 0 for all others. An empty cell has no labels.
 
     Args:
-        name: the column's.
-        cells: text; None where it is empty.
-        separator: between labels; spaces around them do not count.
-        where: says where a row is, for an error.
-        classes: names in the order of the columns. None: those found, sorted; whole numbers by their value.
+        name: name of the column.
+        cells: text; None if a cell is empty.
+        separator: text between labels; surrounding spaces are ignored.
+        where: returns the location of a row, for errors.
+        classes: names in the order of the output columns. None means the labels found, sorted, integers by value.
 
     Raises:
-        ValueError: a cell is no text, or has a label that is no class.
+        ValueError: a cell is not text, or has a label that is not in ``classes``.
     """
     odd = [row for row, cell in enumerate(cells) if not isinstance(cell, (str, type(None)))]
     refuse_rows(odd, f"no text in {name!r}, which separator= needs", where)
@@ -158,8 +158,8 @@ def several_labels(
 
 
 def separator_in(names: Sequence[str]) -> str | None:
-    """Returns what seems to separate labels in the different cells of a column: together they have fewer labels than
-    cells, and some of these stand alone, too."""
+    """Return the likely separator of labels in the distinct cells of a column, or None: the labels are fewer than the
+    cells, and some of them also occur as single cells."""
     for separator in " ,;|":
         cells = [_parts(name, separator) for name in names]
         labels = {label for cell in cells for label in cell}
@@ -190,6 +190,6 @@ def _vectors(name: Any, values: Sequence[Any], where: Callable[[int], str]) -> t
 
 
 def _is_numeric(value: Any) -> bool:
-    with suppress(ValueError):  # its rows have several lengths
+    with suppress(ValueError):  # raised if its rows differ in length
         return np.array(value.tolist() if isinstance(value, np.ndarray) else value).dtype.kind in "biuf"
     return False

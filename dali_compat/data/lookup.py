@@ -1,4 +1,4 @@
-"""Locates the samples of a batch: in tables at once, or one after another."""
+"""Locate the samples of a batch, in tables at once, or one by one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .table import SampleTable
 from .timm import as_leaf
 
 PLAIN = list, tuple, range, np.ndarray, torch.Tensor
-"""Types of sequences that run no code of the user's."""
+"""Types of sequences that do not run the user's code."""
 
 
 @dataclass(eq=False)
@@ -29,26 +29,26 @@ class Found:
     """Rows of a batch that come from one leaf of the data set."""
 
     leaf: Images
-    rows: np.ndarray  # (n,) int64, in order
-    index: np.ndarray  # (n,) int64 of their samples there, 0 and up
+    rows: np.ndarray  # (n,) int64, ascending
+    index: np.ndarray  # (n,) int64, their nonnegative indices in the leaf
     keys: np.ndarray  # (n,) int64, hashes of their sources
 
     @property
     def headers(self) -> Headers:
-        """Returns the headers of the leaf."""
+        """The headers of the leaf."""
         return headers_of(self.leaf)
 
     @property
     def given(self) -> str:
-        """The form in which DALI gets encoded samples: PATHS or BYTES."""
+        """The form of encoded samples that DALI gets: PATHS or BYTES."""
         return BYTES if is_store(self.leaf) or objects_of(self.leaf) is not None else getattr(self.leaf, "given", PATHS)
 
     def but(self, left_out: Any) -> Found:
-        """Returns all but some rows."""
+        """Return all rows except ``left_out``."""
         return self._only(~np.isin(self.rows, list(left_out)))
 
     def unknown(self) -> Found:
-        """Returns those whose headers are to be read."""
+        """Return the rows whose headers are not known yet."""
         return self._only(self.headers.unknown(self.index, self.keys))
 
     def _only(self, rows: np.ndarray) -> Found:
@@ -57,29 +57,29 @@ class Found:
 
 @dataclass(eq=False)
 class Listed:
-    """Samples that were looked up one after another."""
+    """Samples that were looked up one by one."""
 
-    places: list[tuple[Images, int]]  # leaf, and index there
+    places: list[tuple[Images, int]]  # leaf, and index in it
     sources: list[Source]
     targets: list[Any]  # before target_transform
 
     def only(self, rows: list[int]) -> Listed:
-        """Some of them."""
+        """Return the samples of these rows."""
         places, sources = [self.places[row] for row in rows], [self.sources[row] for row in rows]
         return Listed(places, sources, [self.targets[row] for row in rows])
 
     @property
     def leaves(self) -> list[Images]:
-        """The leaves that the samples come from, each once."""
+        """The leaves of the samples, each once."""
         return list({id(leaf): leaf for leaf, _ in self.places}.values())
 
     @property
     def locals(self) -> list[int]:
-        """The index of each in its leaf, as it was given."""
+        """The index of each sample in its leaf, as given."""
         return [local for _, local in self.places]
 
     def found(self, chosen: Sequence[int] | None = None) -> list[Found]:
-        """Rows by their leaves, of the ``chosen`` ones."""
+        """Return the rows, or the ``chosen`` ones, grouped by leaf."""
         rows_of: dict[int, list[int]] = {}
         for row in range(len(self.places)) if chosen is None else chosen:
             rows_of.setdefault(id(self.places[row][0]), []).append(row)
@@ -92,15 +92,15 @@ class Listed:
         return made
 
     def paths(self, rows: np.ndarray) -> list[Any]:
-        """The paths of these rows."""
+        """Return the paths of these rows."""
         return [self.sources[row] for row in rows.tolist()]
 
 
 class Tabled:
-    """The same, from tables: a batch of any size takes as many calls.
+    """Like Listed, but from tables. The number of calls does not depend on the batch size.
 
     Attributes:
-        targets: as the tables have them: N rows of an array, or of a tensor; a list where the tables differ.
+        targets: as in the tables: N rows of an array or a tensor, or a list if the tables differ.
     """
 
     def __init__(self, found: list[tuple[Found, SampleTable]], local: list[np.ndarray], count: int):
@@ -120,7 +120,7 @@ class Tabled:
         return self._by_row(map(as_list, values))
 
     def _by_row(self, columns: Iterable[Iterable[Any]]) -> list[Any]:
-        """Returns one value a row, of what each leaf's rows have."""
+        """Return one value per row, from the values of each leaf's rows."""
         made: list[Any] = [None] * self._count
         for (one, _), column in zip(self._found, columns, strict=True):
             for row, value in zip(one.rows.tolist(), column, strict=True):
@@ -148,7 +148,7 @@ class Tabled:
         return self._by_row(table.texts(one.index) for one, table in self._found)
 
     def paths(self, rows: np.ndarray) -> Any:
-        """(n, L) uint8, or the paths of these rows in a list."""
+        """Return the paths of these rows as uint8 of shape (n, L), or as a list."""
         if len(self._found) > 1:
             return [self.sources[row] for row in rows.tolist()]
         one, table = self._found[0]
@@ -156,13 +156,13 @@ class Tabled:
 
 
 def as_list(values: Any) -> Sequence[Any]:
-    """One value a row, as ``dataset[i]`` has it."""
+    """Return one value per row, as in ``dataset[i]``."""
     return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
 def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> Listed:
-    """Returns the samples of a batch, found one after another. Relative paths are in ``folder``. Raises IndexError or
-    TypeError as ``dataset[index]`` does."""
+    """Look up the samples of a batch one by one. Relative paths are joined to ``folder``. Raise IndexError or TypeError
+    as ``dataset[index]`` does."""
     places = [locate(dataset, index) for index in indices]
     pairs = [sample(leaf, local) for leaf, local in places]
     sources = [source if is_record(source) else within(folder, source) for source, _ in pairs]
@@ -170,7 +170,8 @@ def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> 
 
 
 def objects_at(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> list[Record]:
-    """The objects of a batch, where finding them runs no code of the user's; what is wrong, look_up() says."""
+    """Return the objects of a batch if they can be located without running the user's code, otherwise nothing. Errors
+    are left to look_up()."""
     try:
         if not is_plain(dataset, tables, targets=False):
             return []
@@ -181,8 +182,8 @@ def objects_at(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, 
 
 
 def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable], targets: bool = True) -> bool:
-    """Returns whether no code of the user's runs when samples are found, and with ``targets`` their targets: no
-    target_transform, no sequence of their own."""
+    """Return True if locating samples, and with ``targets`` also their targets, runs none of the user's code, that is,
+    no target_transform and no custom sequence."""
     if type(dataset) is data.Subset:
         return type(dataset.indices) in PLAIN and is_plain(dataset.dataset, tables, targets)
     if type(dataset) is data.ConcatDataset:
@@ -198,10 +199,10 @@ def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable], targets: boo
 
 
 def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> Tabled | None:
-    """The samples of a batch, where tables (by the id() of leaves) have all of them; None where looking them up one by
-    one may give something else, or an error."""
+    """Return the samples of a batch if the tables, keyed by the id() of leaves, contain all of them. Return None if
+    looking them up one by one may give another result or an error."""
     try:
-        if _has_bools(indices):  # to an array of a Subset's they are masks
+        if _has_bools(indices):  # as indices into a Subset's array, they would be a mask
             return None
         index = np.array(array("q", indices), np.int64)
         found: list[tuple[Found, SampleTable]] = []
@@ -214,7 +215,7 @@ def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, S
             rows = np.arange(len(index)) if rows is None else rows
             found.append((Found(leaf, rows, at, table.keys[at]), table))
             local.append(inner)
-    except Exception:  # whatever it is, the other way says it as torch does
+    except Exception:  # look_up() then raises the error as torch does
         return None
     return Tabled(found, local, len(index)) if found and len(index) else None
 

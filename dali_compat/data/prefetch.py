@@ -1,5 +1,5 @@
-"""Processes that look at files before DALI is set to work on them. A thread that did so would have the interpreter's
-lock for most of its time, and the caller's training step would wait for it."""
+"""Processes that read headers before DALI starts on the files. A thread would hold the interpreter's lock most of the
+time, and the training step would wait for it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .headers import facts_of
 from .intact import intact
 from .sources import written
 
-_PIPE = 1 << 20  # bytes that a pipe has room for, where the system allows so many
-_ANSWER = 128  # bytes of an answer for one file, at most
+_PIPE = 1 << 20  # capacity of a pipe in bytes, if the system allows it
+_ANSWER = 128  # largest size in bytes of the answer for one file
 
 
 class HeaderPrefetcher:
-    """So many processes. Answers come by ticket; one that is not asked for costs its memory alone.
+    """Run ``count`` processes. Requests return tickets; an answer that is never fetched only occupies memory.
 
     Raises:
         OSError: a process cannot be started.
@@ -38,7 +38,7 @@ class HeaderPrefetcher:
             raise
 
     def request(self, paths: list[str]) -> int | None:
-        """A ticket for the headers of these files; None where no process has room for them, or none is left."""
+        """Request the headers of files. Return a ticket, or None if the processes have no room for it or have ended."""
         ready = [process for process in self._processes if process.is_ready()]
         if not ready:
             return None
@@ -48,7 +48,8 @@ class HeaderPrefetcher:
         if not all(process.has_room(piece) for process, piece in asked):
             return None
         self._tickets += 1
-        processes, self._processes = self._processes, []  # until all of it is done: an interrupt ends their use
+        # restored when all requests are sent: after an interrupt they are not used again
+        processes, self._processes = self._processes, []
         if not all(process.ask(self._tickets, piece) for process, piece in asked):
             _end(processes)
             return None
@@ -57,7 +58,7 @@ class HeaderPrefetcher:
         return self._tickets
 
     def result(self, ticket: int) -> np.ndarray | None:
-        """Returns what is known of a ticket's files, waiting for it; None where a process has ended."""
+        """Wait for the facts of a ticket's files and return them, or None if a process has ended."""
         asked, processes = self._asked.pop(ticket), self._processes
         if not processes:
             return None
@@ -71,23 +72,23 @@ class HeaderPrefetcher:
         return np.concatenate(facts)
 
     def close(self) -> None:
-        """End them."""
+        """End the processes."""
         processes, self._processes = self._processes, []
         _end(processes)
 
 
 class _Process(FreshProcess):
-    """One of them. What asks it and what it answers wait in pipes."""
+    """One process. Requests and answers are queued in pipes."""
 
     def __init__(self) -> None:
         super().__init__(__name__)
         self._room = min(map(_enlarged, (self.requests, self.answers))) // 2
         self._ready = False
-        self._waiting: dict[int, int] = {}  # bytes of what was asked, by ticket
-        self._others: dict[int, np.ndarray] = {}  # answers that came before they were asked for
+        self._waiting: dict[int, int] = {}  # bytes of pending requests, keyed by ticket
+        self._others: dict[int, np.ndarray] = {}  # answers to other tickets than the one awaited
 
     def is_ready(self) -> bool:
-        """Returns whether it has started."""
+        """Return True if the process has started."""
         try:
             if not self._ready and self.answers.poll():
                 self._ready = self.answers.recv()
@@ -96,11 +97,11 @@ class _Process(FreshProcess):
         return self._ready
 
     def has_room(self, paths: list[str]) -> bool:
-        """Returns whether neither pipe can become full: both sides would wait for each other."""
+        """Return True if neither pipe can become full, which would make both sides wait for each other."""
         return sum(self._waiting.values()) + _bytes(paths) <= self._room
 
     def ask(self, ticket: int, paths: list[str]) -> bool:
-        """Returns whether that was possible."""
+        """Send a request. Return False if that fails."""
         self._waiting[ticket] = _bytes(paths)
         try:
             self.requests.send((ticket, paths))
@@ -109,7 +110,7 @@ class _Process(FreshProcess):
             return False
 
     def answer(self, ticket: int) -> np.ndarray | None:
-        """Waits for it; None where there is none."""
+        """Wait for an answer. Return None if the process has ended."""
         try:
             while ticket not in self._others:
                 number, facts = self.answers.recv()
@@ -126,19 +127,19 @@ def _end(processes: list[_Process]) -> None:
 
 
 def _enlarged(connection: Connection) -> int:
-    """Returns the bytes that a pipe has room for, once it has as many as the system allows."""
+    """Enlarge a pipe to _PIPE bytes if possible, and return its capacity in bytes."""
     with suppress(OSError):
         fcntl.fcntl(connection.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
     return fcntl.fcntl(connection.fileno(), fcntl.F_GETPIPE_SZ)
 
 
 def _bytes(paths: list[str]) -> int:
-    """That a request takes, or its answer."""
-    return sum(map(len, paths)) * 4 + _ANSWER * len(paths)  # at most so many bytes a character
+    """Return an upper bound in bytes for a request or its answer."""
+    return sum(map(len, paths)) * 4 + _ANSWER * len(paths)  # UTF-8 has at most four bytes per character
 
 
 def serve(requests: Connection, answers: Connection) -> None:
-    """Answers requests, until nobody can ask any more."""
+    """Answer requests until the connection is closed."""
     with suppress(EOFError, OSError):
         answers.send(True)
         while True:
@@ -147,13 +148,13 @@ def serve(requests: Connection, answers: Connection) -> None:
 
 
 def look(path: str) -> Header:
-    """The header of a file, with whether it is intact: of kind PIL where it is not."""
-    changed = written(path)  # first: what comes later is noticed
+    """Read the header of a file and check whether it is intact. If not, the kind is PIL."""
+    changed = written(path)  # read first, so that later changes are noticed
     try:
         data = np.fromfile(path, np.uint8)
     except OSError:
         return Header(UNREADABLE, 1, 1)
-    header = read_header(data if type(path) is str else path)  # others say in which mode, or how turned
+    header = read_header(data if type(path) is str else path)  # subclasses of str carry a mode or an orientation
     if header.kind != DALI:
         return header
     return header._replace(intact=True, written=changed) if intact(data) else header._replace(kind=PIL)

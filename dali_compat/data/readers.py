@@ -1,4 +1,4 @@
-"""Reads paths and targets of data sets of files: one small reader for each class."""
+"""Read paths and targets of data sets of files, with one small reader per class."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from .sources import Upright
 
 
 class Reader(NamedTuple):
-    """The functions that read a data set; each takes it."""
+    """The functions that read a data set, which each of them takes."""
 
     check: Callable[[Any], None]  # raises Unsupported if samples may be more than these files, transformed
-    held: Callable[[Any], tuple[Any, ...]]  # one list of (path, target), or paths, and targets in a list or a tensor
+    # one list of (path, target), or a list of paths, and targets in a list or tensor
+    held: Callable[[Any], tuple[Any, ...]]
     taken: Callable[[Any], type[str]] = lambda dataset: str  # the type of its sources
     joint: bool = False  # ``__getitem__`` calls ``transforms`` with the image and its target
 
     def sample(self, dataset: Any, index: Any) -> tuple[Any, Any]:
-        """Returns (path, target before target_transform), as ``__getitem__`` finds them."""
+        """Return (path, target before target_transform), as ``__getitem__`` finds them."""
         held = self.held(dataset)
         if len(held) > 1:
             return held[0][index], held[1][index]
@@ -37,7 +38,7 @@ class Reader(NamedTuple):
         return path, target
 
     def columns(self, dataset: Any) -> tuple[Sequence[Any], Any]:
-        """Returns (paths, targets) of all samples; a tensor's rows may be the targets."""
+        """Return (paths, targets) of all samples. Targets may be the rows of a tensor."""
         held = self.held(dataset)
         return (held[0], held[1]) if len(held) > 1 else columns_of_pairs(held[0])
 
@@ -46,12 +47,12 @@ _of_class: dict[type, Reader] = {}
 
 
 def add_reader(kind: type, reader: Reader) -> None:
-    """Registers a reader for data sets of exactly this class: a subclass may do something else."""
+    """Register a reader for data sets of exactly this class. Subclasses may behave differently."""
     _of_class[kind] = reader
 
 
 def reader_of(dataset: Any) -> Reader | None:
-    """None where none is known. It may still refuse the data set."""
+    """Return the reader of a data set, which may still refuse it, or None if there is none."""
     known = _of_class.get(type(dataset))
     if known is not None:
         return known
@@ -66,29 +67,29 @@ _turned: IdentityWeakDict[bool] = IdentityWeakDict()
 
 
 def can_turn(dataset: Any) -> bool:
-    """Returns whether its images are files, so that they can be turned when these are decoded."""
+    """Return True if the images of a data set are files, which can be rotated when they are decoded."""
     return reader_of(dataset) is not None and getattr(dataset, "_objects", None) is None
 
 
 def turn(dataset: Any, upright: bool) -> None:
-    """Images of a data set are turned as their EXIF says, from now on, because its transform begins with that; or no
-    longer."""
+    """Set whether images of a data set are rotated according to their EXIF orientation, because its transform begins
+    with that."""
     _turned.put(dataset, upright)
 
 
 def taken_of(dataset: Any, reader: Reader) -> type[str]:
-    """Returns the type of the sources of a data set that this reader reads."""
+    """Return the type of the sources of a data set with this reader."""
     return Upright if _turned.get(dataset, bool) else reader.taken(dataset)
 
 
 def known_class_of(dataset: Any) -> type | None:
-    """The class of which a data set is a subclass, and that would be read itself."""
+    """Return the base class of a data set that has a reader, or None."""
     return next((kind for kind in type(dataset).__mro__[1:] if kind in _of_class), None)
 
 
 def transforms_of(dataset: Any) -> tuple[Any, Any]:
-    """Returns its transform and target_transform, as ``__getitem__`` takes them. Raises Unsupported if it has one for
-    both."""
+    """Return transform and target_transform, as ``__getitem__`` applies them. Raise Unsupported if the data set has a
+    joint transform of both."""
     reader = _of_class.get(type(dataset))
     if reader is None or not reader.joint:
         return dataset.transform, dataset.target_transform
@@ -98,25 +99,25 @@ def transforms_of(dataset: Any) -> tuple[Any, Any]:
     if type(both) is not StandardTransform:
         name = type(dataset).__name__
         raise Unsupported(
-            f"{name} has transforms=, of image and target together; give what is for images alone as transform="
+            f"{name} has transforms= for image and target together; pass transforms of the image only as transform="
         )
     return both.transform, both.target_transform
 
 
 def check_loader(dataset: Any, loader: Any) -> None:
-    """Raises Unsupported unless the loader is torchvision's own, of PIL images."""
+    """Raise Unsupported unless the loader is torchvision's, for PIL images."""
     if loader in (default_loader, folder.pil_loader) and not is_original(folder.pil_loader):
         raise Unsupported("torchvision.datasets.folder.pil_loader, which opens the files, was replaced")
     if loader not in (default_loader, pil_loader) or not is_original(loader):
         name = type(dataset).__name__
         remedy = "write ImageFolder instead" if type(dataset) is DatasetFolder else "leave loader= out"
-        raise Unsupported(f"{name} has a loader of its own; {remedy}, and do in transform what it does to the image")
+        raise Unsupported(f"{name} has a custom loader; {remedy}, and move its image operations into transform")
     if loader is default_loader and get_image_backend() != "PIL":
         raise Unsupported(f"torchvision's image backend is {get_image_backend()!r}; DALI matches PIL")
 
 
 def check_items(dataset: Any, *understood: Callable[..., Any]) -> None:
-    """Raises Unsupported if its ``__getitem__`` is none of these, or it gives many samples at once."""
+    """Raise Unsupported if ``__getitem__`` is none of these, or if the data set has ``__getitems__``."""
     name, items = type(dataset).__name__, type(dataset).__getitem__
     if items not in understood or not is_original(items):
         remedy = "move what it does into transform or target_transform"
@@ -138,10 +139,11 @@ def _check_list(dataset: Any) -> None:
 
 
 def columns_of_pairs(pairs: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Returns (paths, targets) of a list of (path, target). Raises TypeError for anything else."""
+    """Return (paths, targets) of a list of (path, target). Raise TypeError for anything else."""
     if set(map(type, pairs)) != {tuple} or set(map(len, pairs)) != {2}:
         raise TypeError("no pairs")
-    paths, targets = (tuple(map(itemgetter(column), pairs)) for column in (0, 1))  # zip() makes an iterator of each
+    # zip(*pairs) would create an iterator per sample
+    paths, targets = (tuple(map(itemgetter(column), pairs)) for column in (0, 1))
     return paths, targets
 
 

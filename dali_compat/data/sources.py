@@ -1,4 +1,4 @@
-"""Sources of a sample's encoded bytes: a file of its own (a str, its path), or a place in a store (a Record)."""
+"""Sources of a sample's encoded bytes: a file (its path as str) or an entry of a store (a Record)."""
 
 from __future__ import annotations
 
@@ -19,43 +19,44 @@ from ..remote.objects import Objects
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-ORIENTATION = 274  # a tag of EXIF
+ORIENTATION = 274  # EXIF tag
 
 
 class Store(Protocol):
-    """A store of images' encoded bytes: an archive, a table of Arrow's, or the objects of a bucket."""
+    """A store of encoded images: an archive, an Arrow table, or the objects of a bucket."""
 
     def read(self, indices: Sequence[Any]) -> list[np.ndarray]:
-        """Returns images' bytes: read-only uint8 arrays (length,)."""
+        """Return the bytes of images as read-only uint8 arrays of shape (length,)."""
         ...
 
     def changed(self, indices: Sequence[Any]) -> np.ndarray:
-        """(N,) bool: what read() has given of these images may have changed since."""
+        """Return a bool array of shape (N,): whether bytes returned by read() may have changed since."""
         ...
 
     def copied(self, index: Any) -> bytes:
-        """Returns a copy of an image's bytes, which nobody changes."""
+        """Return a copy of an image's bytes."""
         ...
 
     def place(self, index: Any) -> str:
-        """For messages."""
+        """Return the location of an image, for messages."""
         ...
 
 
 @dataclass(eq=False)
 class Record:
-    """An image of a store. As text it says where that is."""
+    """An image in a store. str() gives its location."""
 
     store: Store
-    index: Any  # from 0 on; of objects the URL
-    data: np.ndarray | None = None  # its encoded bytes, once somebody has asked for them
+    index: Any  # nonnegative; the URL of an object
+    data: np.ndarray | None = None  # its encoded bytes, if they were requested
 
     def copied(self) -> bytes:
-        """Its encoded bytes. What was fetched of an archive is not touched: it may have changed since."""
+        """Return a copy of the encoded bytes. Those of an archive are read again, because a view may have changed
+        since."""
         return self.bytes().tobytes() if is_object(self) else self.store.copied(self.index)
 
     def bytes(self) -> np.ndarray:
-        """(length,) uint8, a view of what the store has."""
+        """Return the encoded bytes, uint8 of shape (length,), as a view of the store's memory."""
         if self.data is None:
             self.data = self.store.read([self.index])[0]
         return self.data
@@ -74,7 +75,8 @@ Source = str | Record
 
 
 class Upright(str):
-    """The path of a file whose image is turned as its EXIF says: not equal to the same text as a str."""
+    """The path of a file whose image is rotated according to its EXIF orientation. It is not equal to the same text as
+    a plain str."""
 
     def __hash__(self) -> int:
         return hash((type(self), str(self)))
@@ -82,11 +84,11 @@ class Upright(str):
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and str(other) == str(self)
 
-    def __ne__(self, other: object) -> bool:  # str has one of its own
+    def __ne__(self, other: object) -> bool:  # overrides str's
         return not self == other
 
 
-PATHS, BYTES = "paths", "bytes"  # what is encoded
+PATHS, BYTES = "paths", "bytes"  # encoded images
 PIXELS, PIXELS_ON_GPU = "pixels", "pixels on the GPU"
 DECODED = PIXELS, PIXELS_ON_GPU
 
@@ -95,14 +97,14 @@ class Form(NamedTuple):
     """The form of a pipeline's input and output."""
 
     given: str  # PATHS of files, encoded images as BYTES, or decoded images as PIXELS or PIXELS_ON_GPU
-    keep: bool = False  # it returns the decoded images, too
-    fancy: bool = False  # a GPU's decoder interpolates chroma as libjpeg does (its "fancy upsampling")
-    reads: bool = False  # it returns the files' bytes, and nothing else
-    turns: bool = False  # it turns encoded images as their EXIF says
+    keep: bool = False  # also return the decoded images
+    fancy: bool = False  # a GPU's decoder interpolates chroma as libjpeg does ("fancy upsampling")
+    reads: bool = False  # return only the files' bytes
+    turns: bool = False  # rotate encoded images according to their EXIF orientation
 
 
 def current_folder() -> str:
-    """The working directory, with a slash; "" where it was removed."""
+    """Return the working directory with a trailing slash, or "" if it was removed."""
     try:
         return os.path.join(os.getcwd(), "")
     except OSError:
@@ -110,7 +112,7 @@ def current_folder() -> str:
 
 
 def within(folder: str, path: str) -> str:
-    """A path that begins at the root, where it is in a folder of current_folder()."""
+    """Join a relative path to a folder from current_folder()."""
     return path if path[:1] == "/" else type(path)(folder + path)
 
 
@@ -123,7 +125,8 @@ def is_object(source: Source | np.ndarray) -> TypeIs[Record]:
 
 
 def fetch(sources: list[Source]) -> None:
-    """Ask for the bytes of all records at once, so that a disk can work on them together; they are not waited for."""
+    """Start reading the bytes of all records at once, so that the disk can process them together, without waiting for
+    them."""
     for rows in _by_store(sources):
         records: Any = [sources[row] for row in rows]
         images = records[0].store.read([record.index for record in records])
@@ -132,8 +135,8 @@ def fetch(sources: list[Source]) -> None:
 
 
 def overwritten(sources: Sequence[Source]) -> np.ndarray:
-    """(N,) bool: of which records the bytes may have changed since they were fetched. They are not to be touched: a
-    file may have become shorter."""
+    """Return a bool array of shape (N,): whether a record's bytes may have changed since they were fetched. Such bytes
+    must not be accessed, because the file may be shorter now."""
     found = np.zeros(len(sources), bool)
     for rows in _by_store(sources):
         records: Any = [sources[row] for row in rows]
@@ -142,7 +145,7 @@ def overwritten(sources: Sequence[Source]) -> np.ndarray:
 
 
 def _by_store(sources: Sequence[Source]) -> list[list[int]]:
-    """Returns rows of the records, by their stores."""
+    """Return the rows of the records, grouped by store."""
     of_store: dict[int, list[int]] = {}
     for row, source in enumerate(sources):
         if is_record(source):
@@ -151,40 +154,40 @@ def _by_store(sources: Sequence[Source]) -> list[list[int]]:
 
 
 def opened(source: Source | np.ndarray) -> IO[bytes]:
-    """For PIL; an array is of the bytes themselves. The name of the errors that it raises is in the source's text."""
+    """Open a source, or an array of its bytes, for PIL. Errors name the file as str(source)."""
     if isinstance(source, str):
         return open(source, "rb")
     return io.BytesIO(source.bytes().data if is_record(source) else source.data)
 
 
 def is_upright(source: Source | np.ndarray) -> bool:
-    """Returns whether its image is turned as its EXIF says. Elsewhere it is not, as torchvision does not."""
+    """Return True if the image of a source is rotated according to its EXIF orientation. Otherwise it is not rotated,
+    as in torchvision."""
     return getattr(source.store, "upright", False) if is_record(source) else isinstance(source, Upright)
 
 
 def decoded(source: Source | np.ndarray) -> Image.Image:
-    """Decodes an image with PIL, as its data set does."""
+    """Decode an image with PIL, as its data set does."""
     with io.BytesIO(source.copied()) if is_record(source) else opened(source) as file:
         image: Any = Image.open(file)
         return (ImageOps.exif_transpose(image) if is_upright(source) else image).convert("RGB")
 
 
 def object_image(objects: Objects, url: str) -> Image.Image:
-    """The image of an object in RGB, by PIL. Raises as image_of()."""
+    """Return the image of an object in RGB, decoded by PIL. Raise as image_of() does."""
     return image_of(Record(objects, url, objects.read([url])[0]))
 
 
 def image_of(source: Source) -> Image.Image:
-    """Returns the image of a source in RGB, by PIL. Raises ImageReadError if it cannot be read, or is no image."""
+    """Return the image of a source in RGB, decoded by PIL. Raise ImageReadError if it cannot be read or decoded."""
     try:
         return decoded(source)
-    except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
+    except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and others
         raise read_error(f"cannot decode {source}: {type(error).__name__}: {error}", error) from error
 
 
 def written(path: str) -> int:
-    """When a file, or what the system has of it, was changed last, in ns: no program can set it back. 0 where nobody
-    knows. Some 2 us."""
+    """Return the ctime of a file in ns, which programs cannot set back, or 0 if it is unknown. Takes about 2 us."""
     try:
         return os.stat(path).st_ctime_ns
     except OSError:
@@ -192,21 +195,21 @@ def written(path: str) -> int:
 
 
 def when_written(paths: Sequence[Any]) -> np.ndarray:
-    """(N,) int64, written() of each path."""
+    """Return written() of each path, int64 of shape (N,)."""
     return np.fromiter(map(written, paths), np.int64, len(paths))
 
 
 class RandomAccess:
-    """Reads any bytes of a source, or of an array of its bytes; a context manager.
+    """Read any bytes of a source, or of an array of its bytes. A context manager.
 
     Attributes:
         size: in bytes.
-        written: of a file written()'s time; else 0.
+        written: written() of a file; otherwise 0.
     """
 
     def __init__(self, source: Source | np.ndarray):
         self._data: np.ndarray | None = None
-        self._file, self.written = -1, 0  # where it is no file
+        self._file, self.written = -1, 0  # defaults if there is no file
         if isinstance(source, str):
             self._file = os.open(source, os.O_RDONLY)
             stat = os.fstat(self._file)
@@ -216,7 +219,7 @@ class RandomAccess:
             self.size = len(self._data)
 
     def read(self, count: int, start: int) -> bytes:
-        """Up to ``count`` bytes from ``start`` on."""
+        """Return up to ``count`` bytes from ``start`` on."""
         if self._data is not None:
             return self._data[start : start + count].tobytes()
         return os.pread(self._file, count, start)
@@ -230,18 +233,18 @@ class RandomAccess:
 
 
 class Info(UserDict[Any, Any]):
-    """The ``info`` of an image that its data set gives: EXIF, a colour profile and the like.
+    """The lazy ``info`` of an image from its data set, with EXIF, a colour profile and others.
 
-    ImageOps.exif_transpose() needs it, and ``getexif()``. The file is read when somebody asks, for few functions do. As
-    pickle has it, it is a path, or the encoded bytes of an image of a store.
+    ImageOps.exif_transpose() and ``getexif()`` need it, but few functions do, so the file is read at first access. It
+    is pickled as a path, or as the encoded bytes of an image of a store.
     """
 
     def __init__(self, source: Source | np.ndarray):
         self._source = source
 
     @cached_property
-    def data(self) -> dict[Any, Any]:  # type: ignore[override]  # where UserDict looks
-        """The info, which is read now."""
+    def data(self) -> dict[Any, Any]:  # type: ignore[override]  # UserDict reads this attribute
+        """The info, read at first access."""
         return _info_of(self._source)
 
     @property
@@ -249,7 +252,7 @@ class Info(UserDict[Any, Any]):
         return "data" in vars(self)
 
     def copy(self) -> Any:
-        """Returns a copy as Pillow's operations ask for it: what nobody has read stays unread."""
+        """Return a copy for Pillow's operations, without reading the file."""
         return self.data.copy() if self._is_read else Info(self._source)
 
     __copy__ = copy
@@ -268,9 +271,10 @@ class Info(UserDict[Any, Any]):
 
 
 def _info_of(source: Source | np.ndarray) -> dict[Any, Any]:
-    """Reads a source's info. Raises OSError if it cannot be read."""
+    """Read the info of a source. Raise OSError if it cannot be read."""
     if not is_upright(source):
         with opened(source) as file, Image.open(file) as image:
-            if image.format == "JPEG":  # its header has all; others have more behind their pixels, or change it
+            # a JPEG's header contains all of it; other formats store more after the pixels, or change it
+            if image.format == "JPEG":
                 return image.info
     return decoded(source).info

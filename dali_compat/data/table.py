@@ -1,4 +1,4 @@
-"""The samples of a data set of files in arrays: a batch finds its files and targets without a loop."""
+"""The samples of a data set of files in arrays, so that a batch is located without a loop."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from .headers import IdentityWeakDict
 from .readers import reader_of, taken_of
 from .sources import within
 
-_PLAIN = frozenset((str, int, float, PosixPath))  # comparing them calls nothing of the user's
+_PLAIN = frozenset((str, int, float, PosixPath))  # comparing these types runs none of the user's code
 _DTYPES = {int: np.int64, float: np.float64}
 
 
 class SampleTable:
-    """A table of the samples of data sets whose targets are whole numbers, floats, or rows of a tensor.
+    """A table of the samples of data sets whose targets are integers, floats, or rows of a tensor.
 
-    benchmarks/host_time.py --table measures what it takes.
+    Measure its cost with benchmarks/host_time.py --table.
 
     Args:
-        held: what the samples come from, as Reader's.
-        columns: paths, and targets: of all samples.
-        taken: type of the sources, str or one of its subclasses.
-        folder: where relative paths are.
+        held: the attributes with the samples, from Reader.held.
+        columns: paths and targets of all samples.
+        taken: type of the sources, str or a subclass.
+        folder: folder of relative paths.
 
     Attributes:
-        targets: (N,) int64 or float64, or a tensor of N rows: the one that the data set has.
+        targets: (N,) int64 or float64, or the data set's own tensor of N rows.
         keys: (N,) int64, hashes of the sources.
 
     Raises:
-        TypeError, ValueError, OverflowError: they are something else.
+        TypeError, ValueError, OverflowError: paths or targets are of another kind.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class SampleTable:
         lists = [one for one in held if type(one) is list]
         if not lists or not all(isinstance(one, (list, tuple, str, torch.Tensor)) for one in held):
             raise TypeError("no lists")
-        self._held = [list(one) if type(one) is list else one for one in held]  # which tells what has changed since
+        self._held = [list(one) if type(one) is list else one for one in held]  # for comparison with later states
         self._taken = taken
         paths, self.targets = _texts(columns[0]), _numbers(columns[1])
         self._folder = "" if all(path[:1] == "/" for path in paths) else folder
@@ -71,16 +71,18 @@ class SampleTable:
         return len(self._paths)
 
     def is_of(self, held: tuple[Any, ...], taken: type[str] = str, folder: str = "") -> bool:
-        """Returns whether all samples are still the same."""
+        """Return True if all samples are unchanged."""
         return self._folder in ("", folder) and taken is self._taken and self._agrees(held, lambda entries: entries)
 
     def holds(self, held: tuple[Any, ...], index: np.ndarray) -> bool:
-        """Returns whether those at ``index`` (0 and up) are."""
+        """Return True if the samples at ``index`` (nonnegative) are unchanged."""
         chosen = index.tolist()
-        return self._agrees(held, itemgetter(*chosen, chosen[-1]))  # of one index it would give no tuple
+        # twice, because itemgetter returns no tuple for a single index
+        return self._agrees(held, itemgetter(*chosen, chosen[-1]))
 
     def _agrees(self, held: tuple[Any, ...], get: Callable[[list[Any]], Sequence[Any]]) -> bool:
-        """Returns whether there is the same now; of lists of the same length what ``get`` takes."""
+        """Return True if the data set still holds these samples. ``get`` selects the entries of each list to
+        compare."""
         for before, now in zip(self._held, held, strict=True):
             if type(before) is not list:
                 same = before is now or _are((before,), (now,))
@@ -92,16 +94,16 @@ class SampleTable:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of all paths, in order."""
+        """Digest of all paths, in order."""
         return hashlib.sha256(self._bytes.data).hexdigest()
 
     def texts(self, index: np.ndarray) -> list[str]:
-        """Returns samples' paths."""
+        """Return the paths of samples."""
         paths = [self._paths[i] for i in index.tolist()]
         return paths if self._taken is str else list(map(self._taken, paths))
 
     def paths(self, index: np.ndarray) -> np.ndarray:
-        """(n, L) uint8, one path a row with zeros behind it."""
+        """Return paths as uint8 of shape (n, L), one per row, padded with zeros."""
         lengths = self._lengths[index]
         width = int(lengths.max())
         windows = np.lib.stride_tricks.as_strided(self._bytes, (len(self._bytes) - width + 1, width), (1, 1))
@@ -112,7 +114,7 @@ class SampleTable:
 
 
 def _texts(paths: Sequence[Any]) -> Sequence[str]:
-    """Returns paths as text. Raises TypeError if they are neither text nor Paths, or of both kinds."""
+    """Convert paths to str. Raise TypeError unless they are all str or all Paths."""
     kinds = set(map(type, paths))
     if kinds == {PosixPath}:
         return list(map(os.fsdecode, paths))
@@ -122,7 +124,8 @@ def _texts(paths: Sequence[Any]) -> Sequence[str]:
 
 
 def _numbers(targets: Any) -> Any:
-    """Returns targets in an array; a tensor as it is. Raises TypeError or OverflowError for anything else."""
+    """Convert targets to an array, and return a tensor unchanged. Raise TypeError or OverflowError for anything
+    else."""
     if isinstance(targets, torch.Tensor) and targets.layout == torch.strided:
         return targets
     kinds = set(map(type, targets))
@@ -132,8 +135,7 @@ def _numbers(targets: Any) -> Any:
 
 
 def _are(before: Sequence[Any], now: Sequence[Any]) -> bool:
-    """Returns whether as many entries are still the same, in value and type. Nothing of the user's is called to
-    compare."""
+    """Return True if all entries are equal in value and type. None of the user's code is called for the comparison."""
     if len(before) == len(now) and all(map(is_, before, now)):
         return True
     kinds = list(map(_kind, now))
@@ -141,7 +143,7 @@ def _are(before: Sequence[Any], now: Sequence[Any]) -> bool:
 
 
 def _kind(value: Any) -> Any:
-    """Its type; of a tuple those of its items."""
+    """Return the type of a value, or the types of the items of a tuple."""
     return tuple(map(_kind, value)) if type(value) is tuple else type(value)
 
 
@@ -153,8 +155,8 @@ _of_dataset: IdentityWeakDict[SampleTable] = IdentityWeakDict()
 
 
 def table_of(dataset: Any, folder: str = "") -> SampleTable | None:
-    """The table of a data set's samples as they are now, with relative paths in ``folder``; None where there is none of
-    its kind."""
+    """Return the table of a data set's current samples, with relative paths joined to ``folder``, or None if the
+    samples do not fit into a table."""
     reader = reader_of(dataset)
     if reader is None or getattr(dataset, "_objects", None) is not None:
         return None

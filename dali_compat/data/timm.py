@@ -1,4 +1,4 @@
-"""timm's ImageDataset over a folder, as an image folder. Never imports timm."""
+"""Treat timm's ImageDataset over a folder as an image folder. Never imports timm."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _known: IdentityWeakDict[tuple[tuple[Any, ...], Any]] = IdentityWeakDict()
 
 
 def is_timms(dataset: Any) -> bool:
-    """Returns whether it is timm's ImageDataset."""
+    """Return True for timm's ImageDataset."""
     return type(dataset) is _class("dataset", "ImageDataset")
 
 
 def as_leaf(dataset: Any) -> Any:
-    """A data set itself, or what stands for it where it is one of timm's that can be served: a leaf
-    (base_datasets.py)."""
+    """Return the leaf (base_datasets.py) for a data set: the data set itself, or a TimmFolder if it is a supported one
+    of timm's."""
     try:
         return of_timms(dataset) if is_timms(dataset) else dataset
     except Unsupported:
@@ -34,14 +34,14 @@ def as_leaf(dataset: Any) -> Any:
 
 
 def of_timms(dataset: Any) -> Any:
-    """Returns what stands for a data set of timm's: one object as long as its samples stay the same. Raises Unsupported
-    if it gives something else than images and targets of a folder."""
+    """Return the TimmFolder of timm's ImageDataset, which is the same object while the samples are unchanged. Raise
+    Unsupported unless the data set gives images and targets of a folder."""
     plain = {"load_bytes": False, "input_img_mode": "RGB", "additional_features": None}
     if any(getattr(dataset, name, value) != value for name, value in plain.items()):
-        raise Unsupported(f"timm's ImageDataset with other {', '.join(plain)} than by default")
+        raise Unsupported(f"timm's ImageDataset with {', '.join(plain)} other than the defaults")
     reader = getattr(dataset, "reader", None)
     if type(reader) is not _class("readers.reader_image_folder", "ReaderImageFolder"):
-        raise Unsupported(f"timm's {type(reader).__name__} is not its reader of a folder")
+        raise Unsupported(f"timm's {type(reader).__name__} is not its ReaderImageFolder")
     held = reader, getattr(reader, "samples", None)
     known, made = _known.get(dataset, lambda: ((), None))
     if not known or any(before is not now for before, now in zip(known, held, strict=True)):
@@ -51,10 +51,10 @@ def of_timms(dataset: Any) -> Any:
 
 
 def checked(dataset: Any) -> Any:
-    """Returns what of_timms() does, before an epoch. Raises as that does."""
+    """Like of_timms(), with further checks before an epoch. Raise as it does."""
     made = of_timms(dataset)
     if not all(is_original(type(one).__getitem__) for one in (dataset, dataset.reader)):
-        raise Unsupported("timm's ImageDataset or its reader, of which __getitem__ was replaced")
+        raise Unsupported("the __getitem__ of timm's ImageDataset or its reader was replaced")
     return made
 
 
@@ -63,8 +63,8 @@ def _class(module: str, name: str) -> Any:
 
 
 class TimmFolder(DatasetFolder):
-    """Stands for a data set of timm's, whose transforms are as they are now. A target of None is -1, which timm gives
-    to no target_transform."""
+    """An image folder with the samples of timm's ImageDataset, and its current transforms. As in timm, a target of None
+    becomes -1 without calling target_transform."""
 
     def __init__(self, dataset: Any):
         self._dataset, self.loader = weakref.ref(dataset), pil_loader
@@ -78,12 +78,12 @@ class TimmFolder(DatasetFolder):
 
 
 def _but_of_none(function: Callable[[Any], Any], target: Any) -> Any:
-    """A target_transform that no target of None comes to."""
+    """Apply a target_transform, except to None."""
     return -1 if target is None else function(target)
 
 
 class _Reader(Reader):
-    """A reader of samples, and of whether there is a target_transform, on which targets of None depend."""
+    """Reader of TimmFolder. It depends on whether there is a target_transform, because targets of None do."""
 
     def sample(self, dataset: Any, index: Any) -> tuple[Any, Any]:
         path, target = dataset.samples[index]

@@ -1,9 +1,9 @@
-"""torchvision's own data sets of image files: where each keeps paths and targets.
+"""The attributes of torchvision's data sets of image files that hold paths and targets.
 
-A reader is for exactly one class. Its ``__getitem__`` must use the names that were read here, in torchvision 0.20 to
-0.29; one that uses others is of a version that nobody has looked at. ImageNet, EuroSAT and Country211 are ImageFolders.
-Those that keep their samples in other ways, as CelebA, INaturalist and Caltech101, or have other targets than class
-numbers, are asked for each sample, as a data set of the user's own is (lazy/).
+A reader is for exactly one class. The ``__getitem__`` of the class must use exactly the names listed here, as in
+torchvision 0.20 to 0.29; otherwise it comes from an untested version. ImageNet, EuroSAT and Country211 are
+ImageFolders. Data sets that store their samples in other ways, such as CelebA, INaturalist and Caltech101, or whose
+targets are not class numbers, are traced like custom data sets (tracing/).
 """
 
 from __future__ import annotations
@@ -24,30 +24,31 @@ Names = frozenset[str]
 EACH = frozenset(("transform", "target_transform"))
 BOTH = frozenset(("transforms",))
 
-# How a class opens a file, by the names that this takes
+# Names that a class uses to open a file.
 _WAYS = frozenset(("loader",)), frozenset(("Image", "open", "convert"))
 
 
 def _names(function: Any) -> Names:
-    """Attributes, functions and modules that its text uses."""
+    """Return the names of attributes, functions and modules that a function uses."""
     return frozenset(getattr(getattr(function, "__code__", None), "co_names", ())) - {"PIL"}
 
 
 def checker(own: Names, lists: tuple[str, ...]) -> Callable[[Any], None]:
-    """Returns a function that raises Unsupported where a data set may give something else than its reader reads: its
-    ``__getitem__`` uses its ``own`` names, and those that open the file. ``lists`` have an entry a sample."""
+    """Return a function that raises Unsupported if a data set may give something else than its reader reads. The
+    ``__getitem__`` must use its ``own`` names and those that open the file, and ``lists`` must have one entry per
+    sample."""
 
     def check(dataset: Any) -> None:
         kind = type(dataset)
         name, names = kind.__name__, _names(kind.__getitem__)
         if not names >= own or names - own not in _WAYS or not is_original(kind.__getitem__):
             what = f"{name}.__getitem__ of torchvision {torchvision.__version__}"
-            raise Unsupported(f"{what} is not one that is known here")
+            raise Unsupported(f"{what} is not supported by this version of dali_compat")
         if hasattr(dataset, "__getitems__"):
             raise Unsupported(f"{name} has __getitems__")
         for attribute in (*lists, *(own & (EACH | BOTH))):
             if not hasattr(dataset, attribute):
-                raise Unsupported(f"{name} has no {attribute!r}, as torchvision's {name} has")
+                raise Unsupported(f"{name} has no {attribute!r}, but torchvision's {name} does")
         for attribute in lists:
             entries = getattr(dataset, attribute)
             if type(entries) is not list or len(entries) != len(dataset):
@@ -67,7 +68,7 @@ def checker(own: Names, lists: tuple[str, ...]) -> Callable[[Any], None]:
 
 
 def _reader(*lists: str, others: tuple[str, ...] = (), joint: bool = False) -> Reader:
-    """Returns a reader of these attributes: a list of (path, target), or one of paths and one of targets. ``others``
+    """Return a reader of these attributes: a list of (path, target), or a list of paths and one of targets. ``others``
     are further names that ``__getitem__`` uses."""
     names = (BOTH if joint else EACH) | {*lists, *others}
     return Reader(checker(names, lists), lambda dataset: tuple(getattr(dataset, name) for name in lists), joint=joint)
@@ -88,7 +89,7 @@ _pets = _reader("_images", "_labels", others=_pet_names, joint=True)
 def _check_pets(dataset: Any) -> None:
     _pets.check(dataset)
     if dataset._target_types != ["category"]:
-        raise Unsupported(f"OxfordIIITPet has targets of types {dataset._target_types}, not of 'category' alone")
+        raise Unsupported(f"OxfordIIITPet has targets of types {dataset._target_types}, not only of 'category'")
 
 
 add_reader(datasets.OxfordIIITPet, _pets._replace(check=_check_pets))

@@ -1,14 +1,16 @@
-"""Every operation, in the module of its kind: its translator, draw and kernels.
+"""All operations, one module per kind with its translators, draws and kernels.
 
-In the order to read them:
+In reading order:
 
-- color is a kind, as are resize, windows, warp, jitter, filters, noise, policy, augmix, convert;
-  timm and timm_policies, with the timm_operations of these, are imported when one of timm's transforms comes.
-- translators: which function translates a class, and what it returns. arguments: what a transform's arguments mean, and
-  how far a step is from torchvision, in words.
-- draws: every number drawn and every window, for a batch at once, and what they are made of. matrices: of warps.
-- kernels: run() does a step on a batch. image_by_image: a CPU's way, all steps on one image. pixels/: the arithmetic of
-  Pillow and torchvision on batches of tensors. operations/ does what ColorJitter and policies choose for each image.
+- The kinds are color, resize, windows, warp, jitter, filters, noise, policy, augmix and convert. timm and
+  timm_policies, which uses timm_operations, are imported when one of timm's transforms is translated.
+- translators: the registry of translators by class, and their return types. arguments: the meaning of transforms'
+  arguments, and descriptions of how close a step is to torchvision.
+- draws: draws all numbers and computes all windows of a batch at once, with the distributions for that. matrices:
+  matrices of warps.
+- kernels: run() applies a step to a batch. image_by_image: applies all steps to one image after another, on a CPU.
+  pixels/: the arithmetic of Pillow and torchvision on batches of tensors. operations/: operations that ColorJitter and
+  policies choose per image.
 """
 
 import importlib
@@ -16,6 +18,6 @@ import pkgutil
 
 from .translators import LATER
 
-for _module in pkgutil.iter_modules(__path__):  # each kind registers its functions
+for _module in pkgutil.iter_modules(__path__):  # importing a kind registers its functions
     if _module.name not in LATER:
         importlib.import_module(f"{__name__}.{_module.name}")

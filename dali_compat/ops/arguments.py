@@ -1,5 +1,5 @@
-"""Reads transforms' arguments; says whose arithmetic torchvision uses, Pillow's or that of tensors in v1 or v2, and how
-far from it each step is."""
+"""Read transforms' arguments, determine whose arithmetic torchvision uses (Pillow's, or that of tensors in v1 or v2),
+and describe how close each step is to it."""
 
 from __future__ import annotations
 
@@ -20,49 +20,48 @@ TORCHVISION = tuple(int(number) for number in torchvision.__version__.split(".")
 """(0, 26), for example."""
 
 EXACT = "exact"
-BY_TORCH = "pil, by torch"  # Pillow's order of passes, and PyTorch's rounding of weights
+BY_TORCH = "pil, by torch"  # Pillow's order of passes with PyTorch's rounding of weights
 
-# Pillow's numbers, as torchvision.transforms.functional._interpolation_modes_from_int
+# Pillow's numbers, as in torchvision.transforms.functional._interpolation_modes_from_int
 _FROM_INT = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
 
 def like_of(t, spec: ImageSpec) -> str:
-    """Returns whose arithmetic torchvision uses on this image: Pillow's, or that of its tensor functions, old or
-    new."""
+    """Return whose arithmetic torchvision uses for this image: "pil", or "v1" or "v2" for its tensor functions."""
     if spec.kind == "pil":
         return "pil"
     return version_of(t)
 
 
 def version_of(t) -> str:
-    """Returns the version of torchvision's transforms that it is of: "v1" or "v2"."""
+    """Return the version of torchvision's transforms that a transform belongs to, "v1" or "v2"."""
     return "v2" if isinstance(t, v2.Transform) else "v1"
 
 
 def interpolation_of(t) -> str:
-    """The name of a transform's interpolation."""
+    """Return the name of a transform's interpolation."""
     return interpolation_named(t.interpolation)
 
 
 def interpolation_named(mode: Any) -> str:
-    """The name of an interpolation, which may be given as an enum, by name or as Pillow's number."""
+    """Return the name of an interpolation given as an enum, a name or Pillow's number."""
     if isinstance(mode, Integral):
         return _FROM_INT[int(mode)]
     return InterpolationMode(mode).value
 
 
 def fill_of(t, spec: ImageSpec) -> tuple | None:
-    """One value a channel, or None where torchvision gets None."""
+    """Return one fill value per channel, or None if torchvision's fill is None."""
     fill = t.fill
     if isinstance(fill, dict):
-        raise Untranslatable(t, "fill as a dict", "pass the fill of images alone")
+        raise Untranslatable(t, "fill as a dict", "pass only the fill of images")
     if fill is None:
         return None
     return per_channel(t, "fill", spec)
 
 
 def per_channel(t, name: str, spec: ImageSpec) -> tuple:
-    """An argument, which is one value or several, as one value a channel."""
+    """Return an argument, given as one or several values, as one value per channel."""
     value = getattr(t, name)
     values = tuple(value) if hasattr(value, "__iter__") else (value,)
     values *= spec.channels if len(values) == 1 else 1
@@ -82,12 +81,12 @@ def refuse_tensors(t, spec: ImageSpec, remedy: str = "put it before the conversi
 
 
 def maybe(t, spec, op: str, **values):
-    """An operation with probability t.p; ``values`` are the same for every sample."""
+    """Return a step that is applied with probability t.p; ``values`` are the same for every sample."""
     return step(op, spec, draw("bernoulli", p=t.p, values=tuple(values.items())), like=like_of(t, spec))
 
 
 def functions(like: str):
-    """torchvision's functions: v2's, or v1's. PIL images go through v1's."""
+    """Return torchvision's v2 or v1 functional module. PIL images use v1's."""
     return F2 if like == "v2" else F1
 
 
@@ -100,15 +99,15 @@ def fill_list(fill) -> list | None:
 
 
 def resizes_in_whole_numbers(interpolation: str) -> bool:
-    """Returns whether torchvision's v2 resizes uint8 tensors on a CPU by fixed-point sums, rounded after each axis.
-    Before 0.21 it does not where bilinear meets AVX512: there it resizes floats and rounds once."""
+    """Return True if torchvision's v2 resizes uint8 tensors on a CPU in fixed-point arithmetic, rounded after each
+    axis. Versions before 0.21 use floats and round once for bilinear with AVX512."""
     asked = getattr(_geometry, "_do_native_uint8_resize_on_cpu", None)
     return asked is None or bool(asked(InterpolationMode(interpolation)))
 
 
 def passes_of(resize: Step) -> str:
-    """Says how torchvision resizes: PIL in two passes rounded to 8 bits, v2 on uint8 tensors likewise but always width
-    first, v1 on tensors (and v2 on floats) in floating point."""
+    """Return how torchvision resizes: PIL in two passes rounded to 8 bits ("as Pillow"), v2 on uint8 tensors likewise
+    but always "width first", and v1 on tensors (and v2 on floats) in floating point ("one")."""
     interpolation, like = resize.kwargs["interpolation"], resize.kwargs["like"]
     if interpolation.startswith("nearest") or resize.gives.dtype != torch.uint8 or like == "v1":
         return "one"
@@ -118,14 +117,14 @@ def passes_of(resize: Step) -> str:
 
 
 def is_in_two_passes(resize: Step) -> bool:
-    """Return True if a resize is by one of the usual filters, in two passes."""
+    """Return True if a resize uses one of the common filters in two passes."""
     how = resize.kwargs
     usual = how["interpolation"] in ("bilinear", "bicubic") and how["antialias"] is True
     return usual and passes_of(resize) != "one"
 
 
 def is_in_whole_numbers(s: Step) -> bool:
-    """Return True if it is a resize that PyTorch does as Pillow does, but for the rounding of weights."""
+    """Return True if PyTorch does this resize as Pillow does, except for the rounding of weights."""
     if s.op == "resize_by_choice":
         names = s.kwargs["interpolations"]
         return {*names} <= {"bilinear", "bicubic"} and all(map(resizes_in_whole_numbers, names))
@@ -133,23 +132,23 @@ def is_in_whole_numbers(s: Step) -> bool:
     return fits and resizes_in_whole_numbers(s.kwargs["interpolation"])
 
 
-# ---- how far a step is from torchvision, in words that the parity tests bear out
+# ---- descriptions of how close a step is to torchvision, verified by the parity tests
 
 
 def fidelity_of(s: Step, where: str, options: Options, two_pass: bool) -> str:
-    """Says how far a step is from torchvision. ``where`` it runs is DALI, TORCH, EACH or HOST; ``two_pass``: DALI
-    resizes in two passes."""
+    """Describe how close a step is to torchvision. ``where`` it runs is DALI, TORCH, EACH or HOST. ``two_pass`` is True
+    if DALI resizes in two passes."""
     by_dali, how = where == DALI, s.kwargs
     if s.op == "apply":
         return "yours, not measured"
     if s.op == "gaussian_blur":
         return "mean error .0001 of 255 and maximum 1"
-    if s.op == "jpeg" and by_dali and options.gpu:  # which is arithmetic of its own
+    if s.op == "jpeg" and by_dali and options.gpu:  # the GPU's encoder uses different arithmetic
         return "mean error 1 of 255 (exact=True: 0)"
     if s.op in ("affine", "perspective", "rotate") and by_dali:
         mean, most = (".002", "255 at edges") if s.op == "perspective" else (".001", "1")
         return f"mean error {mean} of 255" + ("" if options.gpu else f" and maximum {most}")
-    # DALI multiplies in float32 where torchvision divides, and so does a CPU's kernel by default
+    # DALI multiplies in float32 while torchvision divides, and so does a CPU's kernel by default
     if s.op in CONVERSIONS and (by_dali or not (options.exact or options.gpu)):
         return "within 1e-6"
     if s.op == "resize_by_choice" and by_dali:

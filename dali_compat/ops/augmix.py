@@ -22,7 +22,7 @@ from .warp import OF_TENSORS, warp_arguments
 def translate_aug_mix(t, spec):
     names = ("severity", "mixture_width", "chain_depth", "alpha", "all_ops")
     chains = draw("aug_mix", **{name: getattr(t, name) for name in names}, like=version_of(t))
-    how = warp_arguments(t, spec, OF_TENSORS) | {"like": version_of(t)}  # it mixes tensors, of PIL images too
+    how = warp_arguments(t, spec, OF_TENSORS) | {"like": version_of(t)}  # it mixes tensors, even for PIL images
     return (step("augmix", spec, chains, **how),)
 
 
@@ -32,14 +32,14 @@ def _aug_mix_uniforms(severity, mixture_width, chain_depth, alpha, all_ops, like
 
 
 def _deepest(depth: int) -> int:
-    """Returns the most links of a chain; where ``depth`` is not above 0, 1 to 3 are drawn."""
+    """Return the largest length of a chain. If ``depth`` is not positive, lengths from 1 to 3 are drawn."""
     return depth if depth > 0 else 3
 
 
 @draws(uniforms=_aug_mix_uniforms)
 def draw_aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_ops, like):
-    """AugMix's chains and weights: ``which`` and ``magnitude`` are (N, mixture_width, depth), ``which`` -1 beyond the
-    end of a chain; ``mix`` (N, 1 + mixture_width) has the weights of the image as it is and of each chain."""
+    """AugMix's chains and weights. ``which`` and ``magnitude`` are (N, mixture_width, depth), with ``which`` -1 after
+    the end of a chain. ``mix`` (N, 1 + mixture_width) holds the weights of the original image and of each chain."""
     first, u = u[:, :mixture_width], u[:, mixture_width:]
     lengths = whole(first, 1, 4) if chain_depth <= 0 else np.full(first.shape, chain_depth)
     over = np.arange(_deepest(chain_depth)) >= lengths[..., None]
@@ -55,8 +55,8 @@ def draw_aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_o
 
 
 def _mix(u, alpha, width) -> np.ndarray:
-    """torch._sample_dirichlet of (image, mixture), and of the chains within the mixture. Gamma variates of shape 1 are
-    exponential; others come from a numpy generator for each row, whose key is the row's one uniform number."""
+    """torch._sample_dirichlet for (image, mixture), and for the chains within the mixture. Gamma variates of shape 1
+    are exponential. For other shapes, a numpy generator per row is seeded with the row's single uniform number."""
     if alpha == 1:
         gamma = -np.log1p(-u)
     else:
@@ -68,18 +68,18 @@ def _mix(u, alpha, width) -> np.ndarray:
 
 
 def _shares(gamma) -> np.ndarray:
-    """A Dirichlet variate is gamma variates over their sum: float32, and neither 0 nor 1, as torch has them."""
+    """Normalize gamma variates to a Dirichlet variate, float32 and neither 0 nor 1, as in torch."""
     least, most = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))
     return np.clip((gamma / gamma.sum(1, keepdims=True)).astype(np.float32), least, most)
 
 
 @kernel
 def augmix(images, arrays, *, interpolation, fill, like):
-    """AugMix.forward: chains of operations, mixed with the image in float32. torchvision turns PIL images into tensors
+    """AugMix.forward: mix chains of operations with the image in float32. torchvision converts PIL images to tensors
     for it, so ``like`` is "v1" or "v2"."""
     which, magnitude = arrays["which"], arrays["magnitude"]
     n, width, depth = which.shape
-    chains = images.repeat(width, 1, 1, 1)  # all first chains, all second ones, ...
+    chains = images.repeat(width, 1, 1, 1)  # all first chains, then all second ones, ...
     for place in range(depth):
         rows = {"which": which[:, :, place].T.reshape(-1), "magnitude": magnitude[:, :, place].T.reshape(-1)}
         chains = augment(chains, rows, interpolation=interpolation, fill=fill, like=like, version=like)
@@ -92,7 +92,7 @@ def augmix(images, arrays, *, interpolation, fill, like):
 
 @image_kernel("augmix")
 def augmix_image(image, row, *, interpolation, fill, like):
-    """torchvision.transforms.AugMix.forward, from its chains on: on tensors, in floating point."""
+    """torchvision.transforms.AugMix.forward after the chains are drawn, on tensors in floating point."""
     pixels = as_tensor(image)
     mixed = float(row["mix"][0]) * pixels[None]
     for weight, chain, magnitudes in zip(row["mix"][1:], row["which"], row["magnitude"], strict=True):

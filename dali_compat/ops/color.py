@@ -1,7 +1,8 @@
-"""Changes of colour: grayscale, channels, inversion, posterizing, solarizing, contrast and equalization.
+"""Colour operations: grayscale, channels, inversion, posterizing, solarizing, contrast and equalization.
 
-``like`` "pil" is torchvision on PIL images, bit for bit: uint8 in and out, in the float arithmetic of Pillow's C code.
-"v1" and "v2" are torchvision's tensor functionals, with one factor a sample; where these take batches, they are called.
+``like`` "pil" means torchvision on PIL images, bit for bit: uint8 in and out, in the float arithmetic of Pillow's C
+code. "v1" and "v2" mean torchvision's tensor functionals with one factor per sample. If a functional takes batches, it
+is called.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def translate_grayscale(t, spec):
         return ()
     if spec.channels == 1 and channels == 3 and (spec.kind == "pil" or isinstance(t, v2.Grayscale)):
         return (step("repeat_channels", spec.but(channels=3)),)
-    if spec.channels != 3 or channels not in (1, 3):  # v1 leaves tensors of one channel as they are
+    if spec.channels != 3 or channels not in (1, 3):  # v1 passes tensors of one channel through
         raise Untranslatable(t, f"num_output_channels={channels} of an image of {spec.channels} channels")
     args = {"like": like_of(t, spec), "dtype": spec.dtype, "channels": channels}
     return (step("grayscale", spec.but(channels=channels), **args),)
@@ -91,7 +92,7 @@ def translate_random_equalize(t, spec):
 
 def _refuse_floats_of_v1(t, spec) -> None:
     if spec.dtype != torch.uint8 and not isinstance(t, v2.Transform):
-        raise Untranslatable(t, f"torchvision takes uint8 tensors there, and this is one of {spec.dtype}")
+        raise Untranslatable(t, f"torchvision requires uint8 tensors here, got {spec.dtype}")
 
 
 @draws(uniforms=lambda channels: channels)
@@ -100,21 +101,21 @@ def draw_channel_permutation(sizes, u, *, channels):
     return {"order": permutation(u)}, sizes
 
 
-# ---- enhancers: adjust_brightness and so on, ImageEnhance
+# ---- enhancers, as in adjust_brightness and ImageEnhance
 
 
 @kernel
 @in_parts
 @torchvisions("adjust_brightness", factor=float)
 def brightness(images, arrays, *, like):
-    """ImageEnhance.Brightness: blended with black."""
+    """ImageEnhance.Brightness: blend with black."""
     return by_value(images, lambda values: bounded(values * to(images, arrays["factor"]), images))
 
 
 @kernel
 @torchvisions("adjust_gamma", gamma=float, gain=float)
 def gamma(images, arrays, *, like):
-    """adjust_gamma: of PIL's images by a table of 256 levels."""
+    """adjust_gamma; for PIL images with a table of 256 levels."""
     if like != "pil":
         return one_by_one(functions(like).adjust_gamma, images, arrays["gamma"], arrays["gain"])
     rows = zip(arrays["gamma"].tolist(), arrays["gain"].tolist(), strict=True)
@@ -127,7 +128,8 @@ def gamma(images, arrays, *, like):
 @in_parts
 @torchvisions("adjust_contrast", factor=float)
 def contrast(images, arrays, *, like):
-    """ImageEnhance.Contrast: blended with the mean of the image's gray. Of framed() images ``area`` pixels count."""
+    """ImageEnhance.Contrast: blend with the mean of the gray image. In images from framed() only ``area`` pixels
+    count."""
     mean = _mean(_gray(images, like), like, arrays.get("area"))
     return by_value(images, lambda values: blend(values, mean, arrays["factor"], like))
 
@@ -147,7 +149,7 @@ def _mean(gray, like, area=None):
 @in_parts
 @torchvisions("adjust_saturation", factor=float)
 def saturation(images, arrays, *, like):
-    """ImageEnhance.Color: blended with gray."""
+    """ImageEnhance.Color: blend with the gray image."""
     if images.shape[1] == 1:
         return images
     images = images.contiguous()
@@ -156,7 +158,7 @@ def saturation(images, arrays, *, like):
 
 
 def _gray(images, like):
-    """(N, 1, H, W); of uint8 images whole numbers."""
+    """Return the gray image (N, 1, H, W), in integers for uint8 images."""
     if images.shape[1] == 1:
         return images
     if like == "pil":
@@ -184,7 +186,7 @@ def grayscale(images, arrays, *, like, dtype, channels):
     return gray.expand(-1, channels, -1, -1)
 
 
-# ---- values on their own
+# ---- operations on single values
 
 
 @kernel
@@ -215,7 +217,7 @@ def solarize(images, arrays, *, like):
 
 @kernel
 def solarize_add(images, arrays, *, like):
-    """timm's, of a number that is not above 128."""
+    """timm's solarize_add, for an addend of at most 128."""
     return (images < 128).mul(to(images, arrays["factor"], np.uint8)).add_(images)
 
 
@@ -239,7 +241,7 @@ def permute_channels(images, arrays):
 @in_parts
 @torchvisions("autocontrast")
 def autocontrast(images, arrays, *, like):
-    """ImageOps.autocontrast: each channel from its least value to its greatest."""
+    """ImageOps.autocontrast: stretch each channel from its minimum to its maximum."""
     if like != "pil":
         return functions(like).autocontrast(images)
     low, high = (extreme((-2, -1)).to(torch.float64)[..., None] for extreme in (images.amin, images.amax))
@@ -253,7 +255,7 @@ def autocontrast(images, arrays, *, like):
 @in_parts
 @torchvisions("equalize")
 def equalize(images, arrays, *, like):
-    """ImageOps.equalize. v2's does the same with uint8 images, of a whole batch."""
+    """ImageOps.equalize. v2's function gives the same for uint8 images, and takes batches."""
     return functions("v2" if images.dtype == torch.uint8 else like).equalize(images)
 
 

@@ -1,4 +1,4 @@
-"""Conversions: from PIL image to tensor and back, between dtypes, and normalization."""
+"""Conversions between PIL images and tensors and between dtypes, and normalization."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _to_dtype(t, spec, dtype, like):
 @register(Cast, consumes="name")
 def translate_cast(t, spec):
     if spec.kind not in ("tensor", "Image"):
-        raise Untranslatable(t, "it is of tensors, and gets another image here", "put it after the conversion")
+        raise Untranslatable(t, "it takes tensors, and gets another kind of image here", "put it after the conversion")
     plain = spec.but(kind="tensor")
     dtype = getattr(torch, t.name)
     return _to_dtype(t, plain, dtype, like="cast") or translate_to_pure_tensor(t, spec)
@@ -98,14 +98,15 @@ def translate_normalize(t, spec):
         )
     mean, std = (tuple(map(float, per_channel(t, name, spec))) for name in ("mean", "std"))
     if 0 in std:
-        raise Untranslatable(t, "std has a zero")
+        raise Untranslatable(t, "std contains a zero")
     return (step("normalize", spec.but(normalized=True), mean=mean, std=std),)
 
 
 @kernel
 def to_dtype(images, arrays, *, dtype, like):
     if like == "v1":  # ToTensor and ConvertImageDtype divide by 255, v2 multiplies by 1/255
-        if images.is_cuda and images.dtype == torch.uint8 and dtype == torch.float32:  # as CUDA does, of a number
+        # CUDA divides by a number in this way
+        if images.is_cuda and images.dtype == torch.uint8 and dtype == torch.float32:
             return images.to(dtype) / torch.full((), 255.0, device=images.device)
         return F1.convert_image_dtype(images, dtype)
     return F2.to_dtype(images, dtype, scale=like == "v2")
@@ -118,39 +119,40 @@ def normalize(images, arrays, *, mean, std):
 
 @kernel
 def arithmetic(images, arrays, *, name):
-    """torch's add, sub, mul, div or rsub, of each image and one number, or one a channel."""
+    """Apply torch's add, sub, mul, div or rsub to each image and one number, or one per channel."""
     values = to_device(torch.from_numpy(arrays["values"]).to(images.dtype), images.device)
     return getattr(torch, name)(images, values.view(len(images), -1, 1, 1))
 
 
 @kernel
 def tensor_to_pil(images, arrays):
-    """ToPILImage: of floating point images the product with 255 is truncated."""
+    """ToPILImage: floating point images are multiplied by 255 and truncated."""
     return images.mul(255).byte() if images.is_floating_point() else images
 
 
 @kernel
 def apply(images, arrays, *, function, spec, **args):
-    """A function of one's own, registered by on_batch(); ``spec``: what it is said to give. Raises ValueError if it
-    gives images of another shape or dtype. What comes after has its windows for the shape that was said, and its
-    arithmetic for the dtype: ToTensor divides uint8 by 255, and floats by nothing."""
+    """Call a user's function registered with on_batch(); ``spec`` is its declared output. Raise ValueError if its
+    output has another shape or dtype, because later windows are computed for the declared shape, and later arithmetic
+    depends on the dtype: ToTensor divides uint8 by 255, but not floats."""
     if "uniforms" in arrays:
         args["uniforms"] = to_device(arrays["uniforms"], images.device)
-    if 0 in images.stride():  # gray in three channels: one plane, which nobody can write to
+    if 0 in images.stride():  # a gray image expanded to three channels, which cannot be written to
         images = images.clone()
     made = function(images, **args)
     said = len(images), spec.channels, *(spec.size or images.shape[-2:])
     if tuple(made.shape) != said or made.dtype != spec.dtype:
         name = getattr(function, "__qualname__", type(function).__name__)
-        text = f"{name}() gives {tuple(made.shape)} of {made.dtype}, and its translation says {said} of {spec.dtype}"
-        remedy = f"on_batch({name}, spec.but(size=(height, width), channels=..., dtype=...)) says what it gives"
+        text = f"{name}() gave {tuple(made.shape)} of {made.dtype}, but its translation declares {said} of {spec.dtype}"
+        remedy = f"on_batch({name}, spec.but(size=(height, width), channels=..., dtype=...)) declares its output"
         raise ValueError(f"{text}: {remedy}")
     return made
 
 
 @functools.lru_cache(64)
 def conversion_table(steps: tuple[Step, ...]) -> torch.Tensor:
-    """(channels, 256): what steps that depend on a pixel's value alone give for each, on the CPU; for reading alone."""
+    """Return a CPU table of shape (channels, 256) with the results of steps that depend only on a pixel's value.
+    Read-only."""
     channels = steps[0].gives.channels
     values = torch.arange(256, dtype=torch.uint8, device="cpu").view(1, 1, 16, 16).expand(1, channels, 16, 16)
     for one in steps:

@@ -1,8 +1,8 @@
-"""Computes the arguments of steps for a whole batch, on the host. Registers the functions that draw them.
+"""Compute the arguments of steps for a whole batch on the host, and register the functions that draw them.
 
-Each takes the image sizes that reach it, (N, 2) int64 as (height, width) in pixels, and returns the arrays its kernel
-wants together with the sizes after it. Sizes are known before anything is decoded (data/headers.py), so all geometry is
-torchvision's own arithmetic, vectorised with NumPy, and the engines only carry it out.
+Each function takes the input sizes, (N, 2) int64 as (height, width) in pixels, and returns the arrays for the kernel
+and the output sizes. Sizes are known before images are decoded (data/headers.py), so all geometry is torchvision's own
+arithmetic, vectorised with NumPy, and the engines only apply it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from ..plan import Draw, Step
 
 Arrays = dict[str, np.ndarray]
 
-_MOST_PIXELS = 1 << 29  # of an image after a step: Pillow refuses to open one of a third of that
-_SIDES = 4  # (height, width) of the image before, and after
+_MOST_PIXELS = 1 << 29  # of an output image; Pillow refuses to open images of a third of that
+_SIDES = 4  # (height, width) of the input and of the output
 
 _DRAWS: dict[str, tuple[int | Callable[..., int] | None, Callable]] = {}
 
 
 class ImageTooSmall(ValueError):
-    """An image does not suit a transform; torchvision raises ValueError with the same words.
+    """Raised if an image is too small for a transform. The message is that of torchvision's ValueError.
 
-    ``row`` is its place among the ``rows`` that compute() was given."""
+    ``row`` is the position of the image among the ``rows`` given to compute().
+    """
 
     def __init__(self, row: int, message: str):
         super().__init__(message)
@@ -33,7 +34,7 @@ class ImageTooSmall(ValueError):
 
 
 class Computed(list[Arrays]):
-    """The arrays of each step; ``sizes`` (N, 2), the images' (height, width) after all of them."""
+    """The arrays of each step. ``sizes`` (N, 2) are the images' (height, width) after all steps."""
 
     sizes: np.ndarray
 
@@ -44,12 +45,13 @@ def compute(
     randoms: Callable[[int, int], np.ndarray],
     rows: Sequence[int] | np.ndarray | slice,
 ) -> Computed:
-    """The arrays of each step for ``rows`` of a batch; ``sizes`` is (N, 2) for these rows, and ``randoms`` a Randoms,
-    or called as such.
+    """Compute the arrays of each step for ``rows`` of a batch. ``sizes`` is (N, 2) for these rows, and ``randoms`` is a
+    Randoms or is called like one.
 
-    A step with gates, or with a chance of its own, has a ``flag`` (0 or 1) among its arrays. Where gates are shut, its
-    other arrays are zeros. Raises ImageTooSmall of the first step that an image does not suit, or that gives one of no
-    pixels or of over 2**29."""
+    If a step has gates or its own probability, its arrays include ``flag`` (0 or 1). If its gates are closed, its other
+    arrays are zeros. Raises ImageTooSmall for the first step with an unsuitable image, or whose output has no pixels or
+    more than 2**29.
+    """
     arrays = Computed()
     chosen: dict[int, np.ndarray] = {}
     for step in steps:
@@ -61,9 +63,9 @@ def compute(
             u = randoms(step.stream, uniforms)[rows][at] if uniforms else None
             try:
                 values, after = run(step.draw, sizes[at], u)
-            except ImageTooSmall as error:  # its row counts those that passed the gates
+            except ImageTooSmall as error:  # convert its row, which counts only the samples that passed the gates
                 raise ImageTooSmall(int(np.arange(len(sizes))[at][error.row]), str(error)) from None
-        if step.op == "apply" and step.gives.size is not None:  # no draw knows what a function of one's own does
+        if step.op == "apply" and step.gives.size is not None:  # no draw knows the output size of a user's function
             after = np.tile(np.array(step.gives.size, sizes.dtype), (len(after), 1))
         if step.draw is not None or step.gives.size is not None:
             _refuse_sizes(step, after, np.arange(len(sizes))[at])
@@ -90,7 +92,7 @@ def _refuse_sizes(step: Step, sizes: np.ndarray, rows: np.ndarray) -> None:
 
 
 def _open(gates, chosen: dict[int, np.ndarray], count: int) -> np.ndarray | None:
-    """Which samples pass all gates, int32 (count,); None where there are no gates."""
+    """Return which samples pass all gates as int32 (count,), or None if there are no gates."""
     if not gates:
         return None
     passed = np.ones(count, np.int32)
@@ -107,12 +109,12 @@ def _scattered(array: np.ndarray, at: np.ndarray | slice, count: int) -> np.ndar
 
 
 def is_random(step: Step) -> bool:
-    """Returns whether a step's arguments are drawn."""
+    """Return True if a step's arguments are drawn."""
     return step.draw is not None and uniforms_of(step.draw) > 0
 
 
 def uniforms_of(draw: Draw) -> int:
-    """Returns how many random numbers a sample takes."""
+    """Return the number of uniform numbers that a draw takes per sample."""
     (uniforms, _), args = _entry(draw), dict(draw.args)
     if uniforms is None:
         return max((uniforms_of(one) for one in args.values() if isinstance(one, Draw)), default=0)
@@ -130,14 +132,15 @@ def _entry(draw: Draw) -> tuple[int | Callable[..., int] | None, Callable]:
 
 
 def draws(uniforms=None):
-    """Registers a function ``draw_name`` for Draws of that name. It is called as ``draw_name(sizes, u, **args)`` for N
-    samples, with their (height, width), (N, 2), and random numbers in [0, 1), (N, uniforms). It returns the kernel's
-    arguments, {name: array of N rows}, and the sizes afterwards. An array ``flag``, int32, is no argument: where it is
-    0, the sample stays as it is.
+    """Register a function ``draw_name`` for Draws of that name.
+
+    It is called as ``draw_name(sizes, u, **args)`` for N samples with their (height, width), (N, 2), and uniform
+    numbers in [0, 1), (N, uniforms). It returns the kernel's arguments, {name: array of N rows}, and the output sizes.
+    An int32 array ``flag`` is not passed to the kernel: samples with 0 are left unchanged.
 
     Args:
-        uniforms: how many random numbers a sample takes, or a function of the draw's arguments that says so. By default
-            as many as that draw among the arguments that takes most; they share these.
+        uniforms: number of uniform numbers per sample, or a function of the draw's arguments that returns it. By
+            default it is the largest number among the draws in the arguments, which share these numbers.
     """
 
     def decorate(function):
@@ -151,19 +154,21 @@ def draws(uniforms=None):
     return decorate
 
 
-# ---- numbers that nobody draws: the data set's own code, or a transform that it calls, has chosen them
+# ---- numbers that are not drawn here, but chosen by the data set's code or by a transform that it calls
 
 
 def width_of(layout: Any, sized: bool) -> int:
-    """Returns how many numbers a step takes of each image's."""
+    """Return how many given numbers a step takes per image."""
     return _SIDES * sized + sum(int(np.prod(shape)) for _, shape, _ in layout)
 
 
 @draws(uniforms=lambda at, layout, sized: at + width_of(layout, sized))
 def draw_given(sizes, u, *, at, layout, sized):
-    """The arrays of a step, which stand in the rows of ``u`` from place ``at`` on. ``layout``: (name, shape of a row,
-    dtype) of each. ``sized``: before them stand the size of the image that the numbers are for, and of what it
-    becomes."""
+    """Read the arrays of a step from the rows of ``u``, from column ``at`` on.
+
+    ``layout`` lists (name, shape of a row, dtype) of each array. If ``sized`` is True, they are preceded by the size of
+    the image that the numbers are for, and by the output size.
+    """
     after = sizes
     if sized:
         after = _after(sizes, u[:, at : at + _SIDES])
@@ -178,8 +183,8 @@ def draw_given(sizes, u, *, at, layout, sized):
 
 @draws(uniforms=lambda at, of: at + _SIDES + uniforms_of(of))
 def draw_given_uniforms(sizes, u, *, at, of):
-    """Returns what another draw (``of``) makes of random numbers that stand in the rows of ``u``, behind sizes as
-    given()'s."""
+    """Apply another draw (``of``) to uniform numbers in the rows of ``u``, which are preceded by sizes as in
+    draw_given()."""
     first = at + _SIDES
     values, after = run(of, sizes, u[:, first : first + uniforms_of(of)])
     _after(sizes, u[:, at:first])
@@ -187,7 +192,7 @@ def draw_given_uniforms(sizes, u, *, at, of):
 
 
 def _after(sizes, sides) -> np.ndarray:
-    """(height, width) after a step, of (height, width) before it and after."""
+    """Return the (height, width) after a step from given (height, width) before and after it."""
     other = (sides[:, :2] != sizes).any(1)
     if other.any():
         row = int(other.argmax())
@@ -197,22 +202,22 @@ def _after(sizes, sides) -> np.ndarray:
 
 
 def is_given(step: Step) -> bool:
-    """Returns whether the data set's own code has chosen what a step does to each image."""
+    """Return True if the data set's own code has chosen a step's arguments."""
     return step.draw is not None and step.draw.name.startswith("given")
 
 
-# ---- the laws that every random parameter is made of, and the draws that transforms of several kinds share
+# ---- distributions of random parameters, and draws that transforms of several kinds share
 
 
 def real(u, low, high) -> np.ndarray:
-    """``torch.empty(1).uniform_(low, high).item()``: a float32, widened. Raises RuntimeError where torch does."""
+    """``torch.empty(1).uniform_(low, high).item()``: a float32, widened. Raises RuntimeError as torch does."""
     if np.any(low > high):
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
     return (low + (high - low) * u).astype(np.float32).astype(np.float64)
 
 
 def whole(u, low, high) -> np.ndarray:
-    """``torch.randint(low, high, ())``: ``high`` is not drawn."""
+    """``torch.randint(low, high, ())``, with ``high`` excluded."""
     return np.floor(u * (high - low)).astype(np.int64) + low
 
 
@@ -222,21 +227,21 @@ def rand(u) -> np.ndarray:
 
 
 def permutation(u) -> np.ndarray:
-    """``torch.randperm(n)`` of each row of (N, n)."""
+    """``torch.randperm(n)`` for each row of (N, n)."""
     return np.argsort(u, axis=1, kind="stable").astype(np.int32)
 
 
 @draws(uniforms=1)
 def draw_bernoulli(sizes, u, *, p, values=()):
-    """``torch.rand(1) < p`` of every transform that is applied or not; ``values`` (pairs of a name and a number) are
-    the same for every sample."""
+    """``torch.rand(1) < p``, for transforms that are applied or not. ``values`` (pairs of a name and a number) are the
+    same for every sample."""
     alike = {n: np.full(len(sizes), value, np.int32 if isinstance(value, int) else float) for n, value in values}
     return {"flag": (u[:, 0] < p).astype(np.int32), **alike}, sizes
 
 
 @draws(uniforms=1)
 def draw_random_key(sizes, u):
-    """A whole number in [0, 2**53) for kernels that make random pixels of it."""
+    """An integer in [0, 2**53), from which kernels generate random pixels."""
     return {"key": key(u[:, 0])}, sizes
 
 
@@ -246,7 +251,7 @@ def key(u) -> np.ndarray:
 
 @draws(uniforms=lambda count: count)
 def draw_uniforms(sizes, u, *, count):
-    """``count`` numbers in [0, 1) for a translation of one's own."""
+    """``count`` numbers in [0, 1) for a user's translation."""
     return {"uniforms": np.ascontiguousarray(rand(u))}, sizes
 
 

@@ -1,4 +1,4 @@
-"""Filters of a pixel's neighbourhood: sharpness and Gaussian blur, torchvision's and Pillow's."""
+"""Neighbourhood filters: sharpness and Gaussian blur, torchvision's and Pillow's."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def draw_blur_sigma(sizes, u, *, sigma):
 @in_parts
 @torchvisions("adjust_sharpness", factor=float)
 def sharpness(images, arrays, *, like):
-    """adjust_sharpness: blended with ImageFilter.SMOOTH, a mean of 3 x 3 in which the middle counts five times. The rim
-    is not smoothed."""
+    """adjust_sharpness: blend with ImageFilter.SMOOTH, a 3 x 3 mean with weight 5 for the centre. The border is not
+    smoothed."""
     channels, height, width = images.shape[1:]
     if height < 3 or width < 3:
         return images
@@ -53,10 +53,10 @@ def sharpness(images, arrays, *, like):
     weights[:, :, 1, 1] = 5
     if images.is_floating_point():
         smooth = _filtered(images, weights / 13)
-    else:  # sums of whole numbers, exact in any order; a thirteenth of one is never halfway between two
+    else:  # sums of integers, exact in any order; a thirteenth of an integer is never halfway between two integers
         smooth = _filtered(images.to(dtype), weights).mul_(1 / 13).round_()
     made = images.clamp(0, 1) if images.is_floating_point() else images.clone()
-    if like == "v1":  # of the rim it computes ratio * x + (1 - ratio) * x
+    if like == "v1":  # at the border it computes ratio * x + (1 - ratio) * x
         for rim in ((..., 0, slice(None)), (..., -1, slice(None)), (..., 0), (..., -1)):
             edge = images[rim].unsqueeze(-1)
             made[rim] = blend(edge, edge.to(dtype), arrays["factor"], like).squeeze(-1)
@@ -72,8 +72,8 @@ def sharpness(images, arrays, *, like):
 @kernel
 @in_parts
 def gaussian_blur(images, arrays, *, kernel_size, like, by_torchvision=False):
-    """gaussian_blur: torchvision's product of two kernels is applied as one after the other, in float32; or by its own
-    function, image by image."""
+    """gaussian_blur: torchvision's product of two kernels is applied as one kernel after the other, in float32. If
+    ``by_torchvision`` is True, and for 16-bit images, torchvision's function is called for each image."""
     if by_torchvision or is_half(images):
         blur = functions(like).gaussian_blur
         return one_by_one(lambda image, *sigma: blur(image, kernel_size, sigma), images, *arrays["sigma"].T)
@@ -89,11 +89,11 @@ def gaussian_blur(images, arrays, *, kernel_size, like, by_torchvision=False):
 
 
 def _filtered(x, weights):
-    """Each channel of each image with weights of its own, (N * C, 1, height, width)."""
+    """Filter each channel of each image with its own weights, (N * C, 1, height, width)."""
     n, channels = x.shape[:2]
     groups = len(weights)
     x = x.reshape(1, groups, *x.shape[2:])
-    if x.is_cuda:  # cuDNN plans for 100 ms wherever N is new, and N is how many samples a chance has picked
+    if x.is_cuda:  # cuDNN plans for 100 ms for each new N, and N is the random number of selected samples
         size = weights.shape[-2:]
         x = torch.ops.aten._conv_depthwise2d(x, weights, size, None, (1, 1), (0, 0), (1, 1))
     else:
@@ -103,7 +103,7 @@ def _filtered(x, weights):
 
 @kernel
 def pillow_blur(images, arrays):
-    """``Image.filter(ImageFilter.GaussianBlur(radius))``; on a CPU Pillow does it, which takes less time."""
+    """``Image.filter(ImageFilter.GaussianBlur(radius))``. On a CPU Pillow itself runs, because it is faster."""
     if images.is_cuda:
         return box_blur(images, arrays["radius"])
     return torch.stack(each_by_pillow("pillow_blur", images, arrays))
@@ -122,15 +122,15 @@ def gaussian_blur_image(image, row, *, kernel_size, like, by_torchvision=False):
     return functions(like).gaussian_blur(image, list(kernel_size), [float(s) for s in row["sigma"]])
 
 
-# ---- Pillow's GaussianBlur (BoxBlur.c), bit for bit: three box filters along each axis, whose widths are fractions, in
-# 24-bit fixed point. By P. Gwosdek et al., "Theoretical foundations of Gaussian convolution by extended box filtering",
-# SSVM 2011.
+# ---- Pillow's GaussianBlur (BoxBlur.c), bit for bit: three box filters of fractional width along each axis, in 24-bit
+# fixed point. By P. Gwosdek et al., "Theoretical foundations of Gaussian convolution by extended box filtering", SSVM
+# 2011.
 
 _PASSES, _ONE = 3, 1 << 24
 
 
 def box_blur(images: torch.Tensor, sigmas: np.ndarray) -> torch.Tensor:
-    """``ImageFilter.GaussianBlur(sigma)`` of uint8 images (N, C, H, W), a sigma each."""
+    """``ImageFilter.GaussianBlur(sigma)`` for uint8 images (N, C, H, W), with one sigma each."""
     radii = _radii(sigmas)
     reach, groups = radii.astype(np.int64), []
     weights = (np.float32(_ONE) / (radii * np.float32(2) + np.float32(1))).astype(np.int64)
@@ -155,7 +155,7 @@ def _boxes(images, taps: int, weights: np.ndarray, at_ends: np.ndarray):
 
 
 def _box(x, taps: int, inner, outer, axis: int):
-    """The mean of ``taps`` pixels on each side, itself, and a part of the next one on each side."""
+    """Return the mean of a pixel, ``taps`` pixels on each side, and a fraction of the next pixel on each side."""
     length = x.shape[axis]
     before = x.narrow(axis, 0, 1).repeat_interleave(taps + 1, axis)
     after = x.narrow(axis, length - 1, 1).repeat_interleave(taps + 1, axis)
@@ -166,7 +166,7 @@ def _box(x, taps: int, inner, outer, axis: int):
 
 
 def _radii(sigmas: np.ndarray) -> np.ndarray:
-    """_gaussian_blur_radius: float32, but for the root."""
+    """_gaussian_blur_radius, in float32 except for the root."""
     one, two, three, six = map(np.float32, (1, 2, 3, 6))
     sigma = sigmas.astype(np.float32)
     variance = sigma * sigma / np.float32(_PASSES)

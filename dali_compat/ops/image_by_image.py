@@ -1,5 +1,5 @@
-"""A CPU's way: all steps on one image after another, by threads. What lies between two steps stays in a core's cache,
-and what the last of them give is written to where the batch has it."""
+"""Apply all steps to one image after another, in threads on a CPU. Intermediate results stay in a core's cache, and
+the last steps write directly into the batch."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ pad permute_channels photometric_distort pil_to_tensor pillow_blur posterize rep
 sharpness solarize to_dtype warp_affine warp_perspective
 """
 _ABLE = frozenset(_OPS.split())
-_WAYS = (np.divide, 255), (np.multiply, 1 / 255), (np.multiply, 1)  # of bytes to become numbers
-_LEAST = 2**15  # numbers of an image: smaller ones go together
+_WAYS = (np.divide, 255), (np.multiply, 1 / 255), (np.multiply, 1)  # conversions of bytes to floats
+_LEAST = 2**15  # values per image; smaller images are processed together
 
 
 @named("transforms in torch")
 def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
-    """Several steps, one after another, as kernels.run() does each."""
+    """Apply several steps in sequence, as kernels.run() does."""
     steps, arrays = list(steps), list(arrays)
     while steps:
         count = able(steps, images)
@@ -46,11 +46,11 @@ def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
 
 
 def able(steps: Sequence[Step], images: Any) -> int:
-    """Returns how many of the steps, from the first on, go image by image; 0 where another way is as quick."""
+    """Return how many of the leading steps run image by image, or 0 if batches are as fast."""
     first = images[0]
     if first.is_cuda or first.dtype != torch.uint8:
         return 0
-    able_to = (step.op in _ABLE and step.gives.dtype != torch.bfloat16 for step in steps)  # which NumPy has not
+    able_to = (step.op in _ABLE and step.gives.dtype != torch.bfloat16 for step in steps)  # NumPy has no bfloat16
     count = next((number for number, is_able in enumerate(able_to) if not is_able), len(steps))
     if not isinstance(images, list):
         small = first.numel() < _LEAST and all(_is_small(step.gives) for step in steps[:count])
@@ -59,12 +59,12 @@ def able(steps: Sequence[Step], images: Any) -> int:
 
 
 def _is_small(spec: ImageSpec) -> bool:
-    """Returns whether images are of one size, which is so small that they had better go together."""
+    """Return True if images have one size that is small enough to process them together."""
     return spec.size is not None and spec.channels * spec.size[0] * spec.size[1] < _LEAST
 
 
 def _run(steps: Sequence[Step], images: Any, arrays: Sequence[Values]) -> Any:
-    """Returns the steps' results for images (C, H, W) of bytes: a tensor, or a list where sizes differ."""
+    """Apply the steps to uint8 images (C, H, W). Return a tensor, or a list if the sizes differ."""
     count = _last_ones(steps, arrays)
     work = list(zip(steps[:count], arrays[:count], strict=True))
     last = _conversion(tuple(steps[count:])) if count < len(steps) else None
@@ -77,7 +77,7 @@ def _run(steps: Sequence[Step], images: Any, arrays: Sequence[Values]) -> Any:
                 image = _done(step, image, {name: array[row : row + 1] for name, array in values.items()})
         if last is None:
             return torch.from_numpy(np.ascontiguousarray(image))
-        out = np.empty(image.shape, np.float32)  # of memory that nobody has touched yet
+        out = np.empty(image.shape, np.float32)  # untouched memory costs nothing if it is replaced below
         if made is not None and made.shape[1:] == image.shape:
             out = made[row].numpy()
         last(image, out)
@@ -88,7 +88,7 @@ def _run(steps: Sequence[Step], images: Any, arrays: Sequence[Values]) -> Any:
 
 
 def _done(step: Step, image: np.ndarray, row: Values) -> np.ndarray:
-    """An image (C, H, W) after a step that is for it."""
+    """Apply a step to an image (C, H, W)."""
     if step.op in ("identity", "pil_to_tensor"):
         return image
     if step.op == "flip":
@@ -97,18 +97,18 @@ def _done(step: Step, image: np.ndarray, row: Values) -> np.ndarray:
         (top, left), (height, width) = row["start"][0].tolist(), row["shape"][0].tolist()
         if min(top, left) >= 0 and top + height <= image.shape[1] and left + width <= image.shape[2]:
             return image[:, int(top) : int(top + height), int(left) : int(left + width)]
-    if min(image.strides) < 0:  # which torch has not
+    if min(image.strides) < 0:  # torch does not support negative strides
         image = image.transpose(1, 2, 0).copy().transpose(2, 0, 1)
     values = {name: array for name, array in row.items() if name != "flag"}
     made: np.ndarray = kernel_of(step.op)(torch.from_numpy(image)[None], values, **step.kwargs)[0].numpy()
     return made
 
 
-# ---- the last steps: what they make of a byte depends on that and its channel
+# ---- the last steps, whose result depends only on a byte and its channel
 
 
 def _last_ones(steps: Sequence[Step], arrays: Sequence[Values]) -> int:
-    """Returns where the steps begin that _Conversion does; their number where there are none."""
+    """Return the index of the first step for _Conversion, or the number of steps if there is none."""
     ops = [step.op for step in steps]
     for last in (["to_dtype", "normalize"], ["to_dtype"]):
         at = len(ops) - len(last)
@@ -119,7 +119,7 @@ def _last_ones(steps: Sequence[Step], arrays: Sequence[Values]) -> int:
 
 
 class _Conversion:
-    """Bytes become float32, to the last bit as by ``steps``: to_dtype, and perhaps normalize."""
+    """Convert bytes to float32, bit for bit as ``steps`` do: to_dtype, optionally followed by normalize."""
 
     def __init__(self, steps: tuple[Step, ...]):
         self.size, self.channels = steps[-1].gives.size, steps[-1].gives.channels
@@ -135,7 +135,7 @@ class _Conversion:
         self._way = []
 
     def __call__(self, image: np.ndarray, out: np.ndarray) -> None:
-        """Puts what becomes of an image (C, H, W) where it is to be."""
+        """Convert an image (C, H, W) into ``out``."""
         if self._way:
             self._compute(image, out)
             return

@@ -1,4 +1,4 @@
-"""ColorJitter and its kin: changes of colour in an order of each image's own; and hue, which is among them."""
+"""ColorJitter and RandomPhotometricDistort, whose operations have a different order for each image, and hue."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def translate_random_photometric_distort(t, spec):
 
 @draws(uniforms=8)
 def draw_color_jitter(sizes, u, *, brightness, contrast, saturation, hue):
-    """torchvision.transforms.ColorJitter.get_params; a range is (low, high), or None where that is left alone."""
+    """torchvision.transforms.ColorJitter.get_params. A range is (low, high), or None for no adjustment."""
     ranges = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
     factors = {name: real(u[:, 4 + i], *r) for i, (name, r) in enumerate(ranges.items()) if r is not None}
     return {"order": permutation(u[:, :4]), **factors}, sizes
@@ -46,8 +46,9 @@ def draw_color_jitter(sizes, u, *, brightness, contrast, saturation, hue):
 
 @draws(uniforms=lambda channels=3, **ranges: 10 + channels)
 def draw_photometric_distort(sizes, u, *, brightness, contrast, saturation, hue, p, channels=3):
-    """torchvision.transforms.v2.RandomPhotometricDistort.make_params: a coin for each factor and for the permutation,
-    and one for whether contrast comes before saturation and hue or after them. Not applied: NaN, or -1 in ``order``."""
+    """torchvision.transforms.v2.RandomPhotometricDistort.make_params: one coin for each factor and for the permutation,
+    and one for whether contrast comes before or after saturation and hue. Operations that are not applied have NaN, or
+    -1 in ``order``."""
     ranges = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
     applied = u[:, :4] < p
     factors = {
@@ -66,8 +67,8 @@ _DISTORT = ("brightness", "contrast_before", "saturation", "hue", "contrast_afte
 @kernel
 @in_parts
 def color_jitter(images, arrays, *, like):
-    """torchvision.transforms.ColorJitter.forward. In the order -1 is a place without an adjustment."""
-    if len(images) == 1 and not images.is_cuda:  # nothing goes together
+    """torchvision.transforms.ColorJitter.forward. -1 in the order means no adjustment."""
+    if len(images) == 1 and not images.is_cuda:  # there is nothing to group
         for number in arrays["order"][0][arrays["order"][0] >= 0].tolist():
             if (name := _ADJUSTED[number]) in arrays:
                 images = kernel_of(name)(images, {"factor": arrays[name]}, like=like)
@@ -94,7 +95,7 @@ def photometric_distort(images, arrays, *, like):
     return in_groups(images, [(rows, functools.partial(permute_channels, arrays={"order": arrays["order"][rows]}))])
 
 
-# ---- hue, of PIL images in 8 bits by Pillow's tables, of tensors in torchvision's floating point
+# ---- hue: with Pillow's 8-bit tables for PIL images, in torchvision's floating point for tensors
 
 
 @kernel
@@ -109,9 +110,9 @@ def hue(images, arrays, *, like):
 
 
 def _hue_pil(images, factors):
-    """adjust_hue of PIL images: to Pillow's 8-bit HSV, where hues wrap, and back.
+    """adjust_hue for PIL images: convert to Pillow's 8-bit HSV, with hues that wrap around, and back.
 
-    H is a function of r - g and g - b, as max - min is; S one of that and the maximum; each of R, G and B the
+    H and max - min are functions of r - g and g - b. S is a function of max - min and max. Each of R, G and B is the
     maximum, V, times a function of H and S, rounded.
     """
     hue_of, range_of, saturation_of, weights = hsv_tables(images.device)
@@ -141,7 +142,7 @@ def _hue(images, factors, like):
     rc, gc, bc = (value.sub(c).div_(span) for c in (r, g, b))
     h = torch.where(value == g, rc.add(2).sub_(bc), gc.add(4).sub_(rc))
     h = torch.where(value == r, bc.sub_(gc), h)
-    # by a plain number a GPU does not divide, as the CPU does, but multiplies by the reciprocal
+    # a GPU does not divide by a Python number as the CPU does, but multiplies by its reciprocal
     h = h.div_(torch.full((1,), 6, dtype=h.dtype, device=h.device)) if like == "v1" else h.mul_(1.0 / 6.0)
     h = h.add_(1).fmod_(1).add_(to(images, factors, np.float32)[:, 0]).remainder_(1)
 
@@ -158,7 +159,7 @@ def _hue(images, factors, like):
         s = s.neg_().add_(1)
         t, q, p = (f + s).mul_(value), (1 - f).mul_(value), s.mul_(value)
     p.clamp_(0, 1)
-    slope = torch.where((sector & 1).bool(), q, t).clamp_(0, 1)  # the channel between the largest and the smallest
+    slope = torch.where((sector & 1).bool(), q, t).clamp_(0, 1)  # the middle one of the three channels
     made = torch.empty_like(images)
     for channel, (largest, between) in zip(made.unbind(1), _SECTORS, strict=True):
         x = torch.where(_among(sector, largest), value, torch.where(_among(sector, between), slope, p))
@@ -166,7 +167,8 @@ def _hue(images, factors, like):
     return made
 
 
-_SECTORS = ((0, 5, 6), (1, 4)), ((1, 2), (0, 3, 6)), ((3, 4), (2, 5))  # of R, G and B: where it is largest, and between
+# sectors for R, G and B, as the largest and the middle channel
+_SECTORS = ((0, 5, 6), (1, 4)), ((1, 2), (0, 3, 6)), ((3, 4), (2, 5))
 
 
 def _among(sector, numbers):

@@ -1,8 +1,8 @@
-"""Runs steps on batches: ``run(step, images, arrays)``. Registers the functions that do so, and those for one image.
+"""Apply steps to batches with ``run(step, images, arrays)``, and register kernels for batches and for single images.
 
-``images`` is (N, C, H, W) on any device, uint8 0..255 or floating point. The same code runs on every device; nothing is
-changed in place. Which rows a step is for (``arrays["flag"]``), and images of different sizes, are run()'s affair:
-kernels see neither, but for those of _LISTS.
+``images`` is (N, C, H, W) on any device, uint8 0..255 or floating point. The same code runs on every device, and
+nothing is changed in place. run() handles the selection of rows (``arrays["flag"]``) and images of different sizes;
+kernels see neither, except those in _LISTS.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ _image: dict[str, Callable] = {}
 
 
 def kernel(function: Function) -> Function:
-    """Registers ``op(images, arrays, **args)``: ``images`` (N, C, H, W), ``arrays`` the step's per-sample arguments as
-    numpy arrays of N rows; gives (N, C, H, W), or a list of N images (C, H, W) where their sizes differ."""
+    """Register ``op(images, arrays, **args)``. ``images`` is (N, C, H, W), and ``arrays`` are the step's per-sample
+    arguments as numpy arrays of N rows. The result is (N, C, H, W), or a list of N images (C, H, W) if their sizes
+    differ."""
     return _add(_kernels, function.__name__, function)
 
 
 def image_kernel(op: str) -> Callable[[Function], Function]:
-    """Registers torchvision's own way for an op: ``function(image, row, **args)`` of a PIL image or a CHW tensor.
-    ``row`` is one row of the step's per-sample arguments. Files that DALI decodes differently from PIL go this way;
-    where an op has none, by the kernel."""
+    """Register torchvision's own implementation of an op: ``function(image, row, **args)`` for a PIL image or a CHW
+    tensor. ``row`` is one row of the step's per-sample arguments. It is used for files that DALI decodes differently
+    from PIL. An op without one uses its kernel."""
     return functools.partial(_add, _image, op)
 
 
 def torchvisions(name: str, **columns: Callable) -> Callable[[Function], Function]:
-    """Registers torchvision's function of that name for the kernel's op on one image, which it decorates. ``columns``:
-    the function's arguments after the image, in its order, and what converts them. The kernel calls it, too, for each
-    of a batch of 16-bit floats, whose every intermediate torchvision rounds."""
+    """Register torchvision's function of that name as the single-image implementation of the decorated kernel's op.
+    ``columns`` are the function's arguments after the image, in order, with their converters. The kernel also calls it
+    for each image of a batch of 16-bit floats, because torchvision rounds every intermediate result."""
 
     def registered(function: Function) -> Function:
         def own_way(image, row, *, like):
@@ -64,7 +65,7 @@ def torchvisions(name: str, **columns: Callable) -> Callable[[Function], Functio
 
 
 def kernel_of(op: str) -> Callable:
-    """The function that does an op on batches. Raises LookupError if there is none, or another op does it
+    """Return the kernel of an op. Raise LookupError if there is none, or if the op is lowered to another one
     (warp.as_kernels_do)."""
     if op not in _kernels:
         raise LookupError(f"no kernel is called {op!r}: write it in ops/<kind>.py, with @kernel")
@@ -79,20 +80,21 @@ def _add(registry: dict[str, Callable], op: str, function: Function) -> Function
     return function
 
 
-# What framed() may do: it works pixel by pixel and leaves black as it is. Contrast needs the mean of an image without
-# its frame: it is told each image's own number of pixels ("area").
+# Operations that framed() supports: they work pixel by pixel and leave black unchanged. Contrast needs the mean of an
+# image without its frame, so it gets each image's number of pixels ("area").
 _FRAMED = {"brightness", "contrast", "saturation", "hue", "color_jitter", "photometric_distort"}
 
 
-_LISTS = {"resize", "resize_by_choice", "resize_mirror_normalize"}  # whose kernels take lists of images (C, H, W), too
+_LISTS = {"resize", "resize_by_choice", "resize_mirror_normalize"}  # kernels that also take lists of images (C, H, W)
 
 
 def run(step: Step, images, arrays: dict[str, np.ndarray]):
-    """One step on images: a tensor (N, C, H, W) or, where sizes differ, a list of N tensors (C, H, W); gives the same.
+    """Apply a step to images: a tensor (N, C, H, W) or, if sizes differ, a list of N tensors (C, H, W). The result has
+    the same form.
 
-    Rows whose flag is not set stay as they are.
+    Rows whose flag is not set are left unchanged.
     """
-    with nullcontext() if step.op == "apply" else on_the_cpu():  # that is the user's own
+    with nullcontext() if step.op == "apply" else on_the_cpu():  # apply runs the user's code
         return _run(step, images, arrays)
 
 
@@ -115,7 +117,7 @@ def _run(step: Step, images, arrays):
 
 
 def _all(step: Step, images, arrays):
-    """The step on every row; images of one size go together."""
+    """Apply the step to every row. Images of the same size are processed together."""
     if isinstance(images, torch.Tensor):
         return kernel_of(step.op)(images, arrays, **step.kwargs)
     if images[0].is_cuda and step.op in _FRAMED and step.kwargs["like"] == "pil":
@@ -133,8 +135,8 @@ def _all(step: Step, images, arrays):
 
 
 def framed(step: Step, images: list[torch.Tensor], arrays) -> list[torch.Tensor]:
-    """A step of _FRAMED, on PIL's terms, on images of different sizes: on a few batches in which each has black to
-    its right and below. A GPU takes longer to begin the operations on one image than to do them."""
+    """Apply a step in _FRAMED to PIL images of different sizes, in a few batches. Each image is padded with black on
+    its right and below. On a GPU, launching the operations for one image takes longer than running them."""
     changed: list = [None] * len(images)
     for rows, height, width in of_similar_size(images):
         some = [images[row] for row in rows]
@@ -152,8 +154,8 @@ def rows_of(arrays: dict[str, np.ndarray], rows) -> dict[str, np.ndarray]:
 
 
 def on_image(op: str, image, row: dict[str, Any], **args):
-    """A step on one image, of PIL or a CHW tensor, that is for it: torchvision's own way, or the kernel's where that
-    has none."""
+    """Apply a step to one image, of PIL or a CHW tensor, with torchvision's own implementation, or with the kernel if
+    there is none."""
     if op in _image:
         return _image[op](image, row, **args)
     rows = {name: np.asarray(value)[None] for name, value in row.items() if name != "flag"}
@@ -166,7 +168,7 @@ def as_tensor(image) -> torch.Tensor:
 
 
 def each_by_pillow(op: str, images, arrays: dict[str, np.ndarray], **args) -> list[torch.Tensor]:
-    """A step on images (C, H, W) of a CPU, as on_image() does it on PIL images, by threads."""
+    """Apply a step to images (C, H, W) on the CPU as on_image() does to PIL images, in threads."""
 
     def made(image, *row):
         picture = F1.to_pil_image(image)

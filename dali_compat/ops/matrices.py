@@ -1,9 +1,9 @@
-"""Matrices of warps as torchvision hands them to PIL.Image.transform, from output to input pixels.
+"""Matrices of warps, from output to input pixels, as torchvision passes them to PIL.Image.transform.
 
-Those of tensors count from the images' centres, as torchvision's grids do.
+Matrices for tensors are relative to the images' centres, like torchvision's grids.
 
-Each takes the draw of the transform's own parameters (``of``) and gives ``matrix`` (N, 6), or ``coefficients`` (N, 8),
-in float64, and ``size`` (N, 2) of the output; a ``flag`` is passed on.
+Each draw takes the draw of the transform's own parameters (``of``), and returns ``matrix`` (N, 6) or ``coefficients``
+(N, 8) in float64, and ``size`` (N, 2) of the output. A ``flag`` is passed on.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torchvision.transforms.v2.functional import _geometry
 
 from .draws import draws, run
 
-# their sums are in other orders: a tie may hang on the last bit
+# they add in different orders, and a rounding tie may depend on the last bit
 _INVERSE = {"v1": functional._get_inverse_affine_matrix, "v2": _geometry._get_inverse_affine_matrix}
 
 
 @draws()
 def draw_rotation_matrix(sizes, u, *, of, expand, center, like):
-    """PIL.Image.Image.rotate, or torchvision's rotate of tensors."""
+    """PIL.Image.Image.rotate, or torchvision's rotate for tensors."""
     values, after = run(of, sizes, u)
     rows = zip(values["angle"].tolist(), sizes.tolist(), strict=True)
     matrix = np.array([rotation(*row, expand, center, like)[1] for row in rows])
@@ -41,7 +41,8 @@ _rotate: Any = Image.Image.rotate
 
 
 class _Sized:
-    """In the place of an image, asks Pillow's rotate() for the (height, width) after it and the AFFINE data."""
+    """Passed as an image to Pillow's rotate(), which then returns the (height, width) of the result and the AFFINE
+    data."""
 
     def __init__(self, size):
         self.height, self.width = size
@@ -51,7 +52,7 @@ class _Sized:
         return (self.height, self.width), [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
 
     def transpose(self, method):
-        """The AFFINE data do exactly what the transposition does."""
+        """Return AFFINE data that is equivalent to the transposition."""
         height, width = self.height, self.width
         return {
             Image.Transpose.ROTATE_90: ((width, height), [0.0, -1.0, float(width), 1.0, 0.0, 0.0]),
@@ -64,12 +65,12 @@ class _Sized:
 
 
 def rotation(angle: float, size, expand: bool = False, center=None, like: str = "pil") -> tuple[Any, list[float]]:
-    """The (height, width) after a rotation by ``angle`` degrees, and the AFFINE data: those of PIL's rotate(), or of
-    torchvision's of tensors. v2 transposes them, v1 does not."""
+    """Return the (height, width) after a rotation by ``angle`` degrees, and the AFFINE data, as in PIL's rotate() or in
+    torchvision's for tensors. v2 transposes at right angles, v1 does not."""
     height, width = size
     if like == "pil" and (expand or angle % 90 == 0):
         return _rotate(_Sized(size), angle, expand=expand, center=center)
-    if like == "pil":  # as rotate() does, in a quarter of its time
+    if like == "pil":  # the arithmetic of rotate(), in a quarter of its time
         x, y = (width / 2, height / 2) if center is None else center
         angle = -math.radians(angle % 360.0)
         cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
@@ -89,7 +90,7 @@ def _from_centre(center, size) -> list[float]:
 
 @draws()
 def draw_affine_matrix(sizes, u, *, of, center, like):
-    """torchvision.transforms.functional.affine, or v2's, as the parameters (``of``) say."""
+    """torchvision.transforms.functional.affine, or v2's, with the parameters from ``of``."""
     values, after = run(of, sizes, u)
     version = dict(of.args).get("version", "v1")
     columns = (values[name].tolist() for name in ("angle", "translate", "scale", "shear"))
@@ -99,7 +100,8 @@ def draw_affine_matrix(sizes, u, *, of, center, like):
 
 
 def affine(angle, translate, scale, shear, size, center=None, like: str = "pil", version: str = "v1") -> list[float]:
-    """The AFFINE data; angles in degrees, ``translate`` and ``shear`` as (x, y), ``size`` as (height, width)."""
+    """Return the AFFINE data. Angles are in degrees, ``translate`` and ``shear`` are (x, y), and ``size`` is (height,
+    width)."""
     if like != "pil":
         center = _from_centre(center, size)
     elif center is None:
@@ -109,7 +111,7 @@ def affine(angle, translate, scale, shear, size, center=None, like: str = "pil",
 
 @draws()
 def draw_perspective_coefficients(sizes, u, *, of):
-    """torchvision.transforms.functional._get_perspective_coeffs, of all rows at once."""
+    """torchvision.transforms.functional._get_perspective_coeffs for all rows at once."""
     values, after = run(of, sizes, u)
     height, width = (sizes - 1).T.astype(float)
     zero = np.zeros_like(width)
@@ -121,26 +123,26 @@ def draw_perspective_coefficients(sizes, u, *, of):
     rows_y = np.stack([nil, nil, nil, ex, ey, one, -sy * ex, -sy * ey], 2)
     system = np.stack([rows_x, rows_y], 2).reshape(-1, 8, 8)
     if "flag" in values:
-        system[values["flag"] == 0] = np.eye(8)  # of those that stay as they are there may be no solution
+        system[values["flag"] == 0] = np.eye(8)  # rows that are not transformed may have no solution
     solved = torch.linalg.lstsq(torch.from_numpy(system), torch.from_numpy(start.reshape(-1, 8, 1)), driver="gels")
-    # rounded to float32, as torchvision does
+    # rounded to float32, as in torchvision
     return _made(values, after, coefficients=solved.solution[..., 0].float().double().numpy())
 
 
-# ---- DALI's
+# ---- matrices for DALI
 
-# DALI counts in float32, in which a coordinate on the edge of a pixel may fall to either side. So a matrix is raised by
-# more than float32 loses, and not as far as the next edge.
-_LAST_BIT = 2.0**-17  # half of fixed point's last bit
-_GRAIN = 2.0**-8  # where all numbers of a matrix are multiples of this,
-_BETWEEN = 2.0**-10  # it is raised by this
+# DALI computes in float32, so that a coordinate on the edge of a pixel may fall to either side. Therefore a matrix is
+# shifted by more than float32's rounding error, but by less than the distance to the next edge.
+_LAST_BIT = 2.0**-17  # half of the last bit of fixed point
+_GRAIN = 2.0**-8  # if all numbers of a matrix are multiples of this,
+_BETWEEN = 2.0**-10  # the matrix is shifted by this
 
 
 @draws()
 def draw_dali_matrix(sizes, u, *, of, interpolation):
-    """``matrix`` (N, 3, 3) and ``size`` of DALI's warp, for a draw (``of``) of Pillow's ``matrix`` or ``coefficients``.
-    Where there is a flag, the others stay as they are. An affine warp with a filter has a matrix of what is ``inside``,
-    too."""
+    """``matrix`` (N, 3, 3) and ``size`` for DALI's warp, from a draw (``of``) of Pillow's ``matrix`` or
+    ``coefficients``. Rows whose flag is 0 get the identity. An affine warp with a filter also has a matrix ``inside``,
+    which determines the pixels inside of the image."""
     values, after = run(of, sizes, u)
     given = {}
     if "matrix" not in values:
@@ -157,18 +159,19 @@ def draw_dali_matrix(sizes, u, *, of, interpolation):
 
 
 def _fixed(matrix) -> np.ndarray:
-    """(N, 2, 3). Without a filter Pillow uses fixed point (affine_fixed, in Geometry.c): 16 bits after the point, of
-    the steps and of where the first pixel's centre lies."""
+    """Return (N, 2, 3) in the fixed-point arithmetic that Pillow uses without a filter (affine_fixed in Geometry.c):
+    steps and the centre of the first pixel have 16 fractional bits."""
     rows = matrix.reshape(-1, 2, 3)
     steps = np.floor(rows[:, :, :2] * 65536 + 0.5)
     centre = np.floor((rows * np.array([0.5, 0.5, 1])).sum(2, keepdims=True) * 65536 + 0.5)
     fixed = np.concatenate([steps, centre - steps.sum(2, keepdims=True) * 0.5], 2) / 65536
-    scales = (matrix[:, 1] == 0) & (matrix[:, 3] == 0)  # ImagingScaleAffine counts in double precision
+    scales = (matrix[:, 1] == 0) & (matrix[:, 3] == 0)  # ImagingScaleAffine uses double precision
     return np.where(scales[:, None, None], rows, fixed)
 
 
 def _raised(rows, otherwise: float) -> np.ndarray:
-    """Right angles, and scales of powers of two, put whole lines of pixels on edges: Pillow takes the pixel above."""
+    """Shift matrices that map whole lines of pixels to edges, as right angles and scales by powers of two do. Pillow
+    takes the pixel above."""
     on_edges = (rows / _GRAIN % 1 == 0).all((1, 2))
     raised = rows.copy()
     raised[:, :, 2] += np.where(on_edges, _BETWEEN, otherwise)[:, None]

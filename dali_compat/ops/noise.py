@@ -1,4 +1,4 @@
-"""Erased windows, noise and JPEG."""
+"""Erasing, noise and JPEG compression."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .windows import window
 @register(v1.RandomErasing, v2.RandomErasing, consumes="p scale ratio value inplace")
 def translate_random_erasing(t, spec):
     if spec.kind == "pil" and isinstance(t, v2.RandomErasing):
-        raise Untranslatable(t, "on PIL images it does nothing but warn", "put it after ToImage() or ToTensor()")
+        raise Untranslatable(t, "it only warns on PIL images", "put it after ToImage() or ToTensor()")
     refuse_pil(t, spec, "ToTensor()")
     value = None if t.value in (None, "random") else tuple(map(float, per_channel(t, "value", spec)))
     window = draw("erasing", p=t.p, scale=tuple(t.scale), ratio=tuple(t.ratio), random_value=value is None)
@@ -36,7 +36,7 @@ def translate_gaussian_noise(t, spec):
     refuse_pil(t, spec, "ToImage()")
     if not spec.dtype.is_floating_point and TORCHVISION < (0, 21):
         raise Untranslatable(
-            t, "this torchvision's takes floating point alone", "put ToDtype(torch.float32, scale=True) before it"
+            t, "this version of torchvision requires floating point", "put ToDtype(torch.float32, scale=True) before it"
         )
     return (step("gaussian_noise", spec, draw("random_key"), mean=t.mean, sigma=t.sigma, clip=t.clip),)
 
@@ -48,8 +48,8 @@ def translate_jpeg(t, spec):
 
 @draws(uniforms=24)
 def draw_erasing(sizes, u, *, p, scale, ratio, random_value):
-    """torchvision.transforms.RandomErasing.get_params: ten tries, then nothing is erased. ``random_value``: the window
-    is filled with random pixels, for which it takes a key."""
+    """torchvision.transforms.RandomErasing.get_params: ten tries, then nothing is erased. If ``random_value`` is True,
+    the window is filled with random pixels, generated from a key."""
     arrays, some = erased(sizes, u[:, 1:23], scale, (np.log(ratio[0]), np.log(ratio[1])))
     arrays["flag"] = ((u[:, 0] < p) & some).astype(np.int32)
     if random_value:
@@ -58,8 +58,8 @@ def draw_erasing(sizes, u, *, p, scale, ratio, random_value):
 
 
 def erased(sizes, u, area, log_ratio, parts=1):
-    """A window of ``area`` (low, high) of each image over ``parts``, and whether one has fitted within ten tries; ``u``
-    has 22 numbers."""
+    """Return a window of each image whose area is ``area`` (low, high) of the image divided by ``parts``, and whether
+    one of ten tries fits. ``u`` has 22 numbers."""
     area = sizes.prod(1)[:, None] * (area[0] + (area[1] - area[0]) * u[:, :10]) / parts
     aspect = np.exp(log_ratio[0] + (log_ratio[1] - log_ratio[0]) * u[:, 10:20])
     h, w = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
@@ -71,14 +71,14 @@ def erased(sizes, u, area, log_ratio, parts=1):
 
 @draws(uniforms=1)
 def draw_jpeg_quality(sizes, u, *, quality):
-    """torchvision.transforms.v2.JPEG.make_params: from ``quality[0]`` to ``quality[1]``, both included."""
+    """torchvision.transforms.v2.JPEG.make_params: from ``quality[0]`` to ``quality[1]``, inclusive."""
     return {"quality": whole(u[:, 0], quality[0], quality[1] + 1).astype(np.int32)}, sizes
 
 
 @kernel
 def erase(images, arrays, *, value):
-    """torchvision.transforms.functional.erase: a window takes one value a channel, or (``value`` None) normal
-    numbers."""
+    """torchvision.transforms.functional.erase: fill a window with one value per channel or, if ``value`` is None, with
+    normal numbers."""
     if value is None:
         return _erase_randomly(images, arrays)
     value = to_device(_as_pixels(torch.tensor(value, dtype=torch.float32), images), images.device)
@@ -86,7 +86,7 @@ def erase(images, arrays, *, value):
 
 
 def within(images, arrays) -> torch.Tensor:
-    """(N, 1, H, W): what lies in each image's window."""
+    """Return a mask (N, 1, H, W) of each image's window."""
     height, width = images.shape[-2:]
     (top, left), (h, w) = ([a[:, [0]], a[:, [1]]] for a in (arrays["start"], arrays["shape"]))
     y, x = np.arange(height), np.arange(width)
@@ -97,15 +97,15 @@ def within(images, arrays) -> torch.Tensor:
 
 
 def _erase_randomly(images, arrays):
-    """Only what is erased is drawn; it is numbered line by line."""
+    """Fill windows with normal numbers. Only erased pixels are drawn, and numbered line by line."""
     n, channels, height, width = images.shape
     h, w = arrays["shape"].astype(np.int64).T
     row = np.repeat(np.arange(n), channels * h)  # of each line of each window
     line = np.arange(len(row)) - np.repeat(np.cumsum(channels * h) - channels * h, channels * h)
     channel, y = np.divmod(line, h[row])
     top, left = arrays["start"][row].astype(np.int64).T
-    first = (channel * height + top + y) * width + left  # pixel of the image
-    drawn = np.cumsum(w[row]) - w[row]  # pixels before it
+    first = (channel * height + top + y) * width + left  # index of its first pixel in the image
+    drawn = np.cumsum(w[row]) - w[row]  # number of pixels before it
     found = np.stack([first - drawn, row * images[0].numel(), mixed(arrays["key"])[row]])
     lines, lengths = (to_device(a, images.device) for a in (found, w[row]))
     count = int(w[row].sum())
@@ -119,8 +119,8 @@ def _erase_randomly(images, arrays):
 
 
 def _as_pixels(values, images):
-    """Returns what assigning floating point numbers to images gives: whole numbers are truncated, and wrap as on
-    x86."""
+    """Convert floating point numbers as an assignment to the images does: for integer dtypes they are truncated, and
+    wrap as on x86."""
     return values.to(images.dtype) if images.is_floating_point() else values.to(torch.int32).to(images.dtype)
 
 
@@ -138,7 +138,7 @@ def gaussian_noise(images, arrays, *, mean, sigma, clip):
 
 @kernel
 def jpeg(images, arrays, *, like):
-    """torchvision.transforms.v2.functional.jpeg, image by image on the CPU: PIL's coder, or torchvision's for
+    """torchvision.transforms.v2.functional.jpeg for each image on the CPU, with PIL's codec, or torchvision's for
     tensors."""
     if like == "pil":
         coded = each_by_pillow("jpeg", images.cpu(), arrays, like=like)

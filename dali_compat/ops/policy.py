@@ -1,9 +1,9 @@
-"""Transforms of other ones: containers, torchvision's presets, AutoAugment, RandAugment and TrivialAugmentWide.
+"""Containers of transforms, torchvision's presets, AutoAugment, RandAugment and TrivialAugmentWide.
 
-Of policies ``which`` counts in AUGMENTATIONS; ``magnitude`` is the number that torchvision passes to the operation of
-that name, with its sign: to ``_apply_op`` (``like`` "v1") or ``_apply_image_or_video_transform`` ("v2"). The two
-differ: v2's Solarize counts from 0 to 1, of PIL images too. The tables of policies and magnitudes are those of the
-installed torchvision.
+In policies, ``which`` is an index into AUGMENTATIONS. ``magnitude`` is the signed number that torchvision passes to the
+operation, in ``_apply_op`` (``like`` "v1") or ``_apply_image_or_video_transform`` ("v2"). The two differ: in v2 the
+threshold of Solarize is from 0 to 1, even for PIL images. The tables of policies and magnitudes come from the installed
+torchvision.
 """
 
 from __future__ import annotations
@@ -56,14 +56,15 @@ AUGMENTATIONS = (
     *("Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast"),
     *("Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize", "Invert"),
 )
-_TRANSLATIONS = ((AUGMENTATIONS.index("TranslateX"), 1), (AUGMENTATIONS.index("TranslateY"), 0))  # and the size's axis
+# with the axis of the size
+_TRANSLATIONS = ((AUGMENTATIONS.index("TranslateX"), 1), (AUGMENTATIONS.index("TranslateY"), 0))
 
 
 @draws(uniforms=5)
 def draw_auto_augment(sizes, u, *, policy, like, at):
-    """AutoAugment.get_params and the first (``at`` 0) or second (1) operation of the sub-policy that it picks.
+    """AutoAugment.get_params, followed by the first (``at`` 0) or second (``at`` 1) operation of the chosen sub-policy.
 
-    Both steps take the same random stream. Rows that the operation is not for have "Identity" beside their flag of 0.
+    Both steps share a random stream. Rows without the operation have "Identity" and a flag of 0.
     """
     ops, chances, bins = _sub_policies(policy, like)
     row = whole(u[:, 0], 0, len(ops))
@@ -78,13 +79,13 @@ def draw_auto_augment(sizes, u, *, policy, like, at):
 
 @draws(uniforms=2)
 def draw_rand_augment(sizes, u, *, magnitude, num_magnitude_bins, like):
-    """One of RandAugment's operations; each has a random stream of its own."""
+    """One of RandAugment's operations, each of which has its own random stream."""
     return one_operation(space_of("RandAugment", like, num_magnitude_bins), u[:, 0], magnitude, u[:, 1], sizes), sizes
 
 
 @draws(uniforms=3)
 def draw_trivial_augment_wide(sizes, u, *, num_magnitude_bins, like):
-    """TrivialAugmentWide's operation."""
+    """The operation of TrivialAugmentWide."""
     bins = whole(u[:, 2], 0, num_magnitude_bins)
     return one_operation(space_of("TrivialAugmentWide", like, num_magnitude_bins), u[:, 0], bins, u[:, 1], sizes), sizes
 
@@ -95,11 +96,11 @@ def draw_trivial_augment_wide(sizes, u, *, num_magnitude_bins, like):
 class _Space(NamedTuple):
     """An augmentation space."""
 
-    key: tuple  # the arguments of space_of() that it was made with
+    key: tuple  # the arguments of space_of()
     ops: np.ndarray  # the operations to choose from
-    signed: np.ndarray  # of each of AUGMENTATIONS, whether its magnitude takes a random sign
-    magnitudes: np.ndarray  # of each of AUGMENTATIONS, in every bin; (15, bins). Zeros where it takes none
-    by_size: bool  # those of TranslateX and TranslateY depend on the image
+    signed: np.ndarray  # for each of AUGMENTATIONS, whether its magnitude gets a random sign
+    magnitudes: np.ndarray  # for each of AUGMENTATIONS and each bin, (15, bins); zeros if it takes none
+    by_size: bool  # the magnitudes of TranslateX and TranslateY depend on the image
 
 
 def one_operation(space: _Space, u_op, bins, u_sign, sizes) -> dict[str, np.ndarray]:
@@ -131,12 +132,13 @@ def space_of(*key) -> _Space:
 
 @functools.cache
 def _translation(key: tuple, extent: int) -> list[float]:
-    """The magnitudes of TranslateX in images so wide, and of TranslateY in images so high."""
+    """Return the magnitudes of TranslateX for this image width, or of TranslateY for this height."""
     return _asked(*key, extent=extent)["TranslateX"][0].tolist()
 
 
 def _asked(transform: str, like: str, bins: int, all_ops: bool = True, *, extent: int) -> dict:
-    """{operation: (magnitudes or None, signed)} of the installed transform, for an image of ``extent`` x ``extent``."""
+    """Return {operation: (magnitudes or None, signed)} of the installed transform for an image of ``extent`` x
+    ``extent``."""
     if like == "v2":
         kind = getattr(v2, transform)
         space = kind._AUGMENTATION_SPACE if all_ops else kind._PARTIAL_AUGMENTATION_SPACE
@@ -149,7 +151,7 @@ def _asked(transform: str, like: str, bins: int, all_ops: bool = True, *, extent
 
 @functools.cache
 def _sub_policies(policy: str, like: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Operations, their chances and their bins, each (sub-policies, 2)."""
+    """Return operations, probabilities and bins, each of shape (sub-policies, 2)."""
     made = {"v1": v1, "v2": v2}[like].AutoAugment()
     pairs = made._get_policies(v1.AutoAugmentPolicy(policy))
     ops = np.array([[AUGMENTATIONS.index(name) for name, _, _ in pair] for pair in pairs], np.int32)
@@ -162,7 +164,8 @@ def _sub_policies(policy: str, like: str) -> tuple[np.ndarray, np.ndarray, np.nd
 def augment(images, arrays, *, interpolation, fill, like, version):
     """``_apply_op`` of torchvision.transforms.autoaugment, or v2's ``_apply_image_or_video_transform``.
 
-    ``which`` -1 is nothing. ``version`` says whose magnitudes they are: v2's Solarize counts from 0 to 1.
+    ``which`` -1 means no operation. ``version`` is the origin of the magnitudes, because v2's Solarize uses thresholds
+    from 0 to 1.
     """
     which, magnitude = arrays["which"], arrays["magnitude"]
     chosen, numbers = _CODES[which], np.zeros((len(images), 6))
@@ -176,7 +179,7 @@ def augment(images, arrays, *, interpolation, fill, like, version):
     return operations.run(images, chosen, numbers, like=like, interpolations=code, fill=fill)
 
 
-# of each of AUGMENTATIONS, and of -1: the operation, and what becomes its number with the magnitude
+# for each of AUGMENTATIONS, and for -1: the operation, and the offset added to the magnitude
 _OTHERWISE_CALLED = {"Color": "saturation"} | dict.fromkeys(
     ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"), "warp"
 )
@@ -186,7 +189,7 @@ _OFFSETS = np.array([name in ("Brightness", "Color", "Contrast", "Sharpness") fo
 
 @functools.lru_cache(4096)  # a policy has few magnitudes
 def _matrix(name, magnitude, size, like, version) -> list[float]:
-    """From output to input, as torchvision's affine and rotate have it."""
+    """Return the matrix from output to input, as in torchvision's affine and rotate."""
     if name == "Rotate":
         return rotation(magnitude, size, like=like)[1]
     degrees, shift = math.degrees(math.atan(magnitude)), int(magnitude)
@@ -255,7 +258,7 @@ def translate_identity(t, spec):
 
 @register(_presets.ImageClassification, consumes="crop_size resize_size mean std interpolation antialias")
 def translate_image_classification(t, spec):
-    """``weights.transforms()``: its forward is these transforms, one after another."""
+    """``weights.transforms()``, whose forward applies these transforms in sequence."""
     return Nested(
         (
             v1.Resize(t.resize_size, t.interpolation, antialias=t.antialias),
@@ -269,7 +272,7 @@ def translate_image_classification(t, spec):
 
 @draws(uniforms=1)
 def draw_choice(sizes, u, *, p):
-    """random.choices of v1.RandomChoice, torch.multinomial of v2's; the weights ``p`` need not add up to 1."""
+    """random.choices in v1.RandomChoice, torch.multinomial in v2's. The weights ``p`` need not add up to 1."""
     until = np.cumsum(np.asarray(p, float))
     chosen = np.searchsorted(until, u[:, 0] * until[-1], side="right")
     return {"choice": np.minimum(chosen, len(p) - 1).astype(np.int32)}, sizes
@@ -277,5 +280,6 @@ def draw_choice(sizes, u, *, p):
 
 @draws(uniforms=lambda n: n)
 def draw_order(sizes, u, *, n):
-    """random.shuffle of v1.RandomOrder, torch.randperm of v2's: the number of the transform at each place."""
+    """random.shuffle in v1.RandomOrder, torch.randperm in v2's. The result is the number of the transform at each
+    position."""
     return {"order": permutation(u)}, sizes

@@ -1,4 +1,4 @@
-"""Resizing: new sizes by torchvision's own arithmetic, and the pixels in them."""
+"""Resizing: output sizes in torchvision's own arithmetic, and the kernels."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def translate_random_resize(t, spec):
 
 def _resize_step(t, spec: ImageSpec, size, max_size=None) -> Step:
     if max_size is not None and size is not None and (len(size) == 2 or max_size <= size[0]):
-        raise Untranslatable(t, f"max_size={max_size} does not go with size={t.size}")
+        raise Untranslatable(t, f"max_size={max_size} cannot be combined with size={t.size}")
     known = size if size is not None and len(size) == 2 else None
     return resize_to(t, spec, draw("resize", size=size, max_size=max_size), known)
 
 
 def resize_to(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None = None) -> Step:
-    like, antialias = like_of(t, spec), spec.kind == "pil" or t.antialias  # PIL always does
+    like, antialias = like_of(t, spec), spec.kind == "pil" or t.antialias  # PIL always antialiases
     return step(
         "resize", spec.but(size=known), sizes, interpolation=interpolation_of(t), like=like, antialias=antialias
     )
@@ -81,7 +81,7 @@ def draw_resize(sizes, u, *, size, max_size=None):
 
 
 def _by_edges(sizes, size, max_size) -> np.ndarray:
-    """Its rule where the short edge (``size``: one for all or for each) or the long edge is given: the other edge is
+    """Apply its rule for a given short edge (``size``, one for all images or for each) or long edge. The other edge is
     truncated, not rounded."""
     short, long = sizes.min(1), sizes.max(1)
     if size is None:
@@ -128,7 +128,7 @@ def draw_random_resized_crop(sizes, u, *, scale, ratio):
 
 @draws(uniforms=1)
 def draw_scale_jitter(sizes, u, *, target_size, scale_range):
-    """torchvision.transforms.v2.ScaleJitter.make_params (which divides the target's width by the image's height)."""
+    """torchvision.transforms.v2.ScaleJitter.make_params, which divides the target's width by the image's height."""
     fit = np.minimum(target_size[1] / sizes[:, :1], target_size[0] / sizes[:, 1:]).astype(np.float32)
     return resized_to((sizes.astype(np.float32) * (fit * rand_between(u, scale_range))).astype(np.int64))
 
@@ -148,15 +148,15 @@ def draw_random_resize(sizes, u, *, min_size, max_size):
     return resized_to(_by_edges(sizes, whole(u[:, 0], min_size, max_size), None))
 
 
-# ---- lowered: a resize, or two steps in one, in another way than torchvision writes it
+# ---- lowered steps: a resize, or two steps in one, in another form than torchvision's
 
 
 @draws()
 def draw_resize_lowered(sizes, u, *, resize, crop, passes):
-    """A resize, of which perhaps only the window of a crop is wanted, as one or two calls of DALI's resize.
+    """Express a resize, optionally restricted to the window of a crop, as one or two calls of DALI's resize.
 
-    A call takes an output ``size`` and the region of its input that this size covers, in (fractional) pixels.
-    ``passes`` is "one", or for one axis after the other "as Pillow" or "width first".
+    A call takes an output ``size`` and the region of its input that it covers, in fractional pixels. ``passes`` is
+    "one", or "as Pillow" or "width first" for one axis after the other.
     """
     _, full = run(resize, sizes, u)  # only one of them is random, unless all numbers are given
     start, shape = np.zeros_like(full), full
@@ -164,7 +164,7 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
         values, shape = run(crop, full, u)
         start = values["start"]
     vertical = (resample.vertical_first(sizes, full) & (passes == "as Pillow"))[:, None]
-    first = np.concatenate([vertical, ~vertical], 1)  # true on the axis of the first pass
+    first = np.concatenate([vertical, ~vertical], 1)  # True for the axis of the first pass
     per_pixel = sizes / full
     roi_start, roi_end = start * per_pixel, (start + shape) * per_pixel
     if passes == "one":
@@ -183,8 +183,8 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
 
 @draws()
 def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
-    """A resize, of its image, perhaps padded, perhaps the window of a crop, and perhaps mirrored; one of them may be
-    random. ``size``, ``start`` and ``shape`` are (N, 2), ``mirror`` is (N,)."""
+    """A resize, optionally followed by a pad, a crop and a flip; one of them may be random. ``size``, ``start`` and
+    ``shape`` are (N, 2), and ``mirror`` is (N,)."""
     _, full = run(resize, sizes, u)
     start, shape = np.zeros_like(full), full
     for part in filter(None, (pad, crop)):
@@ -195,7 +195,7 @@ def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
     return {"size": full, "start": start, "shape": shape, "mirror": mirrors}, shape
 
 
-# ---- sizes
+# ---- kernels
 
 
 @kernel
@@ -204,7 +204,8 @@ def resize(images, arrays, *, interpolation, like, antialias=True):
     how = {"interpolation": interpolation, "like": like, "antialias": antialias}
     if isinstance(images, list):
         return uniform(resize_each(images, arrays, **how))
-    # Pillow takes .10 ms to make 40 x 40 pixels of 32 x 32, and a matrix .065; of 224 x 224 from 96 x 96 .6 and 3.6
+    # From 32 x 32 to 40 x 40 pixels, Pillow takes .10 ms and a matrix product .065; from 96 x 96 to 224 x 224, they
+    # take .6 and 3.6 ms.
     tiny = max(images.shape[-2] * images.shape[-1], arrays["size"].prod(1).max()) <= 48**2
     if like == "pil" and not images.is_cuda and not tiny:
         made = resize_each(list(images), arrays, **how)
@@ -213,7 +214,7 @@ def resize(images, arrays, *, interpolation, like, antialias=True):
 
 
 def resize_each(images, arrays, *, interpolation, like, antialias=True):
-    """The same of a list of images (C, H, W), whose sizes may differ; gives a list."""
+    """Like resize(), for a list of images (C, H, W) whose sizes may differ. Return a list."""
     sizes, how = arrays["size"].astype(np.int64), {"interpolation": interpolation, "like": like, "antialias": antialias}
     if images[0].is_cuda and _as_pillow(images[0], sizes[0], interpolation, like):
         return resample.resize_each(images, sizes, interpolation, like, antialias)
@@ -230,9 +231,9 @@ def resize_each(images, arrays, *, interpolation, like, antialias=True):
 
 @kernel
 def resize_mirror_normalize(images, arrays, *, interpolation, like, mean, std, fill=()):
-    """uint8 images (C, H, W) of a CPU, resized, of these a window, mirrored or not, float32 and normalized: each goes
-    through a thread's cache once. Around the image is the ``fill``. Within 7e-7 of PyTorch's resize of bytes, and
-    torchvision's functions after it."""
+    """Resize uint8 images (C, H, W) on a CPU, take a window, optionally mirror it, and convert it to normalized
+    float32. Each image passes through a thread's cache only once. Pixels outside of the image get ``fill``. The result
+    is within 7e-7 of PyTorch's resize of uint8 followed by torchvision's functions."""
     sizes, starts, mirrors = (arrays[name].astype(np.int64).tolist() for name in ("size", "start", "mirror"))
     height, width = arrays["shape"][0].astype(np.int64).tolist()
     made = spare_batch((len(images), len(images[0]), height, width))
@@ -276,15 +277,15 @@ def _resize(images, size, *, interpolation, like, antialias):
 
 
 def height_first(images, size, like) -> bool:
-    """Return True if PyTorch stands in for Pillow, which resizes the height first to these sizes. PyTorch starts with
-    the width, so the height takes a call of its own."""
+    """Return True if PyTorch replaces Pillow, and Pillow would resize the height first. PyTorch starts with the width,
+    so the height needs its own call."""
     shrinks = like == BY_TORCH and images.shape[-2] > size[0]
     return shrinks and bool(resample.vertical_first(np.array([images.shape[-2:]]), np.array([size]))[0])
 
 
 def _as_pillow(images, size, interpolation, like) -> bool:
-    """In two passes, each rounded. So does PyTorch with uint8 for v2, but on a GPU it rounds once, and to a single
-    pixel it fails an assertion of its own, unless the channels are last."""
+    """Return True if the resize runs in two rounded passes here. PyTorch does so for uint8 in v2, but it rounds only
+    once on a GPU, and fails an assertion for a single output pixel unless the channels are last."""
     if like == "pil":
         return not interpolation.startswith("nearest")
     ours = like in ("v2", BY_TORCH) and (images.is_cuda or tuple(size) == (1, 1))

@@ -10,7 +10,7 @@ import torch
 
 from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, ImageSpec, Step, draw, step
-from . import timm_policies  # noqa: F401  # it registers these
+from . import timm_policies  # noqa: F401  # registers its translators
 from .arguments import interpolation_named, refuse_pil, refuse_tensors
 from .convert import translate_pil_to_tensor, translate_to_tensor
 from .draws import draws, key, run, uniforms_of, whole
@@ -25,7 +25,7 @@ timm: Any = import_module("timm.data.transforms")
 random_erasing: Any = import_module("timm.data.random_erasing")
 
 
-# classes that not every timm has are asked for by getattr()
+# getattr() is used for classes that some versions of timm lack
 
 
 @register(getattr(timm, "MaybeToTensor", None))
@@ -51,7 +51,8 @@ def plain_to_tensor(t, spec):
 
 @register(getattr(timm, "ToNumpy", None))
 def to_numpy(t, spec):
-    """Translates timm's ToNumpy: default_collate and fast_collate make the same tensor of a batch as of tensors."""
+    """Translate timm's ToNumpy. default_collate and fast_collate make the same tensors from batches of arrays and of
+    tensors."""
     refuse_tensors(t, spec)
     return (step("pil_to_tensor", spec.but(kind="array")),)
 
@@ -87,14 +88,14 @@ def resize_keep_ratio(t, spec):
     consumes="probability min_area max_area min_aspect max_aspect mode min_count max_count num_splits device",
 )
 def translate_erase(t, spec):
-    """Erases in an image; batches, in which num_splits counts, are timm's PrefetchLoader's."""
+    """Erase in single images. Batches, for which num_splits matters, are erased by timm's PrefetchLoader."""
     names = {"probability", "min_area", "max_area", "log_aspect_ratio", "min_count", "max_count", "num_splits"}
     names |= {"rand_color", "per_pixel", "device"}
     if vars(t).keys() - {"mode"} != names:
-        raise Untranslatable(t, "it is not the RandomErasing that this version of dali_compat knows")
+        raise Untranslatable(t, "this version of timm's RandomErasing is not supported")
     refuse_pil(t, spec, "the conversion")
     if torch.device(t.device).type != "cpu" and not torch.cuda.is_available():
-        raise Untranslatable(t, f"device={t.device} is not there", "pass device='cpu'")
+        raise Untranslatable(t, f"device={t.device} is not available", "pass device='cpu'")
     random = t.rand_color or t.per_pixel
     if (random and not spec.dtype.is_floating_point) or not 0 <= t.min_count <= t.max_count:
         raise Untranslatable(t, f"{t.min_count} to {t.max_count} windows of random color in {spec.dtype}")
@@ -119,15 +120,15 @@ def _resize(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None) -> S
 
 @draws(uniforms=lambda of, count: uniforms_of(of) + 1)
 def draw_with_choice(sizes, u, *, of, count):
-    """Returns what another draw gives, and ``choice``, one of ``count``, each as likely."""
+    """Add ``choice``, one of ``count`` with equal probabilities, to the arrays of another draw."""
     values, after = run(of, sizes, u[:, :-1])
     return values | {"choice": np.floor(u[:, -1] * count).astype(np.int32)}, after
 
 
 @draws(uniforms=lambda scale, aspect, **_: 4 if scale[0] > 0 or aspect[0] > 0 else 0)
 def draw_resize_keep_ratio(sizes, u, *, size, longest, scale, aspect):
-    """timm.data.transforms.ResizeKeepRatio.get_params; ``scale`` is (chance, low, high, whether of the area),
-    ``aspect`` (chance, low, high)."""
+    """timm.data.transforms.ResizeKeepRatio.get_params. ``scale`` is (probability, low, high, whether it applies to the
+    area), and ``aspect`` is (probability, low, high)."""
     ratios = sizes / np.array(size)
     ratio = ratios.max(1, keepdims=True) * longest + ratios.min(1, keepdims=True) * (1.0 - longest)
     factor = np.ones(sizes.shape)
@@ -142,13 +143,13 @@ def draw_resize_keep_ratio(sizes, u, *, size, longest, scale, aspect):
     return resized_to(np.rint(sizes * factor / ratio).astype(np.int64))
 
 
-_A_WINDOW = 23  # uniform numbers: erased()'s, and a key
+_A_WINDOW = 23  # uniform numbers: those of erased(), and a key
 
 
 @draws(uniforms=lambda p, area, log_ratio, counts, at: 2 + _A_WINDOW * counts[1])
 def draw_timm_erasing(sizes, u, *, p, area, log_ratio, counts, at):
-    """The window number ``at`` of timm.data.random_erasing.RandomErasing, if there are so many: from ``counts[0]`` to
-    ``counts[1]``, which share ``area``. ``key`` is for what fills it."""
+    """Window number ``at`` of timm.data.random_erasing.RandomErasing, which erases ``counts[0]`` to ``counts[1]``
+    windows that share ``area``. ``key`` is for the random fill."""
     count, own = whole(u[:, 1], counts[0], counts[1] + 1), u[:, 2 + _A_WINDOW * at :]
     arrays, some = erased(sizes, own[:, :22], area, log_ratio, np.maximum(count, 1)[:, None])
     flag = (u[:, 0] <= p) & (at < count) & some
@@ -157,7 +158,7 @@ def draw_timm_erasing(sizes, u, *, p, area, log_ratio, counts, at):
 
 @kernel
 def resize_by_choice(images, arrays, *, interpolations, like):
-    """torchvision.transforms.functional.resize, with an interpolation of each image's own."""
+    """torchvision.transforms.functional.resize, with a different interpolation for each image."""
     made = list(images)
     for number, interpolation in enumerate(interpolations):
         rows = np.flatnonzero(arrays["choice"] == number)
@@ -175,6 +176,6 @@ def resize_image_by_choice(image, row, *, interpolations, like):
 
 @kernel
 def erase_with_color(images, arrays):
-    """timm's RandomErasing in mode "rand": a window takes one normal number a channel."""
+    """timm's RandomErasing in mode "rand": fill a window with one normal number per channel."""
     colors = normals(arrays["key"], images.shape[1], images.device).to(images.dtype)
     return images.where(~within(images, arrays), colors[:, :, None, None])

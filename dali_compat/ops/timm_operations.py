@@ -1,11 +1,11 @@
-"""The operations of timm's RandAugment and AutoAugment: what is drawn for them, and their kernels.
+"""The operations of timm's RandAugment and AutoAugment: their draws and kernels.
 
-``which`` counts in OPERATIONS, -1 is nothing; ``value`` is the number that timm hands to the function of that name, its
-sign included; ``choice`` counts in the interpolations to choose from.
+``which`` is an index into OPERATIONS, or -1 for none. ``value`` is the signed number passed to timm's function of that
+name. ``choice`` is an index into the interpolations to choose from.
 
-On a CPU timm's own functions do them, image by image, in threads: Pillow takes less time than torch does, whatever the
-size. On a GPU ops/operations does them. An operation that would give something else there than timm's function, of
-whichever version of timm and Pillow, is left to that function.
+On a CPU, timm's own functions process the images in threads, because Pillow is faster than torch at any size. On a GPU,
+ops/operations does. An operation whose result there would differ from timm's function, for the installed versions of
+timm and Pillow, is left to that function.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ OPERATIONS = (
 """Functions of timm.data.auto_augment."""
 WITHOUT_VALUE = {"auto_contrast", "equalize", "invert"}
 NUMBERS = 6
-"""The number of uniform numbers that an operation takes: whether it is applied, two for its magnitude, its sign, its
-interpolation, a blur's radius."""
+"""Number of uniform numbers per operation: one for whether it is applied, two for its magnitude, one each for its sign,
+its interpolation, and the radius of a blur."""
 
 
 class Operation(NamedTuple):
     """The settings of timm's AugmentOp."""
 
-    name: str  # of LAWS
-    prob: float  # how likely it is applied
-    magnitude: float  # the mean of it
-    deviation: float  # its standard deviation; infinite: from 0 up, all as likely
-    bound: float  # the greatest magnitude
-    reach: float  # how far magnitude 10 translates, in pixels or parts of the image; of others 0
-    choices: int  # how many interpolations it chooses from
+    name: str  # key of LAWS
+    prob: float  # probability of applying it
+    magnitude: float  # mean magnitude
+    deviation: float  # standard deviation of the magnitude; inf means uniform from 0 to ``magnitude``
+    bound: float  # maximum magnitude
+    reach: float  # translation for magnitude 10, in pixels or as a fraction of the image; otherwise 0
+    choices: int  # number of interpolations to choose from
 
 
 # ---- from magnitude to value
 
 
 class Law(NamedTuple):
-    """The law by which a magnitude becomes what timm's function is called with."""
+    """Conversion of a magnitude to the arguments of timm's function."""
 
-    function: str  # of timm; one of OPERATIONS, or gaussian_blur_rand
-    # of (magnitude, negative, reach), arrays but for the reach; None where the function takes no value
+    function: str  # name in timm: one of OPERATIONS, or gaussian_blur_rand
+    # of (magnitude, negative, reach), the first two being arrays; None if the function takes no value
     value: Callable[[np.ndarray, np.ndarray, float], np.ndarray] | None = None
     signed: bool = False  # with a random sign
 
@@ -123,13 +123,13 @@ for _name in ("Color", "Contrast", "Brightness", "Sharpness"):
 
 
 def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> dict[str, np.ndarray]:
-    """AugmentOp.__call__ for ``chosen`` (N,) of the operations and ``u`` (N, NUMBERS): arrays (N,), ``which`` -1 and
-    ``flag`` 0 where it is not applied."""
+    """AugmentOp.__call__ for ``chosen`` (N,) operations and uniform numbers ``u`` (N, NUMBERS). Return arrays (N,),
+    with ``which`` -1 and ``flag`` 0 if the operation is not applied."""
     prob, magnitude, deviation, bound, choices = (
         np.array([getattr(op, name) for op in ops])[chosen]
         for name in ("prob", "magnitude", "deviation", "bound", "choices")
     )
-    noise = np.cos(u[:, 1] * (2 * math.pi)) * np.sqrt(-2.0 * np.log1p(-u[:, 2]))  # as random.gauss
+    noise = np.cos(u[:, 1] * (2 * math.pi)) * np.sqrt(-2.0 * np.log1p(-u[:, 2]))  # as in random.gauss
     level = np.where(np.isinf(deviation), magnitude * u[:, 1], magnitude)
     spread = (deviation > 0) & np.isfinite(deviation)
     level = np.where(spread, magnitude + noise * np.where(spread, deviation, 0.0), level)
@@ -156,7 +156,7 @@ def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> di
 
 @draws(uniforms=lambda ops, layers, weights, at: layers * (1 + NUMBERS))
 def draw_timm_rand_augment(sizes, u, *, ops, layers, weights, at):
-    """The operation number ``at`` of RandAugment's. With weights none comes twice."""
+    """Operation number ``at`` of RandAugment. With weights, no operation is chosen twice."""
     numbers = u[:, layers + NUMBERS * at :][:, :NUMBERS]
     if weights is None:
         return applied(ops, whole(u[:, at], 0, len(ops)), numbers), sizes
@@ -170,7 +170,7 @@ def draw_timm_rand_augment(sizes, u, *, ops, layers, weights, at):
 
 @draws(uniforms=lambda policy, at: 1 + NUMBERS * max(map(len, policy)))
 def draw_timm_auto_augment(sizes, u, *, policy, at):
-    """The operation number ``at`` of the sub-policy that AutoAugment picks, if it has so many."""
+    """Operation number ``at`` of the sub-policy that AutoAugment chooses, if it has that many."""
     row = whole(u[:, 0], 0, len(policy))
     reaching = [number for number, ops in enumerate(policy) if len(ops) > at]
     place = np.full(len(policy), -1)
@@ -189,7 +189,8 @@ _WHOLE = {"posterize", "solarize", "solarize_add"}
 
 @kernel
 def timm_augment(images, arrays, *, interpolations, fill):
-    """AugmentOp.__call__ of ``value``; ``which`` counts in OPERATIONS, ``choice`` in ``interpolations``."""
+    """AugmentOp.__call__ with a given ``value``. ``which`` is an index into OPERATIONS, ``choice`` into
+    ``interpolations``."""
     if images.is_cuda:
         return augmented(images, arrays, interpolations=interpolations, fill=fill)
     return _by_timm(images, arrays, interpolations=interpolations, fill=fill)
@@ -200,10 +201,11 @@ def _by_timm(images, arrays, **how):
 
 
 def augmented(images, arrays, *, interpolations, fill):
-    """timm_augment() on any device; ``which`` -1 is nothing."""
+    """timm_augment() on any device; ``which`` -1 means no operation."""
     which, value = arrays["which"], arrays["value"]
     alone = ~np.isin(which, [OPERATIONS.index(name) for name in _as_timm()]) & (which >= 0)
-    alone |= (which == OPERATIONS.index("posterize")) & (value < 1)  # to no bits, which Pillow refuses from 13 on
+    # posterize to 0 bits, which Pillow refuses from version 13 on
+    alone |= (which == OPERATIONS.index("posterize")) & (value < 1)
     others = np.where(alone, -1, which)
     made = _by_operations(images, arrays | {"which": others}, interpolations=interpolations, fill=fill)
     if not alone.any():
@@ -231,7 +233,7 @@ def _by_operations(images, arrays, *, interpolations, fill):
     return in_groups(images, [(blurred, functools.partial(box_blur, sigmas=value[blurred]))])
 
 
-# ---- operations on values: whose they are, and the number that they take
+# ---- operations on values, and the number that each takes
 
 
 _VALUED: dict[str, tuple[str, Callable]] = {
@@ -248,7 +250,7 @@ for _name in ("equalize", "invert", "solarize", "solarize_add", "contrast", "bri
 
 
 def _matrix(at: int):
-    """The identity, from output to input, with a value in one place."""
+    """Return a function that sets one element of the identity matrix (from output to input) to a value."""
 
     def made(value, size):
         matrix = np.tile([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], (len(value), 1))
@@ -278,7 +280,7 @@ _MATRICES = {
 
 @image_kernel("timm_augment")
 def timm_augment_image(image, row, *, interpolations, fill):
-    """Calls timm's own function. Raises ValueError if Pillow refuses it, as it would refuse timm."""
+    """Call timm's own function. Raise ValueError if Pillow refuses the value, as it does in timm."""
     if row["which"] < 0:
         return image
     name, value = OPERATIONS[row["which"]], float(row["value"])
@@ -290,11 +292,11 @@ def timm_augment_image(image, row, *, interpolations, fill):
     except ValueError as error:
         what = f"timm's {name}({', '.join(map(str, args))}): {error}"
         if name == "posterize":
-            what += "; take Pillow before 13, which makes such an image black, or another magnitude"
+            what += "; use Pillow before 13, which makes such an image black, or another magnitude"
         raise ValueError(what) from error
 
 
-# ---- whether they are timm's
+# ---- check that the results equal timm's
 
 _TRIED = {"posterize": (1, 3, 8), "solarize": (0, 100, 256), "solarize_add": (0, 60, 128), "rotate": (-17.0, 0.0, 30.0)}
 _TRIED |= dict.fromkeys(("gaussian_blur", "desaturate", "translate_x_rel", "translate_y_rel"), (0.1, 0.33, 0.9))
@@ -303,7 +305,7 @@ _OTHERS_TRIED = (0.1, 0.95, 1.9)
 
 @functools.cache
 def _as_timm() -> frozenset[str]:
-    """The operations of this timm, and this Pillow, that kernels do alike: each is tried on a few pixels."""
+    """Return the operations whose kernels equal the installed timm and Pillow, each tried on a few pixels."""
     names = (*_VALUED, "gaussian_blur", *_MATRICES)
     return frozenset(name for name in names if hasattr(timm, name) and _agrees(name))
 

@@ -27,7 +27,7 @@ _ATTRIBUTES = {"name", "aug_fn", "level_fn", "prob", "magnitude", "magnitude_std
 _INTERPOLATIONS = {getattr(Image, name.upper()): name for name in ("nearest", "bilinear", "bicubic")}
 
 
-# what the methods that are done without being called refer to; others may do something else
+# Names used by the methods that are reimplemented here. A method that uses others may behave differently.
 _AUGMENT_OP = (
     "prob random magnitude magnitude_std float uniform gauss magnitude_max max min "
     "_LEVEL_DENOM _MAX_LEVEL level_fn hparams tuple aug_fn kwargs"
@@ -47,7 +47,7 @@ def translate_rand_augment(t, spec):
         weights = tuple(float(weight) for weight in weights)
         enough = len(weights) == len(ops) and sum(weight > 0 for weight in weights) >= layers
         if not enough or min(weights) < 0 or not abs(sum(weights) - 1) < 1e-8:
-            raise Untranslatable(t, f"choice_weights do not go with {layers} of {len(ops)} operations")
+            raise Untranslatable(t, f"choice_weights do not fit {layers} of {len(ops)} operations")
     args = {"ops": ops, "layers": layers, "weights": weights}
     return _steps(spec, how, [draw("timm_rand_augment", **args, at=at) for at in range(layers)])
 
@@ -62,19 +62,19 @@ def translate_auto_augment(t, spec):
 
 
 def _steps(spec, how, drawn) -> list:
-    """One operation after another, of one random stream."""
+    """Return the operations as steps that share one random stream."""
     return [step("timm_augment", spec, one, at > 0, **how) for at, one in enumerate(drawn)]
 
 
 def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation, ...], dict[str, Any]]:
-    """Returns what they are made of, and the interpolations and the fill that they share. Raises Untranslatable if one
-    is not as this package knows timm's, or they do not share these."""
+    """Return descriptions of the operations, and the interpolations and the fill that they share. Raise Untranslatable
+    if an operation differs from the known versions of timm, or if these are not the same for all."""
     refuse_tensors(t, spec)
     if not len(ops):
         raise Untranslatable(t, "it has no operations")
     for op in ops:
         if type(op) is not timm.AugmentOp or not vars(op).keys() <= _ATTRIBUTES:
-            raise Untranslatable(t, f"{type(op).__name__} is not the AugmentOp that is known")
+            raise Untranslatable(t, f"{type(op).__name__} is not a known version of AugmentOp")
     _refuse_other_code(ops[0], _AUGMENT_OP)
     shared = {(_interpolations(t, op), _fill(t, op, spec)) for op in ops}
     if len(shared) > 1:
@@ -84,8 +84,9 @@ def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation
         described = tuple(_described(t, op, len(interpolations)) for op in ops)
         with own_generators(0, 0):
             _refuse_other_laws(t, ops, described)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # timm will say it to who calls it
-        raise Untranslatable(t, f"an operation raises {type(error).__name__} when it is asked") from None
+    # timm raises the same error when the transform is called
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Untranslatable(t, f"an operation raises {type(error).__name__} when it is tried") from None
     return described, {"interpolations": interpolations, "fill": fill}
 
 
@@ -93,7 +94,7 @@ def _interpolations(t, op) -> tuple[str, ...]:
     given = op.kwargs["resample"]
     modes = given if isinstance(given, (list, tuple)) else (given,)
     if not modes or any(mode not in _INTERPOLATIONS for mode in modes):
-        raise Untranslatable(t, f"Pillow does not warp by resample={given}")
+        raise Untranslatable(t, f"Pillow cannot warp with resample={given}")
     return tuple(_INTERPOLATIONS[mode] for mode in modes)
 
 
@@ -106,11 +107,11 @@ def _fill(t, op, spec: ImageSpec) -> tuple[int, ...]:
 
 
 def _described(t, op, choices: int) -> Operation:
-    """Raises Untranslatable if it does something else than what is known."""
+    """Describe an operation. Raise Untranslatable if it differs from the known ones."""
     name = _name(op)
     if name is None or not all(map(_is_timms, (op.aug_fn, op.level_fn))):
         called = getattr(op.aug_fn, "__name__", "an operation")
-        raise Untranslatable(t, f"{getattr(op, 'name', called)} is not known to this version of dali_compat")
+        raise Untranslatable(t, f"{getattr(op, 'name', called)} is not supported by this version of dali_compat")
     law, bound = LAWS[name], getattr(op, "magnitude_max", None) or _LARGEST
     reach = 0.0
     if law.function.startswith("translate"):
@@ -121,7 +122,8 @@ def _described(t, op, choices: int) -> Operation:
 
 
 def _name(op) -> str | None:
-    """By what it calls: an older timm's has no name."""
+    """Return the name of an operation from the functions that it calls, because older versions of timm store no
+    name."""
     for name, law in LAWS.items():
         same = timm.NAME_TO_OP.get(name) is op.aug_fn and timm.LEVEL_TO_ARG.get(name) is op.level_fn
         if same and getattr(timm, law.function) is op.aug_fn:
@@ -130,13 +132,13 @@ def _name(op) -> str | None:
 
 
 def _is_timms(function) -> bool:
-    """Returns whether it can be called without running the user's code."""
+    """Return True if a function can be called without running the user's code."""
     return function is None or getattr(function, "func", function).__module__ == timm.__name__
 
 
 def _refuse_other_laws(t, ops, described: tuple[Operation, ...]) -> None:
-    """Tries timm's own code: on numbers of Python's random it calls its functions as our draw says. Raises
-    Untranslatable if an operation does something else."""
+    """Compare timm's own code with our draw, for numbers from Python's random. Raise Untranslatable if an operation
+    differs."""
     surely = tuple(one._replace(prob=1.0) for one in described)
     kinds = described + surely
     tries = [(at, *_asked(op, kinds[at], seed)) for at, op in enumerate((*ops, *ops)) for seed in range(_TRIES)]
@@ -145,12 +147,12 @@ def _refuse_other_laws(t, ops, described: tuple[Operation, ...]) -> None:
     for at, function, given, which, value in zip(chosen, functions, args, drawn["which"], drawn["value"], strict=True):
         same = which == (OPERATIONS.index(function) if function else -1)
         if not same or not all(abs(one - value) <= 1e-9 * abs(value) for one in given):
-            raise Untranslatable(t, f"{kinds[at].name} of this timm is not the one that dali_compat knows")
+            raise Untranslatable(t, f"{kinds[at].name} of this version of timm is not supported")
 
 
 def _asked(op, described: Operation, seed: int) -> tuple[np.ndarray, str | None, tuple[float, ...]]:
-    """The numbers that AugmentOp.__call__ draws, in their places; the function that it calls, if it calls one, and the
-    arguments."""
+    """Return the numbers that AugmentOp.__call__ draws, in their positions, and the function that it calls, if any,
+    with its arguments."""
     random.seed(seed)
     ahead = random.Random(seed)
     probe, called = copy.copy(op), []
@@ -175,15 +177,15 @@ def _asked(op, described: Operation, seed: int) -> tuple[np.ndarray, str | None,
 
 
 class _Blurred:
-    """In place of an image: says by which radius it is blurred."""
+    """Passed as an image. Returns the radius of the blur."""
 
     def filter(self, blur):
         return blur.radius
 
 
 def _refuse_other_code(t, names: str) -> None:
-    """Raises Untranslatable if its __call__ refers to more than these names."""
+    """Raise Untranslatable if the class's __call__ uses other names than these."""
     method = function_of(type(t).__call__)
     code = getattr(method, "__code__", None)
     if code is None or not _is_timms(method) or not set(code.co_names) <= set(names.split()):
-        raise Untranslatable(t, f"__call__ of this timm's {type(t).__name__} is not the one that dali_compat knows")
+        raise Untranslatable(t, f"__call__ of this timm's {type(t).__name__} is not supported")

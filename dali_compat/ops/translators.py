@@ -1,7 +1,7 @@
-"""Registers translators of transforms, and finds the one of a class.
+"""Register translators of transforms, and find the translator of a class.
 
-A translator is registered for an exact class: a user's subclass of Resize is not a Resize, unless its constructor is
-all that it changes.
+A translator is registered for an exact class. A user's subclass of Resize is not translated as a Resize, unless it
+changes only the constructor.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ T = TypeVar("T", bound=Translator)
 
 _TRANSLATORS: dict[type, tuple[Translator, frozenset[str]]] = {}
 LATER = {"timm", "timm_policies", "timm_operations"}
-"""Modules of this room that are imported when a transform of a package comes: of that name, and what this imports."""
+"""Modules of this package that are imported when a transform of the package with the same name is translated, and the
+modules that these import."""
 
 _NOTHING = object()
 
-# what a class may define without doing anything else than its base
+# what a class may define without changing the behaviour of its base
 _OF_MAKING = {"__init__", "__repr__", "__str__", "extra_repr", "__doc__", "__module__", "__qualname__", "__dict__"}
 _OF_MAKING |= {"__weakref__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"}
 _OF_MAKING |= {"__static_attributes__", "__firstlineno__", "__parameters__", "__orig_bases__"}
@@ -41,21 +42,22 @@ def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
     """Register a translator for exact transform types.
 
     The decorated function is called as ``translator(transform, spec)``, where ``spec`` is the
-    :class:`~dali_compat.plan.ImageSpec` that reaches the transform, and returns the steps: what :func:`on_batch` gives.
-    It may raise :class:`dali_compat.translate.Untranslatable`; the transform is then called sample by sample.
+    :class:`~dali_compat.plan.ImageSpec` of the input, and returns the steps, as :func:`on_batch` does. It may raise
+    :class:`dali_compat.translate.Untranslatable`; the transform is then called sample by sample.
 
     Args:
-        *types: the exact classes; a subclass is not translated, unless a class of torchvision's says all that it does.
-            None, in the place of one that an older version lacks, is left out.
-        consumes: the constructor arguments that the translator honours, space-separated. A transform whose constructor
-            has another one falls back where that differs from its default: an argument is honoured or refused.
+        *types: the exact classes. A subclass is not translated, unless all of its behaviour comes from a class of
+            torchvision. None, for a class that an older version lacks, is ignored.
+        consumes: names of the constructor arguments that the translator handles, separated by spaces. If the
+            constructor has another argument whose value differs from its default, the transform is called sample by
+            sample, so that no argument is silently ignored.
 
     Returns:
-        A decorator that gives the function back as it is.
+        A decorator that returns the function unchanged.
 
     Raises:
-        ValueError: where a type is registered already.
-        TypeError: where one of them is no class.
+        ValueError: a type is registered already.
+        TypeError: one of the types is not a class.
 
     Examples:
         >>> class AddBias:
@@ -87,22 +89,22 @@ def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
 
 
 def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, **args: Any) -> tuple[Step, ...]:
-    """Steps for a translator of one's own: a function that works on whole batches.
+    """Return steps for a custom translator that call a function on whole batches.
 
     Args:
         function: called as ``function(images, **args)`` with images (N, C, H, W) on the loader's device, uint8 0..255
-            or floating point as torchvision would have them at this place (where sizes differ: with those of one size),
-            and returns the new images. A function of a module, not a lambda made by the translator: plans are compared
-            by it.
-        spec: the image that the function gives; where it differs from that which the translator gets,
-            ``spec.but(...)``. Of images of several sizes the function may change the size to one size alone. A batch in
-            which it gives another shape or dtype raises ValueError.
-        uniforms: how many random numbers a sample takes. They come as ``uniforms=``, (N, uniforms) float32 in [0, 1) on
-            the device: the same for one seed, whatever the device and the batch size.
+            or floating point as in torchvision at this point (if sizes differ, with images of one size at a time), and
+            returns the new images. It should be a module-level function rather than a lambda created by the translator,
+            because plans are compared by it.
+        spec: the function's output. If it differs from the translator's input, pass ``spec.but(...)``. Given images of
+            several sizes, the function may change the size only to one common size. A batch with another shape or dtype
+            raises ValueError.
+        uniforms: number of random numbers per sample. They are passed as ``uniforms=``, (N, uniforms) float32 in [0, 1)
+            on the device, and are the same for a given seed, whatever the device and the batch size.
         **args: passed on; hashable, or compared by identity.
 
     Returns:
-        What a translator returns: one step.
+        The return value for a translator, one step.
 
     Examples:
         >>> class Brighter:
@@ -118,18 +120,18 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
     return (Step("apply", spec, (("function", function), ("spec", spec), *args.items()), drawn),)
 
 
-# ---- what a translator returns, besides steps
+# ---- return values of translators, besides steps
 
 
 @dataclass(frozen=True)
 class Nested:
-    """Transforms to run one after another: what a translator returns for a container."""
+    """Transforms to apply in sequence: a translator's return value for a container."""
 
     transforms: tuple[Any, ...]
 
 
 class Branch(NamedTuple):
-    """Transforms for the samples for which ``value`` is chosen (at place ``rank`` of an order)."""
+    """Transforms for the samples that have drawn ``value`` (at position ``rank`` of an order)."""
 
     value: int
     transforms: tuple[Any, ...]
@@ -138,34 +140,34 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True)
 class Gated:
-    """A choice among transforms: what a translator returns for a container that chooses."""
+    """A choice among transforms: a translator's return value for a container that chooses."""
 
-    name: str  # of the container, for people
-    draw: Draw  # what chooses
-    branches: tuple[Branch, ...]  # what is chosen from
-    complete: bool = False  # every sample goes through one of them
-    in_order: bool = False  # every sample goes through all of them, in an order of its own
+    name: str  # name of the container, for messages
+    draw: Draw  # draws the value
+    branches: tuple[Branch, ...]  # the transforms to choose from
+    complete: bool = False  # every sample goes through one of the branches
+    in_order: bool = False  # every sample goes through all of the branches, in a random order
 
 
-# ---- asking
+# ---- look-up
 
 
 def _import_later(package: str) -> None:
     if package in LATER:
-        with contextlib.suppress(ImportError):  # it is something else of that name
+        with contextlib.suppress(ImportError):  # another package has that name
             importlib.import_module(f"{__package__}.{package}")
 
 
 def known_types() -> list[type]:
-    """Classes that have a translator, as far as their packages are there."""
+    """Return the classes that have a translator, including those for installed packages that were imported."""
     for package in LATER & sys.modules.keys():
         _import_later(package)
     return list(_TRANSLATORS)
 
 
 def behaves_as(kind: type) -> type | None:
-    """The class with a translator that says what objects of ``kind`` do: itself, or, for a subclass of torchvision's
-    that changes nothing but how it is made and shown, its base. None where there is none."""
+    """Return the class whose translator applies to objects of ``kind``: the class itself, or its base for a subclass of
+    torchvision's that changes only its construction and repr. Return None if there is none."""
     _import_later(root(kind))
     if kind in _TRANSLATORS:
         return kind
@@ -179,7 +181,7 @@ def behaves_as(kind: type) -> type | None:
 
 
 def as_known(transform: Any) -> Any:
-    """A transform, as an object of the class that behaves_as() names, with the same attributes. Raises LookupError if
+    """Return a transform as an object of the class from behaves_as(), with the same attributes. Raise LookupError if
     there is none."""
     kind = behaves_as(type(transform))
     if kind is None:
@@ -192,27 +194,27 @@ def as_known(transform: Any) -> Any:
 
 
 def translated_base(kind: type) -> type | None:
-    """The nearest base of a class that has a translator."""
+    """Return the nearest base of a class that has a translator."""
     return next((base for base in kind.__mro__[1:] if base in _TRANSLATORS), None)
 
 
 def translation(transform: Any, spec: ImageSpec) -> Any:
-    """Returns what the transform's translator gives: steps, Nested, or Gated. Raises LookupError if its class has none,
-    and Untranslatable if there is no faithful translation of this one."""
+    """Call a transform's translator and return its result: steps, Nested, or Gated. Raise LookupError if its class has
+    none, and Untranslatable if this object has no faithful translation."""
     transform = as_known(transform)
     function, consumed = _TRANSLATORS[type(transform)]
     refuse_replaced(transform)
     name = _unconsumed(transform, consumed)
     if name and root(function) == root(register):
-        raise Untranslatable(transform, f"argument {name} is not known to this version of dali_compat")
+        raise Untranslatable(transform, f"argument {name} is not supported by this version of dali_compat")
     if name:
-        remedy = f'register(..., consumes="{name}") where the translation honours it'
-        raise Untranslatable(transform, f"argument {name} is not known to its registered translation", remedy)
+        remedy = f'pass consumes="{name}" to register() if the translation handles it'
+        raise Untranslatable(transform, f"argument {name} is not handled by its registered translation", remedy)
     return function(transform, spec)
 
 
 def _unconsumed(transform: Any, consumed: frozenset[str]) -> str:
-    """The first argument that is not ``consumed`` and differs from its default; "" where there is none."""
+    """Return the first argument that is not ``consumed`` and differs from its default, or "" if there is none."""
     kind: Any = type(transform)
     for name, parameter in _parameters(kind).items():
         if name in consumed or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -224,5 +226,6 @@ def _unconsumed(transform: Any, consumed: frozenset[str]) -> str:
 
 @functools.lru_cache(256)
 def _parameters(kind: type) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a class's constructor. inspect takes 50 us to find them, and every epoch asks."""
+    """Return the parameters of a class's constructor. Cached, because inspect takes 50 us and this runs in every
+    epoch."""
     return inspect.signature(kind).parameters

@@ -26,7 +26,7 @@ from .pixels.squares import uniforms
 from .translators import register
 from .windows import border
 
-# what torchvision takes of PIL images, of tensors, and where it makes tensors of both
+# interpolations that torchvision supports for PIL images, for tensors, and if it converts both to tensors
 _OF_PIL, OF_TENSORS = ("nearest", "nearest-exact", "bilinear", "bicubic"), ("nearest", "bilinear")
 _OF_GRIDS = ("nearest", "bilinear", "bicubic")
 
@@ -62,8 +62,8 @@ def translate_elastic_transform(t, spec):
 
 
 def as_kernels_do(s: Step) -> Step:
-    """A step as kernels do it. Rotate, affine and perspective, torchvision's own ways for one image, are one warp by a
-    matrix, or by coefficients, as Pillow does it (and torchvision on tensors)."""
+    """Convert a step for the kernels. Rotate, affine and perspective, which are torchvision's functions for single
+    images, become a warp by a matrix or by coefficients, as in Pillow (and in torchvision on tensors)."""
     if s.op not in ("rotate", "affine", "perspective"):
         return s
     how = s.kwargs
@@ -77,18 +77,18 @@ def as_kernels_do(s: Step) -> Step:
 
 
 def warp_arguments(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
-    """Arguments of a warp's step. Raises Untranslatable if torchvision does not warp such images by the transform's
-    interpolation."""
+    """Return the arguments of a warp's step. Raise Untranslatable if torchvision does not support the transform's
+    interpolation for such images."""
     interpolation, like = interpolation_of(t), like_of(t, spec)
     if interpolation not in (allowed or (_OF_PIL if like == "pil" else OF_TENSORS)):
-        raise Untranslatable(t, f"torchvision refuses interpolation={interpolation!r} there")
+        raise Untranslatable(t, f"torchvision does not support interpolation={interpolation!r} here")
     return {"interpolation": interpolation, "fill": fill_of(t, spec), "like": like}
 
 
 @draws(uniforms=1)
 def draw_rotation(sizes, u, *, degrees, expand, center, like):
-    """torchvision.transforms.RandomRotation.get_params. With ``expand``, sizes after it are those of PIL.Image.rotate
-    (``like`` "pil"), or of torchvision's rotation of tensors ("v1", "v2")."""
+    """torchvision.transforms.RandomRotation.get_params. If ``expand`` is True, the output sizes are those of
+    PIL.Image.rotate (``like`` "pil"), or of torchvision's rotation of tensors ("v1", "v2")."""
     angle = real(u[:, 0], *degrees)
     if expand:
         rows = zip(angle.tolist(), sizes.tolist(), strict=True)
@@ -98,8 +98,8 @@ def draw_rotation(sizes, u, *, degrees, expand, center, like):
 
 @draws(uniforms=6)
 def draw_affine_parameters(sizes, u, *, degrees, translate, scale, shear, version="v1"):
-    """torchvision.transforms.RandomAffine.get_params; ``shear`` is (low, high) of x, or those of x and of y.
-    ``version`` changes none of them: it says whose matrix they become (matrices.py)."""
+    """torchvision.transforms.RandomAffine.get_params. ``shear`` is (low, high) for x, or for x and y. ``version`` does
+    not affect the parameters, only their matrix (matrices.py)."""
     n = len(sizes)
     shift = np.zeros((n, 2), np.int32)
     if translate is not None:
@@ -119,9 +119,9 @@ def draw_affine_parameters(sizes, u, *, degrees, translate, scale, shear, versio
 
 @draws(uniforms=9)
 def draw_perspective_points(sizes, u, *, distortion_scale, p):
-    """torchvision.transforms.RandomPerspective.get_params: where the corners go, as (x, y) of the top left, top right,
+    """torchvision.transforms.RandomPerspective.get_params: the new corners as (x, y), in the order top left, top right,
     bottom right and bottom left."""
-    reach = (distortion_scale * (sizes[:, ::-1] // 2)).astype(np.int64) + 1  # as many places on x, on y
+    reach = (distortion_scale * (sizes[:, ::-1] // 2)).astype(np.int64) + 1  # number of positions in x and in y
     start = np.zeros((len(sizes), 4, 2), np.int64)
     start[:, [1, 2], 0] = (sizes[:, 1] - reach[:, 0])[:, None]
     start[:, [2, 3], 1] = (sizes[:, 0] - reach[:, 1])[:, None]
@@ -131,18 +131,20 @@ def draw_perspective_points(sizes, u, *, distortion_scale, p):
 
 @kernel
 def warp_affine(images, arrays, *, interpolation, fill, like="pil"):
-    """Image.transform(AFFINE), as torchvision's affine and rotate do on PIL images, or what they do on tensors."""
+    """Image.transform(AFFINE), which torchvision's affine and rotate use for PIL images, or their equivalent for
+    tensors."""
     return _warp(images, arrays["matrix"], arrays["size"], interpolation, fill, like)
 
 
 @kernel
 def warp_perspective(images, arrays, *, interpolation, fill, like="pil"):
-    """Image.transform(PERSPECTIVE), as torchvision's perspective does on PIL images, or what it does on tensors."""
+    """Image.transform(PERSPECTIVE), which torchvision's perspective uses for PIL images, or its equivalent for
+    tensors."""
     return _warp(images, arrays["coefficients"], arrays["size"], interpolation, fill, like)
 
 
 def _warp(images, data, sizes, interpolation, fill, like):
-    """``data``: (N, 6) of an affine transform, (N, 8) of a perspective one."""
+    """Warp images by ``data``, (N, 6) for an affine transform or (N, 8) for a perspective one."""
     if like == "pil" and not images.is_cuda and _is_pillow_faster(images, sizes, interpolation):
         made = _by_pillow(list(images), data, sizes, interpolation, fill)
         return made[0][None] if len(made) == 1 else uniform(made)
@@ -160,7 +162,7 @@ def _warp(images, data, sizes, interpolation, fill, like):
     return by_size(images, sizes, warp_to)
 
 
-# a CPU's Pillow is faster from so many pixels on: a call takes .1 ms, and its filters half of the batch's time, or less
+# number of pixels from which on Pillow is faster on a CPU: a call takes .1 ms, and its filters at most half the time
 _PILLOW_FROM = {"nearest": 160**2, "bilinear": 64**2, "bicubic": 32**2}
 
 
@@ -185,22 +187,23 @@ def _by_pillow(images, data, sizes, interpolation, fill) -> list[torch.Tensor]:
 
 
 def _is_between_centres(row: list[float]) -> bool:
-    """An affine transform from centres of pixels to centres, as right angles may be: filters change nothing."""
+    """Return True if an affine transform maps pixel centres to pixel centres, as right angles may do, so that filters
+    have no effect."""
     if len(row) != 6 or not all(map(float.is_integer, row)):
         return False
     a, b, _, d, e, _ = row
     return (a + b) % 2 == 1 == (d + e) % 2
 
 
-# ---- warps by noise
+# ---- elastic warps
 
-# before 0.26 torchvision.transforms.ElasticTransform counts x in heights and y in widths (pytorch/vision#9299)
+# before 0.26, torchvision.transforms.ElasticTransform measures x in heights and y in widths (pytorch/vision#9299)
 _SWAPS = TORCHVISION < (0, 26)
 
 
 @kernel
 def elastic(images, arrays, *, alpha, sigma, interpolation, fill, like):
-    """torchvision.transforms.functional.elastic_transform, which makes tensors of PIL images."""
+    """torchvision.transforms.functional.elastic_transform, which converts PIL images to tensors."""
     size, device, dtype = images.shape[-2:], images.device, transform.dtype_of(images)
     grid = displacement(arrays["key"], size, alpha, sigma, device).to(dtype)
     grid.add_(_geometry._create_identity_grid(size, device, dtype))
@@ -208,8 +211,8 @@ def elastic(images, arrays, *, alpha, sigma, interpolation, fill, like):
 
 
 def displacement(keys: np.ndarray, size, alpha, sigma, device) -> torch.Tensor:
-    """(N, height, width, 2) float32 as torchvision.transforms.ElasticTransform.get_params makes it of other noise;
-    ``alpha`` and ``sigma`` are (x, y)."""
+    """Return the displacement (N, height, width, 2) float32 that torchvision.transforms.ElasticTransform.get_params
+    would compute from the same noise; ``alpha`` and ``sigma`` are (x, y)."""
     height, width = size
     noise = uniforms(keys, 2 * height * width, device).view(-1, 2, height, width).to(torch.float64).mul_(2).sub_(1)
     fields = []
@@ -226,7 +229,8 @@ def displacement(keys: np.ndarray, size, alpha, sigma, device) -> torch.Tensor:
 
 @functools.lru_cache(16)
 def _gaussian(size, taps, sigma):
-    """torchvision's Gaussian kernel with reflected borders as a matrix (in, out), and its blocks for banded()."""
+    """Return torchvision's Gaussian kernel with reflected borders as a matrix (in, out), and its blocks for
+    banded()."""
     reach = taps // 2
     x = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * (x / sigma) ** 2)

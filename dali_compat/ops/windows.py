@@ -26,8 +26,9 @@ from .translators import register
 
 @register(Turn)
 def translate_turn(t, spec):
-    """translate() needs no steps where it is the first of a file's."""
-    raise Untranslatable(t, "DALI turns images as it decodes files", "put it first")
+    """Refuse a rotation by EXIF orientation. translate() handles it without steps if it is the first transform of a
+    file."""
+    raise Untranslatable(t, "DALI rotates images only while decoding files", "put it first")
 
 
 @register(v1.CenterCrop, v2.CenterCrop, consumes="size")
@@ -78,7 +79,7 @@ def translate_random_flip(t, spec):
 
 
 def _covers(spec: ImageSpec, size) -> bool:
-    """Returns whether a window of this size certainly lies within the image."""
+    """Return True if a window of this size is guaranteed to lie within the image."""
     return spec.size is not None and spec.size[0] >= size[0] and spec.size[1] >= size[1]
 
 
@@ -87,12 +88,12 @@ def _pair(t) -> tuple[int, int]:
     if isinstance(size, Integral):
         return int(size), int(size)
     if not all(isinstance(edge, Integral) for edge in size):
-        raise Untranslatable(t, f"size={size} is not of whole numbers")
+        raise Untranslatable(t, f"size={size} contains a non-integer")
     return (int(size[0]), int(size[0])) if len(size) == 1 else (int(size[0]), int(size[1]))
 
 
 def _ltrb(padding) -> tuple[int, int, int, int]:
-    """torchvision's padding argument as (left, top, right, bottom)."""
+    """Return torchvision's padding argument as (left, top, right, bottom)."""
     if isinstance(padding, Integral):
         return (int(padding),) * 4
     padding = tuple(int(p) for p in padding)
@@ -108,12 +109,12 @@ def _pad_step(t, spec: ImageSpec, padding) -> Step:
 
 
 def _border(t, spec: ImageSpec, mode: Any = None) -> dict:
-    """mode and fill; fill has one value a channel, in the units of the image."""
+    """Return mode and fill. The fill has one value per channel, in the units of the image."""
     if isinstance(t.fill, (tuple, list)) and spec.kind != "pil" and not isinstance(t, v2.Transform):
-        raise Untranslatable(t, "fill has to be a number on tensors")
+        raise Untranslatable(t, "fill must be a number for tensors")
     fill = fill_of(t, spec) or (0,) * spec.channels
     if spec.dtype == torch.uint8 and not all(isinstance(value, Integral) and 0 <= int(value) <= 255 for value in fill):
-        raise Untranslatable(t, f"fill={t.fill} is not a whole number of 0 to 255")
+        raise Untranslatable(t, f"fill={t.fill} is not an integer from 0 to 255")
     mode = mode or getattr(t.padding_mode, "value", t.padding_mode)
     if mode == "constant" and spec.dtype.is_floating_point and (any(fill) or spec.normalized):
         raise Untranslatable(t, f"fill={t.fill} after the conversion to {spec.dtype}", "move it before the conversions")
@@ -129,14 +130,15 @@ def window(start, shape) -> tuple[Arrays, np.ndarray]:
 
 @draws()
 def draw_center_crop(sizes, u, *, size):
-    """torchvision.transforms.functional.center_crop: half to even within the image, zeros around it where too small."""
+    """torchvision.transforms.functional.center_crop: centred with rounding half to even, and padded with zeros if the
+    image is too small."""
     excess = sizes - np.array(size)
     return window(np.where(excess >= 0, np.rint(excess / 2), -(-excess // 2)), np.broadcast_to(size, sizes.shape))
 
 
 @draws()
 def draw_pad(sizes, u, *, padding):
-    """padding: (left, top, right, bottom), as torchvision's Pad counts."""
+    """``padding`` is (left, top, right, bottom), as in torchvision's Pad."""
     left, top, right, bottom = padding
     start = np.broadcast_to([-top, -left], sizes.shape)
     return window(start, np.add(sizes, [top + bottom, left + right]))
@@ -152,7 +154,7 @@ def draw_pad_if_needed(sizes, u, *, size, axis):
 
 @draws(uniforms=2)
 def draw_random_crop(sizes, u, *, size):
-    """torchvision.transforms.RandomCrop.get_params, after its padding."""
+    """torchvision.transforms.RandomCrop.get_params, after the padding."""
     room = sizes - np.array(size)
     if (room < 0).any():
         row = int((room < 0).any(1).argmax())
@@ -161,12 +163,12 @@ def draw_random_crop(sizes, u, *, size):
     return window(np.floor(u * (room + 1)), np.broadcast_to(size, sizes.shape))
 
 
-# ---- torchvision.transforms.v2 alone; its arithmetic is float32 where a torch.rand is in it
+# ---- only in torchvision.transforms.v2, which uses float32 wherever torch.rand is involved
 
 
 @draws(uniforms=4)
 def draw_zoom_out(sizes, u, *, side_range, p):
-    """torchvision.transforms.v2.RandomZoomOut.make_params: a canvas, and the image somewhere on it."""
+    """torchvision.transforms.v2.RandomZoomOut.make_params: a canvas, with the image at a random position on it."""
     canvas = (rand_between(u[:, 1:2], side_range) * sizes.astype(np.float32)).astype(np.int64)
     canvas = np.where(u[:, :1] < p, canvas, sizes)
     left_top = rand(u[:, 2:4]) * (canvas - sizes)[:, ::-1].astype(np.float32)
@@ -183,13 +185,13 @@ def flip(images, arrays, *, axis):
 
 @kernel
 def crop(images, arrays, *, inside):
-    """torchvision.transforms.functional.crop: zeros where the window leaves the image."""
+    """torchvision.transforms.functional.crop: zeros outside of the image."""
     return _windows(images, arrays, "constant", None)
 
 
 @kernel
 def pad(images, arrays, *, mode, fill):
-    """torchvision.transforms.functional.pad, on PIL images of any size (numpy.pad where not constant)."""
+    """torchvision.transforms.functional.pad for PIL images of any size (numpy.pad if the mode is not constant)."""
     return _windows(images, arrays, mode, fill)
 
 
@@ -199,7 +201,7 @@ def _windows(images, arrays, mode, fill):
 
 
 def _window(images, start, size, mode, fill):
-    """A window of each image; ``start`` (N, 2) is where it begins."""
+    """Return a window of each image; ``start`` (N, 2) is its upper left corner."""
     shape = images.shape[-2:]
     same = (start == start[0]).all()
     inside = (start >= 0).all() and (start + size <= shape).all()
@@ -222,7 +224,8 @@ def _window(images, start, size, mode, fill):
 
 
 def _placed(images, start, size, fill):
-    """The same of constant borders, by copying what lies within: of all images at once where ``start`` is one row."""
+    """Like _window() for constant borders, by copying the part inside of the image, for all images at once if ``start``
+    has one row."""
     made = transform.fill_like(images, fill).expand(len(images), images.shape[-3], *size).contiguous()
     for row, (top, left) in enumerate(start.tolist()):
         rows = slice(None) if len(start) == 1 else slice(row, row + 1)
@@ -235,14 +238,14 @@ def _placed(images, start, size, fill):
 
 
 def border(index: np.ndarray, size: int, mode: str) -> np.ndarray:
-    """The pixel that stands for each index, which may be outside 0 .. size - 1, in numpy.pad's modes."""
+    """Return the source pixel of each index, which may be outside of 0 .. size - 1, in numpy.pad's modes."""
     if mode == "reflect":
         period = max(2 * size - 2, 1)
         return size - 1 - abs(size - 1 - index % period)
     if mode == "symmetric":
         index = index % (2 * size)
         return np.minimum(index, 2 * size - 1 - index)
-    return np.clip(index, 0, size - 1)  # constant, too: what is outside is filled afterwards
+    return np.clip(index, 0, size - 1)  # also for constant, where pixels outside are filled afterwards
 
 
 # ---- one image

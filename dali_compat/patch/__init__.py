@@ -1,7 +1,7 @@
-"""install() and uninstall(): torch's DataLoader made ours where it is over images. Nothing here imports torch before
-the program does.
+"""install() and uninstall() make torch's DataLoader use DALI for images. Nothing here imports torch before the program
+does.
 
-- loader: makes a loader ours while it is constructed, and keeps what Accelerate and Ray Train would lose.
+- loader: replaces a loader during its construction, and keeps options that Accelerate and Ray Train would lose.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ..runtime import Patched
 from ..runtime.messages import announce, tell_of_fallback
 
 _HOME = "torch.utils.data.dataloader"
-# Data sets over images come out of one of these, or of packages that import them, or open images by one
+# Data sets of images come from these packages or from packages that import them, or open images with them.
 _SOURCES = "torchvision.datasets", "dali_compat.data", "dali_compat.archives", "timm.data", "PIL.Image", "cv2"
 _log = logging.getLogger("dali_compat")
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _CODE = """
 import sys
-sys.path.append(root)  # the parent's sys.path comes later
+sys.path.append(root)  # the parent's sys.path is set later
 from dali_compat.patch import install
 install(verbose=verbose, **options)
 """
@@ -44,27 +44,27 @@ def install(
     verbose: bool = False,
     **options: Any,
 ) -> ExitStack:
-    """Make torch.utils.data.DataLoader ours where it is over images, in this process and those that it spawns.
+    """Make torch.utils.data.DataLoader use DALI for images, in this process and its spawned children.
 
-    torch's class itself is changed: loaders are made the new way wherever the class was imported, before or after, and
-    so are those of its subclasses. A loader over an image folder, an archive or images in memory, ours or torchvision's
-    or timm's, or over a data set of your own that leaves its images to DALI, becomes a dali_compat.DataLoader; any
-    other stays torch's in full; where it is over images, ``fallback`` says whether a warning or an error tells why.
-    Loaders that were made before stay as they are. A second call takes the place of the first.
+    torch's class itself is patched, so it does not matter where or when the class was imported, and subclasses are
+    included. A loader over an image folder, an archive or images in memory (from this package, torchvision or timm), or
+    over a custom data set that leaves its images to DALI, becomes a dali_compat.DataLoader. Any other loader remains
+    torch's; if it serves images, ``fallback`` selects whether a warning or an error gives the reason. Loaders that
+    exist already do not change. A second call replaces the first.
 
     Args:
-        exact, device, cache, fallback: of every such loader, as in DataLoader of this package; a loader that is made
-            with options of its own keeps these.
-        verbose: print a line for each loader when it is made, to stderr: what it runs on, or why not on DALI. The
-            line takes the place of the warning.
+        exact, device, cache, fallback: applied to every such loader, as in this package's DataLoader. A loader that is
+            constructed with one of these options keeps its value.
+        verbose: print a line to stderr for each new loader, with its route or the reason for not using DALI. The line
+            replaces the warning.
         **options: memory_format, cache_device, on_error and on_error_in_python, as in DataLoader.
 
     Returns:
-        A context manager, at whose end all is as it was before the call.
+        A context manager that restores the state before the call on exit.
 
     Raises:
         ValueError: fallback is none of "warn", "silent" and "error".
-        TypeError: there is no such option.
+        TypeError: an option is unknown.
 
     Examples:
         >>> with install(device="cpu"):
@@ -85,14 +85,14 @@ def install(
     elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WhenImported())
     _wrap(spawn, "get_preparation_data", _preparation)
-    _log.info("torch.utils.data.DataLoader is dali_compat's where it is over images; also in processes spawned")
+    _log.info("torch.utils.data.DataLoader uses DALI for images, also in spawned processes")
     undo = ExitStack()
     undo.callback(_return_to, before)
     return undo
 
 
 def uninstall() -> None:
-    """torch.utils.data.DataLoader is torch's own again. Loaders that were made meanwhile stay as they are.
+    """Restore torch.utils.data.DataLoader. Loaders that were constructed meanwhile do not change.
 
     Examples:
         >>> _ = install(device="cpu")
@@ -113,7 +113,7 @@ def _return_to(before: Patched | None) -> None:
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Patches torch's class as soon as the program imports it."""
+    """Patch torch's class when the program imports it."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if fullname != _HOME:
@@ -128,13 +128,13 @@ class _WhenImported(importlib.abc.MetaPathFinder):
                 if Patched.now is not None:
                     _wrap(module.DataLoader, "__init__", _constructor)
 
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this loader alone
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this module's loader only
         return spec
 
 
 def _wrap(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
-    """Puts made(function) in the place of a function, once. A class stays the same object: names of it that were
-    imported before, its subclasses, isinstance() and pickles need nothing."""
+    """Replace a function with made(function), once. A class remains the same object, so earlier imports, subclasses,
+    isinstance() and pickles keep working."""
     original = getattr(owner, name)
     if not hasattr(original, "_dali_compat_original"):
         ours: Any = functools.wraps(original)(made(original))
@@ -143,7 +143,7 @@ def _wrap(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
 
 
 def _unwrap(owner: Any, name: str) -> None:
-    """Puts the function back; ours stays, and does nothing, if somebody has wrapped it meanwhile."""
+    """Restore the original function. If other code has wrapped it since, the wrapper stays and passes calls through."""
     ours = getattr(owner, name)
     original = getattr(ours, "_dali_compat_original", None)
     if original is not None and ours.__wrapped__ is original:
@@ -154,7 +154,7 @@ def _constructor(original: Any) -> Any:
     def __init__(self, *args, **kwargs):
         now = Patched.now
         dataset = args[0] if args else kwargs.get("dataset")
-        is_torchs = now is not None and not _is_ours(self)  # ours calls this once more
+        is_torchs = now is not None and not _is_ours(self)  # our constructor calls torch's, which runs this again
         reason = _why_torchs(dataset) if is_torchs else ""
         if now is not None and reason is None:
             from .loader import become
@@ -174,12 +174,13 @@ def _constructor(original: Any) -> Any:
 
 
 def _is_ours(loader: Any) -> bool:
-    """Returns whether a loader is ours, without an import of our class."""
+    """Return True if a loader is a dali_compat.DataLoader, without importing the class."""
     return any(kind.__module__ == "dali_compat.loader" for kind in type(loader).__mro__)
 
 
 def _why_torchs(dataset: Any) -> str | None:
-    """Why a loader over a data set stays torch's; "" where it is over no images, and None where it becomes ours."""
+    """Return why a loader over a data set remains torch's, "" if the data set has no images, and None if it is
+    replaced."""
     if not any(name in sys.modules for name in _SOURCES):
         return ""
     from ..data.base_datasets import of_images
@@ -196,11 +197,11 @@ def _why_torchs(dataset: Any) -> str | None:
     return None
 
 
-# ---- processes that multiprocessing spawns: they install before they import the program
+# ---- processes that multiprocessing spawns install the patch before they import the program
 
 
 class _Install:
-    """Its pickle calls install() where it is read."""
+    """Unpickling it calls install()."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         now = Patched.now

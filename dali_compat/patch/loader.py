@@ -1,9 +1,10 @@
-"""A loader of torch's class, or of a subclass, that becomes ours while it is made.
+"""Turn a loader of torch's class, or of a subclass, into a dali_compat.DataLoader during its construction.
 
 Accelerate's prepare(loader) and Ray Train's prepare_data_loader(loader) do not keep the script's loader. They construct
-another one of the arguments that torch's has, so exact=, cache= and the like would be gone. While the other one is
-constructed, the framework's functions are calls under way, and the script's loader is a local variable of one of them.
-The functions at the end look there, so nothing of a framework is patched; call them from the new loader's constructor.
+another one from the arguments of torch's DataLoader, so exact=, cache= and the like would be lost. During that
+construction the framework's functions are on the call stack, and the script's loader is a local variable of one of
+them. The functions at the end of this module search the stack for it, so no framework is patched. Call them from the
+new loader's constructor.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from ..loader import DataLoader
 from ..runtime import Patched
 
 _KINDS = TypeError, RuntimeError, ValueError
-_OTHERS = "cpu", "numpy", "torch.floattensor"  # what is on the other side, in torch's words
+_OTHERS = "cpu", "numpy", "torch.floattensor"  # names of the other side of a device mismatch in torch's messages
 
 made: weakref.WeakSet[DataLoader[object]] = weakref.WeakSet()
 """Loaders that install() has replaced."""
 
 
 class InstalledLoader(DataLoader):
-    """The class that torch's loader becomes; for a subclass, the base between it and ours. Where a framework makes it
-    again, by its class and the script's arguments, it has the options of install() again."""
+    """The class that replaces torch's; for a subclass, it is the base between the subclass and DataLoader. A framework
+    that constructs it again, from its class and the script's arguments, gets the options of install() again."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         options = {} if Patched.now is None else Patched.now.options
@@ -42,8 +43,8 @@ class InstalledLoader(DataLoader):
 
 
 def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patched) -> str | None:
-    """Makes ``loader`` ours, and calls our constructor with the arguments of torch's. Returns why it stays torch's
-    where a framework does with it what ours cannot."""
+    """Turn ``loader`` into a dali_compat.DataLoader by calling its constructor with torch's arguments. Return the
+    reason if the loader remains torch's because a framework needs features that ours lacks."""
     if any(type(frame.f_locals.get("self")).__name__ == "DataLoaderDispatcher" for frame in _frames()):
         return "Accelerate's dispatch_batches=True sends batches from one process to the others"
     check_nothing_is_skipped_twice()
@@ -53,7 +54,7 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patc
     loader.__class__ = InstalledLoader if kind is data.DataLoader else _class_of(kind)
     options = now.options | options_of(dataset) | kwargs
     if any(isinstance(leaf, TimmFolder) for leaf in leaves_of(dataset)):
-        options = {"on_error": "replace"} | options  # timm goes on with the next image where one cannot be read
+        options = {"on_error": "replace"} | options  # timm skips to the next image if one cannot be read
     vars(loader)["_announced"] = next((one._announced for one in _scripts(dataset)), None)
     DataLoader.__init__(loader, *args, **options)
     made.add(loader)
@@ -65,7 +66,7 @@ _classes: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
 
 
 def _class_of(kind: type) -> Any:
-    """A subclass of torch's loader, with ours between the two."""
+    """Return a subclass of ``kind`` and InstalledLoader."""
     if kind not in _classes:
         names: dict[str, Any] = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
         names |= {"__doc__": kind.__doc__}
@@ -85,7 +86,7 @@ def _again(kind: type) -> Any:
 
 
 def remedy(error: BaseException) -> str:
-    """Returns what to do about an error that ended the program; "" if it has nothing to do with the batches' device."""
+    """Return a remedy for an error that ended the program, or "" if it is unrelated to the batches' device."""
     text = str(error).lower()
     if not isinstance(error, _KINDS) or "cuda" not in text or not any(other in text for other in _OTHERS):
         return ""
@@ -94,21 +95,21 @@ def remedy(error: BaseException) -> str:
         return ""
     where = " and ".join(places)
     return (
-        f"dali_compat: its loaders give batches on {where} already, where torch's give them on the CPU. If the program "
-        "does not expect that, run it with --device cpu"
+        f"dali_compat: the loaders' batches are on {where}, while torch's are on the CPU. If the program does not "
+        "expect that, run it with --device cpu"
     )
 
 
 _ACCELERATE = "accelerate.data_loader"
 _FRAMEWORKS = _ACCELERATE, "ray.train."
-_DEPTH = 9  # calls from the framework's function to our constructor, at most
+_DEPTH = 9  # most calls between the framework's function and our constructor
 
 
 def check_nothing_is_skipped_twice() -> None:
-    """Looks whether Accelerate's skip_first_batches() is to skip what is skipped already.
+    """Raise if Accelerate's skip_first_batches() would skip batches that the loader's state skips already.
 
     Raises:
-        RuntimeError: Accelerate's skip_first_batches() makes this loader of one whose state skips them already.
+        RuntimeError: skip_first_batches() constructs this loader from a loader that resumes from a state.
     """
     for frame in _frames():
         if not _is_accelerates(frame) or frame.f_code.co_name != "skip_first_batches":
@@ -117,14 +118,14 @@ def check_nothing_is_skipped_twice() -> None:
         loader = getattr(given, "base_dataloader", given)
         if isinstance(loader, DataLoader) and loader._history.goes_on:
             raise RuntimeError(
-                "the loader resumes from its state: skip_first_batches() would skip as many batches once more; "
+                "the loader resumes from its state, so skip_first_batches() would skip the same batches again; "
                 "leave it out (Hugging Face's Trainer: ignore_data_skip=True)"
             )
 
 
 def options_of(dataset: Any) -> dict[str, Any]:
-    """The options that the script's loader over ``dataset`` has, where a framework makes another one of it; and the
-    device of Accelerate's process, where that loader names none."""
+    """Return the options of the script's loader over ``dataset``, if a framework is constructing another loader from
+    it. Its device defaults to the device of Accelerate's process."""
     options: dict[str, Any] = {}
     for one in _scripts(dataset):
         options |= {name: getattr(one, name) for name in inspect.getfullargspec(DataLoader._take).kwonlyargs}
@@ -136,7 +137,7 @@ def options_of(dataset: Any) -> dict[str, Any]:
 
 
 def _scripts(dataset: Any) -> Iterator[DataLoader]:
-    """Yield the script's loaders over ``dataset`` of which a framework makes another one."""
+    """Yield the script's loaders over ``dataset`` that a framework is replacing with another one."""
     for frame in _frames():
         for value in frame.f_locals.values():
             if isinstance(value, DataLoader) and getattr(value, "dataset", None) is dataset:
@@ -144,7 +145,7 @@ def _scripts(dataset: Any) -> Iterator[DataLoader]:
 
 
 def _frames() -> Iterator[FrameType]:
-    """Calls of frameworks under way, the innermost first."""
+    """Yield the frames of frameworks on the call stack, innermost first."""
     for frame, _ in islice(walk_stack(sys._getframe(2)), _DEPTH):
         if _module(frame).startswith(_FRAMEWORKS):
             yield frame

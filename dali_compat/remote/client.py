@@ -1,4 +1,4 @@
-"""obstore's client for each bucket."""
+"""Clients of obstore, one per bucket."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from numpy.typing import NDArray
 from .event_loop import HelperProcess, event_loop, is_forked
 from .urls import UrlPart, reason_of, split, whole
 
-_PAGE = 1000  # objects; no provider gives more
-# a server that is busy, a connection that breaks; "Generic HTTP error" is any error of a web server
+_PAGE = 1000  # objects per request; no provider returns more
+# Transient errors: a busy server, a broken connection. "Generic HTTP error" is any error of a web server.
 _PASSING = re.compile(r"status code: (5|408|429)|(?<!Generic )HTTP error")
 
 
 class Fetched(NamedTuple):
-    """An object."""
+    """A fetched object."""
 
-    data: NDArray[np.uint8]  # (length,) uint8, its bytes; read-only
-    etag: str  # changes when it does
-    from_disk: bool = False  # no server was asked
+    data: NDArray[np.uint8]  # its bytes, read-only uint8 of shape (length,)
+    etag: str  # changes whenever the object changes
+    from_disk: bool = False  # read from the disk cache, without a request
 
 
 class Client:
-    """Gets and lists objects of any buckets, with obstore.
+    """Fetch and list objects of any buckets, with obstore.
 
     Args:
-        options: arguments of obstore.store.from_url: region, endpoint, skip_signature, client_options, retry_config and
-            more. obstore finds the rest in the environment, or asks the machine.
+        options: arguments of obstore.store.from_url, such as region, endpoint, skip_signature, client_options and
+            retry_config. obstore reads the others from the environment or the machine's metadata service.
 
     Raises:
         ImportError: obstore is not installed.
@@ -51,7 +51,7 @@ class Client:
         self._stores: dict[str, Bucket | Hub] = {}
 
     def store(self, root: str) -> Bucket | Hub:
-        """Returns what reads a bucket, or a Hub. Raises as they do, and as event_loop() does."""
+        """Return the Bucket or Hub at a URL. Raise as their constructors and event_loop() do."""
         if is_forked():
             event_loop()
         if root not in self._stores:
@@ -59,15 +59,17 @@ class Client:
         return self._stores[root]
 
     def place(self) -> str:
-        """Returns what tells servers apart that have buckets of the same name: endpoints and accounts."""
+        """Return the endpoints and accounts, which distinguish servers that have buckets of the same name."""
         environment = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "AZURE_", "GOOGLE_"))}
         given = environment | dict(self._options.get("config") or {}) | self._options
         named = [(key.lower(), value) for key, value in given.items() if re.search("endpoint|account_name", key, re.I)]
         return repr(sorted(named))
 
     async def get(self, url: str, retried: Callable[[], object] = int) -> Fetched:
-        """Returns an object, or a UrlPart of one, with the etag of all of it. What may come the next time is requested
-        again, as ``retry_config`` says, here rather than by obstore, which does not count; ``retried`` is called then.
+        """Fetch an object, or a UrlPart of one, with the etag of the whole object.
+
+        After a transient error the request is repeated as ``retry_config`` specifies. This is done here because obstore
+        does not report retries; ``retried`` is called before each.
 
         Raises:
             Exception: obstore's.
@@ -90,21 +92,21 @@ class Client:
         raise AssertionError
 
     async def _got(self, url: str) -> Fetched:
-        """Requests an object once."""
+        """Request an object once."""
         buffer, meta = await self.store(split(whole(url))[0]).get(url)
         size = url.end - url.start if isinstance(url, UrlPart) else meta["size"]
         data: NDArray[np.uint8] = np.frombuffer(buffer, np.uint8)
         if len(data) != size:
-            raise OSError(f"{len(data):,} bytes came of {size:,}")
+            raise OSError(f"{len(data):,} bytes received instead of {size:,}")
         data.flags.writeable = False
         return Fetched(data, _mark(meta))
 
     async def put(self, url: str, data: bytes | Path) -> None:
-        """Writes an object, of bytes or a file. Raises obstore's."""
+        """Write an object from bytes or a file. Raise obstore's errors."""
         await self.store(split(url)[0]).put(url, data)
 
     async def size_and_etag(self, url: str) -> tuple[int, str]:
-        """Returns those of an object. Raises as get()."""
+        """Return size and etag of an object. Raise as get() does."""
         meta = await self.store(split(url)[0]).look_up(url)
         return meta["size"], _mark(meta)
 
@@ -115,7 +117,7 @@ class Client:
 def _pauses(
     max_retries: int = 10, retry_timeout: timedelta = timedelta(minutes=3), backoff: Mapping[str, Any] | None = None
 ) -> Iterator[float]:
-    """Yields the seconds to wait before each time that a request is repeated; the defaults are obstore's."""
+    """Yield the seconds to wait before each retry. The defaults are obstore's."""
     shape = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=15), "base": 2, **(backoff or {})}
     pause, end = shape["init_backoff"], monotonic() + retry_timeout.total_seconds()
     for _ in range(max_retries):
@@ -127,7 +129,7 @@ def _pauses(
 
 @functools.cache
 def _helper(process: int) -> HelperProcess:
-    """One for this process: a child of it needs another."""
+    """Return the helper of this process; a forked child needs another one."""
     return HelperProcess()
 
 
@@ -136,14 +138,15 @@ def _mark(meta: Any) -> str:
 
 
 def not_there() -> tuple[type[Exception], ...]:
-    """Returns the classes of errors of what is not there, as far as this user may know: S3 refuses to say so."""
+    """Return the classes of errors for missing objects. S3 reports a missing object as forbidden if the user may not
+    list the bucket."""
     from obstore.exceptions import PermissionDeniedError
 
     return FileNotFoundError, PermissionDeniedError
 
 
 def bare(etag: str | None) -> str:
-    """Returns an etag as lists and answers have it alike: some put it in quotes, or call it weak."""
+    """Return an etag in the same form for lists and responses, some of which put it in quotes or mark it as weak."""
     return (etag or "").removeprefix("W/").strip('"')
 
 
@@ -156,7 +159,7 @@ def _obstore() -> Any:
 
 
 class Bucket:
-    """Gets, writes and lists the objects of a bucket, or of a web server. Raises ValueError for a wrong option."""
+    """Fetch, write and list the objects of a bucket or a web server. Raises ValueError if an option is invalid."""
 
     def __init__(self, root: str, options: Mapping[str, Any]):
         self._obstore = _obstore()
@@ -170,7 +173,7 @@ class Bucket:
             raise ValueError(f"cannot open {root}: {reason_of(error)}") from None
 
     async def get(self, url: str) -> tuple[Any, Mapping[str, Any]]:
-        """Returns the bytes of an object or a UrlPart of one, and what is known of all of it; requested once."""
+        """Request the bytes of an object, or a UrlPart of one, once, and the metadata of the whole object."""
         bounds = {"range": (url.start, url.end)} if isinstance(url, UrlPart) else {}
         result = await self._obstore.get_async(self._without_retries, split(whole(url))[1], options=bounds)
         return await result.bytes_async(), result.meta
@@ -179,24 +182,24 @@ class Bucket:
         await self._obstore.put_async(self.store, split(url)[1], data)
 
     async def look_up(self, url: str) -> Mapping[str, Any]:
-        """Returns what is known of an object."""
+        """Return the metadata of an object."""
         return await self._obstore.head_async(self.store, split(url)[1])
 
     async def top(self, prefix: str) -> Mapping[str, Any]:
-        """Returns the objects in a folder, and the folders in it."""
+        """List the objects and the folders directly in a folder."""
         return await self._obstore.list_with_delimiter_async(self.store, prefix or None)
 
     def below(self, folder: str) -> AsyncIterable[Sequence[Any]]:
-        """Gives the objects below a folder, some at a time."""
+        """Yield the objects below a folder, page by page."""
         return self._obstore.list(self.store, f"{folder}/", chunk_size=_PAGE)
 
 
 class Hub:
-    """Gets and lists what is below hf://datasets or hf://models, in threads that no interrupt waits for; a Bucket that
-    is read alone.
+    """Like Bucket, but read-only and for paths below hf://datasets or hf://models. Requests run in daemon threads, so
+    that an interrupt does not wait for them.
 
     Args:
-        root: its URL.
+        root: URL of the Hub.
         options: arguments of huggingface_hub.HfFileSystem, such as ``token``.
     """
 
@@ -215,7 +218,7 @@ class Hub:
         return await _in_thread(self._files.cat_file, self._path(split(whole(url))[1]), *bounds), meta
 
     async def put(self, url: str, data: bytes | Path) -> None:
-        raise ValueError("the Hub is read alone")
+        raise ValueError("the Hub is read-only")
 
     async def look_up(self, url: str) -> Mapping[str, Any]:
         return self._meta(await _in_thread(self._files.info, self._path(split(whole(url))[1])))
@@ -239,11 +242,11 @@ class Hub:
 
 
 async def _in_thread(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Returns what a function returns, called in a thread that ends with the program."""
+    """Call a function in a daemon thread and return its result."""
     loop, future = asyncio.get_running_loop(), asyncio.Future[Any]()
 
     def settle(outcome: Any, failed: bool) -> None:
-        if not future.done():  # an interrupt has cancelled it
+        if not future.done():  # unless an interrupt has cancelled it
             (future.set_exception if failed else future.set_result)(outcome)
 
     def call() -> None:

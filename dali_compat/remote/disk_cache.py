@@ -1,4 +1,4 @@
-"""Keeps objects in a folder of a local disk, for later epochs and for the other processes of a host."""
+"""Cache objects in a folder of a local disk, for later epochs and for other processes on the same host."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from ..runtime.messages import in_bytes, stack_level
 from .client import Fetched
 
 _CHECKSUM = 4  # bytes
-_KEPT = 0.9  # of the size, once the files that were used last are all that is left
-_UNSEEN = 64  # a process looks at the folder again when it has written the size by this
+_KEPT = 0.9  # target of an eviction, as a fraction of the size
+_UNSEEN = 64  # a process checks the folder again after writing 1/64 of the size
 
 
 class DiskCache:
-    """Objects by name and etag, in files. A file appears whole or not at all, and its checksum is compared when it is
-    read. Those that nobody has used for longest are removed where they are larger than ``size`` together; between two
-    looks at the folder each process may write a 64th of it.
+    """Objects in files, keyed by name and etag. Files appear atomically, and their checksums are verified on each read.
+    If they exceed ``size`` in total, the least recently used ones are removed. Each process may write a 64th of
+    ``size`` between two checks.
 
     Args:
-        folder: is made if need be. It is the user's alone, and any number of processes may share it.
+        folder: created if it is missing, accessible only to the user. Any number of processes may share it.
         size: in bytes.
 
     Raises:
-        OSError: the folder cannot be made or written.
+        OSError: the folder cannot be created or written.
         ValueError: the size is not positive.
     """
 
     def __init__(self, folder: str | os.PathLike[str], size: int):
         if size <= 0:
-            raise ValueError(f"disk_cache takes a folder and a number of bytes above 0, got {size!r}")
+            raise ValueError(f"disk_cache requires a folder and a positive number of bytes, got {size!r}")
         self.folder, self.size = Path(os.path.abspath(os.path.expanduser(folder))), int(size)
-        self._written = self.size  # since this process has looked at the folder
+        self._written = self.size  # bytes written since this process last checked the folder
         self._lock = new_lock()
         self._works = True
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -47,8 +47,7 @@ class DiskCache:
             raise PermissionError(f"disk_cache cannot write to {self.folder}")
 
     def get(self, name: str, etag: str | None) -> Fetched | None:
-        """Returns an object; None where it is not there, is damaged, or was another one: of another etag, where one is
-        given."""
+        """Return an object, or None if it is missing, damaged or has a different etag than the given one."""
         path = self._path(name)
         found = _unpacked(saved.read(path))
         if found is None or (etag is not None and found.etag != etag):
@@ -58,14 +57,14 @@ class DiskCache:
         return found
 
     def put(self, name: str, fetched: Fetched) -> None:
-        """Keeps an object. Where that fails a warning says so, and no other is kept by this process."""
+        """Store an object. If that fails, warn and disable writing in this process."""
         if not self._works or len(fetched.data) > self.size:
             return
         try:
             saved.write(self._path(name), _packed(fetched))
         except OSError as error:
             self._works = False
-            warnings.warn(f"{self.folder} keeps no more objects: {error}", stacklevel=stack_level())
+            warnings.warn(f"{self.folder} is not written to any more: {error}", stacklevel=stack_level())
             return
         with self._lock:
             self._written += len(fetched.data)
@@ -79,7 +78,7 @@ class DiskCache:
         return self.folder / digest[:2] / digest[2:40]
 
     def _make_room(self) -> None:
-        """Removes the files that were not used for longest. Processes that do so at the same time choose the same."""
+        """Remove the least recently used files. Processes that do so at the same time choose the same files."""
         with contextlib.suppress(OSError):
             files = sorted(self._files())
             total = sum(size for _, size, _ in files)
@@ -93,13 +92,13 @@ class DiskCache:
                 total -= size
 
     def _files(self) -> list[tuple[int, int, str]]:
-        """(time of the last use in ns, bytes, path) of each, those that a crash has left half written, too."""
+        """Return (time of last use in ns, bytes, path) of each file, including incomplete ones left by a crash."""
         found = []
         for folder in os.scandir(self.folder):
             if not folder.is_dir():
                 continue
             for entry in os.scandir(folder.path):
-                with contextlib.suppress(FileNotFoundError):  # another process removes them, too
+                with contextlib.suppress(FileNotFoundError):  # another process may remove files, too
                     stat = entry.stat()
                     found.append((stat.st_mtime_ns, stat.st_size, entry.path))
         return found
@@ -115,13 +114,13 @@ class DiskCache:
 
 
 def _packed(fetched: Fetched) -> list[bytes | memoryview]:
-    """Returns a checksum, a line with the etag, and the data."""
+    """Return a checksum, a line with the etag, and the data."""
     line = fetched.etag.encode("utf-8", "surrogateescape") + b"\n"
     return [zlib.crc32(fetched.data.data, zlib.crc32(line)).to_bytes(_CHECKSUM, "little"), line, fetched.data.data]
 
 
 def _unpacked(stored: bytes) -> Fetched | None:
-    """Returns what was packed; None of anything else."""
+    """Return the unpacked object, or None if the data is invalid."""
     end = stored.find(b"\n", _CHECKSUM)
     if end < 0 or zlib.crc32(memoryview(stored)[_CHECKSUM:]) != int.from_bytes(stored[:_CHECKSUM], "little"):
         return None

@@ -1,7 +1,7 @@
-"""The thread that all requests run in: an event loop, so that a caller who waits can be interrupted at any time.
+"""The thread that runs all requests in an event loop, so that a waiting caller can be interrupted at any time.
 
-A process that was forked from one that had read objects has no such thread, and would wait for obstore's for ever. So a
-process that is no fork gets objects for it (HelperProcess). torch's own workers read this way.
+A process forked after objects were read lacks this thread, and would wait for obstore's threads forever. A process that
+was not forked fetches objects for it (HelperProcess). torch's own workers read this way.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ T = TypeVar("T")
 _lock = new_lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
-_is_forked = False  # this process is a child of one that has read objects: obstore's threads are not here
-_is_over = False  # the program ends
-_PATIENCE = 2.0  # seconds for requests to end with the program
+_is_forked = False  # forked after objects were read, so obstore's threads are missing
+_is_over = False  # the program is exiting
+_PATIENCE = 2.0  # seconds to wait at exit for requests to end
 
 
 def is_forked() -> bool:
-    """Returns True if this process was forked from one that had read objects."""
+    """Return True if this process was forked after its parent had read objects."""
     return _is_forked
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """Returns the loop, which runs. Raises RuntimeError if this process was forked from one that had read objects
-    already, or ends."""
+    """Return the running event loop. Raise RuntimeError if this process was forked after its parent had read objects,
+    or if the program is exiting."""
     global _loop, _thread
     if _is_forked:
         raise RuntimeError(
-            "this process was forked from one that had read objects already: it can index data sets in object storage, "
+            "this process was forked after its parent had read objects; it can index data sets in object storage, "
             "but neither list them nor iterate loaders over them; start it with multiprocessing.get_context('spawn')"
         )
     if _is_over:
-        raise RuntimeError("the program ends: no objects are read any more")
+        raise RuntimeError("cannot read objects because the program is exiting")
     with _lock:
         if _loop is None:
             loop = asyncio.new_event_loop()
@@ -55,8 +55,8 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine in the loop, and returns what it returns. An interrupt cancels it. In a forked process it runs
-    here."""
+    """Run a coroutine in the event loop and return its result. An interrupt cancels it. A forked process runs it in the
+    calling thread."""
     if _is_forked:
         return asyncio.run(coroutine)
     try:
@@ -72,19 +72,19 @@ def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class HelperProcess(FreshProcess):
-    """Gets objects for one forked process until that ends, one at a time."""
+    """Fetch objects for one forked process, one at a time, until that process ends."""
 
     def __init__(self) -> None:
         super().__init__(__name__)
         self._lock, self._asked = new_lock(), 0
 
     def get(self, client: Any, url: str) -> Any:
-        """Returns what ``client.get(url)`` returns. Raises ImageReadError if it cannot be read."""
+        """Return ``client.get(url)``. Raise ImageReadError if it cannot be read."""
         with self._lock:
             self._asked += 1
             self.requests.send_bytes(pickle.dumps((self._asked, client, url)))
             number = 0
-            while number != self._asked:  # an interrupt has left others in the pipe
+            while number != self._asked:  # skip answers to requests that an interrupt has abandoned
                 number, made = self.answers.recv()
         if isinstance(made, Exception):
             raise made
@@ -93,8 +93,8 @@ class HelperProcess(FreshProcess):
 
 
 def serve(requests: Connection, answers: Connection) -> None:
-    """Answers a HelperProcess's requests, until nobody can ask any more."""
-    clients: dict[bytes, Any] = {}  # pickled, so that one keeps its connections
+    """Answer a HelperProcess's requests until it closes the connection."""
+    clients: dict[bytes, Any] = {}  # keyed by their pickles, so that each keeps its connections
     loop = asyncio.new_event_loop()
     with suppress(EOFError, BrokenPipeError):
         while True:
@@ -107,7 +107,7 @@ def serve(requests: Connection, answers: Connection) -> None:
 
 
 def _end() -> None:
-    """Cancels all requests, and ends the thread: obstore must not call an interpreter that ends."""
+    """Cancel all requests and end the thread, because obstore must not call an interpreter that is shutting down."""
     global _is_over
     _is_over = True
     loop, thread = _loop, _thread
@@ -117,7 +117,7 @@ def _end() -> None:
     def cancel() -> None:
         for task in asyncio.all_tasks(loop):
             task.cancel()
-        loop.call_later(0.01, loop.stop)  # once they have met it
+        loop.call_later(0.01, loop.stop)  # after the tasks have handled the cancellation
 
     loop.call_soon_threadsafe(cancel)
     thread.join(_PATIENCE)
@@ -130,5 +130,5 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
-# before Python waits for threads that wait for requests; atexit's own functions come after that
+# before Python waits for threads that wait for requests; atexit functions run only after that
 getattr(threading, "_register_atexit", atexit.register)(_end)

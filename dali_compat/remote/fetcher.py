@@ -1,4 +1,4 @@
-"""Gets the objects of an epoch ahead of the batches that need them."""
+"""Fetch the objects of an epoch ahead of the batches that need them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .client import Fetched
 from .event_loop import event_loop, wait_for
 from .objects import Objects
 
-REQUESTS = 128  # at a time
-BUDGET = 256 << 20  # bytes that are asked for, or wait for their batch
-_UNKNOWN = 128 << 10  # bytes of an object before one was read
+REQUESTS = 128  # concurrent requests
+BUDGET = 256 << 20  # bytes of objects that are requested or wait for their batch
+_UNKNOWN = 128 << 10  # assumed size in bytes of an object before any was read
 
 
 class ObjectRecord(Protocol):
-    """A sample's object: a Record (data/sources.py) of an Objects."""
+    """A sample in object storage: a Record (data/sources.py) of an Objects."""
 
     store: Any
     index: Any
@@ -30,27 +30,28 @@ class ObjectRecord(Protocol):
 
 
 class FetchCounts(NamedTuple):
-    """Counts of a fetcher's work."""
+    """Statistics of a fetcher."""
 
-    objects: int = 0  # got
-    hits: int = 0  # those of them that were on the disk
-    bytes: int = 0  # of all
-    waited: float = 0.0  # seconds in which take() waited
-    retries: int = 0  # requests that were sent again
+    objects: int = 0  # fetched
+    hits: int = 0  # of these, read from the disk cache
+    bytes: int = 0  # of all objects
+    waited: float = 0.0  # seconds spent waiting in take()
+    retries: int = 0  # repeated requests
 
 
 class _Job:
-    """An object that batches need: ``needed`` times. All of it belongs to the event loop's thread."""
+    """An object that batches still need ``needed`` times. Used only in the event loop's thread."""
 
     def __init__(self, objects: Objects, url: str):
         self.objects, self.url, self.needed = objects, url, 0
         self.task: asyncio.Task[Fetched | Exception] | None = None
-        self.held = 0  # bytes, of the budget
+        self.held = 0  # bytes reserved in the budget
 
 
 class Fetcher:
-    """Gets objects of one epoch: request() names them in the sampler's order, and take() waits for a batch's. As many
-    requests run at a time as REQUESTS and BUDGET allow; what take() waits for runs at once."""
+    """Fetch the objects of one epoch. request() queues them in the sampler's order, and take() waits for those of a
+    batch. REQUESTS and BUDGET limit the number of concurrent requests; objects that take() waits for are requested
+    immediately."""
 
     def __init__(self) -> None:
         self._jobs: dict[tuple[int, str], _Job] = {}
@@ -60,12 +61,12 @@ class Fetcher:
         self._closed = False
 
     def request(self, records: Sequence[ObjectRecord]) -> None:
-        """Begins to get these objects, behind those that were requested before. take() follows for each."""
+        """Queue requests for these objects after earlier ones. take() must be called for each."""
         event_loop().call_soon_threadsafe(self._request, [(record.store, record.index) for record in records])
 
     def take(self, records: Sequence[ObjectRecord]) -> dict[int, Exception]:
-        """Gives each record its data, waiting for it. Returns the errors of those that cannot be read, by number.
-        Raises RuntimeError if the requests were dropped meanwhile."""
+        """Wait for the records' objects and set their ``data``. Return the errors of unreadable objects, keyed by their
+        position in ``records``. Raise RuntimeError if the requests were dropped meanwhile."""
         begin = perf_counter()
         outcomes = wait_for(self._take([(record.store, record.index) for record in records]))
         self._waited += perf_counter() - begin
@@ -80,13 +81,13 @@ class Fetcher:
         return errors
 
     def close(self) -> None:
-        """Drops all requests, for good. Whoever waits in take() gets an error."""
+        """Drop all requests permanently. A waiting take() raises an error."""
         self._closed = True
-        with suppress(RuntimeError):  # the program ends, and its requests did
+        with suppress(RuntimeError):  # the program is exiting, and has cancelled the requests
             event_loop().call_soon_threadsafe(self._drop)
 
     def counts(self) -> FetchCounts:
-        """Returns what it has done so far."""
+        """Return the statistics so far."""
         return FetchCounts(self._objects, self._hits, self._bytes, self._waited, self._retries)
 
     def _request(self, places: list[tuple[Objects, str]]) -> None:
@@ -106,7 +107,7 @@ class Fetcher:
         outcomes = await asyncio.gather(*map(self._start, jobs), return_exceptions=True)
         for job in jobs:
             job.needed -= 1
-            if job.needed <= 0:  # nobody may have requested it
+            if job.needed <= 0:  # negative if it was never requested
                 self._jobs.pop((id(job.objects), job.url), None)
                 self._hold(job, 0)
         self._start_some()

@@ -1,4 +1,4 @@
-"""The objects that a data set's samples name, and lists of those in a bucket."""
+"""The objects of a data set's samples, and the listing of a bucket."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .disk_cache import DiskCache
 from .event_loop import wait_for
 from .urls import UrlPart, failed, is_web, joined, reason_of, shown, split, whole
 
-_AT_ONCE = 64  # objects that read() asks for, and folders that are listed
-_SLOW = 1.0  # seconds before a progress bar shows
+_AT_ONCE = 64  # objects that read() requests concurrently, and folders that are listed concurrently
+_SLOW = 1.0  # seconds before a progress bar appears
 
 T = TypeVar("T")
 FolderSamples = tuple[list[str], dict[str, int], list[tuple[str, int]]]
@@ -28,16 +28,16 @@ FolderAndSize = tuple[str | os.PathLike[str], int]
 
 
 class Objects:
-    """A Store (data/sources.py) of objects, which it knows by their URLs. Each stays as it was when it was listed, or
-    first read: one that has changed since is an error.
+    """A Store (data/sources.py) of objects, keyed by URL. An object that has changed since it was listed or first read
+    raises an error.
 
     Args:
         options: as Client's.
-        disk_cache: a folder and a number of bytes, which keep objects: DiskCache's arguments.
-        upright: whether their images are turned as their EXIF says (data/sources.py).
+        disk_cache: a folder and a number of bytes, the arguments of DiskCache.
+        upright: whether images are rotated according to their EXIF orientation (data/sources.py).
 
     Attributes:
-        cache: of objects on disk, if there is one.
+        cache: the DiskCache, or None.
 
     Raises:
         ImportError: obstore is not installed.
@@ -53,21 +53,21 @@ class Objects:
         self._sizes: dict[str, int] = {}
 
     def listed(self, url: str, etag: str | None, size: int) -> None:
-        """Remembers what a listing says of an object."""
+        """Store the etag and size of an object from a listing."""
         if etag:
             self._etags[url] = bare(etag)
         self._sizes[url] = size
 
     def listed_as(self, url: str) -> tuple[int, str]:
-        """Returns size and etag of an object, as far as it was listed or read."""
+        """Return size and etag of an object that was listed or read, otherwise 0 and ""."""
         return self._sizes.get(url, 0), self._etags.get(url, "")
 
     def size(self, url: str) -> int:
-        """Returns the bytes of an object; 0 where it was neither listed nor read."""
+        """Return the size of an object in bytes, or 0 if it was neither listed nor read."""
         return url.end - url.start if isinstance(url, UrlPart) else self._sizes.get(url, 0)
 
     def look_up(self, url: str) -> tuple[int, str]:
-        """Returns size and etag of an object, and remembers them. Raises as get()."""
+        """Request and store size and etag of an object. Raise as get() does."""
         size, etag = _waited(url, self.client.size_and_etag(url))
         self.listed(url, etag, size)
         return size, etag
@@ -77,16 +77,16 @@ class Objects:
         return f"images come from object storage, fetched ahead of their batches{kept}"
 
     async def get(self, url: str, retried: Callable[[], object] = int) -> Fetched:
-        """Returns an object, or a UrlPart of one. ``retried`` is called before a request is repeated. Raises
-        ImageReadError if it cannot be read, or has changed."""
+        """Fetch an object, or a UrlPart of one. ``retried`` is called before a request is repeated. Raise
+        ImageReadError if it cannot be read or has changed."""
         part = url if isinstance(url, UrlPart) else None
-        if part is not None and part.start == part.end:  # no server takes that
+        if part is not None and part.start == part.end:  # servers reject empty ranges
             return Fetched(np.empty(0, np.uint8), "")
         try:
             fetched = await self._get(url, retried)
             known = self._etags.setdefault(whole(url), fetched.etag)
             if known != fetched.etag:
-                raise ValueError(f"it has changed: its etag was {known}, and is {fetched.etag}; make the data set anew")
+                raise ValueError(f"it has changed: its etag was {known}, and is {fetched.etag}; create a new data set")
         except Exception as error:
             raise failed(url, error) from None
         if part is None:
@@ -100,7 +100,7 @@ class Objects:
         return fetched
 
     async def _get(self, url: str, retried: Callable[[], object]) -> Fetched:
-        """The object, from the disk if it is there."""
+        """Fetch an object from the disk cache or the server."""
         if self.cache is None:
             return await self.client.get(url, retried)
         run, name = asyncio.get_running_loop().run_in_executor, f"{self.client.place()} {url}"
@@ -111,7 +111,7 @@ class Objects:
         return fetched
 
     def read(self, urls: Sequence[str]) -> list[NDArray[Any]]:
-        """Returns the bytes of objects: read-only uint8 arrays (length,). Raises as get()."""
+        """Return the bytes of objects as read-only uint8 arrays of shape (length,). Raise as get() does."""
         found = self.read_each(urls)
         for one in found:
             if isinstance(one, Exception):
@@ -119,7 +119,7 @@ class Objects:
         return found
 
     def read_each(self, urls: Sequence[str]) -> list[Any]:
-        """Returns what read() does, with an error in the place of what cannot be read."""
+        """Like read(), but return an error in place of each object that cannot be read."""
 
         async def one(url: str, turn: asyncio.Semaphore) -> Any:
             async with turn:
@@ -135,30 +135,30 @@ class Objects:
         return wait_for(every())
 
     def changed(self, urls: Sequence[str]) -> NDArray[Any]:
-        """Returns (N,) bool: what read() has given of these objects never changes."""
+        """Return zeros of shape (N,): bytes returned by read() never change."""
         return np.zeros(len(urls), bool)
 
     def copied(self, url: str) -> bytes:
-        """Returns the bytes of an object. Raises as get()."""
+        """Return the bytes of an object. Raise as get() does."""
         return self.read([url])[0].tobytes()
 
     def put(self, url: str, data: bytes | Path) -> None:
-        """Writes an object, of bytes or a file. Raises OSError if it cannot be written."""
+        """Write an object from bytes or a file. Raise OSError if it cannot be written."""
         try:
             wait_for(self.client.put(url, data))
         except Exception as error:
             raise OSError(f"cannot write {shown(url)}: {reason_of(error)}") from None
 
     def is_there(self, url: str) -> bool:
-        """Returns whether an object is there, and may be read. Raises as get()."""
+        """Return True if an object exists and may be read. Raise as get() does."""
         try:
             return bool(self.look_up(url))
         except not_there():
             return False
 
     def beside(self, url: str) -> bytes | None:
-        """Returns the bytes of an object that may be missing, or not to be read; then None. It may change, and is not
-        kept on disk. Raises as get()."""
+        """Return the bytes of an object, or None if it is missing or may not be read. It may change, so it is not
+        cached on disk. Raise as get() does."""
         try:
             return wait_for(self.client.get(url)).data.tobytes()
         except not_there():
@@ -167,13 +167,13 @@ class Objects:
             raise failed(url, error) from None
 
     def uncached(self) -> Objects:
-        """Returns the same without a disk cache."""
+        """Return a copy without a disk cache."""
         made = copy.copy(self)
         made.cache = None
         return made
 
     def place(self, url: str) -> str:
-        """Returns the URL of an object, for messages."""
+        """Return the URL of an object, for messages."""
         return shown(url)
 
 
@@ -183,20 +183,22 @@ def listed_objects(
     allow_empty: bool = False,
     is_valid: Callable[[str], bool] | None = None,
 ) -> FolderSamples:
-    """Returns (classes, class_to_idx, samples) of a folder in a bucket, as torchvision's ImageFolder has them of a
-    local folder with the same files. ``objects`` remembers their etags and sizes.
+    """Return (classes, class_to_idx, samples) of a folder in a bucket, equal to those of torchvision's ImageFolder for
+    a local folder with the same files. ``objects`` stores their etags and sizes.
 
     Args:
-        objects: the data set's.
+        objects: of the data set.
         root: URL of the folder.
         allow_empty: whether class folders without images are valid.
-        is_valid: takes a URL and tells whether it belongs to the data set; by default an image's by its name.
+        is_valid: takes a URL and returns whether it belongs to the data set. By default, these are the URLs with an
+            image's extension.
 
     Raises:
         FileNotFoundError: ``root`` has no class folders, or one of them has no images.
         ImageReadError: it cannot be listed.
     """
-    from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension  # prefetch.py needs no torch
+    # imported here because prefetch.py needs no torch
+    from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 
     root = root.rstrip("/")
     bucket = split(root)[0]
@@ -204,7 +206,8 @@ def listed_objects(
     is_valid = is_valid or (lambda url: has_file_allowed_extension(url, IMG_EXTENSIONS))
     samples: list[tuple[str, int]] = []
     for target, (_, entries) in enumerate(sorted(found.items())):
-        for entry in sorted(entries, key=lambda entry: entry["path"].rpartition("/")[::2]):  # as os.walk() has them
+        # the same order as os.walk()
+        for entry in sorted(entries, key=lambda entry: entry["path"].rpartition("/")[::2]):
             url = joined(bucket, entry["path"])
             if is_valid(url):
                 samples.append((url, target))
@@ -215,8 +218,8 @@ def listed_objects(
 
 
 def check_classes(root: str, classes: list[str], full: set[int], allow_empty: bool) -> None:
-    """Raises FileNotFoundError, as torchvision does, if there are no classes, or one that is not among the ``full``
-    ones has no images where that is not allowed."""
+    """Raise torchvision's FileNotFoundError if there are no classes or if, without ``allow_empty``, a class is not in
+    ``full`` and so has no images."""
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
     if not classes:
@@ -228,7 +231,7 @@ def check_classes(root: str, classes: list[str], full: set[int], allow_empty: bo
 
 
 def names_in(client: Client, folder: str) -> set[str] | None:
-    """Returns the names of the objects in a folder, and not below it; None of a web server, which has no lists. Raises
+    """Return the names of the objects directly in a folder, or None for a web server, which cannot be listed. Raise
     ImageReadError if it cannot be listed."""
     if is_web(folder):
         return None
@@ -237,7 +240,7 @@ def names_in(client: Client, folder: str) -> set[str] | None:
 
 
 def _waited(url: str, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Returns what a coroutine does; an error of it is failed()'s."""
+    """Run a coroutine and return its result. Raise its error as failed() returns it."""
     try:
         return wait_for(coroutine)
     except Exception as error:
@@ -245,14 +248,14 @@ def _waited(url: str, coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def _top(client: Client, root: str) -> tuple[Bucket | Hub, str, Mapping[str, Any]]:
-    """Returns what reads a folder, how keys of objects in it begin, and these objects and the folders in it."""
+    """Return the store of a folder, the key prefix of its objects, and its objects and subfolders."""
     bucket, prefix = split(root)
     store, prefix = client.store(bucket), f"{prefix}/" if prefix else ""
     return store, prefix, await store.top(prefix)
 
 
 async def _list(client: Client, root: str) -> dict[str, list[Any]]:
-    """Returns the objects of each class folder."""
+    """List the objects of each class folder."""
     store, prefix, top = await _top(client, root)
     folders = [folder.rstrip("/") for folder in top["common_prefixes"]]
     turn = asyncio.Semaphore(_AT_ONCE)

@@ -12,13 +12,14 @@ from ..errors import ImageReadError, read_error
 
 _WEB = "http", "https"
 _HOST = re.compile(r"[\w-]+(\.[\w-]+)+")
-# In a text. A query or fragment may have a URL in it; it ends with the word.
+# Finds URLs within a text. A query or fragment may contain a URL, and extends to the end of the word.
 _URL = re.compile(r"[a-zA-Z][\w+.-]*://(?:(?![a-zA-Z]+://)[^\s\"'<>?#])*(?:[?#][^\s\"'<>]*)?")
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "hf", *_WEB)
 
 
 class UrlPart(str):
-    """Names bytes of an object: from ``start`` up to ``end``, without the ``holes``, (start, end) within these."""
+    """A range of bytes of an object, from ``start`` to ``end``, without the ``holes``, which are (start, end) relative
+    to the range."""
 
     url: str
     start: int
@@ -35,54 +36,54 @@ class UrlPart(str):
 
 
 def whole(url: str) -> str:
-    """Returns the URL of the object that a URL or a UrlPart is of."""
+    """Return the URL of the whole object for a URL or a UrlPart."""
     return url.url if isinstance(url, UrlPart) else url
 
 
 def is_url(path: Any) -> bool:
-    """Returns True if a path is a URL of object storage or a web server."""
+    """Return True if a path is a URL of object storage or a web server."""
     return isinstance(path, str) and path.partition("://")[0].lower() in _SCHEMES and "://" in path
 
 
 def is_web(url: str) -> bool:
-    """Returns True for a URL of a web server."""
+    """Return True for a URL of a web server."""
     return url.partition("://")[0].lower() in _WEB
 
 
 def without_scheme(path: Any) -> Any:
-    """Returns the path of a ``file://`` URL; any other path as it is."""
+    """Return the path of a ``file://`` URL, and any other path unchanged."""
     if isinstance(path, str) and path[:7].lower() == "file://":
         return url2pathname(urlsplit(path).path)
     return path
 
 
 def are_urls(paths: Iterable[Any]) -> bool:
-    """Returns True if paths are URLs, and False if none is. Raises ValueError if only some are."""
+    """Return True if all paths are URLs, and False if none is. Raise ValueError if only some are."""
     kinds = set(map(is_url, paths))
     if len(kinds) > 1:
-        raise ValueError("some paths are URLs and others are files: make two data sets, and a ConcatDataset of them")
+        raise ValueError("some paths are URLs and others are files; combine a data set of each with ConcatDataset")
     return True in kinds
 
 
 def split(url: str) -> tuple[str, str]:
-    """Returns the URL of an object's bucket, or of its server, and its key there. Raises ValueError for credentials in
-    the URL, and for a query or a fragment of a web server's."""
+    """Return the URL of an object's bucket or server, and its key. Raise ValueError if the URL contains credentials, or
+    a query or fragment on a web server."""
     scheme, _, rest = url.partition("://")
     host, _, key = rest.partition("/")
     if (shown(url) if is_web(url) else _without_user(url)) != url:
-        what = "a URL with a query, a fragment or a password is not read"
-        raise ValueError(f"{what}: {shown(url)}; sign requests by storage_options")
+        what = "URLs with a query, a fragment or a password are not supported"
+        raise ValueError(f"{what}: {shown(url)}; sign requests with storage_options")
     return f"{scheme}://{host}", unquote(key) if is_web(url) else key
 
 
 def joined(root: str, key: str) -> str:
-    """Returns the URL of a key of split()'s."""
+    """Return the URL of a key that split() has returned."""
     return f"{root}/{quote(key) if is_web(root) else key}"
 
 
 def shown(text: str) -> str:
-    """Returns a URL, or a text with URLs in it, without what may be a credential: users, passwords, tokens, queries and
-    fragments."""
+    """Return a URL, or a text that contains URLs, without anything that may be a credential: users, passwords, tokens,
+    queries and fragments."""
     return _presentable(text) if is_url(text) else _URL.sub(lambda found: _presentable(found[0]), text)
 
 
@@ -91,26 +92,28 @@ def _presentable(url: str) -> str:
 
 
 def _without_user(url: str) -> str:
-    """Returns a URL without what comes before its host. Passwords may hold any character, "/" and "@" too."""
+    """Return a URL without the user and password before its host. Passwords may contain any character, including "/"
+    and "@"."""
     scheme, _, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     plain = _HOST.fullmatch(authority) if is_web(url) else ":" not in authority
     if plain or "@" not in rest:
         return url
     before, _, after = rest.rpartition("@")
-    return f"{scheme}://{'...' if re.search('[?#]', before) else after}"  # which of these an "@" is in, nobody knows
+    # the "@" may belong to the password, the query or the fragment
+    return f"{scheme}://{'...' if re.search('[?#]', before) else after}"
 
 
 def failed(url: str, error: Exception) -> Exception:
-    """Returns an ImageReadError that names the URL and the reason, without credentials."""
+    """Return an ImageReadError with the URL and the reason, without credentials."""
     if isinstance(error, ImageReadError):
         return error
     made = read_error(f"cannot read {shown(url)}: {reason_of(error)}", error)
-    made.__cause__ = None  # whose text has whole requests
+    made.__cause__ = None  # the message of the cause contains whole requests
     return made
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns the class and the first line of an error, without credentials and the server's whole answer."""
+    """Return the class and the first line of an error, without credentials and the server's response body."""
     line = str(error).partition("\n")[0].partition(": <")[0]
     return f"{type(error).__name__}: {shown(line)}"

@@ -1,9 +1,9 @@
-"""torchvision transforms -> a plan: steps, which of them DALI does, and which torch. Never sees DALI.
+"""Translate torchvision transforms into a plan, which assigns each step to DALI or torch. Does not import DALI.
 
-In the order to read them:
+In reading order:
 
-- chain: a whole transform, containers included, up to what has no translation, and what explain() says of it.
-- lower: which steps DALI does and which torch; planes: which kernels do on what a JPEG engine gives.
+- chain: translates a transform with its containers up to the first one without a translation, and its explain() lines.
+- lower: assigns steps to DALI or torch. planes: selects steps that kernels run on the output of a JPEG engine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Chain", "Untranslatable", "on_batch", "register", "translate", "view
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """Gives a list: what each of the transforms makes of the image."""
+    """Apply each of the transforms to the image, and return the list of results."""
 
     transforms: tuple[Callable[[Any], Any], ...]
 
@@ -30,16 +30,17 @@ class Views:
 
 
 def views(*transforms: Callable[[Any], Any]) -> Views:
-    """A transform that gives a list of what each of ``transforms`` makes of an image: ``views(augment, augment)``.
+    """Return a transform that applies each of ``transforms`` to an image, and returns the list of results, as in
+    ``views(augment, augment)``.
 
-    It is nothing but a callable, so torch's own loader takes it, too. In a batch of dali_compat's the views share one
-    decode, and each has random numbers of its own.
+    The result is an ordinary callable, so torch's own loader accepts it, too. In dali_compat's batches, the views share
+    one decoded image, and each has its own random numbers.
 
     Args:
-        *transforms: each takes a PIL image, usually a torchvision Compose.
+        *transforms: callables that take a PIL image, usually a torchvision Compose.
 
     Raises:
-        TypeError: there is none, or one cannot be called.
+        TypeError: no transform is given, or one is not callable.
 
     Examples:
         >>> dataset = DALIImageFolder("train", views(transform, transform))
@@ -48,7 +49,7 @@ def views(*transforms: Callable[[Any], Any]) -> Views:
         (torch.Size([4, 3, 32, 32]), torch.Size([4, 3, 32, 32]))
     """
     if not transforms:
-        raise TypeError("views() takes one transform for each view")
+        raise TypeError("views() requires at least one transform")
     for transform in transforms:
         if not callable(transform):
             raise TypeError(f"views() takes transforms, got {transform!r}")

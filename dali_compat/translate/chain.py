@@ -1,4 +1,4 @@
-"""A whole transform, containers included, as a chain of steps, up to the first without a translation."""
+"""Translate a transform with its containers into a chain of steps, up to the first one without a translation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..ops.arguments import EXACT, fidelity_of
 from ..ops.translators import Gated, Nested, behaves_as, translated_base, translation
 from ..plan import DALI, EACH, HOST, TORCH, UPRIGHT, Gate, ImageSpec, Line, Options, Step
 
-_MOST_CONTAINERS = 1000  # of a translation: one may contain itself
+_MOST_CONTAINERS = 1000  # per translation, because a container may contain itself
 _STREAMS = 1 << 16  # random streams of one application of a transform by a wrapper
 
 
 @dataclass(frozen=True)
 class Translated:
-    """A transform and the steps that it became (none where there is nothing to do)."""
+    """A transform and its steps (empty if it does nothing)."""
 
     transform: str
     steps: tuple[Step, ...] = ()
@@ -29,44 +29,46 @@ class Translated:
 
 @dataclass(frozen=True)
 class Chain:
-    """A transform, translated as far as it goes: ``translated``, then ``functions``, then ``rest``."""
+    """A transform, translated as far as possible: ``translated``, then ``functions``, then ``rest``."""
 
-    takes: ImageSpec  # the image before it
-    translated: tuple[Translated, ...] = ()  # one entry a leaf transform, in order
-    functions: tuple[Any, ...] = ()  # the first transforms without a translation, in a row
-    refusals: tuple[Untranslatable, ...] = ()  # why each of them has none
-    rest: tuple[Any, ...] = ()  # the transforms after them
-    streams: int = 0  # how many random streams the steps have
-    views: tuple[Chain, ...] = ()  # where the last transform gives several images, of each; nothing else counts, then
-    structure: Any = None  # of what that gives, as Seen has it
-    wrapper: str = ""  # its name
-    view: int = 0  # of which view it is the chain, from 1 on; 0 where it is none
+    takes: ImageSpec  # the input image
+    translated: tuple[Translated, ...] = ()  # one entry per leaf transform, in order
+    functions: tuple[Any, ...] = ()  # the first consecutive transforms without a translation
+    refusals: tuple[Untranslatable, ...] = ()  # the reason for each of ``functions``
+    rest: tuple[Any, ...] = ()  # the transforms after ``functions``
+    streams: int = 0  # number of random streams of the steps
+    # one chain per image, if the last transform gives several; the other fields are unused then
+    views: tuple[Chain, ...] = ()
+    structure: Any = None  # structure of that transform's output, as in Seen
+    wrapper: str = ""  # name of that transform
+    view: int = 0  # number of the view it belongs to, from 1 on; 0 if it is not a view
 
     @property
     def refused(self) -> Untranslatable | None:
-        """Why the first has none."""
+        """The first of ``refusals``."""
         return self.refusals[0] if self.refusals else None
 
     @property
     def gives(self) -> ImageSpec:
-        """The image after the steps (before the functions)."""
+        """The image after the steps, before the functions."""
         return next((t.steps[-1].gives for t in reversed(self.translated) if t.steps), self.takes)
 
 
 def translate(
     transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, views: bool = False, turns: bool = False
 ) -> Chain:
-    """Translate a transform (or a tuple of them), containers included, up to what has no translation.
+    """Translate a transform (or a tuple of them), containers included, up to the first one without a translation.
 
     Args:
-        transforms: a transform, a tuple of transforms, or None (the image as it is).
-        spec: the image that reaches it.
-        stream: number of its first random stream.
-        views: whether the last one may give several images.
-        turns: whether who decodes images can turn them as their EXIF says; ``takes`` of the result tells it to.
+        transforms: a transform, a tuple of transforms, or None for the unchanged image.
+        spec: the input image.
+        stream: number of the first random stream.
+        views: whether the last transform may give several images.
+        turns: whether the decoder can rotate images according to their EXIF orientation. The result's ``takes.upright``
+            requests it.
     """
     takes, containers = spec, 0
-    waiting = list(reversed(transforms)) if isinstance(transforms, tuple) else [transforms]  # the next one is the last
+    waiting = list(reversed(transforms)) if isinstance(transforms, tuple) else [transforms]  # a stack, next one last
     translated: list[Translated] = []
     while waiting:
         transform = waiting.pop()
@@ -100,8 +102,8 @@ def translate(
 
 
 def _result(transform: Any, spec: ImageSpec) -> Any:
-    """Returns what a transform is: steps, Nested, Gated; or Seen, where it is no container of torchvision's and gives
-    several images. Raises Untranslatable if it has no translation."""
+    """Return the translation of a transform: steps, Nested, Gated, or Seen for a transform that is not a torchvision
+    container and gives several images. Raise Untranslatable if it has none."""
     if transform is None:
         return ()
     if spec.kind == "array":
@@ -112,15 +114,16 @@ def _result(transform: Any, spec: ImageSpec) -> Any:
 
 
 def _looked_through(transform: Any) -> Nested | Seen:
-    """Returns what a transform without a translator does, if it only applies known transforms; Nested where it gives
-    one image."""
+    """Trace a transform without a translator. Return Nested if it only applies known transforms and gives one image,
+    and Seen if it gives several."""
     try:
-        of_all = type(transform) is v2.Lambda and transform.types == (object,)  # and so it only calls this
+        of_all = type(transform) is v2.Lambda and transform.types == (object,)  # it only calls lambd then
         seen = look_through(transform.lambd if of_all else transform, lambda kind: behaves_as(kind) is not None)
         return seen if seen.chain is None else Nested(seen.chain)
     except Unseen as unseen:
         why = f", and {unseen}" if str(unseen) else ""
-    # not within the block above: an error's context has frames, and these have all that the caller holds
+    # raised outside of the block above: an error's context refers to frames, which would keep the caller's objects
+    # alive
     kind, how = type(transform), "dali_compat.register() a translation of its class"
     if kind.__module__ in ("builtins", "functools") or kind.__name__ == "Lambda":
         how = "write it as a class and dali_compat.register() a translation of that"
@@ -134,7 +137,7 @@ def _looked_through(transform: Any) -> Nested | Seen:
 
 
 def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
-    """Each with a random stream of its own, or that of the step before it."""
+    """Number the random streams. Steps with ``shares`` use the stream of the previous step."""
     numbered: list[Step] = []
     for s in steps:
         stream += not s.shares and bool(numbered)
@@ -143,10 +146,10 @@ def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
 
 
 def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
-    """The steps of every branch, each with the gate of its branch."""
+    """Return the steps of all branches, each with the gate of its branch."""
     choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream),))
     entries, gives = _branches(container, spec, stream)
-    if container.in_order and set(gives) != {spec}:  # what comes first in one order comes last in another
+    if container.in_order and set(gives) != {spec}:  # the first branch in one order is the last in another
         entries, gives = _branches(container, spec.but(size=None), stream)
         gives.append(spec)
     if not container.complete:
@@ -160,7 +163,7 @@ def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
 
 
 def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Translated], list[ImageSpec]]:
-    """The steps of the branches, and what each gives of the same image."""
+    """Return the steps of the branches, and the output of each branch for the same input."""
     entries: list[Translated] = []
     gives = []
     for branch in container.branches:
@@ -182,8 +185,8 @@ def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Tran
 def _refused_in_a_row(
     transform: Any, error: Untranslatable, waiting: list[Any]
 ) -> tuple[tuple[Any, ...], tuple[Untranslatable, ...]]:
-    """A transform without a translation and those right behind it that have none either, which it takes from
-    ``waiting``: one call runs them all. And why each of them has none."""
+    """Collect a transform without a translation and the ones directly after it that have none either, and remove these
+    from ``waiting``, so that one call runs them all. Return them and the reason for each."""
     functions, refusals = [transform], [error.with_traceback(None)]
     while waiting and (refusal := _refusal(waiting[-1])) is not None:
         refusals.append(refusal)
@@ -192,7 +195,7 @@ def _refused_in_a_row(
 
 
 def _refusal(transform: Any) -> Untranslatable | None:
-    """Why a transform that comes after one without a translation has none either; None where it has one."""
+    """Return why a transform after an untranslated one has no translation either, or None if it has one."""
     if transform is None or behaves_as(type(transform)) is not None:
         return None
     try:
@@ -207,8 +210,8 @@ def _refusal(transform: Any) -> Untranslatable | None:
 
 
 def _several(transform: Any, seen: Seen, start: Chain) -> Chain:
-    """The chains of the images that a wrapper gives; they begin with ``start``. Raises Untranslatable if something that
-    is not translated is a part of more than one."""
+    """Return the chains of the images that a wrapper gives; each begins with ``start``. Raise Untranslatable if several
+    of them share an untranslated part."""
     used = Counter(at for path in seen.paths for at in path)
     views = []
     for number, path in enumerate(seen.paths, 1):
@@ -220,9 +223,10 @@ def _several(transform: Any, seen: Seen, start: Chain) -> Chain:
 
 
 def _of_path(seen: Seen, path: tuple[int, ...], start: Chain, used: Counter[int]) -> Chain | None:
-    """``start``, and the applications of a path; None where one without a translation is ``used`` by several paths.
+    """Extend ``start`` with the applications of a path. Return None if an untranslated one is ``used`` by several
+    paths.
 
-    An application has random streams of its own, so several images that have gone through it share what it has drawn.
+    Each application has its own random streams, so images that share an application share its random numbers.
     """
     chain = start
     for place, at in enumerate(path):
@@ -230,7 +234,7 @@ def _of_path(seen: Seen, path: tuple[int, ...], start: Chain, used: Counter[int]
         part = translate((seen.transforms[at],), chain.gives, stream)
         if part.functions and used[at] > 1:
             return None
-        if part.functions:  # and so what comes after
+        if part.functions:  # what follows is not translated either
             part = translate(tuple(seen.transforms[i] for i in path[place:]), chain.gives, stream)
         chain = replace(part, takes=start.takes, translated=(*chain.translated, *part.translated))
         if part.functions:
@@ -241,11 +245,11 @@ def _of_path(seen: Seen, path: tuple[int, ...], start: Chain, used: Counter[int]
 NOWHERE, PYTHON = "-", "Python, sample by sample"
 
 
-# ---- what explain() says: what each transform became, where it runs, and how faithful it is
+# ---- lines of explain()
 
 
 def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool) -> tuple[Line, ...]:
-    """``ordered[split:]`` are the steps that torch runs."""
+    """Return the lines of explain(). torch runs the steps ``ordered[split:]``."""
     on_batch, size = {}, ordered[split - 1].gives.size if split else chain.takes.size
     for s in ordered[split:]:
         on_batch[s.stream, s.gives] = TORCH if size else EACH

@@ -1,12 +1,14 @@
-"""Lowers the chain that torchvision would run onto DALI and onto batched torch.
+"""Lower a chain of torchvision's steps onto DALI and batched torch.
 
-DALI takes every step while images are ragged, and geometry always. Once every image of a batch has one size, pixel
-arithmetic belongs to torch operations on the whole batch: they are torchvision's own, exact, and the same on every
-device. One exception pays for itself: at the end of a chain DALI's crop_mirror_normalize does flip, conversion to
-float32, normalisation and transposition in one kernel (within 7e-7 of torchvision), so the default uses it. The other
-way about, DALI can neither resize nor warp to the last bit: where that is asked for, torch's part begins before the
-first of these. Floats are never resized by DALI, and a CPU's DALI resizes nothing: at the rim its filters repeat pixels
-that torchvision's leave out. PyTorch resizes bytes in a quarter of its time there, and nearly as Pillow does.
+DALI runs all steps while images have different sizes, and geometry always. Once every image of a batch has the same
+size, pixel arithmetic runs as torch operations on the whole batch, because these are torchvision's own, exact, and the
+same on every device. There is one exception: at the end of a chain, DALI's crop_mirror_normalize flips, converts to
+float32, normalizes and transposes in one kernel (within 7e-7 of torchvision), so it is used by default.
+
+DALI neither resizes nor warps exactly, so with exact=True torch's part begins before the first of these steps. DALI
+never resizes floats, and on the CPU it resizes nothing, because its filters repeat pixels at the border that
+torchvision's leave out. There PyTorch resizes uint8 images in a quarter of the time, with nearly the same result as
+Pillow.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from ..plan import Call, Draw, ImageSpec, Line, Options, Plan, Step, draw
 from .chain import NOWHERE, Chain, lines_of, translate
 from .planes import NO_CHANGE, NO_KERNEL, from_planes
 
-# steps that DALI can do, and those among them that torch does as well once the batch is uniform
+# Steps that DALI supports, and those of them that torch runs as well on uniform batches.
 _DALI_OPS = {"crop", "pad", "flip", "resize", "resize_by_choice", "grayscale", "to_dtype", "jpeg"}
 _DALI_OPS |= {"warp_affine", "warp_perspective"}
 _BATCH_OPS = {"pil_to_tensor", "identity", "to_dtype", "normalize", "grayscale", "flip"}
@@ -32,9 +34,9 @@ _BY_PIXEL = {"to_dtype", "normalize", "grayscale", *NO_CHANGE}
 
 
 def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> Plan:
-    """Decide for every step whether DALI or torch runs it, and fuse what DALI does better in one operator.
+    """Assign each step to DALI or torch, and fuse steps that DALI does faster in one operator.
 
-    ``decoded``: the images are in torch's hands already (they come from a Call), so torch runs all of it.
+    If ``decoded`` is True, the images are torch tensors already (the output of a Call), so torch runs all steps.
     """
     if chain.views:
         views = tuple(lower(view, options, decoded) for view in chain.views)
@@ -74,7 +76,7 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
 
 
 def continued(plan: Plan, spec: ImageSpec) -> Plan:
-    """The plan of what comes after a plan's call, once it is known what the call gives."""
+    """Return the plan of the transforms after a plan's call, for the kind of image that the call gives."""
     call = plan.call
     assert call is not None
     if spec not in call.plans:
@@ -84,8 +86,8 @@ def continued(plan: Plan, spec: ImageSpec) -> Plan:
 
 
 def plans_ahead(plan: Plan) -> list[Plan]:
-    """A plan and those that follow its calls; of several views one view after another. A call gives the kind of image
-    that it takes, as far as anybody knows, or a tensor as ToTensor's, where more is translated then."""
+    """Return a plan and the plans that follow its calls, one view after another. A call is assumed to return the kind
+    of image that it takes, or a tensor as from ToTensor if more can be translated then."""
     if plan.views:
         return [plan, *(ahead for view in plan.views for ahead in plans_ahead(view))]
     if plan.call is None:
@@ -96,15 +98,15 @@ def plans_ahead(plan: Plan) -> list[Plan]:
 
 
 def key_of(plan: Plan) -> tuple:
-    """Returns a key that equal plans share; those after their calls are equal, too: settings may have changed there."""
+    """Return a key that equal plans share. It includes the plans after calls, whose settings may have changed."""
     return tuple(ahead.key for ahead in plans_ahead(plan))
 
 
 def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Crops, pads and flips move before the conversions that precede them: they commute with what works pixel by pixel.
+    """Move crops, pads and flips before the conversions that precede them, because they commute with pixelwise steps.
 
-    So DALI sees them while images are uint8, and conversions meet uniform batches. Translators have refused what does
-    not commute (a pad with a fill of its own after a conversion).
+    DALI then runs them on uint8 images, and conversions get uniform batches. Translators have refused steps that do not
+    commute, such as a pad with a nonzero fill after a conversion.
     """
     ordered: list[Step] = []
     for s in steps:
@@ -117,7 +119,7 @@ def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 def _commutes(geometry: Step, before: Step) -> bool:
     if before.op == "grayscale" and geometry.op == "pad":
-        return not any(geometry.kwargs["fill"])  # a fill has another colour, and number of channels, before
+        return not any(geometry.kwargs["fill"])  # before grayscale, the fill has another colour and number of channels
     return before.op in _BY_PIXEL
 
 
@@ -129,39 +131,39 @@ def _warp_in_dali(s: Step) -> Step:
 
 
 def _dtype_before(steps, i: int) -> torch.dtype:
-    """dtype of the image that reaches step i. Only conversions change it."""
+    """Return the dtype of the input of step i. Only conversions change it."""
     return next((s.gives.dtype for s in reversed(steps[:i]) if s.op in ("to_dtype", "tensor_to_pil")), torch.uint8)
 
 
 def _first_batch_step(steps, options: Options) -> int:
-    """Index of the first step that torch runs."""
+    """Return the index of the first step that torch runs."""
     able = 0
     while able < len(steps) and _dali_can(steps, able, options):
         able += 1
     split = able
     while split and steps[split - 1].op in _BATCH_OPS:
         split -= 1
-    # DALI flips as exactly as torch does and is there already
+    # DALI flips exactly, and the image is in DALI already
     while split < able and (steps[split].op == "flip" or steps[split].op in NO_KERNEL):
         split += 1
     return split
 
 
 def _by_torchvision(s: Step) -> Step:
-    """Returns what only torchvision's own function does to the last bit."""
+    """Mark a step that only torchvision's own function computes exactly."""
     if s.op != "gaussian_blur" or not is_given(s):
         return s
     return s.but(args=(*s.args, ("by_torchvision", True)))
 
 
 def _in_whole_numbers(s: Step) -> Step:
-    """A step as a CPU's torch does it; a resize that goes in whole numbers does so, of PIL images, too."""
+    """Return a step as torch runs it on a CPU: a resize in integer arithmetic, also for PIL images."""
     by_torch = is_in_whole_numbers(s) and s.kwargs["like"] == "pil"
     return s.but(args=tuple((s.kwargs | {"like": BY_TORCH}).items())) if by_torch else s
 
 
 def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """resize [pad] [crop] [flip] uint8 to_dtype(float32) [normalize] to one size -> resize_mirror_normalize."""
+    """Fuse resize [pad] [crop] [flip] uint8 to_dtype(float32) [normalize] to one size into resize_mirror_normalize."""
     if not steps or steps[0].op != "resize" or not is_in_whole_numbers(steps[0]) or steps[0].kwargs["like"] == "pil":
         return steps
     resize, *rest = steps
@@ -185,7 +187,8 @@ def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def _popped(steps: list[Step], op: str, **how: Any) -> Step | None:
-    """Takes the first step off, if it is this one, with these arguments, and for all images."""
+    """Pop and return the first step if it is ``op`` with the given arguments and has no gates; otherwise return
+    None."""
     taken = steps and steps[0].op == op and not steps[0].when and how.items() <= steps[0].kwargs.items()
     return steps.pop(0) if taken else None
 
@@ -201,19 +204,19 @@ def _dali_can(steps, i: int, options: Options) -> bool:
     if s.op in ("resize", "resize_by_choice") and (options.exact or not options.gpu):
         return False
     if is_given(s) and str(s.kwargs.get("interpolation")).startswith("nearest"):
-        return False  # it may be a mask: DALI takes another pixel at times, which may be of another class
+        return False  # it may be a mask: DALI sometimes picks a neighbouring pixel, which may belong to another class
     if s.op.startswith("warp_") and (options.exact or s.kwargs["like"] != "pil"):
         return False
     if s.op == "jpeg" and (s.gives.channels != 3 or (options.exact and options.gpu)):
-        return False  # a GPU's is arithmetic of its own
-    # it converts uint8 to float32 alone
+        return False  # the GPU's encoder uses different arithmetic
+    # DALI converts only uint8 to float32
     return s.op != "to_dtype" or (_dtype_before(steps, i), s.gives.dtype) == (torch.uint8, torch.float32)
 
 
 def _dali_resizes(s: Step) -> bool:
-    """DALI has no close form of Pillow's box and hamming filters (measured), of nearest and lanczos as
-    torchvision has them on tensors, of filters without antialiasing, and of floats, where its rim is off by 40 levels
-    (measured)."""
+    """Return True if DALI resizes as torchvision does. It does not for Pillow's box and hamming filters (measured),
+    nearest and lanczos on tensors, filters without antialiasing, and floats, where pixels at the border differ by 40
+    levels (measured)."""
     if s.gives.dtype != torch.uint8:
         return False
     if s.kwargs["like"] == "pil":
@@ -222,8 +225,8 @@ def _dali_resizes(s: Step) -> bool:
 
 
 def _after_float32(steps, split: int) -> int:
-    """Returns the index of what comes after [uint8 to_dtype(float32), perhaps normalize], where that is what torch
-    would begin with: crop_mirror_normalize does it."""
+    """Return the index after [uint8 to_dtype(float32), perhaps normalize], if torch's part would begin with these:
+    crop_mirror_normalize runs them instead."""
     i = split
     while i < len(steps) and steps[i].op in NO_KERNEL and steps[i].op != "choose":
         i += 1
@@ -239,9 +242,9 @@ def _after_float32(steps, split: int) -> int:
 
 
 def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
-    """One pass or two; of a resize followed by a crop within it only the window is computed.
+    """Lower resizes to one or two passes, and merge a resize with a crop inside of its result.
 
-    That is closer to Pillow, too, and 40% cheaper.
+    Computing only the cropped window is closer to Pillow and 40% cheaper.
     """
     lowered: list[Step] = []
     for s in steps:
@@ -249,7 +252,7 @@ def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
         if s.op == "resize":
             s = s.but(draw=draw("resize_lowered", resize=s.draw, crop=None, passes=passes_of(s) if two_pass else "one"))
         elif before is not None and before.op == "resize" and _crops_inside(before, s):
-            args = dict(before.draw.args) | {"crop": s.draw}  # type: ignore[union-attr]  # a resize has one
+            args = dict(before.draw.args) | {"crop": s.draw}  # type: ignore[union-attr]  # a resize always has a draw
             lowered[-1] = before.but(gives=s.gives, draw=draw("resize_lowered", **args), stream=s.stream)
             continue
         lowered.append(s)
@@ -257,7 +260,7 @@ def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
 
 
 def _crops_inside(resize: Step, crop: Step) -> bool:
-    args = dict(resize.draw.args)  # type: ignore[union-attr]  # a resize has one
+    args = dict(resize.draw.args)  # type: ignore[union-attr]  # a resize always has a draw
     if crop.op != "crop" or args["crop"] is not None:
         return False
     if is_random(resize) and not (is_given(crop) and args["resize"].name.startswith("given")):
@@ -266,7 +269,7 @@ def _crops_inside(resize: Step, crop: Step) -> bool:
 
 
 def _is_inside(resize: Draw | None, crop: Step) -> bool:
-    """Returns whether a crop's windows lie within what the draw of a resize gives."""
+    """Return True if a crop's windows lie within the result of a resize with this draw."""
     if crop.kwargs["inside"]:
         return True
     size, max_size = (dict(resize.args).get(name) if resize else None for name in ("size", "max_size"))
@@ -274,7 +277,7 @@ def _is_inside(resize: Draw | None, crop: Step) -> bool:
 
 
 def _fuse_tail(steps: tuple[Step, ...], layout: str) -> tuple[Step, ...]:
-    """[flip] to_dtype [normalize] at the end -> crop_mirror_normalize."""
+    """Fuse [flip] to_dtype [normalize] at the end into crop_mirror_normalize."""
     kept = list(reversed(steps))
     normalize, convert = _popped(kept, "normalize"), _popped(kept, "to_dtype")
     if convert is None:

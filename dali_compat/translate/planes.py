@@ -1,4 +1,4 @@
-"""Which steps kernels do on the planes of luma and chroma that a GPU's JPEG engine gives (engine/planes)."""
+"""Select the steps that kernels run on the luma and chroma planes that a GPU's JPEG engine gives (engine/planes)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import re
 from ..ops.arguments import is_in_two_passes
 from ..plan import UPRIGHT, Step
 
-NO_CHANGE = ("pil_to_tensor", "identity", UPRIGHT)  # of the values
+NO_CHANGE = ("pil_to_tensor", "identity", UPRIGHT)  # these do not change values
 NO_KERNEL = {*NO_CHANGE, "choose"}
 
-# of steps, a letter each (_letter): [crop] [resize] [crop] [flips] [conversion to floating point] [normalize] with a
-# filter, to one size; and steps that choose pixels of each image, with conversions after them
+# Sequences of steps, one letter each (see _letter): [crop] [resize] [crop] [flips] [conversion to floating point]
+# [normalize] to one size, with a filter; and steps that pick pixels of each image, followed by conversions.
 _RESIZED = re.compile("-*[Cc]?-*(?:[Rr]-*[CO]|R(?!-*[co]))[-f]*[-t]*[-n]*")
 _PICKED = re.compile("[-CcOofNP]*[-tn]*")
 
 
 def from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
-    """Returns how many of the first steps kernels do on a JPEG's planes. The others torch does; None if there are steps
-    before ``split`` among these that are for images of several sizes: DALI does them at once, torch one by one."""
+    """Return how many of the leading steps kernels run on a JPEG's planes; torch runs the others. Return None if some
+    of these others come before ``split`` and have inputs of several sizes, which DALI runs at once and torch one by
+    one."""
     letters = "".join(map(_letter, ordered))
     found = _RESIZED.match(letters) or _PICKED.match(letters)
     at = found.end() if found else 0
@@ -30,8 +31,11 @@ _LETTERS = dict.fromkeys(NO_CHANGE, "-") | {"flip": "f", "to_dtype": "t", "norma
 
 
 def _letter(s: Step) -> str:
-    """C: a crop within the image, O: another one, R: a resize with a filter, N: one to the nearest pixels, P: padding
-    with black; c, o, r: to sizes that differ. What kernels do not do has another."""
+    """Return the letter of a step for the patterns above.
+
+    C is a crop within the image, O another crop, R a resize with a filter, N a resize to nearest pixels, P padding with
+    black; c, o and r are those whose results differ in size. Steps that kernels do not support have another letter.
+    """
     how, letter = s.kwargs, _LETTERS.get(s.op, "?")
     if s.op == "crop":
         letter = "C" if how["inside"] else "O"

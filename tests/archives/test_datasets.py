@@ -247,5 +247,5 @@ def test_missing_files_and_empty_archives(kind, tmp_path):
             dataset(path)
     if kind != "lmdb":
         (tmp_path / f"empty.{kind}").touch()
-        with pytest.raises(ValueError, match="holds no image"):
+        with pytest.raises(ValueError, match="contains no images"):
             dataset(tmp_path / f"empty.{kind}")

@@ -90,7 +90,7 @@ def test_a_file_that_changes_while_it_is_packed(source, tmp_path, monkeypatch):
 
 def test_two_processes_at_once(packed, tmp_path):
     (tmp_path / "all.rec.partial").mkdir()
-    with pytest.raises(CannotPack, match=r"another process is packing into .*; remove it if none is"):
+    with pytest.raises(CannotPack, match=r"another process is packing into .*; remove it if there is no such process"):
         pack(packed / "images", tmp_path / "all.rec")
     (tmp_path / "all.rec.partial").rmdir()
     assert pack(packed / "images", tmp_path / "all.rec") == 12

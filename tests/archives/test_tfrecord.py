@@ -187,9 +187,9 @@ FLOAT = protobuf.encode(2, protobuf.encode(1, b"\0\0\0\0"))
 
 
 @pytest.mark.parametrize("features, reason", [
-    ([("image/encoded", IMAGE)], r"no feature 'image/class/label', but image/encoded"),
-    ([("image/class/label", LABEL)], r"no feature 'image/encoded', but image/class/label"),
-    ([], r"no feature 'image/encoded', but none"),
+    ([("image/encoded", IMAGE)], r"no feature 'image/class/label'; it has image/encoded"),
+    ([("image/class/label", LABEL)], r"no feature 'image/encoded'; it has image/class/label"),
+    ([], r"no feature 'image/encoded'; it has none"),
     ([("image/encoded", TWO), ("image/class/label", LABEL)], r"'image/encoded' is 2 bytes, not one"),
     ([("image/encoded", LABEL), ("image/class/label", LABEL)], r"'image/encoded' is 1 int64s, not one"),
     ([("image/encoded", IMAGE), ("image/class/label", FLOAT)], r"'image/class/label' is 1 floats, not one int64"),
@@ -207,5 +207,5 @@ def test_examples_of_another_kind_are_refused(tmp_path, features, reason):
 def test_records_that_are_no_examples(tmp_path, data):
     path = tmp_path / "a.tfrecord"
     path.write_bytes(tfrecord_of(data))
-    with pytest.raises(ImageReadError, match=r"record 0 at byte 0: it is no tf\.train\.Example"):
+    with pytest.raises(ImageReadError, match=r"record 0 at byte 0: it is not a tf\.train\.Example"):
         DALITFRecord(path)

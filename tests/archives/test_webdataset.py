@@ -178,14 +178,14 @@ def test_samples_are_grouped_as_webdataset_does(tmp_path):
 
 
 @pytest.mark.parametrize("files, reason", [
-    ({"b.jpg": b"x"}, r"sample 'b' at byte \d+: it has neither .cls nor .json, but 'jpg'"),
-    ({"b.cls": b"1", "b.txt": b""}, r"sample 'b' at byte \d+: it has no image, but 'cls', 'txt'"),
+    ({"b.jpg": b"x"}, r"sample 'b' at byte \d+: it has neither .cls nor .json, only 'jpg'"),
+    ({"b.cls": b"1", "b.txt": b""}, r"sample 'b' at byte \d+: it has no image, only 'cls', 'txt'"),
     ({"b.jpg": b"x", "b.cls": b"dog"}, r"its .cls holds b'dog', not a class number"),
     ({"b.jpg": b"x", "b.json": b"{"}, r"its .json holds b'\{', not a class number"),
     ({"b.jpg": b"x", "b.json": b"[1]"}, r"its .json holds b'\[1\]', not a class number"),
-    ({"b.jpg": b"x", "b.json": b'{"class": 1}'}, r"its .json has no field 'label'; say json_field="),
+    ({"b.jpg": b"x", "b.json": b'{"class": 1}'}, r"its .json has no field 'label'; pass json_field="),
     ({"b.jpg": b"x", "b.json": b'{"label": true}'}, r"'label' of its .json is True, not a class number"),
-    ({"b.jpg": b"x", "b.JPG": b"y", "b.cls": b"1"}, r"'b.JPG' is there twice"),
+    ({"b.jpg": b"x", "b.JPG": b"y", "b.cls": b"1"}, r"'b.JPG' appears twice"),
 ])  # fmt: skip
 def test_samples_that_cannot_be_used(tmp_path, files, reason):
     path = write(tmp_path / "a.tar", {"a.jpg": b"x", "a.cls": b"1", **files})

@@ -179,8 +179,11 @@ def test_the_remedy_for_a_loader_is_one_that_can_be_taken(image_root):
     """DatasetFolder cannot do without loader=. Who does what is said has the same batches."""
     plain = datasets.DatasetFolder(image_root, gray, extensions=(".png", ".jpg"), transform=EXACT)
     for dataset, remedy in (
-        (plain, "write ImageFolder instead, and do in transform what it does to the image"),
-        (DALIImageFolder(image_root, EXACT, loader=gray), "leave loader= out, and do in transform what it does"),
+        (plain, "write ImageFolder instead, and move its image operations into transform"),
+        (
+            DALIImageFolder(image_root, EXACT, loader=gray),
+            "leave loader= out, and move its image operations into transform",
+        ),
     ):
         assert remedy in DataLoader(dataset, 5, fallback="silent").explain()
         followed = datasets.ImageFolder(image_root, T.Compose([turned_gray, EXACT]))

@@ -210,7 +210,7 @@ def test_a_subclass_whose_constructor_calls_torchs_is_torchs(exact_folder):
             data.DataLoader.__init__(self, *args, **kwargs)
 
     loader = Skips(exact_folder, 5, shuffle=True, num_workers=1)
-    said = "Skips.__init__ does not call that of dali_compat.DataLoader"
+    said = "Skips.__init__ does not call dali_compat.DataLoader.__init__"
     with pytest.warns(FallbackWarning, match=said):
         epochs = outlines(loader)
     assert epochs == outlines(copy.copy(loader)) == outlines(stock(exact_folder, 5, shuffle=True))

@@ -228,10 +228,14 @@ def test_what_is_refused(rows):
     dataset = made(rows[:4], text=["a", "b", "c", None])
     refused = {
         "a streamed data set has no random access": (TypeError, dataset.to_iterable_dataset(), {}),
-        r"give one of its splits, such as dataset\['train'\]": (TypeError, hf.DatasetDict(train=dataset), {}),
+        r"pass a split such as dataset\['train'\]": (TypeError, hf.DatasetDict(train=dataset), {}),
         "must be a datasets.Dataset, got list": (TypeError, [], {}),
-        "give it as transform= here": (ValueError, dataset.with_transform(lambda batch: batch), {}),
-        "no column 'img' .is it 'image'..; it has 'image', 'label', 'text'": (ValueError, dataset, {"image": "img"}),
+        "pass it as transform= instead": (ValueError, dataset.with_transform(lambda batch: batch), {}),
+        "no column 'img' .did you mean 'image'..; it has 'image', 'label', 'text'": (
+            ValueError,
+            dataset,
+            {"image": "img"},
+        ),
         "no column 'labels'": (ValueError, dataset, {"target": "labels"}),
         "cast_column\\('text', datasets.Image\\(\\)\\)": (ValueError, dataset, {"image": "text"}),
         "1 row with an empty 'text': row 3": (ValueError, dataset, {"target": "text"}),
@@ -251,7 +255,7 @@ def test_what_is_refused(rows):
 def test_the_remedy_keeps_the_rows(rows):
     """What the warning says is followed: batches are the same dictionaries."""
     dataset = made(rows[:4]).cast_column("image", hf.Image(mode="RGB")).with_format("torch")
-    assert "; make its tensors in dataset.with_transform(...)" in DataLoader(dataset, 1, fallback="silent").explain()
+    assert "; create its tensors in dataset.with_transform(...)" in DataLoader(dataset, 1, fallback="silent").explain()
     assert ";" not in DataLoader(dataset.remove_columns("image"), 2, fallback="silent").explain()
 
     def tensors(batch):
@@ -273,6 +277,6 @@ def test_cells_that_are_no_numbers(rows):
 
 def test_another_data_set_in_its_place(rows):
     mine = DALIHuggingFace(made(rows[:4]))
-    with pytest.raises(AttributeError, match="make another DALIHuggingFace"):
+    with pytest.raises(AttributeError, match="create another DALIHuggingFace"):
         mine.dataset = made(rows)
     assert len(mine) == len(mine.targets) == 4

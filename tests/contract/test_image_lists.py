@@ -104,7 +104,7 @@ def test_what_a_list_refuses(files):
         DALIImageList(files, [0, 1])
     with pytest.raises(TypeError, match="must be str, bytes or PathLike"):
         DALIImageList([1, 2])
-    with pytest.raises(TypeError, match="a sequence of paths, got one"):
+    with pytest.raises(TypeError, match="a sequence of paths, got a single path"):
         DALIImageList("a.jpg")
     hidden = DALIImageList(files, np.ma.masked_array(np.arange(24.0), np.arange(24) == 3), EXACT)
     with pytest.raises(TypeError, match="NoneType"):
@@ -423,12 +423,15 @@ def test_hints_where_missing_files_are(tmp_path, monkeypatch, of_pandas):
 
 
 REFUSED = {
-    "unknown column": ({"fil": ["a"], "label": ["b"]}, r"no column 'file' \(is it 'fil'\?\); it has 'fil', 'label'"),
+    "unknown column": (
+        {"fil": ["a"], "label": ["b"]},
+        r"no column 'file' \(did you mean 'fil'\?\); it has 'fil', 'label'",
+    ),
     "empty label": ({"file": list("abc"), "label": ["", "x", " "]}, "2 rows with an empty 'label': line 2, line 4"),
     "empty file": ({"file": [""] * 7, "label": list("abcdefg")}, "7 rows with an empty 'file': .*line 6, ..."),
     "too many digits": (
         {"file": list("abc"), "label": ["1", str(2**63), str(-(2**63))]},
-        "1 row with a number in 'label' that no int64 holds: line 3$",
+        "1 row with a number in 'label' that does not fit into int64: line 3$",
     ),
     "other digits": ({"file": list("abc"), "label": ["1", "٢", "3"]}, "no number in 'label'.*: line 3"),
     "text among numbers": ({"file": list("abc"), "label": ["1", "nan", "2.5"]}, "no number in 'label'.*: line 3"),
@@ -447,7 +450,7 @@ def test_more_that_a_table_refuses(table, tmp_path):
     with pytest.raises(ValueError, match="2 rows with no number in 'y': line 2, line 3"):
         DALIImageTable(path, target=["x", "y"])
     path.write_text("file,label\na,1\nb,2,3\n")
-    with pytest.raises(ValueError, match="line 3: it has 3 cells, and the header 2"):
+    with pytest.raises(ValueError, match="line 3: it has 3 cells, but the header has 2"):
         DALIImageTable(path)
     path.write_text("file,label,label\na,1,2\n")
     with pytest.raises(ValueError, match="several columns 'label'"):
@@ -481,7 +484,7 @@ def test_damaged_tables(tmp_path, case):
 
 CLASSES = {
     "twice": (["cat", "b", "cat"], "'cat' 2 times"),
-    "numbers": ([1, 2], "1, and cells are text: write '1'"),
+    "numbers": ([1, 2], "1, but cells are text; write '1'"),
     "no order": ({"a", "b"}, "must be a list, .* got a set"),
     "one name": ("ab", "must be a list, .* got a str"),
     "numbers of names": ({"a": 1, "b": 0}, "must be a list, .* got a dict"),

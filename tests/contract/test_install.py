@@ -201,10 +201,10 @@ def test_wrong_options_are_named():
 def test_a_fallback_warns_at_the_users_line(images):
     install(device="cpu")
     images.loader = lambda path: EXACT
-    with pytest.warns(FallbackWarning, match="loader of its own") as told:
+    with pytest.warns(FallbackWarning, match="custom loader") as told:
         data.DataLoader(images, 5)
     assert told[0].filename == __file__
-    with install(device="cpu", fallback="error"), pytest.raises(RuntimeError, match="loader of its own"):
+    with install(device="cpu", fallback="error"), pytest.raises(RuntimeError, match="custom loader"):
         data.DataLoader(images, 5)
 
 
@@ -287,7 +287,7 @@ def test_a_line_for_each_loader(images, capsys):
         )
         images.loader = lambda path: EXACT
         loader = data.DataLoader(images, 5, fallback="silent")
-        assert re.fullmatch(line + "torchvision, because .* has a loader of its own.*\n", capsys.readouterr().err)
+        assert re.fullmatch(line + "torchvision, because .* has a custom loader.*\n", capsys.readouterr().err)
         images.loader = default_loader
         list(loader)
         assert re.fullmatch(line + r"DALI \(cpu\)\n", capsys.readouterr().err)
@@ -332,7 +332,7 @@ def test_somebody_else_who_has_wrapped_the_constructor_keeps_it(images, monkeypa
 def test_it_says_in_the_log_what_it_changes(caplog):
     with caplog.at_level(logging.INFO, "dali_compat"):
         install()
-    assert "torch.utils.data.DataLoader is dali_compat's" in caplog.text
+    assert "torch.utils.data.DataLoader uses DALI" in caplog.text
 
 
 def by_hand(image):
@@ -415,7 +415,7 @@ def test_what_has_been_told_is_not_told_again(image_root, nothing_said):
     dataset = DALIImageFolder(image_root, SMALL, loader=lambda path: pil_loader(path).quantize(8))
     with pytest.warns(FallbackWarning) as told:
         list(dali_compat.DataLoader(dataset, 5))
-    assert len(told) == 1 and "loader of its own" in str(told[0].message)
+    assert len(told) == 1 and "custom loader" in str(told[0].message)
 
 
 class Through(data.Dataset):

@@ -302,7 +302,7 @@ def test_one_that_is_turned_meanwhile(tmp_path, device):
 
 
 def test_it_is_not_for_a_loader_of_the_users_own(turned):
-    with pytest.raises(ValueError, match="turn those of your loader= in it"):
+    with pytest.raises(ValueError, match=r"call ImageOps\.exif_transpose in your loader"):
         DALIImageFolder(turned, loader=upright, orient=True)
 
 

@@ -72,7 +72,7 @@ def test_random_numbers_of_a_translation_follow_the_seed(image_root, registry):
 def test_an_argument_that_is_not_consumed_is_called(image_root, registry):
     register(Doubled)(lambda t, spec: on_batch(_doubled, spec, uniforms=1, chance=0.5))
     transform = T.Compose([T.CenterCrop(40), T.PILToTensor(), Doubled(0.4)])
-    with pytest.warns(FallbackWarning, match="argument chance is not known"):
+    with pytest.warns(FallbackWarning, match="argument chance is not handled"):
         DataLoader(DALIImageFolder(image_root, transform), device="cpu")
 
 
@@ -170,7 +170,7 @@ def test_a_size_that_is_not_said_is_an_error(image_root, registry, first):
     """Windows behind it would lie elsewhere, and nobody would notice."""
     register(Halved)(lambda t, spec: on_batch(_halved, spec))
     dataset = DALIImageFolder(image_root, T.Compose([*first, T.ToTensor(), Halved(), T.CenterCrop(12)]))
-    with pytest.raises(ValueError, match=r"_halved\(\) gives \(\d, 3, \d+, \d+\) of .* spec.but\(size="):
+    with pytest.raises(ValueError, match=r"_halved\(\) gave \(\d, 3, \d+, \d+\) of .* spec.but\(size="):
         next(iter(ours(dataset, 2)))
 
 
@@ -185,7 +185,7 @@ def test_channels_or_a_dtype_that_are_not_said_are_an_error(image_root, registry
     function, message = WRONG[wrong]
     register(Halved)(lambda t, spec: on_batch(function, spec))
     dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), Halved(), T.ToTensor()]))
-    with pytest.raises(ValueError, match=f"its translation says .*{message}"):
+    with pytest.raises(ValueError, match=f"its translation declares .*{message}"):
         next(iter(ours(dataset, 2)))
 
 

@@ -295,7 +295,7 @@ def test_batches_are_not_skipped_twice(image_root):
         next(iter(prepared))
         assert len(list(accelerate.skip_first_batches(prepared, 1))) == 3
         prepared.load_state_dict(prepared.state_dict())
-        with pytest.raises(RuntimeError, match=r"resumes from its state: skip_first_batches.*ignore_data_skip=True"):
+        with pytest.raises(RuntimeError, match=r"resumes from its state, so skip_first_batches.*ignore_data_skip=True"):
             accelerate.skip_first_batches(prepared, 1)
         assert len(list(prepared)) == 3
 

@@ -225,7 +225,7 @@ def test_a_program_that_wants_batches_on_the_cpu_is_told_how(tmp_path, monkeypat
     done = programs.python("-m", "dali_compat", "run", "--device", "cpu", "train.py", image_root, "cuda:0")
     *_, theirs, ours = done.stderr.splitlines()
     assert done.returncode == 1 and theirs == f"TypeError: {NUMPY}"
-    assert "batches on cuda:0 already" in ours and ours.endswith("run it with --device cpu")
+    assert "batches are on cuda:0" in ours and ours.endswith("run it with --device cpu")
 
 
 BAD_FILE = """

@@ -266,7 +266,7 @@ def test_tar_files_are_torchs(image_root, tmp_path):
         for one in sorted(image_root.glob("*/*")):
             file.add(one, arcname=str(one.relative_to(image_root)))
     dataset = timm.ImageDataset("", reader=ReaderImageTar(str(tmp_path / "a.tar")), transform=CROPPED)
-    with pytest.warns(FallbackWarning, match="ReaderImageTar is not its reader of a folder"):
+    with pytest.warns(FallbackWarning, match="ReaderImageTar is not its ReaderImageFolder"):
         loader = DataLoader(dataset, 5, device="cpu")
     assert_same_epoch(loader, data.DataLoader(dataset, 5))
 

@@ -180,7 +180,7 @@ def test_what_pillow_refuses_is_an_error_that_names_it(monkeypatch):
     monkeypatch.setattr(ImageOps, "posterize", posterize)
     given = {"which": np.array([OPERATIONS.index("posterize")]), "value": np.zeros(1), "choice": np.zeros(1, int)}
     for kernel in (timm_operations.timm_augment, timm_operations.augmented):
-        with pytest.raises(ValueError, match=r"timm's posterize\(0\): bits must be .*; take Pillow before 13"):
+        with pytest.raises(ValueError, match=r"timm's posterize\(0\): bits must be .*; use Pillow before 13"):
             kernel(pictures()[:1], given, interpolations=("bilinear",), fill=(1, 2, 3))
 
 
@@ -306,17 +306,20 @@ class Mine(aa.AugmentOp):
 
 
 REFUSED = {
-    "a subclass of an operation": (lambda t: setattr(t.ops[3], "__class__", Mine), "Mine is not the AugmentOp"),
-    "an attribute": (lambda t: setattr(t.ops[3], "strength", 2), "not the AugmentOp that is known"),
-    "a function": (lambda t: setattr(t.ops[3], "aug_fn", aa.invert), "Rotate is not known"),
-    "a level": (lambda t: setattr(t.ops[3], "level_fn", lambda level, _: 1 / 0), "Rotate is not known"),
-    "another level": (lambda t: setattr(t.ops[3], "level_fn", aa._shear_level_to_arg), "Rotate is not known"),
+    "a subclass of an operation": (
+        lambda t: setattr(t.ops[3], "__class__", Mine),
+        "Mine is not a known version of AugmentOp",
+    ),
+    "an attribute": (lambda t: setattr(t.ops[3], "strength", 2), "not a known version of AugmentOp"),
+    "a function": (lambda t: setattr(t.ops[3], "aug_fn", aa.invert), "Rotate is not supported"),
+    "a level": (lambda t: setattr(t.ops[3], "level_fn", lambda level, _: 1 / 0), "Rotate is not supported"),
+    "another level": (lambda t: setattr(t.ops[3], "level_fn", aa._shear_level_to_arg), "Rotate is not supported"),
     "another bound": (lambda t: setattr(t.ops[3], "magnitude_max", "5"), "raises TypeError"),
     "no reach": (lambda t: vars(t.ops[3]).update(vars(aa.AugmentOp("TranslateX")) | {"hparams": {}}), "several inter"),
     "half a layer": (lambda t: setattr(t, "num_layers", 1.5), "num_layers=1.5"),
     "weights": (lambda t: setattr(t, "choice_weights", [1.0] * 15), "choice_weights"),
     "a fill of one": (lambda t: t.ops[3].kwargs.update(fillcolor=(1, 2, 3)), "several interpolations or fill"),
-    "a filter": (lambda t: [op.kwargs.update(resample=Image.LANCZOS) for op in t.ops], "does not warp by resample"),
+    "a filter": (lambda t: [op.kwargs.update(resample=Image.LANCZOS) for op in t.ops], "cannot warp with resample"),
     "a fractional fill": (lambda t: [op.kwargs.update(fillcolor=(0.5, 1, 2)) for op in t.ops], "img_mean"),
     "no operations": (lambda t: t.ops.clear(), "no operations"),
     "too many of a few": (lambda t: vars(t).update(num_layers=16, choice_weights=[1 / 15] * 15), "choice_weights"),
@@ -340,13 +343,13 @@ def test_other_code_is_refused(monkeypatch):
         assert f"{kind.__name__}.__call__ was replaced" in str(translate(transform).refused)
     monkeypatch.undo()
     monkeypatch.setattr(aa.AugmentOp, "__call__", lambda self, image: self.aug_fn(image, **self.kwargs))
-    assert "__call__ of this timm's AugmentOp is not the one" in str(translate(made("rand-p1")).refused)
+    assert "__call__ of this timm's AugmentOp is not supported" in str(translate(made("rand-p1")).refused)
     monkeypatch.undo()
     monkeypatch.setattr(aa, "_LEVEL_DENOM", 20.0)  # whatever else changes in it is seen by what it does
-    assert "Rotate of this timm is not the one" in str(translate(made("rand-m9-p1")).refused)
+    assert "Rotate of this version of timm is not supported" in str(translate(made("rand-m9-p1")).refused)
     monkeypatch.undo()
     monkeypatch.setattr(aa, "invert", lambda image, **_: image)
-    assert "Invert is not known" in str(translate(made("rand-p1")).refused)
+    assert "Invert is not supported" in str(translate(made("rand-p1")).refused)
 
 
 def test_tensors_and_gray_images_are_refused():

@@ -120,7 +120,7 @@ def _check_batch(batch, wanted) -> None:
 
 
 def _refuses(iterator, archive: Path) -> None:
-    with pytest.raises(ImageReadError, match="has changed since it was indexed; make a new data set object") as caught:
+    with pytest.raises(ImageReadError, match="has changed since it was indexed; create a new data set") as caught:
         next(iterator)
     assert str(inside(archive)) in str(caught.value)
 

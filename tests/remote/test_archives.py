@@ -171,7 +171,7 @@ def test_braces_and_lists(served):
         DALIWebDataset([f"{url}.tar", str(root / "a" / "all.tar")], storage_options=server.options)
     with pytest.raises(FileNotFoundError, match=r"cannot read s3://bucket/a/none\.tar"):
         DALIWebDataset(f"{server.url}/a/none.tar", storage_options=server.options)
-    with pytest.raises(ValueError, match="LMDB is read from local disks alone"):
+    with pytest.raises(ValueError, match="LMDB is supported only on local disks"):
         dali_compat.DALILMDB(f"{server.url}/a/all.lmdb")
 
 
@@ -195,7 +195,7 @@ FAULTS = {
     "503": (OSError, "after 3 retries.*503"),
     "truncated": (OSError, ""),
     "reset": (OSError, ""),
-    "etag": (ValueError, "it has changed: its etag was .*; make the data set anew"),
+    "etag": (ValueError, "it has changed: its etag was .*; create a new data set"),
 }
 
 

@@ -96,14 +96,14 @@ def test_a_full_disk_is_told_once(cache, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.warns(UserWarning, match="keeps no more objects: .*No space left"):
+    with pytest.warns(UserWarning, match="is not written to any more: .*No space left"):
         cache.put("a", thing(1))
     cache.put("b", thing(2))
     assert files_of(cache) == [] and cache.get("a", None) is None
 
 
 def test_arguments(tmp_path):
-    with pytest.raises(ValueError, match="a number of bytes above 0"):
+    with pytest.raises(ValueError, match="a positive number of bytes"):
         DiskCache(tmp_path, 0)
     (tmp_path / "file").write_text("")
     with pytest.raises(FileExistsError):

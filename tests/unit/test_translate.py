@@ -39,16 +39,16 @@ TO_TENSOR = v1.ToTensor()
 PIL = v1.PILToTensor()
 # the transforms, of which the one at fault; what the reason and the remedy say
 REFUSALS = {
-    "dict fill": ([v2.Pad(2, fill={tv_tensors.Image: 1})], 0, "fill as a dict", "pass the fill of images alone"),
+    "dict fill": ([v2.Pad(2, fill={tv_tensors.Image: 1})], 0, "fill as a dict", "pass only the fill of images"),
     "fill for one channel": (
         [v1.Grayscale(), v1.Pad(2, fill=(1, 2, 3))],
         1,
         "fill=(1, 2, 3) for an image of 1 channels",
         "",
     ),
-    "float fill": ([v2.Pad(2, fill=0.5)], 0, "fill=0.5 is not a whole number of 0 to 255", ""),
-    "fill out of range": ([v1.Pad(2, fill=256)], 0, "fill=256 is not a whole number of 0 to 255", ""),
-    "negative fill": ([v1.RandomCrop(5, 2, fill=-1)], 0, "fill=-1 is not a whole number of 0 to 255", ""),
+    "float fill": ([v2.Pad(2, fill=0.5)], 0, "fill=0.5 is not an integer from 0 to 255", ""),
+    "fill out of range": ([v1.Pad(2, fill=256)], 0, "fill=256 is not an integer from 0 to 255", ""),
+    "negative fill": ([v1.RandomCrop(5, 2, fill=-1)], 0, "fill=-1 is not an integer from 0 to 255", ""),
     "negative padding": ([v1.Pad(-1)], 0, "negative padding", "use a crop"),
     "negative padding of a crop": ([v1.RandomCrop(9, padding=(1, 1, 1, -1))], 0, "negative padding", "use a crop"),
     "reflect on tensors": (
@@ -57,7 +57,7 @@ REFUSALS = {
         "padding_mode='reflect' on tensors",
         "move it before",
     ),
-    "max_size": ([v1.Resize(20, max_size=20)], 0, "max_size=20 does not go with size=20", ""),
+    "max_size": ([v1.Resize(20, max_size=20)], 0, "max_size=20 cannot be combined with size=20", ""),
     "Normalize on uint8": ([PIL, v1.Normalize([0.5], [0.5])], 1, "takes floating point tensors", "put ToTensor()"),
     "missing ToTensor": (
         [v1.Resize(9), v1.Normalize([0.5], [0.5])],
@@ -65,7 +65,7 @@ REFUSALS = {
         "takes floating point tensors",
         "put ToTensor()",
     ),
-    "std of zero": ([TO_TENSOR, v1.Normalize([0.5] * 3, [0.5, 0, 0.5])], 1, "std has a zero", ""),
+    "std of zero": ([TO_TENSOR, v1.Normalize([0.5] * 3, [0.5, 0, 0.5])], 1, "std contains a zero", ""),
     "mean of two": (
         [TO_TENSOR, v1.Normalize([0.5] * 2, [0.5] * 3)],
         1,
@@ -224,10 +224,10 @@ def test_an_argument_is_honoured_or_refused(registered, monkeypatch):
 
     assert translate(FromTheFuture(3)).translated[0].steps[0].op == "crop"
     refused = refusal(FromTheFuture(3, corners="round"))
-    assert "argument corners is not known to its registered translation" in refused.reason
+    assert "argument corners is not handled by its registered translation" in refused.reason
     assert 'consumes="corners"' in refused.remedy
     monkeypatch.setattr(translator, "__module__", "dali_compat.ops.windows")
-    assert "not known to this version" in refusal(FromTheFuture(3, corners="round")).reason
+    assert "not supported by this version" in refusal(FromTheFuture(3, corners="round")).reason
     odd = FromTheFuture(3)
     del odd.corners  # where it is kept under another name, nobody can tell
     assert "corners" in refusal(odd).reason

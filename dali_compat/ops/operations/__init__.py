@@ -1,8 +1,8 @@
-"""An operation of each image's own, as policies and ColorJitter choose it.
+"""Apply a different operation to each image, as chosen by policies and ColorJitter.
 
-By torch, where samples whose turn it is for an operation go together, these are hundreds of launches a batch, and a
-host that is busy with a model's launches has no time for them. So on a GPU two launches of Triton's (kernels.py) do
-those of PIL's images, where Triton and its compiler are there, and a few images become what torch makes of them.
+With torch, which processes the samples of each operation together, this takes hundreds of launches per batch, for which
+a host that is busy launching a model has no time. On a GPU, two Triton launches (kernels.py) therefore process PIL
+images if Triton and its compiler are available and their results on a few images equal torch's.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ OPERATIONS = (
     *("brightness", "contrast", "posterize", "solarize", "solarize_add", "invert", "autocontrast", "equalize"),
     *("saturation", "sharpness", "hue", "warp"),
 )
-"""The second line's operations are tables of 256 values, for each channel of an image."""
+"""The operations in the second line are tables of 256 values for each channel of an image."""
 CODES = {name: code for code, name in enumerate(OPERATIONS)}
 WARP = CODES["warp"]
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 
-_NUMBERS = {"posterize": "bits", "solarize": "threshold"}  # of others "factor"
+_NUMBERS = {"posterize": "bits", "solarize": "threshold"}  # names of the numbers; "factor" for other operations
 
 
 def interpolation_code(name: str) -> int:
@@ -42,34 +42,34 @@ def interpolation_code(name: str) -> int:
 
 
 def run(images, chosen, numbers, *, like, interpolations=0, fill=None, area=None):
-    """An operation of each of N images (N, C, H, W).
+    """Apply one operation to each of N images (N, C, H, W).
 
     Args:
         chosen: (N,) codes of operations; 0 is none.
-        numbers: (N,), the factor, the bits or the threshold of an operation; or (N, 6), the matrix of a warp, from
-            output to input, in whose first place those stand.
-        interpolations: codes of warps' interpolations, (N,) or of all; 0 is nearest.
-        fill: outside of a warp.
-        area: (N,) how many pixels of an image count for its mean; None is all.
+        numbers: (N,) factor, bits or threshold of each operation, or (N, 6) with the matrix of a warp, from output to
+            input, or one of these numbers in the first column.
+        interpolations: codes of the warps' interpolations, (N,) or one for all; 0 is nearest.
+        fill: fill outside of a warped image.
+        area: (N,) numbers of pixels of an image that count for its mean; None means all.
     """
     if numbers.ndim == 1:
         firsts, numbers = numbers, np.zeros((len(images), 6))
         numbers[:, 0] = firsts
     given = numbers, np.zeros(len(images), np.int64) + interpolations, fill, area
-    # asked even where nothing is chosen: the first batch, and no later one, waits for the compiler
+    # checked even if nothing is chosen, so that only the first batch waits for the compiler
     launches = like == "pil" and _is_for_launches(images) and launches_agree(images.device, images.shape[1])
     if not chosen.any():
         return images
     if not launches:
         return by_torch(images, chosen, *given, like)
-    left = (chosen == WARP) & (given[1] == 0)  # to torch: those whose coordinates Pillow adds up
+    left = (chosen == WARP) & (given[1] == 0)  # left to torch: warps whose coordinates Pillow accumulates
     left[left] = ~is_fixed(numbers[left], images.shape[-2:])
     made = by_launches(images, np.where(left, 0, chosen), *given)
     return by_torch(made, np.where(left, chosen, 0), *given) if left.any() else made
 
 
 def by_torch(images, chosen, numbers, interpolations, fill, area, like="pil"):
-    """Does what run() does, with its arguments."""
+    """Implement run() with torch."""
     groups = []
     for code in np.unique(chosen[chosen > 0]).tolist():
         rows = np.flatnonzero(chosen == code)
@@ -89,12 +89,12 @@ def by_torch(images, chosen, numbers, interpolations, fill, area, like="pil"):
     return in_groups(images, groups)
 
 
-# ---- the launches
+# ---- launches
 
-_LARGEST = 2**20  # pixels of an image: of a larger one a launch has too little to do side by side
-_BLOCK, _TABLE_BLOCK = 1024, 2048  # pixels that a program takes at a time
+_LARGEST = 2**20  # in pixels; one launch does not parallelize larger images well enough
+_BLOCK, _TABLE_BLOCK = 1024, 2048  # pixels per program
 
-# as ops/color.py and ops/jitter.py round them
+# numbers as rounded in ops/color.py and ops/jitter.py
 _ROUNDED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
     CODES["posterize"]: lambda bits: 256 - 2.0 ** (8 - bits.astype(np.int32)),
     CODES["solarize"]: lambda threshold: np.clip(np.ceil(threshold), 0, 256),
@@ -104,8 +104,8 @@ _ROUNDED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def by_launches(images, chosen, numbers, interpolations, fill, area):
-    """Does the same to PIL's images, uint8 of 1 or 3 channels."""
-    from .kernels import ROW, levels, operate  # Triton starts with them
+    """Implement run() with Triton for PIL images, uint8 with 1 or 3 channels."""
+    from .kernels import ROW, levels, operate  # imports Triton
 
     images = images.contiguous()
     (count, channels, height, width), device = images.shape, images.device
@@ -117,7 +117,7 @@ def by_launches(images, chosen, numbers, interpolations, fill, area):
         if of.any():
             rows[of, 1] = rounded(rows[of, 1])
     rows[:, 2] = np.where(chosen == CODES["contrast"], height * width if area is None else area, rows[:, 2])
-    with torch.cuda.device(device) if images.is_cuda else nullcontext():  # Triton asks which is current
+    with torch.cuda.device(device) if images.is_cuda else nullcontext():  # Triton uses the current device
         on_device = to_device(rows, device)
         tables = torch.empty((count, channels, 256), dtype=torch.uint8, device=device)
         size = height, width, channels
@@ -140,11 +140,11 @@ def _has_launches(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-# ---- whether they give what torch gives
+# ---- check that the results equal torch's
 
-_PATIENCE = 60  # seconds, of a fork
-_SIZE = 61, 71  # several programs an image
-_TRIED = {"posterize": 3, "solarize": 99.5, "solarize_add": 77.7, "hue": -0.3}  # of others a factor
+_PATIENCE = 60  # seconds that a fork waits
+_SIZE = 61, 71  # several programs per image
+_TRIED = {"posterize": 3, "solarize": 99.5, "solarize_add": 77.7, "hue": -0.3}  # other operations use a factor
 _MATRIX = 0.9, 0.25, -3.3, -0.2, 1.1, 4.7
 
 _log = logging.getLogger("dali_compat")
@@ -153,8 +153,8 @@ _trying = new_lock()
 
 
 def launches_agree(device: torch.device, channels: int) -> bool:
-    """Returns whether by_launches() can be used. The first call for a device and a number of channels waits for the
-    compiler: seconds, once on a machine; less in later programs."""
+    """Return True if by_launches() can be used. The first call for a device and a number of channels waits for the
+    compiler, which takes seconds once per machine, and less in later programs."""
     key = device, channels
     if key not in _found:
         with _trying:
@@ -170,16 +170,16 @@ def _tried(device, channels) -> bool:
         elif all(map(torch.equal, *compared(device, channels))):
             return True
         else:
-            why = "they do not give what torch gives"
-    except Exception as error:  # Triton's, its compiler's: torch does the same work without them
+            why = "their results differ from torch's"
+    except Exception as error:  # errors of Triton or its compiler; torch does the same work without them
         why = f"{type(error).__name__}: {error}".splitlines()[0]
-    _log.info("augmentations on %s take more time of the host, without kernels in Triton: %s", device, why)
+    _log.info("augmentations on %s take more host time without Triton kernels: %s", device, why)
     return False
 
 
 def compared(device, channels) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns what launches and torch make of an image for each operation, and for each interpolation of a warp, on the
-    CPU."""
+    """Return the results of Triton and of torch, on the CPU, for one image per operation and per interpolation of a
+    warp."""
     chosen = np.array([*CODES.values(), WARP, WARP])
     warps = chosen == WARP
     numbers = np.tile(_MATRIX, (len(chosen), 1))
@@ -192,14 +192,15 @@ def compared(device, channels) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def noise(count: int, channels: int) -> torch.Tensor:
-    """Images whose values are not all there, nor equally often: autocontrast and equalize change them."""
+    """Return images that lack some values and are not uniformly distributed, so that autocontrast and equalize change
+    them."""
     images = np.random.default_rng(0).integers(9, 240, (count, channels, *_SIZE), dtype=np.uint8)
     images[:, :, :20] = images[:, :, :20] // 8 + 40
     return torch.from_numpy(images)
 
 
 def _before_fork() -> None:
-    """A child must not copy a locked compiler."""
+    """Wait for a running compilation, because a child must not copy a locked compiler."""
     if _trying.acquire(timeout=_PATIENCE):
         _trying.release()
 

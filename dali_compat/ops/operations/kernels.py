@@ -1,8 +1,9 @@
-"""One operation of each image (N, C, H, W) uint8, bit for bit as Pillow has it: the arithmetic is that of
-ops/ (color, filters, jitter, pixels/transform), which names Pillow's sources, rounding by rounding.
+"""Triton kernels that apply one operation to each image (N, C, H, W) uint8, bit for bit as Pillow does. Their
+arithmetic is that of ops/ (color, filters, jitter, pixels/transform), which names Pillow's sources, with the same
+roundings.
 
-An image has a row of float64 numbers: the code of its operation, that operation's six numbers (as run() takes them; of
-contrast the second is how many pixels count), the code of its interpolation, and the colour outside of a warp.
+Each image has a row of float64 numbers: the code of its operation, the six numbers of that operation (as in run(); the
+second one for contrast is the number of pixels), the code of its interpolation, and the fill outside of a warp.
 """
 
 import triton
@@ -21,7 +22,7 @@ _HUE, _WARP = _AT["hue"], _AT["warp"]
 
 @triton.jit
 def _bounded(x):
-    """Clipped to what images hold, and truncated."""
+    """Clip to the range of images and truncate."""
     return tl.minimum(tl.maximum(x, 0.0), 255.0).to(tl.int32)
 
 
@@ -46,10 +47,10 @@ def _gray(place, pixels, channels: tl.constexpr, there):
     return value
 
 
-# wherever images begin, and whatever their size: compiling anew takes seconds
+# not specialized on addresses and sizes, because recompiling takes seconds
 @triton.jit(do_not_specialize=["images", "height", "width"])
 def levels(images, rows, made, height, width, channels: tl.constexpr, block: tl.constexpr):
-    """Computes a table of 256 values, ``made`` (N, C, 256) uint8; one channel of one image a program."""
+    """Compute a table of 256 values, ``made`` (N, C, 256) uint8. Each program handles one channel of one image."""
     image, channel = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row = rows + image * _ROW
     operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)
@@ -93,7 +94,7 @@ def levels(images, rows, made, height, width, channels: tl.constexpr, block: tl.
             histogram += tl.histogram(_pixel(planes + channel * pixels + at, at < pixels), 256)
         histogram -= tl.where(level == 0, tl.cdiv(pixels, block) * block - pixels, 0)
         until = tl.cumsum(histogram, 0)
-        last = tl.sum((until < pixels).to(tl.int32), 0)  # the greatest value
+        last = tl.sum((until < pixels).to(tl.int32), 0)  # the largest value
         step = (pixels - tl.sum(tl.where(level == last, histogram, 0), 0)) // 255
         if step > 0:
             value = tl.minimum((until - histogram + step // 2) // step, 255)
@@ -105,7 +106,8 @@ def operate(
     images, out, rows, tables, hue_of, range_of, saturation_of, weights, height, width, channels: tl.constexpr,
     block: tl.constexpr,
 ):  # fmt: skip
-    """``out`` like images, from what levels() has made and, of three channels, the four hsv_tables()."""
+    """Compute ``out``, of the shape of images, from the tables of levels() and, for three channels, the four
+    hsv_tables()."""
     image, pixels = tl.program_id(0).to(tl.int64), height * width
     row = rows + image * _ROW
     operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)
@@ -134,14 +136,14 @@ def operate(
         for channel in tl.static_range(channels):
             place = channel * pixels + at
             tl.store(to + place, tl.load(given + place, mask=there, other=0), mask=there)
-    if channels == 3:  # noqa: SIM102  (the compiler is to see no tables where there are none)
+    if channels == 3:  # noqa: SIM102  (with fewer channels the compiler must not see the missing tables)
         if operation == _HUE:
             _turn(given, to, number, at, there, pixels, hue_of, range_of, saturation_of, weights)
 
 
 @triton.jit
 def _sharpen(given, to, ratio, y, x, at, there, height, width, channels: tl.constexpr):
-    """adjust_sharpness: blended with a mean of 3 x 3 in which the middle counts five times; not the rim."""
+    """adjust_sharpness: blend with a 3 x 3 mean with weight 5 for the centre, except at the border."""
     inner = there & (y > 0) & (y < height - 1) & (x > 0) & (x < width - 1)
     for channel in tl.static_range(channels):
         place = given + channel * height * width + at
@@ -150,14 +152,14 @@ def _sharpen(given, to, ratio, y, x, at, there, height, width, channels: tl.cons
         for down in tl.static_range(-1, 2):
             for right in tl.static_range(-1, 2):
                 total += _pixel(place + down * width + right, inner)
-        smooth = (2 * total + 13) // 26  # a thirteenth of a whole number is never halfway between two
+        smooth = (2 * total + 13) // 26  # a thirteenth of an integer is never halfway between two integers
         made = tl.where(inner, _blend(pixel.to(tl.float32), smooth.to(tl.float32), ratio), pixel)
         tl.store(to + channel * height * width + at, made.to(tl.uint8), mask=there)
 
 
 @triton.jit
 def _turn(given, to, shift, at, there, pixels, hue_of, range_of, saturation_of, weights):
-    """adjust_hue, by hsv_tables()."""
+    """adjust_hue with hsv_tables()."""
     red, green = _pixel(given + at, there), _pixel(given + pixels + at, there)
     blue = _pixel(given + 2 * pixels + at, there)
     key = 255 * 512 + 511 * red - 510 * green - blue
@@ -166,19 +168,19 @@ def _turn(given, to, shift, at, there, pixels, hue_of, range_of, saturation_of, 
     key = tl.load(hue_of + key, mask=there, other=0) + saturation + shift.to(tl.int32)
     for channel in tl.static_range(3):
         value = tl.load(weights + channel * 511 * 256 + key, mask=there, other=0) * most.to(tl.float32)
-        value = (value + 12582912.0) - 12582912.0  # rounded to even: 1.5 * 2**23 leaves no room for a fraction
+        value = (value + 12582912.0) - 12582912.0  # rounds half to even: 1.5 * 2**23 leaves no bits for a fraction
         tl.store(to + channel * pixels + at, value.to(tl.uint8), mask=there)
 
 
 @triton.jit
 def _fixed(x):
-    """16.16, of Geometry.c."""
+    """16.16 fixed point, as in Geometry.c."""
     return tl.floor(x * 65536 + 0.5).to(tl.int64)
 
 
 @triton.jit
 def _place_nearest(given, to, row, y, x, at, there, height, width, channels: tl.constexpr):
-    """Image.transform(AFFINE), NEAREST: affine_fixed."""
+    """Image.transform(AFFINE) with NEAREST: affine_fixed."""
     a, b, c = tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
     d, e, f = tl.load(row + 4), tl.load(row + 5), tl.load(row + 6)
     along = (_fixed(a) * x + _fixed(c + a * 0.5 + b * 0.5) + _fixed(b) * y) >> 16
@@ -193,7 +195,7 @@ def _place_nearest(given, to, row, y, x, at, there, height, width, channels: tl.
 
 @triton.jit
 def _place_filtered(given, to, row, y, x, at, there, height, width, channels: tl.constexpr):
-    """The same, BILINEAR or BICUBIC: ImagingGenericTransform."""
+    """Image.transform(AFFINE) with BILINEAR or BICUBIC: ImagingGenericTransform."""
     a, b, c = tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
     d, e, f = tl.load(row + 4), tl.load(row + 5), tl.load(row + 6)
     mode, pixels = tl.load(row + 7).to(tl.int32), height * width
@@ -224,7 +226,7 @@ def _place_filtered(given, to, row, y, x, at, there, height, width, channels: tl
 
 @triton.jit
 def _line(plane, y, x, dx, inside, height, width, bicubic: tl.constexpr):
-    """Pixels of a line around a place, filtered; beyond the rim those of the rim."""
+    """Return the filtered pixels of a line around x; pixels outside of the image repeat the border."""
     line = plane + tl.minimum(tl.maximum(y, 0), height - 1) * width
     middle = _on_line(line, x, inside, width)
     behind = _on_line(line, x + 1, inside, width)
@@ -241,7 +243,7 @@ def _on_line(line, x, inside, width):
 
 @triton.jit
 def _cubic(v1, v2, v3, v4, d):
-    """The BICUBIC macro, each sum in its order: p1 + d * (p2 + d * (p3 + d * p4))."""
+    """The BICUBIC macro, adding in its order: p1 + d * (p2 + d * (p3 + d * p4))."""
     p4 = v2 - v1 - v3 + v4
     p3 = (v1 - v2) * 2 + v3 - v4
     p2 = v3 - v1

@@ -1,4 +1,5 @@
-"""Images of different sizes, one by one in threads or in frames of one size; and lists as batches."""
+"""Process images of different sizes one by one in threads, or padded to a common size, and collect lists into
+batches."""
 
 from __future__ import annotations
 
@@ -19,21 +20,21 @@ from ...runtime.forks import new_lock
 
 _lock = new_lock()
 _pool: ThreadPoolExecutor | None = None
-_spare: list[tuple[np.ndarray, weakref.ref]] = []  # memory of batches, and who has it
+_spare: list[tuple[np.ndarray, weakref.ref]] = []  # memory of batches, and weak references to their owners
 _MOST, _MOST_IDLE = 32, 2
 _LEAST = 2**18  # bytes
 
 
 def each(function: Callable, *columns) -> list:
-    """``function(*row)`` of every row of the columns, in order, by as many threads as the process has cores. It is for
-    what works without Python's lock, as Pillow does; it must not call each() again."""
+    """Return ``function(*row)`` for each row of the columns, in order, using as many threads as the process has cores.
+    The function should release the GIL, as Pillow does, and must not call each() again."""
     global _pool
     rows = list(zip(*columns, strict=True))
     if len(rows) > 1:
         pool = _pool = _pool or ThreadPoolExecutor(usable_cores(), "dali_compat-each", _work_alone)
         try:
             futures = [pool.submit(function, *row) for row in rows]
-        except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
+        except RuntimeError:  # the main thread has ended and shut down every executor, but this thread continues
             pass
         except BaseException:
             pool.shutdown(wait=False)  # as in epoch/prefetch_thread.py
@@ -45,8 +46,8 @@ def each(function: Callable, *columns) -> list:
 
 
 def _work_alone() -> None:
-    """torch does not share out this thread's work among threads of its own: they would wait for each other, on cores
-    that others keep busy. It takes that as said for threads that come, too, which another thread puts right."""
+    """Keep torch from splitting this thread's work among its own threads, which would wait for each other on busy
+    cores. set_num_threads() also sets the default for new threads, which another thread restores."""
     with _lock:
         before = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -56,7 +57,7 @@ def _work_alone() -> None:
 
 
 def _forget_pool() -> None:
-    """A forked child has the parent's executor without its threads."""
+    """Drop the executor in a forked child, where its threads do not exist."""
     global _pool
     _pool = None
 
@@ -65,14 +66,14 @@ os.register_at_fork(after_in_child=_forget_pool)
 
 
 def uniform(images: list[torch.Tensor]):
-    """A batch where all images have one shape and dtype, else the list."""
+    """Stack images of the same shape and dtype into a batch; otherwise return the list."""
     first = images[0]
     if not all(image.shape == first.shape and image.dtype == first.dtype for image in images):
         return images
-    if first.is_cuda or first.dtype == torch.bfloat16:  # which NumPy has not
+    if first.is_cuda or first.dtype == torch.bfloat16:  # NumPy has no bfloat16
         return torch.stack(images)
-    # torch's threads wait for each other where DALI's keep the cores busy: 64 float images of 224 x 224 take
-    # torch.stack 60 to 760 ms then, and this 10
+    # torch's threads wait for each other if DALI keeps the cores busy: torch.stack of 64 float images of 224 x 224 then
+    # takes 60 to 760 ms, and np.stack 10 ms.
     arrays = [image.numpy() for image in images]
     made = spare_batch((len(arrays), *arrays[0].shape), arrays[0].dtype)
     np.stack(arrays, out=made.numpy())
@@ -80,15 +81,15 @@ def uniform(images: list[torch.Tensor]):
 
 
 def spare_batch(shape: tuple[int, ...], dtype: Any = np.float32) -> torch.Tensor:
-    """Numbers of a CPU, in the memory of an earlier batch of this kind that nobody has any more: the system clears new
-    memory first, which takes longer than to fill it."""
+    """Return a CPU tensor in the memory of an earlier batch of the same kind that is not used any more. The system
+    clears new memory first, which takes longer than filling it."""
     if np.dtype(dtype).itemsize * math.prod(shape) < _LEAST:
         return torch.from_numpy(np.empty(shape, dtype))
     with _lock:
         idle = [one for one in _spare if one[1]() is None]
         found = next((one for one in idle if one[0].shape == shape and one[0].dtype == dtype), None)
         memory = np.empty(shape, dtype) if found is None else found[0]
-        view = memory.view()  # the tensor keeps it, and whatever shares the tensor's memory
+        view = memory.view()  # kept alive by the tensor and by all that share its memory
         gone = [*[one for one in idle if one is not found][:-_MOST_IDLE], found]
         _spare[:] = [one for one in _spare if not any(one is other for other in gone)][-_MOST:]
         _spare.append((memory, weakref.ref(view)))
@@ -96,20 +97,20 @@ def spare_batch(shape: tuple[int, ...], dtype: Any = np.float32) -> torch.Tensor
 
 
 def assign(made: list, rows, images) -> list:
-    """Puts each image into its row of a list, which it returns."""
+    """Assign each image to its row of a list, and return the list."""
     for row, image in zip(rows, images, strict=True):
         made[row] = image
     return made
 
 
 def put(frames: torch.Tensor, images: list[torch.Tensor]) -> None:
-    """Each image (C, H, W) into the upper left corner of its frame, (N, C, height, width) of any dtype."""
+    """Copy each image (C, H, W) into the upper left corner of its frame, (N, C, height, width) of any dtype."""
     for frame, image in zip(frames, images, strict=True):
         frame[:, : image.shape[1], : image.shape[2]] = image
 
 
 def of_similar_size(images: list[torch.Tensor]):
-    """(rows, height, width) of batches; in none of them is more than half of the pixels frame."""
+    """Yield (rows, height, width) of batches of similar sizes. At most half of the pixels of a batch are padding."""
     sizes = np.array([image.shape[1:] for image in images])
     order = np.lexsort((sizes.max(1), sizes[:, 0] > sizes[:, 1]))
     begin = 0
@@ -127,9 +128,9 @@ def of_similar_size(images: list[torch.Tensor]):
 
 
 def in_groups(images, groups):
-    """``images`` with what becomes of groups of them: a list of (rows, function of their images). Other rows stay as
-    they are. All go side by side, group by group, and back, in one launch each: CUDA keeps about 1,000 launches of a
-    stream that it has not begun, and whoever adds another waits."""
+    """Apply functions to groups of images, given as a list of (rows, function). Other rows are left unchanged. One
+    launch gathers all groups and one returns them, because CUDA queues about 1,000 launches per stream, and then blocks
+    the caller."""
     if not groups:
         return images
     changed = np.concatenate([rows for rows, _ in groups])
@@ -144,7 +145,8 @@ def in_groups(images, groups):
 
 
 def by_size(images, sizes, function):
-    """``function(images, rows, size)`` on all rows of one target size: a tensor, or a list where there are several."""
+    """Call ``function(images, rows, size)`` on all rows of each target size. Return a tensor, or a list if there are
+    several sizes."""
     sizes = np.asarray(sizes).astype(np.int64)
     if (sizes == sizes[0]).all():
         return function(images, slice(None), tuple(sizes[0].tolist()))

@@ -1,7 +1,7 @@
-"""Image.resize of Pillow (Resample.c), and of PyTorch's CPU on uint8, as batched torch, bit for bit.
+"""Image.resize of Pillow (Resample.c), and of PyTorch's CPU kernels for uint8, as batched torch, bit for bit.
 
-Weights are computed on the host in double precision, in the order in which their C code adds. They are whole multiples
-of 2**-22 or more, so sums of weighted pixels are exact in float64, whatever the device and the order of adding.
+Weights are computed on the host in double precision, in the order in which the C code adds. They are multiples of
+2**-22 or more, so sums of weighted pixels are exact in float64, whatever the device and the order of addition.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from PIL import Image
 from ...runtime.device import to_device
 from .lists import put
 
-_BITS = 22  # of a weight, behind the point
-_NUMBERS = 2**27  # float64 that a GPU works on at a time
-_BLOCK = 64  # outputs that one product of matrices makes: the taps of neighbours overlap
+_BITS = 22  # fractional bits of a weight
+_NUMBERS = 2**27  # float64 values that a GPU processes at a time
+_BLOCK = 64  # outputs per matrix product, because the taps of neighbours overlap
 
 
 def _box(x):
@@ -32,7 +32,7 @@ def _bilinear(x):
 def _hamming(x):
     x = np.abs(x)
     angle = np.where(x == 0, 1, x) * np.pi
-    # the constants are floats in C
+    # these constants are floats in C
     value = np.sin(angle) / angle * (float(np.float32(0.54)) + float(np.float32(0.46)) * np.cos(angle))
     return np.where(x == 0, 1.0, np.where(x < 1, value, 0.0))
 
@@ -65,9 +65,9 @@ _NEIGHBOURS: dict[str, tuple[np.ndarray, Callable]] = {
 
 
 def vertical_first(sizes, new) -> np.ndarray:
-    """Pillow resizes in two passes; which one goes first depends on its version and the sizes (measured). From
-    13 on the C code takes the cheaper order; before, Image.resize began with the height of what is 100 times as tall as
-    wide."""
+    """Return whether Pillow resizes the height first, which depends on its version and the sizes (measured). From
+    version 13 on it uses the cheaper order. Earlier, Image.resize began with the height if an image is more than 100
+    times as tall as wide."""
     shrink = sizes - new
     cheaper = (shrink[:, 0] > 2 * shrink[:, 1]) & _pillow_starts_vertically((300, 40), (50, 37))
     tall = (sizes[:, 0] > 100 * sizes[:, 1]) & _pillow_starts_vertically((404, 4), (402, 2))
@@ -76,7 +76,7 @@ def vertical_first(sizes, new) -> np.ndarray:
 
 @functools.cache
 def _pillow_starts_vertically(size, new) -> bool:
-    """Asked of the code rather than of its version."""
+    """Feature-detected rather than inferred from Pillow's version."""
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8))
     both = image.resize(new[::-1], Image.Resampling.BILINEAR)
     half = image.resize((size[1], new[0]), Image.Resampling.BILINEAR)
@@ -84,14 +84,14 @@ def _pillow_starts_vertically(size, new) -> bool:
     return both.tobytes() == vertical_first.tobytes()
 
 
-@functools.lru_cache(1024)  # 20 MB; windows of photos have some 500 sizes
+@functools.lru_cache(1024)  # 20 MB; windows of photos have about 500 sizes
 def taps(
     size_in: int, size_out: int, interpolation: str, like: str = "pil", antialias: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weights (size_out, taps) and the first input of each (size_out,).
+    """Return the weights (size_out, taps) and the first input of each output (size_out,).
 
-    Pillow's precompute_coeffs and normalize_coeffs_8bpc; where ``like`` is "v2", what PyTorch's CPU kernels for uint8
-    make of them (UpSampleKernel.cpp): as many bits as 16-bit weights have room for.
+    These are Pillow's precompute_coeffs and normalize_coeffs_8bpc. If ``like`` is "v2", the weights are rounded as in
+    PyTorch's CPU kernels for uint8 (UpSampleKernel.cpp), to as many bits as fit into 16-bit weights.
     """
     weights, first = (_filtered if antialias else _interpolated)(size_in, size_out, interpolation)
     if like == "pil":
@@ -112,14 +112,14 @@ def _filtered(size_in, size_out, interpolation):
     x = np.arange(count.max())
     weights = function((x + first[:, None] - center[:, None] + 0.5) * (1.0 / filter_scale))
     weights[x >= count[:, None]] = 0
-    total = np.cumsum(weights, 1)[:, -1:]  # one after the other, as C adds
+    total = np.cumsum(weights, 1)[:, -1:]  # in sequence, as C adds
     np.divide(weights, total, out=weights, where=total != 0)
     return weights, first
 
 
 def _interpolated(size_in, size_out, interpolation):
-    """Two or four neighbours, which PyTorch takes where it does not antialias; those beyond the border are the
-    border."""
+    """Return the weights of two or four neighbours, which PyTorch uses without antialiasing. Neighbours outside of the
+    image are replaced by the border."""
     around, function = _NEIGHBOURS[interpolation]
     center = (np.arange(size_out) + 0.5) * (size_in / size_out) - 0.5
     if interpolation == "bilinear":
@@ -134,8 +134,8 @@ def _interpolated(size_in, size_out, interpolation):
 
 
 def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str, like: str = "pil", antialias: bool = True):
-    """(N, C, H, W) uint8: one axis, rounded to 8 bits, then the other. Pillow's ImagingResample or, where ``like`` is
-    "v2", torch.nn.functional.interpolate on the CPU, on any device."""
+    """Resize (N, C, H, W) uint8 along one axis, rounded to 8 bits, and then along the other, on any device. This is
+    Pillow's ImagingResample or, if ``like`` is "v2", torch.nn.functional.interpolate on the CPU."""
     before = np.array(images.shape[-2:])
     vertical = like == "pil" and vertical_first(before[None], np.array([size]))[0]
     order = (-2, -1) if vertical else (-1, -2)
@@ -153,9 +153,9 @@ def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str, like
 
 
 def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: str, like="pil", antialias=True) -> list:
-    """The same of images (C, H, W) of several sizes, to ``sizes`` (N, 2): as few products of matrices as memory allows,
-    for a GPU's time goes into their number. Images of a product are padded to the largest; their padding has no
-    weights."""
+    """Like resize(), for images (C, H, W) of several sizes, resized to ``sizes`` (N, 2). It uses as few matrix products
+    as memory allows, because their number determines the time on a GPU. Images of a product are padded to the largest
+    one, with weights of 0."""
     before = np.array([image.shape[-2:] for image in images])
     vertical = vertical_first(before, sizes) & (like == "pil")
     made: list = [None] * len(images)
@@ -175,7 +175,7 @@ def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: st
 
 
 def _alike(before, sizes, vertical, channels: int) -> list[list[int]]:
-    """Rows that go together: they begin with the same axis, and come to _NUMBERS at most."""
+    """Return groups of rows that begin with the same axis and have at most _NUMBERS values."""
     groups: list[list[int]] = [[]]
     height, width = 0, 0
     largest = np.maximum(before, sizes).tolist()
@@ -191,14 +191,15 @@ def _alike(before, sizes, vertical, channels: int) -> list[list[int]]:
 
 
 def _padded(images: list[torch.Tensor], height: int, width: int) -> torch.Tensor:
-    """(N, height, C, width) float64: so both axes are products of matrices as they lie."""
+    """Return images as (N, height, C, width) float64, a layout that allows matrix products along both axes without a
+    copy."""
     x = torch.zeros(len(images), height, len(images[0]), width, dtype=torch.float64, device=images[0].device)
     put(x.movedim(2, 1), images)
     return x
 
 
 def _matrices(sizes_in, sizes_out, how, device) -> torch.Tensor:
-    """Weights of one axis, (N, largest out, largest in)."""
+    """Return the weights of one axis as (N, largest out, largest in)."""
     found = [taps(*pair, *how) for pair in zip(sizes_in.tolist(), sizes_out.tolist(), strict=True)]
     most = max(weights.shape[1] for weights, _ in found)
     shape = len(found), int(sizes_out.max()), most
@@ -210,11 +211,11 @@ def _matrices(sizes_in, sizes_out, how, device) -> torch.Tensor:
     columns = begins[:, :, None] + torch.arange(most, device=device)
     size_in = int(sizes_in.max())
     matrices = torch.zeros(*shape[:2], size_in, dtype=torch.float64, device=device)
-    return matrices.scatter_add_(2, columns.clamp_(max=size_in - 1), of_inputs)  # beyond the image weights are 0
+    return matrices.scatter_add_(2, columns.clamp_(max=size_in - 1), of_inputs)  # weights outside of the image are 0
 
 
 def _matrix(images, axis, size_out, how):
-    """Weights as a matrix (in, out) on the device, and which inputs each block of outputs takes."""
+    """Return the weights as a matrix (in, out) on the device, and the inputs of each block of outputs."""
     size_in = images.shape[axis]
     weights, first = taps(size_in, size_out, *how)
     matrix = _matrices(np.array([size_in]), np.array([size_out]), how, images.device)[0]
@@ -222,13 +223,13 @@ def _matrix(images, axis, size_out, how):
 
 
 def band(first: np.ndarray, last: np.ndarray, size_in: int) -> list[tuple[slice, slice]]:
-    """For each block of outputs, and the inputs between the ``first`` and (exclusive) ``last`` that they take."""
+    """Return the blocks of outputs and their ranges of inputs, from ``first`` to ``last`` (exclusive)."""
     starts = range(0, len(first), _BLOCK)
     return [(slice(i, i + _BLOCK), slice(int(first[i]), min(int(last[i : i + _BLOCK].max()), size_in))) for i in starts]
 
 
 def banded(x: torch.Tensor, matrix: torch.Tensor, blocks, axis: int) -> torch.Tensor:
-    """x (N, C, H, W) times ``matrix`` (in, out) along an axis, without its empty corners."""
+    """Multiply x (N, C, H, W) by ``matrix`` (in, out) along an axis, skipping its empty corners."""
     if axis == -1:
         parts = [x[..., inputs] @ matrix[inputs, outputs] for outputs, inputs in blocks]
     else:
@@ -237,7 +238,8 @@ def banded(x: torch.Tensor, matrix: torch.Tensor, blocks, axis: int) -> torch.Te
 
 
 def chunks(images: torch.Tensor, numbers: int):
-    """Slices of the rows, so that ``numbers`` float64 a row come to less than 1 GB on a GPU, and fit a CPU's cache."""
+    """Return slices of the rows. With ``numbers`` float64 values per row, a slice takes less than 1 GB on a GPU and
+    fits into a CPU's cache."""
     budget = _NUMBERS if images.is_cuda else 2**19
     step = max(1, budget // max(numbers, 1))
     return [slice(i, min(i + step, len(images))) for i in range(0, len(images), step)]

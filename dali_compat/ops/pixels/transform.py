@@ -1,8 +1,8 @@
 """Warps as batched torch: Pillow's Image.transform (Geometry.c), bit for bit, and torchvision's grids on tensors.
 
-Pillow's coordinates are float64 as in C, and added in the same order, because a rounding tie may hang on the last bit;
-what depends on the row or on the column alone is computed on the host. torchvision's functionals take one grid, these
-one an image.
+Pillow's coordinates are float64 and added in the same order as in C, because a rounding tie may depend on the last bit.
+Terms that depend only on the row or the column are computed on the host. torchvision's functionals take one grid, these
+functions take one per image.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def resize_nearest(images: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
 
 
 def nearest(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """(N, largest of ``after``) int64: which of ``before`` (N,) lines each of ``after`` (N,) is; behind those, beyond
-    the image."""
+    """Return the input line of each output line, int64 of shape (N, largest of ``after``), for ``before`` (N,) input
+    lines and ``after`` (N,) output lines. Entries past ``after`` are outside of the image."""
     step = before / after
     return _accumulated(step * 0.5, step, int(after.max())).astype(np.int64)
 
@@ -34,7 +34,7 @@ def nearest(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 def transform(images, coordinates, size, interpolation, fill):
     """ImagingGenericTransform on (N, C, H, W) uint8.
 
-    ``coordinates(rows)`` gives x and y of the input, (2, n, h, w) float64, for a slice of the images.
+    ``coordinates(rows)`` returns x and y of the input, (2, n, h, w) float64, for a slice of the images.
     """
     background = fill_like(images, fill)
     sample, per_channel, more = _SAMPLES["nearest" if interpolation.startswith("nearest") else interpolation]
@@ -44,14 +44,14 @@ def transform(images, coordinates, size, interpolation, fill):
 
 
 def _filled(images, found, sample, background):
-    """Returns what ``sample`` gives at coordinates, and the background where they are outside of the image."""
-    ends = to_device(np.array(images.shape[:-3:-1]).reshape(2, 1, 1, 1), images.device)  # of x and of y
+    """Return the result of ``sample`` at coordinates, and the background for those outside of the image."""
+    ends = to_device(np.array(images.shape[:-3:-1]).reshape(2, 1, 1, 1), images.device)  # for x and y
     x, y = (found >= 0) & (found < ends)
     return torch.where((x & y)[:, None], sample(images, found, ends), background)
 
 
 def coordinates_of(data: np.ndarray, size: tuple[int, int], device: torch.device):
-    """affine_transform (6 numbers a row) or perspective_transform (8): what transform() takes as ``coordinates``."""
+    """Return ``coordinates`` for transform(): affine_transform (6 numbers per row) or perspective_transform (8)."""
 
     a = data.T[:, :, None, None]
     of_column = to_device(a[0::3] * (np.arange(size[1]) + 0.5), device)
@@ -67,7 +67,7 @@ def coordinates_of(data: np.ndarray, size: tuple[int, int], device: torch.device
 
 
 def pixels(images):
-    """A function of places, y * W + x, (n, h, w) int64: the pixels there, (n, C, h, w)."""
+    """Return a function that maps positions, y * W + x, (n, h, w) int64, to the pixels there, (n, C, h, w)."""
     n, channels = images.shape[:2]
     flat = images.reshape(n, channels, -1)
 
@@ -78,12 +78,12 @@ def pixels(images):
     return at
 
 
-# Samples of images at ``found``, x and y, which they change; ``ends`` are the images' width and height.
+# Sample images at ``found``, x and y, which are changed in place. ``ends`` are the images' width and height.
 
 
 def _within(places, ends):
-    """Moves places that are outside somewhere inside: fills will hide them, and what infinity and NaN are as whole
-    numbers."""
+    """Move coordinates outside of the image to any place inside, because they are filled later. They may result from
+    converting infinity or NaN to integers."""
     return torch.minimum(places.clamp_(min=0), ends - 1)
 
 
@@ -93,8 +93,8 @@ def _nearest(images, found, ends):
 
 
 def _cells(images, found, ends, reach):
-    """The pixels around each coordinate, (n, C, rows, columns, h, w) int16, and its distance (x, y) from the pixel that
-    ``reach`` calls 0. Pixels beyond the rim are those of the rim."""
+    """Return the pixels around each coordinate, (n, C, rows, columns, h, w) int16, and its distance (x, y) from the
+    pixel with offset 0 in ``reach``. Pixels outside of the image repeat the border."""
     low = found.sub_(0.5).floor()
     dx, dy = found.sub_(low)
     steps = torch.tensor(reach, device="cpu")[:, None, None]
@@ -117,12 +117,12 @@ def _bicubic_4x4(images, found, ends):
     return _cubic(lines.unbind(2), dy).clamp_(0, 255).to(torch.uint8)
 
 
-# and how many float64 they take at once, a channel and besides
+# with the numbers of float64 values used at a time, per channel and in addition
 _SAMPLES = {"nearest": (_nearest, 1, 10), "bilinear": (_bilinear_2x2, 6, 16), "bicubic": (_bicubic_4x4, 18, 40)}
 
 
 def _cubic(values, d):
-    """The BICUBIC macro, each sum in its order: p1 + d * (p2 + d * (p3 + d * p4))."""
+    """The BICUBIC macro, adding in its order: p1 + d * (p2 + d * (p3 + d * p4))."""
     v1, v2, v3, v4 = values
     p4 = (v2 - v1).sub_(v3).add_(v4)
     p3 = (v1 - v2).mul_(2).add_(v3).sub_(v4)
@@ -146,8 +146,8 @@ def transform_nearest(images, matrix, size, fill):
 
 
 def _fixed_lines(matrix, size, source):
-    """x and y of the input in 16.16 fixed point, each a sum of one number a column and one a row of the output; and the
-    rows whose coordinates go beyond that."""
+    """Return x and y of the input in 16.16 fixed point, each as a term per output column and a term per output row, and
+    the rows whose coordinates do not fit into fixed point."""
     h, w = size
     a = matrix.T[:, :, None]
     fits, scales = _fits(matrix, size), _scales(matrix)
@@ -162,7 +162,7 @@ def _fixed_lines(matrix, size, source):
         fixed(a[3]) * columns,
         fixed(a[5] + a[3] * 0.5 + a[4] * 0.5) + fixed(a[4]) * rows,
     ]
-    if scales.any():  # ImagingScaleAffine adds steps up in double precision
+    if scales.any():  # ImagingScaleAffine accumulates steps in double precision
         for line, constant, (step, offset), count, limit in (
             (lines[0], lines[1], (0, 2), w, source[1]),
             (lines[3], lines[2], (4, 5), h, source[0]),
@@ -176,7 +176,7 @@ def _fixed_lines(matrix, size, source):
 
 
 def _fits(matrix, size) -> np.ndarray:
-    """(N,) whether fixed point numbers reach so far."""
+    """Return (N,), whether the coordinates fit into fixed point."""
     a, (h, w) = matrix.T[:, :, None], size
     corners = np.array([(0, 0), (w, 0), (0, h), (w, h)])
     reach = [np.abs(corners[:, 0] * a[k] + corners[:, 1] * a[k + 1] + a[k + 2]) for k in (0, 3)]
@@ -184,19 +184,19 @@ def _fits(matrix, size) -> np.ndarray:
 
 
 def _scales(matrix) -> np.ndarray:
-    """(N,) which are ImagingScaleAffine's."""
+    """Return (N,), whether Pillow uses ImagingScaleAffine."""
     return (matrix[:, 1] == 0) & (matrix[:, 3] == 0)
 
 
 def is_fixed(matrix: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """(N,) whether no coordinate of transform_nearest() has steps added up, or none that are rounded: all are sums of
-    fixed point numbers."""
+    """Return (N,), whether all coordinates of transform_nearest() are sums of fixed point numbers, without accumulated
+    steps that are rounded."""
     whole = (matrix[:, [0, 4]] == 1).all(1) & (matrix[:, [2, 5]] % 1 == 0).all(1)
     return _fits(matrix, size) & (whole | ~_scales(matrix))
 
 
 def _unfixed(a, size, device):
-    """x and y as the last resort of ImagingTransformAffine has them: steps add up in double precision."""
+    """Yield x and y as in the last case of ImagingTransformAffine: steps accumulate in double precision."""
     for step, row_step, offset in (a[:3], a[3:]):
         rows = _accumulated(np.array([offset + row_step * 0.5 + step * 0.5]), row_step, size[0])
         grid = _accumulated(rows[0], step, size[1])
@@ -204,7 +204,7 @@ def _unfixed(a, size, device):
 
 
 def _accumulated(start: np.ndarray, step, count: int) -> np.ndarray:
-    """(n, count) of start, start + step, start + step + step ..., each rounded as C rounds."""
+    """Return (n, count) with start, start + step, start + step + step ..., each rounded as in C."""
     line = np.empty((len(start), count))
     line[:, 0] = start
     line[:, 1:] = np.reshape(step, (-1, 1))
@@ -212,7 +212,7 @@ def _accumulated(start: np.ndarray, step, count: int) -> np.ndarray:
 
 
 def fill_like(images: torch.Tensor, fill) -> torch.Tensor:
-    """(C, 1, 1) in the images' dtype; where they are whole numbers, truncated as PIL truncates. None is black."""
+    """Return the fill as (C, 1, 1) in the images' dtype, truncated as in PIL for integers. None is black."""
     fill = np.zeros(1) if fill is None else np.asarray(fill, np.float64).reshape(-1)
     if not images.is_floating_point():
         fill = np.clip(np.trunc(fill), 0, 255)
@@ -220,7 +220,7 @@ def fill_like(images: torch.Tensor, fill) -> torch.Tensor:
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """``a`` times ``b``: matrices, or batches of matrices."""
+    """Multiply matrices, or batches of matrices, in full float32 precision."""
     times = torch.bmm if a.ndim == 3 else torch.mm
     if a.dtype == torch.float32 and _may_be_rounded():
         return times(a.double(), b.double()).float()
@@ -231,7 +231,7 @@ def _may_be_rounded() -> bool:
     try:
         if torch.get_float32_matmul_precision() != "highest":
             return True
-    except RuntimeError:  # the settings that follow are there beside that one
+    except RuntimeError:  # raised if the newer settings below are in use, too
         return True
     backends = torch.backends.cuda, torch.backends.mkldnn
     matmuls = (getattr(backend, "matmul", None) for backend in backends)
@@ -243,14 +243,14 @@ def dtype_of(images):
 
 
 def _base_grid(images, size, first):
-    """(1, h * w, 3): x, y and 1 of each pixel; x and y count from ``first(length)``."""
+    """Return (1, h * w, 3) with x, y and 1 of each pixel; x and y count from ``first(length)``."""
     dtype, (h, w) = dtype_of(images), size
     x, y = (first(n) + torch.arange(n, dtype=dtype, device=images.device) for n in (w, h))
     return torch.stack([x.expand(h, w), y[:, None].expand(h, w), torch.ones_like(x).expand(h, w)], -1).reshape(1, -1, 3)
 
 
 def affine(images, matrix, size):
-    """torchvision's _affine_grid (_gen_affine_grid); ``matrix`` counts from the centres."""
+    """torchvision's _affine_grid (_gen_affine_grid); ``matrix`` is relative to the centres."""
     grid = _base_grid(images, size, lambda n: (1 - n) * 0.5)
     return _times(grid, to_device(matrix.reshape(-1, 2, 3), images.device), images.shape[-2:]).reshape(-1, *size, 2)
 
@@ -266,14 +266,14 @@ def perspective(images, coefficients, size):
 
 
 def _times(base, theta, size):
-    """base (1, P, 3) times theta (N, 2, 3), in halves of ``size``."""
+    """Multiply base (1, P, 3) by theta (N, 2, 3), in units of half of ``size``."""
     theta = theta.to(base.dtype).transpose(1, 2)
     theta = theta / to_device(torch.tensor([0.5 * size[1], 0.5 * size[0]], dtype=base.dtype), base.device)
     return product(base.expand(len(theta), -1, -1), theta)
 
 
 def sample(images, grid, interpolation, fill, like):
-    """torchvision's _apply_grid_transform; a channel of ones says where to fill."""
+    """torchvision's _apply_grid_transform; a channel of ones determines where to fill."""
     x = images.to(grid.dtype)
     if fill is not None:
         x = torch.cat([x, torch.ones_like(x[:, :1])], 1)

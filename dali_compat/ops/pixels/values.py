@@ -1,4 +1,4 @@
-"""Arithmetic on a batch's values with one number an image, and by tables of 256 values; Pillow's tables of HSV."""
+"""Arithmetic on a batch with one number per image, and with tables of 256 values; Pillow's HSV tables."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 from ...runtime.device import to_device
 
-_CPU_PART, _GPU_PART = 2**17, 2**26  # numbers
+_CPU_PART, _GPU_PART = 2**17, 2**26  # values
 
 
 def in_parts(kernel):
-    """A kernel goes through a few rows at a time: on a CPU what lies between two passes then stays in the caches of its
-    threads, and on a GPU it takes no more than a gigabyte."""
+    """Decorate a kernel to process a few rows at a time. Intermediate results then stay in the caches of a CPU's
+    threads, and take at most a gigabyte on a GPU."""
 
     @functools.wraps(kernel)
     def run(images, arrays, **args):
@@ -29,16 +29,16 @@ def in_parts(kernel):
 
 
 def to(images, array, dtype=None):
-    """One number a row, for arithmetic with images (N, C, H, W); in floating point unless another dtype is asked
-    for."""
+    """Return one number per row, for arithmetic with images (N, C, H, W), in floating point unless ``dtype`` is
+    given."""
     dtype = dtype or (np.float64 if images.dtype == torch.float64 else np.float32)
     column = torch.from_numpy(np.ascontiguousarray(array, dtype))
     return to_device(column, images.device).view(-1, 1, 1, 1)
 
 
 def is_half(images) -> bool:
-    """Returns whether images are of 16 bits: torchvision rounds their every intermediate, so they go through its
-    functions."""
+    """Return True for 16-bit images. torchvision rounds every intermediate result of these, so its functions are
+    used."""
     return images.dtype in (torch.float16, torch.bfloat16)
 
 
@@ -48,7 +48,7 @@ def one_by_one(function, images, *columns):
 
 
 def bounded(values, images):
-    """Clipped and truncated to what images hold; ``values`` is changed in place."""
+    """Clip and truncate to the range of images. ``values`` is changed in place."""
     values = values.clamp_(0, 1 if images.is_floating_point() else 255)
     return values.to(images.dtype)
 
@@ -61,15 +61,15 @@ def blend(images, other, factors, like):
     rest = to(images, 1.0 - factors)
     if like == "v1":
         return bounded((images * ratio).add_(other * rest), images)
-    # torchvision's add(alpha=) multiplies and adds in one rounding, where the device can, and so does this
+    # fused multiply-add where the device supports it, like torchvision's add(alpha=)
     return bounded((images * ratio).addcmul_(other, rest), images)
 
 
-# ---- tables, by which a value of uint8 images becomes another one
+# ---- tables that map the values of uint8 images
 
 
 def by_value(images, function):
-    """``function`` of each pixel, by way of a table where there are but 256 values."""
+    """Apply ``function`` to each pixel, through a table if there are only 256 values."""
     if images.dtype != torch.uint8:
         return function(images)
     levels = torch.arange(256, dtype=torch.uint8, device=images.device).view(1, 1, 1, 256)
@@ -77,12 +77,12 @@ def by_value(images, function):
 
 
 def as_indices(images):
-    """(N, C, H * W) int64, for gather and scatter."""
+    """Return (N, C, H * W) int64, for gather and scatter."""
     return images.contiguous().flatten(2).to(torch.int64)
 
 
 def look_up(indices, tables, images):
-    """Each pixel's value in its channel's table, (N, C, 256), or in its image's, (N, 1, 256)."""
+    """Look up each pixel in its channel's table, (N, C, 256), or in its image's table, (N, 1, 256)."""
     return tables.to(images.dtype).expand(-1, images.shape[1], -1).gather(-1, indices).view(images.shape)
 
 
@@ -90,8 +90,8 @@ def look_up(indices, tables, images):
 def hsv_tables(device):
     """rgb2hsv_row and hsv2rgb of Pillow's Convert.c, float for float.
 
-    By (r - g, g - b): H * 256, and (max - min) * 256. By (max - min, max): S. By (H, S), three times, H up to 510: what
-    V is multiplied by. tests/unit/test_batch_color.py compares all colours.
+    The tables are H * 256 and (max - min) * 256, indexed by (r - g, g - b); S, indexed by (max - min, max); and the
+    three factors of V, indexed by (H, S) with H up to 510. tests/unit/test_batch_color.py compares all colours.
     """
     f32 = np.float32
     r_g, g_b = np.meshgrid(np.arange(-255, 256), np.arange(-255, 256), indexing="ij")
