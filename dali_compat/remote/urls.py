@@ -12,9 +12,11 @@ from ..errors import ImageReadError, read_error
 
 _WEB = "http", "https"
 _HOST = re.compile(r"[\w-]+(\.[\w-]+)+")
-# Finds URLs within a text. A query or fragment may contain a URL, and extends to the end of the word.
-_URL = re.compile(r"[a-zA-Z][\w+.-]*://(?:(?![a-zA-Z]+://)[^\s\"'<>?#])*(?:[?#][^\s\"'<>]*)?")
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "hf", *_WEB)
+# Finds URLs within a text. A query or fragment may contain a URL, and extends to the end of the word. A password may
+# contain "://", too, so that only a known scheme begins another URL.
+_ANOTHER = rf"(?:{'|'.join((*_SCHEMES, 'file'))})://"
+_URL = re.compile(rf"[a-zA-Z][\w+.-]*://(?:(?!(?i:{_ANOTHER}))[^\s\"'<>?#])*(?:[?#][^\s\"'<>]*)?")
 
 
 class UrlPart(str):

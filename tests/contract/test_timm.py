@@ -259,15 +259,14 @@ def test_other_modes_readers_and_classes_are_asked(image_root):
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # timm's
-def test_tar_files_are_torchs(image_root, tmp_path):
+def test_members_of_tar_files_are_dalis(image_root, tmp_path):
     from timm.data.readers.reader_image_tar import ReaderImageTar
 
     with tarfile.open(tmp_path / "a.tar", "w") as file:
         for one in sorted(image_root.glob("*/*")):
             file.add(one, arcname=str(one.relative_to(image_root)))
     dataset = timm.ImageDataset("", reader=ReaderImageTar(str(tmp_path / "a.tar")), transform=CROPPED)
-    with pytest.warns(FallbackWarning, match="ReaderImageTar is not its ReaderImageFolder"):
-        loader = DataLoader(dataset, 5, device="cpu")
+    loader = DataLoader(dataset, 5, fallback="error", device="cpu", exact=True)
     assert_same_epoch(loader, data.DataLoader(dataset, 5))
 
 

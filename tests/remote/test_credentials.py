@@ -52,6 +52,7 @@ def urls(draw, path: str = "/train/1.jpg") -> str:
 
 @given(urls())
 @example(f"https://127.0.0.1/train/1.jpg?A://{MARK}")
+@example(f"s3://:A{MARK}A://@bucket/train/1.jpg")
 @settings(max_examples=1000, deadline=None)
 def test_a_url_is_shown_without_its_secrets(url):
     assert MARK not in shown(url)
