@@ -60,9 +60,9 @@ def transform(recipe="train"):
     return T.Compose([*geometry[recipe], T.ToTensor(), T.Normalize(MEAN, STD)])
 
 
-def torch_arguments(settings, sampler):
-    """What torch's DataLoader and ours are both given; a sampler stands in for shuffle=True."""
-    order = {"shuffle": True} if sampler is None else {"sampler": sampler}
+def torch_arguments(settings, sampler, stream=False):
+    """Return the arguments of torch's DataLoader and ours: a sampler, or shuffle=True unless the data are a stream."""
+    order = {"sampler": sampler} if sampler is not None else {} if stream else {"shuffle": True}
     return {
         "batch_size": settings.batch_size,
         "num_workers": settings.workers,
@@ -72,6 +72,10 @@ def torch_arguments(settings, sampler):
         "persistent_workers": settings.persistent and settings.workers > 0,
         **order,
     }
+
+
+def _is_stream(data):
+    return isinstance(data, torch.utils.data.IterableDataset)
 
 
 def dataset(name, root, recipe="train"):
@@ -89,7 +93,7 @@ def dataset(name, root, recipe="train"):
 
 def torchvision_loader(settings, data, sampler=None):
     """ImageFolder and DataLoader with pinned memory, each batch copied without blocking, as pytorch/examples has it."""
-    loader = torch.utils.data.DataLoader(data, **torch_arguments(settings, sampler))
+    loader = torch.utils.data.DataLoader(data, **torch_arguments(settings, sampler, _is_stream(data)))
 
     def epoch():
         for images, labels in loader:
@@ -103,7 +107,7 @@ def ours_loader(settings, data, sampler=None, **options):
     another name."""
     import dali_compat
 
-    given = {**torch_arguments(settings, sampler), "device": settings.device, "fallback": "error"}
+    given = {**torch_arguments(settings, sampler, _is_stream(data)), "device": settings.device, "fallback": "error"}
     if settings.channels_last:
         given["memory_format"] = torch.channels_last
     loader = dali_compat.DataLoader(data, **{**given, **options})

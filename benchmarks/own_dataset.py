@@ -6,7 +6,9 @@ DALIImageList of the same files. The cases take turns over --rounds rounds. A tu
 is not counted, and counts --epochs epochs: images a second over all of them, and time.thread_time() a batch around
 next(), the calling thread's own. Ratios are within a round.
 
-Cases: torch:W, own:W and list:W with W workers; in own:0 the class runs in the calling thread.
+Cases: torch:W, own:W and list:W with W workers; in own:0 the class runs in the calling thread. stream:W and
+torchstream:W are an IterableDataset of the same files, each worker reading the bytes of its own part, with the training
+transform of open_clip: RandomResizedCrop(224, scale=(0.9, 1), bicubic), no flip.
 
 Confounders.
 - Nothing consumes the batches.
@@ -21,6 +23,7 @@ Command.
 """
 
 import dataclasses
+import io
 import itertools
 import time
 import warnings
@@ -30,7 +33,8 @@ import loaders
 import torch
 import training_step
 from PIL import Image
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torchvision import transforms as T
 
 
 class Own(Dataset):
@@ -50,6 +54,22 @@ class Own(Dataset):
         return image, label
 
 
+class Stream(IterableDataset):
+    """Of encoded images."""
+
+    def __init__(self, samples):
+        crop = T.RandomResizedCrop(224, scale=(0.9, 1.0), interpolation=T.InterpolationMode.BICUBIC)
+        self.samples = samples
+        self.transform = T.Compose([crop, T.ToTensor(), T.Normalize(loaders.MEAN, loaders.STD)])
+
+    def __iter__(self):
+        info = get_worker_info()
+        for path, label in self.samples if info is None else self.samples[info.id :: info.num_workers]:
+            with open(path, "rb") as file:
+                encoded = io.BytesIO(file.read())
+            yield self.transform(Image.open(encoded).convert("RGB")), label
+
+
 def opened(case, settings):
     name, workers, _ = common.split_case(case, settings.workers)
     settings = dataclasses.replace(settings, workers=workers)
@@ -59,8 +79,10 @@ def opened(case, settings):
 
         data = DALIImageList(*map(list, zip(*samples, strict=True)), loaders.transform())
         return loaders.ours_loader(settings, data)
-    data = Own(samples, loaders.transform())
-    return loaders.torchvision_loader(settings, data) if name == "torch" else loaders.ours_loader(settings, data)
+    data = Stream(samples) if name.endswith("stream") else Own(samples, loaders.transform())
+    if name.startswith("torch"):
+        return loaders.torchvision_loader(settings, data)
+    return loaders.ours_loader(settings, data)
 
 
 def turn(case, settings, epochs):
