@@ -13,6 +13,7 @@ have its images a second and the share of the time in which it was waited for.
 """
 
 import argparse
+import logging
 import os
 import tempfile
 from pathlib import Path
@@ -69,11 +70,13 @@ def train_worker(config: dict) -> None:
 
 
 def main(args):
+    if args.workers == 0:
+        logging.basicConfig(level=logging.INFO)  # as Ray does in its workers
     trainer = ray.train.torch.TorchTrainer(
         train_worker,
         train_loop_config={
             "folder": str((args.folder / "train").resolve()),  # workers run in folders of their own
-            "threads": (os.cpu_count() or args.workers) // args.workers,
+            "threads": (os.cpu_count() or args.workers) // max(1, args.workers),
             **{name: getattr(args, name) for name in ("model", "size", "epochs", "batch_size", "lr", "seed")},
         },
         scaling_config=ray.train.ScalingConfig(num_workers=args.workers, use_gpu=torch.cuda.is_available()),
@@ -86,7 +89,12 @@ def main(args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="with train/CLASS/PHOTO")
-    parser.add_argument("--workers", type=int, default=2, help="processes, each with a GPU (default %(default)s)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=2,
+        help="processes, each with a GPU (default %(default)s); 0 trains in this process, or in each of torchrun's",
+    )
     parser.add_argument("--model", default="resnet18", help="of torchvision's (default %(default)s)")
     parser.add_argument("--size", type=int, default=224, help="of the crops, in pixels (default %(default)s)")
     parser.add_argument("--epochs", type=int, default=2)

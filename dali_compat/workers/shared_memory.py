@@ -115,6 +115,15 @@ class Slot:
             os.close(self._fd)
             self._fd = -1
 
+    def renewed(self) -> Slot:
+        """Return another slot with the same memory, which this one no longer has.
+
+        If an iterator is garbage, the collector may call ``__del__`` of its slots after it has given them back.
+        """
+        other = Slot.__new__(Slot)
+        other.__dict__, self.__dict__ = self.__dict__, {}
+        return other
+
     @property
     def _on_gpu(self) -> bool:
         return self._device is not None and self._device.type == "cuda"
@@ -164,7 +173,7 @@ class SlotStore:
     def give_back(self, slot: Slot) -> None:
         """Takes a slot back; once, and only where no process may still write there."""
         if slot.own:
-            self._free.append(slot)
+            self._free.append(slot.renewed())
 
 
 def in_a_file(data: bytes) -> BinaryIO | None:

@@ -15,7 +15,7 @@ from torchvision import transforms as T
 from torchvision import tv_tensors
 
 import dali_compat.workers as calls
-from contract.both import assert_same_pixels, error_of, python, said, stock
+from contract.both import assert_same_pixels, error_of, no_gc, python, said, stock
 from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
 from dali_compat.epoch.dali_batch import DaliBatch
 from dali_compat.workers.processes import Answer, Processes, serve
@@ -298,30 +298,60 @@ def test_shared_memory_comes_back(image_root):
 CPU = torch.device("cpu")
 
 
+def files(slots) -> set[int]:
+    """Inodes: the system may give a descriptor of a closed file to the next one."""
+    return {os.fstat(slot._fd).st_ino for slot in slots}
+
+
 def test_a_forked_child_takes_no_slot_of_its_parent():
     """They would write into each other's batches."""
     store = SlotStore()
     mine = store.take(2, CPU)
+    before = files(mine)
     for slot in mine:
         store.give_back(slot)
     child = os.fork()
     if not child:
         try:
             taken = store.take(2, CPU)
-            os._exit(int(len(taken) != 2 or bool({*taken} & {*mine})))
+            os._exit(int(len(taken) != 2 or bool(files(taken) & before)))
         except BaseException:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
-    assert {*store.take(2, CPU)} == {*mine}
+    assert files(store.take(2, CPU)) == before
 
 
 def test_a_slot_is_somebodys_alone():
     store = SlotStore()
     mine, yours = store.take(2, CPU), store.take(2, CPU)
-    assert len({*mine, *yours}) == 4
+    before = files([*mine, *yours])
+    assert len(before) == 4
+    back = files(mine[:1])
     store.give_back(mine[0])
     again = store.take(2, CPU)
-    assert again[0] is mine[0] and not {again[1]} & {*mine, *yours}
+    assert files(again[:1]) == back and not files(again[1:]) & before
+    store.give_back(mine[0])
+    assert not files(store.take(2, CPU)) & back
+
+
+class _Taker:
+    """Garbage whose ``__del__`` the collector calls before that of its slots, which are made later."""
+
+    def __init__(self, store):
+        self.store, self.itself = store, self
+        self.slots = store.take(2, CPU)
+
+    def __del__(self):
+        for slot in self.slots:
+            self.store.give_back(slot)
+
+
+def test_slots_that_garbage_gives_back_keep_their_memory():
+    store = SlotStore()
+    with no_gc():
+        before = files(_Taker(store).slots)
+        gc.collect()
+    assert files(store.take(2, CPU)) == before
 
 
 def test_an_iterator_that_ends_as_garbage(image_root):

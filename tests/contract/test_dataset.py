@@ -74,11 +74,6 @@ def test_in_torchs_loader(image_root, num_workers):
     assert outlines(mine) == outlines(theirs)
 
 
-def test_in_torchs_loader_with_spawned_workers(exact_folder):
-    loader = stock(exact_folder, 12, num_workers=1, multiprocessing_context="spawn")
-    assert [batch[2].tolist() for batch in loader] == [[*range(12)], [*range(12, 24)]]
-
-
 def _saved(dataset):
     file = io.BytesIO()
     torch.save(dataset, file)

@@ -260,12 +260,15 @@ importlib.metadata.distributions = lambda **kw: others(real(**kw))
 """
 
 
-def test_without_dali_torchvision_does_the_work(image_root):
+def test_without_dali_torchvision_does_the_work_except_for_arrays(image_root):
     code = """
 import warnings, torch
+from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 from contract.both import EXACT
-from dali_compat import DataLoader, DALIImageFolder
+from dali_compat import DataLoader, DALIArrayDataset, DALIImageFolder
+arrays = DALIArrayDataset(torch.zeros(5, 4, 4, dtype=torch.uint8), range(5), T.ToTensor())
+print([y.tolist() for x, y in DataLoader(arrays, 2, fallback="error", device="cpu")])
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     datasets = [kind(sys.argv[1], EXACT) for kind in (ImageFolder, DALIImageFolder)]
@@ -281,7 +284,8 @@ for loader in loaders:
 print(loader.explain())
 assert "nvidia.dali" not in sys.modules
 """
-    lines = said(python(_BLOCK + code, str(image_root))).splitlines()
+    of_arrays, *lines = said(python(_BLOCK + code, str(image_root))).splitlines()
+    assert of_arrays == "[[0, 1], [2, 3], [4]]"
     assert len(lines) >= 4
     for line in lines[:2]:  # one line a loader
         assert "DALI is not installed" in line and "pip install" in line and "nvidia-dali-cuda" in line

@@ -114,13 +114,12 @@ with open(f"{Accelerator(cpu=True).process_index}.json", "w") as file:
 
 
 def test_accelerate_shares_a_loader_among_processes(accelerate, image_root, tmp_path, monkeypatch):
-    """Under torchrun; the order, the shares and what is gathered are those of torch's loader."""
+    """As under torchrun; the order, the shares and what is gathered are those of torch's loader."""
     (tmp_path / "train.py").write_text(ACCELERATED)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    said(programs.python(*torchrun, "-m", "dali_compat", "run", "--fallback", "error", "train.py", image_root))
+    said(programs.ranks(2, "-m", "dali_compat", "run", "--fallback", "error", "train.py", image_root))
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert first[0] == second[0] == [True] * 4
     assert {i for batch in first[1] + second[1] for i in batch} == set(range(24))  # even_batches repeats some

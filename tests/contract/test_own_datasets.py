@@ -501,7 +501,7 @@ class InWorkers(own.Plain):
 
     def __getitem__(self, i):
         info = data.get_worker_info()
-        assert self.opened == info.id and info.dataset is self and info.num_workers == 2
+        assert self.opened == info.id and info.dataset is self and info.num_workers == self.workers
         return super().__getitem__(i) if i % 5 else (own.Arrays.__getitem__(self, i)[0].float(), i)
 
 
@@ -509,14 +509,15 @@ def _open(number):
     data.get_worker_info().dataset.opened = number
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_workers_have_torchs_worker_info_and_worker_init_fn(folder, context):
+@pytest.mark.parametrize("context, workers", [("fork", 2), ("spawn", 1)])
+def test_workers_have_torchs_worker_info_and_worker_init_fn(folder, context, workers):
     """Some of the images are computed."""
     dataset = InWorkers(folder)
+    dataset.workers = workers
     dataset.__class__ = Quiet  # whose first sample needs no worker
-    options = dict(num_workers=2, worker_init_fn=_open, multiprocessing_context=context)
+    options = dict(num_workers=workers, worker_init_fn=_open, multiprocessing_context=context)
     loader = ours(dataset, 5, device="cpu", exact=True, **options)
-    assert "in 2 worker processes" in loader.explain()
+    assert f"in {workers} worker process" in loader.explain()
     mine = list(loader)
     dataset.__class__ = InWorkers
     assert_same(mine, list(stock(dataset, 5, **options | {"multiprocessing_context": "fork"})))

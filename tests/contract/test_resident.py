@@ -17,7 +17,7 @@ from torchvision import transforms as T
 from torchvision.transforms import v2
 
 from contract.arrays import COUNT, TORCHVISION, cifar, labels, pictures, reference
-from contract.both import assert_same_epoch, assert_same_pixels, error_of, no_gc, outlines, python, said, stock
+from contract.both import assert_same_epoch, assert_same_pixels, error_of, no_gc, outlines, stock
 from contract.both import ours as ours_on_default
 from contract.test_order import CASES, DATASETS, Yields, _states
 from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
@@ -891,22 +891,6 @@ def test_explained(dataset):
     ):
         assert expected in text
     assert "decode" not in text and "DALI" not in text
-
-
-def test_dali_is_not_needed():
-    code = """
-import importlib.abc, numpy as np, torch
-class Block(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.startswith("nvidia.dali"):
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Block())
-import dali_compat
-from torchvision import transforms as T
-dataset = dali_compat.DALIArrayDataset(np.zeros((5, 4, 4), np.uint8), range(5), T.ToTensor())
-print([y.tolist() for x, y in dali_compat.DataLoader(dataset, 2, fallback="error", device="cpu")])
-"""
-    assert said(python(code)) == "[[0, 1], [2, 3], [4]]\n"
 
 
 def test_what_may_be_drawn_ahead(dataset):

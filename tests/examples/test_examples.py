@@ -4,6 +4,7 @@ import ast
 import importlib
 import json
 import os
+import pickle
 import re
 from pathlib import Path
 
@@ -133,24 +134,6 @@ def test_the_average_precision_of_boxes(monkeypatch):
     assert ap == pytest.approx((0.25 + 1) / 2)
 
 
-def test_ignite_goes_on_in_mid_epoch(photos):
-    pytest.importorskip("ignite")
-    said = run("ignite_trainer.py", photos, *TINY, "--save-every", 3)
-    assert given(said) == 2 * [(TRAIN // BATCH, TRAIN)] and "ms a step, accuracy" in said
-    said = run("ignite_trainer.py", photos, *TINY, "--save-every", 3, "--resume")
-    assert "resuming after 6 steps" in said
-    assert given(said) == [(2, 2 * BATCH)]  # of the second epoch's four batches two are left
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_lightning_goes_on_in_mid_epoch(photos):
-    pytest.importorskip("lightning")
-    said = run("lightning_classifier.py", photos, *TINY, "--save-every", 3)
-    assert given(said) == 2 * [(TRAIN // BATCH, TRAIN)]
-    said = run("lightning_classifier.py", photos, *TINY, "--save-every", 3, "--resume")
-    assert given(said) == [(2, 2 * BATCH)] and "after 8 steps" in said
-
-
 def refused(name: str, *arguments) -> str:
     """What it says in its only line."""
     done = programs.python(EXAMPLES / name, *arguments)
@@ -160,10 +143,14 @@ def refused(name: str, *arguments) -> str:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name, module", [("ignite_trainer.py", "ignite"), ("lightning_classifier.py", "lightning")])
-def test_resume_without_a_checkpoint_or_with_nothing_left(photos, name, module):
+def test_resume_in_mid_epoch_and_without_a_checkpoint_and_with_nothing_left(photos, name, module):
     pytest.importorskip(module)
     assert refused(name, photos, *TINY, "--resume").startswith("--resume: there is no checkpoint checkpoints/last.")
-    run(name, photos, *TINY, "--save-every", 4)
+    said = run(name, photos, *TINY, "--save-every", 3)
+    assert given(said) == 2 * [(TRAIN // BATCH, TRAIN)] and (module != "ignite" or "ms a step, accuracy" in said)
+    said = run(name, photos, *TINY, "--save-every", 4, "--resume")  # which is after the last step, too
+    assert given(said) == [(2, 2 * BATCH)]  # of the second epoch's four batches two are left
+    assert {"ignite": "resuming after 6 steps", "lightning": "after 8 steps"}[module] in said
     said = refused(name, photos, *TINY, "--save-every", 4, "--resume")
     assert said.startswith("--resume: all 2 epochs of checkpoints/last.") and said.endswith(
         (" to train on", " begins anew")
@@ -209,15 +196,23 @@ def test_hugging_face(photos, place):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_ray(photos, monkeypatch):
+def test_ray(photos):
+    """Two workers in Ray's local mode, which starts no cluster: that takes a dozen processes, most with torch."""
     pytest.importorskip("ray.train.torch")
-    monkeypatch.setenv("RAY_DEDUP_LOGS", "0")
-    monkeypatch.setenv("RAY_ADDRESS", "local")  # not the cluster of a test beside it
-    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "200")  # where other tests keep both cores busy
-    arguments = [word for word in TINY if word not in ("--workers", "1")]
-    said = run("ray_train.py", photos, *arguments)
-    assert re.search(r"last epoch: \{'loss': [\d.]+, 'images_per_second': [\d.]+, 'waited': 0\.\d+\}", said)
-    assert given(said).count((TRAIN // BATCH // 2, TRAIN // 2)) == 4  # two workers' lines of two epochs
+    said = run("ray_train.py", photos, *TINY, "--workers", 0, ranks=2)
+    assert len(re.findall(r"last epoch: \{'loss': [\d.]+, 'images_per_second': [\d.]+, 'waited': 0\.\d+\}", said)) == 2
+    assert given(said) == 4 * [(TRAIN // BATCH // 2, TRAIN // 2)]  # two workers' lines of two epochs
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_function_for_rays_workers_is_pickled_by_its_source(monkeypatch):
+    """As a program's functions are, with all the globals that they name."""
+    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    module = importlib.import_module("ray_train")
+    cloudpickle.register_pickle_by_value(module)
+    made = pickle.loads(cloudpickle.dumps(module.train_worker))
+    assert made is not module.train_worker and made.__globals__["DataLoader"] is module.DataLoader
 
 
 # ---- the notebook

@@ -15,7 +15,7 @@ from faults.data_sets import CRASHED, DIFFERS, HUNG, VARIES, Job
 from faults.phrases import HEADER, KINDS, learned
 
 PROGRAMS = 40 if ALL else 16
-FUNCTIONS = 500  # of which each test tries the arguments
+FUNCTIONS = 500 if ALL else 150  # of which each test tries the arguments
 
 
 @pytest.fixture(scope="module")
