@@ -273,7 +273,7 @@ class OrderedIterator(_BaseDataLoaderIter):
 
     def __del__(self, getpid=os.getpid, ending=sys.is_finalizing):  # modules may be empty at interpreter shutdown
         if hasattr(self, "_epoch") and self._pid == getpid() and not ending():
-            self._abandon(within=_in_the_package(sys._getframe().f_back))
+            self._abandon(within=in_the_package(sys._getframe().f_back))
 
 
 _alive: weakref.WeakSet[OrderedIterator] = weakref.WeakSet()
@@ -297,7 +297,7 @@ def _keep_in_a_child() -> None:
 os.register_at_fork(after_in_child=_keep_in_a_child)
 
 
-def _in_the_package(frame: FrameType | None) -> bool:
+def in_the_package(frame: FrameType | None) -> bool:
     """Return True if the garbage collector ended an iterator in the middle of this package's work."""
     calls = () if frame is None else walk_stack(frame)
     return any(call.f_globals.get("__name__", "").startswith(_PACKAGE) for call, _ in calls)

@@ -64,7 +64,7 @@ class PrefetchThread:
         Raises:
             BaseException: the error raised by the work.
         """
-        last, self._last = self._last, None
+        last = self._last
         if last is None:
             return
         if self._device.type == "cuda":
@@ -73,6 +73,7 @@ class PrefetchThread:
         try:
             while not (last.done() or futures_wait([last], _PATIENCE).done):
                 unlock_all()  # an exception of a signal handler may have left one held
+            self._last = None  # not before: an interrupted call waits again
             last.result()
         finally:
             del last  # break the reference cycle of error, traceback and this frame

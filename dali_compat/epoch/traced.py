@@ -11,7 +11,9 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from functools import partial
+from time import perf_counter
+from typing import Any
 
 import torch
 import torch.utils.data as data
@@ -32,6 +34,8 @@ from ..tracing.trial import table_of
 from ..tracing.worker import SeededIndex, SeededIndices, TracedCollate, TracingWorker, begin_tracing
 from .epoch import DaliEpoch
 from .fallback import _Collate, _OnDevice
+from .iterator import in_the_package
+from .prefetch_thread import PrefetchThread
 from .progress import Progress
 from .stats import Meter
 from .traced_batch import TracedImages
@@ -89,20 +93,75 @@ class TracedEpoch(DaliEpoch):
             self._threads = None
 
 
-class _Received(NamedTuple):
+class _Received:
     """A batch of torch's iterator.
 
     Attributes:
-        made: it, submitted to DALI; or ``error``, which torch's iterator has raised.
-        over: batches, and samples, up to this one.
-        samples, last: of this one; its indices.
+        made: the batch, which start() submits to DALI and finish() completes.
+        error: the exception raised in its place.
+        over: number of batches, and of samples, up to and including this batch.
+        samples: number of samples.
+        last: indices of the samples.
     """
 
-    made: Any
-    error: BaseException | None
-    over: tuple[int, int]
-    samples: int | None
-    last: Any
+    _is_started = _is_finished = False
+
+    def __init__(self, made: Any, error: BaseException | None, over: tuple[int, int], samples: int | None, last: Any):
+        self.made, self.error, self.over, self.samples, self.last = made, error, over, samples, last
+
+    def start(self, epoch: TracedEpoch) -> None:
+        """Submit the images to DALI."""
+        if not self._is_started:
+            self._is_started, self._device = True, epoch.route.device.type
+            self._become(lambda batch: TracedImages(epoch, batch))
+
+    def decode(self) -> None:
+        """Start the JPEG engine of a GPU, if it decodes images of the batch."""
+        if self.error is None and not self._is_finished:
+            _mapped(self.made, TracedImages.decode)
+
+    def finish(self) -> None:
+        """Wait for the images."""
+        if not self._is_finished:
+            self._is_finished = True
+            with torch.autocast(self._device, enabled=False):  # that is for models
+                self._become(TracedImages.finish)
+
+    def discard(self) -> None:
+        """Release the images in flight."""
+        if self.error is None and self._is_started and not self._is_finished:
+            _mapped(self.made, TracedImages.discard)
+
+    def _become(self, function: Callable[[Any], Any]) -> None:
+        if self.error is None:
+            try:
+                self.made = _mapped(self.made, function)
+            except Exception as error:
+                self.error = error
+
+
+def _mapped(made: Any, function: Callable[[Any], Any]) -> Any:
+    """Apply a function to a batch, also within the results of ``on_error``."""
+    if isinstance(made, (TracedBatch, TracedImages)):
+        return function(made)
+    return made._replace(made=tuple(map(function, made.made)))
+
+
+def _work(ready: list[_Received], epoch: TracedEpoch) -> None:
+    """Make the next batches, in the prefetch thread."""
+    for received in ready:
+        received.start(epoch)
+    for received in ready:
+        received.decode()
+    ready[0].finish()
+
+
+def _discard(ready: list[_Received], epoch: TracedEpoch | None) -> None:
+    """Discard batches that will not be requested, and end the epoch."""
+    for received in ready:
+        received.discard()
+    if epoch is not None:
+        epoch.end()
 
 
 class _Traced(_OnDevice):
@@ -113,6 +172,7 @@ class _Traced(_OnDevice):
     """
 
     _epoch: TracedEpoch | None = None
+    _prefetch_thread: PrefetchThread | None = None
 
     def __init__(self, loader: Any, route: DaliRoute, before: Progress | None):
         assert route.table is not None
@@ -194,12 +254,11 @@ class _Traced(_OnDevice):
             raise RuntimeError(str(error)) from None
 
     def _received(self) -> _Received:
-        """Return torch's next batch, submitted to DALI, or its error."""
+        """Return torch's next batch, or its error."""
         made, failed = None, None
         try:
             with tracing(not self._num_workers):
                 made = super()._fetched()
-            made = self._mapped(made, lambda batch: TracedImages(self._epoch, batch))
         except Exception as error:
             failed = error
         try:
@@ -207,34 +266,33 @@ class _Traced(_OnDevice):
         finally:
             del failed  # its traceback refers to this frame: a cycle, whose collection would stop torch's queues
 
-    def _mapped(self, made: Any, function: Callable[[Any], Any]) -> Any:
-        """Apply a function to the batch, within what on_error adds to it."""
-        if isinstance(made, (TracedBatch, TracedImages)):
-            return function(made)
-        return made._replace(made=tuple(map(function, made.made)))
-
     def _finished(self, received: _Received) -> Any:
         """Return a batch, with its images, or raise its error."""
-        made, error, self._over, self._samples, self._last = received
+        assert self._epoch is not None
+        self._over, self._samples, self._last = received.over, received.samples, received.last
+        received.start(self._epoch)
+        received.finish()
+        made, error = received.made, received.error
         del received
         if error is not None:
             try:
                 raise error
             finally:
                 del error  # as in _received()
-        with torch.autocast(self._device.type, enabled=False):  # that is for models
-            return self._mapped(made, TracedImages.finish)
+        return made
 
     def _fetched(self) -> Any:
         return self._finished(self._received())
 
-    def _end_epoch(self) -> None:
-        while self._ready:
-            received = self._ready.popleft()
-            if received.error is None:
-                self._mapped(received.made, TracedImages.discard)
-        if self._epoch is not None:
-            self._epoch.end()
+    def _end_epoch(self, within: bool = False) -> None:
+        """End the epoch. ``within``: the garbage collector does so during a call of this package."""
+        work = partial(_discard, list(self._ready), self._epoch)
+        self._ready.clear()
+        thread, self._prefetch_thread = self._prefetch_thread, None
+        if thread is None:
+            work()
+        else:
+            thread.end(work, waits=not within)
 
     @property
     def in_flight(self) -> int:
@@ -286,16 +344,26 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
             super()._try_put_index()
 
     def _fetched(self) -> Any:
+        assert self._epoch is not None
+        if self._prefetch_thread is not None:
+            begin = perf_counter()
+            self._prefetch_thread.wait()
+            self._meter.waited_for_dali(perf_counter() - begin)
         self._receive_ahead()
         if not self._ready:
-            return super()._fetched()
-        if self._owed:
-            self._owed -= 1
-            super()._try_put_index()
-        return self._finished(self._ready.popleft())
+            made = super()._fetched()
+        else:
+            if self._owed:
+                self._owed -= 1
+                super()._try_put_index()
+            made = self._finished(self._ready.popleft())
+        if self._ready:
+            self._prefetch_thread = self._prefetch_thread or PrefetchThread(self._route.device)
+            self._prefetch_thread.do(partial(_work, list(self._ready), self._epoch))
+        return made
 
     def _receive_ahead(self) -> None:
-        """Submit batches to DALI that have arrived, as long as each worker has one to do."""
+        """Receive batches that have arrived, as long as each worker has one to do."""
         over = self._over, self._samples, self._last
         self._is_ahead = True
         try:
@@ -304,9 +372,6 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
         finally:
             self._is_ahead = False
             self._over, self._samples, self._last = over
-        for received in self._ready:
-            if received.error is None:
-                self._mapped(received.made, TracedImages.decode)
 
     def _has_arrived(self) -> bool:
         info = self._task_info.get(self._rcvd_idx)
@@ -316,5 +381,5 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # as in _Here
         if not is_finalizing():
-            self._end_epoch()
+            self._end_epoch(within=in_the_package(sys._getframe().f_back))
         super().__del__()
