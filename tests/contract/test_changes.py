@@ -108,7 +108,7 @@ def test_changes_before_the_first_epoch(image_root, change):
 @pytest.mark.parametrize("exact", [True, False])
 def test_another_fidelity_reaches_the_next_epoch(image_root, exact):
     """Of the same transform, which the fastest kernels resize otherwise than torchvision."""
-    transform = T.Compose([T.Resize((33, 47)), T.PILToTensor()])
+    transform = T.Compose([T.Resize((33, 47), T.InterpolationMode.BICUBIC), T.PILToTensor()])
     loaders = [
         ours(DALIImageFolder(image_root, transform), 24, exact=first, device="cpu") for first in (exact, not exact)
     ]

@@ -11,7 +11,9 @@ from PIL import Image
 from torch import nn
 
 from dali_compat import DALIImageFolder
+from dali_compat.engine.dali.graph import _FINE_WARPS
 from dali_compat.engine.pil import load
+from dali_compat.ops.arguments import resizes_in_whole_numbers
 from dali_compat.ops.draws import compute
 from dali_compat.randoms import Randoms
 from parity import catalogue
@@ -143,6 +145,8 @@ PAIRS = [
 MEASURED = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "parity_cpu.json").read_text())
 PROMISED = {row["of"]: row for row in MEASURED["transforms"]} | {row["name"]: row for row in MEASURED["recipes"]}
 LEAST = 1e-4  # what the table has as <.0001
+# The table's pixels are those of DALI 2's warps, and of bytes that PyTorch resizes in whole numbers.
+AS_IN_THE_TABLE = _FINE_WARPS and resizes_in_whole_numbers("bilinear")
 
 
 @pytest.mark.parametrize("entry", [*catalogue.TRANSFORMS, *PAIRS], ids=lambda entry: entry.expression)
@@ -159,7 +163,7 @@ def test_photos_are_as_near_as_explain_and_the_docs_say(entry, photos):
             most = max(most, PROMISED["SimCLR"][mode]["max"])
         print(f"measured {entry.name} {mode}: {found[mode]}, claimed {mean, most}")
         assert found[mode]["mean"] <= mean and found[mode]["max"] <= most, (mode, found[mode], mean, most)
-        if said := PROMISED.get(entry.expression, {}).get(mode):
+        if AS_IN_THE_TABLE and (said := PROMISED.get(entry.expression, {}).get(mode)):
             assert said["mean"] <= mean and said["max"] <= most, (mode, said, mean, most)
             assert found[mode]["mean"] <= max(said["worst_image_mean"], LEAST), (mode, found[mode], said)
             assert found[mode]["max"] <= max(said["max"], LEAST), (mode, found[mode], said)
