@@ -305,7 +305,7 @@ def made(monkeypatch):
 
 @pytest.mark.parametrize("error", WANTS_THE_CPU, ids=["numpy", "model", "weights"])
 def test_the_cpu_is_the_remedy_where_batches_are_elsewhere(made, error):
-    assert "batches on cuda:0 already" in patched_loader.remedy(error)
+    assert "batches are on cuda:0" in patched_loader.remedy(error)
     made._route.device = torch.device("cpu")
     assert patched_loader.remedy(error) == ""
     made._route = None
