@@ -25,7 +25,7 @@ OF_IMAGEOPS = ["autocontrast", "equalize", "expand", "invert", "posterize", "sol
 IN_V1_AND_V2 = """
 adjust_brightness adjust_contrast adjust_gamma adjust_hue adjust_saturation adjust_sharpness affine
 autocontrast center_crop crop equalize erase gaussian_blur invert normalize pad perspective posterize resize
-rgb_to_grayscale rotate solarize
+resized_crop rgb_to_grayscale rotate solarize
 """.split()  # noqa: SIM905  (a list of these would take 24 lines)
 IN_V1 = ["convert_image_dtype", "hflip", "pil_to_tensor", "to_grayscale", "to_pil_image", "to_tensor", "vflip"]
 IN_V2 = ["grayscale_to_rgb", "horizontal_flip", "jpeg", "permute_channels", "to_dtype", "vertical_flip"]
@@ -85,7 +85,7 @@ def test_method_when_installed_stands_for_pillows(owner, name):
     assert hasattr(attrgetter(name)(owner), STANDS_FOR)
 
 
-@pytest.mark.parametrize("name", [*IN_V1_AND_V2, *IN_V2, "resized_crop"])
+@pytest.mark.parametrize("name", [*IN_V1_AND_V2, *IN_V2])
 def test_v2_function_when_installed_has_kernels_of_deferred_tensors(name):
     function = getattr(v2.functional, name)
     kinds = [kind for kind, real in REAL_CLASS.items() if real in kernels(name)]  # not masks, in some
