@@ -195,7 +195,7 @@ class TracedImages:
         """Return the batch on the loader's device.
 
         Raises:
-            ImageReadError: A file can no longer be read.
+            ImageReadError: a file can no longer be read.
         """
         while self._under_way:
             group, decoding = self._under_way[-1]

@@ -30,7 +30,7 @@ def refuse_replaced(transform) -> None:
     """Check that a transform behaves as its class does.
 
     Raises:
-        Untranslatable: The transform has hooks, or one of its methods or functions was replaced.
+        Untranslatable: the transform has hooks, or one of its methods or functions was replaced.
     """
     if "forward" in vars(transform) or "__call__" in vars(transform):
         raise Untranslatable(transform, "its forward method was replaced on the instance")
@@ -103,7 +103,7 @@ def refuse_replaced_pillow(opens: bool) -> None:
         opens: whether images are opened, not only transformed.
 
     Raises:
-        Unsupported: A function that opens images, or that torchvision's functions call, was replaced.
+        Unsupported: a function that opens images, or that torchvision's functions call, was replaced.
     """
     what = next((f"{_place(owner)}.{name}" for owner, name in looked_at(opens) if not _is_own(owner, name)), "")
     if opens and builtins.open is not io.open:

@@ -166,7 +166,7 @@ class Sandbox:
         """Return a function with the same code, and stand-ins for its globals, builtins, closure and defaults.
 
         Raises:
-            Refused: The code must not run.
+            Refused: the code must not run.
         """
         code, name, world = function.__code__, function.__name__, function.__globals__
         reason = reason_not_to_run(code)
@@ -277,7 +277,7 @@ def look_through(function, known: Callable[[type], bool]) -> Seen:
         known: returns True for the class of a known transform.
 
     Raises:
-        Unseen: The callable does something else too, or may do so.
+        Unseen: the callable does something else too, or may do so.
     """
     seen, again = _attempt(function, known), _attempt(function, known)
     if not _alike(seen, again):

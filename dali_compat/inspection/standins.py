@@ -28,14 +28,14 @@ rmul ror round rpow rrshift rshift rsub rtruediv rxor setattr setitem str sub su
 
 
 class Refused(BaseException):
-    """Ends the attempt. The text is the reason, such as "it uses time.time() itself".
+    """The end of an attempt. The text is the reason, such as "it uses time.time() itself".
 
     It is not an Exception, since the user's code may catch these.
     """
 
 
 class Untouchable:
-    """Ends the attempt on any use. ``label`` is its name in the reason."""
+    """An object that ends the attempt on any use. ``label`` is its name in the reason."""
 
     __slots__ = ("_label",)
 
@@ -124,7 +124,7 @@ METHODS |= {(name,): Cast(name) for name in ("half", "bfloat16", "float", "doubl
 
 
 class Placeholder(Untouchable):
-    """Stands for an image. It may be converted like a PIL image and cast like a tensor.
+    """Stand-in for an image. It may be converted like a PIL image and cast like a tensor.
 
     Args:
         sandbox: records each conversion and cast as an application.
@@ -143,7 +143,7 @@ class Placeholder(Untouchable):
 
 
 class Method(Untouchable):
-    """Stands for a method of an image."""
+    """Stand-in for a method of an image."""
 
     __slots__ = ("_image", "_name")
 
@@ -159,7 +159,7 @@ class Method(Untouchable):
 
 
 class StandIn(Untouchable):
-    """Stands for a real object. ``sandbox`` (sandbox.py) makes stand-ins of its attributes."""
+    """Stand-in for a real object. ``sandbox`` (sandbox.py) makes stand-ins of its attributes."""
 
     __slots__ = ("_real", "_sandbox")
 
@@ -168,7 +168,7 @@ class StandIn(Untouchable):
 
 
 class Recorder(StandIn):
-    """Stands for a known transform, and records its applications."""
+    """Stand-in for a known transform, which records its applications."""
 
     __slots__ = ()
 
@@ -185,7 +185,7 @@ class Recorder(StandIn):
 
 
 class Maker(StandIn):
-    """Stands for a class of known transforms. A call constructs a transform and returns its Recorder."""
+    """Stand-in for a class of known transforms. A call constructs a transform and returns its Recorder."""
 
     __slots__ = ()
 
@@ -207,7 +207,7 @@ def _argument(value) -> Any:
 
 
 class Module(StandIn):
-    """Stands for a Python module."""
+    """Stand-in for a Python module."""
 
     __slots__ = ()
 
@@ -219,7 +219,7 @@ class Module(StandIn):
 
 
 class Function(StandIn):
-    """Stands for a function. A call runs its code with stand-ins for all names.
+    """Stand-in for a function. A call runs its code with stand-ins for all names.
 
     Args:
         label: name for messages.

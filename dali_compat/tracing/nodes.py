@@ -130,7 +130,7 @@ class Node:
         """Compute the image or tensor. It must not be changed if the node is ``used``.
 
         Raises:
-            OSError: The file cannot be read, or has changed since it was opened.
+            OSError: the file cannot be read, or has changed since it was opened.
         """
         if self._value is None:
             with self._lock, tracing(False):

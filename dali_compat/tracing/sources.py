@@ -47,7 +47,7 @@ class FileSource:
         """Open the file.
 
         Raises:
-            OSError: The file is gone, or has changed since the image was opened.
+            OSError: the file is gone, or has changed since the image was opened.
         """
         file = open(self.path, "rb")
         if _identity(os.fstat(file.fileno())) != _identity(self._status):

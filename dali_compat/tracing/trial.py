@@ -97,7 +97,7 @@ def tried(loader: Any) -> tuple[TracedImage | None, ...] | None:
         loader: a DataLoader or a Reader.
 
     Raises:
-        Unsupported: The data set cannot be traced. The text is a predicate, for use after "MyDataset".
+        Unsupported: the data set cannot be traced. The text is a predicate, for use after "MyDataset".
     """
     dataset = loader.dataset
     if not may_open(dataset):

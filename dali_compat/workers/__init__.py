@@ -75,8 +75,8 @@ class Called:
         all images of the same kind.
 
         Raises:
-            Exception: A function raised it; its text contains the worker's traceback, as in torch's loader.
-            RuntimeError: A worker died.
+            Exception: a function raised it; its text contains the worker's traceback, as in torch's loader.
+            RuntimeError: a worker died.
         """
         parts, specs = [], set()
         for answer in self._parts():
@@ -176,7 +176,7 @@ class Calls:
         """Start the call's processes. Since they are forked, this is best done before DALI's threads run.
 
         Raises:
-            OSError: The system has no more processes or file descriptors.
+            OSError: the system has no more processes or file descriptors.
         """
         if self._workers:
             self._pool(call)
@@ -192,8 +192,8 @@ class Calls:
             infos: ``info`` of PIL images.
 
         Raises:
-            RuntimeError: A worker died.
-            OSError: The system has no more processes or file descriptors.
+            RuntimeError: a worker died.
+            OSError: the system has no more processes or file descriptors.
         """
         if not self._workers:
             return Called([self._here(call, images, kind, positions, infos)], [len(positions)])
@@ -273,7 +273,7 @@ class Pool:
         """Return the results of ``count`` samples.
 
         Raises:
-            RuntimeError: A worker died, or none answered within the loader's timeout.
+            RuntimeError: a worker died, or none answered within the loader's timeout.
         """
         self._processes.wait(answer, self._timeout)
         made = pickle.loads(answer.message or b"")  # wait() has set it
@@ -299,7 +299,7 @@ class Pool:
         """Write the samples of each chunk to a slot. Return them, and the places for their results.
 
         Raises:
-            OSError: There is no shared memory, or no free slot.
+            OSError: there is no shared memory, or no free slot.
         """
         if number is None:
             raise OSError("every slot is in use")

@@ -64,7 +64,7 @@ class Processes:
         trouble: why no more answers will arrive; "" if they will.
 
     Raises:
-        OSError: The system has no more processes or file descriptors; the text gives a remedy.
+        OSError: the system has no more processes or file descriptors; the text gives a remedy.
     """
 
     def __init__(self, context, numbers: Sequence[int], target, arguments: tuple):
@@ -101,8 +101,8 @@ class Processes:
         """Send messages. wait() and look() receive their answers.
 
         Raises:
-            OutOfStep: An interrupt cut short an earlier exchange.
-            RuntimeError: A process died, timed out, or was closed.
+            OutOfStep: an interrupt cut short an earlier exchange.
+            RuntimeError: a process died, timed out, or was closed.
         """
         self._refuse_in_trouble()
         self.trouble = _CUT
@@ -119,8 +119,8 @@ class Processes:
         """Wait for an answer.
 
         Raises:
-            OutOfStep: An interrupt cut short an earlier exchange.
-            RuntimeError: A process died, or no process answered for ``timeout`` seconds (0: no limit).
+            OutOfStep: an interrupt cut short an earlier exchange.
+            RuntimeError: a process died, or no process answered for ``timeout`` seconds (0: no limit).
         """
         since = time.monotonic()
         while not answer.there:

@@ -22,7 +22,7 @@ from ..plan import ImageSpec
 from .shared_memory import Place, aligned, private
 
 View = Callable[[Place], torch.Tensor]
-"""Returns the bytes of a shared place as uint8."""
+"""A function that returns the bytes of a shared place as uint8."""
 
 
 class Parcel(NamedTuple):
@@ -53,7 +53,7 @@ class Pieces:
     """Samples to be packed as a Parcel.
 
     Raises:
-        Exception: A sample cannot be pickled; the error is pickle's.
+        Exception: a sample cannot be pickled; the error is pickle's.
     """
 
     def __init__(self, samples: Any):

@@ -39,7 +39,7 @@ class Slot:
         device: device that copies from and to the slot in the process that creates it.
 
     Raises:
-        OSError: The system has no such memory.
+        OSError: the system has no such memory.
     """
 
     # defaults for an incomplete slot, and for a slot of another process
@@ -66,7 +66,7 @@ class Slot:
         """Grow the slot to at least ``size`` bytes, after the device has read its contents.
 
         Raises:
-            OSError: There is not enough memory.
+            OSError: there is not enough memory.
         """
         self.wait()
         if self._bytes is not None and len(self._bytes) >= size:
