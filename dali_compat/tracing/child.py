@@ -23,8 +23,8 @@ import torch
 from ..workers.samples import dumps
 from ..workers.worker import stay_with_the_parent
 
-_SECONDS, _IDLE = 60, 5  # limits of a child's run time, and of its idle time: it may wait for a missing thread
-_SHARED = 64 << 20  # shared mappings of up to so many bytes are copied for the child
+_SECONDS, _IDLE = 60, 5  # limits of a child's run time and idle time, since it may wait for a missing thread
+_SHARED = 64 << 20  # bytes of the largest shared mapping that is copied for the child
 _MEMORY = "/dev/shm/", "/dev/zero"
 _FIXED = 0x10  # MAP_FIXED
 _MOST_TEXT = 200

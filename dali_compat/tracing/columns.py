@@ -23,8 +23,8 @@ from .sources import MemorySource
 from .tensors import REAL_CLASS, Cell, Join, TracedTensor, contiguous
 
 _CLASSES = list(REAL_CLASS)
-_MOST_REPEATED = 2.0  # limit of the factor by which computing each image of a file on its own multiplies the work
-_DECODING = 2  # cost of decoding, in operations on the same number of pixels
+_MOST_REPEATED = 2.0  # limit of _repeated()
+_DECODING = 2  # cost of decoding a pixel, relative to an operation on it
 
 
 @dataclass(frozen=True)

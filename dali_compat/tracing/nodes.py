@@ -1,7 +1,7 @@
 """Deferred images and tensors, as a file and the operations on it.
 
-A :class:`Node` is immutable. An image stores its node in place of Pillow's core (images.py), and a tensor in a
-:class:`~.tensors.Cell`. Pixels are computed at the first access, by the functions of Pillow and torchvision.
+The pixels of a :class:`Node` never change. An image stores its node in place of Pillow's core (images.py), and a tensor
+in a :class:`~.tensors.Cell`. Pixels are computed at the first access, by the functions of Pillow and torchvision.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ their identity and get new code, so that modules that imported them by name call
 - torchvision.io: decode_image, decode_jpeg, decode_png and read_image. torchcodec.decoders, if it is imported: the
   first three. They return deferred tensors.
 - torch.utils.data's default_collate_fn_map, which is meant to be extended.
-- Places that compare the exact class of a tensor in torchvision.
+- Places in torchvision that compare the exact class of a tensor.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ _KEEPS_ANY |= {"to_image", "vertical_flip", "vflip"}
 _INFO_LOST = frozenset(("adjust_hue", "gaussian_blur", "ImageOps.expand", "pad", "permute_channels"))  # image.info
 _INFO_OTHER = frozenset(("jpeg", "rgb_to_grayscale", "to_grayscale"))  # kept or lost depending on the arguments
 _OF_ARRAYS = frozenset(("gaussian_blur", "pad", "permute_channels"))  # return gray images that are readonly
-_NEW = "Brightness", "Contrast"  # operations of "augment" that lose it
+_NEW = "Brightness", "Contrast"  # operations of "augment" that lose image.info
 _installed = False
 
 
 def install() -> None:
-    """Replace the functions once in a process; those of torchcodec as soon as it is imported."""
+    """Replace the functions once in a process; those of torchcodec at the first call after its import."""
     global _installed
     _patch_decoders()
     extend_default_collate()  # also in a worker, whose parent has done the rest
@@ -435,7 +435,7 @@ def _take_over(function: Any, attempt: Callable[..., Any]) -> None:
 def _without_defaults(
     attempt: Callable[..., Any], defaults: tuple[Any, ...], original: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call an attempt without trailing positional arguments that equal their defaults."""
+    """Call an attempt without trailing positional arguments that are the defaults."""
     count = len(args)
     for default in reversed(defaults):
         if not count or args[count - 1] is not default:

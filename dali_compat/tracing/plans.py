@@ -138,7 +138,7 @@ def is_inside(numbers: Numbers) -> bool:
 
 
 def width(key: Key) -> int:
-    """Return the number of numbers of each image with a key."""
+    """Return how many numbers each image with this key has."""
     return sum(_width(one) for one, _ in key)
 
 

@@ -30,7 +30,7 @@ from .static_checks import compares_classes, may_open, may_use_cuda, other_opene
 from .tensors import REAL_CLASS
 from .worker import begin_tracing
 
-_UNSEEN = "opens no image with a function that dali_compat traces"
+_UNSEEN = "opens no image that dali_compat can trace"
 _FEW = 4  # samples
 _SMALL = 1000  # entries of the largest attribute that is compared
 _JPEG = b"\xff\xd8"

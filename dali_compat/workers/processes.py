@@ -1,8 +1,8 @@
 """Processes that answer messages, driven from the caller's thread.
 
 All processes receive messages from one common socket; the next free process takes the next message. Each process
-answers on a separate socket. No locks or threads are involved. So an interrupt can only hit an exchange, which is then
-known to be cut short; a killed process leaves no lock held; and the interpreter's exit does not wait for a process.
+answers on a separate socket. An exchange needs no lock and no thread. So an interrupt can only cut short an exchange,
+which is noticed; a killed process leaves no lock held; and no process blocks the interpreter's exit.
 
 A message that is too large for the common socket is sent to the process that requests it, which reads it immediately. A
 large answer is an anonymous file, which the caller maps.

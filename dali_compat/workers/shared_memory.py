@@ -165,7 +165,7 @@ class SlotStore:
             while len(taken) < count:
                 slot = self._free.pop() if self._free else Slot(device)
                 if slot.own:
-                    slot.wait()  # events do not survive a fork
+                    slot.wait()  # processes must not inherit events
                     taken.append(slot)
         return taken
 
