@@ -38,7 +38,7 @@ class Randoms:
 
         Each column is contiguous, because numpy is 10 times as fast on two long columns as on thousands of short rows.
         """
-        width = k if k <= 2 else -(-k // 4) * 4  # numbers per sample: one step of the counter gives four
+        width = k if k <= 2 else -(-k // 4) * 4  # numbers per sample; one step of the counter yields four
         if self.stride > _FAR and self.count:
             positions = range(self.position, self.position + self.count * self.stride, self.stride)
             raw = np.concatenate([self._rows(stream, width, position, 1) for position in positions])

@@ -209,7 +209,7 @@ class Database:
     """Keys and values of a database whose whole file is ``data`` (mapped). Raises ImageReadError if it is damaged and
     ValueError if it is of an unsupported kind.
 
-    LMDB itself trusts every page: of the 800 damaged databases that tests/faults/test_archives.py generates from seeds
+    LMDB itself trusts every page. Of the 800 damaged databases that tests/faults/test_archives.py generates from seeds
     0 to 399, 35 ended the process (SIGBUS). This implementation checks every number against the file's size first, and
     visits each page at most once. Besides, LMDB does not expose file offsets, which an index needs, and its
     environments do not survive a fork.

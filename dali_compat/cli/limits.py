@@ -1,4 +1,4 @@
-"""Determines the bottleneck of loading from the measurements of `bench`, and recommends changes."""
+"""Determine the bottleneck of loading from the measurements of `bench`, and recommend changes."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _is_whole_bmp(head: bytes, size: int) -> bool:
     known = header == 40 and planes == 1 and bits in (1, 4, 8, 24) and compression == 0 and width > 0 and height > 0
     if bits == 24:
         known, palette = known and colours == 0, 0
-    else:  # PIL treats some images with two colours as gray
+    else:  # PIL treats some images with two colors as gray
         known, palette = known and (colours in (0, 1 << bits) or 2 < colours < 1 << bits), colours or 1 << bits
     pixels = height * ((width * bits + 31) // 32 * 4)
     return known and start == 54 + 4 * palette and size == start + pixels

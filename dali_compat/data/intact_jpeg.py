@@ -92,7 +92,7 @@ class Jpeg:
         self._seen.add(what)
 
     def _application(self, marker: int, content: bytes) -> None:
-        """Check that segments on colours come before the frame, because header.py reads no further."""
+        """Check that segments on colors come before the frame, because header.py reads no further."""
         if marker == _APP0 and content.startswith(b"JFIF"):
             demand(content.startswith(b"JFIF\0") and len(content) >= 14 and not self._frame)
             self._once(_APP0)

@@ -233,7 +233,7 @@ class RandomAccess:
 
 
 class Info(UserDict[Any, Any]):
-    """The lazy ``info`` of an image from its data set, with EXIF, a colour profile and others.
+    """The lazy ``info`` of an image from its data set, with EXIF, a color profile and others.
 
     ImageOps.exif_transpose() and ``getexif()`` need it, but few functions do, so the file is read at first access. It
     is pickled as a path, or as the encoded bytes of an image of a store.

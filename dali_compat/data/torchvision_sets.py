@@ -34,7 +34,7 @@ def _names(function: Any) -> Names:
 
 
 def checker(own: Names, lists: tuple[str, ...]) -> Callable[[Any], None]:
-    """Return a function that raises Unsupported if a data set may give something else than its reader reads. The
+    """Return a function that raises Unsupported if a data set may return something other than its reader reads. The
     ``__getitem__`` must use its ``own`` names and those that open the file, and ``lists`` must have one entry per
     sample."""
 

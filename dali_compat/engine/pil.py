@@ -15,14 +15,14 @@ from ..ops.kernels import as_tensor, on_image
 from ..plan import UPRIGHT, Step
 
 ArgumentsFor = Callable[[tuple[int, int]], list[dict]]
-"""Returns the arguments of each step for an image of the given (height, width)."""
+"""A function that returns the arguments of each step for an image of the given (height, width)."""
 
 
 def load(source: Source, chains: Sequence[tuple[tuple[Step, ...], ArgumentsFor]]) -> tuple[torch.Tensor, ...]:
     """Decode one image as torchvision's pil_loader does, and run the steps of each chain.
 
     Returns:
-        A CHW tensor for each chain, even if its last step gives a PIL image.
+        A CHW tensor for each chain, even if its last step returns a PIL image.
     """
     image = decoded(source)
     return tuple(_transformed(image, steps, arguments_for) for steps, arguments_for in chains)

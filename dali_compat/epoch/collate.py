@@ -27,7 +27,7 @@ _CPU = torch.device("cpu")
 
 
 class UserCollate:
-    """Calls a custom collate_fn, with samples on the GPU if possible.
+    """Call a custom collate_fn, with samples on the GPU if possible.
 
     A function that makes NumPy arrays or CPU tensors fails on samples on a GPU. If it fails on the first batch, it is
     called again with that batch on the CPU, and all later batches are copied to the CPU for it.
@@ -54,7 +54,7 @@ class UserCollate:
 
         Args:
             samples: builds the list of samples from images.
-            generators: gives a context for the call, with the random generators that the function draws from.
+            generators: returns a context for the call, with the random generators that the function draws from.
 
         Raises:
             RuntimeError: fallback="error", and the function does not accept samples on the GPU.

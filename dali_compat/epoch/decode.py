@@ -175,7 +175,7 @@ class DaliGroup:
                 touched = when_written(self._sources) != facts["written"]
                 changed |= touched & upright
         new = np.flatnonzero(~changed & (touched | ~facts["intact"]))
-        unknown = np.array([not is_intact(encoded[i]) for i in new.tolist()], bool)  # in this thread: it holds the GIL
+        unknown = np.array([not is_intact(encoded[i]) for i in new.tolist()], bool)  # in this thread; it holds the GIL
         for i in new[unknown].tolist():
             batch.use_pil(rows[i])
         if len(new):

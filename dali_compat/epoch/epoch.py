@@ -41,7 +41,7 @@ _SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # ty
 
 
 def _is_torchs() -> bool:
-    """Return True if default_collate has torch's own behaviour for these types. A program may extend or change its
+    """Return True if default_collate has torch's own behavior for these types. A program may extend or change its
     table."""
     torchs = vars(collate)
     others = [kind for kind, made in default_collate_fn_map.items() if getattr(made, "__globals__", None) is not torchs]
@@ -192,8 +192,8 @@ class DaliEpoch(Epoch[DaliRoute]):
             return None
 
     def may_prefetch(self) -> bool:
-        """Return True if batches may be started in another thread: no user code takes part. Called repeatedly, since
-        users may change data sets during an epoch."""
+        """Return True if batches may be started in another thread, because no user code takes part. Called repeatedly,
+        since users may change data sets during an epoch."""
         substitutes = self.errors.policy != "replace" or type(self.among) in PLAIN
         return substitutes and is_plain(self.dataset, self.tables)
 

@@ -1,7 +1,7 @@
-"""Iterates over a custom data set: torch's own loader reads it, in its workers, and DALI makes the images.
+"""Iterate over a custom data set that torch's loader reads in its workers, while DALI computes the images.
 
 torch's samplers, fetchers, worker processes and errors are used unchanged. ``collate_fn`` and ``worker_init_fn`` are
-wrapped (tracing/worker.py), so that a batch comes as a TracedBatch.
+wrapped (tracing/worker.py), so that each batch arrives as a TracedBatch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .traced_batch import TracedImages
 
 def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = None) -> _Traced:
     """Return the iterator of an epoch."""
-    be_quiet()  # about torch's loader, which reads the data set
+    be_quiet()  # no warning that torch's loader reads the data set
     if not loader.num_workers:
         return _Here(loader, route, before)
     return _InWorkers(loader, route, before)
@@ -53,9 +53,9 @@ class TracedEpoch(DaliEpoch):
     """Pipelines and threads of an epoch over a custom data set.
 
     Attributes:
-        options: of its plans.
-        table: of the data set's files.
-        headers: what a GPU's JPEG engine made of them.
+        options: options of its plans.
+        table: facts of the data set's files.
+        headers: verdicts of a GPU's JPEG engine on these files.
     """
 
     def __init__(self, route: DaliRoute, meter: Meter, errors: Any):
@@ -76,14 +76,14 @@ class TracedEpoch(DaliEpoch):
         return super().pipeline(self.route.representative(plan), batch_size, form)
 
     def may_have_pipeline(self, plan: Plan) -> bool:
-        """Return True if DALI makes a plan's images: each pipeline has threads of its own, so there are few."""
+        """Return True if a plan gets a DALI pipeline. Their number is limited, since each has its own threads."""
         plan = self.route.representative(plan)
         if not any(one is plan for one in self._for_dali) and len(self._for_dali) < MOST_PIPELINES:
             self._for_dali.append(plan)
         return any(one is plan for one in self._for_dali)
 
     def end(self) -> None:
-        """Release what the epoch holds; the route keeps the pipelines for the next one."""
+        """Release pipelines and threads; the route keeps the pipelines for the next epoch."""
         self.over = True
         if self._pipelines:
             self._pipelines = {}
@@ -124,7 +124,7 @@ class _Received:
         """Wait for the images."""
         if not self._is_finished:
             self._is_finished = True
-            with torch.autocast(self._device, enabled=False):  # that is for models
+            with torch.autocast(self._device, enabled=False):  # autocast is meant for models
                 self._become(TracedImages.finish)
 
     def discard(self) -> None:
@@ -165,10 +165,10 @@ def _discard(ready: list[_Received], epoch: TracedEpoch | None) -> None:
 
 
 class _Traced(_OnDevice):
-    """torch's iterator, whose batches are made by DALI.
+    """torch's iterator, with images computed by DALI.
 
-    Batches that workers have sent already are submitted to DALI, up to ``route.depth`` ahead. Indices are drawn when
-    torch would draw them, which is when a batch is returned.
+    Batches that workers have already sent are submitted to DALI, up to ``route.depth`` ahead. Indices are drawn when
+    torch draws them, which is when a batch is returned.
     """
 
     _epoch: TracedEpoch | None = None
@@ -179,9 +179,9 @@ class _Traced(_OnDevice):
         self._route, self._loader, self._table = route, loader, route.table
         self._ready: deque[_Received] = deque()
         super().__init__(loader, route.device, before)
-        self._loader = None  # else it would refer to its iterator, and that to it
+        self._loader = None  # else loader and iterator would form a reference cycle
 
-    # ---- what torch's loader is given
+    # ---- arguments of torch's loader
 
     def _changed(self, loader: Any) -> Any:
         made = super()._changed(loader)
@@ -200,7 +200,7 @@ class _Traced(_OnDevice):
         super()._begin(loader, before)
         self._epoch = TracedEpoch(self._route, self._meter, loader._errors)
         self._loader = loader
-        self._position: int | None = None  # samples whose indices are drawn; None before the first
+        self._position: int | None = None  # number of samples whose indices were drawn; None before the first
 
     def _draws_torchs_seeds(self, loader: Any) -> bool:
         return loader.num_workers > 0 and isinstance(loader.dataset, data.IterableDataset)
@@ -264,10 +264,10 @@ class _Traced(_OnDevice):
         try:
             return _Received(made, failed, self._over, self._samples, self._last)
         finally:
-            del failed  # its traceback refers to this frame: a cycle, whose collection would stop torch's queues
+            del failed  # breaks the cycle of error and frame, whose collection would stop torch's queues
 
     def _finished(self, received: _Received) -> Any:
-        """Return a batch, with its images, or raise its error."""
+        """Return a batch with its images, or raise its error."""
         assert self._epoch is not None
         self._over, self._samples, self._last = received.over, received.samples, received.last
         received.start(self._epoch)
@@ -296,7 +296,7 @@ class _Traced(_OnDevice):
 
     @property
     def in_flight(self) -> int:
-        """Batches that are under way."""
+        """Number of batches in flight."""
         return super().in_flight + len(self._ready)
 
 

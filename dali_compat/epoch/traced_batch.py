@@ -1,4 +1,4 @@
-"""Makes the images of a batch that a worker has traced (tracing/columns.py): DALI, then torch, by groups."""
+"""Compute the images of a traced batch (tracing/columns.py) group by group, with DALI and then torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .part import RowsDecoding
 
 
 class _Encoded:
-    """A store (data/sources.py) of the images of a batch that came with their bytes."""
+    """A store (data/sources.py) of encoded images that were sent with the batch."""
 
     def __init__(self, block: np.ndarray, ends: np.ndarray):
         self._block, self._ends = block, ends
@@ -51,13 +51,13 @@ class _Encoded:
 
 
 class JobRows:
-    """The jobs of a group, as decoders take them (rows.Rows).
+    """The jobs of a group, with the interface of rows.Rows, for decoders.
 
     Args:
-        epoch: whose batch it is.
+        epoch: epoch of the batch.
         group: the jobs.
-        table: of the data set's files.
-        headers: keeps what a GPU's JPEG engine made of them.
+        table: facts of the data set's files.
+        headers: stores the verdicts of a GPU's JPEG engine on these files.
     """
 
     pixels: Sequence[Any] = ()
@@ -75,12 +75,12 @@ class JobRows:
 
     @property
     def samples(self) -> JobRows:
-        """Itself: where the images are."""
+        """Itself, since it also provides the sources."""
         return self
 
     @cached_property
     def sources(self) -> list[Any]:
-        """The path of each file, or its bytes."""
+        """The path of each file, or a Record of its bytes."""
         paths, ends = self._group.paths, self._group.ends
         if ends is None:
             return [os.fsdecode(path) for path in paths.tolist()]
@@ -88,21 +88,21 @@ class JobRows:
         return [Record(store, index) for index in range(len(self))]
 
     def paths(self, rows: np.ndarray) -> np.ndarray:
-        """(len(rows), L) uint8, zero-padded."""
+        """Return the paths as (len(rows), L) uint8, zero-padded."""
         chosen = self._group.paths[rows]
         matrix: np.ndarray = chosen.view(np.uint8).reshape(len(chosen), -1)
         return matrix
 
     def infos(self, rows: Sequence[int]) -> list[Info]:
-        """The ``info`` of PIL images, which are not made here."""
+        """Return the ``info`` of the PIL images that these rows start from."""
         return [Info(self.sources[row]) for row in rows]
 
     def name(self, row: int) -> str:
-        """The file, for a message."""
+        """Return the row's file, for messages."""
         return str(self.sources[row])
 
     def position(self, row: int) -> int:
-        """Without meaning here: all numbers are drawn."""
+        """Return the row; positions are unused here, since all numbers were drawn before."""
         return row
 
     def give_up(self, failures: dict[int, Exception]) -> None:
@@ -117,17 +117,17 @@ class JobRows:
         return made
 
     def set_intact(self, rows: list[int]) -> None:
-        """Files were checked when they were opened."""
+        """Do nothing, since files were checked when they were opened."""
 
     def forget(self, rows: list[int]) -> None:
-        """A changed file has another entry in the table."""
+        """Do nothing, since a changed file gets a new entry in the table."""
 
     def use_pil(self, row: int) -> None:
-        """Defer this file no longer."""
+        """Leave this file to Pillow from now on."""
         self._table.leave_to_pillow(int(self._group.slots[row]), int(self.facts["keys"][row]))
 
     def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
-        """Return what keeps the JPEG engine's words about these files."""
+        """Return a function that stores the JPEG engine's verdicts on these files."""
         assert self.epoch.engine is not None
         verdicts, slots = self._headers.verdicts(self.epoch.engine.name), self._group.slots[rows]
         return lambda words: verdicts.put(slots, np.broadcast_to(words, len(slots)))
@@ -147,7 +147,7 @@ class JobRows:
         return compute(steps, sizes, lambda stream, k: numbers[:, :k], rows)
 
     def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Any]:
-        """compute() for one image of a (height, width)."""
+        """Return compute() for one image of a (height, width)."""
         return [rows_of(values, 0) for values in self.compute(steps, [0], np.array([size]), row, 1)]
 
 
@@ -155,13 +155,13 @@ class TracedImages:
     """The images of one traced batch.
 
     Args:
-        epoch: whose batch it is.
-        batch: as it came.
+        epoch: epoch of the batch.
+        batch: the traced batch.
     """
 
     def __init__(self, epoch: Any, batch: TracedBatch):
         self._epoch, self._batch = epoch, batch
-        self._chunk = np.full(batch.count, -1)  # of each row: which of the chunks has it, and where
+        self._chunk = np.full(batch.count, -1)  # for each row the number of its chunk, and its place there
         self._place = np.zeros(batch.count, np.int64)
         self._chunks: list[Any] = []
         self._under_way: list[tuple[JobGroup, RowsDecoding]] = []
@@ -187,7 +187,7 @@ class TracedImages:
         return head_plan(group.keys, tuple(sizes), self._epoch.options)
 
     def decode(self) -> None:
-        """Set a GPU's JPEG engine to work, if it decodes."""
+        """Start decoding on a GPU's JPEG engine, if there is one."""
         for _, decoding in self._under_way:
             decoding.decode()
 
@@ -211,7 +211,7 @@ class TracedImages:
         return self._batch.filled(self._tensor)
 
     def discard(self) -> None:
-        """Release what is under way."""
+        """Release batches in flight."""
         while self._under_way:
             self._under_way.pop()[1].discard()
 
@@ -220,7 +220,7 @@ class TracedImages:
         self._chunks.append(images)
 
     def _images(self, rows: np.ndarray) -> Any:
-        """Return the images of rows: (N, C, H, W), or a list where sizes differ."""
+        """Return the images of rows as (N, C, H, W), or as a list if sizes differ."""
         chunks = np.unique(self._chunk[rows]).tolist()
         places = self._place[rows]
         if len(chunks) == 1:
@@ -249,7 +249,7 @@ class TracedImages:
         if place.count is not None:
             images = self._images(np.arange(place.row, place.row + place.count))
             if not isinstance(images, torch.Tensor):
-                raise RuntimeError("the images of a stack have different sizes; a file has changed since it was opened")
+                raise RuntimeError("the images of a stack have different sizes; a file changed after it was opened")
             return in_format(together(images.detach(), place.joins), self._epoch)
         images = self._chunks[self._chunk[place.row]]
         image = images[int(self._place[place.row])].detach()
@@ -257,11 +257,11 @@ class TracedImages:
             held = image[tuple(slice(None if stride else 1) for stride in place.strides)]  # without repeated channels
             made = torch.empty_strided(held.shape, place.strides, dtype=image.dtype, device=image.device).copy_(held)
             return made.expand(image.shape)
-        return image.reshape(-1).view(image.shape)  # contiguous() keeps other strides of dimensions of one element
+        return image.reshape(-1).view(image.shape)  # contiguous() would keep unusual strides of dimensions of size 1
 
 
 def _one_size(sizes: np.ndarray) -> tuple[int, int] | None:
-    """Return the (height, width) that all rows have; None if they differ."""
+    """Return the common (height, width) of all rows; None if they differ."""
     if not len(sizes) or (sizes != sizes[0]).any():
         return None
     height, width = sizes[0]

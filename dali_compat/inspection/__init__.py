@@ -1,4 +1,4 @@
-"""Finds what a user's callable does without running it for real, where all that it does is apply known transforms.
+"""Find out which known transforms a user's callable applies, without running it on real data.
 
     class TwoCrops:
         def __call__(self, image):
@@ -6,18 +6,19 @@
 
     look_through(TwoCrops(), known)  # Seen(structure=[0, 1], paths=((0,), (1,)), transforms=(weak, strong))
 
-The callable is called: with a placeholder for the image, and with stand-ins for everything else that it refers to. The
-stand-in of a known transform notes that it is applied. Whatever could matter besides (a random number, a clock, a file,
-the image's size) ends the attempt with Refused, before anything has happened. So a callable is either understood or
-called as it is. Nothing of the user's changes, nothing is patched, and other threads see nothing of it.
+The callable is called with a placeholder for the image and with stand-ins for all other objects that it refers to. The
+stand-in of a known transform records each application. Everything else that could affect the result (a random number, a
+clock, a file, the image's size) ends the attempt with Refused, before it has any effect. So a callable is either fully
+understood, or called unchanged for each sample. No object of the user is changed, nothing is patched, and other threads
+are not affected.
 
-The modules, in the order to read them:
+The modules, in reading order:
 
-- sandbox: which stand-in for which object. look_through() tries twice and compares; Seen is what it gives.
-- standins: what each stand-in does when the user's code uses it. The Untouchable refuses everything.
-- objects: what an object, a class or a function's code is, found without running it.
-- replaced: code of torchvision's, timm's or Pillow's that somebody has replaced.
-- untranslatable: why a transform has no translation.
+- sandbox: chooses the stand-in for each object. look_through() calls a callable twice, compares, and returns a Seen.
+- standins: the behavior of each stand-in. The Untouchable refuses everything.
+- objects: inspection of objects, classes and code without running them.
+- replaced: detection of replaced functions of torchvision, timm or Pillow.
+- untranslatable: the error for a transform without a translation.
 """
 
 from .sandbox import Seen, Unseen, look_through

@@ -1,4 +1,4 @@
-"""Finds what an object, a class or a function is, without running the user's code."""
+"""Inspect objects, classes and functions without running the user's code."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _LIBRARIES = {*sys.stdlib_module_names, "torch", "torchvision", "numpy", "PIL", 
 OF_MODULES = set(vars(nn.Module())) - {"training"}
 """Attributes that every nn.Module has."""
 WITHOUT_CODE = {object, abc.ABC, typing.Generic, typing.Protocol}
-"""Bases that add nothing to what a class does."""
+"""Bases that add no behavior to a class."""
 
 _OF_NAMEDTUPLES = {"__new__", "__repr__", "_replace", "__replace__", "_asdict", "__getnewargs__"}
 _OF_NAMEDTUPLES |= {"_make", "_fields", "_field_defaults", "_fields_defaults"}
 _Field = type(vars(namedtuple("_Field", "one"))["one"])
 
-# flags and members that tell a class written in Python from one written in C
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: Python code has made the class
-_BASIC = 0xFF << 24  # Py_TPFLAGS_LONG_SUBCLASS and those beside it: subclasses of int, list, tuple, str, dict ...
+# flags and members that distinguish a class written in Python from one written in C
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was made at runtime
+_BASIC = 0xFF << 24  # Py_TPFLAGS_LONG_SUBCLASS and its neighbors: subclasses of int, list, tuple, str, dict ...
 _OF_C = {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
 _OF_C |= {types.GetSetDescriptorType}
-_DESCRIPTORS = property, types.MemberDescriptorType, types.GetSetDescriptorType  # what each does is known
+_DESCRIPTORS = property, types.MemberDescriptorType, types.GetSetDescriptorType  # descriptors with known behavior
 
 
 def attributes(value) -> dict[str, Any]:
-    """An object's own attributes."""
+    """Return an object's ``__dict__`` without calling the user's code."""
     try:
         return object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -49,25 +49,25 @@ def attributes(value) -> dict[str, Any]:
 
 
 def root(kind) -> str:
-    """The package that a class or function is of."""
+    """Return the top-level package of a class or function."""
     return str(getattr(kind, "__module__", "")).partition(".")[0]
 
 
 def is_of_library(one: types.FunctionType | type) -> bool:
-    """Returns whether a function or class is of Python's, torch's or another package that is known, not the user's."""
+    """Return True if a function or class belongs to the standard library, torch or another known package."""
     return root(one) in _LIBRARIES
 
 
-# ---- what needs no stand-in
+# ---- objects that need no stand-in
 
 
 def is_plain(value) -> bool:
-    """Returns whether it never changes, and nothing of the user's runs where it is used."""
+    """Return True if a value is immutable and using it runs no code of the user."""
     return type(value) in _PLAIN or issubclass(type(value), (np.number, np.bool_)) or is_plain_enum(type(value))
 
 
 def is_plain_enum(kind: type) -> bool:
-    """Returns whether it is an enum whose members are but names of plain values."""
+    """Return True for an enum without code of the user, whose members are plain values."""
     if not issubclass(kind, enum.Enum):
         return False
     bases = [base for base in kind.__mro__ if base.__module__ not in ("enum", "builtins")]
@@ -79,7 +79,7 @@ def is_plain_enum(kind: type) -> bool:
 
 
 def is_namedtuple(kind: type) -> bool:
-    """Returns whether it is a namedtuple with nothing in it but its fields."""
+    """Return True for a namedtuple that adds nothing but its fields."""
     own = vars(kind)
     if not (issubclass(kind, tuple) and kind.__bases__ == (tuple,) and "_fields" in own):
         return False
@@ -92,12 +92,14 @@ def _is_code(value) -> bool:
     return type(value) in (types.FunctionType, property, staticmethod, classmethod)
 
 
-# ---- classes of the user's
+# ---- the user's classes
 
 
 def is_copyable(kind: type) -> bool:
-    """Returns whether a copy of a class does what the class does: its code is Python's alone, and nothing hides in how
-    it is made or how its attributes are found."""
+    """Return True if a copy of a class behaves like the class.
+
+    It must be written in Python only, and customize neither its construction nor the lookup of attributes.
+    """
     if kind is nn.Module:
         return not modules_are_hooked()
     if type(kind) not in (type, abc.ABCMeta, type(typing.Protocol)) or not kind.__flags__ & _HEAP_TYPE:
@@ -105,14 +107,14 @@ def is_copyable(kind: type) -> bool:
     if root(kind) in _LIBRARIES - {"torchvision"} or kind.__flags__ & _BASIC:
         return False
     if any(type(value) in _OF_C and name not in ("__dict__", "__weakref__") for name, value in vars(kind).items()):
-        return False  # Cython's classes may be made as Python's are
+        return False  # classes of Cython may look like those of Python
     if any(inspect.isdatadescriptor(value) and type(value) not in _DESCRIPTORS for value in vars(kind).values()):
         return False
     return "__getattribute__" not in vars(kind) and all(b in WITHOUT_CODE or is_copyable(b) for b in kind.__bases__)
 
 
 def modules_are_hooked() -> bool:
-    """Returns whether to call any nn.Module is to call something of the user's besides."""
+    """Return True if calling any nn.Module may also call code of the user."""
     theirs = (getattr(one, "__globals__", None) is vars(module) for one in (nn.Module.__call__, nn.Module._call_impl))
     return bool(module._global_forward_hooks or module._global_forward_pre_hooks or not all(theirs))
 
@@ -121,34 +123,36 @@ _WRITTEN_BY = "torch", "torchvision", "timm", __name__.partition(".")[0]
 
 
 def is_original(function) -> bool:
-    """False where somebody has put another one in its place, before this package was imported or after, or in the place
-    of Pillow or open(), by which it opens files."""
+    """Return False if a library function was replaced, or uses a replaced Pillow or open() to open files.
+
+    The replacement is detected even if it took place before this package was imported.
+    """
     world = getattr(function, "__globals__", {})
     same = world.get("Image", Image) is Image and world.get("PIL", PIL) is PIL and "open" not in world
     return same and str(world.get("__name__")).partition(".")[0] in _WRITTEN_BY
 
 
-# ---- what a function's code may do
+# ---- the code of functions
 
-# instructions of try and with, under their names in Python 3.10 to 3.14
+# instructions of try and with in Python 3.10 to 3.14
 _HANDLERS = {"SETUP_FINALLY", "SETUP_WITH", "SETUP_ASYNC_WITH", "PUSH_EXC_INFO", "BEFORE_WITH", "LOAD_SPECIAL"}
-# attributes that lead from a stand-in to what is real
+# attributes that lead from a stand-in to real objects
 _WAYS_OUT = {"__subclasses__", "__base__", "__bases__", "__mro__", "__class__", "__self__", "__globals__"}
 _WAYS_OUT |= {"__builtins__", "__code__", "__closure__", "__reduce__", "__reduce_ex__"}
 _WAYS_OUT |= {"gi_frame", "tb_frame", "f_locals", "f_globals"}
 
 
 def names(code: types.CodeType) -> set[str]:
-    """Every name that a function may look up, and those that functions within it may."""
+    """Return all names that a function and its inner functions may look up."""
     return set(code.co_names).union(*map(names, _within(code)))
 
 
 @functools.lru_cache(1024)
 def reason_not_to_run(code: types.CodeType) -> str | None:
-    """Why a function is not run even on stand-ins; None where it may be.
+    """Return why a function must not run even on stand-ins; None if it may run.
 
-    It may not come to an end (a while loop), it could catch Refused (try, with), or it could tell a stand-in from what
-    is real without using it (``is``).
+    It must not run if it may never return (a while loop), could catch Refused (try, with), or could distinguish a
+    stand-in from the real object without using it (``is``).
     """
     instructions = list(dis.get_instructions(code))
     for_loops = {one.offset for one in instructions if one.opname == "FOR_ITER"}
@@ -158,7 +162,7 @@ def reason_not_to_run(code: types.CodeType) -> str | None:
         if one.opname in ("STORE_ATTR", "DELETE_ATTR"):
             return f"it changes the attribute {one.argval}"
         if one.opname in ("GET_AWAITABLE", "GET_YIELD_FROM_ITER"):
-            return "it waits for another function"
+            return "it uses await or yield from"
         if one.opname == "IS_OP" and not ("CONST" in before.opname and before.argval in (None, True, False)):
             return "it compares with 'is'"
         jumps_back = "JUMP" in one.opname and one.argval <= one.offset
@@ -166,10 +170,10 @@ def reason_not_to_run(code: types.CodeType) -> str | None:
             return "it has a while loop"
     texts = {constant for constant in code.co_consts if isinstance(constant, str)}
     if (names(code) | texts) & _WAYS_OUT:
-        return "it looks into classes"
+        return "it inspects classes or frames"
     return next(filter(None, map(reason_not_to_run, _within(code))), None)
 
 
 def _within(code: types.CodeType) -> list[types.CodeType]:
-    """The functions, lambdas and comprehensions that are written within a function."""
+    """Return the code of functions, lambdas and comprehensions defined within a function."""
     return [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]

@@ -1,5 +1,4 @@
-"""Code of torchvision's, timm's or Pillow's that somebody has replaced. Neither DALI nor a kernel calls what took its
-place."""
+"""Detect replaced functions of torchvision, timm or Pillow, since neither DALI nor the kernels call the replacement."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from ..errors import Unsupported
 from .objects import modules_are_hooked, names, root
 from .untranslatable import Untranslatable
 
-STANDS_FOR = "_dali_compat_stands_for"  # of a function that has another's place for a while: the other
+STANDS_FOR = "_dali_compat_stands_for"  # attribute of this package's replacements: the original
 _THEIRS = frozenset(("torchvision", "timm"))
 _OLD = "_transform" in vars(v2.Transform)  # before torchvision 0.21
 _OF_V2 = ("_get_params", "_transform") if _OLD else ("make_params", "transform")
@@ -28,9 +27,10 @@ _METHODS = ("__call__", "forward", "get_params", *_OF_V2)
 
 
 def refuse_replaced(transform) -> None:
-    """
+    """Check that a transform behaves as its class does.
+
     Raises:
-        Untranslatable: it does not do what its class is known for.
+        Untranslatable: the transform has hooks, or one of its methods or functions was replaced.
     """
     if "forward" in vars(transform) or "__call__" in vars(transform):
         raise Untranslatable(transform, "its forward method was replaced on the instance")
@@ -53,7 +53,7 @@ def refuse_replaced(transform) -> None:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    """Returns its methods, and those of its bases in the same package, as they are now."""
+    """Yield the current methods of a class and of its bases in torchvision and timm."""
     for base in kind.__mro__:
         if root(base) in _THEIRS:
             own = vars(base)
@@ -61,27 +61,27 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def function_of(method) -> Any:
-    """A method's function; of one that stands for another, the other."""
+    """Return the function of a method, or the original if the function is this package's replacement."""
     function = method.__func__ if isinstance(method, (staticmethod, classmethod)) else method
     return getattr(function, STANDS_FOR, function)
 
 
 def _is_theirs(function) -> bool:
-    """Returns whether its code is; a decorator may have given it another name and module."""
+    """Return True if a function's globals are its library's; a decorator may have changed its name and module."""
     world = function.__globals__ if isinstance(function, FunctionType) else {}
     return str(world.get("__name__")).partition(".")[0] in (*_THEIRS, "torch")
 
 
 @functools.lru_cache(256)
 def _functions(kind) -> tuple[tuple[Any, str], ...]:
-    """Functions of torchvision that its methods use by name."""
+    """Return torchvision's functions that the methods of a class use by name."""
     used = set().union(*(names(method.__code__) for _, method in _methods(kind) if isinstance(method, FunctionType)))
     module = functional_v2 if ".v2." in kind.__module__ else functional
     found = ((name, vars(module).get(name)) for name in sorted(used))
     return tuple((module, name) for name, one in found if callable(one) and not isinstance(one, type))
 
 
-# ---- Pillow's
+# ---- Pillow
 
 _ENHANCE = [one for one in vars(ImageEnhance).values() if isinstance(one, type)]
 _OWNERS: list[Any] = [Image, Image.Image, ImageOps, *_ENHANCE, _functional_pil, _functional_tensor]
@@ -90,32 +90,33 @@ frombytes getbands histogram load merge new paste point save split tobytes trans
 _TO_OPEN = "_open decode_example draft exif_transpose getexif load_end load_prepare load_read open"
 _CALLED = {*_BY_TORCHVISION.split(), *(name for name, one in vars(functional).items() if isinstance(one, FunctionType))}
 _CALLED_TO_OPEN = {*_CALLED, *_TO_OPEN.split()}
-_FORMATS = "Bmp", "Jpeg", "Png", "Ppm", "Tiff", "WebP"  # that DALI reads, and how files of them begin
+_FORMATS = "Bmp", "Jpeg", "Png", "Ppm", "Tiff", "WebP"  # formats that DALI reads, and first bytes of their files
 _HEADS: tuple[bytes, ...] = b"BM", b"P5 9 9 255\n", b"P6 9 9 255\n", b"II*\0\x08", b"MM\0*\0\0\0\x08"
 _HEADS += b"\xff\xd8\xff\xdb\0C", b"\xff\xd8\xff\xe0\0\x10JFIF\0\1\1\0\0\1", b"\xff\xd8\xff\xe1\0\x22Exif\0\0MM\0*"
 _HEADS += b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"RIFF\0\1\0\0WEBPVP8 "
 
 
 def refuse_replaced_pillow(opens: bool) -> None:
-    """
+    """Check that Pillow's functions are the original ones.
+
     Args:
-        opens: images are opened, and not only transformed.
+        opens: whether images are opened, not only transformed.
 
     Raises:
-        Unsupported: another's code opens images, or does what torchvision's functions call.
+        Unsupported: a function that opens images, or that torchvision's functions call, was replaced.
     """
     what = next((f"{_place(owner)}.{name}" for owner, name in looked_at(opens) if not _is_own(owner, name)), "")
     if opens and builtins.open is not io.open:
         what = "open()"
     if what:
-        raise Unsupported(f"{what} was replaced; DALI does not call what took its place")
+        raise Unsupported(f"{what} was replaced; DALI does not call the replacement")
     for name, (factory, accepts) in Image.OPEN.items() if opens else ():
         if root(factory) != "PIL" and any(_takes(accepts, head) for head in _HEADS):
-            raise Unsupported(f"{name}, given to PIL.Image.register_open(), reads files that DALI would read otherwise")
+            raise Unsupported(f"{name}, given to PIL.Image.register_open(), reads files that DALI may read differently")
 
 
 def looked_at(opens: bool) -> Iterator[tuple[Any, str]]:
-    """Modules and classes, and names of functions there."""
+    """Yield modules and classes with the names of their functions to check."""
     owners = list(_OWNERS)
     if opens:
         readers = (getattr(sys.modules.get(f"PIL.{name}ImagePlugin"), f"{name}ImageFile", None) for name in _FORMATS)
@@ -138,6 +139,6 @@ def _is_own(owner, name: str) -> bool:
 def _takes(accepts, head: bytes) -> bool:
     try:
         took = accepts is None or accepts(head.ljust(16, b"\0"))
-    except Exception:  # whatever Pillow makes of it
+    except Exception:  # Pillow decides what the error means
         return True
     return bool(took) and not isinstance(took, str)

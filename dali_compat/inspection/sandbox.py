@@ -1,18 +1,18 @@
-"""Which stand-in for which object of the user's.
+"""Choice of the stand-in for each object that the user's code refers to.
 
     a number, text, dtype, or enum of these     itself
-    a known transform, ImageOps.exif_transpose  Recorder: notes that it is applied
-    a class of known transforms                 Maker: makes one, and its Recorder
-    a list, tuple, set or dict                  a copy; the attempt is void if the copy has changed at the end
-    a function                                  Function: runs its code, with stand-ins for all that it looks up
+    a known transform, ImageOps.exif_transpose  Recorder: records its applications
+    a class of known transforms                 Maker: constructs one, and returns its Recorder
+    a list, tuple, set or dict                  a copy; the attempt fails if the copy has changed at the end
+    a function                                  Function: runs its code with stand-ins for all names
     a method, functools.partial, namedtuple     the same, of stand-ins
-    a module                                    Module: its attributes are stood in for
-    a class of the user's                       a copy, whose methods are Functions
-    an object of one                            an object of the copy, whose attributes are stood in for
+    a module                                    Module: returns stand-ins of its attributes
+    a class of the user                         a copy, whose methods are Functions
+    an object of such a class                   an object of the copy, which returns stand-ins of its attributes
     a safe builtin, such as len                 itself
-    whatever else                               Untouchable: to use it ends the attempt
+    any other object                            Untouchable: any use ends the attempt
 
-So generators, clocks, files, tensors, other packages' functions and most builtins are Untouchable.
+So generators, clocks, files, tensors, functions of other packages and most builtins are Untouchable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from . import objects, standins
 from .objects import names, reason_not_to_run
 from .standins import Placeholder, Refused, Untouchable, kept
 
-_SLOT = types.MemberDescriptorType  # of a class with __slots__
+_SLOT = types.MemberDescriptorType  # attribute of a class with __slots__
 _MOST = 1000  # elements of a container, and applications of an attempt
 _SAFE = """
 abs all any bool dict divmod enumerate filter float frozenset getattr hasattr int isinstance issubclass len list map
@@ -41,20 +41,20 @@ max min pow range reversed round set slice sorted str sum super tuple zip Assert
 Exception IndexError KeyError NotImplementedError RuntimeError TypeError ValueError
 """
 _BUILTINS = {name: getattr(builtins, name) for name in _SAFE.split()}
-# what a copy of a class has of its own, or does not need
+# attributes that a copy of a class defines anew or does not need
 _NOT_COPIED = {"__dict__", "__weakref__", "__slots__", "__init__", "__new__", "__del__", "__init_subclass__"}
 _NOT_COPIED |= {"__class_getitem__", "__setattr__", "__delattr__", "__set_name__", "__module__", "__classcell__"}
 _NOT_COPIED |= {"__static_attributes__", "__firstlineno__", "__qualname__", "__abstractmethods__", "_abc_impl"}
 
 
 class Sandbox:
-    """The stand-ins of one attempt, and what was noted.
+    """The stand-ins and records of one attempt.
 
     Args:
-        known: whether a class is one of known transforms.
+        known: returns True for the class of a known transform.
 
     Attributes:
-        applications: (transform, path of the placeholder before it), in their order. A path has their numbers.
+        applications: (transform, path of the placeholder before it), in order. A path is a tuple of their numbers.
     """
 
     def __init__(self, known: Callable[[type], bool]):
@@ -62,12 +62,12 @@ class Sandbox:
         self.applications: list[tuple[Any, tuple[int, ...]]] = []
         self._made: dict[int, tuple[Any, Any]] = {}  # by id(): (the object, kept alive, and its stand-in)
         self._classes: dict[type, type] = {nn.Module: standins.NeuralModule}  # copies
-        self._watched: list[tuple[str, Any, Any]] = []  # name, container, and what is in it
+        self._watched: list[tuple[str, Any, Any]] = []  # name, container, contents
 
-    # ---- what is noted
+    # ---- records
 
     def applied(self, transform, image: Placeholder) -> Placeholder:
-        """Notes that a known transform is applied; gives the image after it."""
+        """Record that a known transform is applied. Return the placeholder of its result."""
         if len(self.applications) == _MOST:
             raise Refused(f"it applies more than {_MOST} transforms")
         path = kept(image, "_path")
@@ -76,7 +76,7 @@ class Sandbox:
 
     @property
     def changed(self) -> str | None:
-        """The name of a container that the attempt has changed; None where there is none."""
+        """The name of a container that the attempt has changed, or None."""
         return next((name for name, copy, before in self._watched if not _same(_contents(copy), before)), None)
 
     def _watch(self, name: str, copy) -> Any:
@@ -84,17 +84,17 @@ class Sandbox:
         return copy
 
     def end(self) -> None:
-        """Lets go of what is the user's; stand-ins refer to each other in circles."""
+        """Release the user's objects, since stand-ins form reference cycles."""
         self._made, self._watched, self.applications = {}, [], []
 
     # ---- objects
 
     def stand_in(self, value, name: str) -> Any:
-        """Returns the stand-in of an object: one for each, however often it comes. ``name`` is for a reason."""
+        """Return the stand-in of an object, the same one each time. ``name`` is its name in reasons."""
         if objects.is_plain(value):
             return value
         if id(value) not in self._made:
-            self._made[id(value)] = value, Untouchable(name)  # meanwhile: it may refer to itself
+            self._made[id(value)] = value, Untouchable(name)  # for now, since the object may refer to itself
             self._made[id(value)] = value, self._new(value, name)
         return self._made[id(value)][1]
 
@@ -132,7 +132,7 @@ class Sandbox:
             return Untouchable(name)
         make: Any = list if kind is nn.ModuleList else kind
         made = make([self.stand_in(one, name) for one in values])
-        if is_set and list(made) != values:  # a copy's order may be another
+        if is_set and list(made) != values:  # the order of a copy may differ
             return Untouchable(name)
         return self._watch(name, made)
 
@@ -148,7 +148,7 @@ class Sandbox:
             return Untouchable(name)
         own = dict(objects.attributes(value))
         for slot in (slot for base in kind.__mro__ for slot, it in vars(base).items() if type(it) is _SLOT):
-            with contextlib.suppress(AttributeError):  # it has no value
+            with contextlib.suppress(AttributeError):  # no value is set
                 own[slot] = object.__getattribute__(value, slot)
         if issubclass(kind, nn.Module):
             if any(own[hooks] for hooks in own if hooks in objects.OF_MODULES and "hooks" in hooks):
@@ -163,10 +163,10 @@ class Sandbox:
     # ---- functions
 
     def runnable(self, function: types.FunctionType) -> types.FunctionType:
-        """A function of the same code, with stand-ins for the globals, builtins, closures and defaults that it has.
+        """Return a function with the same code, and stand-ins for its globals, builtins, closure and defaults.
 
         Raises:
-            Refused: its code is not to be run.
+            Refused: the code must not run.
         """
         code, name, world = function.__code__, function.__name__, function.__globals__
         reason = reason_not_to_run(code)
@@ -184,10 +184,10 @@ class Sandbox:
         return made
 
     def _cell(self, cell: types.CellType, name: str) -> types.CellType:
-        """Returns a cell with the stand-in of a variable of the enclosing function."""
+        """Return a cell with the stand-in of a closure variable."""
         try:
             value = cell.cell_contents
-        except ValueError:  # nothing is there yet
+        except ValueError:  # still empty
             return types.CellType()
         return self._watch(name, types.CellType(self.stand_in(value, name)))
 
@@ -206,14 +206,14 @@ class Sandbox:
             bases = dict.fromkeys(self._copy(base) for base in kind.__bases__ if base not in objects.WITHOUT_CODE)
             own = {"__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
             made = standins.CopiedClass(kind.__name__, tuple(bases) or (standins.Instance,), own)
-            self._classes[kind] = made  # before its attributes: they may refer to it
+            self._classes[kind] = made  # stored before its attributes, which may refer to it
             for name, value in vars(kind).items():
                 if name not in _NOT_COPIED and type(value) is not _SLOT:
                     type.__setattr__(made, name, self._class_attribute(value, f"{kind.__name__}.{name}"))
         return self._classes[kind]
 
     def _class_attribute(self, value, name: str) -> Any:
-        if type(value) is types.FunctionType:  # those of torchvision's classes, too
+        if type(value) is types.FunctionType:  # including methods of torchvision's classes
             return standins.Function(name, value, self)
         if type(value) is property and type(value.fget) is types.FunctionType:
             return property(standins.Function(name, value.fget, self))
@@ -241,22 +241,22 @@ def _same(one: tuple, other: tuple) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-# ---- a callable is called on a placeholder, twice, and what comes back says what it does
+# ---- a callable is called on a placeholder twice, and its results are compared
 
 _FUNCTIONS = FunctionType, BuiltinFunctionType
 
 
 class Unseen(Exception):
-    """It is not certain what a callable does. The text says why; it is empty where no known transform is applied."""
+    """A callable was not understood. The text is the reason, or empty if it applies no known transform."""
 
 
 class Seen(NamedTuple):
     """The transforms that a callable applies, and the structure that it returns.
 
     Attributes:
-        structure: of its result: lists, tuples and dicts of numbers of paths; 0 where it gives one image.
-        paths: of each image that it gives the applications that make it, by their numbers.
-        transforms: that are applied, in the order of the applications.
+        structure: structure of the result, as lists, tuples and dicts of indices into ``paths``; 0 for a single image.
+        paths: for each returned image, the numbers of the applications that produce it.
+        transforms: the applied transforms, in the order of the applications.
     """
 
     structure: Any
@@ -265,19 +265,23 @@ class Seen(NamedTuple):
 
     @property
     def chain(self) -> tuple[Any, ...] | None:
-        """The transforms of the one image that it gives; None where it gives several."""
+        """The transforms of a single returned image; None if several are returned."""
         return tuple(self.transforms[at] for at in self.paths[0]) if self.structure == 0 else None
 
 
 def look_through(function, known: Callable[[type], bool]) -> Seen:
-    """Finds what a callable does. ``known``: whether a class is one of known transforms.
+    """Find the transforms that a callable applies.
+
+    Args:
+        function: the callable.
+        known: returns True for the class of a known transform.
 
     Raises:
-        Unseen: it does something else, too, or may.
+        Unseen: the callable does something else too, or may do so.
     """
     seen, again = _attempt(function, known), _attempt(function, known)
     if not _alike(seen, again):
-        raise Unseen("it does not do the same twice")
+        raise Unseen("it does not do the same in two calls")
     if not any(seen.paths):
         raise Unseen("")
     return seen
@@ -289,14 +293,14 @@ def _attempt(function, known: Callable[[type], bool]) -> Seen:
     try:
         name = function.__name__ if type(function) in _FUNCTIONS else type(function).__name__
         asked = sandbox.stand_in(function, name)
-        if type(asked) is Untouchable:  # it has no code that can be run
+        if type(asked) is Untouchable:  # no code that could run
             raise Refused("")
         structure = _structure(asked(Placeholder(sandbox)), paths)
         changed = sandbox.changed
     except Refused as refused:
         raise Unseen(str(refused)) from None
     except Exception as error:
-        raise Unseen(f"it raises {type(error).__name__} where it is asked what it does") from None
+        raise Unseen(f"it raises {type(error).__name__} for a placeholder image") from None
     else:
         if changed:
             raise Unseen(f"it changes {changed}")
@@ -306,7 +310,7 @@ def _attempt(function, known: Callable[[type], bool]) -> Seen:
 
 
 def _structure(result, paths: list[tuple[int, ...]]) -> Any:
-    """The result with numbers of paths in it."""
+    """Return the result with images replaced by indices into ``paths``."""
     kind = type(result)
     if kind is Placeholder:
         paths.append(kept(result, "_path"))
@@ -317,7 +321,7 @@ def _structure(result, paths: list[tuple[int, ...]]) -> Any:
         return kind(*(_structure(one, paths) for one in result))
     if kind is dict and all(type(key) in (str, int) for key in result):
         return {key: _structure(one, paths) for key, one in result.items()}
-    raise Refused(f"it gives something that is no image: {kind.__name__.lower()}")
+    raise Refused(f"it returns an object that is not an image: {kind.__name__.lower()}")
 
 
 def _alike(one: Seen, other: Seen) -> bool:

@@ -1,7 +1,8 @@
-"""Stand-ins, and what each allows the user's code to do; the rest is refused.
+"""Stand-ins for objects that the user's code refers to. Each allows some uses and refuses all others.
 
-An Untouchable refuses everything. Its subclasses allow one use: a Placeholder to be given on and converted, a Recorder,
-Maker and Function to be called, a Module to have its attributes looked up. An Instance runs the user's own methods.
+An Untouchable refuses everything. Its subclasses allow one use. A Placeholder may be passed on and converted. A
+Recorder, Maker and Function may be called. The attributes of a Module may be looked up. An Instance runs the user's
+methods.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import nn
 from .objects import OF_MODULES, is_plain
 
 _OF_ALL = {"__dict__", *vars(object)} - {"__class__", "__doc__"}
-# All special methods: Python looks them up in the class, past __getattribute__
+# all special methods, since Python looks them up in the class without __getattribute__
 _OPERATIONS = """
 abs add aenter aexit aiter and anext await bool bytes call ceil complex contains copy deepcopy delattr delete delitem
 dir divmod enter eq exit float floor floordiv format fspath ge getitem gt hash iadd iand ifloordiv ilshift imatmul
@@ -27,12 +28,14 @@ rmul ror round rpow rrshift rshift rsub rtruediv rxor setattr setitem str sub su
 
 
 class Refused(BaseException):
-    """The attempt is over; the text says why: "it uses time.time() itself". No Exception, for the user's code may catch
-    these."""
+    """The end of an attempt. The text is the reason, such as "it uses time.time() itself".
+
+    It is not an Exception, since the user's code may catch these.
+    """
 
 
 class Untouchable:
-    """Ends the attempt, whatever is done with it. ``label`` names it in the reason."""
+    """An object that ends the attempt on any use. ``label`` is its name in the reason."""
 
     __slots__ = ("_label",)
 
@@ -44,21 +47,21 @@ class Untouchable:
 
 
 def keep(stand_in: Untouchable, **attributes) -> None:
-    """Sets attributes of an Untouchable, which refuses that."""
+    """Set attributes of an Untouchable, bypassing its refusal."""
     for name, value in attributes.items():
         object.__setattr__(stand_in, name, value)
 
 
 def kept(stand_in: Untouchable, name: str) -> Any:
-    """Gets an attribute of an Untouchable, which refuses that."""
+    """Return an attribute of an Untouchable, bypassing its refusal."""
     return object.__getattribute__(stand_in, name)
 
 
 def reason(touched: Untouchable, name: str = "") -> str:
-    """Why it is refused to use an Untouchable, or its attribute ``name``."""
+    """Return why using an Untouchable, or its attribute ``name``, is refused."""
     label = kept(touched, "_label")
     if name == "__class__":
-        return f"it asks what {label} is"
+        return f"it reads {label}'s class"
     if name:
         return f"it uses {label}'s {name}" if label == "the image" else f"it uses {label}.{name} itself"
     return f"it uses {label} itself"
@@ -67,7 +70,7 @@ def reason(touched: Untouchable, name: str = "") -> str:
 def _refusing(operation: str) -> Callable:
     def refuse(self, *args, **kwargs):
         if operation in ("instancecheck", "subclasscheck"):
-            raise Refused(f"it asks whether something is a {kept(self, '_label')}")
+            raise Refused(f"it uses isinstance() or issubclass() with {kept(self, '_label')}")
         raise Refused(reason(self).replace(" itself", "() itself") if operation == "call" else reason(self))
 
     return refuse
@@ -78,7 +81,7 @@ for _operation in _OPERATIONS.split():
 
 
 class Convert:
-    """A transform: what PIL's ``image.convert(mode)`` does."""
+    """A transform that calls ``image.convert(mode)``."""
 
     def __init__(self, mode: str):
         self.mode = mode
@@ -91,7 +94,7 @@ class Convert:
 
 
 class Cast:
-    """A transform: what a tensor's method of this name does, which takes nothing."""
+    """A transform that calls a tensor's method of this name without arguments."""
 
     def __init__(self, name: str):
         self.name = name
@@ -104,7 +107,7 @@ class Cast:
 
 
 class Turn:
-    """A transform: what PIL's ImageOps.exif_transpose() does."""
+    """A transform that calls PIL.ImageOps.exif_transpose()."""
 
     def __call__(self, image):
         return ImageOps.exif_transpose(image)
@@ -115,14 +118,18 @@ class Turn:
 
 TURN = Turn()
 
-# by a method of an image's and its arguments; one each: plans are compared by what they call
+# by an image's method and its arguments; singletons, since plans compare transforms by identity
 METHODS: dict[tuple[str, ...], Any] = {("convert", mode): Convert(mode) for mode in ("RGB", "L")}
 METHODS |= {(name,): Cast(name) for name in ("half", "bfloat16", "float", "double")}
 
 
 class Placeholder(Untouchable):
-    """Stands for an image. ``path``: the numbers of the applications that it has gone through. It may be converted, as
-    PIL's images are, and cast, as tensors are: ``sandbox`` notes that as an application."""
+    """Stand-in for an image. It may be converted like a PIL image and cast like a tensor.
+
+    Args:
+        sandbox: records each conversion and cast as an application.
+        path: numbers of the applications that gave this image.
+    """
 
     __slots__ = ("_path", "_sandbox")
 
@@ -136,7 +143,7 @@ class Placeholder(Untouchable):
 
 
 class Method(Untouchable):
-    """Stands for a method of an image's."""
+    """Stand-in for a method of an image."""
 
     __slots__ = ("_image", "_name")
 
@@ -147,12 +154,12 @@ class Method(Untouchable):
         name, image = kept(self, "_name"), kept(self, "_image")
         given = (name, *args, *(kwargs[key] for key in kwargs if key == "mode"))
         if len(given) != 1 + len(args) + len(kwargs) or not all(map(is_plain, given)) or given not in METHODS:
-            raise Refused(f"it uses {kept(self, '_label')} with other arguments than known ones")
+            raise Refused(f"it uses {kept(self, '_label')} with unsupported arguments")
         return kept(image, "_sandbox").applied(METHODS[given], image)
 
 
 class StandIn(Untouchable):
-    """Stands for something real. ``sandbox`` (sandbox.py) makes stand-ins of what belongs to it."""
+    """Stand-in for a real object. ``sandbox`` (sandbox.py) makes stand-ins of its attributes."""
 
     __slots__ = ("_real", "_sandbox")
 
@@ -161,13 +168,13 @@ class StandIn(Untouchable):
 
 
 class Recorder(StandIn):
-    """Stands for a known transform: to apply it is to note it."""
+    """Stand-in for a known transform, which records its applications."""
 
     __slots__ = ()
 
     def __call__(self, *args, **kwargs):
         if len(args) != 1 or kwargs or type(args[0]) is not Placeholder:
-            raise Refused(f"it gives {kept(self, '_label')} something else than one image")
+            raise Refused(f"it passes {kept(self, '_label')} something other than one image")
         return kept(self, "_sandbox").applied(kept(self, "_real"), args[0])
 
     def __getattribute__(self, name: str):
@@ -178,7 +185,7 @@ class Recorder(StandIn):
 
 
 class Maker(StandIn):
-    """Stands for a class of known transforms: makes a transform, and gives its Recorder."""
+    """Stand-in for a class of known transforms. A call constructs a transform and returns its Recorder."""
 
     __slots__ = ()
 
@@ -189,18 +196,18 @@ class Maker(StandIn):
 
 
 def _argument(value) -> Any:
-    """An argument of a known transform's constructor, in which Recorders stand for transforms."""
+    """Return an argument of a known transform's constructor, with transforms in place of Recorders."""
     if type(value) is Recorder:
         return kept(value, "_real")
     if type(value) in (list, tuple):
         return type(value)(map(_argument, value))
     if is_plain(value):
         return value
-    raise Refused("it makes a transform of what is not understood")
+    raise Refused("it constructs a transform with an unknown argument")
 
 
 class Module(StandIn):
-    """Stands for a module of Python's."""
+    """Stand-in for a Python module."""
 
     __slots__ = ()
 
@@ -212,8 +219,14 @@ class Module(StandIn):
 
 
 class Function(StandIn):
-    """Stands for a function: runs its code, in which every name is stood in for. ``binds``: staticmethod or classmethod
-    where it is one, else None."""
+    """Stand-in for a function. A call runs its code with stand-ins for all names.
+
+    Args:
+        label: name for messages.
+        real: the function.
+        sandbox: makes the stand-ins.
+        binds: staticmethod or classmethod if it is one, else None.
+    """
 
     __slots__ = ("_binds", "_runnable")
 
@@ -240,21 +253,21 @@ class Function(StandIn):
 
 
 class CopiedClass(type):
-    """The class of copies of the user's classes: they make no new objects, and do not change."""
+    """Metaclass of copies of the user's classes, which construct no objects and cannot be changed."""
 
     def __call__(cls, *args, **kwargs):
-        raise Refused(f"it makes a {cls.__name__} itself")
+        raise Refused(f"it constructs a {cls.__name__} object")
 
     def __setattr__(cls, name: str, value):
         raise Refused(f"it changes {cls.__name__}.{name}")
 
-    __delattr__ = __setattr__  # type: ignore[assignment]  # it refuses, too
+    __delattr__ = __setattr__  # type: ignore[assignment]  # it refuses as well
 
 
 class Instance(metaclass=CopiedClass):
-    """The base of these copies. Its object has the user's attributes, each stood in for when it is first asked for.
+    """Base of these copies. Its object makes stand-ins of the user's attributes when they are first read.
 
-    ``__waiting__`` is (attributes that nobody has asked for yet, the sandbox).
+    ``__waiting__`` is (attributes that were not read yet, the sandbox).
     """
 
     __slots__ = ("__dict__", "__waiting__")
@@ -270,7 +283,7 @@ class Instance(metaclass=CopiedClass):
         return found
 
     def __repr__(self):
-        raise Refused(f"it uses the text of {type(self).__name__}")
+        raise Refused(f"it uses the repr of {type(self).__name__}")
 
     def __setattr__(self, name: str, value=None):
         raise Refused(f"it changes self.{name}")
@@ -279,7 +292,7 @@ class Instance(metaclass=CopiedClass):
 
 
 class NeuralModule(Instance):
-    """The copy of nn.Module: to call it is to call its forward()."""
+    """The copy of nn.Module, which calls forward()."""
 
     __slots__ = ()
 

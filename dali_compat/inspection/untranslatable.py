@@ -1,4 +1,4 @@
-"""Why a transform has no translation, and what it is called in words."""
+"""The error for a transform without a translation, and descriptions of transforms for messages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Untranslatable(Exception):
 
     Attributes:
         transform: the transform's repr, on one line.
-        reason: why, naming the argument where one is at fault.
-        remedy: what to write instead, or ''.
-        name: of the class or function at fault, which may be within the transform.
+        reason: the reason, with the name of the argument if one is at fault.
+        remedy: suggested replacement, or ''.
+        name: name of the class or function at fault, which may be within the transform.
     """
 
     def __init__(self, transform, reason: str, remedy: str = "", within: Untranslatable | None = None):
@@ -34,8 +34,10 @@ def _name(transform) -> str:
 
 
 def describe(transform) -> str:
-    """repr on one line; functions (a Lambda's, too) and objects without a repr of their own by the name of their class,
-    within others, too; text as it is."""
+    """Return a transform's repr on one line, and text unchanged.
+
+    Functions, including a Lambda's, are given by name, and objects without a custom repr by the name of their class.
+    """
     if isinstance(transform, str):
         return transform
     if type(transform).__name__ == "Lambda" and hasattr(transform, "lambd"):

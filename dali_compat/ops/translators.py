@@ -30,7 +30,7 @@ modules that these import."""
 
 _NOTHING = object()
 
-# what a class may define without changing the behaviour of its base
+# what a class may define without changing the behavior of its base
 _OF_MAKING = {"__init__", "__repr__", "__str__", "extra_repr", "__doc__", "__module__", "__qualname__", "__dict__"}
 _OF_MAKING |= {"__weakref__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"}
 _OF_MAKING |= {"__static_attributes__", "__firstlineno__", "__parameters__", "__orig_bases__"}
@@ -46,7 +46,7 @@ def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
     :class:`dali_compat.translate.Untranslatable`; the transform is then called sample by sample.
 
     Args:
-        *types: the exact classes. A subclass is not translated, unless all of its behaviour comes from a class of
+        *types: the exact classes. A subclass is not translated, unless all of its behavior comes from a class of
             torchvision. None, for a class that an older version lacks, is ignored.
         consumes: names of the constructor arguments that the translator handles, separated by spaces. If the
             constructor has another argument whose value differs from its default, the transform is called sample by

@@ -66,7 +66,7 @@ def packed(meta: dict, arrays: dict[str, np.ndarray]) -> memoryview:
 
 def load(path: str | Path, owners: tuple[int, ...] = ()) -> tuple[dict, dict[str, np.ndarray]] | None:
     """Return the content written by save(). Return None if there is no such file, it is damaged, or others may have
-    written it: it must be owned by this user or one of ``owners`` (user ids), and not be writable by others."""
+    written it. It must be owned by this user or one of ``owners`` (user ids), and not be writable by others."""
     return unpacked(read(path, owners))
 
 

@@ -1,4 +1,4 @@
-"""Calls that are recorded, and made later on the real image or tensor."""
+"""Recorded calls, applied later to the real image or tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RecordedCall(NamedTuple):
     """A call whose first argument is an image or tensor.
 
     Attributes:
-        name: of the operation.
+        name: name of the operation.
         function: the original function; None for a method of the image or tensor, called ``name``.
         args, kwargs: the other arguments.
     """
@@ -27,14 +27,14 @@ class RecordedCall(NamedTuple):
     kwargs: dict[str, Any] = {}
 
     def on(self, image: Any) -> Any:
-        """Call it on a real image or tensor."""
+        """Apply the call to a real image or tensor."""
         if self.function is None:
             return getattr(image, self.name)(*self.args, **self.kwargs)
         return self.function(image, *self.args, **self.kwargs)
 
 
 def kept(value: Any) -> Any:
-    """Return an argument that the caller cannot change later."""
+    """Return a copy of an argument if the caller could change it later, else the argument."""
     kind = type(value)
     if kind in CONSTANT:
         return value

@@ -1,4 +1,4 @@
-"""Calls a function in a forked child: what it does to objects, generators and files' positions is not left behind."""
+"""Call a function in a forked child, so that it changes no object, generator or file position of this process."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ import torch
 from ..workers.samples import dumps
 from ..workers.worker import stay_with_the_parent
 
-_SECONDS, _IDLE = 60, 5  # that a child may take, and that it may do nothing: what it waits for may not be there
-_SHARED = 64 << 20  # bytes of shared memory of which a child has a copy
+_SECONDS, _IDLE = 60, 5  # limits of a child's run time and idle time, since it may wait for a missing thread
+_SHARED = 64 << 20  # bytes of the largest shared mapping that is copied for the child
 _MEMORY = "/dev/shm/", "/dev/zero"
 _FIXED = 0x10  # MAP_FIXED
 _MOST_TEXT = 200
-_WHERE = "in a forked process, where a few samples are tried"
+_WHERE = "in the trial subprocess"
 
 
 class TrialFailed(Exception):
-    """A child has ended without a result, or was ended."""
+    """The child ended without a result, or was killed."""
 
 
 def in_child(function: Callable[[], Any]) -> Any:
-    """Returns what a function without arguments gives; pickle must take it. Sockets, pipes and threads are not there.
+    """Return the picklable result of ``function()``. Sockets, pipes and threads do not work in the child.
 
     Raises:
-        TrialFailed: it has raised an error, crashed, waited for 5 s or taken 60 s; the text says so of a data set.
+        TrialFailed: the function raised an error, crashed, was idle for 5 s or took 60 s. The text is a predicate, such
+            as "raises ...", for use after the name of a data set.
     """
     receive, send = os.pipe()
     parent, child = os.getpid(), 0
@@ -48,7 +49,7 @@ def in_child(function: Callable[[], Any]) -> Any:
         try:
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of Python 3.12 and of libraries, where there are threads
+                    warnings.simplefilter("ignore")  # Python 3.12 and libraries warn about forking with threads
                     child = os.fork()
                 if not child:
                     _answer(function, send, parent)
@@ -57,7 +58,7 @@ def in_child(function: Callable[[], Any]) -> Any:
             made = pickle.loads(_waited_for(answer, child))
         except Exception as error:
             slow = isinstance(error, TimeoutError)
-            what = "gives no sample within a minute, or waits," if slow else "ends"
+            what = "gives no sample within 60 s, or is idle for 5 s," if slow else "fails"
             raise TrialFailed(f"{what} {_WHERE}") from error
         finally:
             if child:
@@ -71,7 +72,7 @@ def in_child(function: Callable[[], Any]) -> Any:
 
 
 def described(error: Exception) -> str:
-    """An exception's type and text, in a line."""
+    """Return an exception's type and text as one line."""
     text = " ".join(f"{type(error).__name__}: {error}".replace(";", ",").split())
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} ..."
 
@@ -95,7 +96,7 @@ def _waited_for(answer: Connection, child: int) -> bytes:
 
 
 def _processor_time(process: int) -> int:
-    """In ticks; see proc(5)."""
+    """Return the processor time of a process in ticks; see proc(5)."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
 
@@ -107,13 +108,13 @@ def _answer(function: Callable[[], Any], send: int, parent: int) -> None:
     try:
         gc.disable()
         stay_with_the_parent(parent)
-        torch.set_num_threads(1)  # OpenMP's threads are the parent's
+        torch.set_num_threads(1)  # OpenMP's threads exist only in the parent
         for number in map(int, os.listdir("/proc/self/fd")):
             if number > 2 and number != send:
-                with suppress(OSError):  # the listing's own
+                with suppress(OSError):  # the descriptor of the listing is closed already
                     _make_own(number)
         _make_memory_own()
-        BaseProxy._callmethod = _refuse_to_change  # type: ignore[method-assign]  # in this process alone
+        BaseProxy._callmethod = _refuse_to_change  # type: ignore[method-assign]  # only in this process
         try:
             message = dumps(function())
         except Exception as error:
@@ -130,7 +131,7 @@ def _refuse_to_change(*args, **kwargs):
 
 
 def _make_own(number: int) -> None:
-    """A file gets a position of its own. A socket or a pipe, whose other end expects the parent, is put out of use."""
+    """Reopen a file, so that its position is not shared; replace a socket or pipe by /dev/null."""
     mode, flags = os.fstat(number).st_mode, fcntl.fcntl(number, fcntl.F_GETFL)
     if stat.S_ISREG(mode):
         own = os.open(f"/proc/self/fd/{number}", flags & (os.O_ACCMODE | os.O_APPEND))
@@ -144,7 +145,7 @@ def _make_own(number: int) -> None:
 
 
 def _make_memory_own() -> None:
-    """Memory that is shared with other processes, of a tensor's or a memory map's, becomes a copy at the same place."""
+    """Replace writable shared memory, of tensors or memory maps, by a private copy at the same address."""
     system = ctypes.CDLL(None)
     for line in Path("/proc/self/maps").read_text().splitlines():
         place, flags, *_, name = [*line.split(None, 5), ""][:6]

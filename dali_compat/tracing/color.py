@@ -1,4 +1,4 @@
-"""Operations that change values and leave every pixel where it is, and filters: the steps that do the same."""
+"""Operations on the values of pixels, filters included, and the batch steps that give the same result."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from ..ops.policy import AUGMENTATIONS
 from .geometry import WINDOW, warp, whole
 from .operations import OPERATIONS, Outcome, State, UnknownOperation, flagged, is_plain, operation, step
 
-_JITTER = "brightness", "contrast", "saturation", "hue"  # as ops/jitter.py counts them
+_JITTER = "brightness", "contrast", "saturation", "hue"  # numbered as in ops/jitter.py
 _OF_JITTER = ("order", (4,), "int32"), *((name, (), "float64") for name in _JITTER)
 
 
 def _jittered(op: str) -> Callable[..., Outcome]:
-    """Returns the operation that adjusts it. All four are one kind of step, so their order makes no other kind; several
-    are one step (canonical() of recipes.py)."""
+    """Return the operation that adjusts ``op``.
+
+    All four use the same kind of step, so that their order does not change the key of a plan. canonical() in plans.py
+    joins consecutive ones.
+    """
 
     def adjust(s: State, like: str, *factors, **named) -> Outcome:
         (factor,) = map(float, (*factors, *named.values()))
@@ -38,14 +41,17 @@ for _op in _JITTER:
 
 
 def _changed(s: State, like: str, op: str, numbers=(), layout=(), fits: bool = True) -> Outcome:
-    """A step that changes the values of images that are neither normalised nor of whole numbers but bytes."""
+    """Return the outcome of an operation on values.
+
+    It has a step only for bytes and for floating point images that are not normalized.
+    """
     _refuse_palettes(s)
     fits = fits and is_plain(s) and not s.normalized and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
     return Outcome(s, flagged(op, s, numbers, layout, like=like) if fits else None)
 
 
 def _refuse_palettes(s: State) -> None:
-    """Refuses palettes, of which Pillow makes images in another mode, or none."""
+    """Refuse palettes, for which Pillow changes the mode or raises an error."""
     if s.kind == "pil" and s.mode not in ("RGB", "L"):
         raise UnknownOperation
 
@@ -113,7 +119,7 @@ def gaussian_blur(s: State, like: str, kernel_size, sigma=None, version: str = "
 
 
 def pillow_filter(s: State, like: str, filter: Any) -> Outcome:
-    """An image's own method, of one Gaussian blur."""
+    """Return the outcome of PIL.Image.Image.filter() with a GaussianBlur."""
     _refuse_palettes(s)
     if type(filter) is not ImageFilter.GaussianBlur or not isinstance(filter.radius, (int, float)) or filter.radius < 0:
         raise UnknownOperation
@@ -122,7 +128,7 @@ def pillow_filter(s: State, like: str, filter: Any) -> Outcome:
 
 @operation("augment")
 def augment(s: State, like: str, op_name: str, magnitude, interpolation, fill, version: str = "v1") -> Outcome:
-    """One of AutoAugment's operations, and of the other policies'."""
+    """Return the outcome of one operation of AutoAugment or another policy."""
     if op_name == "Identity":
         return Outcome(s, (), same=True)
     _refuse_palettes(s)
@@ -135,7 +141,7 @@ def augment(s: State, like: str, op_name: str, magnitude, interpolation, fill, v
 
 
 def _fill_of(s: State, fills: dict[Any, Any]) -> Any:
-    """Returns what v2 has for the very class of an image."""
+    """Return the fill that v2 uses for the exact class of an image."""
     if any(isinstance(kind, type) and issubclass(kind, Image.Image) for kind in fills):
         raise UnknownOperation
     kind = tv_tensors.Image if s.kind == "Image" else torch.Tensor

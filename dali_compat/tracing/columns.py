@@ -1,7 +1,7 @@
-"""A batch on its way from the process that traces it to the one that makes its pixels: a few arrays.
+"""A traced batch as a few arrays, sent from the process that traces it to the one that computes its pixels.
 
-A *row* is one deferred image of the batch, or one that was computed. A *job* is a file that is decoded once, for the
-rows that are made of it. Jobs whose rows have equal heads (plans.py) form a group, and rows with equal tails another.
+A *row* is an image of the batch, deferred or computed. A *job* is a file that is decoded once for all rows derived from
+it. Jobs whose rows have equal heads (plans.py) form a group, and so do rows with equal heads and tails.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from .sources import MemorySource
 from .tensors import REAL_CLASS, Cell, Join, TracedTensor, contiguous
 
 _CLASSES = list(REAL_CLASS)
-_MOST_REPEATED = 2.0  # how much more work it may be to make each image of a file from the file
-_DECODING = 2  # operations on as many pixels that take as long as decoding
+_MOST_REPEATED = 2.0  # limit of _repeated()
+_DECODING = 2  # cost of decoding a pixel, relative to an operation on it
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a batch has rows, in place of a deferred tensor.
+    """Placeholder for a deferred tensor in a batch.
 
     Attributes:
-        row: the first one.
-        count: how many rows are joined; None for one row that is not.
-        joins: how.
+        row: the first row of the tensor.
+        count: number of joined rows; None for a single row that is not joined.
+        joins: how the rows are joined.
         kind: number of the tensor's class in _CLASSES.
-        strides: of the tensor; None if it is contiguous.
+        strides: strides of the tensor; None if it is contiguous.
     """
 
     row: int
@@ -53,9 +53,9 @@ class JobGroup(NamedTuple):
         keys: the head of each view.
         rows: (N, views) int32.
         numbers: (N, width of all heads) float64.
-        paths: (N,) bytes, of files; or the encoded images, one after another, uint8.
-        ends: (N,) int64, where each of these ends; None for files.
-        slots, facts: (N,) as FileTable has them.
+        paths: (N,) bytes, paths of files; or the concatenated encoded images, uint8.
+        ends: (N,) int64, end of each encoded image in ``paths``; None for files.
+        slots, facts: (N,) as in FileTable.
     """
 
     keys: tuple[Key, ...]
@@ -71,7 +71,7 @@ class TailGroup(NamedTuple):
     """Rows with equal heads and tails.
 
     Attributes:
-        head, tail: their keys.
+        head, tail: keys of both.
         rows: (M,) int32.
         numbers: (M, width of the tail) float64.
     """
@@ -83,13 +83,13 @@ class TailGroup(NamedTuple):
 
 
 class TracedBatch:
-    """What the user's ``collate_fn`` gave, with a Place for each deferred tensor.
+    """The result of the user's ``collate_fn``, with a Place for each deferred tensor.
 
     Attributes:
         value: the batch.
         count: number of rows.
-        jobs, tails: groups of them.
-        computed: (row, tensor) of rows that are in a stack with deferred ones, and are not deferred.
+        jobs, tails: groups of rows.
+        computed: (row, tensor) of computed rows in a stack with deferred ones.
     """
 
     def __init__(self, value: Any):
@@ -99,12 +99,12 @@ class TracedBatch:
         self.computed: list[tuple[int, torch.Tensor]] = []
 
     def pin_memory(self, device: Any = None) -> TracedBatch:
-        """Pin what is not deferred; called by torch's pin_memory thread."""
+        """Pin real tensors; called by torch's pin_memory thread."""
         self.value = pin_memory(self.value, device)
         return self
 
     def filled(self, made: Callable[[Place], torch.Tensor]) -> Any:
-        """Return the batch with tensors in all places. ``made``: gives the one of a Place."""
+        """Return the batch with each Place replaced by ``made(place)``."""
         tensors: dict[Place, torch.Tensor] = {}
 
         def fill(place: Place) -> torch.Tensor:
@@ -117,7 +117,7 @@ class TracedBatch:
 
 
 def packed(value: Any) -> TracedBatch:
-    """Return a batch for the loading process. Tensors that have no plan are computed."""
+    """Return a batch for the loading process. Tensors without a plan are computed."""
     cells: list[Cell] = []
     places: dict[int, Place | None] = {}
     tensors: list[TracedTensor] = []
@@ -142,14 +142,14 @@ def packed(value: Any) -> TracedBatch:
                 cells[row].value()
     batch = TracedBatch(mapped(value, lambda x: (places[id(x)] or x._real()) if type(x) in REAL_CLASS else x))
     batch.count = len(cells)
-    # copies, as in a stack: the data set may change its tensors before they are sent
+    # copied, as torch.stack does: the data set may change its tensors before they are sent
     batch.computed = [(row, cell.tensor.clone()) for row, cell in enumerate(cells) if cell.tensor is not None]
     _group(batch, [[row for row in rows if cells[row].tensor is None] for rows in of_file.values()], cells)
     return batch
 
 
 def _place(x: Any, cells: list[Cell]) -> Place | None:
-    """Return the place of a tensor, whose rows are added to ``cells``; None if it has to be computed."""
+    """Return the place of a tensor, and append its rows to ``cells``; None if the tensor has to be computed."""
     parts = x._cell.parts or (x._cell,)
     if not x._cell.is_deferred or not any(part.tensor is None and _has_plan(part) for part in parts):
         return None
@@ -176,7 +176,7 @@ def _is_converted(node: Node) -> bool:
 
 
 def _repeated(nodes: list[Node]) -> float:
-    """Return how much work it is to make each of a file's images on its own, relative to doing what they share once."""
+    """Return the cost of computing each image of a file on its own, relative to computing shared steps once."""
     once: dict[int, int] = {}
     total = 0
     for node in nodes:
@@ -213,7 +213,7 @@ def _group(batch: TracedBatch, jobs: list[list[int]], cells: list[Cell]) -> None
 
 
 _Job = tuple[list[int], list[float], Any]
-"""Its rows, their numbers and the source of the file."""
+"""Rows, their numbers, and the source of the file."""
 
 
 def _job_group(keys: Any, in_memory: bool, jobs: list[_Job]) -> JobGroup:
@@ -231,5 +231,5 @@ def _job_group(keys: Any, in_memory: bool, jobs: list[_Job]) -> JobGroup:
 
 
 def real(value: Any) -> Any:
-    """Return a batch or sample with all of its deferred tensors computed."""
+    """Return a batch or sample with all deferred tensors computed."""
     return mapped(value, lambda one: one._real() if type(one) in REAL_CLASS else one)

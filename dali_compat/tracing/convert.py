@@ -1,4 +1,4 @@
-"""Operations between images and tensors, and between types of numbers: the steps that do the same."""
+"""Conversions between images, tensors and dtypes, arithmetic on tensors, and the corresponding batch steps."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torchvision import tv_tensors
 
 from .operations import Outcome, State, Step, UnknownOperation, flagged, is_plain, operation, step
 
-_DEFERRED = ("RGB", "L", "P", "1")  # modes of which tensors are known before there are any
+_DEFERRED = ("RGB", "L", "P", "1")  # modes whose tensors have a predictable state
 
 
 def _tensor(s: State, kind: str) -> State:
-    """Makes a PIL image a tensor of its pixels."""
+    """Return the state of a tensor of a PIL image's pixels."""
     if s.kind != "pil" or s.mode not in _DEFERRED:
         raise UnknownOperation
     return State(kind, s.mode, s.shape)
@@ -29,7 +29,7 @@ def pil_to_tensor(s: State, like: str) -> Outcome:
 
 @operation("to_image")
 def to_image(s: State, like: str) -> Outcome:
-    """torchvision.transforms.v2.functional.to_image, or tv_tensors.Image()."""
+    """Return the outcome of torchvision.transforms.v2.functional.to_image or tv_tensors.Image()."""
     if s.kind in ("tensor", "Image") and len(s.shape) == 3:
         after = s._replace(kind="Image")
         return Outcome(after, (step("identity", after),) if is_plain(after) else None)
@@ -39,8 +39,8 @@ def to_image(s: State, like: str) -> Outcome:
 
 @operation("to_mask")
 def to_mask(s: State, like: str) -> Outcome:
-    """tv_tensors.Mask()."""
-    return Outcome(_tensor(s, "Mask") if s.kind == "pil" else s._replace(kind="Mask"))  # which kernels do not make
+    """Return the outcome of tv_tensors.Mask()."""
+    return Outcome(_tensor(s, "Mask") if s.kind == "pil" else s._replace(kind="Mask"))  # kernels make no masks
 
 
 @operation("to_tensor")
@@ -70,15 +70,20 @@ def _to_dtype(s: State, dtype, like: str) -> Outcome:
 
 
 def computed(name: str, s: State, other) -> Outcome:
-    """Returns what torch's add, sub, mul, div or rsub gives of a tensor and a number, or a tensor with one of each
-    channel."""
+    """Return the outcome of torch's add, sub, mul, div or rsub.
+
+    Args:
+        name: name of the operation.
+        s: state of the tensor.
+        other: a number, or a tensor of one number for each channel.
+    """
     values, after, dtype = _operands(s, other), s._replace(kind="tensor", normalized=True), s.dtype
     if not dtype.is_floating_point:
-        if s.dtype != torch.uint8 or not (name == "div" or type(other) is float):  # whole numbers overflow
+        if s.dtype != torch.uint8 or not (name == "div" or type(other) is float):  # integers overflow
             raise UnknownOperation
         dtype = torch.get_default_dtype()
     after = after._replace(dtype=dtype)
-    if not is_plain(s) or dtype not in (torch.float32, torch.float64):  # of halves a number is not rounded first
+    if not is_plain(s) or dtype not in (torch.float32, torch.float64):  # half precision uses the number unrounded
         return Outcome(after)
     layout = (("values", (len(values),), "float64"),)
     made = flagged("arithmetic", after, values, layout, name=name)
@@ -128,7 +133,7 @@ def grayscale_to_rgb(s: State, like: str) -> Outcome:
 
 @operation("as_subclass")
 def as_subclass(s: State, like: str, kind) -> Outcome:
-    """A tensor's."""
+    """Return the outcome of torch.Tensor.as_subclass()."""
     name = {torch.Tensor: "tensor", tv_tensors.Image: "Image", tv_tensors.Mask: "Mask"}[kind]
     after = s._replace(kind=name)
     return Outcome(after, (step("identity", after),) if is_plain(s) and is_plain(after) else None)

@@ -1,7 +1,7 @@
-"""torchvision.io's and torchcodec's decoders. A result is deferred if it has the values of Pillow's image.
+"""Decoders of torchvision.io and torchcodec. A result is deferred if it equals Pillow's image.
 
-These are the RGB of a JPEG or PNG, and a gray file's values, if the builds of libjpeg-turbo are alike. Other results,
-such as mode GRAY of a JPEG in colour, are left to the decoder.
+This holds for RGB from a JPEG or PNG, and for gray from a gray file, if the decoder's build of libjpeg-turbo behaves as
+Pillow's. Other modes, such as GRAY from a color JPEG, are decoded by the original function.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _USUAL = ("cpu", "auto"), ("cpu", torch.uint8)  # devices and dtypes
 
 
 def decoded(types: tuple[type, ...], original: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return the deferred tensor that a decoder gives; None if it has to decode."""
+    """Return the deferred result of a decoder; None if the decoder has to run."""
     given = {**dict(zip(original.__code__.co_varnames[1:], args, strict=False)), **kwargs}
     try:
         node = _node(original, data, **given) if HERE.traces and isinstance(data, types) else None
-    except Exception:  # the decoder says what is wrong
+    except Exception:  # the decoder itself raises the error
         return None
     return node and tensor_of(node)
 
@@ -63,7 +63,7 @@ def _node(original: Any, data: Any, mode: Any = "UNCHANGED", **given: Any) -> No
         turn = image.getexif().get(ORIENTATION, 1)
     if turn != 1:
         if not any(struct.pack(f"{order}HHIH", ORIENTATION, 3, 1, turn) in image.info["exif"] for order in "<>"):
-            return None  # not by a usual entry, which all decoders read alike
+            return None  # decoders may read an unusual entry differently
         upright = OPERATIONS["upright"](upright.state, "pil", turn)
     after, last, _ = OPERATIONS["pil_to_tensor"](upright.state, "pil")
     steps = (*_STEPS_OF_FILE[kind], *upright.steps, *last)  # type: ignore[misc]  # these have steps

@@ -1,4 +1,4 @@
-"""Operations that move pixels: torchvision's arithmetic on sizes, and the steps that do the same."""
+"""Operations that move pixels: torchvision's size computations, and the batch steps that give the same result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def crop(s: State, like: str, top, left, height, width) -> Outcome:
     top, left, height, width = whole(top, left, height, width)
     after = s.sized((height, width))
     h, w = s.size
-    meets = top < h and left < w and top + height > 0 and left + width > 0  # of others tensors have odd slices
+    meets = top < h and left < w and top + height > 0 and left + width > 0  # other windows give tensors odd shapes
     if s.kind != "pil" and not meets:
         raise UnknownOperation
     inside = top >= 0 and left >= 0 and top + height <= h and left + width <= w
@@ -36,7 +36,7 @@ def crop(s: State, like: str, top, left, height, width) -> Outcome:
 
 
 def window(op: str, before: State, after: State, top: int, left: int, **args) -> Step:
-    """A step that gives a window of the image, which may lie beyond its edges."""
+    """Return a step that cuts a window, which may extend beyond the image."""
     numbers = (*before.size, *after.size, top, left, *after.size)
     return step(op, after, numbers, WINDOW, SIZED, **args)
 
@@ -45,7 +45,7 @@ def window(op: str, before: State, after: State, top: int, left: int, **args) ->
 def center_crop(s: State, like: str, output_size) -> Outcome:
     size = (output_size,) * 2 if isinstance(output_size, Integral) else tuple(output_size)
     height, width = whole(*(size * 2 if len(size) == 1 else size))
-    # half to even within the image, and zeros around it where that is too small
+    # rounded half to even within the image; an image that is too small is padded with zeros
     room = s.size[0] - height, s.size[1] - width
     top, left = (round(one / 2) if one >= 0 else -(-one // 2) for one in room)
     return crop(s, like, top, left, height, width)
@@ -67,8 +67,10 @@ def resize(s: State, like: str, size, interpolation=_BILINEAR, max_size=None, an
 
 
 def resized(s: State, like: str, size: tuple[int, ...], interpolation: str, antialias=True) -> Outcome:
-    """The image of another size. The nearest pixels of one channel are PIL's affair, or torchvision's: it may be a
-    mask, and that is cheap."""
+    """Return the outcome of resizing to ``size``.
+
+    One channel with nearest interpolation may be a mask. It has no step, since PIL and torchvision resize it quickly.
+    """
     after = s.sized(size)
     nearest = interpolation.startswith("nearest")
     if not is_plain(s) or (nearest and s.channels == 1) or not (like == "pil" or nearest or interpolation in _FILTERS):
@@ -82,11 +84,13 @@ def resized(s: State, like: str, size: tuple[int, ...], interpolation: str, anti
 def resized_crop(
     s: State, like: str, top, left, height, width, size, interpolation=_BILINEAR, antialias=True
 ) -> Outcome:
-    """A window that lies within a PIL image, resized even if it has the size already: these images are rare, and so
-    share the pipeline of the others."""
+    """Return the outcome of resized_crop() for a window within a PIL image.
+
+    A window that has the size already is resized as well. This is rare, and so it shares the pipeline of the others.
+    """
     size = whole(*size)
     within = top >= 0 and left >= 0 and top + height <= s.size[0] and left + width <= s.size[1]
-    # of other values of antialias torchvision warns
+    # torchvision warns about other values of antialias
     if s.kind != "pil" or s.mode not in ("RGB", "L") or antialias is not True or len(size) != 2 or not within:
         raise UnknownOperation
     cropped = crop(s, like, top, left, height, width)
@@ -130,7 +134,7 @@ def rotate(s: State, like: str, angle, interpolation=_NEAREST, expand=False, cen
     after = s.sized(rotation(angle, s.size, True, center, like)[0]) if expand else s
     if like == "v2" and center is None and angle % 180 == 0:
         return transpose(s, like, Image.Transpose.ROTATE_180) if angle % 360 else Outcome(s, ())
-    if how is None or (like == "v2" and center is None and angle % 90 == 0):  # which is a transposition there
+    if how is None or (like == "v2" and center is None and angle % 90 == 0):  # v2 transposes instead
         return Outcome(after)
     args = {"expand": bool(expand), "center": center, **how}
     return Outcome(after, _warped("rotate", s, after, (angle,), (("angle", (), "float64"),), **args))
@@ -171,10 +175,10 @@ def perspective(
 
 @operation("transpose")
 def transpose(s: State, like: str, method) -> Outcome:
-    """PIL's: a quarter turn, flips, or both."""
+    """Return the outcome of PIL.Image.Image.transpose() as a quarter turn, flips, or both."""
     quarter, *flips = _TRANSPOSED[Image.Transpose(method)]
     after, steps = s, tuple[Step, ...]()
-    if quarter:  # PIL's rotate() does the same
+    if quarter:  # PIL's rotate() gives the same pixels
         after, own, _ = rotate(s, "pil", quarter, _NEAREST, expand=True)
         if own is None:
             return Outcome(after)
@@ -195,34 +199,34 @@ _TRANSPOSED: dict[Image.Transpose, Any] = {
 }
 
 
-# as ImageOps.exif_transpose() turns an image
+# transpositions of ImageOps.exif_transpose() by orientation
 _UPRIGHT = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))
 operation("upright")(lambda s, like, orientation: transpose(s, like, _UPRIGHT[orientation]))
 
 
 @operation("ImageOps.expand")
 def expand(s: State, like: str, border=0, fill=0) -> Outcome:
-    if s.channels == 3 and isinstance(fill, int):  # PIL takes it for all three
+    if s.channels == 3 and isinstance(fill, int):  # PIL packs three channels into an int
         fill = tuple(fill >> bits & 255 for bits in (0, 8, 16))
     return pad(s, like, border, fill)
 
 
 def _warped(op: str, before: State, after: State, numbers, layout, **args) -> tuple[Step, ...]:
-    """A warp, which other images may do without."""
+    """Return a warp step that can be switched off for other images."""
     ((made, own),) = flagged(op, after, numbers, layout, **args)
     return ((made, (*map(float, (*before.size, *after.size)), *own)),)
 
 
 def warp(s: State, like: str, interpolation, fill) -> dict[str, Any] | None:
-    """Arguments that all warps have; None where kernels do not do it."""
+    """Return the arguments common to all warps; None if no kernel supports them."""
     name, filled = interpolation_named(interpolation), _fill(s, fill)
     fits = is_plain(s) and name in (_OF_PIL if like == "pil" else _OF_TENSORS) and filled is not None
-    fits = fits and (s.channels == 3 or not name.startswith("nearest"))  # it may be a mask
+    fits = fits and (s.channels == 3 or not name.startswith("nearest"))  # one channel may be a mask
     return {"interpolation": name, "fill": filled or None, "like": like} if fits else None
 
 
 def _fill(s: State, fill) -> tuple[float, ...] | None:
-    """One value a channel; () of none; None where it is not for such an image."""
+    """Return one value per channel; () for no fill; None if the fill does not suit the image."""
     if fill is None:
         return ()
     several = tuple(fill) if isinstance(fill, (list, tuple)) else (fill,)
@@ -234,7 +238,7 @@ def _fill(s: State, fill) -> tuple[float, ...] | None:
 
 
 def whole(*numbers) -> tuple[int, ...]:
-    """Whole numbers as ints. Raises Unknown where one is none."""
+    """Return whole numbers as ints. Raise UnknownOperation if one is not a whole number."""
     if {int}.issuperset(map(type, numbers)):
         return numbers
     if not all(isinstance(one, Integral) for one in numbers):
@@ -250,7 +254,7 @@ _RESAMPLES = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 
 
 def transformed(s: State, size, method, data=None, resample=0, fill=1, fillcolor=None) -> Outcome:
-    """Image.transform() of Pillow, to which rotate(), affine() and perspective() lead."""
+    """Return the outcome of PIL.Image.Image.transform(), which rotate(), affine() and perspective() call."""
     numbers, (width, height) = tuple(map(float, data)), whole(*size)
     kind = {
         Image.Transform.AFFINE: ("warp_affine", "matrix", 6),
@@ -261,7 +265,7 @@ def transformed(s: State, size, method, data=None, resample=0, fill=1, fillcolor
         raise UnknownOperation
     after = s.sized((height, width))
     interpolation = _RESAMPLES[resample]
-    if s.channels != 3 and interpolation == "nearest":  # it may be a mask, which Pillow warps quickly
+    if s.channels != 3 and interpolation == "nearest":  # possibly a mask, which Pillow warps quickly
         return Outcome(after)
     colour = () if fillcolor is None else Image.new(s.mode, (1, 1), fillcolor).getpixel((0, 0))
     filled = colour if isinstance(colour, tuple) else (colour,)

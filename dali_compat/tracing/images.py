@@ -1,9 +1,9 @@
 """Real Pillow images whose core is deferred.
 
 Pillow reads only the header when it opens a file. If this thread traces (nodes.HERE), the first method that needs the
-pixels puts a :class:`~.nodes.Node` in place of the image's core, ``Image._im``, and the image is as if it were loaded.
-The methods below give an image with another node, if the size and mode of the result follow from the arguments alone.
-All other code of Pillow reaches the pixels by ``Image.im``, which computes them.
+pixels puts a :class:`~.nodes.Node` in place of the image's core, ``Image._im``, and the image looks loaded. The methods
+below return an image with a new node if the size and mode of the result follow from the arguments. All other code of
+Pillow reads the pixels through ``Image.im``, which computes them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from .nodes import HERE, Node, became_real
 from .operations import OPERATIONS, Outcome, State, step
 from .sources import FileSource, FileTable, MemorySource
 
-_COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, from which it takes the times of files
-_TICK = 10_000_000  # ns between two times of another clock, such as that of a network file system
+_COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, used for the times of files
+_TICK = 10_000_000  # resolution in ns of other clocks, such as that of a network file system
 _END_OF_JPEG = b"\xff\xd9"
 _BITMAPS = BmpImageFile, PpmImageFile
-_MEMBERS = tarfile.ExFileObject, zipfile.ZipExtFile  # of archives
+_MEMBERS = tarfile.ExFileObject, zipfile.ZipExtFile  # files in archives
 _DEFERRED = JpegImageFile, PngImageFile, *_BITMAPS
 _BANDS = {"1": 1, "L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4}
 _GRAY = (
@@ -46,15 +46,15 @@ _GRAY = (
 )
 _STEPS_OF_FILE: dict[str, Any] = {"RGB": (), "L": _GRAY}  # decoders give RGB
 
-_original: dict[str, Callable[..., Any]] = {}  # of Pillow, by name
+_original: dict[str, Callable[..., Any]] = {}  # Pillow's functions by name
 
 
 class _Files:
-    """Where files are looked up.
+    """The table of this process.
 
     Attributes:
-        table: of this process.
-        since: ns. A file that changed later may change again before it is decoded.
+        table: facts of files.
+        since: time in ns. A file that changed after it may change again before it is decoded.
     """
 
     table = FileTable(0)
@@ -62,13 +62,13 @@ class _Files:
 
 
 def use_table(table: FileTable) -> None:
-    """Look files up in this table from now on; defer those only that do not change after this call."""
+    """Use this table from now on, and defer only files that were last changed before this call."""
     now = time.clock_gettime_ns(_COARSE) if sys.platform == "linux" else time.time_ns()
     _Files.table, _Files.since = table, now - _TICK
 
 
 def node_of(image: Image.Image) -> Node | None:
-    """Return the image's node, deferring its file if possible; None if the image is real and has to stay so."""
+    """Return the image's node, deferring its file if possible; None if the image has to be real."""
     im = image.__dict__.get("_im")
     if type(im) is Node:
         return im if im.state.mode == image._mode and im.size == image._size else None
@@ -93,7 +93,7 @@ def _deferred_file(image: Any) -> Node | None:
     if image._mode not in _BANDS or "transparency" in image.info:
         became_real(_why_not(image))
         return None
-    if type(image) in _BITMAPS and image._mode != "RGB":  # load() may map it, which is read-only
+    if type(image) in _BITMAPS and image._mode != "RGB":  # load() may map the file, which makes the image read-only
         return None
     source = _source_of(image)
     if source is None or source.size != image._size:
@@ -104,7 +104,7 @@ def _deferred_file(image: Any) -> Node | None:
     width, height = image._size
     state = State("pil", image._mode, (_BANDS[image._mode], height, width))
     node = Node(None, source, None, state, _STEPS_OF_FILE.get(image._mode))
-    image._im, image.tile, image.readonly, image.map = node, [], 0, None  # as if it were loaded
+    image._im, image.tile, image.readonly, image.map = node, [], 0, None  # as after load()
     if type(image) is PngImageFile:
         stream: Any = image.png
         image._text, image.png = stream.im_text, None
@@ -119,7 +119,7 @@ def _deferred_file(image: Any) -> Node | None:
 
 
 def _source_of(image: Any) -> FileSource | MemorySource | None:
-    """Return the image's file, if it is whole and will be there later."""
+    """Return the image's file; None if it is incomplete or may change before it is decoded."""
     fp, is_jpeg = image.fp, type(image) is JpegImageFile
     if type(fp) is io.BytesIO or type(fp) in _MEMBERS:
         data = fp.getvalue() if type(fp) is io.BytesIO else _whole(fp)
@@ -130,21 +130,21 @@ def _source_of(image: Any) -> FileSource | MemorySource | None:
     try:
         number = fp.fileno()
         status = os.fstat(number)
-        changed = max(status.st_ctime_ns, os.lstat(path).st_ctime_ns)  # a link may soon lead to another file
+        changed = max(status.st_ctime_ns, os.lstat(path).st_ctime_ns)  # a link may be redirected
         if changed >= _Files.since:
             became_real("opens files that were written just now")
             return None
         if not os.path.samestat(status, os.stat(path)):
             return None
         if not image._exclusive_fp and is_jpeg and os.pread(number, 2, status.st_size - 2) != _END_OF_JPEG:
-            return None  # the file's position after decoding would be another one
+            return None  # unknown position after decoding
         return _Files.table.file(path if path[:1] == "/" else os.path.join(os.getcwd(), path), status)
-    except (OSError, ValueError):  # it is closed, or gone
+    except (OSError, ValueError):  # closed or deleted
         return None
 
 
 def _whole(fp: Any) -> bytes:
-    """Return the bytes of a file, and leave its position where it is."""
+    """Return the bytes of a file without changing its position."""
     before = fp.tell()
     fp.seek(0)
     data: bytes = fp.read()
@@ -153,7 +153,7 @@ def _whole(fp: Any) -> bytes:
 
 
 def _end_of_png(image: Any) -> int:
-    """Return where load() leaves a PNG's file; 0 if chunks follow the pixels, which load() adds to ``info``."""
+    """Return a PNG's file position after load(); 0 if load() would add chunks after the pixels to ``info``."""
     at, fp = image.tile[0][2] - 8, image.fp
     before = fp.tell()
     try:
@@ -183,7 +183,7 @@ def _get_im(self: Any) -> Any:
     if type(im) is Node:
         became_real("uses the image's pixels")
         core = im.value().im
-        self._im = core.copy() if im.used else core  # what was derived from the node must not see later changes
+        self._im = core.copy() if im.used else core  # images derived from the node must not see later changes
         return self._im
     return _original["im"](self)
 
@@ -193,7 +193,7 @@ def _set_im(self: Any, im: Any) -> None:
 
 
 class PixelAccess:
-    """The result of load(): reads the pixels at the first access, since load() is mostly called for its effect."""
+    """The result of load(). It reads the pixels at the first access, since load() is mostly called for its effect."""
 
     def __init__(self, image: Any):
         self._image = image
@@ -283,20 +283,20 @@ def in_place_of(original: Any, function: Any) -> Any:
 def deferred(
     image: Any, outcome_of: Callable[..., Outcome | None], call: RecordedCall, info: dict[Any, Any] | None = None
 ) -> Image.Image | None:
-    """Return the image that a call gives, deferred; None if it has to be computed.
+    """Return the deferred result of a call; None if it has to be computed.
 
     Args:
         image: any image.
         outcome_of: returns the Outcome for the image's State and the call's arguments, or None, or raises.
-        call: the call. Its arguments may be the caller's.
-        info: of the result; None for a copy of the image's.
+        call: the call. Its arguments are copied if the caller could change them.
+        info: ``info`` of the result; None for a copy of the image's.
     """
     node = node_of(image)
     if node is None:
         return None
     try:
         outcome = outcome_of(node.state, *call.args, **call.kwargs)
-    except Exception:  # Pillow says what is wrong
+    except Exception:  # Pillow itself raises the error
         outcome = None
     if outcome is None or min(outcome.state.size) < 1:
         became_real(f"uses the image's {call.name}")
@@ -310,7 +310,7 @@ def _copied_info(image: Any) -> dict[Any, Any]:
     return copied
 
 
-# ---- ImageEnhance: an enhancer blends an image with a "degenerate" one, which some of them compute from the pixels
+# ---- ImageEnhance: an enhancer blends an image with a "degenerate" one, which some compute from the pixels
 
 _ENHANCERS = {"Brightness": "brightness", "Color": "saturation", "Contrast": "contrast", "Sharpness": "sharpness"}
 

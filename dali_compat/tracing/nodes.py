@@ -1,7 +1,7 @@
-"""Deferred images and tensors: what is to be done to which file.
+"""Deferred images and tensors, as a file and the operations on it.
 
-A :class:`Node` never changes. An image keeps its node in place of Pillow's core (images.py), a tensor keeps it in a
-:class:`~.tensors.Cell`. Pixels are computed by Pillow's and torchvision's own functions, at the first access.
+The pixels of a :class:`Node` never change. An image stores its node in place of Pillow's core (images.py), and a tensor
+in a :class:`~.tensors.Cell`. Pixels are computed at the first access, by the functions of Pillow and torchvision.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class _Thread(threading.local):
 
 
 HERE = _Thread()
-_TRIAL = f"{__package__}.trial"  # which calls the user's code
+_TRIAL = f"{__package__}.trial"  # the module that calls the user's code
 
 
 class Reasons:
-    """Why deferred images became real, each reason once, with the line of the user's code."""
+    """Reasons why deferred images became real, each with the first line of the user's code that caused it."""
 
     def __init__(self) -> None:
         self._found: dict[str, str] = {}
@@ -64,7 +64,7 @@ def tracing(on: bool = True):
 
 
 def became_real(why: str) -> None:
-    """Note why an image is computed where it could have been deferred."""
+    """Record why an image is computed instead of deferred."""
     if HERE.reasons is not None:
         HERE.reasons.add(why)
 
@@ -74,16 +74,16 @@ class Node:
 
     Attributes:
         parent: the node that ``call`` is applied to; None for a file.
-        source: the encoded file that it is made of.
-        call: what is done to the parent; None for a file, or the decoder that is called with the file's bytes.
+        source: the encoded file.
+        call: call on the parent; for a file None, or the decoder, called with the file's bytes.
         state: the known kind, mode, shape and dtype.
         steps: batch steps that give the same pixels from the decoded file; None if there are none.
-        strides: of a tensor, in elements; None if it is contiguous.
-        used: whether another node is computed from this one. Its pixels must not be changed then.
+        strides: strides of a tensor, in elements; None if it is contiguous.
+        used: whether another node is computed from this one, so that its pixels must not be changed.
     """
 
     __slots__ = ("_lock", "_value", "call", "parent", "source", "state", "steps", "strides", "used")
-    readonly = 0  # as of Pillow's core
+    readonly = 0  # an attribute of Pillow's core
 
     def __init__(
         self,
@@ -103,17 +103,17 @@ class Node:
 
     @property
     def mode(self) -> str:
-        """Pillow's mode of the image; of a tensor that of the image it was made of."""
+        """Pillow's mode of the image; for a tensor, of the image that it was made from."""
         return self.state.mode
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) in pixels, as Pillow's core has it."""
+        """(width, height) in pixels, an attribute of Pillow's core."""
         return self.state.shape[-1], self.state.shape[-2]
 
     @property
     def is_computed(self) -> bool:
-        """True if the pixels were computed already."""
+        """True if the pixels have been computed."""
         return self._value is not None
 
     def then(self, call: RecordedCall, outcome: Outcome, strides: tuple[int, ...] | None = None) -> Node:
@@ -127,7 +127,7 @@ class Node:
         return Node(self, self.source, call, outcome.state, steps, strides)
 
     def value(self) -> Any:
-        """Return the computed image or tensor, which must not be changed if the node is ``used``.
+        """Compute the image or tensor. It must not be changed if the node is ``used``.
 
         Raises:
             OSError: the file cannot be read, or has changed since it was opened.
@@ -156,7 +156,7 @@ class Node:
         while node.parent is not None:
             found.append(node.call)
             node = node.parent
-        return found[::-1]  # type: ignore[return-value]  # only a file has none
+        return found[::-1]  # type: ignore[return-value]  # only a file may have no call
 
     @property
     def root(self) -> Node:
@@ -168,7 +168,7 @@ class Node:
 
     @property
     def is_file(self) -> bool:
-        """True if it has the pixels of the file, unchanged."""
+        """True if the pixels are those of the file, unchanged."""
         node = self
         while node.call is not None and node.call.name == "copy":
             assert node.parent is not None

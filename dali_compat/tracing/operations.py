@@ -1,7 +1,7 @@
 """The known state of a deferred image, and the result and step of each operation on it.
 
-An operation is a function of torchvision's, or a method of an image's. Here each is called as torchvision's is, with
-the State of an image in its place, and gives an Outcome: torchvision's own arithmetic on sizes, without pixels.
+An operation is a torchvision function or a method of an image. Its counterpart here takes the same arguments, with the
+State of an image in place of the image. It returns an Outcome, computed from sizes as in torchvision, without pixels.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Numbers = tuple[float, ...]
 Size = tuple[int, int]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-CONSTANT = frozenset((int, float, bool, str, type(None), torch.dtype, InterpolationMode))  # classes of arguments
+CONSTANT = frozenset((int, float, bool, str, type(None), torch.dtype, InterpolationMode))  # immutable argument types
 _WARPS = "rotate", "affine", "perspective"
-FLAG, SIZED, NEVER = "flag", "sized", "never"  # how an image that a step is not for passes it
+FLAG, SIZED, NEVER = "flag", "sized", "never"  # how a step is disabled for an image that does not use it
 
 
 class State(NamedTuple):
@@ -29,9 +29,9 @@ class State(NamedTuple):
 
     Attributes:
         kind: "pil", "tensor", "Image" or "Mask".
-        mode: as PIL's; of a tensor that of the image that it was made of.
-        shape: of a tensor; of PIL's image (channels, height, width).
-        dtype, normalized: as ImageSpec's.
+        mode: PIL's mode; for a tensor, the mode of the image that it was made from.
+        shape: shape of a tensor; (channels, height, width) of a PIL image.
+        dtype, normalized: as in ImageSpec.
     """
 
     kind: str
@@ -50,19 +50,20 @@ class State(NamedTuple):
         return self.shape[-3]
 
     def sized(self, size) -> State:
-        """The same of another size."""
+        """Return the state with another size."""
         return State(self.kind, self.mode, (*self.shape[:-2], *map(int, size)), self.dtype, self.normalized)
 
 
 class Given:
-    """A step whose numbers are each image's own. Equal ones are mostly one object.
+    """A step without its numbers, which differ between images. Equal ones are mostly the same object.
 
     Attributes:
-        op: as Step's; args: of its kernel.
-        gives: (kind, dtype, normalized, channels) after it.
-        layout, sized: as ops/draws.py has them.
+        op: as in plan.Step.
+        args: arguments of the kernel.
+        gives: (kind, dtype, normalized, channels) after the step.
+        layout, sized: as in ops/draws.py.
         off: FLAG, SIZED or NEVER.
-        draw: what draws its arguments of its numbers, in the place of a layout.
+        draw: computes the kernel's arguments from the numbers, in place of a layout.
     """
 
     __slots__ = "_hash", "_key", "args", "draw", "gives", "layout", "off", "op", "sized"
@@ -70,7 +71,7 @@ class Given:
     def __init__(self, *key):
         self._key, self._hash = key, hash(key)
         self.op, self.args, self.gives, self.layout, self.off, self.draw = key
-        # whether its numbers begin with the sizes before and after it
+        # whether the numbers begin with the sizes before and after the step
         self.sized = self.off == SIZED or self.op in _WARPS or self.draw is not None
 
     def __hash__(self) -> int:
@@ -83,7 +84,7 @@ class Given:
         return given, self._key
 
     def spec(self, size: Size | None) -> ImageSpec:
-        """The image after it."""
+        """Return the spec of the image after the step."""
         kind, dtype, normalized, channels = self.gives
         return ImageSpec(kind, dtype, normalized, channels, size)
 
@@ -93,7 +94,7 @@ _givens: dict[tuple[Any, ...], Given] = {}
 
 
 def given(*key) -> Given:
-    """The Given of these arguments: that of before, as a rule."""
+    """Return the Given of these arguments, mostly a cached one."""
     made = _givens.get(key)
     if made is None:
         if len(_givens) >= _MOST_KNOWN:
@@ -109,9 +110,9 @@ class Outcome(NamedTuple):
     """The result of an operation.
 
     Attributes:
-        state: of the image after it.
-        steps: that do it on a batch; None where no kernel is known to do the same.
-        same: the operation gives back the very image.
+        state: state of the image after the operation.
+        steps: batch steps that give the same pixels; None if there are none.
+        same: whether the operation returns its argument.
     """
 
     state: State
@@ -120,17 +121,19 @@ class Outcome(NamedTuple):
 
 
 class UnknownOperation(Exception):
-    """Nothing is known of what an operation gives: the image has to be real."""
+    """The result of an operation is not known, so the image has to be real."""
 
 
 OPERATIONS: dict[str, Callable[..., Outcome]] = {}
 _OFTEN_ALIKE = frozenset(("convert_image_dtype", "hflip", "horizontal_flip", "normalize", "pil_to_tensor", "to_dtype"))
-_OFTEN_ALIKE |= {"to_image", "to_mask", "to_tensor", "vertical_flip", "vflip"}  # their arguments, in all samples
+_OFTEN_ALIKE |= {"to_image", "to_mask", "to_tensor", "vertical_flip", "vflip"}  # often called with equal arguments
 
 
 def operation(*names: str) -> Callable[[Function], Function]:
-    """Registers what a function of torchvision's gives, under its names in v1 and v2. It is called as that is, but for
-    the image: with a State, and "pil", "v1" or "v2", whose arithmetic torchvision uses."""
+    """Register a function that returns the outcome of a torchvision function, under the names of v1 and v2.
+
+    In place of the image it takes a State, and "pil", "v1" or "v2", the implementation that torchvision uses.
+    """
 
     def registered(function: Function) -> Function:
         for name in names:
@@ -141,8 +144,14 @@ def operation(*names: str) -> Callable[[Function], Function]:
 
 
 def outcome_of(name: str, state: State, like: str, args, kwargs) -> Outcome | None:
-    """Returns what a function of this name gives of an image, called with these further arguments; None where only the
-    real image says so. ``like``: "v1" or "v2"."""
+    """Return the outcome of a function; None if it is known only for the real image.
+
+    Args:
+        name: name of the function.
+        state: state of the image.
+        like: "v1" or "v2".
+        args, kwargs: the other arguments.
+    """
     if name not in _OFTEN_ALIKE:
         return _outcome_of(name, state, like, args, kwargs)
     try:
@@ -153,7 +162,7 @@ def outcome_of(name: str, state: State, like: str, args, kwargs) -> Outcome | No
 
 
 def _fixed(value) -> Any:
-    """An argument by its value. Raises TypeError where that may change."""
+    """Return a hashable argument. Raise TypeError if the argument may be changed later."""
     if type(value) in CONSTANT:
         return value
     if type(value) not in (list, tuple) or not CONSTANT.issuperset(map(type, value)):
@@ -172,22 +181,22 @@ def _outcome_of(name: str, state: State, like: str, args, kwargs) -> Outcome | N
         return None
     try:
         made = known(state, "pil" if state.kind == "pil" else like, *args, **kwargs)
-    except Exception:  # torchvision's own function says what is wrong
+    except Exception:  # torchvision itself raises the error
         return None
     return made if len(made.state.shape) < 2 or min(made.state.size) > 0 else None
 
 
 def step(op: str, state: State, numbers=(), layout=(), off: str = NEVER, **args) -> Step:
-    """A step that gives an image of this state."""
+    """Return a step whose result has this state."""
     gives = state.kind, state.dtype, state.normalized, state.channels if len(state.shape) > 2 else 1
     return given(op, tuple(args.items()), gives, tuple(layout), off, None), tuple(map(float, numbers))
 
 
 def flagged(op: str, state: State, numbers=(), layout=(), **args) -> tuple[Step, ...]:
-    """A step that other images may do without."""
+    """Return a step that can be switched off for other images."""
     return (step(op, state, (1, *numbers), (("flag", (), "int32"), *layout), FLAG, **args),)
 
 
 def is_plain(state: State) -> bool:
-    """Returns whether kernels take such an image: of three dimensions, and one channel or three."""
+    """Return True if kernels support the image. It needs three dimensions, and one or three channels."""
     return len(state.shape) == 3 and state.channels in (1, 3) and state.kind != "Mask"

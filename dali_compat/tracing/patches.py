@@ -1,18 +1,18 @@
-"""Everything of Pillow's and torchvision's that is replaced while data sets are traced. This list is complete.
+"""The complete list of functions of Pillow, torchvision and torch that are replaced while data sets are traced.
 
-``install()`` replaces it once in a process. Each replacement defers if it can, and otherwise calls the original with
-the same arguments: for real images, and in threads that do not trace, always. Functions keep their identity: they get
-other code, so that modules which have imported them by name call it, too.
+``install()`` replaces them once in a process. Each replacement defers if possible, and otherwise calls the original
+with the same arguments. For real images, and in threads that do not trace, it always calls the original. Functions keep
+their identity and get new code, so that modules that imported them by name call the new code too.
 
-- PIL.Image.Image: ``im``, ``load``, and the methods that give another image; PIL.ImageFile.ImageFile.load.
+- PIL.Image.Image: ``im``, ``load``, and the methods that return an image; PIL.ImageFile.ImageFile.load.
 - PIL.Image.blend, PIL.ImageOps and the constructors of PIL.ImageEnhance: results that depend on pixels are deferred.
-- torchvision.transforms.functional: what makes tensors of images, and what computes with pixels of PIL images otherwise
-  than by Pillow's methods; and all functions that have a plan, for deferred tensors.
-- torchvision.transforms.v2.functional: the same, by its table of kernels and the function that looks kernels up.
-- torchvision.io: decode_image, decode_jpeg, decode_png and read_image; the first three of torchcodec.decoders, too, if
-  it was imported. They give deferred tensors.
-- torch.utils.data's table of collate functions, which is there to be extended.
-- Places where torchvision compares the exact class of a tensor.
+- torchvision.transforms.functional: functions that convert images to tensors, functions that compute with pixels of PIL
+  images without calling Pillow's methods, and, for deferred tensors, all functions in OPERATIONS.
+- torchvision.transforms.v2.functional: the same, through its kernel registry and the function that looks kernels up.
+- torchvision.io: decode_image, decode_jpeg, decode_png and read_image. torchcodec.decoders, if it is imported: the
+  first three. They return deferred tensors.
+- torch.utils.data's default_collate_fn_map, which is meant to be extended.
+- Places in torchvision that compare the exact class of a tensor.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ from .tensors import (
     view,
 )
 
-_BY_VERSION = frozenset(("affine", "augment", "gaussian_blur"))  # whose arithmetic differs between v1 and v2
-_VIEWS = frozenset(("center_crop", "crop"))  # of tensors they give views, where the window is inside
+_BY_VERSION = frozenset(("affine", "augment", "gaussian_blur"))  # results differ between v1 and v2
+_VIEWS = frozenset(("center_crop", "crop"))  # return views of tensors if the window lies inside
 _CONTIGUOUS = frozenset(("affine", "equalize", "gaussian_blur", "jpeg", "pad", "permute_channels", "perspective"))
 _CONTIGUOUS |= {"resize", "rotate"}
 _GRAYSCALE = frozenset(("rgb_to_grayscale", "to_grayscale"))
-# of one channel and ambiguous strides they keep these, and others do not
+# these keep the ambiguous strides of one channel, others do not
 _KEEPS_ANY = frozenset(("convert_image_dtype", "hflip", "horizontal_flip", "normalize", "resize", "to_dtype"))
 _KEEPS_ANY |= {"to_image", "vertical_flip", "vflip"}
-_INFO_LOST = frozenset(("adjust_hue", "gaussian_blur", "ImageOps.expand", "pad", "permute_channels"))  # of an image
-_INFO_OTHER = frozenset(("jpeg", "rgb_to_grayscale", "to_grayscale"))  # their arguments decide what is kept of it
-_OF_ARRAYS = frozenset(("gaussian_blur", "pad", "permute_channels"))  # they give gray images that are readonly
-_NEW = "Brightness", "Contrast"  # operations of "augment" that do so
+_INFO_LOST = frozenset(("adjust_hue", "gaussian_blur", "ImageOps.expand", "pad", "permute_channels"))  # image.info
+_INFO_OTHER = frozenset(("jpeg", "rgb_to_grayscale", "to_grayscale"))  # kept or lost depending on the arguments
+_OF_ARRAYS = frozenset(("gaussian_blur", "pad", "permute_channels"))  # return gray images that are readonly
+_NEW = "Brightness", "Contrast"  # operations of "augment" that lose image.info
 _installed = False
 
 
 def install() -> None:
-    """Put everything in its place, once in a process; in torchcodec, once it was imported."""
+    """Replace the functions once in a process; those of torchcodec at the first call after its import."""
     global _installed
     _patch_decoders()
-    extend_default_collate()  # of a worker, too, whose parent has done the rest
+    extend_default_collate()  # also in a worker, whose parent has done the rest
     if _installed:
         return
     _installed = True
@@ -102,7 +102,7 @@ def _patch_pillow() -> None:
 
 
 def _attribute(image: Any) -> Any:
-    """Image.im before Pillow 11, where it is an attribute."""
+    """Return Image.im before Pillow 11, which has it as an attribute."""
     im = image.__dict__.get("im") if "_im" not in image.__dict__ else image.__dict__["_im"]
     if isinstance(im, Image.DeferredError):
         raise im.ex
@@ -110,7 +110,7 @@ def _attribute(image: Any) -> Any:
 
 
 def _blended(original: Any, im1: Any, im2: Any, alpha: Any) -> Any:
-    """Defer what an enhancer of ImageEnhance gives."""
+    """Defer the result of an enhancer of ImageEnhance."""
     first, second = (getattr(one, "__dict__", {}).get("_im") for one in (im1, im2))
     if type(first) is not Node or type(second) is not Node or first.parent is not second:
         return None
@@ -139,7 +139,7 @@ def _may_defer(image: Any) -> bool:
 # ---- torchvision.transforms.functional
 
 _TENSORS_OF_IMAGES = "to_tensor", "pil_to_tensor"
-# functions of PIL images that compute with pixels by NumPy or torch, or that are one step here
+# functions of PIL images that use NumPy or torch, or that are one step here
 _BY_PIXELS = "adjust_gamma", "adjust_hue", "gaussian_blur", "resized_crop", "rgb_to_grayscale", "to_grayscale"
 
 
@@ -155,7 +155,7 @@ def _patch_functional() -> None:
 
 
 def _tensor(version: str, name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
-    """Defer a tensor of a PIL image."""
+    """Defer the conversion of a PIL image to a tensor."""
     if args or kwargs or not _may_defer(image):
         return None
     node = node_of(image)
@@ -187,14 +187,14 @@ def _of_image(version: str, name: str, original: Any, image: Any, args: Any, kwa
 
 
 def _info_of(original: Any, image: Any, args: Any, kwargs: Any) -> Any:
-    """Return the info of what a function gives, from an image of one pixel."""
+    """Return the ``info`` of a function's result, by calling it on an image of one pixel."""
     pixel = Image.new(image.mode, (1, 1))
     pixel.info = image.info.copy()
     return original(pixel, *args, **kwargs).info
 
 
 def _of_tensor(version: str, name: str, original: Any, tensor: TracedTensor, args: Any, kwargs: Any) -> Any:
-    """Defer a function of a deferred tensor."""
+    """Defer the result of a function of a deferred tensor."""
     state = tensor._state
     if state is None:
         return None
@@ -214,7 +214,7 @@ def _of_tensor(version: str, name: str, original: Any, tensor: TracedTensor, arg
 
 
 def _strides(version: str, name: str, tensor: TracedTensor, outcome: Outcome) -> tuple[int, ...] | None:
-    """Return the strides of the tensor that torchvision's function gives; None if they are not known."""
+    """Return the strides of the result of torchvision's function; None if unknown."""
     shape, width = outcome.state.shape, outcome.state.shape[-1]
     last = 1, width * shape[0], shape[0]
     if shape[0] == 1 and tensor.stride() != contiguous(tensor.shape) and name not in _KEEPS_ANY:
@@ -249,7 +249,7 @@ def _is_inside(numbers: Any) -> bool:
 
 
 def _padded(original: Any, image: Any, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Any:
-    """Defer padding that is computed by NumPy; a constant one is by ImageOps.expand()."""
+    """Defer padding by NumPy. Constant padding calls ImageOps.expand(), which is replaced."""
     if padding_mode == "constant" or not _may_defer(image):
         return None
     return _of_image("v1", "pad", original, image, (padding, fill, padding_mode), {})
@@ -298,7 +298,7 @@ def _kernel_of_images(name: str, original: Any) -> Any:
 
 
 def _kernel_of(original: Any, functional: Any, kind: Any, allow_passthrough: bool = False) -> Any:
-    """Return the kernel of a class of deferred tensors: that of the real class, deferred if possible."""
+    """Return the kernel for a class of deferred tensors, which is that of the real class, deferred if possible."""
     real = REAL_CLASS.get(kind)
     if real is None:
         return None
@@ -387,9 +387,10 @@ def _patch_decoders() -> None:
 
 
 def _take_over(function: Any, attempt: Callable[..., Any]) -> None:
-    """Give a function code that tries ``attempt(original, *arguments)`` first, and calls the original if it gives None.
+    """Replace a function's code by ``attempt(original, *arguments)``, and by the original if that returns None.
 
-    The function stays the same object, under every name that it was imported by. torch.jit.script takes the original.
+    The function stays the same object, so that names imported earlier call the new code. torch.jit.script compiles the
+    original.
     """
     original = FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
@@ -425,7 +426,7 @@ def _take_over(function: Any, attempt: Callable[..., Any]) -> None:
         f"    made = _dali_compat_{name}[1](_dali_compat_{name}[0], {given})\n"
         f"    return _dali_compat_{name}[0]({given}) if made is None else made"
     )
-    exec(compile(source, f"{__file__}:{name}", "exec"), names)  # a file of this package's: no line of the user's code
+    exec(compile(source, f"{__file__}:{name}", "exec"), names)  # file name of this package, not of the user's code
     function.__globals__[f"_dali_compat_{name}"] = original, attempt
     function.__code__ = names[name].__code__
     vars(function).update(__wrapped__=original, __original_fn=original, __script_if_tracing_wrapper=True)
@@ -434,7 +435,7 @@ def _take_over(function: Any, attempt: Callable[..., Any]) -> None:
 def _without_defaults(
     attempt: Callable[..., Any], defaults: tuple[Any, ...], original: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call an attempt without the last positional arguments that are their parameters' defaults."""
+    """Call an attempt without trailing positional arguments that are the defaults."""
     count = len(args)
     for default in reversed(defaults):
         if not count or args[count - 1] is not default:

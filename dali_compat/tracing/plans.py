@@ -1,9 +1,9 @@
-"""Plans of deferred images: which steps DALI's pipeline takes, and which torch does afterwards.
+"""Plans of deferred images, divided into a DALI pipeline and steps that torch runs afterwards.
 
-The steps of an image are brought into a canonical order, and divided in two. The *head* moves and converts pixels: it
-becomes a DALI pipeline. The *tail*, which begins with the first step that computes with colours, is done by torch on
-the images that share it. Both are functions of the image's own steps, never of other images, so that its pixels do not
-depend on the batch that it is in.
+The steps of an image are brought into a canonical order and divided in two. The *head* moves and converts pixels. It
+becomes a DALI pipeline. The *tail* begins with the first step that computes with colors. torch runs it on all images
+that share it. Both depend only on the steps of the image, never on other images, so that its pixels do not depend on
+the rest of the batch.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _MOST_KNOWN = 4096  # plans of a loader
 Kind = tuple[Given, bool]
 """A step without its numbers, and whether its window lies within the image."""
 Key = tuple[Kind, ...]
-"""Which images can be made together."""
+"""Images with equal keys can be computed together."""
 (_NO_FLIP,) = flagged("flip", State("pil", "RGB", (3, 1, 1)), axis="horizontal")
 
 
 def divided(steps: Sequence[Step]) -> tuple[Key, list[float], Key, list[float]]:
-    """Return the key and the numbers of an image's head, and those of its tail."""
+    """Return the key and numbers of an image's head, and the key and numbers of its tail."""
     made = canonical(steps)
     at = next((number for number, (one, _) in enumerate(made) if one.op not in _HEAD), len(made))
     head, tail = made[:at], made[at:]
@@ -58,7 +58,7 @@ def _numbered(steps: Sequence[Step]) -> tuple[Key, list[float]]:
 
 
 def _add_flip(head: list[Step]) -> None:
-    """Give images that are not mirrored the step of those that are, so that both share a pipeline."""
+    """Add a disabled flip to an image without one, so that mirrored and other images share a pipeline."""
     at = len(head)
     while at and head[at - 1][0].op in _CONVERSIONS:
         at -= 1
@@ -74,9 +74,9 @@ def _add_flip(head: list[Step]) -> None:
 
 
 def canonical(steps: Sequence[Step]) -> list[Step]:
-    """Return steps that give the same pixels to the last bit, and that more images have in common.
+    """Return bit-identical steps that more images have in common.
 
-    A window of a window is one window, flips come after it, and consecutive adjustments of ColorJitter are one step.
+    Nested windows become one window, flips come after it, and consecutive adjustments of ColorJitter become one step.
     """
     made: list[Step] = []
     for one in steps:
@@ -108,7 +108,7 @@ def _is_cast_of_bytes(made: Sequence[Step]) -> bool:
 
 
 def _add_window(made: list[Step], one: Step) -> None:
-    """Put a window before the flips that precede it, and join it with a window before these."""
+    """Move a window before the flips that precede it, and join it with a window before them."""
     at = len(made)
     while at and made[at - 1][0].op == "flip":
         at -= 1
@@ -138,7 +138,7 @@ def is_inside(numbers: Numbers) -> bool:
 
 
 def width(key: Key) -> int:
-    """Return how many numbers an image has for a key."""
+    """Return how many numbers each image with this key has."""
     return sum(_width(one) for one, _ in key)
 
 
@@ -154,7 +154,7 @@ def sizes_after(key: Key, numbers: Any, sizes: Any) -> Any:
     Args:
         key: the steps.
         numbers: (N, width(key)).
-        sizes: (N, 2), before them.
+        sizes: (N, 2), sizes before the steps.
     """
     at = 0
     for one, _ in key:
@@ -166,12 +166,12 @@ def sizes_after(key: Key, numbers: Any, sizes: Any) -> Any:
 
 @lru_cache(_MOST_KNOWN)
 def head_plan(keys: tuple[Key, ...], sizes: tuple[Any, ...], options: Options) -> Plan:
-    """Return the plan of one image, or of several views of it.
+    """Return the plan of an image, or of several views of it.
 
     Args:
-        keys: of the head of each view.
-        sizes: (height, width) after it, of each view; None if the images differ.
-        options: of the loader.
+        keys: key of each view's head.
+        sizes: (height, width) of each view after the head; None if the images differ.
+        options: options of the loader.
     """
     chains, at = [], 0
     for number, (key, size) in enumerate(zip(keys, sizes, strict=True)):
@@ -224,6 +224,6 @@ def _spec(one: Given, size: Any) -> ImageSpec:
 
 
 def pipeline_key(plan: Plan) -> Any:
-    """Return a key that plans share whose DALI part is the same, whatever the images' sizes."""
+    """Return the cache key of a plan's DALI pipeline, which does not include the images' sizes."""
     views = tuple(tuple(replace(one, gives=one.gives.but(size=None)) for one in chain.dali) for chain in plan.chains)
     return views, plan.exact, plan.channels_last

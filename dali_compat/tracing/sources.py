@@ -1,7 +1,7 @@
-"""Encoded files that images are deferred to, and the table of what is known of them, shared by worker processes.
+"""Encoded files of deferred images, and the table of their facts, which worker processes share.
 
-Only files that every decoder reads alike are deferred (data/intact.py): of others the user's code has to meet Pillow's
-pixels, or Pillow's error.
+Only files that all decoders read the same are deferred (data/intact.py). For others the user's code has to get Pillow's
+pixels or Pillow's error.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from ..data.header import DALI, PIL, read_header
 from ..data.headers import FACTS, facts_of
 from ..data.intact import is_intact
 
-_ENTRY = struct.Struct(f"={FACTS.itemsize}sI4x")  # the facts and their checksum
-_PARTS = struct.Struct("qqqqQqi?BBB")  # of FACTS
+_ENTRY = struct.Struct(f"={FACTS.itemsize}sI4x")  # facts and their checksum
+_PARTS = struct.Struct("qqqqQqi?BBB")  # fields of FACTS
 _HASH = struct.Struct("q")
 assert _PARTS.size == FACTS.itemsize
 _LEAST, _MOST = 1 << 10, 1 << 22  # entries
 
 
 class FileSource:
-    """A file by its path.
+    """An encoded file.
 
     Attributes:
-        path: absolute.
-        slot, facts: its place in the FileTable, and the entry there, as bytes of FACTS.
+        path: absolute path.
+        slot: index of its entry in the FileTable.
+        facts: the entry, as bytes of FACTS.
         size: (width, height) in pixels.
-        length: in bytes.
+        length: length in bytes.
     """
 
     __slots__ = ("_status", "facts", "length", "path", "size", "slot")
@@ -46,12 +47,12 @@ class FileSource:
         """Open the file.
 
         Raises:
-            OSError: it is gone, or has changed since the image was opened.
+            OSError: the file is gone, or has changed since the image was opened.
         """
         file = open(self.path, "rb")
         if _identity(os.fstat(file.fileno())) != _identity(self._status):
             file.close()
-            raise OSError(f"{self.path} has changed since the data set opened it; write files before they are loaded")
+            raise OSError(f"{self.path} has changed since the data set opened it; write files before loading them")
         return file
 
 
@@ -59,8 +60,8 @@ class MemorySource:
     """An encoded image in memory.
 
     Attributes:
-        data: its bytes.
-        slot, facts, size, length: as FileSource's.
+        data: the encoded bytes.
+        slot, facts, size, length: as in FileSource.
     """
 
     __slots__ = ("data", "facts", "length", "size", "slot")
@@ -71,7 +72,7 @@ class MemorySource:
         self.length = len(data)
 
     def opened(self) -> IO[bytes]:
-        """Open the bytes."""
+        """Return a stream of the bytes."""
         return io.BytesIO(self.data)
 
 
@@ -82,8 +83,8 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
 class FileTable:
     """Facts of encoded images (data/headers.py), found once and kept for all epochs and worker processes.
 
-    A fixed number of entries in memory that forked processes share, two places for each file. Processes write without a
-    lock, so each entry has a checksum: an entry that is overwritten meanwhile is not found.
+    The table has a fixed number of entries, two slots for each file, in memory that forked processes share. Processes
+    write without a lock, so each entry has a checksum, and an entry that is being overwritten is not found.
 
     Args:
         count: number of images to expect.
@@ -100,7 +101,7 @@ class FileTable:
         return {"_size": self._size}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._size = state["_size"]  # a spawned process has a table of its own
+        self._size = state["_size"]  # a spawned process gets an empty table
         self._map()
 
     def file(self, path: str, status: os.stat_result) -> FileSource | None:
@@ -139,7 +140,7 @@ class FileTable:
         return facts
 
     def leave_to_pillow(self, slot: int, key: int) -> None:
-        """Record that DALI failed on a file, so that it is no longer deferred."""
+        """Record that DALI failed to decode a file, so that it is no longer deferred."""
         entry = np.frombuffer(self._entry(slot)[0], FACTS)[0].copy()
         if entry["keys"] == key:
             entry["kinds"] = PIL

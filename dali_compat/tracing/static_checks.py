@@ -1,4 +1,4 @@
-"""Reads what a data set's code and attributes say about it. None of its code runs, except __getattr__()."""
+"""Inspect a data set's code and attributes. None of its code runs, except __getattr__()."""
 
 from __future__ import annotations
 
@@ -20,35 +20,41 @@ from ..inspection.objects import attributes, is_of_library, names, root
 from ..runtime.messages import is_installed
 
 _OPENS = frozenset(("decode_image", "decode_jpeg", "decode_png", "default_loader", "pil_loader", "read_image"))
-_OTHERS = frozenset(("imdecode", "imread"))  # by neither PIL nor torchvision
-_LIBRARIES = frozenset(("cv2", "imageio", "skimage"))  # that have these
-_DATA_SETS = "torchvision.datasets."  # whose code is followed as the user's is
+_OTHERS = frozenset(("imdecode", "imread"))  # of neither PIL nor torchvision
+_LIBRARIES = frozenset(("cv2", "imageio", "skimage"))  # libraries with these
+_DATA_SETS = "torchvision.datasets."  # their code is followed like the user's
 _CLASS, _OF_TENSORS = frozenset(("type", "__class__")), frozenset(("Tensor", "tv_tensors"))
-_ALWAYS = "__init__", "__call__"  # of an object that is made, and of one that is called
-_DEPTH, _INNER = 4, 3  # of functions that call each other, and of data sets in data sets
-_MOST = 500  # of these
-_FEW, _SMALL = 32, 1000  # entries of a container that is looked into
-_HOLD_CALLABLES = frozenset(("torch", "torchvision"))  # whose objects call what they hold, as Compose does
+_ALWAYS = "__init__", "__call__"  # run when an object is constructed, and when it is called
+_DEPTH, _INNER = 4, 3  # limits of nested calls, and of nested data sets
+_MOST = 500  # functions
+_FEW, _SMALL = 32, 1000  # largest containers whose entries are inspected
+_HOLD_CALLABLES = frozenset(("torch", "torchvision"))  # their objects call what they hold, as Compose does
 
 
 class _Called(NamedTuple):
-    """A function that may be called. ``owner``: the object whose method it is, or its class; None where there is none.
-    ``depth``: how many calls may lead on from it."""
+    """A function that may be called.
 
-    function: Any  # a FunctionType, which mypy takes for a method here
+    Attributes:
+        function: a FunctionType.
+        owner: the object or class whose method it is; None for a plain function.
+        depth: number of further nested calls to follow.
+    """
+
+    function: Any  # mypy would take a FunctionType for a method
     owner: Any
     depth: int
 
 
 def reads_images(dataset) -> bool:
-    """Returns whether the user's code, or the data set's own, names what opens or decodes images, by whatever library.
-    What another package can do as well says nothing of a data set that uses it."""
+    """Return True if the user's code or the data set's methods name a function that opens or decodes images.
+
+    Code of other installed packages is ignored, since the data set may not use that part of them.
+    """
     return any((_opens(one, found) or found & _OTHERS) and _is_users(one, dataset) for one, found in _reached(dataset))
 
 
 def other_opener(dataset) -> str:
-    """Returns the function of another library with which the user's code opens images, "imread() of cv2"; "" where none
-    is named."""
+    """Return another library's function that the user's code opens images with, such as "imread() of cv2", or ""."""
     for one, found in _reached(dataset):
         if found & _OTHERS and _is_users(one, dataset):
             return " of ".join([f"{min(found & _OTHERS)}()", *sorted(found & _LIBRARIES)[:1]])
@@ -64,8 +70,10 @@ def _opens(one: _Called, found: set[str]) -> bool:
 
 
 def compares_classes(dataset, collate_fn) -> str:
-    """Return the place of the user's code, "train.py:31", that compares the class of a tensor: a deferred one has a
-    subclass. "" if there is none. A class's name in a message is no comparison."""
+    """Return the line of the user's code that compares the class of a tensor, such as "train.py:31", or "".
+
+    Deferred tensors have a subclass, so that the comparison could fail. Formatting a class's name does not count.
+    """
     reached = chain.from_iterable(map(_reached, with_inner(dataset)))
     for one, found in chain(reached, _followed(_called(collate_fn, (), None, _DEPTH))):
         code = one.function.__code__
@@ -90,7 +98,7 @@ def _compares(code: CodeType) -> bool:
 
 
 def _reached(dataset) -> Iterator[tuple[_Called, set[str]]]:
-    """Returns what its ``__getitem__`` or ``__iter__`` may call, and the names in that."""
+    """Yield the functions that ``__getitem__`` or ``__iter__`` may call, each with the names in its code."""
     return _followed(_methods(dataset, ("__getitem__", "__getitems__", "__iter__"), _DEPTH))
 
 
@@ -110,13 +118,12 @@ def _followed(first: Iterable[_Called]) -> Iterator[tuple[_Called, set[str]]]:
 
 
 def _is_closed(one) -> bool:
-    """Returns whether it is of a library whose code is not followed."""
+    """Return True if it belongs to a library whose code is not followed."""
     return is_of_library(one) and not one.__module__.startswith(_DATA_SETS)
 
 
 def _named(one: _Called, wanted: Iterable[str]) -> Iterator[Any]:
-    """Returns what these names may stand for in a function: a global, something of the owner's, or of a function
-    around."""
+    """Yield the values that names may have in a function, as globals, the owner's attributes or closure variables."""
     kind = one.owner if isinstance(one.owner, type) else type(one.owner)
     own = {} if isinstance(one.owner, type) else attributes(one.owner)
     for name in wanted:
@@ -125,13 +132,20 @@ def _named(one: _Called, wanted: Iterable[str]) -> Iterator[Any]:
                 yield there[name]
         yield from (vars(base)[name] for base in kind.__mro__ if name in vars(base))
     for cell in one.function.__closure__ or ():
-        with suppress(ValueError):  # not yet filled
+        with suppress(ValueError):  # still empty
             yield cell.cell_contents
 
 
 def _called(value, wanted: Iterable[str], owner, depth: int, within: bool = True) -> Iterator[_Called]:
-    """The functions that a call of a value may run, or of a method of it that is among the names. ``within``: those in
-    a container, or in a module, too."""
+    """Yield the functions that may run if a value, or one of its methods in ``wanted``, is called.
+
+    Args:
+        value: any object.
+        wanted: names of methods.
+        owner: as in _Called.
+        depth: as in _Called.
+        within: whether entries of containers and modules are included.
+    """
     value = getattr(value, "__func__", value) if isinstance(value, (staticmethod, classmethod)) else value
     value = value.fget if isinstance(value, property) else value
     if isinstance(value, (functools.partial, functools.partialmethod, functools.cached_property)):
@@ -161,7 +175,7 @@ def _called(value, wanted: Iterable[str], owner, depth: int, within: bool = True
 
 
 def _methods(owner, wanted: Iterable[str], depth: int) -> Iterator[_Called]:
-    """Returns those of an object, or of a class, that have these names; ones that others take the place of, too."""
+    """Yield the methods with these names of an object or class, including overridden ones."""
     kind = owner if isinstance(owner, type) else type(owner)
     for base in kind.__mro__:
         for name in wanted:
@@ -171,11 +185,11 @@ def _methods(owner, wanted: Iterable[str], depth: int) -> Iterator[_Called]:
                 yield _Called(found, owner, depth)
 
 
-# ---- the data set itself, and those that it holds
+# ---- the data set and its inner data sets
 
 
 def with_inner(dataset, depth: int = _INNER) -> Iterator[Any]:
-    """A data set, and those among its attributes."""
+    """Yield a data set and the data sets among its attributes."""
     yield dataset
     for value in attributes(dataset).values() if depth else ():
         for one in value if type(value) in (list, tuple) and len(value) <= _SMALL else (value,):
@@ -184,7 +198,7 @@ def with_inner(dataset, depth: int = _INNER) -> Iterator[Any]:
 
 
 def may_open(dataset) -> bool:
-    """Returns whether a data set, or one among its attributes, opens images by PIL, as far as its code says."""
+    """Return True if the code of a data set, or of one among its attributes, may open images that can be deferred."""
     return any(map(_may_open, with_inner(dataset)))
 
 
@@ -194,14 +208,14 @@ def _may_open(dataset) -> bool:
         if kind.__name__ == "IterableDataset":
             return dataset.features is None or "Image(" in str(dataset.features)  # unknown after map()
         return kind.__name__ == "Dataset" and dataset.format["type"] == "custom"
-    if root(kind) == "webdataset":  # whose decoders have names, such as "pil"
+    if root(kind) == "webdataset":  # selects decoders by names such as "pil"
         return True
     known = reader_of(dataset) is not None or known_class_of(dataset) is not None
     return known or any(_opens(one, found) for one, found in _reached(dataset))
 
 
 def may_use_cuda(dataset) -> bool:
-    """Returns whether a data set's samples, or what it holds, may be on a GPU."""
+    """Return True if a data set's samples or attributes may be on a GPU."""
     code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
     named = set() if code is None else {*names(code), *filter(lambda one: isinstance(one, str), code.co_consts)}
     held = (str(value) for value in attributes(dataset).values() if isinstance(value, (str, torch.device)))
@@ -209,7 +223,7 @@ def may_use_cuda(dataset) -> bool:
 
 
 def signature_of(dataset) -> Iterator[Any]:
-    """Returns what changes where a data set gets other transforms, or becomes another."""
+    """Yield values that change if a data set or its transforms are replaced."""
     for each in with_inner(dataset):
         yield id(each)
         for name, value in attributes(each).items():

@@ -1,8 +1,8 @@
 """Tensors whose pixels are deferred.
 
-:class:`TracedTensor` is a wrapper subclass of torch.Tensor: it knows its shape, strides and dtype, and has no data. It
-records the operations of METHODS. torch's dispatcher sends every other operation to ``__torch_dispatch__``, which
-computes the pixels first. So does whatever reads memory without the dispatcher (_PAST_THE_DISPATCHER).
+:class:`TracedTensor` is a wrapper subclass of torch.Tensor with shape, strides and dtype, but no data. It records the
+operations of METHODS. torch's dispatcher sends every other operation to ``__torch_dispatch__``, which computes the
+pixels first. Methods that read memory without the dispatcher (_PAST_THE_DISPATCHER) do so as well.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def together(rows: torch.Tensor, joins: tuple[Join, ...]) -> torch.Tensor:
 
 
 class Cell:
-    """What tensors that share memory have in common.
+    """Shared state of tensors with the same memory.
 
     Attributes:
-        node: of the pixels, as long as they are not computed.
+        node: node of the pixels; None for a join or a real tensor.
         parts: the cells of a deferred torch.stack or torch.cat, which has no node.
-        joins: how these are joined, the innermost first.
-        tensor: the computed one.
-        base: the cell of which this one is a view, as ``call`` gives it.
-        views: those of this one.
+        joins: how the parts are joined, the innermost join first.
+        tensor: the computed tensor; None while it is deferred.
+        base: the cell that this one is a view of, by ``call``.
+        views: views of this cell.
     """
 
     __slots__ = ("__weakref__", "base", "call", "dtype", "joins", "node", "parts", "shape", "tensor", "views")
@@ -72,14 +72,14 @@ class Cell:
 
     @property
     def is_deferred(self) -> bool:
-        """True if nobody has needed the pixels yet; of a stack, those of one part at least."""
+        """True if the pixels are not computed yet; for a join, those of at least one part."""
         if self.tensor is not None or (self.base is not None and not self.base.is_deferred):
             return False
         return not self.parts or any(part.is_deferred for part in self.parts)
 
     @property
     def is_shared(self) -> bool:
-        """True if it is a view, or has views: a change of one would have to change the other."""
+        """True if it is a view or has views, which an in-place change would have to update."""
         return self.base is not None or any(ref() is not None for ref in self.views)
 
     def value(self) -> torch.Tensor:
@@ -112,14 +112,14 @@ def tensor_with(
 
 
 class TracedTensor(torch.Tensor):
-    """A tensor that is computed when its values are needed."""
+    """A tensor that is computed when its values are read."""
 
     _cell: Cell
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # a method in torch's stubs
 
     @property
     def _state(self) -> State | None:
-        """What is known of it; None if it is computed, or a stack."""
+        """The known state; None if the tensor is computed, or is a join."""
         cell = self._cell
         if cell.node is None or not cell.is_deferred:
             return None
@@ -128,21 +128,21 @@ class TracedTensor(torch.Tensor):
         return state if state.kind == kind else state._replace(kind=kind)
 
     def _real(self, why: str = "") -> torch.Tensor:
-        """Return the computed tensor, of the class that this one stands for."""
+        """Return the computed tensor as the class that this one stands for."""
         if self._cell.tensor is None and why:
             became_real(why)
         made = self._cell.value()
         return made if type(self) is TracedTensor else made.as_subclass(REAL_CLASS[type(self)])
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """Compute the tensor if it is to require gradients, and leave them to torch."""
+        """Compute the tensor if it has to require gradients."""
         if requires_grad:
             self._real("asks for gradients")
         return super().requires_grad_(requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        is_whole = self._cell.is_deferred and self._cell.base is None  # of a view torch copies all of the memory
-        made = self.clone() if is_whole else copy.deepcopy(self._real("is copied with its memory"), memo)
+        is_whole = self._cell.is_deferred and self._cell.base is None  # torch copies the whole storage of a view
+        made = self.clone() if is_whole else copy.deepcopy(self._real("deep-copies a view of a tensor"), memo)
         memo[id(self)] = made
         return made
 
@@ -150,7 +150,7 @@ class TracedTensor(torch.Tensor):
         """Return the same tensor as another class."""
         kind = next((one for one, real in REAL_CLASS.items() if cls in (one, real)), None)
         if kind is None or not self._cell.is_deferred:
-            return self._real(f"makes it a {getattr(cls, '__name__', cls)}").as_subclass(cls)
+            return self._real(f"converts a tensor to {getattr(cls, '__name__', cls)}").as_subclass(cls)
         return self if kind is type(self) else tensor_with(self._cell, self.stride(), kind)
 
     def _computed(self, name: str) -> torch.Tensor:
@@ -185,11 +185,11 @@ class TracedTensor(torch.Tensor):
         plain, named = tree_map(unwrap, (args, kwargs or {}))
         return tree_map(
             lambda x: computed.get(id(x), x), func(*plain, **named)
-        )  # an in-place operation gives its argument
+        )  # an in-place operation returns its argument
 
 
 class _OfTorchvision:
-    """The class methods by which torchvision makes a result a tv_tensor, or a plain tensor."""
+    """Class methods that torchvision calls to wrap a result as a tv_tensor or a plain tensor."""
 
     __torch_function__ = vars(tv_tensors.TVTensor)["__torch_function__"]
 
@@ -205,7 +205,7 @@ class _OfTorchvision:
 
 TracedImage: Any = type("Image", (_OfTorchvision, TracedTensor, tv_tensors.Image), {})
 TracedMask: Any = type("Mask", (_OfTorchvision, TracedTensor, tv_tensors.Mask), {})
-TracedTensor.__name__ = "Tensor"  # code may choose a function by it
+TracedTensor.__name__ = "Tensor"  # code may select a function by this name
 REAL_CLASS: dict[type, type[torch.Tensor]] = {
     TracedTensor: torch.Tensor,
     TracedImage: tv_tensors.Image,
@@ -243,7 +243,7 @@ def joined(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
 
 
 def _part(x: torch.Tensor) -> Any:
-    """Return the cell of a tensor that is joined with others; None if it is no plain tensor."""
+    """Return the cell of a tensor to join; None if it is neither deferred nor a plain CPU tensor."""
     if type(x) in REAL_CLASS:
         return x._cell  # type: ignore[attr-defined]  # a TracedTensor
     if type(x) is not torch.Tensor or x.device.type != "cpu" or x.requires_grad or x.layout != torch.strided:
@@ -263,20 +263,20 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides of what an operation on each element gives."""
+    """Return the strides of the result of an elementwise operation."""
     if tensor.is_contiguous():
         return tensor.stride()
     return torch.empty_like(torch.empty_strided(tensor.shape, tensor.stride(), device="meta")).stride()
 
 
 def recorded(tensor: TracedTensor, call: RecordedCall, outcome: Outcome | None, strides: Any = None) -> Any:
-    """Return what a call gives, deferred; None without an outcome, or if no steps do the same."""
+    """Return the deferred result of a call; None if the outcome or its steps are unknown."""
     node = tensor._cell.node
     if outcome is None or node is None:
         return None
     if outcome.same:
         return tensor
-    if node.steps is None or outcome.steps is None:  # computed now: it may raise
+    if node.steps is None or outcome.steps is None:  # computed now, since it may raise
         return None
     return tensor_of(node.then(call._replace(args=kept(call.args), kwargs=kept(call.kwargs)), outcome, strides))
 
@@ -318,13 +318,13 @@ def _plain(value: Any) -> Any:
 def _outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Outcome | None:
     try:
         made: Outcome | None = function(*args, **kwargs)
-    except Exception:  # torch's own method says what is wrong
+    except Exception:  # torch's method raises the error
         return None
     return made
 
 
 _ARITHMETIC = frozenset(base + end for base in ("add", "sub", "mul", "div") for end in ("", "_"))
-_BY_DISPATCH = _ARITHMETIC | {"flip"}  # of torch's functions, those that are recorded as methods are
+_BY_DISPATCH = _ARITHMETIC | {"flip"}  # torch functions that are recorded like the methods
 _OPERATORS = [f"__{i}{base}__" for base in ("add", "sub", "mul", "truediv") for i in ("", "i")]
 _OPERATORS += ["__radd__", "__rmul__", "__rsub__", "subtract", "multiply", "divide", "true_divide"]
 for _name in (*_ARITHMETIC, *_OPERATORS):
@@ -400,7 +400,7 @@ def view(tensor: TracedTensor, call: RecordedCall, outcome: Outcome, strides: tu
 
 def _getitem(self: TracedTensor, place: Any) -> Any:
     if (state := self._state) is not None:
-        if (order := _order(place)) is not None:  # it gives a copy
+        if (order := _order(place)) is not None:  # indexing with it copies
             outcome = _outcome(OPERATIONS["permute_channels"], state, "v1", order)
             if outcome is not None:
                 outcome = outcome._replace(state=state._replace(kind="tensor"))
@@ -415,7 +415,7 @@ def _getitem(self: TracedTensor, place: Any) -> Any:
 
 
 def _order(place: Any) -> Any:
-    """Return the list or int64 tensor that indexes the channels of a (C, H, W) tensor, if the index has no other."""
+    """Return the list or int64 tensor of an index that selects only channels of a (C, H, W) tensor, else None."""
     places = list(place) if type(place) is tuple else [place]
     if places[0] is ... and len(places) == 4:
         places = places[1:]
@@ -426,7 +426,7 @@ def _order(place: Any) -> Any:
 
 
 def _window(s: State, strides: tuple[int, ...], place: Any) -> Outcome | None:
-    """Return what the slices of a window give; None for any other index."""
+    """Return the outcome of indexing with the slices of a window; None for any other index."""
     places = place if type(place) is tuple else (place,)
     if not all(one is ... or type(one) is slice for one in places) or len(s.shape) != 3:
         return None
@@ -454,7 +454,7 @@ for _name, _function in (("__getitem__", _getitem), ("contiguous", _contiguous))
     setattr(TracedTensor, _name, _function)
 
 
-# ---- what reads memory without the dispatcher
+# ---- methods that read memory without the dispatcher
 
 
 _PAST_THE_DISPATCHER = """
@@ -479,18 +479,18 @@ for _name in _PAST_THE_DISPATCHER:
 
 
 def _collated(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
-    """Stack tensors; the first one is deferred."""
+    """Stack tensors, the first of which is deferred."""
     return torch.stack(batch, 0)
 
 
 def _collated_in_a_worker(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """Stack tensors, of which any may be deferred; torch's own function stacks real ones."""
+    """Stack tensors, some of which may be deferred; torch's function stacks real ones."""
     traced = any(type(one) in REAL_CLASS for one in batch)
     return torch.stack(batch, 0) if traced else collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
 
 
 def extend_default_collate() -> None:
-    """Let default_collate take deferred tensors, by its table of functions."""
+    """Register deferred tensors in default_collate_fn_map."""
     default_collate_fn_map.update(dict.fromkeys(REAL_CLASS, _collated))
     if data.get_worker_info() is not None:
         default_collate_fn_map[torch.Tensor] = _collated_in_a_worker

@@ -1,7 +1,7 @@
-"""Tries a data set: whether its images can be deferred, and whether its samples are then the same.
+"""Trial of a data set, to see if its images can be deferred and if its samples then stay the same.
 
-A few samples are loaded in forked processes, traced in one and by Pillow alone in another, from the same state of the
-data set and of the generators. What differs keeps the data set on torch's own loader.
+A few samples are loaded in two forked processes, traced in one and not in the other, from the same state of the data
+set and of the generators. If they differ, torch's own loader loads the data set.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from .static_checks import compares_classes, may_open, may_use_cuda, other_opene
 from .tensors import REAL_CLASS
 from .worker import begin_tracing
 
-_UNSEEN = "opens no image in a way that is seen"
+_UNSEEN = "opens no image that dali_compat can trace"
 _FEW = 4  # samples
-_SMALL = 1000  # entries of an attribute that is compared
+_SMALL = 1000  # entries of the largest attribute that is compared
 _JPEG = b"\xff\xd8"
 
 
@@ -40,9 +40,11 @@ class TracedImage(NamedTuple):
     """An image of a tried sample.
 
     Attributes:
-        head, tail: its keys.
-        size, final: (height, width) of the file and of the image.
-        is_jpeg, length: of the file; length in bytes.
+        head, tail: keys of its head and tail.
+        size: (height, width) of the file.
+        final: (height, width) of the image.
+        is_jpeg: whether the file is a JPEG.
+        length: length of the file in bytes.
     """
 
     head: Key
@@ -54,11 +56,11 @@ class TracedImage(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a trial has shown.
+    """The result of a trial.
 
     Attributes:
-        why: why the data set is left to torch's loader; empty if it is traced.
-        images: those of the first sample that has deferred ones; None for each image that has no plan.
+        why: reason for leaving the data set to torch's loader; empty if it is traced.
+        images: images of the first sample with deferred ones; None for each image without a plan.
     """
 
     why: str
@@ -80,7 +82,7 @@ def table_of(dataset: Any) -> FileTable:
 
 @dataclass
 class Reader:
-    """What of a loader decides how its data set is read; as its own attributes of these names."""
+    """The attributes of a loader that determine how its data set is read."""
 
     dataset: Any
     collate_fn: Any = data.default_collate
@@ -89,13 +91,13 @@ class Reader:
 
 
 def tried(loader: Any) -> tuple[TracedImage | None, ...] | None:
-    """Return the images of a loader's sample, if its data set can be traced; None if nothing says that it opens images.
+    """Return the images of a loader's sample if its data set can be traced; None if it does not seem to open images.
 
     Args:
         loader: a DataLoader or a Reader.
 
     Raises:
-        Unsupported: it cannot be traced; the text says why, after "MyDataset ...".
+        Unsupported: the data set cannot be traced. The text is a predicate, for use after "MyDataset".
     """
     dataset = loader.dataset
     if not may_open(dataset):
@@ -109,7 +111,7 @@ def tried(loader: Any) -> tuple[TracedImage | None, ...] | None:
         if not isinstance(dataset, data.IterableDataset) and not len(dataset):
             return None
         known = _verdicts.get(dataset, dict)
-    except Exception:  # it has no length, or takes no weak references
+    except Exception:  # no length, or no weak references
         return None
     key = loader._auto_collation
     signature = [list(signature_of(dataset)), id(loader.collate_fn)]
@@ -117,7 +119,7 @@ def tried(loader: Any) -> tuple[TracedImage | None, ...] | None:
         known[key] = signature, _try(loader)
     verdict = known[key][1]
     if verdict.why:
-        if "just now" in verdict.why:  # next time the files are older
+        if "just now" in verdict.why:  # the files will be old enough in a later trial
             del known[key]
         raise Unsupported(verdict.why)
     return verdict.images
@@ -137,12 +139,12 @@ def _try(loader: Any) -> Verdict:
     where = _difference(traced, plain)
     if where and _differs_by_itself(loader, plain):
         where = _difference(traced, plain, values=False)
-        return Verdict(f"gives other samples each time that it is read: {where}") if where else verdict
-    return Verdict(f"gives another sample if its images are deferred: {where}") if where else verdict
+        return Verdict(f"gives different samples each time it is read: {where}") if where else verdict
+    return Verdict(f"gives different samples if its images are deferred: {where}") if where else verdict
 
 
 def _differs_by_itself(loader: Any, plain: Any) -> bool:
-    """Return True if samples differ without tracing, as in a stream that is shuffled by a seed of its own."""
+    """Return True if samples differ even without tracing, as in a stream that is shuffled with its own seed."""
     try:
         again, _ = in_child(lambda: _shown(loader, None))
     except TrialFailed:
@@ -151,7 +153,7 @@ def _differs_by_itself(loader: Any, plain: Any) -> bool:
 
 
 def _shown(loader: Any, table: FileTable | None) -> tuple[Any, Verdict]:
-    """Return what a few samples are, and a verdict, with ``table`` traced."""
+    """Return a description of a few samples, and a verdict. They are traced if there is a ``table``."""
     dataset, keys = loader.dataset, _keys(loader)
     stream = isinstance(dataset, data.IterableDataset)
     if table is not None:
@@ -191,14 +193,14 @@ def _shown(loader: Any, table: FileTable | None) -> tuple[Any, Verdict]:
 
 
 def _sample(dataset: Any, key: Any) -> Any:
-    """Return a sample as torch's fetcher asks for it."""
+    """Return a sample as torch's fetcher does."""
     if hasattr(dataset, "__getitems__") and dataset.__getitems__:
         return dataset.__getitems__([key])[0]
     return dataset[key]
 
 
 def _keys(loader: Any) -> list[Any]:
-    """Return a few keys of the loader's own sampler. It is a copy, in the forked process."""
+    """Return a few keys of the loader's sampler, which is a copy in the forked process."""
     if isinstance(loader.dataset, data.IterableDataset):
         return [None] * _FEW
     try:
@@ -206,13 +208,13 @@ def _keys(loader: Any) -> list[Any]:
         several = list(islice(iter(index), _FEW)) if loader._auto_collation else [index]
         if several:
             return several
-    except Exception:  # the epoch's iterator says what is wrong
+    except Exception:  # the epoch's iterator will raise the error
         pass
     return list(range(min(_FEW, len(loader.dataset))))
 
 
 def _images(sample: Any) -> tuple[TracedImage | None, ...]:
-    """Return what is known of the deferred tensors of a sample; nothing if none of them has a plan."""
+    """Describe the deferred tensors of a sample; () if none of them has a plan."""
     made: list[TracedImage | None] = []
     for tensor in _leaves(sample):
         for cell in tensor._cell.parts or (tensor._cell,):
@@ -229,18 +231,18 @@ def _images(sample: Any) -> tuple[TracedImage | None, ...]:
 
 
 def _without_plan(samples: list[Any]) -> str:
-    """Return what was done to a deferred image that has no plan; empty if there is none."""
+    """Return the reason why a deferred image has no plan; empty if there is none."""
     for tensor in _leaves(samples):
         node = tensor._cell.node
         while node is not None and node.parent is not None:
             if node.steps is None and node.parent.steps is not None:
-                return f"uses {node.call.name}(), which DALI and its kernels do not do to such an image"
+                return f"uses {node.call.name}(), which has no batch implementation for such an image"
             node = node.parent
     return "gives images, not tensors" if _leaves(samples, Image.Image) else ""
 
 
 def _leaves(value: Any, kind: type | tuple[type, ...] = tuple(REAL_CLASS)) -> list[Any]:
-    """Return a sample's deferred tensors."""
+    """Return the values of a class in a sample; by default the deferred tensors."""
     if isinstance(value, kind):
         return [value]
     if isinstance(value, Mapping):
@@ -249,7 +251,7 @@ def _leaves(value: Any, kind: type | tuple[type, ...] = tuple(REAL_CLASS)) -> li
 
 
 def _collated(loader: Any, samples: list[Any], traced: bool) -> Any:
-    """Return the batch of these samples; None if collate_fn refuses so few."""
+    """Return the batch of these samples; None if collate_fn raises an error, as it may for so few."""
     try:
         with tracing(traced):
             return loader.collate_fn(samples if loader._auto_collation else samples[0])
@@ -267,14 +269,14 @@ class _Held(NamedTuple):
 
 
 def description(value: Any) -> Any:
-    """Return what a value is, down to the last bit of its tensors, arrays and images."""
+    """Return a description of a value, with a checksum of each tensor, array and image."""
     if isinstance(value, torch.Tensor):
         kind = REAL_CLASS.get(type(value), type(value))
         real = value._real() if type(value) in REAL_CLASS else value  # type: ignore[attr-defined]  # a TracedTensor
         flat: Any = real.as_subclass(torch.Tensor).detach().contiguous().view(-1).cpu()
         try:
             held = zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
-        except (RuntimeError, TypeError):  # of a type without bytes
+        except (RuntimeError, TypeError):  # a dtype without bytes
             held = 0
         return str(kind), str(value.dtype), tuple(value.shape), tuple(value.stride()), _Held(held)
     if isinstance(value, np.ndarray) and value.dtype != object:
@@ -296,7 +298,7 @@ def description(value: Any) -> Any:
 
 
 def _attributes(dataset: Any) -> Any:
-    """Return digests of a data set's attributes, but for large ones."""
+    """Return digests of a data set's attributes, except large ones."""
     found: dict[str, Any] = {}
     for name, value in getattr(dataset, "__dict__", {}).items():
         if isinstance(value, (int, float, str, bytes, bool)):
@@ -311,7 +313,7 @@ def _attributes(dataset: Any) -> Any:
 
 
 def _difference(a: Any, b: Any, path: str = "", values: bool = True) -> str:
-    """Return where two descriptions differ; empty if they do not. ``values``: compare more than types and shapes."""
+    """Return where two descriptions differ; empty if they do not. Without ``values`` only types and shapes count."""
     if isinstance(a, _Held) and isinstance(b, _Held):
         (a,), (b,) = a, b
         if not values:

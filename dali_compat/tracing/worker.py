@@ -1,4 +1,4 @@
-"""The functions of torch's loader that are wrapped, ``worker_init_fn`` and ``collate_fn``, and seeds for samples."""
+"""Wrappers of ``worker_init_fn`` and ``collate_fn``, and seeds of samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def begin_tracing(table: FileTable) -> None:
 
 
 class TracingWorker:
-    """A worker_init_fn that makes the worker trace, after the user's own."""
+    """A worker_init_fn that calls the user's function and then switches tracing on."""
 
     def __init__(self, function: Callable[[int], object] | None, table: FileTable):
         self._function, self._table = function, table
@@ -34,7 +34,7 @@ class TracingWorker:
 
 
 class TracedCollate:
-    """A collate_fn that gives a TracedBatch of what the user's gives."""
+    """A collate_fn that packs the result of the user's function as a TracedBatch."""
 
     def __init__(self, function: Callable[[Any], Any]):
         self._function = function
@@ -44,14 +44,14 @@ class TracedCollate:
 
 
 class SeededIndices(list[Any]):
-    """Indices of a batch. Iterating over them, as torch's fetcher does, seeds the generators before each sample.
+    """Indices of a batch. Iterating over them in a worker, as torch's fetcher does, seeds the generators per sample.
 
-    A sample's random numbers so depend on the epoch's seed and its place in the epoch, whatever the number of workers.
+    So a sample's random numbers depend on the epoch's seed and on its place in the epoch, not on the number of workers.
 
     Args:
-        indices: of the samples.
-        seed: of the epoch.
-        places: of the samples in the epoch, counted over all ranks.
+        indices: indices of the samples.
+        seed: seed of the epoch.
+        places: places of the samples in the epoch, counted over all ranks.
     """
 
     def __init__(self, indices: Any, seed: int, places: range):
@@ -71,13 +71,13 @@ class SeededIndices(list[Any]):
 
 
 def seeded_index(index: Any, seed: int, place: int) -> Any:
-    """Return an index, having seeded the generators; called where a worker unpickles a SeededIndex."""
+    """Seed the generators and return an index. Called when a worker unpickles a SeededIndex."""
     seed_generators(seed, place)
     return index
 
 
 class SeededIndex:
-    """An index without batching: a worker that unpickles it gets ``index``, and generators that are seeded."""
+    """An index without batching. A worker that unpickles it seeds its generators and gets ``index``."""
 
     def __init__(self, index: Any, seed: int, place: int):
         self._arguments = index, seed, place

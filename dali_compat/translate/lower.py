@@ -119,7 +119,7 @@ def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 def _commutes(geometry: Step, before: Step) -> bool:
     if before.op == "grayscale" and geometry.op == "pad":
-        return not any(geometry.kwargs["fill"])  # before grayscale, the fill has another colour and number of channels
+        return not any(geometry.kwargs["fill"])  # before grayscale, the fill has another color and number of channels
     return before.op in _BY_PIXEL
 
 

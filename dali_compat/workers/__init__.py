@@ -1,19 +1,19 @@
-"""Runs transforms without a translation in Python, sample by sample, in this process or in others.
+"""Run transforms without a translation in Python, sample by sample, in this process or in worker processes.
 
-Each gets what torchvision would give it, a PIL image or a CHW tensor on the CPU. With workers they run in processes, as
-torch's loader runs them; without, in the caller's thread. Either way torch, random and numpy are seeded by the sample's
-place in the epoch, so that a function which draws gives the same for one seed, whatever the number of workers.
+Each transform gets the input that torchvision would give it, a PIL image or a CHW tensor on the CPU. With workers it
+runs in processes, as in torch's loader; without, in the caller's thread. In both cases torch, random and numpy are
+seeded by the sample's place in the epoch, so that random results depend on the seed, not on the number of workers.
 
-Samples go to the processes, and come back, in memory that is shared with them (shared_memory.py): a batch is copied
-there at once, and back. What has no place there travels with the message: the results of the first batches, for nobody
-knows how large they are, and all where the system has no such memory.
+Samples and results travel in shared memory (shared_memory.py), into which a whole batch is copied at once. Data without
+a place there travels with the message. These are the results of the first batches, whose size is not known beforehand,
+and all data if the system provides no shared memory.
 
-Processes that have died, that hang, or whose exchange an interrupt has cut short, are given up with all the memory that
-they may still write to; the next batch starts new ones.
+Processes that died, that hang, or whose exchange was cut short by an interrupt are abandoned, with all memory that they
+may still write to. The next batch starts new ones.
 
-- worker: the functions at work.
-- processes: how they are started, asked, watched and ended, whatever they do.
-- samples: what travels there and back. shared_memory: in which memory.
+- worker: runs the functions.
+- processes: starts, feeds, monitors and ends the processes.
+- samples: the data that travels. shared_memory: the memory for it.
 """
 
 from __future__ import annotations
@@ -40,39 +40,43 @@ from .worker import run, work
 
 
 class Called:
-    """A batch in Python's hands: the answers of its parts, in order, and the memory that they share, if there is any;
-    or, without processes, what its one part has given.
+    """A batch that Python functions transform.
+
+    It holds the answers of its parts in order, and their shared memory, if any. Without processes it holds the result
+    of its only part.
 
     Attributes:
-        infos: of each of its images() the ``info``, once these were asked for; empty where they have none.
+        infos: the ``info`` of each image, set by images(); empty if there are none.
     """
 
     def __init__(self, answers: list, counts: list[int], pool: Any = None, slot: Slot | None = None):
         self._answers, self._counts, self._pool, self._slot = answers, counts, pool, slot
-        self._made: list[Packed | Parcel | list] = []  # of the first answers
+        self._made: list[Packed | Parcel | list] = []  # results of the first answers
         self._over = False
         self.infos: list[Any] = []
 
     @property
     def done(self) -> bool:
-        """True if no process will touch its shared memory again."""
+        """True if no process will access its shared memory again."""
         return self._over and all(answer.there for answer in self._answers)
 
     @property
     def workers_lost(self) -> bool:
-        """True if processes have died, or do not answer: that is no fault of a sample."""
+        """True if processes died or do not answer, which is not the fault of a sample."""
         return self._pool is not None and not self._pool.usable
 
     def cancel(self) -> None:
         self._over, self._made = True, []
 
     def images(self, device: torch.device) -> tuple[ImageSpec, torch.Tensor | list[torch.Tensor]] | None:
-        """Returns what the functions have given, and its ImageSpec: (N, C, H, W) on the device, or a list of (C, H, W)
-        where sizes differ; None where they have given something else, or not all the same.
+        """Return the ImageSpec and the images that the functions returned, on the device.
+
+        The images are a tensor (N, C, H, W), or a list of (C, H, W) if sizes differ. Return None if the results are not
+        all images of the same kind.
 
         Raises:
-            Exception: what a function has raised, with the worker's traceback in its text, as torch's loader raises it.
-            RuntimeError: a worker has died.
+            Exception: a function raised it; its text contains the worker's traceback, as in torch's loader.
+            RuntimeError: a worker died.
         """
         parts, specs = [], set()
         for answer in self._parts():
@@ -92,8 +96,11 @@ class Called:
         return spec.but(size=tuple(made.shape[-2:])) if isinstance(made, torch.Tensor) else spec, made
 
     def tensor(self, device: torch.device) -> torch.Tensor | None:
-        """Returns what torch's default_collate would make of tensors that are no images (ten crops, stacked), on the
-        device; None where it has to see for itself. Raises what images() does."""
+        """Return the stack of tensors that are not images (such as ten crops), on the device.
+
+        It equals the result of torch's default_collate. Return None if the results are anything else. Errors are those
+        of images().
+        """
         parts = [part for part in self._parts() if isinstance(part, Packed) and not part.kind]
         if len(parts) < len(self._made):
             return None
@@ -101,7 +108,7 @@ class Called:
         return made if isinstance(made, torch.Tensor) else None
 
     def samples(self) -> list:
-        """The same as the functions have given it. Raises what images() does."""
+        """Return the results as the functions returned them. Errors are those of images()."""
         results: list = []
         shared = None if self._slot is None else self._slot.bytes
         for part in self._parts():
@@ -121,7 +128,7 @@ class Called:
         return self._made
 
     def _on(self, device: torch.device, parts: list[Packed]) -> torch.Tensor | list[torch.Tensor]:
-        """All of them, one tensor where their shape is one."""
+        """Return all images, as one tensor if their shapes are equal."""
         shapes = [shape for part in parts for shape in part.shapes]
         with nullcontext() if self._slot is None else self._slot.read():
             values = [self._values(part) for part in parts]
@@ -134,53 +141,59 @@ class Called:
     def _values(self, part: Packed) -> torch.Tensor:
         if not isinstance(part.values, Place):
             return part.values
-        assert self._slot is not None  # whose place it is
+        assert self._slot is not None  # the slot of the place
         return self._slot.bytes(part.values).view(part.dtype)
 
 
 def _packed(part) -> Packed | None:
-    """Results of the caller's thread, too, where they are images and alike."""
+    """Return the packed results of a part; None if they are not images or tensors of one kind."""
     if isinstance(part, list):
         kind = kind_of(part)
         return pack([as_tensor(one) for one in part], kind, infos_of(part)) if kind else None
     return part if isinstance(part, Packed) else None
 
 
-_stores: WeakKeyDictionary[Call, SlotStore] = WeakKeyDictionary()  # what the next epoch takes over
+_stores: WeakKeyDictionary[Call, SlotStore] = WeakKeyDictionary()  # kept for the next epoch
 
 
 class Calls:
     """Runs functions on the samples of an epoch.
 
     Args:
-        seed: of the epoch.
-        loader: its num_workers, multiprocessing_context, worker_init_fn and timeout are honoured.
-        device: where images come from and go to.
-        depth: batches in the processes' hands; each view of a batch is one.
+        seed: seed of the epoch.
+        loader: provides num_workers, multiprocessing_context, worker_init_fn and timeout.
+        device: device of the images before and after.
+        depth: number of batches in flight; each view of a batch counts as one.
     """
 
     def __init__(self, seed: int, loader, device: torch.device, depth: int):
         self._seed, self._workers, context = seed, loader.num_workers, loader.multiprocessing_context
         start = loader.num_workers, loader.worker_init_fn, loader.dataset
         self._new_pool = partial(Pool, seed, device, depth, context, loader.timeout, start)
-        self._pools: dict[tuple[int, ...], Pool] = {}  # of functions, by their id(): views may share them
+        self._pools: dict[tuple[int, ...], Pool] = {}  # by id() of the functions, which views may share
 
     def prepare(self, call: Call) -> None:
-        """Start the call's processes: best before DALI's threads are at work, for they are forked.
+        """Start the call's processes. Since they are forked, this is best done before DALI's threads run.
 
         Raises:
-            OSError: the system gives no more processes, or descriptors.
+            OSError: the system has no more processes or file descriptors.
         """
         if self._workers:
             self._pool(call)
 
     def submit(self, call: Call, images, kind: str, positions: list[int], infos: Sequence[Any] = ()) -> Called:
-        """Set them to work. ``images``: of that kind, on the device, as pack() takes them; or, where it is "", a list
-        of samples as they are. ``infos``: of PIL images.
+        """Start transforming a batch.
+
+        Args:
+            call: the functions.
+            images: images of ``kind`` on the device, as in pack(); a list of samples if ``kind`` is "".
+            kind: kind of the images, or "".
+            positions: places of the samples in the epoch.
+            infos: ``info`` of PIL images.
 
         Raises:
-            RuntimeError: a worker has died just now.
-            OSError: the system gives no more processes, or descriptors.
+            RuntimeError: a worker died.
+            OSError: the system has no more processes or file descriptors.
         """
         if not self._workers:
             return Called([self._here(call, images, kind, positions, infos)], [len(positions)])
@@ -208,10 +221,9 @@ class Calls:
 
 
 class Pool:
-    """The processes that run one call's functions in an epoch, and the memory that they share: ``depth`` slots.
+    """The processes that run one call's functions in an epoch, with ``depth`` slots of shared memory.
 
-    A slot holds a batch: its samples, and behind them room for what the functions give. The store keeps slots from one
-    epoch to the next.
+    A slot holds the samples of a batch, followed by room for the results. The store keeps slots for the next epoch.
     """
 
     def __init__(
@@ -226,12 +238,12 @@ class Pool:
 
     @property
     def usable(self) -> bool:
-        """True if the processes are well."""
+        """True if all processes are alive and in step."""
         self._processes.look()
         return not self._processes.trouble
 
     def submit(self, images, kind: str, positions: list[int], seed: tuple[int, ...], infos: Sequence[Any]) -> Called:
-        """Sets the processes to work on chunks of a batch; as Calls.submit()."""
+        """Send chunks of a batch to the processes; as Calls.submit()."""
         size = max(1, -(-len(positions) // (2 * self._workers)))
         chunks = [slice(start, start + size) for start in range(0, len(positions), size)]
         parts = [images[chunk] if kind else Pieces(list(images[chunk])) for chunk in chunks]
@@ -241,7 +253,7 @@ class Pool:
         rooms: Sequence[Place | None]
         try:
             samples, rooms = self._written(number, images, kind, parts, counts)
-        except OSError:  # no memory to share
+        except OSError:  # no shared memory
             samples = [pack(part, kind) if kind else part.parcel() for part in parts]
             number, rooms = None, [None] * len(chunks)
         if infos:
@@ -253,24 +265,24 @@ class Pool:
         answers = [Answer() for _ in messages]
         called = Called(answers, counts, self, None if number is None else self._slots[number])
         if number is not None:
-            self._lent[number] = called  # before a process knows of it
+            self._lent[number] = called  # before a process can use it
         self._processes.ask(messages, answers)
         return called
 
     def receive(self, answer: Answer, count: int) -> Packed | Parcel | ExceptionWrapper:
-        """Returns what a process has made of ``count`` samples.
+        """Return the results of ``count`` samples.
 
         Raises:
-            RuntimeError: a worker has died, or none has answered for the loader's timeout.
+            RuntimeError: a worker died, or none answered within the loader's timeout.
         """
         self._processes.wait(answer, self._timeout)
-        made = pickle.loads(answer.message or b"")  # it is there
+        made = pickle.loads(answer.message or b"")  # wait() has set it
         if not isinstance(made, ExceptionWrapper):
             self._store.room = max(self._store.room, math.ceil(made.size / count))
         return made
 
     def close(self) -> None:
-        """Ends the processes. Memory still in use is freed when the last process has let go of it."""
+        """End the processes. Memory in use is freed when the last process releases it."""
         self._processes.close()
         slots, self._slots = self._slots, []
         for number, slot in enumerate(slots):
@@ -284,10 +296,10 @@ class Pool:
     def _written(
         self, number: int | None, images, kind: str, parts: list, counts: list[int]
     ) -> tuple[list, list[Place]]:
-        """The samples of each chunk in a slot, and room there for its results.
+        """Write the samples of each chunk to a slot. Return them, and the places for their results.
 
         Raises:
-            OSError: there is no memory to share, or none free.
+            OSError: there is no shared memory, or no free slot.
         """
         if number is None:
             raise OSError("every slot is in use")
@@ -305,5 +317,5 @@ class Pool:
 
 
 def _size(part) -> int:
-    """Bytes of a chunk's samples: images on the device, or Pieces."""
+    """Return the number of bytes of a chunk, which is Pieces or images on the device."""
     return part.size if isinstance(part, Pieces) else sum(image.numel() * image.itemsize for image in part)

@@ -1,11 +1,11 @@
 """Processes that answer messages, driven from the caller's thread.
 
-Messages go to one socket, from which the next free process takes the next one whole. Answers come on a socket of each
-process. No lock and no thread stand between. So an interrupt can hit nothing but an exchange, which is then known to be
-cut short; a process that is killed leaves nothing locked; and an interpreter that ends waits for none of them.
+All processes receive messages from one common socket; the next free process takes the next message. Each process
+answers on a separate socket. An exchange needs no lock and no thread. So an interrupt can only cut short an exchange,
+which is noticed; a killed process leaves no lock held; and no process blocks the interpreter's exit.
 
-A message that is too large for these sockets is sent to the process that asks for it, which reads it at once. A large
-answer is a file without a name, which the caller maps.
+A message that is too large for the common socket is sent to the process that requests it, which reads it immediately. A
+large answer is an anonymous file, which the caller maps.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from multiprocessing.util import Finalize
 from ..errors import OutOfStep, remedy_of
 from .shared_memory import in_a_file, mapped
 
-_LARGEST = 1 << 16  # bytes that go through the common socket at once: a third of what Linux lets wait there
-_NUMBER = struct.Struct("<Q")  # of a message, before it and before its answer
-_LARGE = 1 << 17  # bytes of an answer from which on a file has it: a socket would keep the process until it is read
-_SHARED = b"@"  # an answer that is in a file, which follows; no pickle begins with it
-_LOOK = 1.0  # seconds between looks at processes that send nothing: a child of theirs may hold their socket open
-_GRACE = 5.0  # seconds for what a function does when it is cancelled; torch's own
-_TIDY = 1.0  # seconds for what it does when its process is told to end
-_CUT = "an interrupt has cut short a message to the worker processes of a DataLoader; iter(loader) starts another epoch"
+_LARGEST = 1 << 16  # bytes of the largest message in the common socket: a third of Linux's buffer
+_NUMBER = struct.Struct("<Q")  # number of a message, sent before the message and before its answer
+_LARGE = 1 << 17  # larger answers go to a file, since a socket would block the process until they are read
+_SHARED = b"@"  # marks an answer in a file, which follows; no pickle begins with it
+_LOOK = 1.0  # seconds between checks of silent processes, whose socket a child of theirs may hold open
+_GRACE = 5.0  # seconds for a cancelled function to finish; the same as torch's
+_TIDY = 1.0  # seconds for cleanup after SIGTERM
+_CUT = "an interrupt cut short a message to the DataLoader worker processes; iter(loader) starts another epoch"
 
 _all: weakref.WeakSet[Processes] = weakref.WeakSet()
 
 
 class Answer:
-    """An answer of a process; ``message`` is None until it is there."""
+    """An answer of a process; ``message`` is None until it arrives."""
 
     def __init__(self):
         self.message: bytes | memoryview | None = None
@@ -53,32 +53,33 @@ class Answer:
 
 
 class Processes:
-    """
+    """A group of worker processes.
+
     Args:
-        context: of multiprocessing.
-        numbers: of the processes.
-        target, arguments: each runs ``target(connection, tasks, number, *arguments)``, which calls serve().
+        context: multiprocessing context.
+        numbers: numbers of the processes.
+        target, arguments: each process runs ``target(connection, tasks, number, *arguments)``, which calls serve().
 
     Attributes:
-        trouble: why no answer will come any more; "" while all is well.
+        trouble: why no more answers will arrive; "" if they will.
 
     Raises:
-        OSError: the system gives no more processes, or descriptors; the text says what to do.
+        OSError: the system has no more processes or file descriptors; the text gives a remedy.
     """
 
     def __init__(self, context, numbers: Sequence[int], target, arguments: tuple):
         self.trouble = _CUT
         self._ends: list[socket.socket | Connection] = []
-        self._own: list[Connection] = []  # those for the answers of each process
+        self._own: list[Connection] = []  # receive the answers of each process
         self._processes: list = []
         self._numbers = itertools.count()
         self._unsent: deque[bytes] = deque()
-        self._large: dict[int, bytes] = {}  # messages that somebody will ask for
+        self._large: dict[int, bytes] = {}  # messages that a process will request
         self._awaited: dict[int, Answer] = {}
         over: queue.SimpleQueue = queue.SimpleQueue()
         self._end = weakref.finalize(self, over.put, None)
         self._end.atexit = False
-        # before multiprocessing waits for them, for ever if one is stuck
+        # runs before multiprocessing joins the processes, which would block forever if one hangs
         at_exit = Finalize(None, _kill, (self._processes,), exitpriority=100)
         bury = over, self._ends, self._processes, at_exit
         threading.Thread(target=_bury, args=bury, name="dali_compat-bury", daemon=True).start()
@@ -92,16 +93,16 @@ class Processes:
         except OSError as error:
             self.close()
             hint = f"{remedy_of(error)}, or " if remedy_of(error) else ""
-            message = f"cannot start a worker process: {error.strerror}; {hint}take a smaller num_workers"
+            message = f"cannot start a worker process: {error.strerror}; {hint}use a smaller num_workers"
             raise OSError(error.errno, message) from error
         self.trouble = ""
 
     def ask(self, messages: list[bytes], answers: list[Answer]) -> None:
-        """Sends messages. wait() and look() receive their answers.
+        """Send messages. wait() and look() receive their answers.
 
         Raises:
-            OutOfStep: an interrupt has cut short an earlier exchange.
-            RuntimeError: there is other trouble.
+            OutOfStep: an interrupt cut short an earlier exchange.
+            RuntimeError: a process died, timed out, or was closed.
         """
         self._refuse_in_trouble()
         self.trouble = _CUT
@@ -115,30 +116,32 @@ class Processes:
         self.trouble = ""
 
     def wait(self, answer: Answer, timeout: float = 0) -> None:
-        """Wait until it is there.
+        """Wait for an answer.
 
         Raises:
-            OutOfStep: an interrupt has cut short an earlier exchange.
-            RuntimeError: a process has died, or nothing came from any of them for ``timeout`` seconds (0: no limit).
+            OutOfStep: an interrupt cut short an earlier exchange.
+            RuntimeError: a process died, or no process answered for ``timeout`` seconds (0: no limit).
         """
         since = time.monotonic()
         while not answer.there:
             self._refuse_in_trouble()
             left = since + timeout - time.monotonic() if timeout else _LOOK
-            if self._exchange(min(max(0, left), _LOOK)):  # once more when time is over: this process may have slept
+            if self._exchange(min(max(0, left), _LOOK)):  # also after the timeout: this process may have slept
                 since = time.monotonic()
             elif left <= 0:
                 self._fail(f"DataLoader timed out after {timeout} seconds")
 
     def look(self) -> None:
-        """Take the answers that are there."""
+        """Receive the answers that have arrived."""
         while not self.trouble and self._exchange(0):
             pass
 
     def close(self) -> None:
-        """Ends the processes: they finish what they are doing, or are killed after a while. Nobody waits for that: the
-        garbage collector may be the caller."""
-        self.trouble = self.trouble or "the worker processes have been told to end"
+        """End the processes. They finish their current message, or are killed after a while.
+
+        This does not wait for them, since the garbage collector may be the caller.
+        """
+        self.trouble = self.trouble or "the worker processes were shut down"
         _close(self._ends)
         self._end()
 
@@ -152,13 +155,13 @@ class Processes:
             process.start()
 
     def _exchange(self, seconds: float) -> bool:
-        """Returns whether answers have come in that time."""
+        """Exchange messages for up to ``seconds``. Return True if answers arrived."""
         self.trouble = _CUT
         lost, came = None, False
         for connection in wait(self._own, seconds):
             try:
-                came = self._take(connection) or came  # type: ignore[arg-type]  # wait() gives what it was given
-            except TimeoutError:  # a signal's handler raises it; these sockets have no limit
+                came = self._take(connection) or came  # type: ignore[arg-type]  # wait() returns Connections here
+            except TimeoutError:  # raised by a signal handler; these sockets have no timeout
                 raise
             except (EOFError, OSError):
                 lost = self._processes[self._own.index(connection)]  # type: ignore[arg-type]  # as above
@@ -171,7 +174,7 @@ class Processes:
         return came
 
     def _take(self, connection: Connection) -> bool:
-        """Returns whether it is an answer that a process has sent; else it asks for a large message."""
+        """Receive an answer and return True, or send a large message to the process that requests it."""
         message = connection.recv_bytes()
         (number,) = _NUMBER.unpack_from(message)
         if len(message) > _NUMBER.size:
@@ -183,14 +186,14 @@ class Processes:
         return False
 
     def _send(self) -> None:
-        """Sends what there is room for."""
+        """Send messages until the socket is full."""
         try:
             while self._unsent:
                 self._tasks.send(self._unsent[0], socket.MSG_DONTWAIT)
                 self._unsent.popleft()
         except TimeoutError:  # as in _exchange()
             raise
-        except OSError:  # full: after the next answer; no reader: dead, as is soon found
+        except OSError:  # full, or no process is left, which _exchange() will find
             pass
 
     def _fail(self, trouble: str) -> None:
@@ -206,7 +209,7 @@ class Processes:
 
 
 def serve(connection: Connection, tasks: socket.socket, answer: Callable[[bytes], bytes]) -> None:
-    """In a process: answers messages, until the connection is closed."""
+    """Answer messages in a worker process until the connection is closed."""
     with contextlib.suppress(EOFError, OSError):  # closed
         while task := tasks.recv(_NUMBER.size + _LARGEST):
             number, message = task[: _NUMBER.size], task[_NUMBER.size :]
@@ -222,23 +225,24 @@ def serve(connection: Connection, tasks: socket.socket, answer: Callable[[bytes]
 
 
 def _obituary(process) -> str:
-    process.join(_GRACE)  # what has closed its socket ends, as a rule
+    process.join(_GRACE)  # a process that closed its socket usually exits
     code = process.exitcode
     if code is None:
-        how = "it has closed its socket"
+        how = "it closed its socket"
     elif code >= 0:
-        how = f"exit code {code}; a function of yours ended it"
+        how = f"exit code {code}; one of your functions ended it"
     elif -code == signal.SIGBUS:
-        how = "SIGBUS; the system has no memory left for what processes share"
+        how = "SIGBUS; the system has no shared memory left"
     else:
-        how = f"{signal.Signals(-code).name}; the system did it, for want of memory perhaps"
+        how = f"{signal.Signals(-code).name}; possibly the out-of-memory killer"
     return f"a DataLoader worker process exited unexpectedly (pid {process.pid}, {how}); the next batch starts new ones"
 
 
 def _bury(over: queue.SimpleQueue, ends: list, processes: list, at_exit: Finalize) -> None:
-    """A thread's: wait for the end of processes that nobody needs any more, and end those that hang.
+    """Wait in a thread for the end of unused processes, and kill any that hang.
 
-    It holds the sockets: a Connection that is garbage closes its descriptor once more than it is told to."""
+    The thread holds the sockets, because a collected Connection would close its descriptor a second time.
+    """
     over.get()
     _close(ends)
     until = time.monotonic() + _GRACE
@@ -249,14 +253,14 @@ def _bury(over: queue.SimpleQueue, ends: list, processes: list, at_exit: Finaliz
 
 
 def _close(ends: list) -> None:
-    """Closes each end once, even where several threads do so at a time."""
+    """Close each end once, even if several threads do so at the same time."""
     with contextlib.suppress(IndexError):
         while True:
             ends.pop().close()
 
 
 def _kill(processes: list) -> None:
-    """Kills those that are still alive."""
+    """Kill processes that are still alive."""
     alive = [process for process in _started(processes) if process.is_alive()]
     until = time.monotonic() + _TIDY
     for process in alive:
@@ -274,8 +278,11 @@ def _started(processes: list) -> list:
 
 @contextlib.contextmanager
 def _interrupts_later(context):
-    """While a process starts: its parent must learn of it, and it must not end before it can ignore them, nor run the
-    parent's handler of SIGTERM."""
+    """Delay signals while a process starts.
+
+    An interrupt must not hide the new process from its parent, nor end it before it ignores interrupts. SIGTERM must
+    not run the parent's handler in it.
+    """
     if context.get_start_method() == "spawn":
         resource_tracker.ensure_running()  # its start would unblock the signal
     forked = context.get_start_method() != "forkserver"  # the server would keep it blocked
@@ -291,14 +298,14 @@ def _interrupts_later(context):
         try:
             if mine:
                 signal.signal(signal.SIGINT, handler)
-        finally:  # another signal's handler may have raised meanwhile
+        finally:  # the handler of another signal may have raised an error
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         if came:
             signal.raise_signal(signal.SIGINT)
 
 
 def _forget_the_parents() -> None:
-    """A forked child must not hold its parent's sockets open: they tell processes that nobody needs them."""
+    """Close a parent's sockets in a forked child, since workers end when these are closed."""
     for processes in list(_all):
         _close(processes._ends)
 

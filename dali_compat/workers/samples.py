@@ -1,7 +1,7 @@
-"""Samples on their way between processes, in one piece of memory, and what images are to torchvision.
+"""Samples packed into one block of memory to travel between processes, and their conversion to torchvision's classes.
 
-Left to torch.multiprocessing each tensor travels in a file descriptor of its own, and a batch of 512 pairs of views
-needs more of them than a process may usually have; and /dev/shm, where it puts their bytes, is small in containers.
+torch.multiprocessing uses a file descriptor for each tensor, and a batch of 512 pairs of views exceeds the usual limit.
+It also stores the bytes in /dev/shm, which is small in containers.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ..plan import ImageSpec
 from .shared_memory import Place, aligned, private
 
 View = Callable[[Place], torch.Tensor]
-"""Gives the bytes of a shared place, as uint8."""
+"""A function that returns the bytes of a shared place as uint8."""
 
 
 class Parcel(NamedTuple):
-    """Samples on their way.
+    """Packed samples.
 
     Attributes:
-        values: uint8: the pickled samples, and behind them the bytes of their tensors and arrays; or where these are in
+        values: the pickled samples, followed by the bytes of their tensors and arrays, as uint8; or their place in
             shared memory.
-        sizes: of each of these pieces, in bytes. The next one begins where it may (shared.aligned).
+        sizes: sizes of these pieces in bytes. The start of each is aligned (shared_memory.aligned).
     """
 
     values: torch.Tensor | Place
@@ -39,21 +39,21 @@ class Parcel(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Number of bytes."""
         return sum(map(aligned, self.sizes))
 
     def unpack(self, view: View | None = None) -> Any:
-        """The samples. They do not share memory that others use again: ``view`` gives what is shared."""
+        """Return the samples. ``view`` returns the bytes in shared memory, which are copied."""
         pieces = _split(_own(self.values, view), self.sizes)
         text, *arrays = (array[:size] for array, size in zip(pieces, self.sizes, strict=True))
         return pickle.loads(text.data, buffers=arrays)
 
 
 class Pieces:
-    """Samples that are about to become a Parcel.
+    """Samples to be packed as a Parcel.
 
     Raises:
-        Exception: as pickle does where something cannot be pickled.
+        Exception: a sample cannot be pickled; the error is pickle's.
     """
 
     def __init__(self, samples: Any):
@@ -64,11 +64,11 @@ class Pieces:
 
     @property
     def size(self) -> int:
-        """Bytes of the parcel."""
+        """Number of bytes of the parcel."""
         return sum(map(aligned, self._sizes))
 
     def parcel(self, view: View | None = None, place: Place | None = None) -> Parcel:
-        """In memory of its own, or in a shared place that is large enough, of which ``view`` gives the bytes."""
+        """Return the parcel, in new memory or in a large enough shared place, whose bytes ``view`` returns."""
         memory = _memory(self.size, view, place)
         for array, piece in zip(_split(memory, self._sizes), self._pieces, strict=True):
             array[: piece.nbytes] = piece
@@ -76,7 +76,7 @@ class Pieces:
 
 
 def dumps(what: Any, buffer_callback: Callable | None = None) -> bytes:
-    """Pickles as pickle.dumps does, but tensors are no more than their bytes."""
+    """Pickle like pickle.dumps, but reduce tensors to their bytes."""
     text = io.BytesIO()
     _Pickler(text, 5, buffer_callback=buffer_callback).dump(what)
     return text.getvalue()
@@ -86,7 +86,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj):
         if type(obj) not in (torch.Tensor, tv_tensors.Image) or not is_plain(obj):
             return NotImplemented
-        values = obj.as_subclass(torch.Tensor).contiguous()  # of one element or none it may keep any strides
+        values = obj.as_subclass(torch.Tensor).contiguous()  # may keep odd strides if it has at most one element
         values = values.as_strided((values.numel(),), (1,)).view(torch.uint8).numpy()
         return _tensor, (values, obj.dtype, tuple(obj.shape), type(obj))
 
@@ -101,7 +101,7 @@ def _split(values: torch.Tensor, sizes: list[int]) -> list[np.ndarray]:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Returns whether its bytes, dtype and shape are all there is to it."""
+    """Return True if a tensor is fully described by its bytes, dtype and shape."""
     odd = tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
     return tensor.layout == torch.strided and tensor.device.type == "cpu" and not odd and not vars(tensor)
 
@@ -110,15 +110,15 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Packed(NamedTuple):
-    """Images of one kind and dtype, or tensors that are no images, of one dtype and shape.
+    """Images of one kind and dtype, or other tensors of one dtype and shape.
 
     Attributes:
-        values: (sum of sizes,) of all pixels, or where these are in shared memory; a PIL image's as (H, W, C), a
-            tensor's as (C, H, W).
-        dtype: of the values.
-        shapes: of each image.
-        kind: as in ImageSpec; "" where they are no images.
-        infos: of PIL images, the ``info`` of each; empty where they have none.
+        values: (sum of sizes,) concatenated pixels, (H, W, C) of a PIL image or (C, H, W) of a tensor; or their place
+            in shared memory.
+        dtype: dtype of the values.
+        shapes: shape of each image.
+        kind: as in ImageSpec; "" for tensors that are not images.
+        infos: the ``info`` of each PIL image; empty if there are none.
     """
 
     values: torch.Tensor | Place
@@ -129,12 +129,12 @@ class Packed(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Number of bytes."""
         return sum(map(math.prod, self.shapes)) * self.dtype.itemsize
 
     @property
     def spec(self) -> ImageSpec | None:
-        """The ImageSpec of the images, with their size if it is one; None if they are no images."""
+        """The ImageSpec of the images, with a size only if all sizes are equal; None if they are not images."""
         if not self.kind:
             return None
         channels = {shape[-1 if self.kind == "pil" else -3] for shape in self.shapes}
@@ -144,18 +144,18 @@ class Packed(NamedTuple):
         return ImageSpec(self.kind, self.dtype, channels=channels.pop(), size=size)
 
     def unpack(self, view: View | None = None) -> list:
-        """The samples, as Parcel's."""
+        """Return the samples, as Parcel.unpack() does."""
         made = split(_own(self.values, view).view(self.dtype), self.shapes)
         return as_samples(made, self.kind, self.infos) if self.kind else made
 
 
 def split(values: torch.Tensor, shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
-    """The images of a Packed."""
+    """Return the images of a Packed."""
     return [part.view(shape) for part, shape in zip(values.split(list(map(math.prod, shapes))), shapes, strict=True)]
 
 
 def pack(images, kind: str, infos: Sequence[Any] = (), view: View | None = None, place: Place | None = None) -> Packed:
-    """``images``: tensor (N, C, H, W) or a list of (C, H, W), on any device; ``view``, ``place`` as Pieces.parcel()."""
+    """Pack a tensor (N, C, H, W) or a list of (C, H, W) from any device. ``view``, ``place``: as in Pieces.parcel()."""
     if kind == "pil":
         images = images.movedim(-3, -1) if isinstance(images, torch.Tensor) else [i.movedim(-3, -1) for i in images]
     shapes, dtype = [tuple(image.shape) for image in images], images[0].dtype
@@ -178,7 +178,7 @@ def _memory(size: int, view: View | None, place: Place | None) -> torch.Tensor:
 
 
 def _own(values: torch.Tensor | Place, view: View | None) -> torch.Tensor:
-    """The values; where they are in shared memory, a copy."""
+    """Return the values, copied if they are in shared memory."""
     if not isinstance(values, Place):
         return values
     assert view is not None
@@ -186,9 +186,9 @@ def _own(values: torch.Tensor | Place, view: View | None) -> torch.Tensor:
 
 
 def copy(to: torch.Tensor, given: torch.Tensor) -> None:
-    """Between devices without waiting, if the host's memory is page-locked and it is a GPU that gets it.
+    """Copy a tensor; asynchronously if it goes from page-locked memory to a GPU.
 
-    On the CPU through NumPy: torch's threads wait for each other where DALI's keep the cores busy.
+    CPU tensors are copied by NumPy, because torch's threads wait for each other while DALI's keep the cores busy.
     """
     if to.is_cuda or given.is_cuda:
         to.copy_(given, non_blocking=to.is_cuda)
@@ -197,17 +197,17 @@ def copy(to: torch.Tensor, given: torch.Tensor) -> None:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    """Returns a tensor's bits: NumPy does not have every dtype."""
+    """Return a tensor's bits as an array, since NumPy lacks some dtypes."""
     return tensor.view(_BITS.get(tensor.itemsize, tensor.dtype)).numpy()
 
 
 def as_samples(images: Sequence[torch.Tensor], kind: str, infos: Sequence[Any] = ()) -> list:
-    """as_sample() of each; ``infos`` are empty, or those of the images."""
+    """Return as_sample() of each image. ``infos`` may be empty."""
     return [as_sample(image, kind, info) for image, info in zip_longest(images, infos)]
 
 
 def as_sample(image: torch.Tensor, kind: str, info: Any = None):
-    """Returns what torchvision would hold: of a PIL image ``image`` is (H, W, C), of others (C, H, W)."""
+    """Return an image as torchvision's class. ``image`` is (H, W, C) for a PIL image, (C, H, W) otherwise."""
     if kind == "pil":
         made = Image.fromarray(image.squeeze(-1).numpy() if image.shape[-1] == 1 else image.numpy())
         if info is not None:
@@ -219,7 +219,7 @@ def as_sample(image: torch.Tensor, kind: str, info: Any = None):
 
 
 def as_tensor(result) -> torch.Tensor:
-    """(C, H, W) of a PIL image or a tensor."""
+    """Return a PIL image or a tensor as a plain tensor (C, H, W)."""
     if isinstance(result, Image.Image):
         pixels = torch.from_numpy(np.array(result))
         return pixels[None] if pixels.ndim == 2 else pixels.movedim(-1, 0)
@@ -227,13 +227,13 @@ def as_tensor(result) -> torch.Tensor:
 
 
 def infos_of(results: Sequence[Any]) -> list[Any]:
-    """The ``info`` of PIL images, where any of them may have some; nothing of it is read."""
+    """Return the ``info`` of PIL images without reading its entries; [] if all are empty."""
     infos = [getattr(result, "info", {}) for result in results]
     return infos if any(type(info) is not dict or info for info in infos) else []
 
 
 def spec_of(result: Any) -> ImageSpec | None:
-    """The image that a function has given, or None where it is something else (a tuple of views, a dict)."""
+    """Return the spec of a function's result; None if it is not an image, such as a tuple of views or a dict."""
     if isinstance(result, Image.Image):
         channels = {"RGB": 3, "L": 1}.get(result.mode)
         return ImageSpec(channels=channels, size=result.size[::-1]) if channels else None
@@ -246,7 +246,7 @@ def spec_of(result: Any) -> ImageSpec | None:
 
 
 def kind_of(results: list) -> str | None:
-    """The kind of a Packed of them; None where they are not alike."""
+    """Return the kind of a Packed of these results; None if they cannot be packed together."""
     specs = {spec and spec.but(size=None) for spec in map(spec_of, results)}
     if len(specs) != 1:
         return None

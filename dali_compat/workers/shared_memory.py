@@ -1,7 +1,7 @@
-"""Memory that a process shares with its workers: mapped once, used by one batch after another.
+"""Memory that a process shares with its workers, mapped once and reused for one batch after another.
 
-A slot is a file without a name (memfd): nothing is left of it once the last process has closed it, it can grow, and the
-size of /dev/shm does not bound it. Beside CUDA its pages are locked, so that a GPU copies straight from and to it.
+A slot is an anonymous file (memfd). It is freed when the last process closes it, it can grow, and the size of /dev/shm
+does not limit it. With CUDA its pages are locked, so that the GPU can copy from and to it directly.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Place(NamedTuple):
     """Bytes of a slot.
 
     Attributes:
-        slot: its number among those that a pool of workers shares.
-        begin, end: the bytes.
+        slot: number of the slot in its pool.
+        begin, end: range of the bytes.
     """
 
     slot: int
@@ -33,21 +33,21 @@ class Place(NamedTuple):
 
 
 class Slot:
-    """Shared bytes. It may be given to processes as they start, forked or spawned; they map it for themselves.
+    """Shared bytes. A slot may be passed to forked or spawned processes when they start, and each maps it.
 
     Args:
-        device: which copies from and to it, in the process that makes it.
+        device: device that copies from and to the slot in the process that creates it.
 
     Raises:
-        OSError: the system gives none.
+        OSError: the system has no such memory.
     """
 
-    # of one that is not quite made, or that another process has made
+    # defaults for an incomplete slot, and for a slot of another process
     _fd, _pid, _mapped_by, _locked = -1, -1, -1, False
     _bytes: torch.Tensor | None = None
     _device: torch.device | None = None
     _read: torch.cuda.Event | None = None  # the end of the last copy to the device
-    _reading = False  # a copy has begun whose end is not known yet
+    _reading = False  # a copy has begun and its event is not recorded yet
 
     def __init__(self, device: torch.device | None = None):
         self._device = device
@@ -59,32 +59,32 @@ class Slot:
 
     @property
     def own(self) -> bool:
-        """True if this process has made it, and it has not ended; a forked child must leave it to its parent."""
+        """True if this process created the slot and it is open; a forked child must leave it to its parent."""
         return self._pid == os.getpid() and self._fd >= 0
 
     def reserve(self, size: int) -> None:
-        """Make it at least ``size`` bytes long, once the device has read what was there.
+        """Grow the slot to at least ``size`` bytes, after the device has read its contents.
 
         Raises:
-            OSError: there is no room.
+            OSError: there is not enough memory.
         """
         self.wait()
         if self._bytes is not None and len(self._bytes) >= size:
             return
         self._unmap()
-        os.posix_fallocate(self._fd, 0, -(-size // _PAGE) * _PAGE)  # now: later it would be a signal, SIGBUS
+        os.posix_fallocate(self._fd, 0, -(-size // _PAGE) * _PAGE)  # fails now instead of with SIGBUS later
         made = self._map()
         if self._on_gpu:
             with torch.cuda.device(self._device):
                 code = torch.cuda.cudart().cudaHostRegister(made.data_ptr(), len(made), 0)
-                self._locked = int(code) == 0  # else copies take longer, that is all
+                self._locked = int(code) == 0  # without it copies only take longer
                 if not self._locked:
-                    with contextlib.suppress(RuntimeError):  # CUDA keeps the error for whoever asks next
+                    with contextlib.suppress(RuntimeError):  # clears CUDA's stored error
                         torch.ones(1, device=self._device)
 
     @contextlib.contextmanager
     def read(self):
-        """A context manager, within which copies to the device are begun."""
+        """Return a context manager for starting copies to the device."""
         self._reading = self._on_gpu
         yield
         if self._on_gpu:
@@ -92,22 +92,22 @@ class Slot:
         self._reading = False
 
     def wait(self) -> None:
-        """Waits until the copies to the device are over."""
-        if self._reading:  # an interrupt came before the event
+        """Wait for the copies to the device."""
+        if self._reading:  # interrupted before the event was recorded
             torch.cuda.synchronize(self._device)
         if self._read is not None:
             self._read.synchronize()
         self._reading, self._read = False, None
 
     def bytes(self, place: Place) -> torch.Tensor:
-        """Returns a uint8 view of a place."""
+        """Return a uint8 view of a place."""
         mapped = self._bytes
         if mapped is None or self._mapped_by != os.getpid() or len(mapped) < place.end:
             mapped = self._map()
         return mapped[place.begin : place.end]
 
     def __del__(self, ending=sys.is_finalizing):
-        """Views of it live on. At the program's end the modules are gone, and the system frees it all."""
+        """Close the file; views stay valid. At exit, modules may be gone, and the system frees the memory."""
         if ending():
             return
         self._unmap()
@@ -148,11 +148,10 @@ def _received(descriptor) -> Slot:
 
 
 class SlotStore:
-    """Keeps free slots from one epoch to the next. Whoever takes one has it alone; a slot that is not given back is
-    freed with its taker.
+    """Free slots, kept from one epoch to the next. A slot that is not given back is freed with its user.
 
     Attributes:
-        room: bytes that a result takes, at most, as far as it is known; 0 before.
+        room: largest known size of a result in bytes; 0 at first.
     """
 
     def __init__(self):
@@ -160,25 +159,24 @@ class SlotStore:
         self._free: list[Slot] = []
 
     def take(self, count: int, device: torch.device) -> list[Slot]:
-        """Slots of this process, new ones too; fewer where the system gives none."""
+        """Return ``count`` slots of this process, free or new; fewer if the system has no memory."""
         taken: list[Slot] = []
         with contextlib.suppress(OSError, AttributeError):  # AttributeError: a Python that was built without memfd
             while len(taken) < count:
                 slot = self._free.pop() if self._free else Slot(device)
                 if slot.own:
-                    slot.wait()  # no process is born with events
+                    slot.wait()  # processes must not inherit events
                     taken.append(slot)
         return taken
 
     def give_back(self, slot: Slot) -> None:
-        """Takes a slot back; once, and only where no process may still write there."""
+        """Take a slot back. Call it once per slot, and only if no process may still write there."""
         if slot.own:
             self._free.append(slot.renewed())
 
 
 def in_a_file(data: bytes) -> BinaryIO | None:
-    """Puts bytes into a file without a name, which another process can map; None where the system gives no such
-    memory."""
+    """Write bytes to an anonymous file, which another process can map; None if the system has no such memory."""
     with contextlib.suppress(OSError, AttributeError):  # AttributeError: as above
         file = open(os.memfd_create("dali_compat"), "wb")
         file.write(data)
@@ -188,7 +186,7 @@ def in_a_file(data: bytes) -> BinaryIO | None:
 
 
 def mapped(file: int) -> memoryview:
-    """The bytes of such a file, which it closes."""
+    """Return the bytes of such a file, and close its descriptor."""
     try:
         return memoryview(mmap.mmap(file, 0, prot=mmap.PROT_READ))
     finally:
@@ -200,5 +198,5 @@ def aligned(size: int) -> int:
 
 
 def private(values: torch.Tensor) -> torch.Tensor:
-    """A copy, through NumPy: torch's threads wait for each other where DALI's keep the cores busy."""
+    """Return a copy made by NumPy, since torch's threads wait for each other while DALI's keep the cores busy."""
     return torch.from_numpy(values.numpy().copy())

@@ -1,4 +1,4 @@
-"""Functions without a translation, on samples: in a worker process, or in the caller's thread."""
+"""Run functions without a translation on samples, in a worker process or in the caller's thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # malloc.h
 
 
 def run(functions, seed: tuple[int, ...], samples: list, positions: list[int]) -> list:
-    """Each sample through all functions, with generators seeded by ``seed`` and its position."""
+    """Apply all functions to each sample, with generators seeded by ``seed`` and the sample's position."""
     results = []
     for sample, position in zip(samples, positions, strict=True):
         seed_generators(*seed, position)
@@ -39,7 +39,7 @@ def run(functions, seed: tuple[int, ...], samples: list, positions: list[int]) -
 
 
 def work(connection: Connection, tasks: socket.socket, number: int, functions, seed, slots: list[Slot], *start) -> None:
-    """Runs a worker process, until the connection is closed. ``start`` as begin() takes it."""
+    """Run a worker process until the connection is closed. ``start``: further arguments of begin()."""
     stay_with_the_parent()
     error = begin(number, seed, *start)
 
@@ -50,21 +50,21 @@ def work(connection: Connection, tasks: socket.socket, number: int, functions, s
 
 
 def stay_with_the_parent(parent: int | None = None) -> None:
-    """Ends this process once its parent has ended, and leaves interrupts to that one.
+    """End this process when its parent ends, and leave interrupts to the parent.
 
-    ``parent`` is the process that forked this one, where multiprocessing did not.
+    ``parent`` is the id of the process that forked this one, if multiprocessing did not.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handlers are not for its workers
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})  # until here they wait
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handlers must not run in its workers
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})  # blocked until here
     starter = None if parent else multiprocessing.parent_process()
     threading.Thread(target=_end_with, args=(parent or os.getppid(), starter), daemon=True).start()
 
 
 def _end_with(parent: int, starter: Any) -> None:
-    """Ends this process with its parent: nobody else would end a function that never returns.
+    """End this process with its parent, even if a function never returns.
 
-    ``parent`` may be a fork server, or the one that adopts orphans: so multiprocessing is asked about ``starter``, too.
+    ``parent`` may be a fork server or the process that adopts orphans, so ``starter`` is checked as well.
     """
     while os.getppid() == parent and (starter is None or starter.is_alive()):
         time.sleep(1)
@@ -72,8 +72,10 @@ def _end_with(parent: int, starter: Any) -> None:
 
 
 def begin(number, seed, workers, init, dataset) -> ExceptionWrapper | None:
-    """Begins as torch's worker loop does: one thread, its seed, get_worker_info() and worker_init_fn; returns what that
-    raises."""
+    """Prepare the process as torch's worker loop does, with one thread, a seed, get_worker_info() and worker_init_fn.
+
+    Return the error of worker_init_fn, if any.
+    """
     _keep_memory()
     torch.set_num_threads(1)
     seed_generators(seed, number)
@@ -88,19 +90,22 @@ def begin(number, seed, workers, init, dataset) -> ExceptionWrapper | None:
 
 
 def _keep_memory() -> None:
-    """glibc gives large pieces back to the system when they are freed, and the system clears every page that it gives
-    out again: of the 8 ms that ten crops as float tensors take, 3."""
+    """Keep freed memory in the process.
+
+    glibc returns large blocks to the system, which clears each page before reuse. For ten crops as float tensors that
+    is 3 of 8 ms.
+    """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         for threshold in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
             ctypes.CDLL(None).mallopt(threshold, _KEPT)
 
 
 def dumped(made: Any) -> bytes:
-    """An answer as bytes; where pickle refuses it, an error that says so."""
+    """Pickle an answer; if pickle fails, pickle an error instead."""
     try:
         return dumps(made)
     except Exception as error:
-        if isinstance(made, ExceptionWrapper):  # of a class that pickle does not find; its text names it
+        if isinstance(made, ExceptionWrapper):  # its class cannot be pickled; the text contains the name
             made.exc_type = RuntimeError
             return dumps(made)
         return dumps(_refused(error))
@@ -110,16 +115,18 @@ def _refused(error: Exception) -> ExceptionWrapper:
     try:
         raise TypeError(
             f"a sample cannot be sent from a worker process: {type(error).__name__}: {error}; define its classes and "
-            "functions at the top level of a module, leave such an object out of it, or take num_workers=0"
+            "functions at the top level of a module, remove such objects from it, or use num_workers=0"
         ) from None
     except TypeError:
         return wrapped()
 
 
 def _called(functions, message: bytes, view: View) -> Packed | Parcel | ExceptionWrapper:
-    """Returns what the functions give, in shared memory if there is room; or their error as text, for not every
-    exception can be unpickled. ``message``: pickled samples (Packed or Parcel), positions, the room (a Place, or None),
-    and the seed."""
+    """Return the functions' results, in shared memory if there is room, or their error as text.
+
+    Errors are sent as text because some exceptions cannot be unpickled. ``message`` is pickled: samples (Packed or
+    Parcel), positions, room (a Place or None) and seed.
+    """
     try:
         samples, positions, room, seed = pickle.loads(message)
         return _placed(run(functions, seed, samples.unpack(view), positions), room, view)
@@ -140,12 +147,12 @@ def _placed(results: list, room: Place | None, view: View) -> Packed | Parcel:
 
 
 def _place(room: Place | None, size: int) -> Place | None:
-    """The beginning of the room, if it is large enough."""
+    """Return the first ``size`` bytes of the room; None if it is too small."""
     return None if room is None or size > room.end - room.begin else room._replace(end=room.begin + size)
 
 
 def wrapped() -> ExceptionWrapper:
-    """Wraps the exception that is being handled, to be sent to the parent."""
+    """Wrap the exception that is being handled, to send it to the parent."""
     info = _utils.worker.get_worker_info()
     assert info is not None  # begin() has set it
     return ExceptionWrapper(where=f"in DataLoader worker process {info.id}")

@@ -641,20 +641,23 @@ REFUSED = {
     "a function that counts": (on_itself, "changes the attribute calls"),
     "a closure that counts": (nonlocal_counter(), "changes n"),
     "the image's size": (lambda im: WEAK(im) if im.size[0] > 30 else STRONG(im), "uses the image's size"),
-    "another mode": (lambda im: WEAK(im.convert("HSV").convert("RGB")), "the image's convert with other arguments"),
-    "a mode of its own": (lambda im: WEAK(im.convert()), "with other arguments"),
-    "a convert with more": (lambda im: WEAK(im.convert("L", dither=None)), "with other arguments"),
+    "another mode": (
+        lambda im: WEAK(im.convert("HSV").convert("RGB")),
+        "the image's convert with unsupported arguments",
+    ),
+    "a mode of its own": (lambda im: WEAK(im.convert()), "with unsupported arguments"),
+    "a convert with more": (lambda im: WEAK(im.convert("L", dither=None)), "with unsupported arguments"),
     "half with more": (
         lambda im: TO_TENSOR(im).half(memory_format=torch.channels_last),
-        "the image's half with other arguments",
+        "the image's half with unsupported arguments",
     ),
-    "half itself": (lambda im: [WEAK(im), im.half], "no image: method"),
+    "half itself": (lambda im: [WEAK(im), im.half], "not an image: method"),
     "convert's name": (lambda im: WEAK(im) if im.convert.__name__ else im, "uses the image's convert.__name__ itself"),
-    "convert itself": (lambda im: [WEAK(im), im.convert], "no image: method"),
+    "convert itself": (lambda im: [WEAK(im), im.convert], "not an image: method"),
     "getattr": (lambda im: WEAK(im) if getattr(im, "mode", "L") == "L" else STRONG(im), "uses the image's mode"),
     "its class": (
         lambda im: WEAK(im) if isinstance(im, Image.Image) else STRONG(im),
-        "asks whether something is",
+        r"uses isinstance\(\) or issubclass\(\) with PIL.Image.Image",
     ),
     "type()": (lambda im: WEAK(im) if type(im) == Image.Image else STRONG(im), r"uses type\(\) itself"),  # noqa: E721
     "match": (matched, "raises TypeError"),
@@ -672,15 +675,15 @@ REFUSED = {
     "a tensor of it": (lambda im: torch.as_tensor(WEAK(im)), r"uses torch.as_tensor\(\) itself"),
     "torchvision's function": (lambda im: F.hflip(WEAK(im)), r"functional.hflip\(\) itself"),
     "Pillow's function": (lambda im: WEAK(ImageOps.mirror(im)), r"uses PIL.ImageOps.mirror\(\) itself"),
-    "two images for one": (lambda im: T.ToTensor()([im, im]), "gives ToTensor something else than one image"),
-    "two arguments": (lambda im: v2.Resize(3)(im, 5), "gives Resize something else than one image"),
+    "two images for one": (lambda im: T.ToTensor()([im, im]), "passes ToTensor something other than one image"),
+    "two arguments": (lambda im: v2.Resize(3)(im, 5), "passes Resize something other than one image"),
     "forward": (lambda im: SMALL.forward(im), "uses Resize.forward itself"),
-    "a constant": (lambda im: 3, "no image: int"),
-    "nothing": (lambda im: None, "no image: nonetype"),
-    "a constant beside it": (lambda im: (WEAK(im), 0), "no image: int"),
-    "an OrderedDict": (lambda im: OrderedDict(a=WEAK(im)), r"uses OrderedDict\(\) itself|makes"),
-    "another image": (lambda im: (WEAK(im), IMAGE), "no image"),
-    "a class made on the way": (lambda im: TwoCrops(WEAK)(im), "makes a TwoCrops itself"),
+    "a constant": (lambda im: 3, "not an image: int"),
+    "nothing": (lambda im: None, "not an image: nonetype"),
+    "a constant beside it": (lambda im: (WEAK(im), 0), "not an image: int"),
+    "an OrderedDict": (lambda im: OrderedDict(a=WEAK(im)), r"uses OrderedDict\(\) itself|constructs"),
+    "another image": (lambda im: (WEAK(im), IMAGE), "not an image"),
+    "a class made on the way": (lambda im: TwoCrops(WEAK)(im), "constructs a TwoCrops object"),
     "a deep copy": (lambda im: copy.deepcopy(WEAK)(im), r"uses copy.deepcopy\(\) itself"),
     "itself alone": (lambda im: im, "^$"),
     "exceptions": (tries, "handles exceptions"),
@@ -689,14 +692,14 @@ REFUSED = {
     "recursion": (endless, "RecursionError"),
     "an exception": (raises, "ValueError"),
     "imports": (imports, "ImportError"),
-    "a generator": (yields, "no image: generator"),
+    "a generator": (yields, "not an image: generator"),
     "a context": (in_context, "with statement"),
     "a hook": (HOOKED, "^$"),
     "__getattribute__": (Magic(), "^$"),
     "a descriptor": (Described(), "^$"),
     "a transform changed": (changes_transform, "changes the attribute size"),
-    "a way out": (way_out, "looks into classes"),
-    "another": (lambda im: WEAK(im) if getattr(1, "__class__").__class__(im) else im, "looks into classes"),  # noqa: B009
+    "a way out": (way_out, "inspects classes"),
+    "another": (lambda im: WEAK(im) if getattr(1, "__class__").__class__(im) else im, "inspects classes"),  # noqa: B009
     "setattr": (lambda im: setattr(Mode.WEAK, "x", 1) or WEAK(im), r"uses setattr\(\) itself"),
     "an enum of transforms": (lambda im: Kinds.FLIP.value(im), "uses Kinds itself|uses Kinds.FLIP"),
     "a namedtuple's default": (lambda im: Defaults(WEAK(im)).then(im), r"uses Defaults\(\) itself"),
@@ -785,7 +788,7 @@ def test_a_change_meanwhile_is_not_certain(monkeypatch):
             switch["weak"] = len(made) <= 2
         return known(kind)
 
-    with pytest.raises(Unseen, match="does not do the same twice"):
+    with pytest.raises(Unseen, match="does not do the same in two calls"):
         look_through(changing, known_and_changing)
 
 

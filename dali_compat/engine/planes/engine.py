@@ -112,7 +112,7 @@ class Decoding:
         for _ in range(0 if self._engine.given_up else _LOOKS):
             if futures_wait([self.done], _PATIENCE / _LOOKS).done:
                 break
-        if not self.done.done():  # not by TimeoutError, which a signal handler may raise, too
+        if not self.done.done():  # TimeoutError may also come from a signal handler
             raise EngineSilent(f"no answer within {_PATIENCE} s")
         self.done.result()
         assert self._planes is not None

@@ -91,12 +91,12 @@ def hsv_tables(device):
     """rgb2hsv_row and hsv2rgb of Pillow's Convert.c, float for float.
 
     The tables are H * 256 and (max - min) * 256, indexed by (r - g, g - b); S, indexed by (max - min, max); and the
-    three factors of V, indexed by (H, S) with H up to 510. tests/unit/test_batch_color.py compares all colours.
+    three factors of V, indexed by (H, S) with H up to 510. tests/unit/test_batch_color.py compares all colors.
     """
     f32 = np.float32
     r_g, g_b = np.meshgrid(np.arange(-255, 256), np.arange(-255, 256), indexing="ij")
     rgb = np.stack([r_g + g_b, g_b, np.zeros_like(g_b)])
-    rgb -= rgb.min(0)  # any colour with these differences
+    rgb -= rgb.min(0)  # any color with these differences
     span = rgb.max(0)
     with np.errstate(all="ignore"):
         rc, gc, bc = ((span - c).astype(f32) / span.astype(f32) for c in rgb)
