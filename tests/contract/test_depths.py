@@ -107,7 +107,7 @@ def test_it_keeps_it_with_workers(root, kind, name):
 
 @pytest.mark.parametrize("kind, mode", [("0 I;16", "I;16"), ("2 I", "I"), ("3 F", "F")])
 def test_the_warning_says_that_it_is_the_depth(root, kind, mode):
-    said = rf"opens images in mode {mode}, of more than 8 bits \(.*test_depths\.py:\d+\);"
+    said = rf"opens images in mode {mode}, of more than 8 bits \(.*test_depths\.py:\d+\)$"
     with pytest.warns(FallbackWarning, match=said):
         DataLoader(Own(of_kind(root, kind), TRANSFORMS["crop, ToTensor"]), 2, device="cpu")
 

@@ -35,7 +35,6 @@ OF_PIL_IMAGES = [
     "gaussian_blur",
     "jpeg",
     "permute_channels",
-    "resized_crop",
     "rgb_to_grayscale",
 ]
 OTHERS = [
