@@ -815,9 +815,8 @@ claim(
 _OPENERS = Counter(row["opener"] for row in read("openers"))
 claim(
     "docs/datasets.md",
-    "Of {} public training repositories whose text was searched (``), {} have a data set of their own for image files. "
-    "{} of these open them with Pillow, {} with OpenCV, and {} with scikit-image, imageio or SciPy. {} repositories "
-    "import Albumentations.",
+    "`` searched the text of {} public training repositories. {} have a custom data set for image files: {} open them "
+    "with Pillow, {} with OpenCV, and {} with scikit-image, imageio or SciPy. {} repositories import Albumentations.",
     _OPENERS.total(),
     _OPENERS.total() - _OPENERS["none"],
     *(_OPENERS[name] for name in ("Pillow", "cv2", "scikit-image, imageio, SciPy")),
@@ -870,11 +869,11 @@ NOT_MEASURED = {
         r"10,000 (test )?images",
         r"1,280,000 files",
     ),
-    "places in a list": (r"(?<= )\d{1,2}\.(?= [`A-Z])", r"steps 3 to 9"),
+    "places in a list": (r"(?<= )\d{1,2}\.(?= [`*A-Z])", r"steps 3 to 9"),
     "constants of the code": (
         r"up to 8 KB",
         r"at most 4 are used",
-        r"With 0 the loader takes one a core, 16 at most",
+        r"With 0 the loader takes one per core, 16 at most",
         r"CUDA's 8 hardware queues",
         r"exit code is 1",
         r"no image, and 0 otherwise",
