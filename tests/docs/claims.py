@@ -426,13 +426,6 @@ claim(MEASURED, "with 16 cores (``, {} rounds)", len(rounds("views_h200", "ours"
 
 _HANDED = [median("cifar10_h100", case, "handed_out_ms") for case in ("ours", "torchvision:16")]
 _ON_CPU = {case: median("cifar10_cpu", case, "epoch_ms") for case in ("torchvision:2", "dali", "ours")}
-claim("docs/arrays.md", "| H100, 16 cores (torchvision with 16 workers) | {:,.0f} ms | {:.1f} ms |", *_HANDED[::-1])
-claim(
-    "docs/arrays.md",
-    "with one of torch's threads) | {:.0f} s | {:.1f} s |",
-    _ON_CPU["torchvision:2"] / 1000,
-    _ON_CPU["ours"] / 1000,
-)
 claim(MEASURED, "| torchvision, one worker per core | {:,.0f} ms | {:,.0f} ms |", _HANDED[1], _ON_CPU["torchvision:2"])
 claim(
     MEASURED,
@@ -463,7 +456,6 @@ def _half_up(value: float) -> float:
 
 for case, called in (("torchvision", "torchvision, 16 workers"), ("ours", "dali_compat")):
     claim(MEASURED, f"| {called} | {{}} - {{}}% | {{:.0f}} | {{:.0f}}% |", *_learning(case))
-    claim("docs/arrays.md", f"| {called} | {{}} - {{}}% | {{:.0f}} s | {{:.0f}}% |", *_learning(case))
 
 
 def _recipe(name: str, case: str) -> list[tuple[float, float, float, float]]:
@@ -843,7 +835,6 @@ NOT_MEASURED = {
         r"[Bb]atch 256",
         r"[Bb]atches of 64",
         r"16 workers",
-        r"with 2 workers",
         r"16 cores",
         r"2 cores",
         r"[23] rounds",
