@@ -74,7 +74,8 @@ assert len(_FEW) == 2 and len(within(CPU, "ours", "torchvision")) == 5
 claim(
     README,
     "With {} CPU cores an H200 trains ResNet-50 {:.1f} times as fast as with torchvision's loader ({:.1f} and {:.1f} "
-    "in two rounds). Without a GPU, {} cores load {:.1f} times as many images ({:.1f} to {:.1f} in five rounds)",
+    "in two rounds). Without a GPU, {} cores load {:.1f} times as many images as torchvision "
+    "({:.1f} to {:.1f} in five rounds)",
     *(2, *spread(_FEW), 2),
     *spread(within(CPU, "ours", "torchvision")),
 )
@@ -212,9 +213,11 @@ claim(
 )
 claim(
     MEASURED,
-    "the evaluation transform: {} rounds, in which dali_compat has {:.2f} and {:.2f} times the speed of DALI by hand",
+    "The evaluation transform has {} rounds, in which dali_compat runs at {:.2f} and {:.2f} times the speed of DALI by "
+    "hand. The rows of {} and {} cores have",
     len(rounds("imagefolder_eval_h100", "ours")),
     *within("imagefolder_eval_h100", "ours", "handwritten"),
+    *(8, 2),
 )
 _IN_TURN, _TWO = "imagefolder_in_turn_h100", "handwritten:3@pipelines=2,hw_decoder_load=1.0"
 claim(
