@@ -116,7 +116,7 @@ def shares(name: str, case: str, **where) -> list[float]:
 # ---- README: loading and training
 
 OFF = "DALI_COMPAT_JPEG_ENGINE=0"
-SPEED = "Loading, and training beside it: torchvision, DALI by hand and dali_compat"
+SPEED = "Loading and training speed: torchvision, DALI by hand and dali_compat"
 
 
 def loading() -> list[Group]:
@@ -157,8 +157,8 @@ def of_names(title: str, values: tuple[list[float], ...], end: float = 1, form: 
 
 
 def speed() -> str:
-    beside = ["Training, % of its speed", "on data that needs no loading"]
-    columns = [(["Loading ImageNet photos,", "images a second"], loading()), (beside, training())]
+    beside = ["Training, % of the speed", "on synthetic data"]
+    columns = [(["Loading ImageNet photos,", "images/s"], loading()), (beside, training())]
     return picture(SPEED, columns, "bars: medians; dots: rounds; benchmarks/results has all of them")
 
 

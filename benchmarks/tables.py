@@ -80,7 +80,7 @@ def configs() -> str:
         minutes = [f"{IMAGENET / value / 60:.1f}" if value else "-" for value in (ours, theirs)]
         kind = "" if source == "folder" else f", .{source}"
         table.append([plot.CONFIGS[config] + kind, batch, *speeds(rows, **of_config), " / ".join(minutes)])
-    return about(found) + markdown(["config", "batch", *HEADER, "minutes an epoch"], table)
+    return about(found) + markdown(["config", "batch", *HEADER, "minutes per epoch"], table)
 
 
 def dogs_cats() -> str:
@@ -94,7 +94,7 @@ def dogs_cats() -> str:
         epochs, words = len(found["rounds"][0]["seconds"]), " ".join(found["settings"]["options"][1:])
         said = f"{machine(found)}, after {epochs} epochs of about {of_an_epoch(found)} photos (`{words}`):\n\n"
         tables.append(
-            said + markdown(["", "first epoch, s", "later ones, s", "images/s", "accuracy of each seed"], table)
+            said + markdown(["", "first epoch, s", "later epochs, s", "images/s", "accuracy of each seed"], table)
         )
     return "\n".join(tables) or NOT_YET
 

@@ -60,7 +60,7 @@ def test_the_table_of_configs(tables, results):
     assert tables["configs"]().splitlines() == [
         "NVIDIA H200, 16 cores, rounds: 3.",
         "",
-        "| config | batch | synthetic data | dali_compat (waits) | torchvision (waits) | times | minutes an epoch |",
+        "| config | batch | synthetic data | dali_compat (waits) | torchvision (waits) | times | minutes per epoch |",
         "|---|---:|---:|---:|---:|---:|---:|",
         "| GhostNet | 128 | 2,000 | 1,500 (25%) | 300 (25%) | 5.0 | 14.2 / 71.2 |",
     ]

@@ -154,19 +154,19 @@ RECIPES = {
     "torchvision's preset with ra": Entry(_PRESET.format("RandAugment"), "photo"),
 }
 
-_LEAVES_IMAGES = "for boxes and key points; leaves images as they are, called sample by sample"
-_NEEDS = "needs {}, which image folders do not have: torchvision, too, refuses images alone"
-_CROPS = "called sample by sample, and so is what comes after it"
-_BATCHES = "takes batches: call it on what the loader gives, on the GPU, or in `collate_fn`"
-# torchvision's other transforms, and what becomes of them
+_LEAVES_IMAGES = "for boxes and key points; called sample by sample, leaves images unchanged"
+_NEEDS = "needs {}, which image folders do not have; torchvision raises, too"
+_CROPS = "called sample by sample, as are the transforms after it"
+_BATCHES = "takes batches: call it on the loader's batches or in `collate_fn`"
+# torchvision's other transforms, and how they are handled
 OTHERS = {
-    "Lambda": "your function is called sample by sample; what is around it stays translated",
-    "Transform": "of a class of your own the same, unless a translation is [registered](#transforms-of-your-own)",
+    "Lambda": "the function is called sample by sample; the transforms around it stay translated",
+    "Transform": "a subclass is called sample by sample, unless a translation is [registered](#custom-transforms)",
     "CutMix": _BATCHES,
     "MixUp": _BATCHES,
     "FiveCrop": _CROPS,
     "TenCrop": _CROPS,
-    "LinearTransformation": "called sample by sample; one matrix for all is a step of training, on the whole batch",
+    "LinearTransformation": "called sample by sample; multiply the whole batch in the training step instead",
     "RandomIoUCrop": _NEEDS.format("bounding boxes"),
     "SanitizeBoundingBoxes": _NEEDS.format("bounding boxes"),
     "SanitizeKeyPoints": _NEEDS.format("key points"),

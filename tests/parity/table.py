@@ -56,7 +56,7 @@ def written(readme: Path, results: list[Path]) -> str:
         *(f"- {_short_name(result['device'])}: {_account(result)}" for result in files),
         "",
         markdown(
-            ["torchvision's other transforms", "what becomes of them"], [[f"`{k}`", v] for k, v in OTHERS.items()]
+            ["torchvision's other transforms", "how they are handled"], [[f"`{k}`", v] for k, v in OTHERS.items()]
         ),
         END,
     ]
