@@ -7,6 +7,7 @@ it. Jobs whose rows have equal heads (plans.py) form a group, and so do rows wit
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
+from torchvision import tv_tensors
 
 from ..data.headers import FACTS
 from ..runtime.device import mapped
@@ -24,6 +26,8 @@ from .tensors import REAL_CLASS, Cell, Join, TracedTensor, contiguous
 
 _CLASSES = list(REAL_CLASS)
 _MOST_REPEATED = 2.0  # limit of _repeated()
+_SMALL = 64 << 10  # bytes of a tensor; a larger one is sent in shared memory
+_TV_TENSORS = frozenset(one for one in vars(tv_tensors).values() if isinstance(one, type))
 _DECODING = 2  # cost of decoding a pixel, relative to an operation on it
 
 
@@ -97,6 +101,9 @@ class TracedBatch:
         self.jobs: list[JobGroup] = []
         self.tails: list[TailGroup] = []
         self.computed: list[tuple[int, torch.Tensor]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"value": _with_copies(self.value)}
 
     def pin_memory(self, device: Any = None) -> TracedBatch:
         """Pin real tensors; called by torch's pin_memory thread."""
@@ -228,6 +235,50 @@ def _job_group(keys: Any, in_memory: bool, jobs: list[_Job]) -> JobGroup:
         paths = np.array([os.fsencode(one.path) for one in sources])
     facts = np.frombuffer(b"".join(one.facts for one in sources), FACTS)
     return JobGroup(keys, rows, numbers, paths, ends, np.array([one.slot for one in sources]), facts)
+
+
+# ---- small tensors
+
+
+class _Copied:
+    """A tensor that is pickled with its values. torch sends a file descriptor for each tensor, which takes longer."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self._tensor = tensor
+
+    def __reduce__(self) -> Any:
+        x = self._tensor
+        held = x.as_subclass(torch.Tensor).reshape(-1).view(torch.uint8).numpy().tobytes()
+        return _restored, (type(x), x.dtype, tuple(x.shape), bytearray(held), vars(x))
+
+
+def _restored(kind: Any, dtype: torch.dtype, shape: tuple[int, ...], held: bytearray, attributes: Any) -> torch.Tensor:
+    made = torch.frombuffer(held, dtype=dtype).view(shape).as_subclass(kind)
+    vars(made).update(attributes)
+    return made
+
+
+def _with_copies(value: Any) -> Any:
+    """Return a batch whose small tensors are replaced by _Copied, unless they share memory."""
+    tensors: dict[int, torch.Tensor] = {}
+    mapped(value, lambda x: tensors.setdefault(id(x), x))
+    strided = {key: x for key, x in tensors.items() if x.layout == torch.strided and x.device.type == "cpu"}
+    uses = Counter(x.untyped_storage().data_ptr() for x in strided.values())
+    copies = {
+        key: _Copied(x) for key, x in strided.items() if _is_plain(x) and uses[x.untyped_storage().data_ptr()] == 1
+    }
+    return mapped(value, lambda x: copies.get(id(x), x)) if copies else value
+
+
+def _is_plain(x: torch.Tensor) -> bool:
+    """Return True if a tensor is small and has all of its memory, and no other attributes than tv_tensors have."""
+    if type(x) is not torch.Tensor and type(x) not in _TV_TENSORS:
+        return False
+    if x.requires_grad or x.is_quantized or x.is_shared():
+        return False
+    if (type(x) is torch.Tensor and vars(x)) or x.is_conj() or x.is_neg() or x.stride() != contiguous(x.shape):
+        return False
+    return 0 < x.nbytes <= _SMALL and x.nbytes == x.untyped_storage().nbytes()
 
 
 def real(value: Any) -> Any:

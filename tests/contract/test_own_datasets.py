@@ -13,10 +13,12 @@ import numpy as np
 import programs
 import pytest
 import torch
+from black_box import difference
 from helpers import some
 from PIL import Image, ImageFilter
 from torch.utils import data
 from torchvision import transforms as T
+from torchvision import tv_tensors
 from torchvision.datasets import CocoDetection, ImageFolder, VisionDataset
 from torchvision.transforms import functional as F
 
@@ -677,3 +679,33 @@ print(len(list(loader)), "DALI" in loader.explain())
 def test_a_program_ends_quietly_with_workers_that_live_on(image_root, folder):
     result = programs.run(LEFT_OPEN, str(image_root))
     assert (result.returncode, result.stdout.split(), result.stderr) == (0, [str(-(-len(folder) // 6)), "True"], "")
+
+
+class Targets(own.Plain):
+    """Of all kinds of small tensors."""
+
+    def __getitem__(self, i):
+        image, _ = super().__getitem__(i)
+        x, y = torch.arange(6.0).view(2, 3) + i, torch.tensor([i])
+        boxes = tv_tensors.BoundingBoxes([[1, 2, 3 + i, 4]], format="XYXY", canvas_size=(20, 30))
+        named = torch.ones(2)
+        named.note = "a"  # which torch's queue loses
+        return {
+            "image": image,
+            "boxes": boxes,
+            "mask": tv_tensors.Mask(torch.zeros(1, 4, 4, dtype=torch.uint8)),
+            "views": (x, x[:1], x.t()),
+            "same": [y, y],
+            "others": [torch.zeros(0, 4), y > 1, torch.tensor(1j), torch.ones(2).bfloat16(), torch.zeros(200, 200)],
+            "named": named,
+        }
+
+
+def test_small_tensors_of_workers_are_torchs(folder):
+    options = {"num_workers": 2, "collate_fn": list}
+    mine = list(ours(Targets(folder), 4, device="cpu", exact=True, **options))
+    theirs = list(stock(Targets(folder), 4, **options))
+    assert difference(theirs, mine) == ""
+    for batches in (mine, theirs):
+        sample = batches[0][1]
+        assert len({one.data_ptr() for one in sample["views"]}) == 1 and sample["same"][0] is sample["same"][1]
