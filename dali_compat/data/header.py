@@ -58,16 +58,6 @@ def read_header(source: Source | np.ndarray) -> Header:
         return Header(UNREADABLE, 1, 1)
 
 
-def jpeg_of_one_picture(source: Source | np.ndarray) -> tuple[int, int, int] | None:
-    """Return (components, height, width) from the markers of a plain JPEG, in a tenth of Pillow's time, or None for
-    other files. Raise OSError if it cannot be read."""
-    with RandomAccess(source) as encoded:
-        frame = _frame_of(encoded)
-        if frame is None or _SEVERAL in frame.markers or not frame.is_plain:
-            return None
-        return frame.components, frame.height, frame.width
-
-
 class _Frame(NamedTuple):
     """Frame header of a JPEG."""
 

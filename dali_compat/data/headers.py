@@ -176,11 +176,6 @@ def headers_of(dataset) -> Headers:
     return _of_dataset.get(dataset, Headers)
 
 
-def share_headers(dataset, other) -> None:
-    """Give a data set the headers of another one with the same files."""
-    _of_dataset.put(dataset, headers_of(other))
-
-
 def marks(stated: np.ndarray) -> np.ndarray:
     """Return a checksum of each row of ``stated``, (N, STATED) uint8, as uint64 of shape (N,). It differs if exactly
     one word of eight bytes differs, and almost always if more do."""

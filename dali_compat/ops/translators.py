@@ -158,13 +158,6 @@ def _import_later(package: str) -> None:
             importlib.import_module(f"{__package__}.{package}")
 
 
-def known_types() -> list[type]:
-    """Return the classes that have a translator, including those for installed packages that were imported."""
-    for package in LATER & sys.modules.keys():
-        _import_later(package)
-    return list(_TRANSLATORS)
-
-
 def behaves_as(kind: type) -> type | None:
     """Return the class whose translator applies to objects of ``kind``: the class itself, or its base for a subclass of
     torchvision's that changes only its construction and repr. Return None if there is none."""

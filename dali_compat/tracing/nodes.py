@@ -111,11 +111,6 @@ class Node:
         """(width, height) in pixels, an attribute of Pillow's core."""
         return self.state.shape[-1], self.state.shape[-2]
 
-    @property
-    def is_computed(self) -> bool:
-        """True if the pixels have been computed."""
-        return self._value is not None
-
     def then(self, call: RecordedCall, outcome: Outcome, strides: tuple[int, ...] | None = None) -> Node:
         """Return the node of a call with a known outcome."""
         if call.name == "convert" and outcome.state.mode == "RGB" and self.is_file:
