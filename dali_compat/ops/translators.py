@@ -10,7 +10,6 @@ import contextlib
 import functools
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
