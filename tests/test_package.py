@@ -133,7 +133,7 @@ def test_without_an_address_the_description_leads_nowhere_wrong(wheel):
     assert said.get_all("Project-URL") is None
     assert "# dali_compat" in text and "pip install" in text
     assert set(re.findall(r"\]\(([a-z]+:|#)?", text)) == {"https:"}
-    assert "![" not in text and "*Loading, and training beside it" in text
+    assert "![" not in text and "*Loading and training speed" in text
 
 
 def test_with_an_address_every_link_and_picture_is_there(sdist, tmp_path):
