@@ -262,17 +262,24 @@ def _with_copies(value: Any) -> Any:
     """Return a batch whose small tensors are replaced by _Copied, unless they share memory."""
     tensors: dict[int, torch.Tensor] = {}
     mapped(value, lambda x: tensors.setdefault(id(x), x))
-    strided = {key: x for key, x in tensors.items() if x.layout == torch.strided and x.device.type == "cpu"}
-    uses = Counter(x.untyped_storage().data_ptr() for x in strided.values())
-    copies = {
-        key: _Copied(x) for key, x in strided.items() if _is_plain(x) and uses[x.untyped_storage().data_ptr()] == 1
-    }
+    uses = Counter(map(_memory, tensors.values()))
+    copies = {key: _Copied(x) for key, x in tensors.items() if uses[_memory(x)] == 1 and _is_plain(x)}
     return mapped(value, lambda x: copies.get(id(x), x)) if copies else value
+
+
+def _memory(x: torch.Tensor) -> int | None:
+    """Return the address of a tensor's storage; None if it has none."""
+    try:
+        return x.untyped_storage().data_ptr()
+    except Exception:  # sparse, or a subclass without memory
+        return None
 
 
 def _is_plain(x: torch.Tensor) -> bool:
     """Return True if a tensor is small and has all of its memory, and no other attributes than tv_tensors have."""
-    if type(x) is not torch.Tensor and type(x) not in _TV_TENSORS:
+    if (type(x) is not torch.Tensor and type(x) not in _TV_TENSORS) or x.device.type != "cpu":
+        return False
+    if x.layout != torch.strided:
         return False
     if x.requires_grad or x.is_quantized or x.is_shared():
         return False

@@ -181,7 +181,7 @@ def _shown(loader: Any, table: FileTable | None) -> tuple[Any, Verdict]:
         found.append(_Held(checksums))
     found.append(_attributes(loader.dataset))
     batch = _collated(loader, samples, table is not None)
-    images = images or _images(batch)[:: len(samples)]
+    images = images or _images(batch)[:: max(1, len(samples))]
     why = ""
     if table is not None and not images:
         why = str(HERE.reasons) or _without_plan(samples) or _UNSEEN
@@ -270,6 +270,8 @@ class _Held(NamedTuple):
 
 def description(value: Any) -> Any:
     """Return a description of a value, with a checksum of each tensor, array and image."""
+    if isinstance(value, torch.Tensor) and value.layout != torch.strided:
+        return str(type(value)), str(value.dtype), tuple(value.shape), _Held(str(value))
     if isinstance(value, torch.Tensor):
         kind = REAL_CLASS.get(type(value), type(value))
         real = value._real() if type(value) in REAL_CLASS else value  # type: ignore[attr-defined]  # a TracedTensor

@@ -697,6 +697,7 @@ class Targets(own.Plain):
             "views": (x, x[:1], x.t()),
             "same": [y, y],
             "others": [torch.zeros(0, 4), y > 1, torch.tensor(1j), torch.ones(2).bfloat16(), torch.zeros(200, 200)],
+            "sparse": torch.eye(3).to_sparse(),
             "named": named,
         }
 

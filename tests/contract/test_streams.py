@@ -7,6 +7,7 @@ import itertools
 import pickle
 import random
 import tarfile
+import warnings
 import zipfile
 
 import pytest
@@ -170,6 +171,7 @@ def both(make, *args, **options):
     return theirs, twice(loader), loader
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_batches_of_a_stream_are_torchs(files, kind, workers):
@@ -187,6 +189,7 @@ def test_options_of_the_loader_are_torchs(files, options):
     assert difference(theirs, mine) == ""
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("kind", [Stream, Shuffled, InBatches, Tar], ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stream_that_resumes_gives_the_rest(files, kind, workers):
@@ -260,6 +263,12 @@ def test_an_error_of_a_stream_is_raised_after_its_batches(files, workers):
     assert theirs[1] and difference(theirs, mine) == ""
 
 
+def test_a_stream_without_samples_has_no_batches():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        assert list(DataLoader(Stream([]), 4, device="cpu")) == []
+
+
 class Endless(Stream):
     def __iter__(self):
         while True:
@@ -317,6 +326,7 @@ WEBDATASETS = {
 }
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", WEBDATASETS)
 def test_batches_of_webdataset_are_torchs(tar_files, kind, workers):
@@ -360,6 +370,7 @@ STREAMED = {
 }
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", STREAMED)
 def test_batches_of_hugging_faces_streams_are_torchs(files, kind, workers):
