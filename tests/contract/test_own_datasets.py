@@ -287,7 +287,7 @@ def test_a_data_set_whose_trial_fails_is_left_to_torch(folder, trouble):
             return super().__getitem__(i)
 
     Odd.pool.submit(int).result()
-    with pytest.warns(match="in a forked process"):
+    with pytest.warns(match="in the trial subprocess"):
         loader = DataLoader(Odd(folder), 5, device="cpu")
     assert_same(list(loader), list(stock(own.Plain(folder), 5)))
 
@@ -302,7 +302,7 @@ def test_a_data_set_whose_trial_raises_is_left_to_torch_with_the_error(folder, f
                 raise ValueError("no such\ntable; yet") if not first else KeyboardInterrupt
             return super().__getitem__(i)
 
-    reason = "raises ValueError: no such table, yet" if not first else "in a forked process"
+    reason = "raises ValueError: no such table, yet" if not first else "in the trial subprocess"
     with pytest.warns(match=reason):
         loader = DataLoader(Broken(folder), 5, device="cpu")
     assert_same(list(loader), list(stock(own.Plain(folder), 5)))
