@@ -367,11 +367,15 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
         over = self._over, self._samples, self._last
         self._is_ahead = True
         try:
-            while len(self._ready) < self._route.depth and self._has_arrived():
+            # an error may hold a connection to a worker, which sends nothing else until it is closed
+            while len(self._ready) < self._route.depth and not self._has_failed() and self._has_arrived():
                 self._ready.append(self._received())
         finally:
             self._is_ahead = False
             self._over, self._samples, self._last = over
+
+    def _has_failed(self) -> bool:
+        return bool(self._ready) and self._ready[-1].error is not None
 
     def _has_arrived(self) -> bool:
         info = self._task_info.get(self._rcvd_idx)
