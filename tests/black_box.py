@@ -100,8 +100,10 @@ def _named(error: BaseException | None) -> str:
 
 
 def _message(error: BaseException | None, workers: int) -> Any:
-    """The whole message. A worker's contains a traceback; only its first and its last line are compared."""
-    lines = re.sub(r"0x[0-9a-fA-F]+", "0x", str(error)).strip().splitlines() or [""]
+    """The whole message, without a remedy that the tested loader adds. A worker's contains a traceback; only its first
+    and its last line are compared."""
+    text = re.sub(r"; (Add ToTensor|Return a sample)\b.*", "", str(error))
+    lines = re.sub(r"0x[0-9a-fA-F]+", "0x", text).strip().splitlines() or [""]
     return (lines[0], lines[-1]) if workers else lines
 
 
