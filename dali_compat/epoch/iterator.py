@@ -12,7 +12,6 @@ from itertools import islice
 from threading import RLock
 from time import perf_counter
 from traceback import walk_stack
-from types import FrameType
 from typing import Any
 
 import torch
@@ -273,7 +272,7 @@ class OrderedIterator(_BaseDataLoaderIter):
 
     def __del__(self, getpid=os.getpid, ending=sys.is_finalizing):  # modules may be empty at interpreter shutdown
         if hasattr(self, "_epoch") and self._pid == getpid() and not ending():
-            self._abandon(within=in_the_package(sys._getframe().f_back))
+            self._abandon(within=in_the_package())
 
 
 _alive: weakref.WeakSet[OrderedIterator] = weakref.WeakSet()
@@ -297,8 +296,9 @@ def _keep_in_a_child() -> None:
 os.register_at_fork(after_in_child=_keep_in_a_child)
 
 
-def in_the_package(frame: FrameType | None) -> bool:
+def in_the_package() -> bool:
     """Return True if the garbage collector ended an iterator in the middle of this package's work."""
+    frame = sys._getframe(1).f_back  # the caller of __del__()
     calls = () if frame is None else walk_stack(frame)
     return any(call.f_globals.get("__name__", "").startswith(_PACKAGE) for call, _ in calls)
 

@@ -15,7 +15,6 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-import torch
 import torch.utils.data as data
 from torch.utils.data.dataloader import (
     _MultiProcessingDataLoaderIter,
@@ -27,7 +26,6 @@ from ..errors import OutOfStep
 from ..plan import Options, Plan
 from ..routes.dali import MOST_PIPELINES, DaliRoute
 from ..runtime.dataset_base import be_quiet
-from ..tracing.columns import TracedBatch
 from ..tracing.nodes import tracing
 from ..tracing.sources import FileTable
 from ..tracing.trial import table_of
@@ -38,7 +36,7 @@ from .iterator import in_the_package
 from .prefetch_thread import PrefetchThread
 from .progress import Progress
 from .stats import Meter
-from .traced_batch import TracedImages
+from .traced_batch import ReceivedBatch, discard_all, make_ahead
 
 
 def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = None) -> _Traced:
@@ -93,77 +91,6 @@ class TracedEpoch(DaliEpoch):
             self._threads = None
 
 
-class _Received:
-    """A batch of torch's iterator.
-
-    Attributes:
-        made: the batch, which start() submits to DALI and finish() completes.
-        error: the exception raised in its place.
-        over: number of batches, and of samples, up to and including this batch.
-        samples: number of samples.
-        last: indices of the samples.
-    """
-
-    _is_started = _is_finished = False
-
-    def __init__(self, made: Any, error: BaseException | None, over: tuple[int, int], samples: int | None, last: Any):
-        self.made, self.error, self.over, self.samples, self.last = made, error, over, samples, last
-
-    def start(self, epoch: TracedEpoch) -> None:
-        """Submit the images to DALI."""
-        if not self._is_started:
-            self._is_started, self._device = True, epoch.route.device.type
-            self._become(lambda batch: TracedImages(epoch, batch))
-
-    def decode(self) -> None:
-        """Start the JPEG engine of a GPU, if it decodes images of the batch."""
-        if self.error is None and not self._is_finished:
-            _mapped(self.made, TracedImages.decode)
-
-    def finish(self) -> None:
-        """Wait for the images."""
-        if not self._is_finished:
-            self._is_finished = True
-            with torch.autocast(self._device, enabled=False):  # autocast is meant for models
-                self._become(TracedImages.finish)
-
-    def discard(self) -> None:
-        """Release the images in flight."""
-        if self.error is None and self._is_started and not self._is_finished:
-            _mapped(self.made, TracedImages.discard)
-
-    def _become(self, function: Callable[[Any], Any]) -> None:
-        if self.error is None:
-            try:
-                self.made = _mapped(self.made, function)
-            except Exception as error:
-                self.error = error
-
-
-def _mapped(made: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply a function to a batch, also within the results of ``on_error``."""
-    if isinstance(made, (TracedBatch, TracedImages)):
-        return function(made)
-    return made._replace(made=tuple(map(function, made.made)))
-
-
-def _work(ready: list[_Received], epoch: TracedEpoch) -> None:
-    """Make the next batches, in the prefetch thread."""
-    for received in ready:
-        received.start(epoch)
-    for received in ready:
-        received.decode()
-    ready[0].finish()
-
-
-def _discard(ready: list[_Received], epoch: TracedEpoch | None) -> None:
-    """Discard batches that will not be requested, and end the epoch."""
-    for received in ready:
-        received.discard()
-    if epoch is not None:
-        epoch.end()
-
-
 class _Traced(_OnDevice):
     """torch's iterator, with images computed by DALI.
 
@@ -177,7 +104,7 @@ class _Traced(_OnDevice):
     def __init__(self, loader: Any, route: DaliRoute, before: Progress | None):
         assert route.table is not None
         self._route, self._loader, self._table = route, loader, route.table
-        self._ready: deque[_Received] = deque()
+        self._ready: deque[ReceivedBatch] = deque()
         super().__init__(loader, route.device, before)
         self._loader = None  # else loader and iterator would form a reference cycle
 
@@ -253,7 +180,7 @@ class _Traced(_OnDevice):
         except OutOfStep as error:
             raise RuntimeError(str(error)) from None
 
-    def _received(self) -> _Received:
+    def _received(self) -> ReceivedBatch:
         """Return torch's next batch, or its error."""
         made, failed = None, None
         try:
@@ -262,11 +189,11 @@ class _Traced(_OnDevice):
         except Exception as error:
             failed = error
         try:
-            return _Received(made, failed, self._over, self._samples, self._last)
+            return ReceivedBatch(made, failed, self._over, self._samples, self._last)
         finally:
             del failed  # breaks the cycle of error and frame, whose collection would stop torch's queues
 
-    def _finished(self, received: _Received) -> Any:
+    def _finished(self, received: ReceivedBatch) -> Any:
         """Return a batch with its images, or raise its error."""
         assert self._epoch is not None
         self._over, self._samples, self._last = received.over, received.samples, received.last
@@ -286,7 +213,7 @@ class _Traced(_OnDevice):
 
     def _end_epoch(self, within: bool = False) -> None:
         """End the epoch. ``within``: the garbage collector does so during a call of this package."""
-        work = partial(_discard, list(self._ready), self._epoch)
+        work = partial(discard_all, list(self._ready), self._epoch)
         self._ready.clear()
         thread, self._prefetch_thread = self._prefetch_thread, None
         if thread is None:
@@ -359,7 +286,7 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
             made = self._finished(self._ready.popleft())
         if self._ready:
             self._prefetch_thread = self._prefetch_thread or PrefetchThread(self._route.device)
-            self._prefetch_thread.do(partial(_work, list(self._ready), self._epoch))
+            self._prefetch_thread.do(partial(make_ahead, list(self._ready), self._epoch))
         return made
 
     def _receive_ahead(self) -> None:
@@ -385,5 +312,5 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # as in _Here
         if not is_finalizing():
-            self._end_epoch(within=in_the_package(sys._getframe().f_back))
+            self._end_epoch(within=in_the_package())
         super().__del__()

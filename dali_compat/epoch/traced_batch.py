@@ -260,6 +260,77 @@ class TracedImages:
         return image.reshape(-1).view(image.shape)  # contiguous() would keep unusual strides of dimensions of size 1
 
 
+class ReceivedBatch:
+    """A batch of torch's iterator.
+
+    Attributes:
+        made: the batch, which start() submits to DALI and finish() completes.
+        error: the exception raised in its place.
+        over: number of batches, and of samples, up to and including this batch.
+        samples: number of samples.
+        last: indices of the samples.
+    """
+
+    _is_started = _is_finished = False
+
+    def __init__(self, made: Any, error: BaseException | None, over: tuple[int, int], samples: int | None, last: Any):
+        self.made, self.error, self.over, self.samples, self.last = made, error, over, samples, last
+
+    def start(self, epoch: Any) -> None:
+        """Submit the images to DALI."""
+        if not self._is_started:
+            self._is_started, self._device = True, epoch.route.device.type
+            self._become(lambda batch: TracedImages(epoch, batch))
+
+    def decode(self) -> None:
+        """Start the JPEG engine of a GPU, if it decodes images of the batch."""
+        if self.error is None and not self._is_finished:
+            _mapped(self.made, TracedImages.decode)
+
+    def finish(self) -> None:
+        """Wait for the images."""
+        if not self._is_finished:
+            self._is_finished = True
+            with torch.autocast(self._device, enabled=False):  # autocast is meant for models
+                self._become(TracedImages.finish)
+
+    def discard(self) -> None:
+        """Release the images in flight."""
+        if self.error is None and self._is_started and not self._is_finished:
+            _mapped(self.made, TracedImages.discard)
+
+    def _become(self, function: Callable[[Any], Any]) -> None:
+        if self.error is None:
+            try:
+                self.made = _mapped(self.made, function)
+            except Exception as error:
+                self.error = error
+
+
+def _mapped(made: Any, function: Callable[[Any], Any]) -> Any:
+    """Apply a function to a batch, also within the results of ``on_error``."""
+    if isinstance(made, (TracedBatch, TracedImages)):
+        return function(made)
+    return made._replace(made=tuple(map(function, made.made)))
+
+
+def make_ahead(ready: list[ReceivedBatch], epoch: Any) -> None:
+    """Submit all batches, and finish the first one. Called in the prefetch thread."""
+    for received in ready:
+        received.start(epoch)
+    for received in ready:
+        received.decode()
+    ready[0].finish()
+
+
+def discard_all(ready: list[ReceivedBatch], epoch: Any) -> None:
+    """Discard batches that will not be requested, and end the epoch."""
+    for received in ready:
+        received.discard()
+    if epoch is not None:
+        epoch.end()
+
+
 def _one_size(sizes: np.ndarray) -> tuple[int, int] | None:
     """Return the common (height, width) of all rows; None if they differ."""
     if not len(sizes) or (sizes != sizes[0]).any():

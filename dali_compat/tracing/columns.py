@@ -262,8 +262,9 @@ def _with_copies(value: Any) -> Any:
     """Return a batch whose small tensors are replaced by _Copied, unless they share memory."""
     tensors: dict[int, torch.Tensor] = {}
     mapped(value, lambda x: tensors.setdefault(id(x), x))
-    uses = Counter(map(_memory, tensors.values()))
-    copies = {key: _Copied(x) for key, x in tensors.items() if uses[_memory(x)] == 1 and _is_plain(x)}
+    memory = {key: _memory(x) for key, x in tensors.items()}
+    uses = Counter(memory.values())
+    copies = {key: _Copied(x) for key, x in tensors.items() if uses[memory[key]] == 1 and _is_plain(x)}
     return mapped(value, lambda x: copies.get(id(x), x)) if copies else value
 
 
@@ -277,9 +278,9 @@ def _memory(x: torch.Tensor) -> int | None:
 
 def _is_plain(x: torch.Tensor) -> bool:
     """Return True if a tensor is small and has all of its memory, and no other attributes than tv_tensors have."""
-    if (type(x) is not torch.Tensor and type(x) not in _TV_TENSORS) or x.device.type != "cpu":
+    if type(x) is not torch.Tensor and type(x) not in _TV_TENSORS:
         return False
-    if x.layout != torch.strided:
+    if x.device.type != "cpu" or x.layout != torch.strided:
         return False
     if x.requires_grad or x.is_quantized or x.is_shared():
         return False
