@@ -38,6 +38,7 @@ from .decoders import DECODERS, decoded
 from .images import deferred, node_of
 from .nodes import HERE, Node
 from .operations import OPERATIONS, Outcome, outcome_of
+from .plans import is_inside
 from .tensors import (
     REAL_CLASS,
     TracedTensor,
@@ -205,7 +206,7 @@ def _of_tensor(version: str, name: str, original: Any, tensor: TracedTensor, arg
     kind = REAL_CLASS[type(tensor)]
     call = RecordedCall(name, original if kind is torch.Tensor else partial(_on_kind, kind, original), args, kwargs)
     if name in _VIEWS and not outcome.same:
-        if outcome.steps is None or any(one.op == "pad" or not _is_inside(numbers) for one, numbers in outcome.steps):
+        if outcome.steps is None or any(one.op == "pad" or not is_inside(numbers) for one, numbers in outcome.steps):
             return None
         return view(tensor, call, outcome, tensor.stride())
     if outcome.same or (strides := _strides(version, name, tensor, outcome)) is not None:
@@ -241,11 +242,6 @@ def _on_kind(kind: Any, original: Any, tensor: torch.Tensor, *args: Any, **kwarg
 def _is_channels_last(tensor: TracedTensor) -> bool:
     channels, _, width = tensor.shape
     return channels > 1 and tensor.stride() == (1, width * channels, channels)
-
-
-def _is_inside(numbers: Any) -> bool:
-    height, width, _, _, top, left, h, w = numbers
-    return bool(top >= 0 and left >= 0 and top + h <= height and left + w <= width)
 
 
 def _padded(original: Any, image: Any, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Any:
