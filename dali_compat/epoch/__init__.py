@@ -11,7 +11,7 @@ Modules, in the order to read them:
   - decode: groups decoded by DALI or Pillow. planes_group: groups decoded by a GPU's JPEG engine. A group is submitted,
     and returns images and the errors of rows that failed.
   - collate: default_collate, or a custom collate_fn, on a GPU.
-- traced, traced_batch: a custom data set, read by torch's own loader; DALI decodes and transforms its images.
+- traced, traced_batch, job_rows: a custom data set, read by torch's own loader; DALI decodes and transforms its images.
 - resident, chunk: the route for arrays on the device. A chunk is several batches computed together.
 - fallback: torch's own loader, followed by a copy to the device.
 - on_error: handling of samples that cannot be read, and their substitutes.

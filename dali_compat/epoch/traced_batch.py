@@ -2,153 +2,25 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..data.header import DALI, PIL
-from ..data.headers import Headers
-from ..data.sources import BYTES, PATHS, Info, Record
-from ..errors import ImageReadError, read_error
-from ..ops.draws import Computed, compute
+from ..data.sources import BYTES, PATHS
+from ..ops.draws import compute
 from ..ops.image_by_image import run_all
-from ..ops.kernels import rows_of
 from ..ops.pixels.lists import uniform
-from ..plan import Plan, Step
-from ..runtime.decorators import named
+from ..plan import Plan
 from ..runtime.device import ViewBatches, moved, to_device
 from ..tracing.columns import JobGroup, Place, TailGroup, TracedBatch
 from ..tracing.plans import head_plan, sizes_after, tail_plan, width
-from ..tracing.sources import FileTable
 from ..tracing.tensors import together
 from .decode import in_format
-from .epoch import DaliEpoch
+from .job_rows import JobRows
 from .part import RowsDecoding
-
-
-class _Encoded:
-    """A store (data/sources.py) of encoded images that were sent with the batch."""
-
-    def __init__(self, block: np.ndarray, ends: np.ndarray):
-        self._block, self._ends = block, ends
-
-    def read(self, indices: Sequence[Any]) -> list[np.ndarray]:
-        begins = np.concatenate([[0], self._ends[:-1]])
-        return [self._block[begins[index] : self._ends[index]] for index in indices]
-
-    def changed(self, indices: Sequence[Any]) -> np.ndarray:
-        return np.zeros(len(indices), bool)
-
-    def copied(self, index: Any) -> bytes:
-        return self.read([index])[0].tobytes()
-
-    def place(self, index: Any) -> str:
-        return "an image in memory"
-
-
-class JobRows:
-    """The jobs of a group, with the interface of rows.Rows, for decoders.
-
-    Args:
-        epoch: epoch of the batch.
-        group: the jobs.
-        table: facts of the data set's files.
-        headers: stores the verdicts of a GPU's JPEG engine on these files.
-    """
-
-    pixels: Sequence[Any] = ()
-    begin = 0
-
-    def __init__(self, epoch: DaliEpoch, group: JobGroup, table: FileTable, headers: Headers):
-        self.epoch, self._group, self._table, self._headers = epoch, group, table, headers
-        self.facts = group.facts
-        if epoch.engine is not None:
-            headers.add(group.slots, group.facts["keys"], group.facts)
-            self.words = headers.verdicts(epoch.engine.name).words(group.slots)
-
-    def __len__(self) -> int:
-        return len(self.facts)
-
-    @property
-    def samples(self) -> JobRows:
-        """Itself, since it also provides the sources."""
-        return self
-
-    @cached_property
-    def sources(self) -> list[Any]:
-        """The path of each file, or a Record of its bytes."""
-        paths, ends = self._group.paths, self._group.ends
-        if ends is None:
-            return [os.fsdecode(path) for path in paths.tolist()]
-        store = _Encoded(paths.numpy(), ends)
-        return [Record(store, index) for index in range(len(self))]
-
-    def paths(self, rows: np.ndarray) -> np.ndarray:
-        """Return the paths as (len(rows), L) uint8, zero-padded."""
-        chosen = self._group.paths[rows]
-        matrix: np.ndarray = chosen.view(np.uint8).reshape(len(chosen), -1)
-        return matrix
-
-    def infos(self, rows: Sequence[int]) -> list[Info]:
-        """Return the ``info`` of the PIL images that these rows start from."""
-        return [Info(self.sources[row]) for row in rows]
-
-    def name(self, row: int) -> str:
-        """Return the row's file, for messages."""
-        return str(self.sources[row])
-
-    def position(self, row: int) -> int:
-        """Return the row; positions are unused here, since all numbers were drawn before."""
-        return row
-
-    def give_up(self, failures: dict[int, Exception]) -> None:
-        """Raise the first error."""
-        if failures:
-            raise failures.pop(min(failures))
-
-    def unreadable(self, row: int, error: Exception) -> ImageReadError:
-        """Return an error that names the row's file, with its reason."""
-        made = read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error)
-        made.__cause__ = error
-        return made
-
-    def set_intact(self, rows: list[int]) -> None:
-        """Do nothing, since files were checked when they were opened."""
-
-    def forget(self, rows: list[int]) -> None:
-        """Do nothing, since a changed file gets a new entry in the table."""
-
-    def use_pil(self, row: int) -> None:
-        """Leave this file to Pillow from now on."""
-        self._table.leave_to_pillow(int(self._group.slots[row]), int(self.facts["keys"][row]))
-
-    def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
-        """Return a function that stores the JPEG engine's verdicts on these files."""
-        assert self.epoch.engine is not None
-        verdicts, slots = self._headers.verdicts(self.epoch.engine.name), self._group.slots[rows]
-        return lambda words: verdicts.put(slots, np.broadcast_to(words, len(slots)))
-
-    @named("draw")
-    def compute(
-        self,
-        steps: tuple[Step, ...],
-        rows: Sequence[int] | np.ndarray,
-        sizes: np.ndarray | None = None,
-        begin: int = 0,
-        count: int | None = None,
-    ) -> Computed:
-        """Return the arguments of ``steps`` for these rows, as Rows.compute() does."""
-        sizes = self.facts["sizes"][rows] if sizes is None else sizes
-        numbers = self._group.numbers[begin:]
-        return compute(steps, sizes, lambda stream, k: numbers[:, :k], rows)
-
-    def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Any]:
-        """Return compute() for one image of a (height, width)."""
-        return [rows_of(values, 0) for values in self.compute(steps, [0], np.array([size]), row, 1)]
 
 
 class TracedImages:
@@ -221,25 +93,27 @@ class TracedImages:
 
     def _images(self, rows: np.ndarray) -> Any:
         """Return the images of rows as (N, C, H, W), or as a list if sizes differ."""
-        chunks = np.unique(self._chunk[rows]).tolist()
-        places = self._place[rows]
-        if len(chunks) == 1:
-            images = self._chunks[chunks[0]]
-            if isinstance(images, torch.Tensor):
-                first = int(places[0])
-                if np.array_equal(places, np.arange(first, first + len(places))):
-                    return images[first : first + len(places)]
-                return images.index_select(0, to_device(places, images.device))
-        several = [
-            self._chunks[chunk][place] for chunk, place in zip(self._chunk[rows].tolist(), places.tolist(), strict=True)
-        ]
-        return uniform(several)
+        chunks, of_chunk = np.unique(self._chunk[rows], return_inverse=True)
+        held, places = [self._chunks[chunk] for chunk in chunks.tolist()], self._place[rows]
+        first = held[0]
+        if len(held) == 1 and isinstance(first, torch.Tensor):
+            if np.array_equal(places, np.arange(places[0], places[0] + len(places))):
+                return first[places[0] : places[0] + len(places)]
+            return first.index_select(0, to_device(places, first.device))
+        if _is_uniform(held) and first.is_cuda:  # a few calls, not one for each image
+            parts = [
+                images.index_select(0, to_device(places[of_chunk == number], first.device))
+                for number, images in enumerate(held)
+            ]
+            order = np.argsort(np.argsort(of_chunk, kind="stable"))
+            return torch.cat(parts).index_select(0, to_device(order, first.device))
+        return uniform([held[chunk][place] for chunk, place in zip(of_chunk.tolist(), places.tolist(), strict=True)])
 
     def _finish_tail(self, group: TailGroup) -> None:
         images = self._images(group.rows)
         sizes = _sizes_of(images, len(group.rows))
         after = _one_size(sizes_after(group.tail, group.numbers, sizes))
-        plan = tail_plan(group.head, group.tail, (_one_size(sizes), after), self._epoch.options)
+        plan = tail_plan(group.takes, group.tail, (_one_size(sizes), after), self._epoch.options)
         numbers = group.numbers
         arrays = compute(plan.batch, sizes, lambda stream, k: numbers[:, :k], slice(None))
         self._put(group.rows, run_all(plan.batch, images, arrays))
@@ -329,6 +203,13 @@ def discard_all(ready: list[ReceivedBatch], epoch: Any) -> None:
         received.discard()
     if epoch is not None:
         epoch.end()
+
+
+def _is_uniform(chunks: list[Any]) -> bool:
+    """Return True if all chunks are tensors whose images have one shape and dtype."""
+    if not all(isinstance(images, torch.Tensor) for images in chunks):
+        return False
+    return len({(images.shape[1:], images.dtype) for images in chunks}) == 1
 
 
 def _one_size(sizes: np.ndarray) -> tuple[int, int] | None:

@@ -181,16 +181,6 @@ def draw_given(sizes, u, *, at, layout, sized):
     return arrays, after
 
 
-@draws(uniforms=lambda at, of: at + _SIDES + uniforms_of(of))
-def draw_given_uniforms(sizes, u, *, at, of):
-    """Apply another draw (``of``) to uniform numbers in the rows of ``u``, which are preceded by sizes as in
-    draw_given()."""
-    first = at + _SIDES
-    values, after = run(of, sizes, u[:, first : first + uniforms_of(of)])
-    _after(sizes, u[:, at:first])
-    return values, after
-
-
 def _after(sizes, sides) -> np.ndarray:
     """Return the (height, width) after a step from given (height, width) before and after it."""
     other = (sides[:, :2] != sizes).any(1)

@@ -49,8 +49,8 @@ def announce(became: str, dataset: Any) -> None:
 
 
 def is_installed(path: str) -> bool:
-    """Return True if a source file belongs to an installed package."""
-    return any(folder in path for folder in _INSTALLED)
+    """Return True if a source file belongs to an installed package, or to this one."""
+    return path.startswith(_HERE) or any(folder in path for folder in _INSTALLED)
 
 
 def stack_level() -> int:

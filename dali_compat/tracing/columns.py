@@ -20,7 +20,7 @@ from torchvision import tv_tensors
 from ..data.headers import FACTS
 from ..runtime.device import mapped
 from .nodes import Node
-from .plans import Key, divided
+from .plans import Entry, Gives, Key, divided, gives, merged, size_after, skeleton
 from .sources import MemorySource
 from .tensors import REAL_CLASS, Cell, Join, TracedTensor, contiguous
 
@@ -72,15 +72,16 @@ class JobGroup(NamedTuple):
 
 
 class TailGroup(NamedTuple):
-    """Rows with equal heads and tails.
+    """Rows whose tails were merged.
 
     Attributes:
-        head, tail: keys of both.
+        takes: the images before the tail.
+        tail: key of the merged tail.
         rows: (M,) int32.
         numbers: (M, width of the tail) float64.
     """
 
-    head: Key
+    takes: Gives
     tail: Key
     rows: np.ndarray
     numbers: np.ndarray
@@ -197,26 +198,27 @@ def _repeated(nodes: list[Node]) -> float:
 
 def _group(batch: TracedBatch, jobs: list[list[int]], cells: list[Cell]) -> None:
     by_head: dict[Any, list[_Job]] = {}
-    by_tail: dict[tuple[Key, Key], tuple[list[int], list[list[float]]]] = {}
+    by_tail: dict[tuple[Gives, Key], list[tuple[int, list[Entry], tuple[int, int]]]] = {}
     for rows in filter(None, jobs):
         nodes = [cells[row].node for row in rows]
         keys, numbers = [], list[float]()
         for row, node in zip(rows, nodes, strict=True):
             assert node is not None and node.steps is not None
-            head, of_head, tail, of_tail = divided(node.steps)
+            head, of_head, tail = divided(node.steps, len(rows) == 1)
             keys.append(head)
-            numbers += of_head
             if tail:
-                of_rows, several = by_tail.setdefault((head, tail), ([], []))
-                of_rows.append(row)
-                several.append(of_tail)
+                size = size_after(head, of_head, node.root.state.size)
+                by_tail.setdefault((gives(head), skeleton(tail)), []).append((row, tail, size))
+            numbers += of_head
         assert nodes[0] is not None
         source = nodes[0].root.source
         by_head.setdefault((tuple(keys), type(source) is MemorySource), []).append((rows, numbers, source))
     for (keys_of_views, in_memory), of_group in by_head.items():
         batch.jobs.append(_job_group(keys_of_views, in_memory, of_group))
-    for (head, tail), (of_rows, several) in by_tail.items():
-        batch.tails.append(TailGroup(head, tail, np.array(of_rows, np.int32), np.array(several, np.float64)))
+    for (takes, _), of_tail in by_tail.items():
+        of_rows, tails, sizes = zip(*of_tail, strict=True)
+        whole, several = merged(tails, sizes)
+        batch.tails.append(TailGroup(takes, whole, np.array(of_rows, np.int32), np.array(several, np.float64)))
 
 
 _Job = tuple[list[int], list[float], Any]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torchvision.transforms import InterpolationMode
 
+from ..ops.draws import width_of
 from ..plan import ImageSpec
 
 Numbers = tuple[float, ...]
@@ -20,7 +21,7 @@ Size = tuple[int, int]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 CONSTANT = frozenset((int, float, bool, str, type(None), torch.dtype, InterpolationMode))  # immutable argument types
-_WARPS = "rotate", "affine", "perspective"
+_WARPS = "rotate", "affine", "perspective", "warp_affine", "warp_perspective"
 FLAG, SIZED, NEVER = "flag", "sized", "never"  # how a step is disabled for an image that does not use it
 
 
@@ -61,18 +62,19 @@ class Given:
         op: as in plan.Step.
         args: arguments of the kernel.
         gives: (kind, dtype, normalized, channels) after the step.
-        layout, sized: as in ops/draws.py.
+        layout: as in ops/draws.py.
         off: FLAG, SIZED or NEVER.
-        draw: computes the kernel's arguments from the numbers, in place of a layout.
+        sized: whether the numbers begin with the sizes before and after the step.
+        width: how many numbers there are.
     """
 
-    __slots__ = "_hash", "_key", "args", "draw", "gives", "layout", "off", "op", "sized"
+    __slots__ = "_hash", "_key", "args", "gives", "layout", "off", "op", "sized", "width"
 
     def __init__(self, *key):
         self._key, self._hash = key, hash(key)
-        self.op, self.args, self.gives, self.layout, self.off, self.draw = key
-        # whether the numbers begin with the sizes before and after the step
-        self.sized = self.off == SIZED or self.op in _WARPS or self.draw is not None
+        self.op, self.args, self.gives, self.layout, self.off = key
+        self.sized = self.off == SIZED or self.op in _WARPS
+        self.width = width_of(self.layout, self.sized) if self.layout else 0
 
     def __hash__(self) -> int:
         return self._hash
@@ -189,7 +191,7 @@ def _outcome_of(name: str, state: State, like: str, args, kwargs) -> Outcome | N
 def step(op: str, state: State, numbers=(), layout=(), off: str = NEVER, **args) -> Step:
     """Return a step whose result has this state."""
     gives = state.kind, state.dtype, state.normalized, state.channels if len(state.shape) > 2 else 1
-    return given(op, tuple(args.items()), gives, tuple(layout), off, None), tuple(map(float, numbers))
+    return given(op, tuple(args.items()), gives, tuple(layout), off), tuple(map(float, numbers))
 
 
 def flagged(op: str, state: State, numbers=(), layout=(), **args) -> tuple[Step, ...]:

@@ -1,21 +1,25 @@
 """Plans of deferred images, divided into a DALI pipeline and steps that torch runs afterwards.
 
 The steps of an image are brought into a canonical order and divided in two. The *head* moves and converts pixels. It
-becomes a DALI pipeline. The *tail* begins with the first step that computes with colors. torch runs it on all images
-that share it. Both depend only on the steps of the image, never on other images, so that its pixels do not depend on
-the rest of the batch.
+becomes a DALI pipeline. The *tail* begins with the first step that computes with colors, or that is often applied at
+random. torch runs it. Both depend only on the steps of the image and of the other images of its file, so that its
+pixels do not depend on the rest of the batch.
+
+Building a pipeline takes a second, so that heads have few variants. Tails may have many, as with RandAugment. They are
+merged into one plan, in which a step is disabled for the images that do not have it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import starmap
 from typing import Any
 
 import torch
 
-from ..ops.draws import uniforms_of, width_of
 from ..plan import Draw, ImageSpec, Options, Plan
 from ..plan import Step as PlanStep
 from ..translate.chain import Chain, Translated
@@ -28,6 +32,7 @@ _SIZED = frozenset(("crop", "pad", "resize", "warp_affine", "warp_perspective", 
 _HEAD = _SIZED - {"rotate", "affine", "perspective"}
 _HEAD |= {"flip", "grayscale", "identity", "normalize", "pil_to_tensor", "repeat_channels", "to_dtype"}
 _CONVERSIONS = frozenset(("identity", "normalize", "pil_to_tensor", "to_dtype"))
+_OFTEN_RANDOM = frozenset(("warp_affine", "warp_perspective"))  # after a resize
 _OTHER_NUMBERS = frozenset(("to_dtype", "tensor_to_pil", "arithmetic"))
 _VIEW = 1 << 16  # random streams of one view
 _MOST_KNOWN = 4096  # plans of a loader
@@ -36,25 +41,54 @@ Kind = tuple[Given, bool]
 """A step without its numbers, and whether its window lies within the image."""
 Key = tuple[Kind, ...]
 """Images with equal keys can be computed together."""
+Entry = tuple[Kind, Numbers]
+"""A step of a tail, and its numbers."""
+Gives = tuple[str, torch.dtype, bool, int]
+"""Kind, dtype, whether it is normalized, and channels of an image."""
+_DECODED: Gives = "pil", torch.uint8, False, 3
 (_NO_FLIP,) = flagged("flip", State("pil", "RGB", (3, 1, 1)), axis="horizontal")
 
 
-def divided(steps: Sequence[Step]) -> tuple[Key, list[float], Key, list[float]]:
-    """Return the key and numbers of an image's head, and the key and numbers of its tail."""
+def divided(steps: Sequence[Step], alone: bool = True) -> tuple[Key, list[float], list[Entry]]:
+    """Return the key and numbers of an image's head, and its tail.
+
+    Args:
+        steps: the image's steps.
+        alone: whether it is the only image of its file. Others leave conversions to the tail, because the heads of all
+            images of a file form one pipeline.
+    """
     made = canonical(steps)
-    at = next((number for number, (one, _) in enumerate(made) if one.op not in _HEAD), len(made))
+    at = next((number for number in range(len(made)) if _begins_tail(made, number)), len(made))
+    while not alone and at and made[at - 1][0].op in _CONVERSIONS:
+        at -= 1
     head, tail = made[:at], made[at:]
     _add_flip(head)
-    return *_numbered(head), *_numbered(tail)
+    key, numbers = _numbered(head)
+    return key, numbers, [_disableable(*one) for one in tail]
+
+
+def _begins_tail(steps: Sequence[Step], at: int) -> bool:
+    one = steps[at][0]
+    if one.op in _OFTEN_RANDOM:
+        return any(before.op == "resize" for before, _ in steps[:at])
+    return one.op not in _HEAD or (one.op == "grayscale" and one.off == FLAG)
+
+
+def _disableable(one: Given, numbers: Numbers) -> Entry:
+    """Return a step of a tail, with a flag if it can be disabled."""
+    if one.op in _OFTEN_RANDOM and one.off != FLAG and numbers[:2] == numbers[2:4]:
+        layout = (("flag", (), "int32"), *one.layout)
+        one = operations.given(one.op, one.args, one.gives, layout, FLAG)
+        numbers = *numbers[:4], 1.0, *numbers[4:]
+    return _kind(one, numbers), numbers
+
+
+def _kind(one: Given, numbers: Numbers) -> Kind:
+    return one, one.op == "crop" and is_inside(numbers)
 
 
 def _numbered(steps: Sequence[Step]) -> tuple[Key, list[float]]:
-    numbers: list[float] = []
-    kinds = []
-    for one, values in steps:
-        kinds.append((one, one.op == "crop" and is_inside(values)))
-        numbers += values
-    return tuple(kinds), numbers
+    return tuple(starmap(_kind, steps)), [number for _, numbers in steps for number in numbers]
 
 
 def _add_flip(head: list[Step]) -> None:
@@ -67,9 +101,8 @@ def _add_flip(head: list[Step]) -> None:
         last -= 1
         if ("axis", "horizontal") in head[last][0].args:
             return
-    kind, dtype, normalized, channels = head[at - 1][0].gives if at else ("pil", torch.uint8, False, 3)
-    gives = kind, dtype, normalized, channels
-    flip = operations.given("flip", _NO_FLIP[0].args, gives, _NO_FLIP[0].layout, FLAG, None)
+    before = head[at - 1][0].gives if at else _DECODED
+    flip = operations.given("flip", _NO_FLIP[0].args, before, _NO_FLIP[0].layout, FLAG)
     head.insert(last, (flip, (0.0,)))
 
 
@@ -85,7 +118,7 @@ def canonical(steps: Sequence[Step]) -> list[Step]:
             _add_window(made, one)
         elif made and one[0].args == (("name", "div"),) and one[1] == (1.0, 255.0) and _is_cast_of_bytes(made):
             args = (("dtype", torch.float32), ("like", "v1"))
-            made[-1] = operations.given("to_dtype", args, made[-1][0].gives, (), NEVER, None), ()
+            made[-1] = operations.given("to_dtype", args, made[-1][0].gives, (), NEVER), ()
         elif made and op == "color_jitter" and one[0] == made[-1][0] and one[1][1] not in made[-1][1][1:5]:
             made[-1] = one[0], _jittered(made[-1][1], one[1])
         else:
@@ -128,6 +161,73 @@ def _mirrored(numbers: Numbers, axis: str) -> Numbers:
     return height, width, h, w, height - top - h, left, h, w
 
 
+# ---- tails of a batch
+
+
+def size_after(key: Key, numbers: Sequence[float], size: Any) -> Any:
+    """Return the (height, width) of an image after its steps. ``size``: before them."""
+    at = 0
+    for one, _ in key:
+        if one.sized:
+            size = numbers[at + 2], numbers[at + 3]
+        at += one.width
+    return size
+
+
+def skeleton(tail: Sequence[Entry]) -> Key:
+    """Return the steps that cannot be disabled. Tails with equal ones can be merged."""
+    return tuple(kind for kind, _ in tail if kind[0].off != FLAG)
+
+
+def merged(tails: Sequence[Sequence[Entry]], sizes: Sequence[tuple[int, int]]) -> tuple[Key, list[list[float]]]:
+    """Merge tails that have the same skeleton().
+
+    Args:
+        tails: the tails.
+        sizes: (height, width) of each image before its tail.
+
+    Returns:
+        The key of a tail that contains all others, and each image's numbers for it.
+    """
+    keys = [tuple(kind for kind, _ in tail) for tail in tails]
+    whole: list[Kind] = [*skeleton(tails[0])]
+    for key, _ in Counter(keys).most_common():
+        _include(whole, key)
+    some = {kind: numbers for tail in tails for kind, numbers in tail}
+    return tuple(whole), [_numbers_of(whole, tail, size, some) for tail, size in zip(tails, sizes, strict=True)]
+
+
+def _include(whole: list[Kind], key: Key) -> None:
+    """Insert steps, so that the key is a subsequence of ``whole``."""
+    at = 0
+    for kind in key:
+        end = next((place for place in range(at, len(whole)) if whole[place][0].off != FLAG), len(whole))
+        if kind[0].off != FLAG:
+            at = end
+        elif kind in whole[at:end]:
+            at = whole.index(kind, at)
+        else:
+            whole.insert(at, kind)
+        at += 1
+
+
+def _numbers_of(
+    whole: Sequence[Kind], tail: Sequence[Entry], size: tuple[int, int], some: dict[Kind, Numbers]
+) -> list[float]:
+    """Return an image's numbers for a merged tail. ``some`` has numbers of an image for each step."""
+    made: list[float] = []
+    waiting = list(reversed(tail))
+    for kind in whole:
+        one, at = kind[0], 4 * kind[0].sized  # place of the flag
+        if waiting and waiting[-1][0] == kind:
+            numbers = waiting.pop()[1]
+            size = numbers[2:4] if one.sized else size  # type: ignore[assignment]  # two of them
+        else:
+            numbers = *(*size, *size)[:at], 0.0, *some[kind][at + 1 :]
+        made += numbers
+    return made
+
+
 def is_inside(numbers: Numbers) -> bool:
     """Return True if a window lies within the image."""
     height, width, _, _, top, left, h, w = numbers
@@ -139,13 +239,7 @@ def is_inside(numbers: Numbers) -> bool:
 
 def width(key: Key) -> int:
     """Return how many numbers each image with this key has."""
-    return sum(_width(one) for one, _ in key)
-
-
-def _width(one: Given) -> int:
-    if one.draw is not None:
-        return uniforms_of(Draw("given_uniforms", (("at", 0), ("of", one.draw))))
-    return width_of(one.layout, one.sized) if one.layout else 0
+    return sum(one.width for one, _ in key)
 
 
 def sizes_after(key: Key, numbers: Any, sizes: Any) -> Any:
@@ -160,7 +254,7 @@ def sizes_after(key: Key, numbers: Any, sizes: Any) -> Any:
     for one, _ in key:
         if one.sized:
             sizes = numbers[:, at + 2 : at + 4]
-        at += _width(one)
+        at += one.width
     return sizes
 
 
@@ -185,10 +279,16 @@ def head_plan(keys: tuple[Key, ...], sizes: tuple[Any, ...], options: Options) -
 
 
 @lru_cache(_MOST_KNOWN)
-def tail_plan(head: Key, tail: Key, sizes: tuple[Any, Any], options: Options) -> Plan:
-    """Return the plan of a tail. ``sizes``: (height, width) before and after it, None if the images differ."""
-    takes = _spec(head[-1][0], sizes[0]) if head else ImageSpec(size=sizes[0])
-    return lower(Chain(takes, _steps(tail, sizes[1], 0, 0)), options, decoded=True)
+def tail_plan(takes: Gives, tail: Key, sizes: tuple[Any, Any], options: Options) -> Plan:
+    """Return the plan of a tail.
+
+    Args:
+        takes: the image before it.
+        tail: its key.
+        sizes: (height, width) before and after it; None if the images differ.
+        options: options of the loader.
+    """
+    return lower(Chain(_spec(takes, sizes[0]), _steps(tail, sizes[1], 0, 0)), options, decoded=True)
 
 
 @lru_cache(_MOST_KNOWN)
@@ -197,7 +297,7 @@ def whole_plan(head: Key, tail: Key, size: Any, final: Any, options: Options) ->
     first = head_plan((head,), (final if not any(one.op in _SIZED for one, _ in tail) else None,), options)
     if not tail:
         return first
-    rest = tail_plan(head, tail, (None, final), options)
+    rest = tail_plan(gives(head), tail, (None, final), options)
     return replace(first, steps=(*first.steps, *rest.steps), lines=(*first.lines, *rest.lines), planes=None)
 
 
@@ -207,19 +307,22 @@ def _steps(key: Key, size: Any, at: int, stream: int) -> tuple[Translated, ...]:
     made = []
     for number, (one, inside) in enumerate(key):
         drawn = None
-        if one.draw is not None:
-            drawn = Draw("given_uniforms", (("at", at), ("of", one.draw)))
-        elif one.layout:
+        if one.layout:
             drawn = Draw("given", (("at", at), ("layout", one.layout), ("sized", one.sized)))
-        at += _width(one)
+        at += one.width
         args = (*one.args, ("inside", inside)) if one.op == "crop" else one.args
-        gives = _spec(one, size if number >= last else None)
-        made.append(Translated(one.op, (PlanStep(one.op, gives, args, drawn, stream=stream + number),)))
+        spec = _spec(one.gives, size if number >= last else None)
+        made.append(Translated(one.op, (PlanStep(one.op, spec, args, drawn, stream=stream + number),)))
     return tuple(made)
 
 
-def _spec(one: Given, size: Any) -> ImageSpec:
-    kind, dtype, normalized, channels = one.gives
+def gives(head: Key) -> Gives:
+    """Return the image after a head."""
+    return head[-1][0].gives if head else _DECODED
+
+
+def _spec(gives: Gives, size: Any) -> ImageSpec:
+    kind, dtype, normalized, channels = gives
     return ImageSpec(kind, dtype, normalized, channels, size)
 
 

@@ -7,6 +7,7 @@ set and of the generators. If they differ, torch's own loader loads the data set
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -216,17 +217,19 @@ def _keys(loader: Any) -> list[Any]:
 def _images(sample: Any) -> tuple[TracedImage | None, ...]:
     """Describe the deferred tensors of a sample; () if none of them has a plan."""
     made: list[TracedImage | None] = []
-    for tensor in _leaves(sample):
-        for cell in tensor._cell.parts or (tensor._cell,):
-            if cell.tensor is not None or not _has_plan(cell):
-                made.append(None)
-                continue
-            head, _, tail, _ = divided(cell.node.steps)
-            root = cell.node.root
-            with root.source.opened() as file:
-                start = file.read(2)
-            size, final = root.state.size, cell.node.state.size
-            made.append(TracedImage(head, tail, size, final, start == _JPEG, root.source.length))
+    cells = [cell for tensor in _leaves(sample) for cell in tensor._cell.parts or (tensor._cell,)]
+    nodes = [cell.node if cell.tensor is None and _has_plan(cell) else None for cell in cells]
+    of_file = Counter(id(node.root) for node in nodes if node is not None)
+    for node in nodes:
+        if node is None:
+            made.append(None)
+            continue
+        root, final = node.root, node.state.size
+        head, _, tail = divided(node.steps, of_file[id(root)] == 1)
+        with root.source.opened() as file:
+            start = file.read(2)
+        kinds = tuple(kind for kind, _ in tail)
+        made.append(TracedImage(head, kinds, root.state.size, final, start == _JPEG, root.source.length))
     return tuple(made) if any(made) else ()
 
 

@@ -362,3 +362,35 @@ def test_views_of_a_file_are_not_too_many(folder):
     """What they have in common is the decoded file."""
     dataset = of(folder, lambda self, i: [*map(CROP, [own.read_rgb(self.paths[i])] * 8)])
     assert len(next(iter(ours(dataset, 4, device="cpu")))) == 8
+
+
+BLUR, GRAY = T.GaussianBlur(5), T.RandomGrayscale(0.3)
+JITTER = T.RandomApply([T.ColorJitter(0.4, 0.4, 0.2, 0.1)], 0.6)
+TO_FLOAT = T.Compose([TENSOR, T.Normalize((0.5,) * 3, (0.25,) * 3)])
+WINDOW = T.RandomResizedCrop(16)
+VIEW = T.Compose([WINDOW, JITTER, GRAY, T.RandomHorizontalFlip(), T.RandomSolarize(100, 0.4), TO_FLOAT])
+OTHER_VIEW = T.Compose([WINDOW, T.RandomApply([BLUR]), JITTER, T.RandomInvert(), T.RandomAutocontrast(), TO_FLOAT])
+POLICY = T.Compose([WINDOW, T.RandomChoice([T.RandAugment(), JITTER, T.RandomPosterize(3), BLUR, GRAY]), TO_FLOAT])
+
+
+def _random_views(self, i):
+    image = own.read_rgb(self.paths[i])
+    return VIEW(image), OTHER_VIEW(image), VIEW(image), i
+
+
+def _random_operations(self, i):
+    return POLICY(own.read_rgb(self.paths[i])), i
+
+
+@pytest.mark.parametrize(("get", "exact"), [(_random_views, True), (_random_operations, True), (_random_views, False)])
+def test_random_operations_of_many_kinds_share_pipelines(folder, get, exact, monkeypatch):
+    """Building a pipeline takes a second, so their number must not grow with the variety of samples."""
+    used, submit = set(), DecodePipeline.submit
+    monkeypatch.setattr(DecodePipeline, "submit", lambda self, *args: used.add(self) or submit(self, *args))
+    batches = seeded(of(folder, get), 8, shuffle=True)
+    for made, meant in zip(
+        batches(lambda *a, **kw: ours(*a, device="cpu", exact=exact, **kw)), batches(stock), strict=True
+    ):
+        for one, other in zip(made, meant, strict=True):
+            assert torch.equal(one, other) if exact else (one.float() - other.float()).abs().mean() < 0.02
+    assert 1 <= len(used) <= 2

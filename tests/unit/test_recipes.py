@@ -7,7 +7,7 @@ from dali_compat.ops.draws import compute
 from dali_compat.plan import Options
 from dali_compat.tracing import color, convert, geometry  # noqa: F401 - they register operations
 from dali_compat.tracing.operations import State, outcome_of
-from dali_compat.tracing.plans import divided, whole_plan
+from dali_compat.tracing.plans import divided, merged, size_after, whole_plan
 
 TOP = State("pil", "RGB", (3, 60, 70))
 
@@ -25,8 +25,9 @@ def done(*calls, state=TOP):
 
 def ran(steps, image):
     """Return the image that a plan of these steps makes, by exact kernels."""
-    head, of_head, tail, _ = divided(steps)
-    plan = whole_plan(head, tail, None, None, Options(exact=True))
+    head, of_head, tail = divided(steps)
+    key, (of_tail,) = merged([tail], [size_after(head, of_head, image.shape[-2:])])
+    plan = whole_plan(head, key, None, None, Options(exact=True))
     steps = (*plan.dali, *plan.batch)
     numbers, made = of_head, image[None]
     for step in steps:
