@@ -133,6 +133,13 @@ def reaches(values: Iterable[float], form: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def over(files: dict[str, list[float]], form: str) -> str:
+    """The range of files' medians, or of a single file's rounds; "-" without."""
+    if len(files) > 1:
+        return reaches(map(statistics.median, files.values()), form)
+    return reaches(*files.values(), form) if files else "-"
+
+
 # ---- README
 
 
@@ -149,9 +156,7 @@ class Figure(NamedTuple):
         return ratios(self.loader, self.base, **self.where)
 
     def __str__(self) -> str:
-        """The range of files' medians, or of a single file's rounds."""
-        files = list(self.files().values())
-        return reaches(map(statistics.median, files) if len(files) > 1 else files[0], self.form)
+        return over(self.files(), self.form)
 
 
 FOLDER = {"benchmark": "imagefolder", "recipe": ("train", None), "megapixels": None, "batch_size": 256}

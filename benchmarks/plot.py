@@ -23,13 +23,13 @@ OUT = pathlib.Path(__file__).parent.parent / "docs"
 
 NAMES = {"torchvision": "torchvision", "handwritten": "DALI by hand", "ours": "dali_compat"}
 COLOURS = {"torchvision": "#8b949e", "handwritten": "#2f81d6", "ours": "#3d9a3a"}
-CARDS = {"light": ("#ffffff", "#1f2328", "#656d76"), "dark": ("#0d1117", "#e6edf3", "#9198a1")}  # behind, text, rule
+CARDS = {"light": ("#ffffff", "#1f2328", "#656d76"), "dark": ("#0d1117", "#e6edf3", "#9198a1")}  # card, text, rule
 STYLE = ".card{{fill:{0};stroke:{2}}}text{{fill:{1}}}line{{stroke:{2}}}circle{{fill:{0};stroke:{1}}}"
 
 WIDTH, MARGIN, FONT = 640, 14, 16  # pixels; on a phone a picture is half as wide
 COLUMN = (WIDTH - 3 * MARGIN) // 2
 LINE, BAR = 25, 17
-NAME, NUMBER = 118, 68  # the room before and behind a bar
+NAME, NUMBER = 118, 68  # the room before and after a bar
 ROOM = COLUMN - NAME - NUMBER
 
 

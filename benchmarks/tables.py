@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import measured
 import plot
-from measured import FIGURES, FIRST, LARGE, LATER, OFF, OWN, SMALL, reaches
+from measured import FIGURES, FIRST, LARGE, LATER, OFF, OWN, SMALL, over, reaches
 from told import CONFIGS, EXAMPLES, PETS, machine, of_an_epoch, pets, result, with_measured
 
 HERE = pathlib.Path(__file__).parent
@@ -137,7 +137,7 @@ def helps() -> str:
         shares = measured.ratios(case.loader, "synthetic", **case.where)
         if times:
             form = ".1f" if min(medians(times)) < 10 else ".0f"
-            table.append([case.data, case.work, case.machine, of_files(times, form), of_files(shares, ".0%")])
+            table.append([case.data, case.work, case.machine, over(times, form), over(shares, ".0%")])
     for data, on_dali in (("public scripts on DALI", True), ("public scripts with NumPy or OpenCV", False)):
         if times := scripts(on_dali):
             table.append([data, "processor time", "2 cores, no GPU", reaches(times, ".1f"), "-"])
