@@ -166,6 +166,36 @@ def photos(name: str) -> str:
     return str(images.get("different_images", "-")) if isinstance(images, dict) else str(images)
 
 
+def hardware(found: dict) -> str:
+    """GPUs and cores of a result."""
+    gpus = found.get("ranks") or found.get("processes") or 1
+    gpu = measured.gpu_of(found) or str(found.get("device", "no GPU")).removeprefix("NVIDIA ")
+    return f"{gpus} {gpu}" if gpus > 1 else gpu
+
+
+def others() -> list[tuple[str, str, int | str, str]]:
+    """README's figures that are no ratios of loaders: name, file, rounds or images, value."""
+    found = []
+    rows = measured.rows(file="on_error_h200", case="raise")
+    found.append(("first epoch, share of the next one", rows, "first to second"))
+    for name in ("frameworks_h200", "frameworks_h200x2"):
+        rows = [row for row in measured.rows(file=name) if len(row["images_per_s"]) > 1]
+        rows = [row | {"ratio": row["images_per_s"][0] / row["images_per_s"][1]} for row in rows]
+        found.append(("first epoch of the examples, share of the next one", rows, "ratio"))
+    table = [(what, of[0]["file"], len(of), spread([row[key] for row in of], ".0%")) for what, of, key in found if of]
+    for name in ("parity_cpu", "parity_h200"):
+        if whole := result(name):
+            (of,) = (row["default"] for row in whole["recipes"] if row["name"] == "ImageNet, training")
+            value = f"{of['mean']:.3f} (at most {of['max']:.0f})"
+            table.append(("values, difference of 255", name, whole["images"]["images"], value))
+    if whole := result("answers_h200"):
+        kinds = {what: of for what, of in whole["agreement"].items() if what.endswith("default")}
+        table += [(f"same answers, {what}", "answers_h200", "-", f"{of:.2%}") for what, of in kinds.items()]
+    if whole := result("environment_cpu"):
+        table.append(("a new environment", "environment_cpu", 1, f"{whole['bytes'] / 1e9:.1f} GB"))
+    return table
+
+
 def figures() -> str:
     """A row for each file of README's figures."""
     table = []
@@ -175,6 +205,8 @@ def figures() -> str:
             where = f"{row['gpu'] or 'no GPU'}, {row['cores']} cores, batch {row.get('batch_size', 256)}"
             form = figure.form if figure.form.endswith("%") else ".1f"
             table.append([figure.what, where, linked([name]), photos(name), str(len(of)), spread(of, form)])
+    for what, name, count, value in others():
+        table.append([what, hardware(measured.read(name)), linked([name]), photos(name), str(count), value])
     return markdown(["figure", "machine", "file (commit)", "photos", "rounds", "median (range)"], table, 3)
 
 
@@ -286,11 +318,9 @@ def files() -> str:
         found = measured.read(path.stem)
         if isinstance(found, list):
             continue
-        of, gpus = measured.facts(found), found.get("ranks") or found.get("processes") or 1
-        gpu = measured.gpu_of(found) or str(found.get("device", "no GPU")).removeprefix("NVIDIA ")
-        gpu = f"{gpus} {gpu}" if gpus > 1 else gpu
+        of = measured.facts(found)
         command = re.sub(r"python (\S*benchmarks/)?| --(json|data|out) \S+", "", str(of.get("command")))
-        machine_ = f"{gpu}, {of.get('cores', '-')} cores"
+        machine_ = f"{hardware(found)}, {of.get('cores', '-')} cores"
         table.append(
             [path.stem, machine_, photos(path.stem), f"{of.get('torchvision')}", commit_of(path.stem), f"`{command}`"]
         )

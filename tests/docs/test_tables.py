@@ -8,7 +8,7 @@ import pytest
 import tables
 import told
 
-from docs.made_up import of_a_config
+from docs.made_up import by_cores, of_a_config
 from docs.pages import prose, text
 
 
@@ -60,6 +60,14 @@ def test_a_table_has_the_range_of_all_runs(results):
         "14.2 to 28.5 / 71.2 to 142.4 |",
         "| GhostNet, .rec | 128 | 2,000 | 1,500 (25%) | 300 (25%) | 5.0 | 14.2 / 71.2 |",
     ]
+
+
+def test_rounds_of_two_configurations_in_one_file_are_not_mixed(results):
+    """Conditions that do not tell them apart raise an error."""
+    results("cores", by_cores())
+    with pytest.raises(ValueError, match="cores has several configurations"):
+        measured.ratios("ours", "synthetic", benchmark="toolkit")
+    assert measured.ratios("ours", "synthetic", benchmark="toolkit", cores=2) == {"cores": [0.4, 0.5]}
 
 
 def test_every_result_has_its_commit():
