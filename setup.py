@@ -43,7 +43,7 @@ class WholeProject(sdist):
     """The sdist, with all that the tests need."""
 
     def make_distribution(self):
-        for name in ("CHANGELOG.md", "CONTRIBUTING.md", "llms.txt"):
+        for name in ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "llms.txt"):
             self.filelist.append(name)
         for folder in (".ci", ".devcontainer", ".github", "benchmarks", "docs", "examples", "packaging", "tests"):
             self.filelist.graft(folder)
@@ -83,7 +83,7 @@ setup(
     python_requires=">=3.10",
     entry_points={"console_scripts": ["dali_compat = dali_compat.cli:main"]},
     install_requires=[
-        *("torch", "torchvision>=0.20", "numpy", "pillow"),
+        *("torch>=2.5", "torchvision>=0.20", "numpy", "pillow"),
         *("tqdm", "filelock", "braceexpand", "google-crc32c"),
     ],
     extras_require={

@@ -15,7 +15,8 @@ Confounders.
 - With --replicate the files come from memory: no disk, warm caches, for every case.
 - Worker processes are made for each epoch, in torch:W and own:W, and their start is counted.
 - With --train all cases train the same model; "synthetic" gives one batch on the device again and again, and the
-  ratios are to that. Workers are persistent then, and start before the epochs that are counted.
+  ratios are to that. Workers are persistent then, and start before the epochs that are counted. A turn is within a
+  first epoch, if --replicate makes epochs longer than turns; --seen gives a whole epoch before it.
 
 Command.
     python benchmarks/own_dataset.py --data PHOTOS --replicate 20 --rounds 5 --json OUT.json
@@ -120,6 +121,9 @@ def training_turn(case, settings, args):
         )
     else:
         loader = opened(case, settings)
+        if args.seen:
+            for _ in loader.epoch():
+                pass
         batches = loaders.endless(loader)
     for _ in range(args.warmup):
         step(*_on(next(batches), settings.device))
@@ -160,6 +164,7 @@ def main():
     options.add_argument("--train", default=None, help="a model, which trains from the batches")
     options.add_argument("--program", default="eager", choices=("eager", "compiled"))
     options.add_argument("--seconds", type=float, default=4, help="of a turn of --train")
+    options.add_argument("--seen", action="store_true", help="turns of --train are in later epochs than the first")
     options.add_argument("--warmup", type=int, default=20, help="batches of a turn of --train that are not counted")
     args = options.parse_args()
     warnings.simplefilter("ignore")
@@ -169,13 +174,7 @@ def main():
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with common.folder(args.data, args.replicate) as root:
         time.sleep(1)  # files that were written just now are not left to DALI
-        result = {
-            "benchmark": "own_dataset",
-            "facts": common.facts(),
-            "images": common.describe(root, args.data),
-            "rounds": [],
-        }
-        print(result["facts"], result["images"], sep="\n", flush=True)
+        result = common.begun("own_dataset", args, images=common.describe(root, args.data))
         settings = loaders.Settings(
             str(root), device, args.batch_size, args.workers, persistent=args.persistent or bool(args.train)
         )

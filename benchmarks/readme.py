@@ -1,11 +1,12 @@
 """Question: what do the first screen of README.md and its figure say, with the versions that are installed here?
 
 Method. The measurements behind docs/speed.svg and README.md's claims, one after another on this machine: on a GPU
-loading with its JPEG engines and without, ResNet-18 beside loaders, ResNet-50 with 2 cores, and loading with 4; without
-a GPU loading alone. Each writes a JSON under --out, by the name that benchmarks/plot.py and
-tests/docs/claims.py read, with the short name of this GPU. Confounders are those of each script, in its first lines.
+loading with its JPEG engines and without, and with 4 cores, ResNet-18 with several loaders and with a custom data set,
+ResNet-50 with 2 cores, first epochs and a stream; without a GPU only loading. Each writes a JSON under --out. A JSON
+with another name is a further run of its configuration, and the figures are ranges over all of them. Confounders are
+those of each script, in its first lines.
 
-Command. On each machine; the CPU's takes ten minutes, a GPU's eight:
+Command. On each machine; the CPU's takes ten minutes, a GPU's about fifteen:
     python benchmarks/readme.py --data PHOTOS --out benchmarks/results  # without a GPU: pip install turboloader
 """
 
@@ -20,6 +21,7 @@ import torch
 
 HERE = pathlib.Path(__file__).parent
 OFF = "ours@DALI_COMPAT_JPEG_ENGINE=0"
+OWN = "own_dataset.py --replicate 600 --train resnet18 --seconds 3 --rounds 3 --cases synthetic own:16 torch:16"
 TURNS = "handwritten:4:5@hw_decoder_load=1.0"
 # {name of the result: (cores, words)}
 ON_A_GPU = {
@@ -33,7 +35,14 @@ ON_A_GPU = {
         "training.py --seen --replicate 500 --rounds 4 --models resnet18 "
         f"--cases synthetic torchvision {TURNS} ours handwritten:16@hw_decoder_load=0.0 {OFF}",
     ),
-    "toolkit_2_{gpu}": (None, "toolkit.py --replicate 200 --configs resnet50 --cores 2 --rounds 2"),
+    "toolkit_cores_{gpu}": (None, "toolkit.py --replicate 600 --configs resnet18 resnet50 --cores 16 2 --rounds 2"),
+    "on_error_{gpu}": (None, "on_error.py --replicate 300 --rounds 3"),
+    "own_train_{gpu}": (None, OWN),
+    "own_train_later_{gpu}": (None, f"{OWN} --seen"),
+    "streams_{gpu}": (
+        None,
+        "own_dataset.py --replicate 300 --persistent --epochs 1 --rounds 3 --cases torchstream:16 stream:16",
+    ),
     "imagefolder_no_engine_4_{gpu}": (
         4,
         "imagefolder.py --seen --no-startup --replicate 300 --rounds 3 --seconds 3 --warmup 6 --workers 4 "

@@ -1,10 +1,9 @@
-"""Writes what was measured of trainings into the pages, from the files in benchmarks/results: the toolkit's configs and
-exact=True on a GPU's JPEG engine into docs/measurements.md, dogs and cats into docs/examples.md, and sentences of
-told.py into the first lines of examples.
+"""Writes tables of benchmarks/results into docs/measurements.md, docs/examples.md and benchmarks/results/README.md, and
+sentences of told.py into the first lines of examples.
 
-A table stands between two comments of the page, "written, by benchmarks/tables.py: NAME" and "until here". A cell is
-the median of rounds. Without its result it is a sentence that says so. An example's paragraph begins with "Measured: "
-and ends with an empty line, or with the first lines.
+A table stands between two comments of the page, "written, by benchmarks/tables.py: NAME" and "until here". Without its
+result it is a sentence that says so. An example's paragraph begins with "Measured: " and ends with an empty line, or
+with the first lines.
 
 Command.
     python benchmarks/tables.py
@@ -13,74 +12,253 @@ Command.
 import argparse
 import pathlib
 import re
+import statistics
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
+import measured
 import plot
-from told import (
-    EXAMPLES,
-    LOADERS,
-    PETS,
-    machine,
-    middle,
-    of_an_epoch,
-    pets,
-    reaches,
-    result,
-    spread,
-    with_measured,
-    within,
-)
+from measured import FIGURES, FIRST, LARGE, LATER, OFF, OWN, SMALL, over, reaches
+from told import CONFIGS, EXAMPLES, PETS, machine, of_an_epoch, pets, result, with_measured
 
 HERE = pathlib.Path(__file__).parent
 IMAGENET = 1_281_167  # images of an epoch
-PAGES = ("docs/examples.md", "docs/measurements.md")
+PAGES = ("docs/examples.md", "docs/measurements.md", "benchmarks/results/README.md")
 TABLE = re.compile(r"(<!-- written, by benchmarks/tables\.py: (\w+) -->\n).*?(<!-- until here -->)", re.DOTALL)
 NOT_YET = "Not measured yet.\n"
 EXACT = {"torchvision": "torchvision", "ours": "default", "ours_exact@BY_DEFAULT=False": "`exact=True`, engine off"}
 EXACT |= {"ours_exact@BY_DEFAULT=True": "`exact=True`"}
-HEADER = ["synthetic data", *(f"{name} (waits)" for name in reversed(LOADERS.values())), "times"]
 
 
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
+def markdown(header: list[str], rows: list[list[str]], left: int = 1) -> str:
+    """The first ``left`` columns are text, the others numbers."""
+    if not rows:
+        return NOT_YET
+    lines = ["| " + " | ".join(header) + " |", "|---" * left + "|---:" * (len(header) - left) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows), ""])
 
 
-def speeds(rows: list[dict], **where) -> list[str]:
-    """Cells: images/s of synthetic data and of both loaders, with the share of the time that they were waited for, and
-    how many times as fast ours is."""
-    theirs, ours = (middle(rows, case=case, **where) for case in LOADERS)
-    ceiling = middle(rows, case="synthetic", **where)
-    cells = [f"{ceiling:,.0f}" if ceiling else "-"]
-    for case, value in (("dali", ours), ("torchvision", theirs)):
-        waits = middle(rows, "waiting", case=case, **where)
-        cells.append("-" if value is None else f"{value:,.0f} ({waits:.0%})")
-    return [*cells, f"{ours / theirs:.1f}" if ours and theirs else "-"]
+def spread(values: list[float], form: str) -> str:
+    """Median and range."""
+    return "{} ({} - {})".format(*(format(of, form) for of in measured.spread(values))) if values else "-"
 
 
-def about(found: dict) -> str:
-    """The line before a table: on what, and how often."""
-    rounds: dict[tuple, set[int]] = {}
-    for row in found["rounds"]:
-        rounds.setdefault((row["config"], row["source"], row["cores"]), set()).add(row["round"])
-    return f"{machine(found)}, rounds: {reaches(map(len, rounds.values()), 'd')}.\n\n"
+def medians(files: dict[str, list[float]]) -> list[float]:
+    return [statistics.median(values) for values in files.values()]
+
+
+def of_files(files: dict[str, list[float]], form: str) -> str:
+    """The range of files' medians."""
+    return reaches(medians(files), form) if files else "-"
+
+
+def values(key: str, **where) -> dict[str, list[float]]:
+    """{file: values}, of rows."""
+    found: dict[str, list[float]] = {}
+    for row in measured.rows(**where):
+        if row.get(key) is not None:
+            found.setdefault(row["file"], []).append(row[key])
+    return found
+
+
+# ---- will it help?
+
+
+class Case(NamedTuple):
+    """A row of the table: a data set, what is done with it and on which machine, and how it was measured."""
+
+    data: str
+    work: str
+    machine: str
+    where: dict[str, Any]
+    loader: str = "ours"
+    base: str = "torchvision"
+
+
+GPU, MEMORY = "H100 or H200, 16 cores", {"benchmark": "cifar10"}
+KINDS, JOINT = {"benchmark": "own_kinds"}, {"benchmark": "joint"}
+ON_CPU = JOINT | {"gpu": None, "case": ("own:2", "torch:2")}
+HELPS = [
+    Case("folder", "loading", GPU, FIGURES["loading"].where),
+    Case(
+        "folder",
+        "loading, without JPEG engines",
+        "H100 or H200, 2 to 16 cores",
+        FIGURES["no engine"].where,
+        f"ours{OFF}",
+    ),
+    Case("folder", "loading", "2 cores, no GPU", FIGURES["cpu"].where),
+    Case("folder", "loading, with a custom function on Pillow images", "H100, 16 cores", {"transform": "callable"}),
+    Case("folder", "loading, with ColorJitter", "H100, 16 cores", {"transform": "ColorJitter"}),
+    Case("folder", "loading, SimCLR's two views", "H200, 16 cores", {"benchmark": "views", "recipe": "simclr"}),
+    Case("folder", "training ResNet-18", GPU, SMALL),
+    Case("folder", "training ResNet-18, without JPEG engines", GPU, SMALL, f"ours{OFF}"),
+    Case("folder", "training ResNet-50", "H200, 2 cores", LARGE | {"cores": 2}),
+    Case("folder", "training ResNet-50", GPU, LARGE | {"cores": 16}),
+    Case("folder", "training EfficientNet-B0", "H200, 16 cores", SMALL | {"model": "efficientnet_b0"}),
+    Case("arrays", "CIFAR-10", "H100, 16 cores", MEMORY | {"gpu": "H100", "case": ("ours", "torchvision:16")}),
+    Case("arrays", "CIFAR-10", "2 cores, no GPU", MEMORY | {"gpu": None}),
+    Case("custom", "training ResNet-18, first epoch", "H200, 16 cores", OWN | FIRST, "own"),
+    Case("custom", "training ResNet-18, later epochs", "H200, 16 cores", OWN | LATER, "own"),
+    Case("custom stream", "loading", "H200, 16 cores", OWN, "stream", "torchstream"),
+    Case("custom, with masks", "training U-Net", "H200, 16 cores", JOINT | {"train": "unet", "cores": 16}, "own"),
+    Case(
+        "custom, with boxes",
+        "training SSDlite",
+        "H200, 16 cores",
+        JOINT | {"train": "ssdlite320_mobilenet_v3_large", "cores": 16},
+        "own",
+    ),
+    Case("custom, with masks", "loading", "2 cores, no GPU", ON_CPU | {"kind": "segmentation"}, "own"),
+    Case("custom, with boxes", "loading", "2 cores, no GPU", ON_CPU | {"kind": "detection"}, "own"),
+    Case("custom", "processor time", "2 cores, no GPU", KINDS | {"kind": "ImageNet's training"}),
+    Case("custom", "processor time, batches of 4", "2 cores, no GPU", KINDS | {"kind": "batches of 4"}),
+    Case("custom", "processor time, RandAugment", "2 cores, no GPU", KINDS | {"kind": "RandAugment"}),
+    Case("custom, with boxes", "processor time", "2 cores, no GPU", KINDS | {"kind": "boxes"}),
+]
+
+
+def scripts(on_dali: bool) -> list[float]:
+    """Processor time of PyTorch's loader relative to ours, of public scripts."""
+    found = []
+    for case in (result("public_scripts_cpu") or {"cases": {}})["cases"].values():
+        theirs, ours = (
+            statistics.median(row["cpu_ms"] for row in case["rounds"] if row["loader"] == name)
+            for name in ("torch", "default")
+        )
+        found += [theirs / ours] if bool(case["on_dali"]) is on_dali else []
+    return found
+
+
+def helps() -> str:
+    table = []
+    for case in HELPS:
+        times = measured.ratios(case.loader, case.base, **case.where)
+        shares = measured.ratios(case.loader, "synthetic", **case.where)
+        if times:
+            form = ".1f" if min(medians(times)) < 10 else ".0f"
+            table.append([case.data, case.work, case.machine, over(times, form), over(shares, ".0%")])
+    for data, on_dali in (("public scripts on DALI", True), ("public scripts with NumPy or OpenCV", False)):
+        if times := scripts(on_dali):
+            table.append([data, "processor time", "2 cores, no GPU", reaches(times, ".1f"), "-"])
+    return markdown(["data set", "work", "machine", "times PyTorch's loader", "share of synthetic"], table, 3)
+
+
+# ---- the files of README's figures and of the pictures
+
+
+def commit_of(name: str) -> str:
+    """The commit of the code that was measured: that of the notes in results/README.md, or else the file's."""
+    notes = (HERE / "results" / "README.md").read_text()
+    for names, code in re.findall(r"^\| ([\w, ]+) \| ([0-9a-f]{7,8}) \| .*\|$", notes, re.MULTILINE):
+        if name in names.split(", "):
+            return code
+    return measured.facts(measured.read(name)).get("commit") or "-"
+
+
+def linked(names: Iterable[str]) -> str:
+    """Files, each with its commit."""
+    return ", ".join(f"[{name}](../benchmarks/results/{name}.json) ({commit_of(name)})" for name in names)
+
+
+def photos(name: str) -> str:
+    images = measured.read(name).get("images", {})
+    return str(images.get("different_images", "-")) if isinstance(images, dict) else str(images)
+
+
+def hardware(found: dict) -> str:
+    """GPUs and cores of a result."""
+    gpus = found.get("ranks") or found.get("processes") or 1
+    gpu = measured.gpu_of(found) or str(found.get("device", "no GPU")).removeprefix("NVIDIA ")
+    return f"{gpus} {gpu}" if gpus > 1 else gpu
+
+
+def others() -> list[tuple[str, str, int | str, str]]:
+    """README's figures that are no ratios of loaders: name, file, rounds or images, value."""
+    found = []
+    rows = measured.rows(file="on_error_h200", case="raise")
+    found.append(("first epoch, share of the next one", rows, "first to second"))
+    for name in ("frameworks_h200", "frameworks_h200x2"):
+        rows = [row for row in measured.rows(file=name) if len(row["images_per_s"]) > 1]
+        rows = [row | {"ratio": row["images_per_s"][0] / row["images_per_s"][1]} for row in rows]
+        found.append(("first epoch of the examples, share of the next one", rows, "ratio"))
+    table = [(what, of[0]["file"], len(of), spread([row[key] for row in of], ".0%")) for what, of, key in found if of]
+    for name in ("parity_cpu", "parity_h200"):
+        if whole := result(name):
+            (of,) = (row["default"] for row in whole["recipes"] if row["name"] == "ImageNet, training")
+            value = f"{of['mean']:.3f} (at most {of['max']:.0f})"
+            table.append(("values, difference of 255", name, whole["images"]["images"], value))
+    if whole := result("answers_h200"):
+        kinds = {what: of for what, of in whole["agreement"].items() if what.endswith("default")}
+        table += [(f"same answers, {what}", "answers_h200", "-", f"{of:.2%}") for what, of in kinds.items()]
+    if whole := result("environment_cpu"):
+        table.append(("a new environment", "environment_cpu", 1, f"{whole['bytes'] / 1e9:.1f} GB"))
+    return table
+
+
+def figures() -> str:
+    """A row for each file of README's figures."""
+    table = []
+    for figure in FIGURES.values():
+        for name, of in figure.files().items():
+            row = next(row for row in measured.rows_of(name) if measured.meets(row, figure.where))
+            where = f"{row['gpu'] or 'no GPU'}, {row['cores']} cores, batch {row.get('batch_size', 256)}"
+            form = figure.form if figure.form.endswith("%") else ".1f"
+            table.append([figure.what, where, linked([name]), photos(name), str(len(of)), spread(of, form)])
+    for what, name, count, value in others():
+        table.append([what, hardware(measured.read(name)), linked([name]), photos(name), str(count), value])
+    return markdown(["figure", "machine", "file (commit)", "photos", "rounds", "median (range)"], table, 3)
+
+
+def pictures() -> str:
+    """A row for each group of bars."""
+    columns = {"speed": [plot.loading(), plot.training()], "two-gpus": plot.on_two()}
+    columns["toolkit"] = [plot.by_cores(), plot.by_configs("", gpus=1, cores=16)]
+    table = []
+    for picture, of in columns.items():
+        for column in of:
+            for group in column.groups:
+                bars = {bar.name: format(statistics.median(bar.values), column.form) for bar in group.bars}
+                cells = [bars.get(name, "-") for name in plot.NAMES.values()]
+                title = (
+                    f"{column.heading[0].removesuffix(',')}: {group.title}" if picture == "two-gpus" else group.title
+                )
+                table.append([f"{picture}.svg", title, linked(group.files), *cells])
+    return markdown(["picture", "group", "files (commit)", *plot.NAMES.values()], table, 3)
+
+
+# ---- tables of their own
 
 
 def configs() -> str:
     """Every config, on a folder and on a .rec."""
-    found = plot.of_toolkit()
-    if found is None:
-        return NOT_YET
-    rows, table = found["rounds"], []
-    for config, source in [(config, source) for source in plot.SOURCES for config in plot.CONFIGS]:
-        of_config = {"config": config, "source": source}
-        ours, theirs = (middle(rows, case=case, **of_config) for case in ("dali", "torchvision"))
-        if ours is None and theirs is None:
+    table, counts = [], set()
+    for source, model in [(source, model) for source in plot.SOURCES for model in plot.CONFIGS]:
+        where = CONFIGS | {"model": model, "source": (source, None)}
+        speeds = {loader: values("speed", **where, loader=loader) for loader in ("synthetic", "ours", "torchvision")}
+        if not (speeds["ours"] or speeds["torchvision"]):
             continue
-        batch = str(next(row["batch_size"] for row in rows if row["config"] == config))
-        minutes = [f"{IMAGENET / value / 60:.1f}" if value else "-" for value in (ours, theirs)]
+        speeds["synthetic"] = {name: of for name, of in speeds["synthetic"].items() if name in speeds["ours"]}
+        waits = {loader: of_files(values("waiting", **where, loader=loader), ".0%") for loader in speeds}
+        cells = [of_files(speeds["synthetic"], ",.0f")]
+        cells += [f"{of_files(speeds[loader], ',.0f')} ({waits[loader]})" for loader in ("ours", "torchvision")]
+        minutes = [
+            reaches([IMAGENET / value / 60 for value in medians(speeds[loader])], ".1f") if speeds[loader] else "-"
+            for loader in ("ours", "torchvision")
+        ]
+        batch = str(measured.rows(**where)[0]["batch_size"])
+        times = of_files(measured.ratios("ours", "torchvision", **where), ".1f")
         kind = "" if source == "folder" else f", .{source}"
-        table.append([plot.CONFIGS[config] + kind, batch, *speeds(rows, **of_config), " / ".join(minutes)])
-    return about(found) + markdown(["config", "batch", *HEADER, "minutes per epoch"], table)
+        table.append([plot.CONFIGS[model] + kind, batch, *cells, times, " / ".join(minutes)])
+        counts |= {len(of) for of in speeds.values() if of}
+    gpus = {row["gpu"] for row in measured.rows(**CONFIGS)}
+    header = ["config", "batch", "synthetic data", "dali_compat (waits)", "torchvision (waits)", "times"]
+    said = (
+        f"NVIDIA {reaches(gpus, '')}, {CONFIGS['cores']} cores, runs of a config: {reaches(counts, 'd')}.\n\n"
+        if table
+        else ""
+    )
+    return said + markdown([*header, "minutes per epoch"], table)
 
 
 def dogs_cats() -> str:
@@ -99,44 +277,70 @@ def dogs_cats() -> str:
     return "\n".join(tables) or NOT_YET
 
 
-# ---- exact=True, on the JPEG engine
-
-
 def exact_loading() -> str:
     """Loading alone, by CPU cores."""
-    table, said = [], ""
+    table, gpus = [], set()
     for count in (2, 4, 8, 16):
-        found = result(f"imagefolder_exact_{count}_h200")
-        if found is None:
-            continue
-        rows = found["rounds"]
-        cells = [f"{value:,.0f}" if (value := middle(rows, case=case)) else "-" for case in EXACT]
-        times = within(rows, "ours_exact@BY_DEFAULT=True", "torchvision")
-        table.append([str(count), str(len({row["round"] for row in rows})), *cells, spread(times, ".0f")])
-        said = plot.gpu_of(found) + ".\n\n"
-    return said + markdown(["CPU cores", "rounds", *EXACT.values(), "times torchvision"], table) if table else NOT_YET
+        where = {"benchmark": "imagefolder", "gpu": "H200", "cores": count, "recipe": "train"}
+        times = measured.ratios("ours_exact@BY_DEFAULT=True", "torchvision", **where)
+        files = values("speed", **where, loader="ours_exact@BY_DEFAULT=True")
+        if files:
+            cells = [of_files(values("speed", **where, loader=case, file=tuple(files)), ",.0f") for case in EXACT]
+            rounds = reaches(map(len, files.values()), "d")
+            table.append([str(count), rounds, *cells, spread(sum(times.values(), []), ".0f")])
+            gpus |= {row["gpu"] for row in measured.rows(**where)}
+    said = f"NVIDIA {reaches(gpus, '')}.\n\n" if table else ""
+    return said + markdown(["CPU cores", "rounds", *EXACT.values(), "times torchvision"], table)
 
 
 def exact_training() -> str:
-    """Shares of the speed on synthetic data; of what two runs measured that of more rounds, or the newer one's."""
-    table: dict[str, tuple[int, list[str]]] = {}
-    for run in ("h200", "compiled_h200", "graphs_h200", "models_h200"):
-        rows = (result(f"training_exact_{run}") or {"rounds": []})["rounds"]
-        for model, kind in dict.fromkeys((row["model"], row["kind"]) for row in rows):
-            of = {"model": model, "kind": kind}
-            cases = [row["case"] for row in rows if row["model"] == model]
-            exact, hand = (next((case for case in cases if case.startswith(b)), "") for b in ("ours_exact", "handw"))
-            called = plot.CONFIGS[model] + {"eager": "", "graphs": " in CUDA graphs"}.get(kind, f", {kind}")
-            shares = [within(rows, case, "synthetic", **of) for case in ("ours", exact, hand)]
-            cells = [spread(found, ".3f") for found in shares]
-            count = len(shares[1])
-            row = [f"{called} ({count})", f"{middle(rows, case='synthetic', **of):,.0f}", *cells]
-            table[called] = max((count, row), table.get(called, (0, row)), key=lambda found: found[0])
-    header = ["model (rounds)", "synthetic, images/s", "default", "`exact=True`", "DALI pipeline by hand"]
-    return markdown(header, [row for _, row in table.values()]) if table else NOT_YET
+    """Shares of the speed on synthetic data: the range of the medians of all runs."""
+    exact = "ours_exact", "ours_exact@BY_DEFAULT=True"
+    where = {"benchmark": "training", "gpu": "H200", "loader": exact, "batch_size": (256, None)}
+    kinds = dict.fromkeys((row["model"], row["kind"]) for row in measured.rows(**where))
+    table = []
+    for model, kind in sorted(kinds, key=lambda of: (of[0], ["eager", "compiled", "graphs"].index(of[1]))):
+        of = {"benchmark": "training", "gpu": "H200", "model": model, "kind": kind}
+        of["file"] = tuple({row["file"] for row in measured.rows(**where, model=model, kind=kind)})
+        called = plot.CONFIGS[model] + {"eager": "", "graphs": " in CUDA graphs"}.get(kind, f", {kind}")
+        shares = [measured.ratios(case, "synthetic", **of) for case in ("ours", *exact, plot.BY_HAND)]
+        cells = [of_files(found, ".3f") for found in (shares[0], shares[1] | shares[2], shares[3])]
+        speed = of_files(values("speed", **of, loader="synthetic"), ",.0f")
+        table.append([f"{called} ({len(of['file'])})", speed, *cells])
+    header = ["model (runs)", "synthetic, images/s", "default", "`exact=True`", "DALI pipeline by hand"]
+    return markdown(header, table)
 
 
-TABLES = {"configs": configs, "dogs_cats": dogs_cats, "exact_loading": exact_loading, "exact_training": exact_training}
+def files() -> str:
+    """Every JSON, with its machine and command."""
+    table = []
+    for path in sorted(measured.RESULTS.glob("*.json")):
+        found = measured.read(path.stem)
+        if isinstance(found, list):
+            continue
+        of = measured.facts(found)
+        command = re.sub(r"python (\S*benchmarks/)?| --(json|data|out) \S+", "", str(of.get("command")))
+        machine_ = f"{hardware(found)}, {of.get('cores', '-')} cores"
+        table.append(
+            [path.stem, machine_, photos(path.stem), f"{of.get('torchvision')}", commit_of(path.stem), f"`{command}`"]
+        )
+    return markdown(["file", "machine", "photos", "torchvision", "code", "command"], table, 6)
+
+
+def transforms() -> str:
+    """Each transform after ImageNet's training transform."""
+    table = []
+    for name in dict.fromkeys(row["transform"] for row in measured.rows(benchmark="transforms")):
+        of = [values("speed", benchmark="transforms", transform=name, loader=case) for case in ("torchvision", "ours")]
+        times = of_files(measured.ratios("ours", "torchvision", benchmark="transforms", transform=name), ".1f")
+        table.append([name, *(of_files(found, ",.0f") for found in of), times])
+    return markdown(["", "torchvision", "dali_compat", "times"], table)
+
+
+TABLES = {
+    function.__name__: function
+    for function in (helps, configs, exact_loading, exact_training, figures, pictures, dogs_cats, files, transforms)
+}
 
 
 def written(text: str) -> str:

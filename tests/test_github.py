@@ -97,7 +97,7 @@ def test_a_bug_comes_with_what_doctor_says():
 
 
 def test_the_citation_is_of_this_version():
-    cited = yaml.safe_load((ROOT / "packaging" / "CITATION.cff").read_text())
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["version"] == dali_compat.__version__ and f'license_expression="{cited["license"]}"' in SETUP
 
 

@@ -8,7 +8,7 @@ Reproduces: the toolkits that train ImageNet from .rec files on eight GPUs throu
 their tables of models. Here it is torchvision's transforms and PyTorch's sampler, and --loader torchvision is the same
 run without dali_compat.
 
-Measured: the speed of the configs, not whole trainings. On an NVIDIA H200 with 16 cores it is, from a folder, 1.2 to
+Measured: the speed of the configs, not whole trainings. On an NVIDIA H200 with 16 cores it is, from a folder, 1.1 to
 3.3 times that with --loader torchvision. docs/measurements.md has the table.
 
 The modules: options.py (all options), data.py (data sets, transforms, loaders), model.py (model, optimizer, learning

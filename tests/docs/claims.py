@@ -10,10 +10,27 @@ import statistics
 from collections import Counter
 from typing import NamedTuple
 
+from measured import (
+    FIGURES,
+    LATER,
+    OWN,
+    facts,
+    gpu_of,
+    median,
+    of_medians,
+    ratios,
+    reaches,
+    read,
+    rounds,
+    rows_of,
+    spread,
+    within,
+)
+from measured import rows as all_rows
+
 from dali_compat import __version__
 from dali_compat.routes.dali import _GPU_JPEG_THREADS
 from docs.pages import ROOT
-from docs.results import median, of_medians, read, rounds, spread, within
 
 
 class Claim(NamedTuple):
@@ -47,37 +64,44 @@ def percent(values) -> list[float]:
     return [100 * value for value in values]
 
 
-# ---- README: the three claims of its first screen, and what its figure does not show
+# ---- README: the claims of its first screen, each a range over all files of its configuration
 
-FIRST_SCREEN = "imagefolder_no_engine_h200", "training_h200", "toolkit_2_h200", CPU
+FIRST_SCREEN = {name: None for figure in FIGURES.values() for name in figure.files()}  # files, in order
 PIXELS = "parity_cpu", "parity_h200", "answers_h200"
-_TIMES = spread(within(FIRST_SCREEN[0], "ours", "torchvision"))
-assert len(within(FIRST_SCREEN[0], "ours", "torchvision")) == 4
-claim(README, "**{:.1f} times torchvision's speed.**", _TIMES[0])
+_FIRST = [median("on_error_h200", case, "first to second") for case in ("raise", "replace", "broken")]
 claim(
     README,
-    "One H200 with {} cores loads ImageNet photos, repeated in memory, {:.1f} times as fast as torchvision with "
-    "{} workers "
-    "({:.1f} to {:.1f} in four rounds)",
-    *(16, _TIMES[0], 16, *_TIMES[1:]),
+    "**{} times torchvision's speed** in loading ImageNet photos, on an H100 or H200 with {} cores; {} times with {} "
+    "cores and without JPEG engines, which most GPUs lack. After the decoder's start, the first epoch has {:.0f}% "
+    "of later ones' speed.",
+    *(FIGURES["loading"], 16, FIGURES["no engine"]),
+    reaches(
+        {row["cores"] for row in all_rows(**FIGURES["no engine"].where, file=tuple(FIGURES["no engine"].files()))}, "d"
+    ),
+    100 * _FIRST[0],
 )
-_SHARES, _THEIRS = (within(FIRST_SCREEN[1], case, "synthetic") for case in ("ours", "torchvision"))
-assert len(_SHARES) == len(_THEIRS) == 4
 claim(
     README,
-    "ResNet-18 trains at {:.0f}% of its speed on synthetic data ({:.0f}% to {:.0f}% in four rounds), and with "
-    "torchvision's loader at {:.0f}% ({:.0f}% to {:.0f}%)",
-    *percent((*spread(_SHARES), *spread(_THEIRS))),
+    "There ResNet-18 trains at {} of its speed on synthetic data ({} runs), at {} without JPEG engines, and at {} with "
+    "torchvision's loader. A custom data set reaches {} in {}, and {} with PyTorch's loader.",
+    FIGURES["share"],
+    len(FIGURES["share"].files()),
+    *(FIGURES[name] for name in ("share no engine", "their share", "own")),
+    "first and later epochs" if all_rows(**OWN | LATER, loader="own") else "its first epoch",
+    FIGURES["their own"],
 )
-_FEW = within(FIRST_SCREEN[2], "dali", "torchvision")
-assert len(_FEW) == 2 and len(within(CPU, "ours", "torchvision")) == 5
 claim(
     README,
-    "With {} CPU cores an H200 trains ResNet-50 {:.1f} times as fast as with torchvision's loader ({:.1f} and {:.1f} "
-    "in two rounds). Without a GPU, {} cores load {:.1f} times as many images as torchvision "
-    "({:.1f} to {:.1f} in five rounds)",
-    *(2, *spread(_FEW), 2),
-    *spread(within(CPU, "ours", "torchvision")),
+    "An H200 with {} CPU cores trains ResNet-50 {} times as fast as with torchvision's loader; with {} cores, {} "
+    "times. Without a GPU, {} cores load {} times as many images.",
+    *(2, FIGURES["2 cores"], 16, FIGURES["16 cores"], 2, FIGURES["cpu"]),
+)
+_ROWS = [row for name in FIRST_SCREEN for row in rows_of(name)]
+claim(
+    README,
+    "{} different photos in memory and batches of {}.",
+    reaches({read(name)["images"]["different_images"] for name in FIRST_SCREEN}, "d"),
+    " or ".join(map(str, sorted({int(row.get("batch_size", 256)) for row in _ROWS}))),
 )
 _ENVIRONMENT = read("environment_cpu")
 for page in (README, "docs/install.md"):
@@ -91,14 +115,11 @@ claim(
 
 def torchvision_of(name: str) -> tuple[int, int]:
     """The version of torchvision that a file was measured with, as (0, 29)."""
-    found = read(name)
-    version = found.get("facts", found)["torchvision"]
-    return tuple(map(int, version.split(".")[:2]))
+    return tuple(map(int, facts(read(name))["torchvision"].split(".")[:2]))
 
 
 def on_a_gpu(name: str) -> bool:
-    found = read(name)
-    return bool(found.get("facts", found).get("gpu")) or name.endswith("h200")
+    return bool(gpu_of(read(name))) or name.endswith("h200")
 
 
 _VERSIONS = {gpu: {torchvision_of(n) for n in (*FIRST_SCREEN, *PIXELS) if on_a_gpu(n) is gpu} for gpu in (True, False)}
@@ -106,7 +127,7 @@ claim(
     README,
     "GPUs were measured with torchvision {} and DALI {}, CPUs with torchvision {}.",
     ".".join(map(str, min(_VERSIONS[True]))),
-    ".".join(read(FIRST_SCREEN[0])["facts"]["dali"].split(".")[:2]),
+    ".".join(facts(read("training_h200"))["dali"].split(".")[:2]),
     ".".join(map(str, min(_VERSIONS[False]))),
 )
 
@@ -149,9 +170,7 @@ for model, called in (("resnet18", "ResNet-18, eager"), ("vit_s_16", "ViT-S/16")
 
 # ---- the toolkit
 
-_RUNS = ("h200", "models_h200", "rec_h200", "vit_h200", "cores_h200", "resnet50_8_h200")
-_RUNS += ("h200x2", "resnet50_h200x2", "models_h200x2", "rec_h100x2")
-_TOOLKIT = [read(f"toolkit_{run}")["images"] for run in _RUNS]
+_TOOLKIT = [read(name)["images"] for name in {row["file"] for row in all_rows(benchmark="toolkit")}]
 claim(
     MEASURED,
     "{} ImageNet photos, copied until there are {:,} or more",
@@ -192,10 +211,11 @@ for model, called in (("resnet18", "ResNet-18"), ("resnet50", "ResNet-50")):
         f"| {called}, no engines | {{:.3f}} ({{:.3f}} - {{:.3f}}) | - | {{:.3f}} ({{:.3f}} - {{:.3f}}) |",
         *(x for found in shares for x in spread(found)),
     )
-for megapixels, hand in ((4, "handwritten:16@hw_decoder_load=0.75"), (24, "handwritten:16")):
+_HYBRID = "handwritten:16@hw_decoder_load=0.75"
+for megapixels, hand in ((4, _HYBRID), (12, _HYBRID), (24, "handwritten:16")):
     claim(
         MEASURED,
-        f"| photos of {megapixels} megapixels{', decoded by engines and threads together' * (megapixels == 4)} | - "
+        f"| photos of {megapixels} megapixels{', decoded by engines and threads together' * (megapixels < 24)} | - "
         "| {:,.0f} | {:,.0f} | {:,.0f} |",
         *(median(f"imagefolder_{megapixels}mp_h100", case) for case in (hand, "ours", _NO_ENGINE)),
     )
@@ -440,16 +460,10 @@ claim(MEASURED, "| dali_compat | {:.1f} ms | {:.0f} ms |", _HANDED[0], _ON_CPU["
 claim(MEASURED, "which the GPU has finished after {:.1f} ms.", median("cifar10_h100", "ours", "epoch_ms"))
 
 
-def _learning(case: str) -> tuple[float, float, float, float]:
-    """(lowest and highest accuracy, seconds, share of them waiting), percentages."""
-    accuracies = rounds("cifar10_train_h100", case, "accuracy").values()
-    seconds = median("cifar10_train_h100", case, "seconds")
-    return (
-        _half_up(100 * min(accuracies)),
-        _half_up(100 * max(accuracies)),
-        seconds,
-        100 * median("cifar10_train_h100", case, "waited_share"),
-    )
+def _learning(name: str, case: str) -> tuple[float, float, float]:
+    """(lowest and highest accuracy in percent, seconds)."""
+    accuracies = rounds(name, case, "accuracy").values()
+    return _half_up(100 * min(accuracies)), _half_up(100 * max(accuracies)), median(name, case, "seconds")
 
 
 def _half_up(value: float) -> float:
@@ -458,7 +472,17 @@ def _half_up(value: float) -> float:
 
 
 for case, called in (("torchvision", "torchvision, 16 workers"), ("ours", "dali_compat")):
-    claim(MEASURED, f"| {called} | {{}} - {{}}% | {{:.0f}} | {{:.0f}}% |", *_learning(case))
+    _waited = 100 * median("cifar10_train_h100", case, "waited_share")
+    claim(
+        MEASURED, f"| {called} | {{}} - {{}}% | {{:.0f}} | {{:.0f}}% |", *_learning("cifar10_train_h100", case), _waited
+    )
+for case, called in (("torchvision", "torchvision"), ("ours", "dali_compat")):
+    claim(
+        MEASURED,
+        f"| {called}, {{}} epochs, from JPEG files | {{}} - {{}}% | {{:.0f}} | - |",
+        int(read("accuracy_h100")["settings"]["epochs"]),
+        *_learning("accuracy_h100", case),
+    )
 
 
 def _recipe(name: str, case: str) -> list[tuple[float, float, float, float]]:
@@ -521,9 +545,23 @@ def _in_framework(name: str, example: str, epoch: int) -> tuple[float, float]:
     return rate, 100 * share
 
 
+_EPOCHS = [
+    _in_framework(name, example, 0)[0] / _in_framework(name, example, 1)[0]
+    for name, examples in (
+        ("frameworks_h200", ("ignite_trainer", "lightning_classifier", "accelerate_loop")),
+        ("frameworks_h200x2", ("accelerate_loop",)),
+    )
+    for example in examples
+]
 _PAGE = "docs/examples.md"
 _PHOTOS = int(read("frameworks_h200")["settings"]["replicate"]) * read("toolkit_vit_h200")["images"]["different_images"]
 claim(_PAGE, "crops of {} pixels, {:,} ImageNet photos", 224, _PHOTOS)
+claim(
+    README,
+    "With {:,} photos, examples trained at {} of the second epoch's speed.",
+    _PHOTOS,
+    reaches(_EPOCHS, ".0%"),
+)
 for name, example, called in (
     ("frameworks_h200", "ignite_trainer", "Ignite"),
     ("frameworks_h200", "lightning_classifier", "Lightning"),
@@ -637,7 +675,6 @@ claim("docs/cache.md", "25,000 images of 500 x 375 take {:.0f} GB", 25_000 * 500
 
 # ---- what cannot be read
 
-_FIRST = [median("on_error_h200", case, "first to second") for case in ("raise", "replace", "broken")]
 claim(
     "docs/troubleshooting.md",
     "first epoch from memory has {:.2f} to {:.2f} of the second one's",
@@ -707,23 +744,30 @@ claim(
 )
 
 
-def _lost(config: str, cores: int) -> float:
-    """Percent of the speed on synthetic data."""
-    return 100 * (1 - of_medians("toolkit_cores_h200", "dali", "synthetic", config=config, cores=cores))
+def _lost(**where) -> str:
+    """Share of the speed on synthetic data that is lost, of all files."""
+    found = ratios("ours", "synthetic", **where, benchmark="toolkit", source=("folder", None), gpus=1)
+    return reaches([1 - statistics.median(values) for values in found.values()], ".0%")
 
 
-claim(RANKS, "| 2 | {:.0f}% | {:.0f}% |", _lost("resnet50", 2), _lost("resnet18", 2))
-claim(RANKS, "| 4 | - | {:.0f}% |", _lost("resnet18", 4))
+claim(RANKS, "| 2 | {} | {} |", _lost(model="resnet50", cores=2), _lost(model="resnet18", cores=2))
+claim(RANKS, "| 4 | {} | {} |", _lost(model="resnet50", cores=4), _lost(model="resnet18", cores=4))
 
 
-def _to_one(config: str, two: str, one: str = "toolkit_h200") -> float:
-    return median(two, "dali", config=config, source="folder") / median(one, "dali", config=config, source="folder")
+def _to_one(model: str) -> str:
+    """Speed on two GPUs relative to one, of all pairs of files."""
+    where = {"benchmark": "toolkit", "model": model, "source": "folder", "cores": 16, "gpu": "H200", "loader": "ours"}
+    speeds: dict[int, dict[str, list[float]]] = {1: {}, 2: {}}
+    for row in all_rows(**where):
+        speeds[row["gpus"]].setdefault(row["file"], []).append(row["speed"])
+    one, two = ([statistics.median(of) for of in speeds[gpus].values()] for gpus in (1, 2))
+    return reaches([b / a for a in one for b in two], ".1f")
 
 
 claim(
     RANKS,
-    "Two GPUs trained ResNet-50 at {:.2f} times the speed of one, and ResNet-18, whose steps are short, at {:.2f}",
-    *(_to_one("resnet50", "toolkit_resnet50_h200x2"), _to_one("resnet18", "toolkit_h200x2")),
+    "Two GPUs trained ResNet-50 at {} times the speed of one, and ResNet-18, whose steps are short, at {}",
+    *(_to_one("resnet50"), _to_one("resnet18")),
 )
 _GHOSTNETS = [median(of, "synthetic", config="ghostnet") for of in ("toolkit_models_h200x2", "toolkit_models_h200")]
 assert _GHOSTNETS[0] < _GHOSTNETS[1]  # slower on two

@@ -7,15 +7,20 @@ def turns(config: str, cores: int, source: str | None, case: str, speeds: list[f
     return [row | {"round": number, "images_per_s": speed} for number, speed in enumerate(speeds)]
 
 
-def measured() -> tuple[dict, dict]:
-    """Results by cores, and of configs: one has no .rec, the others are not measured."""
-    cores = [row for n in (2, 16) for row in turns("resnet18", n, None, "synthetic", [1000.0, 990.0])]
-    cores += turns("resnet18", 2, "folder", "dali", [400.0, 500.0]) + turns("resnet18", 16, "folder", "dali", [900.0])
-    cores += turns("resnet18", 2, "folder", "torchvision", [100.0]) + turns(
-        "resnet18", 16, "folder", "torchvision", [500.0]
-    )
-    configs = turns("ghostnet", 16, None, "synthetic", [2000.0])
-    configs += turns("ghostnet", 16, "folder", "dali", [1500.0, 1600.0, 1400.0])
-    configs += turns("ghostnet", 16, "folder", "torchvision", [300.0])
-    about = {"ranks": 1, "facts": {"gpu": "NVIDIA H200, 580, 143771 MiB"}}
-    return {"rounds": cores, **about}, {"rounds": configs, **about}
+def by_cores() -> dict:
+    """A result of a config on 2 and on 16 cores, in a folder."""
+    rows = [row for n in (2, 16) for row in turns("resnet18", n, None, "synthetic", [1000.0, 1000.0])]
+    rows += turns("resnet18", 2, "folder", "dali", [400.0, 500.0]) + turns("resnet18", 16, "folder", "dali", [900.0])
+    rows += turns("resnet18", 2, "folder", "torchvision", [100.0])
+    return whole(rows + turns("resnet18", 16, "folder", "torchvision", [500.0]))
+
+
+def of_a_config(source: str = "folder", speed: float = 2000.0) -> dict:
+    """A result of another config on 16 cores, with this speed of synthetic data."""
+    rows = turns("ghostnet", 16, None, "synthetic", [speed] * 3)
+    rows += turns("ghostnet", 16, source, "dali", [0.75 * speed, 0.8 * speed, 0.7 * speed])
+    return whole(rows + turns("ghostnet", 16, source, "torchvision", [0.15 * speed]))
+
+
+def whole(rows: list[dict], ranks: int = 1, gpu: str = "NVIDIA H200, 580, 143771 MiB") -> dict:
+    return {"benchmark": "toolkit", "rounds": rows, "ranks": ranks, "facts": {"gpu": gpu, "cores": 16}}

@@ -22,6 +22,7 @@ NOT_RUN = {
     r"python benchmarks/recipes.py .*": "needs CIFAR-10 or photos; tests/examples runs it on noise",
     r"python benchmarks/toolkit.py .*": "takes half a minute: tests/docs/test_toolkit.py runs it",
     r"(REPETITIONS=all )?pytest -n 3": "this is it",
+    r"pytest tests/docs": "this is part of it",
     r'pytest -n 2 -m "not slow"': "this is part of it",
     r"python train.py": "a script of the page: tests/docs/test_snippets.py runs it",
     r"pytest -m gpu": "needs a GPU",

@@ -1,14 +1,18 @@
 """The pictures of README are those that the scripts draw, and can be read on white and on black."""
 
+import json
 import re
 import runpy
 import sys
+from pathlib import Path
 
+import measured
 import numpy as np
+import plot
 import pytest
 from PIL import Image
 
-from docs.made_up import measured
+from docs.made_up import by_cores, of_a_config, whole
 from docs.pages import ROOT
 from docs.test_numbers import files_of_the_figure
 
@@ -16,52 +20,79 @@ TEXT, SHAPES = 4.5, 3  # the least contrast of text, and of graphics, by WCAG
 BYTES = 150_000
 
 
-@pytest.fixture(scope="module")
-def plot():
-    return runpy.run_path(str(ROOT / "benchmarks" / "plot.py"))
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """Write a made-up result, the only ones that there are."""
+    monkeypatch.setattr(measured, "RESULTS", tmp_path)
+    return lambda name, result: (tmp_path / f"{name}.json").write_text(json.dumps(result))
 
 
-def test_the_plots_are_of_the_committed_results(plot):
-    drawn = plot["pictures"]()
-    assert set(drawn) == {path.name for path in (ROOT / "docs").glob("*.svg")}
-    for name, picture in drawn.items():
-        assert (ROOT / "docs" / name).read_text() == picture, name
+def test_the_plots_are_of_the_committed_results():
+    assert set(plot.PICTURES) == {path.name for path in (ROOT / "docs").glob("*.svg")}
+    for name, draw in plot.PICTURES.items():
+        assert (ROOT / "docs" / name).read_text() == draw(), f"python benchmarks/plot.py draws {name} anew"
 
 
-def test_the_plot_draws_what_is_measured(plot):
-    """Every round is a dot, every case a bar, with its number behind it."""
-    bars = [bar for group in plot["loading"]() + plot["training"]() for bar in group.bars]
-    assert len(bars) >= 20 and {bar.name for bar in bars} == set(plot["NAMES"].values())
-    made = plot["speed"]()
+def test_the_plot_draws_what_is_measured():
+    """Every round is a dot, every case a bar, with its number after it."""
+    bars = [bar for column in (plot.loading(), plot.training()) for group in column.groups for bar in group.bars]
+    assert len(bars) >= 20 and {bar.name for bar in bars} == set(plot.NAMES.values())
+    made = plot.speed()
     assert made.count("<circle") == sum(len(bar.values) for bar in bars)
-    assert made.count('rx="2"') == len(bars) and "not measured" not in made
+    assert made.count('rx="2"') == len(bars)
 
 
-def test_the_plot_of_the_toolkit_draws_what_is_measured(plot):
-    """A bar a loader: its median to that of synthetic data, which the number behind it says; a dot a round."""
-    made = plot["toolkit"](*(plot["joined"]([result]) for result in measured()))
-    assert made.count("<circle") == 5 + 4 and made.count('rx="2"') == 4 + 2
-    bars = re.findall(r'<rect x="[\d.]+" y="\d+" width="([\d.]+)" height="\d+" rx="2" fill="(#\w+)"/>', made)[-2:]
-    (theirs, gray), (ours, green) = bars
-    assert float(ours) / float(theirs) == pytest.approx(1500 / 300, rel=0.02)
-    assert (gray, green) == (plot["COLOURS"]["torchvision"], plot["COLOURS"]["ours"])
-    assert "NVIDIA H200" in made and ">Training with 16 cores,<" in made and ">75%<" in made and ">15%<" in made
-    assert ">ResNet-18, 2 cores<" in made and "not measured" not in made and "MobileNet" not in made
+BAR = r'<rect x="[\d.]+" y="\d+" width="([\d.]+)" height="\d+" rx="2" fill="(#\w+)"/>'
 
 
-def test_the_plot_of_two_gpus_draws_what_is_measured(plot):
-    """A column a result, of the source that has most configs; a bar a loader."""
-    result = plot["joined"]([measured()[1] | {"ranks": 2}])
-    other = {**result, "facts": {"gpu": "NVIDIA H100 80GB HBM3, 580"}}
-    other["rounds"] = [row | {"source": "rec"} for row in result["rounds"]]
-    made = plot["two_gpus"]([result, other])
+def test_bars_of_a_column_have_one_scale():
+    """A column's bars are as long as their values, in all of its groups, and so are the ticks of its axis."""
+    column = plot.loading()
+    lines, _ = plot.of_column(column, 0)
+    values = [np.median(bar.values) for group in column.groups for bar in group.bars]
+    longs = [float(long) for long, _ in re.findall(BAR, "".join(lines))]
+    scale = max(longs) / max(values)
+    assert np.allclose(longs, np.array(values) * scale, atol=0.1)
+    (zero, tick) = (
+        float(re.search(rf'x="(\d+)" y="\d+"[^>]*middle[^>]*>{words}<', "".join(lines))[1]) for words in ("0", "20,000")
+    )
+    assert tick - zero == pytest.approx(20_000 * scale, abs=1)
+
+
+def test_the_plot_of_the_toolkit_draws_what_is_measured(results):
+    """A bar a loader: its share of synthetic data in the same round, which the number after it says; a dot a round."""
+    results("cores", by_cores())
+    results("config", of_a_config())
+    made = plot.toolkit()
+    assert made.count("<circle") == 5 + 2 + 4 and made.count('rx="2"') == 4 + 2 + 2
+    (theirs, gray), (ours, green) = re.findall(BAR, made)[-2:]
+    assert float(ours) / float(theirs) == pytest.approx(0.75 / 0.15, rel=0.02)
+    assert (gray, green) == (plot.COLOURS["torchvision"], plot.COLOURS["ours"])
+    assert ">Training with 16 cores,<" in made and ">75%<" in made and ">15%<" in made
+    assert ">ResNet-18, 2 cores<" in made and "MobileNet" not in made
+
+
+def test_a_group_has_the_rounds_of_all_files(results):
+    """Each relative to its own synthetic data."""
+    results("one", of_a_config())
+    results("other", of_a_config(speed=1000.0))
+    (group,) = plot.by_configs("", gpus=1, cores=16).groups
+    assert group.files == ["one", "other"]
+    assert group.bars[1].values == pytest.approx([0.75, 0.8, 0.7] * 2)
+
+
+def test_the_plot_of_two_gpus_draws_what_is_measured(results):
+    """A column a kind of GPU, of the source that has most configs; a bar a loader."""
+    results("one", of_a_config() | {"ranks": 2})
+    results("other", whole(of_a_config("rec")["rounds"], 2, "NVIDIA H100 80GB HBM3, 580"))
+    made = plot.two_gpus()
     assert made.count('rx="2"') == 2 * 2
     assert ">2 H200, from a folder,<" in made and ">2 H100, from a .rec,<" in made
     assert made.count(">75%<") == made.count(">15%<") == 2
 
 
-def test_the_plot_of_the_toolkit_has_all_its_configs(plot):
-    assert set(plot["CONFIGS"]) == {path.stem for path in (ROOT / "examples" / "imagenet" / "configs").glob("*.yaml")}
+def test_the_plot_of_the_toolkit_has_all_its_configs():
+    assert set(plot.CONFIGS) == {path.stem for path in (ROOT / "examples" / "imagenet" / "configs").glob("*.yaml")}
 
 
 def brightness(colour: str) -> float:
@@ -77,11 +108,11 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("look", ["light", "dark"])
-def test_the_plot_is_readable(look, plot):
-    behind, text, rule = plot["CARDS"][look]
+def test_the_plot_is_readable(look):
+    behind, text, rule = plot.CARDS[look]
     assert contrast(text, behind) >= TEXT and contrast(rule, behind) >= SHAPES
-    assert all(contrast(colour, behind) >= SHAPES for colour in plot["COLOURS"].values())
-    assert f"fill:{behind}" in plot["speed"]() and f"fill:{text}" in plot["speed"]()
+    assert all(contrast(colour, behind) >= SHAPES for colour in plot.COLOURS.values())
+    assert f"fill:{behind}" in plot.speed() and f"fill:{text}" in plot.speed()
 
 
 @pytest.mark.parametrize("name", ["speed", "toolkit", "two-gpus"])
@@ -125,10 +156,10 @@ def test_the_strip_is_what_both_loaders_give(monkeypatch):
 
 
 def test_one_script_measures_what_the_figure_shows(monkeypatch):
-    """On a GPU and on a CPU, into files of these names."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    """On a GPU and on a CPU."""
     monkeypatch.setattr(sys, "argv", ["readme.py"])
     commands = runpy.run_path(str(ROOT / "benchmarks" / "readme.py"))["commands"]
-    made = {**commands("h100"), **commands("h200"), **commands(None)}
-    assert files_of_the_figure() <= set(made)
-    assert all(any(word.endswith(".py") and (ROOT / word).is_file() for word in words) for words in made.values())
+    made = [*commands("h100").values(), *commands("h200").values(), *commands(None).values()]
+    scripts = [next(word for word in words if word.endswith(".py")) for words in made]
+    assert all((ROOT / script).is_file() for script in scripts)
+    assert {measured.read(name)["benchmark"] for name in files_of_the_figure()} <= {Path(s).stem for s in scripts}

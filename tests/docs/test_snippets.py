@@ -4,12 +4,12 @@ import re
 
 import pytest
 import torch
+from measured import read
 
 from dali_compat import DataLoader
 from dali_compat.ops.translators import _TRANSLATORS
 from dali_compat.runtime.installation import dali_version
 from docs.pages import PAGES, fences
-from docs.results import read
 
 LANGUAGES = {"", "bash", "diff", "mermaid", "python"}
 

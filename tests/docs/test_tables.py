@@ -2,63 +2,47 @@
 
 import json
 import re
-import runpy
-import sys
 
+import measured
 import pytest
+import tables
+import told
 
-from docs.made_up import measured
-from docs.pages import ROOT, text
-
-
-@pytest.fixture
-def tables(monkeypatch):
-    """The script's names."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    for name in ("plot", "told"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield runpy.run_path(str(ROOT / "benchmarks" / "tables.py"))
-    for name in ("plot", "told"):
-        sys.modules.pop(name, None)
+from docs.made_up import by_cores, of_a_config
+from docs.pages import prose, text
 
 
 @pytest.fixture
-def results(tables, tmp_path, monkeypatch):
-    """Write a made-up result, which the script then takes."""
-    monkeypatch.setattr(sys.modules["plot"], "RESULTS", tmp_path)
-
-    def write(name, result):
-        (tmp_path / f"{name}.json").write_text(json.dumps(result))
-
-    return write
+def results(tmp_path, monkeypatch):
+    """Write a made-up result, the only ones that there are."""
+    monkeypatch.setattr(measured, "RESULTS", tmp_path)
+    return lambda name, result: (tmp_path / f"{name}.json").write_text(json.dumps(result))
 
 
-def test_the_pages_have_what_follows_from_the_results(tables):
-    there = "".join(text(page) for page in tables["PAGES"])
-    assert [there.count(f"benchmarks/tables.py: {name} -->") for name in tables["TABLES"]] == [1] * 4
-    for page in tables["PAGES"]:
-        assert text(page) == tables["written"](text(page)), "python benchmarks/tables.py writes it anew"
+def test_the_pages_have_what_follows_from_the_results():
+    there = "".join(text(page) for page in tables.PAGES)
+    assert [there.count(f"benchmarks/tables.py: {name} -->") for name in tables.TABLES] == [1] * len(tables.TABLES)
+    for page in tables.PAGES:
+        assert text(page) == tables.written(text(page)), "python benchmarks/tables.py writes it anew"
 
 
-def test_the_examples_say_what_follows_from_the_results(tables):
-    for example, say in tables["EXAMPLES"].items():
-        assert text(example) == tables["with_measured"](text(example), say()), (
-            "python benchmarks/tables.py writes it anew"
-        )
+def test_the_examples_say_what_follows_from_the_results():
+    for example, say in told.EXAMPLES.items():
+        assert text(example) == told.with_measured(text(example), say()), "python benchmarks/tables.py writes it anew"
         (said,) = re.findall(r"^Measured: .*?(?=\n\n|\n\"\"\")", text(example), re.DOTALL | re.MULTILINE)
         assert " ".join(said.split()) == say()
 
 
-def test_without_results_a_page_says_so(tables, results):
-    made = {name: make() for name, make in tables["TABLES"].items()}
+def test_without_results_a_page_says_so(results):
+    made = {name: make() for name, make in tables.TABLES.items() if name != "pictures"}
     assert set(made.values()) == {"Not measured yet.\n"}
-    assert all(say().startswith("Measured: not yet; ") for say in tables["EXAMPLES"].values())
+    assert all(say().startswith("Measured: not yet; ") for say in told.EXAMPLES.values())
 
 
-def test_the_table_of_configs(tables, results):
-    results("toolkit_h200", measured()[1])
-    assert tables["configs"]().splitlines() == [
-        "NVIDIA H200, 16 cores, rounds: 3.",
+def test_the_table_of_configs(results):
+    results("one", of_a_config())
+    assert tables.configs().splitlines() == [
+        "NVIDIA H200, 16 cores, runs of a config: 1.",
         "",
         "| config | batch | synthetic data | dali_compat (waits) | torchvision (waits) | times | minutes per epoch |",
         "|---|---:|---:|---:|---:|---:|---:|",
@@ -66,18 +50,40 @@ def test_the_table_of_configs(tables, results):
     ]
 
 
-def test_of_two_runs_the_later_one_counts_with_its_own_synthetic_data(tables, results):
-    """But the earlier one has what the later one has not measured."""
-    later = measured()[1]
-    later["rounds"] = [row | {"images_per_s": row["images_per_s"] / 2, "round": 0} for row in later["rounds"]]
-    both = [row | {"source": row["source"] and "rec"} for row in measured()[1]["rounds"]]
-    results("toolkit_h200", {**measured()[1], "rounds": measured()[1]["rounds"] + both[1:]})
-    results("toolkit_rec_h200", later)
-    assert tables["configs"]().splitlines()[0] == "NVIDIA H200, 16 cores, rounds: 1 to 3."
-    assert tables["configs"]().splitlines()[4:] == [
-        "| GhostNet | 128 | 1,000 | 750 (25%) | 150 (25%) | 5.0 | 28.5 / 142.4 |",
+def test_a_table_has_the_range_of_all_runs(results):
+    results("one", of_a_config())
+    results("other", of_a_config(speed=1000.0))
+    results("rec", of_a_config("rec"))
+    assert tables.configs().splitlines()[0] == "NVIDIA H200, 16 cores, runs of a config: 1 to 2."
+    assert tables.configs().splitlines()[4:] == [
+        "| GhostNet | 128 | 1,000 to 2,000 | 750 to 1,500 (25%) | 150 to 300 (25%) | 5.0 | "
+        "14.2 to 28.5 / 71.2 to 142.4 |",
         "| GhostNet, .rec | 128 | 2,000 | 1,500 (25%) | 300 (25%) | 5.0 | 14.2 / 71.2 |",
     ]
+
+
+def test_rounds_of_two_configurations_in_one_file_are_not_mixed(results):
+    """Conditions that do not tell them apart raise an error."""
+    results("cores", by_cores())
+    with pytest.raises(ValueError, match="cores has several configurations"):
+        measured.ratios("ours", "synthetic", benchmark="toolkit")
+    assert measured.ratios("ours", "synthetic", benchmark="toolkit", cores=2) == {"cores": [0.4, 0.5]}
+
+
+def test_every_result_has_its_commit():
+    """In the file, or in the notes, which name no other file."""
+    names = {path.stem for path in measured.RESULTS.glob("*.json")}
+    notes = re.findall(r"^\| ([\w, ]+) \| (?:-|[0-9a-f]{7,8}) \|", text("benchmarks/results/README.md"), re.MULTILINE)
+    named = [name for line in notes for name in line.split(", ") if name != "files"]
+    assert len(named) > 40 and set(named) <= names and len(named) == len(set(named))
+    without = {name for name in names if name != "openers" and tables.commit_of(name) == "-"}
+    assert without == {"environment_cpu"}
+
+
+def test_the_page_of_results_has_no_other_numbers():
+    """Its figures are in tables that are written from the files."""
+    said = prose("benchmarks/results/README.md")
+    assert re.findall(r"\b\d[\d,]*\.\d+|\b\d+,\d+|\b\d+%", said) == []
 
 
 @pytest.fixture
@@ -92,8 +98,8 @@ def pets(results):
     results("dogs_cats_h200", {"rounds": rounds, "settings": settings, "facts": facts})
 
 
-def test_the_table_of_dogs_and_cats(tables, pets):
-    said = tables["dogs_cats"]().splitlines()
+def test_the_table_of_dogs_and_cats(pets):
+    said = tables.dogs_cats().splitlines()
     assert said[0] == "NVIDIA H200, 4 cores, after 3 epochs of about 3,100 photos (`--workers 4`):"
     assert said[4:] == [
         "| dali_compat | 9.00 | 1.50 | 3,050 | 87.5%, 87.5% |",
@@ -101,40 +107,37 @@ def test_the_table_of_dogs_and_cats(tables, pets):
     ]
 
 
-def test_the_tables_of_exact(tables, results):
-    """Of loading alone by cores, those of which there is a result; of training, both results in one table."""
+def test_the_tables_of_exact(results):
+    """Of loading by cores, those of which there is a result; of training, all results in one table."""
     speeds = {"torchvision": [400.0, 500.0], "ours": [9000.0], "ours_exact@BY_DEFAULT=True": [8000.0, 15000.0]}
     rounds = [{"case": case, "round": n, "images_per_s": v} for case, vs in speeds.items() for n, v in enumerate(vs)]
-    facts = {"gpu": "NVIDIA H200, 580\nNVIDIA H200, 580"}
-    results("imagefolder_exact_4_h200", {"facts": facts, "rounds": rounds})
-    assert tables["exact_loading"]().splitlines()[0] == "NVIDIA H200."
-    assert tables["exact_loading"]().splitlines()[4:] == ["| 4 | 2 | 450 | 9,000 | - | 11,500 | 25 (20 - 30) |"]
-    for name, kind, case in (("", "eager", "ours_exact"), ("compiled_", "compiled", "ours_exact@BY_DEFAULT=True")):
-        speeds = {"synthetic": [1000.0, 2000.0], "ours": [950.0, 1800.0], case: [940.0, 1840.0]}
-        rows = [{"case": c, "round": n, "images_per_s": v} for c, vs in speeds.items() for n, v in enumerate(vs)]
-        result = {"facts": facts, "rounds": [{"model": "resnet50", "kind": kind, **row} for row in rows]}
-        results(f"training_exact_{name}h200", result)
-    cells = "(2) | 1,500 | 0.925 (0.900 - 0.950) | 0.930 (0.920 - 0.940) | - |"
-    both = [f"| ResNet-50 {cells}", f"| ResNet-50, compiled {cells}"]
-    assert tables["exact_training"]().splitlines()[2:] == both
-    kinds = {"compiled": [2000.0, 2000.0], "eager": [2000.0]}  # as many rounds as before, and fewer
-    rows = [
-        {"model": "resnet50", "kind": kind, "case": case, "round": number, "images_per_s": value}
-        for kind, values in kinds.items()
-        for number, value in enumerate(values)
-        for case in ("synthetic", "ours", "ours_exact")
+    facts = {"gpu": "NVIDIA H200, 580\nNVIDIA H200, 580", "cores": 4}
+    results("loading", {"benchmark": "imagefolder", "settings": {"recipe": "train"}, "facts": facts, "rounds": rounds})
+    assert tables.exact_loading().splitlines()[0] == "NVIDIA H200."
+    assert tables.exact_loading().splitlines()[4:] == ["| 4 | 2 | 450 | 9,000 | - | 11,500 | 25 (20 - 30) |"]
+    for kind, case, share in (
+        ("eager", "ours_exact", 0.93),
+        ("compiled", "ours_exact@BY_DEFAULT=True", 0.93),
+        ("compiled", "ours_exact", 1.0),
+    ):
+        rows = [
+            {"model": "resnet50", "kind": kind, "case": of, "round": n, "images_per_s": 1000.0 * (n + 1) * to}
+            for of, to in (("synthetic", 1), ("ours", 0.95), (case, share))
+            for n in range(2)
+        ]
+        results(f"{kind}_{case}", {"benchmark": "training", "facts": facts, "rounds": rows})
+    assert tables.exact_training().splitlines()[2:] == [
+        "| ResNet-50 (1) | 1,500 | 0.950 | 0.930 | - |",
+        "| ResNet-50, compiled (2) | 1,500 | 0.950 | 0.930 to 1.000 | - |",
     ]
-    results("training_exact_models_h200", {"facts": facts, "rounds": rows})
-    newer = "| ResNet-50, compiled (2) | 2,000 | 1.000 (1.000 - 1.000) | 1.000 (1.000 - 1.000) | - |"
-    assert tables["exact_training"]().splitlines()[2:] == [both[0], newer]
 
 
 # ---- sentences
 
 
-def test_the_first_lines_of_examples(tables, results, pets):
-    results("toolkit_h200", measured()[1])
-    said = {name.rsplit("/", 1)[1]: say() for name, say in tables["EXAMPLES"].items()}
+def test_the_first_lines_of_examples(results, pets):
+    results("toolkit", of_a_config())
+    said = {name.rsplit("/", 1)[1]: say() for name, say in told.EXAMPLES.items()}
     assert (
         "On an NVIDIA H200 with 16 cores it is, from a folder, 5.0 times that with --loader torchvision."
         in said["train.py"]
@@ -146,7 +149,5 @@ def test_the_first_lines_of_examples(tables, results, pets):
         "docs/examples.md has the table."
     )
     page = '"""Trains.\n\nMeasured: not\nyet.\n\nMore.\n"""\nMeasured: 1\n'
-    assert tables["with_measured"](page, "Measured: now.") == page.replace("not\nyet.", "now.")
-    assert (
-        tables["with_measured"]('"""A.\n\nMeasured: not.\n"""\n', "Measured: now.") == '"""A.\n\nMeasured: now.\n"""\n'
-    )
+    assert told.with_measured(page, "Measured: now.") == page.replace("not\nyet.", "now.")
+    assert told.with_measured('"""A.\n\nMeasured: not.\n"""\n', "Measured: now.") == '"""A.\n\nMeasured: now.\n"""\n'

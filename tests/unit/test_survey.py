@@ -37,7 +37,7 @@ def test_what_a_folder_holds(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "side, transform, limit, text",
-    [  # measured: see benchmarks/results/gpu_suite_h100.txt
+    [  # limits measured on an H100
         (32, T.PILToTensor(), 0.02, "chroma as libjpeg"),
         (96, T.Compose([T.CenterCrop(33), T.PILToTensor()]), 0.02, "chroma as libjpeg"),
         (400, T.PILToTensor(), 3, "mean error .2 of 255"),
