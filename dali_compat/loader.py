@@ -21,7 +21,7 @@ from .epoch.preview import preview
 from .epoch.resident import ResidentIterator
 from .epoch.stats import LoaderStats, Stats
 from .epoch.traced import traced_iterator
-from .routes import Route, StockRoute, choose, in_processes, in_python
+from .routes import Route, StockRoute, choose, in_processes
 from .routes.dali import DaliRoute
 from .routes.decoded_cache import checked_budget, checked_place
 from .routes.explain import explain, summary
@@ -270,12 +270,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         if verbose and type(route) is not self._announced:
             announce(summary(route), self.dataset)
             self._announced = type(route)
-        if isinstance(route, StockRoute):
-            if not verbose:
-                self._tell(f"torchvision does the work: {route.reason}")
-        else:
-            for reason in in_python(route):
-                self._tell(f"Python calls a transform sample by sample: {reason}")
+        if isinstance(route, StockRoute) and not verbose:
+            self._tell(f"torchvision does the work: {route.reason}")
         return route
 
     def check_worker_number_rationality(self) -> None:

@@ -2,14 +2,13 @@
 
 A :class:`Step` is one operation on one image. It holds the kernel (``op``, a name shared by engine/dali/graph.py and
 ops/), its constant arguments, and the source of its per-sample arguments (``draw``, a function of ops/). A
-:class:`Plan` holds the steps in torchvision's order, and the same steps lowered onto DALI and onto batched torch. At a
-transform without a translation the plan ends, and its :class:`Call` holds that transform and all that follow it.
+:class:`Plan` holds the steps in torchvision's order, and the same steps lowered onto DALI and onto batched torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -87,30 +86,6 @@ def step(op: str, gives: ImageSpec, draw: Draw | None = None, shares: bool = Fal
     return Step(op, gives, tuple(args.items()), draw, shares)
 
 
-@dataclass(frozen=True, eq=False)
-class Call:
-    """Transforms that have no translation and run in Python, sample by sample."""
-
-    functions: tuple[Any, ...]  # called in sequence with a PIL image or a CHW tensor, as in torchvision
-    reasons: tuple[str, ...]  # why they are not translated
-    rest: tuple[Any, ...] = ()  # the transforms after them
-    stream: int = 0  # its random stream; the streams of the rest follow
-    view: int = 0  # number of the view it belongs to, from 1 on; 0 if there is only one image
-    names: tuple[str, ...] = ()  # of the classes and functions without a translation
-    # plans of the rest, keyed by the output of the functions
-    plans: dict[ImageSpec, Plan] = field(default_factory=dict, repr=False)
-
-    @cached_property
-    def remainder(self) -> Call:
-        """A Call of the untranslated rest, for outputs that are not images."""
-        return Call(self.rest, self.reasons, stream=self.stream + 1, view=self.view, names=self.names)
-
-    def seed(self, epoch: int) -> tuple[int, ...]:
-        """Return the seed of its functions' generators in an epoch, to be followed by a sample's position. Two calls
-        draw different numbers for the same sample."""
-        return epoch, self.stream, self.view
-
-
 @dataclass(frozen=True)
 class Line:
     """A line of explain(): the translation of one transform."""
@@ -124,7 +99,7 @@ class Line:
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A translated transform. Equal plans are the same object within a loader, so they compare by identity. If samples
-    have several images, ``views`` holds a plan for each of them, and the plan itself has neither steps nor a call."""
+    have several images, ``views`` holds a plan for each of them, and the plan itself has no steps."""
 
     steps: tuple[Step, ...]  # in torchvision's order, image by image (engine/pil.py runs these)
     dali: tuple[Step, ...]  # the first part, lowered, which runs in the DALI graph
@@ -132,7 +107,6 @@ class Plan:
     exact: bool  # lowered for torchvision's pixels (exact=True) rather than for the fastest kernels
     channels_last: bool  # batches are in torch.channels_last
     takes: ImageSpec = ImageSpec()  # the input of the first step
-    call: Call | None = None  # the untranslated transforms after the steps
     lines: tuple[Line, ...] = ()  # for explain(), one line per transform
     views: tuple[Plan, ...] = ()  # one plan per view, all of the same decoded image
     structure: Any = None  # of a sample with views: nested lists, tuples and dicts of view numbers
@@ -151,20 +125,14 @@ class Plan:
         return all(plan.planes is not None for plan in self.chains)
 
     @cached_property
-    def calls(self) -> bool:
-        """True if a part of it has no translation."""
-        return any(plan.call is not None for plan in self.chains)
-
-    @cached_property
     def gives(self) -> ImageSpec:
-        """The image after the steps, before the call."""
+        """The image after the steps."""
         return self.steps[-1].gives if self.steps else self.takes
 
     @property
     def key(self) -> tuple:
         """A key that equal plans share."""
-        functions = (*self.call.functions, None, *self.call.rest) if self.call else ()
-        own = self.takes, self.steps, self.exact, self.channels_last, tuple(map(id, functions))
+        own = self.takes, self.steps, self.exact, self.channels_last
         return *own, repr(self.structure), tuple(view.key for view in self.views)
 
 

@@ -22,13 +22,12 @@ ROOMS: dict[str, set[str]] = {
     "ops": {"inspection", *COMMON},
     "translate": {"inspection", "ops", *COMMON},
     "engine": {"data", "ops", *COMMON},
-    "workers": COMMON,
-    "tracing": {"data", "inspection", "ops", "translate", "workers", *COMMON},
+    "tracing": {"data", "inspection", "ops", "translate", *COMMON},
     "routes": {"data", "engine", "inspection", "ops", "tracing", "translate", *COMMON},
-    "epoch": {"data", "engine", "ops", "remote", "routes", "tracing", "translate", "workers", *COMMON},
+    "epoch": {"data", "engine", "ops", "remote", "routes", "tracing", "translate", *COMMON},
     "loader": {"data", "epoch", "routes", *COMMON},
     "patch": {"data", "loader", "routes", "tracing", *COMMON},
-    "cli": {"archives", "data", "engine", "patch", "remote", "routes", "translate", "workers", *COMMON},
+    "cli": {"archives", "data", "engine", "patch", "remote", "routes", "translate", *COMMON},
 }
 # Commands use the package as users do, by its name.
 BY_NAME = {"cli", "__main__"}
@@ -159,7 +158,7 @@ FUNCTIONS = (
 )
 
 
-@pytest.mark.parametrize("room", ["engine", "epoch", "workers", "routes", "data", "archives", "runtime", "ops.pixels"])
+@pytest.mark.parametrize("room", ["engine", "epoch", "routes", "data", "archives", "runtime", "ops.pixels"])
 def test_torchvisions_transforms_are_not_known_outside_of_operations(room):
     """Its functions may be used anywhere."""
     found = {}

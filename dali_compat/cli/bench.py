@@ -32,7 +32,7 @@ from dali_compat.cli.arguments import (
 )
 from dali_compat.cli.limits import BUSY, Bottleneck, Measured, advice, limit, limit_beside, shares
 from dali_compat.cli.timing import Passes, SampledFiles, memory
-from dali_compat.routes import StockRoute, in_python
+from dali_compat.routes import StockRoute, in_processes
 
 from ..runtime.cores import usable_cores
 from ..runtime.messages import in_bytes, in_columns
@@ -154,7 +154,6 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
     alone = passes.one()
     stock = isinstance(route, StockRoute)
     read = cold if encoded > free else warm
-    python = () if stock else tuple(in_python(route))
     measured = Measured(
         alone=alone.seconds,
         read=read,
@@ -162,8 +161,8 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
         cpu=alone.cpu,
         cores=usable_cores(),
         threads=threads,
-        python=alone.waited + alone.host if stock or python else 0.0,
-        called=python,
+        python=alone.waited + alone.host if in_processes(route) else 0.0,
+        called=getattr(route, "why", ""),
         others=alone.others,
         path=" ".join(args.path),
         folder=os.path.isdir(args.path[0]) and dataset_class(args.path[0]) is None,

@@ -26,7 +26,7 @@ from ..archives import Archive
 from ..data.header import DALI, read_header
 from ..data.sources import Record, Source, is_record, opened
 from ..remote.objects import Objects
-from ..workers.worker import stay_with_the_parent
+from ..runtime.children import stay_with_the_parent
 
 _HEAD = 4096  # bytes that identify a file
 _FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")  # damaged files of these formats count as images

@@ -25,7 +25,7 @@ class Measured:
     cores: int  # cores that this process may use
     threads: int  # of the loader; processes, if torchvision does the work
     python: float = 0.0  # time in next() without waiting for DALI, if Python is called sample by sample; else 0
-    called: tuple[str, ...] = ()  # functions called sample by sample, and the reasons
+    called: str = ""  # why a transform is called sample by sample; "" if none is
     others: float = 0.0  # CPU time of other programs on these cores
     path: str = ""  # of the data
     folder: bool = False  # whether it is a folder
@@ -134,7 +134,7 @@ def advice(limits: str, m: Measured) -> list[str]:
         ({HOST}, True, f"larger batches (now {m.batch_size}): part of the work is done once a batch"),
         ({HOST}, True, "no collate_fn, target_transform or sampler that is slow in Python"),
         ({PYTHON}, m.fallback, f"let DALI do the work; torchvision does it, because {m.fallback}"),
-        *(({PYTHON}, not m.fallback, f"a transform that translates, or a registered one: {why}") for why in m.called),
+        ({PYTHON}, bool(m.called), f"a transform that translates, or a registered one: {m.called}"),
         (
             {PYTHON},
             not m.fallback and m.workers < m.cores,

@@ -109,9 +109,7 @@ def check_loader(dataset: Any, loader: Any) -> None:
     if loader in (default_loader, folder.pil_loader) and not is_original(folder.pil_loader):
         raise Unsupported("torchvision.datasets.folder.pil_loader, which opens the files, was replaced")
     if loader not in (default_loader, pil_loader) or not is_original(loader):
-        name = type(dataset).__name__
-        remedy = "write ImageFolder instead" if type(dataset) is DatasetFolder else "leave loader= out"
-        raise Unsupported(f"{name} has a custom loader; {remedy}, and move its image operations into transform")
+        raise Unsupported(f"{type(dataset).__name__} has a custom loader")
     if loader is default_loader and get_image_backend() != "PIL":
         raise Unsupported(f"torchvision's image backend is {get_image_backend()!r}; DALI matches PIL")
 
@@ -120,10 +118,7 @@ def check_items(dataset: Any, *understood: Callable[..., Any]) -> None:
     """Raise Unsupported if ``__getitem__`` is none of these, or if the data set has ``__getitems__``."""
     name, items = type(dataset).__name__, type(dataset).__getitem__
     if items not in understood or not is_original(items):
-        remedy = "move what it does into transform or target_transform"
-        if isinstance(dataset, DatasetFolder):
-            remedy += "; DALIImageFolder(..., return_index=True) gives the index, too"
-        raise Unsupported(f"{name} overrides __getitem__; {remedy}")
+        raise Unsupported(f"{name} overrides __getitem__")
     if hasattr(dataset, "__getitems__"):
         raise Unsupported(f"{name} has __getitems__")
 

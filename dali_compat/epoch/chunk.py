@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -21,11 +20,12 @@ from ..runtime.decorators import named
 from ..runtime.device import ViewBatches, current_stream_of, to_device
 from .decode import RowImages, in_format, in_order
 from .epoch import Epoch
-from .part import Part
+from .part import as_transformed
 
 # (data set, its rows in the chunk or None for all, their indices in the data set on the device)
 _HeldRows = tuple[Held, np.ndarray | None, torch.Tensor]
 _Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # likewise, with values
+_Part = tuple[Plan, Sequence[int], list[_Selection], list[Any]]  # plan, rows, and the arguments of its steps
 
 
 class Chunk:
@@ -46,19 +46,13 @@ class Chunk:
         by_plan: dict[Plan, list[_HeldRows]] = {}
         for one in held_rows:
             by_plan.setdefault(one[0].plan, []).append(one)
-        self._parts = [self._part(plan, of_plan) for plan, of_plan in by_plan.items()]
+        parts = [self._part(plan, of_plan) for plan, of_plan in by_plan.items()]
         self.labels = self._labels(held_rows) if epoch.default_collate else None
-        self._taken: list[tuple[Any, torch.Tensor | None]] | None = None
         self._stream: torch.cuda.Stream | None = None
-        if any(part.plan.calls for part in self._parts):
-            self._record()
-        else:
-            self._make()
-
-    def _record(self) -> None:
-        if self.epoch.route.device.type == "cuda":
-            stream = torch.cuda.current_stream(self.epoch.route.device)
-            self._stream, self._done = stream, stream.record_event()
+        self._taken = self._make(parts)
+        if epoch.route.device.type == "cuda":
+            self._stream = torch.cuda.current_stream(epoch.route.device)
+            self._done = self._stream.record_event()
 
     def __len__(self) -> int:
         return self._count
@@ -66,25 +60,12 @@ class Chunk:
     @property
     def bytes(self) -> int:
         """Bytes of the computed images; labels are not counted."""
-        return sum(one.nbytes for images, _ in self._taken or () for one in _tensors(images))
-
-    def advance(self) -> None:
-        for part in self._parts:
-            part.advance()
-
-    def discard(self) -> None:
-        while self._parts:
-            self._parts.pop().discard()
+        return sum(one.nbytes for images, _ in self._taken for one in _tensors(images))
 
     def take(self, number: int) -> tuple[Any, torch.Tensor | None]:
         """Return images and labels of batch ``number``. Images are (N, C, H, W), or a list of N if sizes differ or they
         are not images."""
-        made = self._taken
-        if made is None:  # deferred because of Python functions; the current stream may have changed
-            if self._stream is not None:
-                torch.cuda.current_stream(self._stream.device).wait_event(self._done)
-            made = self._make()
-        taken = made[number]
+        taken = self._taken[number]
         if self._stream is not None and current_stream_of(self._stream.device) != self._stream.cuda_stream:
             stream = torch.cuda.current_stream(self._stream.device)
             stream.wait_event(self._done)
@@ -94,12 +75,10 @@ class Chunk:
         return taken
 
     @named("transform in memory")
-    def _make(self) -> list[tuple[Any, torch.Tensor | None]]:
-        images, lengths = _cut(self._made(), self._lengths), self._lengths
+    def _make(self, parts: list[_Part]) -> list[tuple[Any, torch.Tensor | None]]:
+        images, lengths = _cut(self._made(parts), self._lengths), self._lengths
         labels = [None] * len(lengths) if self.labels is None else _cut(self.labels, lengths)
-        self._taken = made = list(zip(images, labels, strict=True))
-        self._record()
-        return made
+        return list(zip(images, labels, strict=True))
 
     def position(self, row: int) -> int:
         return self._position + row * self.epoch.rank_order.world
@@ -135,8 +114,8 @@ class Chunk:
             return None
         return _selected(tables, len(self))
 
-    def _part(self, plan: Plan, held_rows: list[_HeldRows]) -> Part:
-        """Return the Part of the rows that share a plan. Random parameters are drawn here."""
+    def _part(self, plan: Plan, held_rows: list[_HeldRows]) -> _Part:
+        """Return the rows that share a plan. Random parameters are drawn here."""
         at: np.ndarray | slice = slice(None)
         rows: Sequence[int] = range(len(self))
         selections = [(one.on_device, own, index) for one, own, index in held_rows]
@@ -146,11 +125,14 @@ class Chunk:
             selections = [(values, np.searchsorted(at, np.asarray(own)), index) for values, own, index in selections]
         sizes = np.broadcast_to(np.array(plan.takes.size), (len(rows), 2)).copy(order="F")  # as Randoms does
         arrays = [self.compute(one.batch, at, sizes) for one in plan.chains]
-        return Part(self, plan, partial(_transformed, self.epoch.route.device, plan, rows, selections, arrays))
+        return plan, rows, selections, arrays
 
-    def _made(self):
-        plan, made = self._parts[0].plan, [part.outcome() for part in self._parts]
-        self._parts = []
+    def _made(self, parts: list[_Part]) -> Any:
+        made, device = list[RowImages](), self.epoch.route.device
+        for plan, rows, selections, arrays in parts:
+            images = _transformed(device, plan, len(rows), selections, arrays)
+            made.append((rows, as_transformed(self, plan, rows, images)))
+        plan = parts[0][0]
         if len(made) == 1:
             return made[0][1]
         images = in_order(made)
@@ -159,15 +141,13 @@ class Chunk:
         return in_format(images, plan) if isinstance(images, torch.Tensor) and images.ndim == 4 else images
 
 
-def _transformed(
-    device: torch.device, plan: Plan, rows: Sequence[int], selections: list[_Selection], arrays: list[Any]
-) -> RowImages:
+def _transformed(device: torch.device, plan: Plan, count: int, selections: list[_Selection], arrays: list[Any]) -> Any:
     """Apply a plan's steps to its rows."""
-    images, made = _selected(selections, len(rows)), []
+    images, made = _selected(selections, count), []
     for number, (one, drawn) in enumerate(zip(plan.chains, arrays, strict=True), 1):
         own = images if number == len(arrays) else images.clone()  # functions may modify it in place
         made.append(Program(one.batch, one.takes, device)(own, drawn))
-    return rows, ViewBatches(made) if plan.views else made[0]
+    return ViewBatches(made) if plan.views else made[0]
 
 
 def _tensors(images: Any) -> list[torch.Tensor]:

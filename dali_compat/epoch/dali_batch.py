@@ -24,7 +24,7 @@ from .collate import collate
 from .decode import RowImages, in_order
 from .epoch import DaliEpoch
 from .on_error import NOTHING, Substitute, reason_of
-from .part import Part, RowsDecoding
+from .part import RowsDecoding, as_transformed
 from .rows import Rows, locate
 
 
@@ -59,7 +59,7 @@ class DaliBatch(Batch):
     2. announce: let other processes read headers.
     3. start: find samples, draw random parameters, submit to DALI.
     4. decode: submit to a GPU's JPEG engine.
-    5. advance: start functions without a translation, here or in worker processes.
+    5. advance: start substitutes of samples that have failed.
     6. prepare: do the work of finish() that runs no user code.
     7. finish: return the batch as torch's loader would.
 
@@ -85,7 +85,7 @@ class DaliBatch(Batch):
         super().__init__(epoch, indices, begin, error)
         self._stands_in = stands_in
         self._bad: dict[int, Exception | str] = {}  # rows that failed, and why
-        self._under_way: list[tuple[RowsDecoding, Part]] = []
+        self._under_way: list[tuple[Plan, RowsDecoding]] = []
         self._substitutes: dict[int, Substitute] = {}
         self._prepared: _Prepared | None = None
         self.started = self._located = error is not None
@@ -128,20 +128,17 @@ class DaliBatch(Batch):
     @stage
     def decode(self) -> None:
         """Submit files that were read to a GPU's JPEG engine, if it decodes any. Call after start()."""
-        for decoding, _ in self._under_way:
+        for _, decoding in self._under_way:
             decoding.decode()
 
     @stage
     def advance(self) -> None:
-        """Start functions without a translation, once. Call after start()."""
+        """Start substitutes of samples that have failed, if on_error asks for them. Call after start()."""
         if not self.epoch.advances:
             return
-        if self.epoch.errors.policy == "replace":
-            for decoding, _ in self._under_way:
-                decoding.look()
-            self._substitute()
-        for _, part in self._under_way:
-            part.advance()
+        for _, decoding in self._under_way:
+            decoding.look()
+        self._substitute()
 
     @stage
     def prepare(self) -> None:
@@ -178,13 +175,14 @@ class DaliBatch(Batch):
         """Return rows and images of each part."""
         made = []
         while self._under_way:  # a part that fails stays, to be discarded
+            plan, decoding = self._under_way[-1]
             try:
-                given = self._under_way[-1][1].outcome()
+                rows, images = decoding.result()
             except ImageTooSmall as error:
                 raise ValueError(str(error)) from None  # torchvision raises this class
             self._under_way.pop()
-            if given[0]:
-                made.append(given)
+            if rows:
+                made.append((rows, as_transformed(self._rows, plan, rows, images, self._rows.infos)))
         return made
 
     def _collate(self, images: Any) -> Any:
@@ -204,8 +202,7 @@ class DaliBatch(Batch):
 
     def discard(self) -> None:
         while self._under_way:
-            for one in self._under_way.pop():
-                one.discard()
+            self._under_way.pop()[1].discard()
         while self._substitutes:
             self._substitutes.popitem()[1].discard()
 
@@ -224,10 +221,9 @@ class DaliBatch(Batch):
             for kind, given, chosen in self._kinds(found, kinds):
                 plan = self.epoch.route.plan_of(found.leaf)
                 by_plan.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)
-        give_up = None if self.epoch.errors.policy == "raise" else rows.give_up
         for plan, by_kind in by_plan.items():
             decoding = RowsDecoding(rows, plan)
-            self._under_way.append((decoding, Part(rows, plan, decoding.result, rows.infos, give_up)))
+            self._under_way.append((plan, decoding))
             decoding.start({kind: np.sort(np.concatenate(several)) for kind, several in by_kind.items()})
 
     def _kinds(self, found: Found, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:

@@ -26,8 +26,6 @@ from ..randoms import Randoms, own_generators
 from ..remote.fetcher import Fetcher
 from ..routes import available_threads
 from ..routes.dali import DaliRoute
-from ..translate.lower import plans_ahead
-from ..workers import Calls
 from .progress import Progress
 from .samplers import indices_among
 from .stats import Meter
@@ -63,20 +61,17 @@ class Epoch(Generic[R]):
         route: the loader's route at iter().
         seed, rank_order: of this epoch; a sample's random numbers depend on the seed and its place in that order.
         in_workers: whether num_workers > 0.
-        calls: runs functions without a translation.
-        calls_processes: whether batches go from DALI to worker processes.
-        calls_here: whether functions without a translation run in the caller's thread.
         errors: on_error's policy and the failures so far.
         among: indices of samples that may replace others.
         over: whether the epoch has ended.
         meter: counts the batches returned.
-        advances: whether advance() has anything to do.
+        advances: whether advance() of its batches has anything to do.
         prefetches: whether another thread (prefetch_thread.py) starts batches.
         prepares: whether that thread may also finish the next batch, because no user code takes part.
         fetcher, engine: of the DALI route.
     """
 
-    advances, prefetches = True, False
+    advances = prefetches = False
     fetcher: Fetcher | None = None
     engine: VerifiedEngine | None = None
 
@@ -89,15 +84,8 @@ class Epoch(Generic[R]):
         self.meter: Meter = loader._stats.begin(loader.collate_fn)
         self.errors, self.among = loader._errors, indices_among(loader)
         self.errors.begin()
-        views = max((len(plan.chains) for plan in route.all_plans), default=1)
-        self.calls = Calls(self.seed, loader, route.device, views * route.depth)
-        ahead = [plan for first in route.all_plans for plan in plans_ahead(first)]
-        calls = [plan.call for plan in ahead if plan.call]
-        self.prepares = not calls and not any(step.op == "apply" for plan in ahead for step in plan.steps)  # on_batch()
-        for call in calls:
-            self.calls.prepare(call)
-        self.calls_processes = bool(calls) and self.in_workers
-        self.calls_here = bool(calls) and not self.in_workers
+        steps = (step for plan in route.all_plans for one in plan.chains for step in one.steps)
+        self.prepares = not any(step.op == "apply" for step in steps)  # of on_batch()
 
     def randoms(self, position: int, count: int) -> Randoms:
         """Return the random numbers of ``count`` consecutive samples of this rank. ``position`` is the place of the
@@ -130,7 +118,6 @@ class Epoch(Generic[R]):
     def end(self) -> None:
         """Release the epoch's resources. No further batch is requested."""
         self.over = True
-        self.calls.close()
 
 
 _ALONE = 16  # number of batches before a second pipeline is opened; short epochs do not need one
@@ -161,7 +148,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         self.folder = current_folder()
         made = {id(leaf): table_of(leaf, self.folder) for leaf in known}
         self.tables = {key: table for key, table in made.items() if table is not None}
-        self.advances = self.calls_here or self.calls_processes or self.errors.policy == "replace"
+        self.advances = self.errors.policy == "replace"
         self.prefetches = self.may_prefetch()
         self.prefetcher = self._new_prefetcher(loader)
         self.fetcher = Fetcher() if any(objects_of(leaf) is not None for leaf in known) else None

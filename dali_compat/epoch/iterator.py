@@ -162,12 +162,8 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._start_batches()
         self._stop_at_the_end()
         if self._epoch.advances:
-            # user functions see changes that the caller made after the previous batch, as without workers in torch
-            ahead = 1 if self._epoch.calls_here else self._epoch.route.depth
-            for called, batch in enumerate(islice(self._drawn, ahead), 1):
+            for batch in islice(self._drawn, self._epoch.route.depth):
                 batch.advance()
-                if self._epoch.calls_processes:  # DALI is done with this batch, and must not wait for the processes
-                    self._start_batches(called)
         return self._finish_first()
 
     def _stop_at_the_end(self) -> None:
@@ -243,9 +239,9 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._drawn.append(batch)
         return True
 
-    def _start_batches(self, called: int = 0) -> None:
-        """Start batches as far ahead as the route allows. ``called`` counts those at the front that have left DALI."""
-        for batch in islice(self._drawn, self._epoch.route.depth + called):
+    def _start_batches(self) -> None:
+        """Start batches as far ahead as the route allows."""
+        for batch in islice(self._drawn, self._epoch.route.depth):
             if not batch.started:
                 batch.start()
 

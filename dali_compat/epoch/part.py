@@ -1,26 +1,24 @@
-"""The rows of a batch that share a plan: decoding in groups, one per decoder, and calls of Python functions."""
+"""The rows of a batch that share a plan: decoding in groups, one per decoder, and the classes of their images."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from PIL import Image
+from torchvision import tv_tensors
 
 from ..data.header import DALI
 from ..data.sources import DECODED, PATHS
-from ..ops.draws import Arrays, ImageTooSmall
-from ..ops.image_by_image import run_all
+from ..ops.draws import ImageTooSmall
 from ..ops.kernels import uniform
-from ..plan import UPRIGHT, Call, ImageSpec, Plan, Step
-from ..runtime.decorators import named
+from ..plan import UPRIGHT, Plan
 from ..runtime.device import ViewBatches
 from ..runtime.open_files import files_at_once
-from ..translate.lower import continued
-from ..workers import Called
-from ..workers.samples import as_samples
-from .decode import DaliGroup, PilGroup, RowImages, in_format, in_order, other_sizes, together
+from .decode import DaliGroup, PilGroup, RowImages, in_format, other_sizes, together
 from .epoch import Epoch
 from .planes_group import ComparedGroup, PlanesGroup, as_many_as_fit, bounded
 from .rows import Rows
@@ -120,171 +118,68 @@ class Owner(Protocol):
         """The epoch of the rows."""
         ...
 
-    def __len__(self) -> int: ...
-
     def position(self, row: int) -> int:
         """Return the place of a row in the order of the epoch's samples over all ranks."""
         ...
 
-    def compute(self, steps: tuple[Step, ...], rows: Sequence[int], sizes: np.ndarray) -> list[Arrays]:
-        """Compute per-sample arguments of ``steps`` for these rows; ``sizes`` (len(rows), 2) are those of their
-        images."""
-        ...
 
-
-class Part:
-    """Rows that share a plan, from the plan's function call to its result.
+def as_transformed(
+    owner: Owner,
+    plan: Plan,
+    rows: Sequence[int],
+    images: Any,
+    infos: Callable[[Sequence[int]], Sequence[Any]] = lambda rows: (),
+) -> Any:
+    """Return images as the transform does: tensors in the plan's memory format, or PIL images.
 
     Args:
-        given: returns the rows that have not failed, and their images on the device, after the steps before the call.
+        owner: the owner of the rows.
+        plan: their plan.
+        rows: numbers of the rows.
+        images: their images on the device, after all steps, (N, C, H, W), a list of (C, H, W), or ViewBatches of these.
         infos: returns the ``info`` of the PIL images that rows started from.
-        give_up: takes {row: error} of rows that fail in the call or after it; None if such errors end the batch.
+
+    Raises:
+        RuntimeError: an image's size is not the plan's.
     """
-
-    def __init__(
-        self,
-        owner: Owner,
-        plan: Plan,
-        given: Callable[[], RowImages],
-        infos: Callable[[Sequence[int]], Sequence[Any]] = lambda rows: (),
-        give_up: Callable[[dict[int, Exception]], None] | None = None,
-    ):
-        self.owner, self.plan, self._given, self._infos, self._give_up = owner, plan, given, infos, give_up
-        self._rows: Sequence[int] = []
-        self._before_call: Any = None  # input of the plan's call, if it may be needed again
-        self._called: Called | None = None  # the running call
-        self._views: list[Part] = []
-
-    def advance(self) -> None:
-        """Start the plan's call, if it has one, or the calls of its views."""
-        if self.plan.calls and self._called is None and not self._views:
-            self._begin()
-
-    def _begin(self) -> Any:
-        """Take the input and start the plan's call on it. Return the images."""
-        self._rows, images = self._given()
-        plan, rows = self.plan, self._rows
-        if plan.calls and self._give_up is not None:
-            self._before_call = images
-        if plan.call is not None and rows:
-            self._called = self._call(plan.call, images, plan.gives.kind, self._left(plan))
-        elif plan.views and rows:
-            several = zip(plan.views, images.batches, strict=True)
-            self._views = [Part(self.owner, view, _giving(rows, of), self._infos) for view, of in several]
-            for view in self._views:
-                view.advance()
-        return images
-
-    def outcome(self) -> RowImages:
-        """Return the transform's results of the rows that succeeded: (N, C, H, W), a list of N images (C, H, W), a list
-        of N other objects (a tensor if they are stacked), or ViewBatches of these."""
-        try:
-            return self._outcome()
-        except Exception as error:
-            if self._before_call is None or not self._is_bad(error):
-                raise
-        return self._one_by_one()
-
-    def _is_bad(self, error: Exception) -> bool:
-        """Return True if on_error covers the error: an image is too small, or a user function raised it."""
-        if isinstance(error, ImageTooSmall):
-            return True
-        calls = [part._called for part in (self, *self._views) if part._called is not None]
-        return self.owner.epoch.errors.in_python and not any(called.workers_lost for called in calls)
-
-    def _one_by_one(self) -> RowImages:
-        """Process each row separately, and give up failing rows."""
-        made: list[RowImages] = []
-        assert self._give_up is not None  # otherwise no input was kept
-        for i, row in enumerate(self._rows):
-            part = Part(self.owner, self.plan, _giving([row], self._before_call[i : i + 1]), self._infos)
-            try:
-                made.append(part.outcome())
-            except Exception as error:
-                if not self._is_bad(error):
-                    raise
-                self._give_up({row: error})
-        rows = [row for rows, _ in made for row in rows]
-        return rows, in_order(made)
-
-    def discard(self) -> None:
-        """Cancel the calls and release their resources."""
-        if self._called is not None:
-            self._called.cancel()
-        for view in self._views:
-            view.discard()
-
-    def _left(self, plan: Plan) -> Sequence[Any]:
-        """Return the ``info`` that the images still have after a plan's steps."""
-        return self._infos(self._rows) if keeps_info(plan) else ()
-
-    def _outcome(self) -> RowImages:
-        plan, images = self.plan, None
-        if self._called is None and not self._views:
-            images = self._begin()
-        if not self._rows:
-            return [], []
-        if plan.views:
-            return self._rows, ViewBatches([view.outcome()[1] for view in self._views], plan.structure)
-        spec = plan.gives
-        infos: Sequence[Any] = () if self._called is not None else self._left(plan)
-        while plan.call is not None:
-            if self._called is None:
-                self._called = self._call(plan.call, images, spec.kind, infos)
-            made = self._called.images(self.owner.epoch.route.device)
-            if made is None:  # not images, or of different kinds: the remaining functions take them as they are
-                rest = plan.call.remainder
-                if rest.functions:
-                    self._called = self._call(rest, self._called.samples(), "")
-                return self._rows, self._collated(self._called)
-            spec, images = made
-            infos = self._called.infos
-            plan, self._called = continued(plan, spec), None
-            infos = infos if keeps_info(plan) else ()
-            sizes = np.array([image.shape[-2:] for image in images], np.int64)
-            images = run_all(plan.batch, images, self.owner.compute(plan.batch, self._rows, sizes))
-            spec = plan.gives
-        return self._rows, self._as_samples(images, spec, plan, infos)
-
-    def _collated(self, called: Called):
-        """Return results that are not images: a tensor if a whole batch is stacked anyway, otherwise the functions'
-        results."""
-        epoch = self.owner.epoch
-        whole = epoch.default_collate and len(self._rows) == len(self.owner)
-        made = called.tensor(epoch.route.device) if whole else None
-        return called.samples() if made is None else made
-
-    @named("functions in Python")
-    def _call(self, call: Call, images, kind: str, infos: Sequence[Any] = ()) -> Called:
-        positions = [self.owner.position(row) for row in self._rows]
-        return self.owner.epoch.calls.submit(call, images, kind, positions, infos)
-
-    def _as_samples(self, images, spec: ImageSpec, plan: Plan, infos: Sequence[Any]):
-        """Return images as the transform does: tensors in the plan's memory format, or PIL images.
-
-        Raises:
-            RuntimeError: an image's size is not the plan's.
-        """
-        if spec.size is not None and (wrong := other_sizes(images, np.array([spec.size]))).any():
-            row, ops = int(wrong.argmax()), ", ".join(step.op for step in plan.steps)
-            what = f"{ops} returned an image of size {tuple(images[row].shape[-2:])}, expected {spec.size}"
-            raise RuntimeError(f"{what}, for the epoch's sample {self.owner.position(self._rows[row])}")
-        if spec.kind == "pil":
-            return as_samples([image.movedim(-3, -1).cpu() for image in images], "pil", infos)
-        if isinstance(images, torch.Tensor):
-            images = in_format(images, plan)
-        else:
-            images = [in_format(image[None], plan)[0] for image in images]
-        stacked = self.owner.epoch.default_collate or self.owner.epoch.fast_collate
-        if spec.kind in ("Image", "array") and not stacked:
-            return as_samples(images, spec.kind)
-        return images
-
-
-def _giving(rows: Sequence[int], images: Any) -> Callable[[], RowImages]:
-    return lambda: (rows, images)
+    if not rows:
+        return []
+    if plan.views:
+        several = zip(plan.views, images.batches, strict=True)
+        return ViewBatches([as_transformed(owner, view, rows, of, infos) for view, of in several], plan.structure)
+    spec = plan.gives
+    if spec.size is not None and (wrong := other_sizes(images, np.array([spec.size]))).any():
+        row, ops = int(wrong.argmax()), ", ".join(step.op for step in plan.steps)
+        what = f"{ops} returned an image of size {tuple(images[row].shape[-2:])}, expected {spec.size}"
+        raise RuntimeError(f"{what}, for the epoch's sample {owner.position(rows[row])}")
+    if spec.kind == "pil":
+        known = infos(rows) if keeps_info(plan) else ()
+        return as_samples([image.movedim(-3, -1).cpu() for image in images], "pil", known)
+    if isinstance(images, torch.Tensor):
+        images = in_format(images, plan)
+    else:
+        images = [in_format(image[None], plan)[0] for image in images]
+    stacked = owner.epoch.default_collate or owner.epoch.fast_collate
+    return as_samples(images, spec.kind) if spec.kind in ("Image", "array") and not stacked else images
 
 
 def keeps_info(plan: Plan) -> bool:
     """Return True if images keep their ``info`` through a plan's steps."""
     return plan.gives.kind == "pil" and all(step.op in _KEEP_INFO for step in plan.steps)
+
+
+def as_samples(images: Sequence[torch.Tensor], kind: str, infos: Sequence[Any] = ()) -> list[Any]:
+    """Return each image as torchvision's class. ``infos``: those of PIL images; may be empty."""
+    return [_as_sample(image, kind, info) for image, info in zip_longest(images, infos)]
+
+
+def _as_sample(image: torch.Tensor, kind: str, info: Any) -> Any:
+    """Return an image as torchvision's class. ``image`` is (H, W, C) for a PIL image, (C, H, W) otherwise."""
+    if kind == "pil":
+        made = Image.fromarray(image.squeeze(-1).numpy() if image.shape[-1] == 1 else image.numpy())
+        if info is not None:
+            made.info = info.copy()
+        return made
+    if kind == "array":
+        return image.cpu().numpy()
+    return tv_tensors.Image(image) if kind == "Image" else image

@@ -15,7 +15,7 @@ from ..data.base_datasets import locate
 from ..data.lookup import Listed
 from ..routes.resident import ResidentRoute
 from ..runtime.device import ViewBatches
-from .batch import Batch, stage
+from .batch import Batch
 from .chunk import Chunk
 from .collate import collate, collated_views
 from .epoch import Epoch
@@ -44,14 +44,8 @@ class ResidentBatch(Batch):
     def ready(self) -> bool:
         return self.chunk is not None or self.error is not None
 
-    @stage
-    def advance(self) -> None:
-        if self.chunk is not None:
-            self.chunk.advance()
-
     def discard(self) -> None:
-        if self.chunk is not None:
-            self.chunk.discard()
+        """Do nothing, because its chunk is computed already."""
 
     def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
         """Return base_datasets.places() computed index by index, for indices that are not plain integers, and with the
@@ -104,7 +98,6 @@ class ResidentIterator(OrderedIterator):
         in_bulk = in_arrays(self._index_sampler)
         self._in_arrays = in_bulk is not None
         self._sampler_iter = in_bulk or self._sampler_iter
-        self._calls = any(plan.calls for plan in route.plans)
         super()._begin(loader, route)
 
     def _epoch_of(self, loader, route: ResidentRoute) -> Epoch[ResidentRoute]:
@@ -126,17 +119,13 @@ class ResidentIterator(OrderedIterator):
         return data
 
     def _make(self) -> tuple[ResidentBatch, Any]:
-        if self._calls:  # Python functions process batches one by one, in other processes
-            return super()._make()
         if not self._drawn or not self._drawn[0].ready:
             self._fill()
         self._stop_at_the_end()
         return self._finish_first()
 
     def _look_ahead(self) -> None:
-        if self._calls:
-            super()._look_ahead()
-        elif self._num_workers:
+        if self._num_workers:
             self._draw_indices()
 
     def _fill(self) -> None:
@@ -154,11 +143,6 @@ class ResidentIterator(OrderedIterator):
                 break
             batches.append(batch)
         self._compute(batches)
-
-    def _start_batches(self, called: int = 0) -> None:
-        for batch in islice(self._drawn, self._epoch.route.depth + called):
-            if not batch.ready:
-                self._compute([batch])
 
     def _compute(self, batches: list[ResidentBatch]) -> None:
         """Compute a chunk. If the joint computation fails, compute the first batch separately, so that the error
@@ -181,5 +165,5 @@ class ResidentIterator(OrderedIterator):
 
     @property
     def in_flight(self) -> int:
-        """Number of batches that are computed or processed by Python functions. Thread-safe."""
+        """Number of batches that are computed. Thread-safe."""
         return sum(batch.ready for batch in list(self._drawn))

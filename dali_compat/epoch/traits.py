@@ -15,10 +15,9 @@ from ..data.base_datasets import Images, image_leaves_of, leaves_of, locate, sam
 from ..data.hugging_face import DALIHuggingFace
 from ..data.sources import is_record
 from ..errors import Unsupported
-from ..routes import Route, StockRoute
+from ..routes import Route, StockRoute, in_processes
 from ..routes.dali import DaliRoute
 from ..runtime.messages import repr_of
-from ..translate.lower import plans_ahead
 from .progress import users_states
 from .samplers import BASE64, distributed, of_indices, of_loader, samplers_of
 
@@ -108,9 +107,10 @@ def _sampler(sampler: Any) -> str:
 
 
 def _transform(dataset: Any, route: Route) -> str:
-    if isinstance(route, StockRoute):
+    if in_processes(route):  # the plans are those of the first sample
         return _without_addresses(repr_of(getattr(dataset, "transform", None)))
-    lines = [[line.transform for ahead in plans_ahead(plan) for line in ahead.lines] for plan in route.plans]
+    assert not isinstance(route, StockRoute)
+    lines = [[line.transform for one in (plan, *plan.views) for line in one.lines] for plan in route.plans]
     steps = _without_addresses(repr_of([(plan.exact, plan.steps) for plan in route.plans]))
     return _without_addresses(" and ".join(map(", ".join, lines))) + f", {zlib.crc32(steps.encode()):08x}"
 

@@ -20,13 +20,13 @@ from ..data.base_datasets import image_leaves_of, leaves_of, survey
 from ..data.readers import can_turn, transforms_of, turn
 from ..errors import Unsupported
 from ..inspection.replaced import refuse_replaced_pillow
-from ..plan import Call, ImageSpec, Options, Plan, Step
+from ..plan import ImageSpec, Options, Plan, Step
 from ..runtime.cores import usable_cores
 from ..runtime.installation import dali_problem
 from ..tracing.plans import whole_plan
 from ..tracing.trial import Reader, TracedImage, table_of, tried
 from ..translate import translate
-from ..translate.lower import key_of, lower, plans_ahead
+from ..translate.lower import lower
 from .dali import DaliRoute
 from .decoded_cache import DecodedCache
 from .resident import ResidentRoute, resident_route
@@ -97,9 +97,12 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
         return _traced_route(loader, device, before, unknown)
     depth = _depth(loader, device)
     same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
-    known = {key_of(plan): plan for plan in same.all_plans} if same is not None else {}
+    known = {plan.key: plan for plan in same.all_plans} if same is not None else {}
     options = _options(loader, device)
-    plan_of = {id(leaf): (leaf, _plan(leaf, options, known)) for leaf in leaves}
+    try:
+        plan_of = {id(leaf): (leaf, _plan(leaf, options, known)) for leaf in leaves}
+    except Unsupported as error:
+        return _traced_route(loader, device, before, str(error), why=str(error))
     on_gpu = device.type == "cuda" and not loader.exact
     is_jpeg, size = survey(leaves) if on_gpu else (False, 0)
     route = DaliRoute(
@@ -157,8 +160,12 @@ def _images(loader, unknown: str) -> tuple[TracedImage | None, ...]:
     return images
 
 
-def _traced_route(loader, device: torch.device, before: Route | None, unknown: str) -> DaliRoute:
-    """Return the route of a custom data set. ``unknown`` is the reason why it is one.
+def _traced_route(loader, device: torch.device, before: Route | None, unknown: str, why: str = "") -> DaliRoute:
+    """Return the route of a data set that torch's own loader reads.
+
+    Args:
+        unknown: why it does.
+        why: the same if the data set is a known one, whose transform has no translation.
 
     Raises:
         Unsupported: with the reason why DALI cannot load it.
@@ -183,6 +190,7 @@ def _traced_route(loader, device: torch.device, before: Route | None, unknown: s
         images=plans,
         table=table_of(loader.dataset),
         options=options,
+        why=why,
     )
     if same is not None and same.available == available:
         route.take_over(same)
@@ -193,7 +201,7 @@ def _reason(unknown: str, seen: str) -> str:
     """Return the reason for using torch's loader: what the user's code does, and the remedy."""
     what, _, remedy = unknown.partition("; ")
     seen, *_ = seen.split("; ")
-    remedy = remedy or next((one for begins, one in _REMEDIES.items() if seen.startswith(begins)), "")
+    remedy = next((one for begins, one in _REMEDIES.items() if seen.startswith(begins)), remedy)
     name, is_no, _ = what.partition(" is not an image folder")
     if not is_no:
         seen = f"{what}, and {seen}"
@@ -236,7 +244,7 @@ def _plan(leaf: Any, options: Options, known: dict[tuple, Plan]) -> Plan:
     """Return the plan of a leaf, or an equal plan that is already ``known``."""
     plan = lower(translate(transforms_of(leaf)[0], ImageSpec(), views=True, turns=can_turn(leaf)), options)
     turn(leaf, plan.takes.upright)
-    return known.setdefault(key_of(plan), plan)
+    return known.setdefault(plan.key, plan)
 
 
 def _options(loader, device: torch.device) -> Options:
@@ -250,25 +258,9 @@ def _dali_can(step: Step) -> bool:
     return unsupported(step) is None
 
 
-def in_python(route: DaliRoute | ResidentRoute) -> list[str]:
-    """Return the functions without a translation and the reasons, one line each."""
-    return [reason for call in _calls(route) for reason in call.reasons]
-
-
-def names_in_python(route: DaliRoute | ResidentRoute) -> list[str]:
-    """Return the names of classes and functions without a translation, without duplicates."""
-    return list(dict.fromkeys(name for call in _calls(route) for name in call.names))
-
-
 def in_processes(route: Route) -> bool:
     """Return True if num_workers is a number of processes rather than of DALI's threads."""
-    if isinstance(route, StockRoute):
-        return True
-    return bool(in_python(route)) or (isinstance(route, DaliRoute) and route.table is not None)
-
-
-def _calls(route: DaliRoute | ResidentRoute) -> list[Call]:
-    return [ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call]
+    return isinstance(route, StockRoute) or (isinstance(route, DaliRoute) and route.table is not None)
 
 
 def available_threads(loader) -> int:

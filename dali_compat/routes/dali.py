@@ -54,6 +54,7 @@ class DaliRoute:
         cache: cache of decoded images, if the loader has one.
         table: facts about the files of a custom data set, which torch's own loader reads; None for other data sets.
         options: options of its plans.
+        why: why the transform of a known data set has no translation; "" for others.
         realized: number of batches so far without a deferred image.
         images: plan of each image of the first sample; None for images computed by torchvision's functions.
     """
@@ -71,6 +72,7 @@ class DaliRoute:
     images: list[Plan | None] = field(default_factory=list, repr=False)
     table: FileTable | None = field(default=None, repr=False)
     options: Options | None = field(default=None, repr=False)
+    why: str = ""
     realized: int = 0
     _representatives: dict[Any, Plan] = field(default_factory=dict, repr=False)
     # owns all pipelines, including borrowed ones, so that an iterator never takes one with it, however it ends

@@ -13,8 +13,7 @@ from ..inspection.untranslatable import describe
 from ..plan import Plan
 from ..runtime.installation import dali_version, hidden_jpeg_engines, max_connections, max_connections_note
 from ..runtime.messages import in_columns, terminal_columns, wrapped
-from ..translate.lower import plans_ahead
-from . import Route, StockRoute, in_python, names_in_python
+from . import Route, StockRoute, in_processes
 from .dali import _GPU_JPEG_THREADS, DaliRoute
 from .resident import ResidentRoute
 
@@ -29,8 +28,7 @@ class Explanation(str):
         for line in self.splitlines():
             cells = [html.escape(cell) for cell in re.split(r"\s{2,}", line.strip())]
             if len(cells) == 4:
-                fast = "" if not cells[2].startswith("Python") else ' style="color:#c9510c"'
-                rows.append(f"<tr{fast}>{''.join(f'<td {left}>{cell}</td>' for cell in cells)}</tr>")
+                rows.append(f"<tr>{''.join(f'<td {left}>{cell}</td>' for cell in cells)}</tr>")
             else:
                 rows.append(f'<tr><td colspan="4" {left}>{" ".join(cells)}</td></tr>')
         return f"<table>{''.join(rows)}</table>"
@@ -87,6 +85,8 @@ def _of_dali(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]
         where = f"{loader.num_workers} worker processes" if loader.num_workers else "your thread"
         several = f"; a sample has {len(route.images)} images" if len(route.images) > 1 else ""
         lines.append(f"  {type(loader.dataset).__name__} runs in {where}, and its images are deferred to DALI{several}")
+        if route.why:
+            lines.append(f"  because {route.why}")
         others = [number for number, plan in enumerate(route.images, 1) if plan is None]
         if others:
             lines.append(f"  torchvision makes image{'s' * (len(others) > 1)} {_listed(others)} of a sample, there")
@@ -117,8 +117,7 @@ def summary(route: Route) -> str:
     if isinstance(route, StockRoute):
         return f"torchvision, because {route.reason}"
     name = "DALI" if isinstance(route, DaliRoute) else "torch on the data set in memory"
-    called = names_in_python(route)
-    return f"{name} ({route.device})" + (f", and Python for {', '.join(called)}" if called else "")
+    return f"{name} ({route.device})" + (", and Python for the transform" if getattr(route, "why", "") else "")
 
 
 def _plan_lines(route: DaliRoute | ResidentRoute, wide: bool, decode: str | None = None) -> list[str]:
@@ -128,7 +127,7 @@ def _plan_lines(route: DaliRoute | ResidentRoute, wide: bool, decode: str | None
             lines.append(f"{_part(route, plan, number)}:")
         lines += ["  " + line for line in _account(plan, route.device, wide, decode).splitlines()]
     chains = [one for plan in route.plans for one in plan.chains]
-    if any(one.call is None and one.gives.kind == "pil" for one in chains):
+    if any(one.gives.kind == "pil" for one in chains):
         lines.append("  samples are PIL images, for a collate_fn that takes them; end with ToTensor() to have tensors")
     return lines
 
@@ -149,7 +148,7 @@ def _account(plan: Plan, device: torch.device, wide: bool, decode: str | None) -
         rows += _rows(plan, dali, wide)
     views: dict[tuple, list[int]] = {}  # views by equal lines
     for number, view in enumerate(plan.chains, 1):
-        lines = tuple(row for ahead in plans_ahead(view) for row in _rows(ahead, dali, wide))
+        lines = tuple(_rows(view, dali, wide))
         views.setdefault(lines, []).append(number)
     for lines, numbers in views.items():
         if plan.views:
@@ -196,13 +195,12 @@ def _decode_fidelity(route: DaliRoute, exact: bool) -> str:
 def _without_effect(loader, route: DaliRoute | ResidentRoute) -> list[str]:
     """Return torch's arguments that have no effect on this route."""
     names: dict[str, object] = {"pin_memory": False, "pin_memory_device": "", "in_order": True}
-    in_workers = isinstance(route, DaliRoute) and route.table is not None and loader.num_workers > 0
-    if in_workers:
+    if in_processes(route) and loader.num_workers:
         names = {"pin_memory_device": ""}
     else:
-        names["persistent_workers"] = False
-    if not (in_workers or (loader.num_workers and in_python(route))):
-        names |= {"timeout": 0, "worker_init_fn": None, "multiprocessing_context": None}  # only for processes
+        names |= {"persistent_workers": False, "timeout": 0, "worker_init_fn": None, "multiprocessing_context": None}
+    if in_processes(route):
+        names |= {"cache": None, "cache_device": None}
     given = {name: getattr(loader, name, default) for name, default in names.items()}
     shown = {
         name: getattr(value, "__name__", None) or describe(value)

@@ -17,7 +17,7 @@ from ..plan import Options, Plan
 from ..runtime.device import free_memory
 from ..runtime.messages import in_bytes
 from ..translate import translate
-from ..translate.lower import key_of, lower
+from ..translate.lower import lower
 
 SHARE = 0.5  # largest share of the device's free memory for the images
 # Batches are computed together until their output has this many bytes. 16 MiB fit in a CPU's cache. A GPU takes longer
@@ -104,7 +104,6 @@ class ResidentRoute:
 
     Attributes:
         device: device of the batches.
-        depth: batches that Python functions process at a time, if a plan has any.
         plans: one per distinct transform, in the order of the data set's leaves.
         held: the leaves, by id().
     """
@@ -196,16 +195,15 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
     if device.type not in _TOGETHER:
         raise Unsupported(f"arrays are kept on CPUs and CUDA GPUs, not on {device}")
     before = before if isinstance(before, ResidentRoute) and before.device == device else None
-    known = {key_of(plan): plan for plan in before.plans} if before else {}
+    known = {plan.key: plan for plan in before.plans} if before else {}
     options = Options(loader.exact, loader.memory_format == torch.channels_last, device.type == "cuda")
     held = {}
     for dataset in leaves_of(loader.dataset):
         if id(dataset) not in held:
             images, array = images_of(dataset), dataset.data
             plan = lower(translate(dataset.transform, spec_of(images), views=True), options, decoded=True)
-            plan, key = known.setdefault(key_of(plan), plan), _key(array, images, device)
-            calls = plan.calls or dataset.target_transform is not None
-            if calls and loader.on_error_in_python and loader.on_error != "raise":
+            plan, key = known.setdefault(plan.key, plan), _key(array, images, device)
+            if dataset.target_transform is not None and loader.on_error_in_python and loader.on_error != "raise":
                 raise Unsupported(
                     "on_error_in_python with a function on arrays: torch's loader calls it sample by sample"
                 )

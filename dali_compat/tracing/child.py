@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from ..workers.samples import dumps
-from ..workers.worker import stay_with_the_parent
+from ..runtime.children import stay_with_the_parent
 
 _SECONDS, _IDLE = 60, 5  # limits of a child's run time and idle time, since it may wait for a missing thread
 _SHARED = 64 << 20  # bytes of the largest shared mapping that is copied for the child
@@ -116,9 +115,9 @@ def _answer(function: Callable[[], Any], send: int, parent: int) -> None:
         _make_memory_own()
         BaseProxy._callmethod = _refuse_to_change  # type: ignore[method-assign]  # only in this process
         try:
-            message = dumps(function())
+            message = pickle.dumps(function())
         except Exception as error:
-            message = dumps(TrialFailed(f"raises {described(error)} {_WHERE}"))
+            message = pickle.dumps(TrialFailed(f"raises {described(error)} {_WHERE}"))
         with Connection(send, readable=False) as connection:
             connection.send_bytes(message)
     finally:

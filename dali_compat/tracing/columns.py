@@ -133,7 +133,8 @@ def packed(value: Any) -> TracedBatch:
     def note(x: torch.Tensor) -> torch.Tensor:
         if type(x) in REAL_CLASS and id(x) not in places:
             tensors.append(x)  # type: ignore[arg-type]  # a TracedTensor
-            places[id(x)] = _place(x, cells)
+            has_attributes = len(vars(x)) > 1  # besides _cell
+            places[id(x)] = None if has_attributes else _place(x, cells)
         return x
 
     mapped(value, note)

@@ -131,8 +131,12 @@ class TracedTensor(torch.Tensor):
         """Return the computed tensor as the class that this one stands for."""
         if self._cell.tensor is None and why:
             became_real(why)
-        made = self._cell.value()
-        return made if type(self) is TracedTensor else made.as_subclass(REAL_CLASS[type(self)])
+        made, own = self._cell.value(), vars(self)
+        if type(self) is TracedTensor and len(own) == 1:
+            return made
+        made = made.as_subclass(REAL_CLASS[type(self)])
+        vars(made).update((name, value) for name, value in own.items() if name != "_cell")
+        return made
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Compute the tensor if it has to require gradients."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,13 +28,11 @@ class Translated:
 
 @dataclass(frozen=True)
 class Chain:
-    """A transform, translated as far as possible: ``translated``, then ``functions``, then ``rest``."""
+    """A transform, translated as far as possible."""
 
     takes: ImageSpec  # the input image
     translated: tuple[Translated, ...] = ()  # one entry per leaf transform, in order
-    functions: tuple[Any, ...] = ()  # the first consecutive transforms without a translation
-    refusals: tuple[Untranslatable, ...] = ()  # the reason for each of ``functions``
-    rest: tuple[Any, ...] = ()  # the transforms after ``functions``
+    refused: Untranslatable | None = None  # why the next transform has no translation
     streams: int = 0  # number of random streams of the steps
     # one chain per image, if the last transform gives several; the other fields are unused then
     views: tuple[Chain, ...] = ()
@@ -44,13 +41,8 @@ class Chain:
     view: int = 0  # number of the view it belongs to, from 1 on; 0 if it is not a view
 
     @property
-    def refused(self) -> Untranslatable | None:
-        """The first of ``refusals``."""
-        return self.refusals[0] if self.refusals else None
-
-    @property
     def gives(self) -> ImageSpec:
-        """The image after the steps, before the functions."""
+        """The image after the steps."""
         return next((t.steps[-1].gives for t in reversed(self.translated) if t.steps), self.takes)
 
 
@@ -92,8 +84,7 @@ def translate(
             else:
                 entries = [Translated(describe(transform), _numbered(tuple(result), stream))]
         except Untranslatable as error:
-            called = _refused_in_a_row(transform, error, waiting)
-            return Chain(takes, tuple(translated), *called, tuple(reversed(waiting)), stream)
+            return Chain(takes, tuple(translated), error.with_traceback(None), stream)
         translated += entries
         steps = [s for entry in entries for s in entry.steps]
         if steps:
@@ -169,7 +160,7 @@ def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Tran
     for branch in container.branches:
         first = max((s.stream for entry in entries for s in entry.steps), default=stream) + 1
         chain = translate(branch.transforms, spec, first)
-        if chain.functions:
+        if chain.refused:
             raise Untranslatable(container.name, str(chain.refused), within=chain.refused)
         gate = Gate(stream, branch.value, branch.rank)
         entries += [
@@ -179,70 +170,31 @@ def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Tran
     return entries, gives
 
 
-# ---- calls
-
-
-def _refused_in_a_row(
-    transform: Any, error: Untranslatable, waiting: list[Any]
-) -> tuple[tuple[Any, ...], tuple[Untranslatable, ...]]:
-    """Collect a transform without a translation and the ones directly after it that have none either, and remove these
-    from ``waiting``, so that one call runs them all. Return them and the reason for each."""
-    functions, refusals = [transform], [error.with_traceback(None)]
-    while waiting and (refusal := _refusal(waiting[-1])) is not None:
-        refusals.append(refusal)
-        functions.append(waiting.pop())
-    return tuple(functions), tuple(refusals)
-
-
-def _refusal(transform: Any) -> Untranslatable | None:
-    """Return why a transform after an untranslated one has no translation either, or None if it has one."""
-    if transform is None or behaves_as(type(transform)) is not None:
-        return None
-    try:
-        if isinstance(_looked_through(transform), Nested):
-            return None
-        return Untranslatable(transform, "it gives several images, after a transform without a translation")
-    except Untranslatable as error:
-        return error.with_traceback(None)
-
-
 # ---- views
 
 
 def _several(transform: Any, seen: Seen, start: Chain) -> Chain:
-    """Return the chains of the images that a wrapper gives; each begins with ``start``. Raise Untranslatable if several
-    of them share an untranslated part."""
-    used = Counter(at for path in seen.paths for at in path)
-    views = []
-    for number, path in enumerate(seen.paths, 1):
-        view = _of_path(seen, path, start, used)
-        if view is None:
-            raise Untranslatable(transform, "its views share a transform without a translation")
-        views.append(replace(view, view=number))
-    return Chain(start.takes, views=tuple(views), structure=seen.structure, wrapper=describe(transform))
+    """Return the chains of the images that a wrapper gives; each begins with ``start``."""
+    views = tuple(replace(_of_path(seen, path, start), view=number) for number, path in enumerate(seen.paths, 1))
+    refused = next((view.refused for view in views if view.refused), None)
+    return replace(start, refused=refused, views=views, structure=seen.structure, wrapper=describe(transform))
 
 
-def _of_path(seen: Seen, path: tuple[int, ...], start: Chain, used: Counter[int]) -> Chain | None:
-    """Extend ``start`` with the applications of a path. Return None if an untranslated one is ``used`` by several
-    paths.
+def _of_path(seen: Seen, path: tuple[int, ...], start: Chain) -> Chain:
+    """Extend ``start`` with the applications of a path.
 
     Each application has its own random streams, so images that share an application share its random numbers.
     """
     chain = start
-    for place, at in enumerate(path):
-        stream = _STREAMS * (at + 1)
-        part = translate((seen.transforms[at],), chain.gives, stream)
-        if part.functions and used[at] > 1:
-            return None
-        if part.functions:  # what follows is not translated either
-            part = translate(tuple(seen.transforms[i] for i in path[place:]), chain.gives, stream)
+    for at in path:
+        part = translate((seen.transforms[at],), chain.gives, _STREAMS * (at + 1))
         chain = replace(part, takes=start.takes, translated=(*chain.translated, *part.translated))
-        if part.functions:
+        if part.refused:
             break
     return chain
 
 
-NOWHERE, PYTHON = "-", "Python, sample by sample"
+NOWHERE = "-"
 
 
 # ---- lines of explain()
@@ -268,7 +220,4 @@ def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool
         notes = ", ".join(dict.fromkeys(f for f in fidelity if f != EXACT)) or EXACT
         if t.transform:
             lines.append(Line(t.transform, ", ".join(dict.fromkeys(ops)) or "nothing to do", where, notes))
-    for function, refusal in zip(chain.functions, chain.refusals, strict=True):
-        why = f"torchvision's own, because {refusal.reason}"
-        lines.append(Line(describe(function), "called as it is", PYTHON, why))
     return tuple(lines)

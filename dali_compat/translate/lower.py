@@ -14,16 +14,16 @@ Pillow.
 from __future__ import annotations
 
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 import torch
 
+from ..errors import Unsupported
 from ..ops.arguments import BY_TORCH, is_in_whole_numbers, passes_of
 from ..ops.draws import is_given, is_random
 from ..ops.warp import as_kernels_do
-from ..plan import Call, Draw, ImageSpec, Line, Options, Plan, Step, draw
-from .chain import NOWHERE, Chain, lines_of, translate
+from ..plan import Draw, Line, Options, Plan, Step, draw
+from .chain import NOWHERE, Chain, lines_of
 from .planes import NO_CHANGE, NO_KERNEL, from_planes
 
 # Steps that DALI supports, and those of them that torch runs as well on uniform batches.
@@ -36,8 +36,13 @@ _BY_PIXEL = {"to_dtype", "normalize", "grayscale", *NO_CHANGE}
 def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> Plan:
     """Assign each step to DALI or torch, and fuse steps that DALI does faster in one operator.
 
-    If ``decoded`` is True, the images are torch tensors already (the output of a Call), so torch runs all steps.
+    If ``decoded`` is True, the images are torch tensors already, so torch runs all steps.
+
+    Raises:
+        Unsupported: a transform has no translation.
     """
+    if chain.refused:
+        raise Unsupported(str(chain.refused))
     if chain.views:
         views = tuple(lower(view, options, decoded) for view in chain.views)
         line = Line(chain.wrapper, f"{len(views)} views of one image", NOWHERE, "")
@@ -60,12 +65,8 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     batch = tuple(s for s in ordered[split:] if s.op not in NO_CHANGE)
     if not (options.exact or options.gpu):
         batch = _fuse_resize(batch)
-    call = None
-    if chain.functions:
-        reasons, names = (tuple(map(said, chain.refusals)) for said in (str, attrgetter("name")))
-        call = Call(chain.functions, reasons, chain.rest, chain.streams, chain.view, names)
     lines = lines_of(chain, ordered, split, options, two_pass)
-    plan = Plan(steps, dali, batch, options.exact, options.channels_last, chain.takes, call, lines)
+    plan = Plan(steps, dali, batch, options.exact, options.channels_last, chain.takes, lines)
     if not options.exact or decoded or chain.takes.channels != 3:
         return plan
     at = from_planes(ordered, split)
@@ -73,33 +74,6 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
         return plan
     planes, after = (tuple(s for s in part if s.op not in NO_CHANGE) for part in (ordered[:at], ordered[at:]))
     return replace(plan, planes=planes, after=after)
-
-
-def continued(plan: Plan, spec: ImageSpec) -> Plan:
-    """Return the plan of the transforms after a plan's call, for the kind of image that the call gives."""
-    call = plan.call
-    assert call is not None
-    if spec not in call.plans:
-        chain = replace(translate(call.rest, spec, call.stream + 1), view=call.view)
-        call.plans[spec] = lower(chain, Options(plan.exact, plan.channels_last), decoded=True)
-    return call.plans[spec]
-
-
-def plans_ahead(plan: Plan) -> list[Plan]:
-    """Return a plan and the plans that follow its calls, one view after another. A call is assumed to return the kind
-    of image that it takes, or a tensor as from ToTensor if more can be translated then."""
-    if plan.views:
-        return [plan, *(ahead for view in plan.views for ahead in plans_ahead(view))]
-    if plan.call is None:
-        return [plan]
-    guesses = [plan.gives] + [plan.gives.but(kind="tensor", dtype=torch.float32)] * (plan.gives.kind == "pil")
-    ways = [plans_ahead(continued(plan, guess)) for guess in guesses]
-    return [plan, *min(ways, key=lambda way: sum(ahead.call is not None for ahead in way))]
-
-
-def key_of(plan: Plan) -> tuple:
-    """Return a key that equal plans share. It includes the plans after calls, whose settings may have changed."""
-    return tuple(ahead.key for ahead in plans_ahead(plan))
 
 
 def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:

@@ -10,9 +10,7 @@ import torch
 import torchvision
 from helpers import make_folder
 from PIL import Image
-from torch.utils import data
 from torchvision import datasets, tv_tensors
-from torchvision import transforms as T
 from torchvision.datasets.folder import default_loader, pil_loader
 from torchvision.transforms import v2
 
@@ -170,48 +168,18 @@ def test_a_loader_of_ones_own_falls_back(image_root):
     assert next(iter(loader))[0].shape[1] == 3
 
 
-def test_the_remedy_for_a_loader_is_one_that_can_be_taken(image_root):
-    """DatasetFolder cannot do without loader=. Who does what is said has the same batches."""
-    plain = datasets.DatasetFolder(image_root, gray, extensions=(".png", ".jpg"), transform=EXACT)
-    for dataset, remedy in (
-        (plain, "write ImageFolder instead, and move its image operations into transform"),
-        (
-            DALIImageFolder(image_root, EXACT, loader=gray),
-            "leave loader= out, and move its image operations into transform",
-        ),
-    ):
-        assert remedy in DataLoader(dataset, 5, fallback="silent").explain()
-        followed = datasets.ImageFolder(image_root, T.Compose([turned_gray, EXACT]))
-        mine = DataLoader(data.Subset(followed, _of(followed, dataset)), 5, device="cpu", fallback="silent")
-        assert mine.explain().startswith("DALI route")
-        assert_same_epoch(mine, stock(dataset, 5))
-
-
-def turned_gray(image):
-    return image.point(lambda value: value).convert("L")
-
-
-def _of(dataset, other):
-    """Where it has the other's samples."""
-    places = {path: number for number, (path, _) in enumerate(dataset.samples)}
-    return [places[path] for path, _ in other.samples]
-
-
 class Brighter(datasets.ImageFolder):
     def __getitem__(self, index):
         image, label = super().__getitem__(index)
         return image // 2, label
 
 
-def test_the_remedy_for_a_subclass_keeps_what_it_does(image_root):
-    said = DataLoader(Brighter(image_root, EXACT), 5, fallback="silent").explain()
+def test_a_subclass_that_computes_with_pixels_gets_a_reason(image_root):
+    loader = DataLoader(Brighter(image_root, EXACT), 5, fallback="silent")
     where = f"test_dataset.py:{Brighter.__getitem__.__code__.co_firstlineno + 2}"
-    assert "overrides __getitem__, and uses the tensor's floor_divide (" in said
-    assert f"{where}); move what it does into transform" in said
-    followed = datasets.ImageFolder(image_root, T.Compose([EXACT, T.Lambda(lambda image: image // 2)]))
-    mine = DataLoader(followed, 5, device="cpu", fallback="silent")
-    assert mine.explain().startswith("DALI route")
-    assert_same_epoch(mine, stock(Brighter(image_root, EXACT), 5))
+    assert f"overrides __getitem__, and uses the tensor's floor_divide ({where}" in loader.explain()
+    assert "on the batch, in the training loop" in loader.explain()
+    assert_same_epoch(loader, stock(Brighter(image_root, EXACT), 5))
 
 
 def test_wrapped_for_transforms_v2(image_root):

@@ -14,7 +14,6 @@ from contract.both import ours, stock
 from dali_compat import DALIArrayDataset, DALIImageFolder
 from dali_compat.data.arrays import target_table
 from dali_compat.data.image_table import as_targets
-from dali_compat.workers.samples import Pieces
 
 START = T.Resize((20, 20)), T.ToTensor()
 CHAINS = {
@@ -101,8 +100,3 @@ def test_states(image_root):
     again = ours(DALIImageFolder(image_root, CHAINS["plain"]), 5, device="cpu", num_workers=2)
     again.load_state_dict(state)
     assert all(map(same, again, iterator))
-
-
-def test_samples_travel():
-    with torch.device("meta"):
-        assert Pieces([1, "two"]).parcel().unpack() == [1, "two"]

@@ -9,7 +9,7 @@ from torchvision import transforms as T
 from contract.both import ours
 from dali_compat import DALIImageFolder
 
-TRANSFORM = T.Compose([T.RandomResizedCrop(64), T.Lambda(lambda x: x), T.RandAugment(), T.ToTensor()])
+TRANSFORM = T.Compose([T.RandomResizedCrop(64), T.RandAugment(), T.ToTensor()])
 
 
 @pytest.fixture
@@ -74,11 +74,12 @@ def test_a_wide_terminal_and_wide_change_nothing(loader, terminal):
 
 
 def test_a_notebook_shows_a_table(loader, stock_loader):
-    """With a row for each line, and the texts as they are; what Python calls stands out."""
+    """With a row for each line, and the texts as they are."""
     said = loader.explain()
     shown = said._repr_html_()
     assert shown.count("<tr") == len(said.splitlines()) and ">ToTensor()</td>" in shown
     assert shown.count('<td style="text-align:left">') + shown.count('colspan="4" style="text') == shown.count("<td")
-    assert shown.count("color:") == 0 or "Python, sample by sample" in shown
+    loader.dataset.transform = T.Compose([T.Lambda(lambda x: x.sort()), TRANSFORM])
+    shown = loader.explain()._repr_html_()
     assert "<lambda>" not in shown and "&lt;lambda&gt;" in shown
     assert stock_loader.explain()._repr_html_().count("<tr") == len(stock_loader.explain().splitlines())

@@ -20,7 +20,6 @@ from torchvision import transforms as T
 from contract.both import EXACT, SMALL, Wrapped, ours
 from contract.storages import ARCHIVES, stored
 from dali_compat import BadImageWarning, DALIArrayDataset, DALIImageFolder, DataLoader, ImageReadError, LoaderStats
-from dali_compat.workers.processes import Processes
 
 SLEEP, SEEN = 0.2, 0.15
 
@@ -293,7 +292,7 @@ def test_waiting_for_a_function_is_seen(image_root, tmp_path):
 
     transform = T.Compose([T.Lambda(late), *SMALL.transforms])
     loader = _loader(DALIImageFolder(image_root, transform), 4, num_workers=1, multiprocessing_context="fork")
-    _next_waits(loader, Processes.wait, file)
+    _next_waits(loader, _MultiProcessingDataLoaderIter._get_data, file)
     stats = loader.stats()
     assert stats.waited >= SEEN
     assert stats.seconds >= stats.waited + stats.host - 0.01

@@ -30,10 +30,6 @@ def some_small(tmp_path):
     return tmp_path
 
 
-def _same(image):
-    return image
-
-
 GATED = {
     "RandomApply": lambda m: [m.RandomApply([m.RandomCrop(CROP)], 0.5)],
     "RandomChoice": lambda m: [m.RandomChoice([m.RandomCrop(CROP), m.CenterCrop(CROP), m.Resize((LARGE, LARGE))])],
@@ -51,7 +47,6 @@ GATED = {
         m.RandomApply([m.RandomCrop(CROP)], 0.3),
         m.RandomChoice([m.RandomCrop(CROP - 1), m.RandomVerticalFlip()]),
     ],
-    "after a function": lambda m: [_same, m.RandomApply([m.RandomCrop(CROP)], 0.5)],
 }
 
 

@@ -25,7 +25,6 @@ from dali_compat.loader import DataLoader
 from dali_compat.plan import Plan
 from dali_compat.routes import StockRoute
 from dali_compat.routes.dali import DaliRoute
-from dali_compat.translate.lower import plans_ahead
 
 from .reference import reference
 
@@ -81,16 +80,16 @@ def levels(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     """What undoes the conversions and normalisations of a plan: (unit, offset) of each channel, in levels of 0..255."""
     unit: np.ndarray = np.ones(1)
     offset: np.ndarray = np.zeros(1)
-    for ahead in plans_ahead(plan.chains[0]):  # views are alike
-        before = ahead.takes
-        for step in ahead.steps:
-            if step.op == "normalize":
-                offset = offset + unit * np.array(step.kwargs["mean"])
-                unit = unit * np.array(step.kwargs["std"])
-            elif step.op in ("to_dtype", "tensor_to_pil") and step.kwargs.get("like") != "cast":
-                was, now = before.dtype.is_floating_point, step.gives.dtype.is_floating_point
-                unit = unit * 255.0 ** (now - was)
-            before = step.gives
+    one = plan.chains[0]  # views are alike
+    before = one.takes
+    for step in one.steps:
+        if step.op == "normalize":
+            offset = offset + unit * np.array(step.kwargs["mean"])
+            unit = unit * np.array(step.kwargs["std"])
+        elif step.op in ("to_dtype", "tensor_to_pil") and step.kwargs.get("like") != "cast":
+            was, now = before.dtype.is_floating_point, step.gives.dtype.is_floating_point
+            unit = unit * 255.0 ** (now - was)
+        before = step.gives
     return unit, offset
 
 
@@ -175,7 +174,7 @@ class _Stream:
 
     @property
     def key(self) -> tuple:
-        return tuple((one.steps, one.dali, one.batch, id(one.call or None)) for one in self.plan.chains)
+        return tuple((one.steps, one.dali, one.batch) for one in self.plan.chains)
 
 
 def see(epoch: Callable[[], Iterable], account: Callable[[], str], device: torch.device) -> None:

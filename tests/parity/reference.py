@@ -17,17 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import nn
-from torchvision import transforms as v1
 from torchvision.datasets.folder import pil_loader
-from torchvision.transforms import v2
 
 from dali_compat.ops import draws
 from dali_compat.ops.draws import compute, is_random
 from dali_compat.plan import Plan, Step
-from dali_compat.randoms import Randoms, own_generators
-from dali_compat.translate.lower import continued
-from dali_compat.workers.samples import spec_of
+from dali_compat.randoms import Randoms
 
 from .catalogue import answers
 from .dictation import Disagreement, dictated
@@ -55,40 +50,10 @@ def reference(transform: Callable, plan: Plan, images: Iterable, seed: int = 0, 
 
 
 def _one(transform, plan: Plan, image, numbers: _Numbers, seed: int, position: int):
-    """One image; functions without a translation draw for themselves, as the worker processes let them."""
-
-    def called(call, image):
-        numbers.finish()
-        if isinstance(image, torch.Tensor):  # randn_like() draws in the order of memory
-            image = image.clone(memory_format=torch.contiguous_format)
-        with numbers.silent(), own_generators(*call.seed(seed), position):
-            for function in call.functions:
-                image = function(image)
-        return image
-
     numbers.draw(plan, image, seed, position)
-    if plan.views:
-        made = transform(image)
-        numbers.finish()
-        return made
-    waiting = [transform]
-    while waiting and plan.call is not None:
-        transform, call = waiting.pop(), plan.call
-        if transform is call.functions[0] and len(waiting) + 1 == len(call.functions) + len(call.rest):
-            image = called(call, image)
-            spec, waiting = spec_of(image), list(reversed(call.rest))
-            if spec is None:
-                return called(call.remainder, image)
-            plan = continued(plan, spec.but(size=None))
-            numbers.draw(plan, image, seed, position)
-        elif type(transform) in (v1.Compose, v2.Compose, nn.Sequential):
-            waiting += reversed(list(getattr(transform, "transforms", transform)))
-        elif transform is not None:
-            image = transform(image)
-    for transform in reversed(waiting):
-        image = transform(image) if transform is not None else image
+    made = transform(image)
     numbers.finish()
-    return image
+    return made
 
 
 # ---- what is drawn for one image
@@ -107,8 +72,6 @@ class _Numbers:
         sizes, randoms = np.array([tuple(size)], np.int64), Randoms(seed, position, 1)
         waiting: dict[int, list[tuple[str, Any]]] = {}  # by streams, which are in torchvision's order
         for chain in plan.chains:
-            if plan.views and chain.call is not None:
-                raise NotImplementedError("views that call a function without a translation")
             of_chain: dict[int, list[tuple[str, Any]]] = {}
             for step, found in _answers(chain.steps, sizes, randoms):
                 of_chain.setdefault(step.stream, []).extend(found)

@@ -27,7 +27,6 @@ def drawn(transform, images):
     """(steps, their arrays)."""
     spec = ImageSpec(channels=images.shape[1], size=tuple(images.shape[2:]))
     plan = lower(translate(transform, spec), Options(), decoded=True)
-    assert plan.call is None
     sizes = np.tile(spec.size, (len(images), 1))
     return plan, compute(plan.batch, sizes, Randoms(7, 5, len(images)), slice(None))
 

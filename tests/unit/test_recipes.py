@@ -26,7 +26,7 @@ def done(*calls, state=TOP):
 def ran(steps, image):
     """Return the image that a plan of these steps makes, by exact kernels."""
     head, of_head, tail = divided(steps)
-    key, (of_tail,) = merged([tail], [size_after(head, of_head, image.shape[-2:])])
+    key, _ = merged([tail], [size_after(head, of_head, image.shape[-2:])])
     plan = whole_plan(head, key, None, None, Options(exact=True))
     steps = (*plan.dali, *plan.batch)
     numbers, made = of_head, image[None]

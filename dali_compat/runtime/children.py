@@ -1,0 +1,32 @@
+"""Processes that end with their parent."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+
+def stay_with_the_parent(parent: int | None = None) -> None:
+    """End this process when its parent ends, and leave interrupts to the parent.
+
+    ``parent`` is the id of the process that forked this one, if multiprocessing did not.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handlers must not run in its workers
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})  # blocked until here
+    starter = None if parent else multiprocessing.parent_process()
+    threading.Thread(target=_end_with, args=(parent or os.getppid(), starter), daemon=True).start()
+
+
+def _end_with(parent: int, starter: Any) -> None:
+    """End this process with its parent, even if a function never returns.
+
+    ``parent`` may be a fork server or the process that adopts orphans, so ``starter`` is checked as well.
+    """
+    while os.getppid() == parent and (starter is None or starter.is_alive()):
+        time.sleep(1)
+    os._exit(1)
