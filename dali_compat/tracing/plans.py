@@ -270,7 +270,7 @@ def head_plan(keys: tuple[Key, ...], sizes: tuple[Any, ...], options: Options) -
     chains, at = [], 0
     for number, (key, size) in enumerate(zip(keys, sizes, strict=True)):
         steps = _steps(key, size, at, number * _VIEW)
-        chains.append(Chain(ImageSpec(), steps, view=number + 1 if len(keys) > 1 else 0))
+        chains.append(Chain(ImageSpec(), steps))
         at += width(key)
     if len(keys) == 1:
         return lower(chains[0], options)

@@ -33,12 +33,10 @@ class Chain:
     takes: ImageSpec  # the input image
     translated: tuple[Translated, ...] = ()  # one entry per leaf transform, in order
     refused: Untranslatable | None = None  # why the next transform has no translation
-    streams: int = 0  # number of random streams of the steps
     # one chain per image, if the last transform gives several; the other fields are unused then
     views: tuple[Chain, ...] = ()
     structure: Any = None  # structure of that transform's output, as in Seen
     wrapper: str = ""  # name of that transform
-    view: int = 0  # number of the view it belongs to, from 1 on; 0 if it is not a view
 
     @property
     def gives(self) -> ImageSpec:
@@ -78,18 +76,18 @@ def translate(
             if isinstance(result, Seen):
                 if waiting or not views:
                     raise Untranslatable(transform, "it gives several images, and is not the last transform")
-                return _several(transform, result, Chain(takes, tuple(translated), streams=stream))
+                return _several(transform, result, Chain(takes, tuple(translated)))
             if isinstance(result, Gated):
                 entries = _gated(result, spec, stream)
             else:
                 entries = [Translated(describe(transform), _numbered(tuple(result), stream))]
         except Untranslatable as error:
-            return Chain(takes, tuple(translated), error.with_traceback(None), stream)
+            return Chain(takes, tuple(translated), error.with_traceback(None))
         translated += entries
         steps = [s for entry in entries for s in entry.steps]
         if steps:
             spec, stream = steps[-1].gives, max(s.stream for s in steps) + 1
-    return Chain(takes, tuple(translated), streams=stream)
+    return Chain(takes, tuple(translated))
 
 
 def _result(transform: Any, spec: ImageSpec) -> Any:
@@ -175,7 +173,7 @@ def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Tran
 
 def _several(transform: Any, seen: Seen, start: Chain) -> Chain:
     """Return the chains of the images that a wrapper gives; each begins with ``start``."""
-    views = tuple(replace(_of_path(seen, path, start), view=number) for number, path in enumerate(seen.paths, 1))
+    views = tuple(_of_path(seen, path, start) for path in seen.paths)
     refused = next((view.refused for view in views if view.refused), None)
     return replace(start, refused=refused, views=views, structure=seen.structure, wrapper=describe(transform))
 
