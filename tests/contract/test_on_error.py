@@ -302,7 +302,7 @@ def test_a_function_draws_the_same_beside_one_that_fails(own_root):
     given = []
     for _fussy.most in (255, sorted(means)[-2]):
         torch.manual_seed(0)
-        loader = ours(dataset, 8, on_error="skip", on_error_in_python=True, **ON_CPU)
+        loader = ours(dataset, 8, on_error="skip", on_error_in_python=True, **ON_CPU | {"num_workers": 1})
         ((images, _, indices),) = _epoch(loader)
         given.append(dict(zip(indices.tolist(), images, strict=True)))
     all_of_them, fewer = given
@@ -666,7 +666,8 @@ def test_an_image_that_is_too_small_after_a_function(own_root, policy):
     dataset = DALIImageFolder(own_root, transform, return_index=True)
     small = {i for i, (path, _) in enumerate(dataset.samples) if min(dataset.loader(path).size) < 100}
     assert 0 < len(small) < 8
-    loader = ours(dataset, 8, on_error=policy, **ON_CPU)
+    assert isinstance(error_of(_epoch, ours(dataset, 8, on_error=policy, **ON_CPU)), ValueError)
+    loader = ours(dataset, 8, on_error=policy, on_error_in_python=True, **ON_CPU)
     (batch,) = _epoch(loader)
     assert len(batch[0]) == (8 if policy == "replace" else 8 - len(small))
     assert not small & set(batch[2].tolist()) and {error.index for error in loader.errors} == small

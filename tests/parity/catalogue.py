@@ -156,11 +156,11 @@ RECIPES = {
 
 _LEAVES_IMAGES = "for boxes and key points; called sample by sample, leaves images unchanged"
 _NEEDS = "needs {}, which image folders do not have; torchvision raises, too"
-_CROPS = "called sample by sample, as are the transforms after it"
+_CROPS = "called sample by sample"
 _BATCHES = "takes batches: call it on the loader's batches or in `collate_fn`"
 # torchvision's other transforms, and how they are handled
 OTHERS = {
-    "Lambda": "the function is called sample by sample; the transforms around it stay translated",
+    "Lambda": "a function that only applies translated transforms is translated; any other is called sample by sample",
     "Transform": "a subclass is called sample by sample, unless a translation is [registered](#custom-transforms)",
     "CutMix": _BATCHES,
     "MixUp": _BATCHES,
