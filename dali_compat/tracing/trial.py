@@ -287,8 +287,14 @@ def description(value: Any) -> Any:
             held = zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
         except (RuntimeError, TypeError):  # a dtype without bytes
             held = 0
-        layout = tuple(value.shape), tuple(value.stride())
-        return str(kind), str(value.dtype), value.ndim, value.is_contiguous(), _Held(layout), _Held(held)
+        return (
+            str(kind),
+            value.dtype,
+            value.ndim,
+            value.is_contiguous(),
+            _Held((value.shape, value.stride())),
+            _Held(held),
+        )
     if isinstance(value, np.ndarray) and value.dtype != object:
         facts = value.shape, zlib.crc32(np.ascontiguousarray(value).tobytes())
         return str(type(value)), str(value.dtype), value.ndim, _Held(facts)

@@ -14,6 +14,7 @@ import time
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -148,6 +149,35 @@ class ShuffledBytes(Stream):
             if len(held) > 5:
                 yield decoded(held.pop(int(torch.randint(len(held), (), generator=self.generator))))
         yield from map(decoded, held)
+
+
+class OneBuffer(Stream):
+    """Whose bytes each image replaces."""
+
+    def __iter__(self):
+        buffer = io.BytesIO()
+        for path in self.mine():
+            buffer.seek(0)
+            buffer.truncate()
+            buffer.write(read(path))
+            yield TRAINING(opened(buffer))
+
+
+class OtherFiles(Stream):
+    """Every third image from a file without a name."""
+
+    def __iter__(self):
+        for number, path in enumerate(self.mine()):
+            file = io.BytesIO(read(path))
+            yield SMALL(opened(io.BufferedReader(file) if number % 3 == 2 else file))
+
+
+class InThreads(Stream):
+    """Transformed in threads."""
+
+    def __iter__(self):
+        with ThreadPoolExecutor(2) as pool:
+            yield from pool.map(SMALL, map(opened, self.mine()))
 
 
 class InBatches(Stream):
@@ -389,7 +419,20 @@ def _of_files(kind: Callable[[list[str]], Any], batch_size: int | None = 4, **op
 
 
 _KINDS = [Stream, InAllWorkers, WithLength, FromBytes, Views, WithBoxes, Shuffled, ShuffledBytes, Epochs, SetEpoch]
-_KINDS += [Endless, OfARank, Mixed, ItsOwnIterator, SkipsBroken, BySize, ByTorchvision, Tar, Zip]
+_KINDS += [
+    Endless,
+    OfARank,
+    Mixed,
+    OneBuffer,
+    OtherFiles,
+    InThreads,
+    ItsOwnIterator,
+    SkipsBroken,
+    BySize,
+    ByTorchvision,
+    Tar,
+    Zip,
+]
 
 PROGRAMS: dict[str, Program] = {kind.__name__: _of_files(kind) for kind in _KINDS} | {
     "Frames": _of_files(Frames, 2),
