@@ -289,18 +289,17 @@ def description(value: Any) -> Any:
             held = 0
         return (
             str(kind),
-            value.dtype,
+            str(value.dtype),
             value.ndim,
             value.is_contiguous(),
-            _Held((value.shape, value.stride())),
-            _Held(held),
+            _Held((value.shape, value.stride(), held)),
         )
     if isinstance(value, np.ndarray) and value.dtype != object:
         facts = value.shape, zlib.crc32(np.ascontiguousarray(value).tobytes())
         return str(type(value)), str(value.dtype), value.ndim, _Held(facts)
     if isinstance(value, Image.Image):
-        facts = value.mode, value.size, sorted(map(str, value.info)), zlib.crc32(value.tobytes())
-        return str(type(value)), _Held(facts)
+        pixels = value.mode, value.size, sorted(map(str, value.info)), zlib.crc32(value.tobytes())
+        return str(type(value)), _Held(pixels)
     if isinstance(value, Mapping):
         return str(type(value)), [(str(key), description(one)) for key, one in value.items()]
     if isinstance(value, (list, tuple)):

@@ -11,6 +11,7 @@ DATA may name a folder of photos in ImageFolder's layout.
 """
 
 import argparse
+import contextlib
 import multiprocessing as mp
 import os
 import random
@@ -233,6 +234,8 @@ def run(place: Path, case: Case, device: str, world: int, kill: Moment | None) -
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
+                with contextlib.suppress(ProcessLookupError):  # a worker that had not seen its parent yet stays
+                    os.killpg(pid, signal.SIGKILL)
             return Run(False, first, now)
         time.sleep(0.002)
     if not (place / "over").exists():
