@@ -124,6 +124,27 @@ def test_a_stream_that_resumes_gives_the_rest(files, kind, workers):
         assert difference(whole, begun + list(second)) == ""
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_that_resumes_again_and_again_gives_the_rest(files, workers):
+    def loader():
+        return ours(Stream(2 * files), 1, num_workers=workers, device="cpu", exact=True)
+
+    seeded()
+    whole = list(loader())
+    seeded()
+    made, state = [], None
+    while len(made) < len(whole):
+        one = loader()
+        if state is not None:
+            one.load_state_dict(state)
+        iterator = iter(one)
+        made += itertools.islice(iterator, 7)
+        state = one.state_dict()
+        del iterator
+        one.close()
+    assert difference(whole, made) == ""
+
+
 def test_a_state_of_another_number_of_workers_is_refused(files):
     first = ours(Stream(files), 3, num_workers=2, device="cpu")
     iterator = iter(first)
