@@ -287,19 +287,13 @@ def description(value: Any) -> Any:
             held = zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
         except (RuntimeError, TypeError):  # a dtype without bytes
             held = 0
-        return (
-            str(kind),
-            str(value.dtype),
-            value.ndim,
-            value.is_contiguous(),
-            _Held((value.shape, value.stride(), held)),
-        )
+        facts = _Held((value.shape, value.stride(), held))
+        return str(kind), str(value.dtype), value.ndim, value.is_contiguous(), facts
     if isinstance(value, np.ndarray) and value.dtype != object:
-        facts = value.shape, zlib.crc32(np.ascontiguousarray(value).tobytes())
-        return str(type(value)), str(value.dtype), value.ndim, _Held(facts)
+        return str(type(value)), str(value.dtype), value.ndim, _Held((value.shape, zlib.crc32(value.tobytes())))
     if isinstance(value, Image.Image):
-        pixels = value.mode, value.size, sorted(map(str, value.info)), zlib.crc32(value.tobytes())
-        return str(type(value)), _Held(pixels)
+        facts = _Held((value.mode, value.size, sorted(map(str, value.info)), zlib.crc32(value.tobytes())))
+        return str(type(value)), facts
     if isinstance(value, Mapping):
         return str(type(value)), [(str(key), description(one)) for key, one in value.items()]
     if isinstance(value, (list, tuple)):
