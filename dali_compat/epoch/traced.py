@@ -253,7 +253,8 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
 
     def _go_on(self, loader: Any) -> None:
         super()._go_on(loader)
-        self._over = self._counted = self.progress.given, self.progress.samples
+        if self._indexed:  # a stream has counted the batches that it loaded again
+            self._over = self._counted = self.progress.given, self.progress.samples
 
     def _leave_behind(self) -> None:
         self._over = self._counted

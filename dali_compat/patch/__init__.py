@@ -184,7 +184,7 @@ def _why_torchs(dataset: Any) -> str | None:
     if not any(name in sys.modules for name in _SOURCES):
         return ""
     from ..data.base_datasets import of_images
-    from ..errors import Unsupported
+    from ..errors import Unsupported, UnsupportedImages
     from ..routes import refuse_unknown
     from ..tracing.static_checks import reads_images, with_inner
 
@@ -193,7 +193,8 @@ def _why_torchs(dataset: Any) -> str | None:
     try:
         refuse_unknown(dataset)
     except Unsupported as error:
-        return str(error) if any(of_images(one) or reads_images(one) for one in with_inner(dataset)) else ""
+        seen = isinstance(error, UnsupportedImages)
+        return str(error) if seen or any(of_images(one) or reads_images(one) for one in with_inner(dataset)) else ""
     return None
 
 

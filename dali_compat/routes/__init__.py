@@ -43,13 +43,16 @@ _SMALL = 8 << 10
 # (routes/dali.py)
 _LARGE = 256 << 10
 
-# Remedies, keyed by prefix of the reason why no image of a custom data set is deferred
+# Remedies, keyed by parts of the reason why no image of a custom data set is deferred
 _REMEDIES = {
+    ("webdataset/autodecode.py",): "write decode('pil') and torchvision's transforms",
+    ("datasets/formatting/",): "write map() with torchvision's transforms, without a format",
     ("uses the tensor's", "asks for gradients"): "do this on the batch, in the training loop",
     ("uses the image's",): "do this by torchvision's transforms, or on the batch, in the training loop",
     ("makes several images of one",): "move their common transforms to the batch",
     ("compares the class",): "use isinstance()",
-    ("gives images, not tensors",): "convert them to tensors in __getitem__()",
+    ("gives images, not tensors",): "convert them to tensors with ToTensor()",
+    ("opens no image",): "open images with Image.open(file).convert('RGB'), in the thread that reads the samples",
     ("opens images with",): "open them with Image.open(path).convert('RGB'), in RGB, not BGR",
 }
 
@@ -154,7 +157,7 @@ def _images(loader, unknown: str) -> tuple[TracedImage | None, ...]:
     try:
         images = tried(loader)
     except Unsupported as error:
-        raise Unsupported(_reason(unknown, str(error))) from None
+        raise type(error)(_reason(unknown, str(error))) from None
     if images is None:
         raise Unsupported(unknown)
     return images
@@ -201,7 +204,7 @@ def _reason(unknown: str, seen: str) -> str:
     """Return the reason for using torch's loader: what the user's code does, and the remedy."""
     what, _, remedy = unknown.partition("; ")
     seen, *_ = seen.split("; ")
-    remedy = next((one for begins, one in _REMEDIES.items() if seen.startswith(begins)), remedy)
+    remedy = next((one for parts, one in _REMEDIES.items() if any(part in seen for part in parts)), remedy)
     name, is_no, _ = what.partition(" is not an image folder")
     if not is_no:
         seen = f"{what}, and {seen}"

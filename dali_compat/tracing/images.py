@@ -124,7 +124,7 @@ def _source_of(image: Any) -> FileSource | MemorySource | None:
     if type(fp) is io.BytesIO or type(fp) in _MEMBERS:
         data = fp.getvalue() if type(fp) is io.BytesIO else _whole(fp)
         return _Files.table.memory(data) if not is_jpeg or data.endswith(_END_OF_JPEG) else None
-    if type(fp) is not io.BufferedReader or type(path := fp.name) is not str:
+    if type(fp) is not io.BufferedReader or type(path := getattr(fp, "name", None)) is not str:
         became_real(f"opens images from {type(fp).__name__}, not from files, bytes or io.BytesIO")
         return None
     try:

@@ -104,12 +104,14 @@ def _reached(dataset) -> Iterator[tuple[_Called, set[str]]]:
 
 def _followed(first: Iterable[_Called]) -> Iterator[tuple[_Called, set[str]]]:
     waiting = deque(first)
-    seen: set[int] = set()
+    seen: set[tuple[int, int]] = set()
     while waiting and len(seen) < _MOST:
         one = waiting.popleft()
-        if id(one.function) in seen:
+        # wrapper objects share __call__(), but hold different functions
+        key = id(one.function), id(one.owner) if one.function.__name__ == "__call__" else 0
+        if key in seen:
             continue
-        seen.add(id(one.function))
+        seen.add(key)
         found = names(one.function.__code__)
         yield one, found
         if one.depth and not _is_closed(one.function):

@@ -19,7 +19,7 @@ import torch.utils.data as data
 from PIL import Image
 
 from ..data.headers import IdentityWeakDict
-from ..errors import Unsupported
+from ..errors import Unsupported, UnsupportedImages
 from ..inspection.replaced import refuse_replaced_pillow
 from ..randoms import generator_states, seed_generators
 from .child import TrialFailed, described, in_child
@@ -62,10 +62,12 @@ class Verdict(NamedTuple):
     Attributes:
         why: reason for leaving the data set to torch's loader; empty if it is traced.
         images: images of the first sample with deferred ones; None for each image without a plan.
+        opens: whether images were seen.
     """
 
     why: str
     images: tuple[TracedImage | None, ...] = ()
+    opens: bool = False
 
 
 _verdicts: IdentityWeakDict[dict[Any, tuple[Any, Verdict]]] = IdentityWeakDict()
@@ -122,7 +124,9 @@ def tried(loader: Any) -> tuple[TracedImage | None, ...] | None:
     if verdict.why:
         if "just now" in verdict.why:  # the files will be old enough in a later trial
             del known[key]
-        raise Unsupported(verdict.why)
+        if not verdict.opens and (other := other_opener(dataset)):
+            raise Unsupported(f"opens images with {other}")
+        raise (UnsupportedImages if verdict.opens else Unsupported)(verdict.why)
     return verdict.images
 
 
@@ -140,8 +144,8 @@ def _try(loader: Any) -> Verdict:
     where = _difference(traced, plain)
     if where and _differs_by_itself(loader, plain):
         where = _difference(traced, plain, values=False)
-        return Verdict(f"gives different samples each time it is read: {where}") if where else verdict
-    return Verdict(f"gives different samples if its images are deferred: {where}") if where else verdict
+        return verdict._replace(why=f"gives different samples each time it is read: {where}") if where else verdict
+    return verdict._replace(why=f"gives different samples if its images are deferred: {where}") if where else verdict
 
 
 def _differs_by_itself(loader: Any, plain: Any) -> bool:
@@ -190,7 +194,7 @@ def _shown(loader: Any, table: FileTable | None) -> tuple[Any, Verdict]:
         reasons = str(HERE.reasons)
         why = f"{reasons}, in collate_fn" if reasons else "makes several images of one that it has transformed"
     # after collate_fn, which may change samples
-    return [*found, *map(description, samples), description(batch)], Verdict(why, images)
+    return [*found, *map(description, samples), description(batch)], Verdict(why, images, why != _UNSEEN)
 
 
 def _sample(dataset: Any, key: Any) -> Any:
@@ -283,17 +287,13 @@ def description(value: Any) -> Any:
             held = zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
         except (RuntimeError, TypeError):  # a dtype without bytes
             held = 0
-        return str(kind), str(value.dtype), tuple(value.shape), tuple(value.stride()), _Held(held)
+        facts = _Held((value.shape, value.stride(), held))
+        return str(kind), str(value.dtype), value.ndim, value.is_contiguous(), facts
     if isinstance(value, np.ndarray) and value.dtype != object:
-        return str(type(value)), str(value.dtype), value.shape, _Held(zlib.crc32(np.ascontiguousarray(value).tobytes()))
+        return str(type(value)), str(value.dtype), value.ndim, _Held((value.shape, zlib.crc32(value.tobytes())))
     if isinstance(value, Image.Image):
-        return (
-            str(type(value)),
-            value.mode,
-            value.size,
-            sorted(map(str, value.info)),
-            _Held(zlib.crc32(value.tobytes())),
-        )
+        facts = _Held((value.mode, value.size, sorted(map(str, value.info)), zlib.crc32(value.tobytes())))
+        return str(type(value)), facts
     if isinstance(value, Mapping):
         return str(type(value)), [(str(key), description(one)) for key, one in value.items()]
     if isinstance(value, (list, tuple)):
@@ -318,13 +318,13 @@ def _attributes(dataset: Any) -> Any:
 
 
 def _difference(a: Any, b: Any, path: str = "", values: bool = True) -> str:
-    """Return where two descriptions differ; empty if they do not. Without ``values`` only types and shapes count."""
+    """Return where two descriptions differ; empty if they do not. Without ``values`` only types count."""
     if isinstance(a, _Held) and isinstance(b, _Held):
         (a,), (b,) = a, b
         if not values:
             return ""
-    elif isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
-        for number, (x, y) in enumerate(zip(a, b, strict=True)):
+    elif isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and (len(a) == len(b) or not values):
+        for number, (x, y) in enumerate(zip(a, b, strict=False)):
             if found := _difference(x, y, f"{path}[{number}]", values):
                 return found
         return ""

@@ -2,183 +2,95 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import pickle
 import random
-import tarfile
+import re
+import types
 import warnings
-import zipfile
 
+import numpy as np
 import pytest
 import torch
 from black_box import difference
-from PIL import Image
 from torch.utils import data
-from torchvision import transforms as T
-from torchvision import tv_tensors
-from torchvision.transforms import v2
 
 from contract.both import ours, stock
+from contract.streams import (
+    PROGRAMS,
+    SMALL,
+    TRAINING,
+    Endless,
+    InBatches,
+    Shuffled,
+    Stream,
+    Tar,
+    given,
+    opened,
+    same,
+)
 from contract.test_own_datasets import real
-from dali_compat import DataLoader, FallbackWarning
+from dali_compat import DataLoader, FallbackWarning, install
 
-TRAINING = T.Compose(
-    [T.RandomResizedCrop(24), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize([0.5] * 3, [0.2] * 3)]
-)
-SMALL = T.Compose([T.Resize((24, 20)), T.ToTensor()])
-JOINT = v2.Compose(
-    [v2.RandomHorizontalFlip(), v2.Resize((24, 20)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
-)
-
-
-def opened(path):
-    return Image.open(path).convert("RGB")
-
-
-class Stream(data.IterableDataset):
-    """Of the files that are this worker's."""
-
-    def __init__(self, files):
-        self.files = files
-
-    def mine(self):
-        info = data.get_worker_info()
-        return self.files if info is None else self.files[info.id :: info.num_workers]
-
-    def __iter__(self):
-        for number, path in enumerate(self.mine()):
-            yield TRAINING(opened(path)), number
-
-
-class InAllWorkers(Stream):
-    def __iter__(self):
-        return ((SMALL(opened(path)), path) for path in self.files)
-
-
-class WithLength(Stream):
-    def __len__(self):
-        return len(self.files)
-
-
-class FromBytes(Stream):
-    def __iter__(self):
-        for path in self.mine():
-            with open(path, "rb") as file:
-                yield {"image": TRAINING(Image.open(io.BytesIO(file.read())).convert("RGB")), "name": path}
-
-
-class Views(Stream):
-    def __iter__(self):
-        for path in self.mine():
-            image = opened(path)
-            yield [TRAINING(image), TRAINING(image)], SMALL(image)
-
-
-class WithBoxes(Stream):
-    def __iter__(self):
-        for path in self.mine():
-            image = opened(path)
-            mask = tv_tensors.Mask(torch.arange(image.height * image.width).reshape(image.height, image.width) % 3)
-            boxes = tv_tensors.BoundingBoxes([[2, 3, 9, 12]], format="XYXY", canvas_size=(image.height, image.width))
-            yield JOINT(image, {"mask": mask, "boxes": boxes})
-
-
-class Shuffled(Stream):
-    """By a buffer of deferred images."""
-
-    def __iter__(self):
-        held = []
-        for number, path in enumerate(self.mine()):
-            held.append((TRAINING(opened(path)), number))
-            if len(held) > 5:
-                yield held.pop(random.randrange(len(held)))
-        yield from held
-
-
-class InBatches(Stream):
-    """Made by the data set."""
-
-    def __iter__(self):
-        samples = iter(self.mine())
-        while paths := list(itertools.islice(samples, 4)):
-            yield torch.stack([TRAINING(opened(path)) for path in paths]), torch.arange(len(paths))
-
-
-class Epochs(Stream):
-    """Each epoch is another."""
-
-    epoch = 0
-
-    def __iter__(self):
-        self.epoch += 1
-        for path in self.mine():
-            yield SMALL(opened(path)), self.epoch
-
-
-class Tar(Stream):
-    """Members of an archive that is read once."""
-
-    def __init__(self, files):
-        super().__init__(files)
-        self.tar = io.BytesIO()
-        with tarfile.open(fileobj=self.tar, mode="w") as tar:
-            for path in files:
-                tar.add(path)
-
-    def __iter__(self):
-        with tarfile.open(fileobj=io.BytesIO(self.tar.getvalue())) as tar:
-            for member in tar:
-                yield SMALL(Image.open(tar.extractfile(member)).convert("RGB")), member.name
-
-
-class Zip(Stream):
-    """Members of a compressed archive."""
-
-    def __iter__(self):
-        held = io.BytesIO()
-        with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path in self.files:
-                archive.write(path)
-        with zipfile.ZipFile(held) as archive:
-            for name in archive.namelist():
-                with archive.open(name) as member:
-                    yield SMALL(Image.open(member).convert("RGB")), name, member.tell()
-
-
-KINDS = [Stream, InAllWorkers, WithLength, FromBytes, Views, WithBoxes, Shuffled, InBatches, Epochs, Tar, Zip]
+MOST = 12  # batches of an epoch
 
 
 @pytest.fixture(scope="module")
 def files(image_root):
-    return sorted(map(str, image_root.glob("*/*.jpg")))
+    return sorted(map(str, image_root.glob("*/*.jpg")))[::2]
+
+
+@pytest.fixture(scope="module")
+def everything(files, tmp_path_factory):
+    with given(files, tmp_path_factory.mktemp("streams")) as one:
+        yield one
+
+
+@pytest.fixture
+def tar_files(everything):
+    return everything.shards
 
 
 def seeded():
     torch.manual_seed(5)
     random.seed(5)
+    np.random.seed(5)
+
+
+def epoch_of(loader, number):
+    set_epoch = getattr(loader.dataset, "set_epoch", None)
+    if set_epoch is not None:
+        set_epoch(number)
+    return list(itertools.islice(loader, MOST))
 
 
 def twice(loader):
     seeded()
-    return [list(loader), list(loader)]
+    return [epoch_of(loader, number) for number in range(2)]
 
 
 def both(make, *args, **options):
     """Return two epochs of torch's loader and of ours, and ours."""
     theirs = twice(stock(make(), *args, **options))
-    loader = ours(make(), *args, device="cpu", exact=True, **options)
+    dataset = make()
+    if hasattr(dataset, "set_epoch"):
+        dataset.set_epoch(0)
+    loader = ours(dataset, *args, device="cpu", exact=True, **options)
     return theirs, twice(loader), loader
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_batches_of_a_stream_are_torchs(files, kind, workers):
-    size = None if kind is InBatches else 4
-    theirs, mine, loader = both(lambda: kind(files), size, num_workers=workers)
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.filterwarnings("ignore:Length of IterableDataset")
+def test_batches_of_a_stream_are_torchs(everything, name, workers):
+    program = PROGRAMS[name]
+    pytest.importorskip(program.needs)
+    theirs, mine, loader = both(
+        lambda: program.make(everything), program.batch_size, num_workers=workers, **program.options
+    )
     assert difference(theirs, mine) == ""
-    assert real(loader) == 0
+    assert all(theirs) and real(loader) == 0
 
 
 @pytest.mark.parametrize(
@@ -212,6 +124,27 @@ def test_a_stream_that_resumes_gives_the_rest(files, kind, workers):
         assert difference(whole, begun + list(second)) == ""
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_that_resumes_again_and_again_gives_the_rest(files, workers):
+    def loader():
+        return ours(Stream(2 * files), 1, num_workers=workers, device="cpu", exact=True)
+
+    seeded()
+    whole = list(loader())
+    seeded()
+    made, state = [], None
+    while len(made) < len(whole):
+        one = loader()
+        if state is not None:
+            one.load_state_dict(state)
+        iterator = iter(one)
+        made += itertools.islice(iterator, 7)
+        state = one.state_dict()
+        del iterator
+        one.close()
+    assert difference(whole, made) == ""
+
+
 def test_a_state_of_another_number_of_workers_is_refused(files):
     first = ours(Stream(files), 3, num_workers=2, device="cpu")
     iterator = iter(first)
@@ -242,8 +175,8 @@ def test_a_stream_in_another_order_each_time_is_on_dali(files):
 class Failing(Stream):
     def __iter__(self):
         for number, sample in enumerate(super().__iter__()):
-            if number == 7:
-                raise KeyError("seven")
+            if number == 4:
+                raise KeyError("four")
             yield sample
 
 
@@ -255,7 +188,7 @@ def test_an_error_of_a_stream_is_raised_after_its_batches(files, workers):
         try:
             made.extend(loader)
         except KeyError as error:
-            return made, "seven" in str(error)
+            return made, "four" in str(error)
         return made, False
 
     theirs = until(stock(Failing(files), 2, num_workers=workers))
@@ -269,12 +202,6 @@ def test_a_stream_without_samples_has_no_batches():
         assert list(DataLoader(Stream([]), 4, device="cpu")) == []
 
 
-class Endless(Stream):
-    def __iter__(self):
-        while True:
-            yield from super().__iter__()
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_endless_stream_is_left_at_any_time(files, workers):
     loader = ours(Endless(files), 4, num_workers=workers, device="cpu")
@@ -284,59 +211,6 @@ def test_an_endless_stream_is_left_at_any_time(files, workers):
 
 
 # ---- libraries
-
-
-@pytest.fixture(scope="module")
-def tar_files(files, tmp_path_factory):
-    root = tmp_path_factory.mktemp("shards")
-    for shard in range(2):
-        with tarfile.open(root / f"{shard}.tar", "w") as tar:
-            for number, path in enumerate(files[shard::2]):
-                with open(path, "rb") as file:
-                    encoded = file.read()
-                for ending, held in (("jpg", encoded), ("cls", b"%d" % (number % 3)), ("json", b'{"a": [1, 2]}')):
-                    member = tarfile.TarInfo(f"{shard}{number:04}.{ending}")
-                    member.size = len(held)
-                    tar.addfile(member, io.BytesIO(held))
-    return str(root / "{0..1}.tar")
-
-
-def same(value):
-    return value
-
-
-def text(value):
-    return str(value)
-
-
-def decoded(held):
-    return SMALL(opened(io.BytesIO(held)))
-
-
-WEBDATASETS = {
-    "pil": (4, lambda one: one.decode("pil").to_tuple("jpg", "cls").map_tuple(TRAINING, same)),
-    "pilrgb": (4, lambda one: one.decode("pilrgb").rename(image="jpg").map_dict(image=SMALL).to_tuple("image", "cls")),
-    "a dictionary": (4, lambda one: one.decode("pil").map_dict(jpg=TRAINING, json=text)),
-    "a map": (4, lambda one: one.decode("pil").map(lambda sample: (SMALL(sample["jpg"]), sample["__key__"]))),
-    "batched": (None, lambda one: one.decode("pil").to_tuple("jpg", "cls").map_tuple(TRAINING, same).batched(3)),
-    "encoded": (
-        4,
-        lambda one: one.to_tuple("jpg", "cls").map_tuple(lambda held: SMALL(opened(io.BytesIO(held))), text),
-    ),
-}
-
-
-@pytest.mark.alike
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", WEBDATASETS)
-def test_batches_of_webdataset_are_torchs(tar_files, kind, workers):
-    wds = pytest.importorskip("webdataset")
-    size, steps = WEBDATASETS[kind]
-    theirs, mine, loader = both(
-        lambda: steps(wds.WebDataset(tar_files, shardshuffle=False, empty_check=False)), size, num_workers=workers
-    )
-    assert difference(theirs, mine) == ""
-    assert real(loader) == 0
 
 
 def test_webdataset_that_shuffles_is_on_dali(tar_files, files):
@@ -350,37 +224,124 @@ def test_webdataset_that_shuffles_is_on_dali(tar_files, files):
         assert torch.equal(image, SMALL(opened(files[int(key[0]) :: 2][int(key[1:])])))
 
 
-def test_webdataset_that_decodes_to_arrays_is_torchs(tar_files):
+def padded(samples):
+    """A collate_fn for texts of unlike lengths."""
+    images, texts = zip(*samples, strict=True)
+    return torch.stack(images), torch.nn.utils.rnn.pad_sequence([torch.tensor(text) for text in texts], True)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_webdataset_that_shuffles_texts_of_unlike_lengths_is_on_dali(tar_files, files, workers):
     wds = pytest.importorskip("webdataset")
-    dataset = wds.WebDataset(tar_files, shardshuffle=False, empty_check=False).decode("torchrgb").to_tuple("jpg", "cls")
-    with pytest.warns(FallbackWarning, match="WebDataset uses the image's pixels"):
-        list(DataLoader(dataset, None, device="cpu"))
+    dataset = wds.WebDataset(tar_files, shardshuffle=2, empty_check=False).shuffle(9).decode("pil")
+    dataset = dataset.map(lambda sample: (SMALL(sample["jpg"]), [1] * (1 + sample["json"]["b"])))
+    loader = ours(dataset, 4, num_workers=workers, collate_fn=padded, device="cpu", exact=True)
+    made = [(image, int(text.sum()) - 1) for images, texts in loader for image, text in zip(images, texts, strict=True)]
+    assert len(made) == len(files) and real(loader) == 0
+    for image, number in made:
+        same_number = files[2 * number : 2 * number + 2]  # one of each shard
+        assert any(torch.equal(image, SMALL(opened(path))) for path in same_number)
 
 
-def transformed(examples):
-    return {"pixels": [TRAINING(image.convert("RGB")) for image in examples["image"]], "label": examples["label"]}
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_webloader_are_torchs_under_install(tar_files, workers):
+    wds = pytest.importorskip("webdataset")
+
+    def batches():
+        dataset = wds.WebDataset(tar_files, shardshuffle=False, empty_check=False, seed=1).shuffle(8, seed=2)
+        dataset = dataset.decode("pil").to_tuple("jpg", "cls").map_tuple(TRAINING, same).batched(4)
+        loader = wds.WebLoader(dataset, batch_size=None, num_workers=workers)
+        seeded()
+        loaded = loader.unbatched().shuffle(9, seed=3).batched(5)
+        return [list(loaded) for _ in range(2)], loader.pipeline[0]
+
+    theirs, _ = batches()
+    with install(device="cpu", exact=True, fallback="error"):
+        mine, loader = batches()
+    assert difference(theirs, mine) == ""
+    assert isinstance(loader, DataLoader) and real(loader) == 0
 
 
-STREAMED = {
-    "map": lambda one: one.map(lambda row: {"pixels": SMALL(row["image"].convert("RGB"))}, remove_columns=["image"]),
-    "a map of batches": lambda one: one.map(transformed, batched=True, batch_size=4, remove_columns=["image"]),
-    "shuffle": lambda one: one.shuffle(seed=3, buffer_size=6).map(
-        transformed, batched=True, batch_size=4, remove_columns=["image"]
+# ---- streams that stay torch's
+
+
+def by_numpy(image):
+    return torch.from_numpy(np.array(image)[:20, :20])
+
+
+cv2 = types.SimpleNamespace(imdecode=lambda held, flags: np.zeros((24, 24, 3), np.uint8))
+
+
+def by_opencv(held):
+    return torch.from_numpy(cv2.imdecode(held, 1)[:20, :20])
+
+
+class Arrays(Stream):
+    def __iter__(self):
+        return (by_numpy(opened(path)) for path in self.mine())
+
+
+def webdataset(shards):
+    return pytest.importorskip("webdataset").WebDataset(shards, shardshuffle=False, empty_check=False)
+
+
+def hugging_face(files):
+    hf = pytest.importorskip("datasets")
+    rows = {"image": [{"path": path, "bytes": None} for path in files]}
+    return hf.Dataset.from_dict(rows, features=hf.Features({"image": hf.Image()})).to_iterable_dataset()
+
+
+PIXELS = r"uses the image's pixels \(.*:\d+\); "
+BY_TRANSFORMS = "do this by torchvision's transforms, or on the batch, in the training loop"
+BY_DECODE = f"WebDataset {PIXELS}write decode\\('pil'\\) and torchvision's transforms"
+STAYS = {  # data sets, and the reasons
+    "NumPy": (lambda one: Arrays(one.files), f"Arrays {PIXELS}{BY_TRANSFORMS}"),
+    "torchrgb": (lambda one: webdataset(one.shards).decode("torchrgb").to_tuple("jpg"), BY_DECODE),
+    "rgb": (lambda one: webdataset(one.shards).decode("rgb").to_tuple("jpg"), BY_DECODE),
+    "NumPy in a map": (
+        lambda one: webdataset(one.shards).decode("pil").to_tuple("jpg").map_tuple(by_numpy),
+        f"WebDataset {PIXELS}{BY_TRANSFORMS}",
+    ),
+    "OpenCV": (
+        lambda one: webdataset(one.shards).to_tuple("jpg").map_tuple(by_opencv),
+        r"WebDataset opens images with imdecode\(\) of cv2; open them with Image.open\(path\)",
+    ),
+    "Pillow's images": (
+        lambda one: webdataset(one.shards).decode("pil").to_tuple("jpg"),
+        r"WebDataset gives images, not tensors; convert them to tensors with ToTensor\(\)",
+    ),
+    "a format": (
+        lambda one: hugging_face(one.files).with_format("torch"),
+        f"IterableDataset {PIXELS}write map\\(\\) with torchvision's transforms, without a format",
     ),
 }
 
 
-@pytest.mark.alike
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", STREAMED)
-def test_batches_of_hugging_faces_streams_are_torchs(files, kind, workers):
-    hf = pytest.importorskip("datasets")
-    features = hf.Features({"image": hf.Image(), "label": hf.Value("int64")})
+@pytest.mark.parametrize("name", STAYS)
+def test_a_stream_that_stays_torchs_gives_one_reason_and_what_to_write(everything, name, capsys):
+    make, reason = STAYS[name]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loader = DataLoader(make(everything), None, device="cpu")
+        for _ in range(2):
+            next(iter(loader))
+        with install(device="cpu"):
+            made = [data.DataLoader(make(everything), None)]
+        told = [str(one.message) for one in caught if one.category is FallbackWarning]
+        assert len(told) == 2, told
+        with install(device="cpu", verbose=True):
+            made.append(data.DataLoader(make(everything), None))
+    assert not any(isinstance(one, DataLoader) for one in made)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "runs on" in line]
+    for text in (*told, line):
+        assert re.search(reason, text), text
 
-    def make():
-        rows = {"image": [{"path": path, "bytes": None} for path in files], "label": list(range(len(files)))}
-        return STREAMED[kind](hf.Dataset.from_dict(rows, features=features).to_iterable_dataset(num_shards=2))
 
-    theirs, mine, loader = both(make, 4, num_workers=workers)
-    assert difference(theirs, mine) == ""
-    assert real(loader) == 0
+def test_a_stream_without_images_is_torchs_in_silence(everything, capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        with install(device="cpu"):
+            data.DataLoader(webdataset(everything.shards).decode().to_tuple("cls", "json"), None)
+    with install(device="cpu", verbose=True):
+        data.DataLoader(webdataset(everything.shards).decode().to_tuple("cls", "json"), None)
+    assert "no images are seen in WebDataset" in capsys.readouterr().err

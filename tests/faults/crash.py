@@ -11,6 +11,7 @@ DATA may name a folder of photos in ImageFolder's layout.
 """
 
 import argparse
+import contextlib
 import multiprocessing as mp
 import os
 import random
@@ -38,12 +39,12 @@ from torch.utils.data.distributed import DistributedSampler
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT), str(ROOT / "benchmarks")]
 
-import crash_frameworks  # noqa: E402
 from common import facts, write_json  # noqa: E402
 from helpers import make_folder  # noqa: E402
 
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALIRecordIO, DataLoader, merge_states  # noqa: E402
 from dali_compat.archives.pack import pack  # noqa: E402
+from faults import crash_frameworks  # noqa: E402
 
 EPOCHS, BATCH, IMAGES = 3, 4, 30
 AUGMENTED = [T.RandomResizedCrop(16, antialias=True), T.RandomHorizontalFlip(), T.ToTensor()]
@@ -98,6 +99,9 @@ class Case(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind}, {self.workers} workers, ranks {list(self.worlds)}"
 
+    def train(self, place: Path, device: str, rank: int, world: int) -> None:
+        train(place, self, device, rank, world)
+
 
 CASES = [
     *(Case(kind, workers, (1,)) for kind in KINDS for workers in (0, 2)),
@@ -115,7 +119,7 @@ def train(place: Path, case: Case, device: str, rank: int, world: int) -> None:
     checkpoint = place / "checkpoint"
     if case.kind in crash_frameworks.TRAININGS:
         seen, samples = crash_frameworks.train(case.kind, place, case.workers, device, any_seed(), EPOCHS, BATCH)
-        _save({"seen": seen, "samples": samples}, place / "over")
+        save({"seen": seen, "samples": samples}, place / "over")
         return
     before = torch.load(checkpoint) if checkpoint.exists() else None
     torch.manual_seed(0 if before is None else any_seed())
@@ -143,13 +147,13 @@ def train(place: Path, case: Case, device: str, rank: int, world: int) -> None:
             seen += [row for rows, _ in parts for row in rows]
             if rank == 0:
                 state = merge_states([state for _, state in parts])
-                _save({"loader": state, "epoch": epoch, "seen": seen}, checkpoint)
+                save({"loader": state, "epoch": epoch, "seen": seen}, checkpoint)
         epoch += 1
         states = _gathered(loader.state_dict(), world)
         if rank == 0:
-            _save({"loader": merge_states(states), "epoch": epoch, "seen": seen}, checkpoint)
+            save({"loader": merge_states(states), "epoch": epoch, "seen": seen}, checkpoint)
     if rank == 0:
-        _save({"seen": seen, "samples": len(dataset)}, place / "over")
+        save({"seen": seen, "samples": len(dataset)}, place / "over")
 
 
 def any_seed() -> int:
@@ -165,7 +169,7 @@ def _gathered(mine, world: int) -> list:
     return parts
 
 
-def _save(what, path: Path) -> None:
+def save(what, path: Path) -> None:
     torch.save(what, path.with_suffix(".new"))
     os.replace(path.with_suffix(".new"), path)
 
@@ -201,7 +205,7 @@ def start(place: Path, case: Case, device: str, rank: int, world: int) -> int:
         os.setpgid(0, 0)
         if world > 1:
             dist.init_process_group("gloo", f"file://{place}/store{_runs}", rank=rank, world_size=world)
-        train(place, case, device, rank, world)
+        case.train(place, device, rank, world)
         code = 0
     except BaseException:
         (place / f"error of rank {rank}").write_text(traceback.format_exc())
@@ -230,6 +234,8 @@ def run(place: Path, case: Case, device: str, world: int, kill: Moment | None) -
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
+                with contextlib.suppress(ProcessLookupError):  # a worker that had not seen its parent yet stays
+                    os.killpg(pid, signal.SIGKILL)
             return Run(False, first, now)
         time.sleep(0.002)
     if not (place / "over").exists():
