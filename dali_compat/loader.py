@@ -12,7 +12,7 @@ import torch.utils.data as data
 from PIL.Image import Image
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from .epoch.collate import UserCollate
+from .epoch.collate import UserCollate, add_remedy
 from .epoch.fallback import fallback_iterator
 from .epoch.history import History
 from .epoch.iterator import OrderedIterator
@@ -134,7 +134,11 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
         def __init__(self, *args, **kwargs):
             self._prefetch_given = kwargs.get("prefetch_factor") is not None
-            super().__init__(*args, **self._take(**kwargs))
+            try:
+                super().__init__(*args, **self._take(**kwargs))
+            except TypeError as error:
+                add_remedy(error, vars(self).get("dataset"))
+                raise
             route = self._choose_route()
             self.check_worker_number_rationality()
             if isinstance(route, DaliRoute):
@@ -235,13 +239,17 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     @no_compile
     @until_the_end
     def __iter__(self) -> _BaseDataLoaderIter:
-        if isinstance(before := self._iterator, OrderedIterator):
-            route = self._choose_route(start=True)
-            if isinstance(route, StockRoute):
-                before.end()
-                self._iterator = fallback_iterator(self, route.device, before.progress)
-                return self._iterator
-        return super().__iter__()
+        try:
+            if isinstance(before := self._iterator, OrderedIterator):
+                route = self._choose_route(start=True)
+                if isinstance(route, StockRoute):
+                    before.end()
+                    self._iterator = fallback_iterator(self, route.device, before.progress)
+                    return self._iterator
+            return super().__iter__()
+        except Exception as error:
+            add_remedy(error, self.dataset)
+            raise
 
     @property
     def _why_torchs(self) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -109,7 +109,7 @@ def collate(epoch: Epoch[Any], samples: Listed | Tabled, images: Any, begin: int
         return collated_by_the_user(epoch, partial(_samples, samples), images, begin)
     columns = [samples.targets, samples.locals] if with_index == {True} else [samples.targets]
     images = _stacked(epoch, images, name)
-    made = [moved(_column(column), epoch.route.device) for column in columns]
+    made = [moved(_column(column, name), epoch.route.device) for column in columns]
     return (images, made[0].long() if made[0].ndim == 1 else made[0]) if fast else [images, *made]
 
 
@@ -124,11 +124,10 @@ def collated_by_the_user(epoch: Epoch[Any], samples: Callable[[Any], list], imag
 def _samples(samples: Listed | Tabled, images: Any) -> list[tuple]:
     """Return the values of ``dataset[index]`` for each row, with these images."""
     targets = samples.targets.tolist() if isinstance(samples.targets, np.ndarray) else samples.targets
-    made: list[tuple] = []
-    for image, target, (leaf, local) in zip(images, targets, samples.places, strict=True):
-        with_index = getattr(leaf, "return_index", False)
-        made.append((image, target, local) if with_index else (image, target))
-    return made
+    return [
+        (image, target, local) if getattr(leaf, "return_index", False) else (image, target)
+        for image, target, (leaf, local) in zip(images, targets, samples.places, strict=True)
+    ]
 
 
 def _stacked(epoch: Epoch[Any], images: Any, name: Callable[[int], str]) -> Any:
@@ -138,18 +137,9 @@ def _stacked(epoch: Epoch[Any], images: Any, name: Callable[[int], str]) -> Any:
         return images
     if isinstance(images, ViewBatches):
         return moved(collated_views(images), route.device)
-    column: Any = tuple(images)  # as in torch's fetcher
-    try:
-        made = moved(collated(column), route.device)
-    except RuntimeError as error:
-        raise unlike(column, error, name) from None
+    made = moved(collated(tuple(images), name), route.device)  # a tuple, as in torch's fetcher
     has_images = isinstance(made, torch.Tensor) or any(plan.views for plan in route.plans)
-    return mapped(made, partial(in_the_routes_format, epoch)) if has_images else made
-
-
-def in_the_routes_format(epoch: Epoch[Any], images: torch.Tensor) -> torch.Tensor:
-    """Return images in the memory format of the route's plans."""
-    return in_format(images, epoch.route.plans[0]) if images.ndim == 4 else images
+    return mapped(made, lambda one: in_format(one, route.plans[0]) if one.ndim == 4 else one) if has_images else made
 
 
 _NOTHING = object()
@@ -157,7 +147,22 @@ _ENTRY = "sample {} of the batch"
 _SIZES = "Resize(n) keeps the ratio of height and width: add CenterCrop(n), or write Resize((n, n))"
 _GRAY = "Convert the images, as by Image.open(path).convert('RGB')"
 _LISTS = "Keep values that differ in lists, by a collate_fn such as lambda batch: tuple(zip(*batch))"
-_REFUSED = {"PIL.": "Add ToTensor() or v2.ToImage() to the transform", "NoneType": "Return a sample for every index"}
+_NONE = "Return a sample without None for every index"
+_TYPES = "Return the same types and structure for every index"
+_TENSOR = "Put ToTensor(), or v2.ToImage() and v2.ToDtype(torch.float32, scale=True), before this transform"
+_REMEDIES = {  # by patterns in the texts of errors
+    r"found <class 'PIL\.": "Add ToTensor() or v2.ToImage() to the transform",
+    r"(found|Got) <class 'NoneType'>": "Return a value instead of None for every index and in every transform",
+    r"pic should be PIL Image .* Got <class 'torch": "The image is a tensor already; remove this ToTensor()",
+    r"img should be Tensor Image|Normalize\(\) does not|'Image' .* attribute 'shape'|Got torch\.uint8": _TENSOR,
+    r"match the broadcast shape|\(\d\) must match .* dimension 0": f"Normalize() needs one mean per channel. {_GRAY}",
+    r"(\w+)\.__init__\(\) takes 1 positional .* 2 were given": r"If \1 is a transform, write \1(), not \1",
+    r"'(list|tuple)' object is not callable": r"If a transform is a \1, write Compose(\1)",
+    r"got \(generator=": "The generator must be a torch.Generator, such as torch.Generator().manual_seed(0)",
+    r"of type 'type' has no len": "Pass a data set, such as ImageFolder(root), instead of its class",
+    r"of type '((?!NoneType|int|float)\w+)' has no len": r"If \1 is the data set's class, define its __len__()",
+    r"[Cc]an(no|')t (get local|pickle)": "Define it in a module, create it in the worker, or use num_workers=0",
+}
 
 
 def unlike(samples: Sequence[Any], error: Exception, name: Callable[[int], str] = _ENTRY.format) -> Exception:
@@ -167,7 +172,8 @@ def unlike(samples: Sequence[Any], error: Exception, name: Callable[[int], str] 
         first, other = leaves[0].get(place, _NOTHING), leaves[row].get(place, _NOTHING)
         if (words := _words(first)) == (others := _words(other)):
             continue
-        remedy = _LISTS if first is not None and other is not None else _REFUSED["NoneType"]
+        remedy = _TYPES if {type(first), type(other)} & {str, object} else _LISTS
+        remedy = _NONE if any(one is None for one in (first, other, samples[0], samples[row])) else remedy
         if getattr(first, "ndim", 0) == getattr(other, "ndim", 0) == 3:
             remedy = _GRAY if first.shape[0] != other.shape[0] else _SIZES
         if remedy is _SIZES and first.shape[1:] != other.shape[1:]:
@@ -175,10 +181,8 @@ def unlike(samples: Sequence[Any], error: Exception, name: Callable[[int], str] 
             what = f"the images of a batch need one height x width ({'; '.join(pair)})"
         else:
             what = f"{name(0)} has {words}, {name(row)} has {others}" + (place and f" at {place}")
-        error.args = (f"{error.args[0]}; {what}. {remedy}",)
-        return error
-    remedies = [remedy for kind, remedy in _REFUSED.items() if f"found <class '{kind}" in str(error)]
-    error.args = ("; ".join(map(str, (*error.args, *remedies))),)
+        error.args = ("; ".join(map(str, (*error.args, f"{what}. {remedy}"))),)
+        break
     return error
 
 
@@ -191,23 +195,44 @@ def _words(leaf: Any) -> str:
     return "nothing" if leaf is _NOTHING else type(leaf).__name__
 
 
-def with_indices(error: Exception, indices: Sequence[Any], name: Callable[[Any], str]) -> None:
-    """Replace row numbers in the text of an ``unlike`` error by the samples' indices in the data set."""
+def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name: Any = str) -> None:
+    """Append a remedy to an error's text if that, or the indices of the batch, show a common mistake. Samples in the
+    text of an ``unlike`` error get the ``name`` of their index."""
+    if not error.args or not isinstance(text := error.args[0], str):
+        return
+    last = text.strip().rpartition("\n")[2] if "Original Traceback" in text else text
+    hits = ((re.search(pattern, last), remedy) for pattern, remedy in _REMEDIES.items())
+    default = _beyond(dataset, indices) if isinstance(error, IndexError) else ""
+    if re.search("ind(ex|ices)", last) and not all(isinstance(index, (int, np.integer)) for index in indices):
+        default = f"Check that the sampler gives integers, it gave {indices!r:.80}"
+    remedy = next((hit.expand(remedy) for hit, remedy in hits if hit), default)
+    for row, index in enumerate(indices):
+        text = text.replace(_ENTRY.format(row), name(index)) if "of the batch" in text else text
+    text = f"{text.rstrip().rstrip('.')}. {remedy}" if remedy and remedy not in text else text
+    error.args = (type(error.args[0])(text), *error.args[1:])
 
-    def named(found: re.Match[str]) -> str:
-        row = int(found[1])
-        return name(indices[row]) if row < len(indices) else found[0]
 
-    if error.args and isinstance(text := error.args[0], str):
-        error.args = (type(text)(re.sub(_ENTRY.format(r"(\d+)"), named, text)), *error.args[1:])
+def _beyond(dataset: Any, indices: Sequence[Any]) -> str:
+    """Return which index of a batch may have no sample."""
+    with suppress(Exception):  # the caller raises another error
+        while True:
+            size, last = len(dataset), max(indices, key=abs)
+            if not -size <= last < size:
+                return f"Index {last} is out of range for {size} samples. Check the sampler, or Subset"
+            if type(dataset) is not torch.utils.data.Subset:
+                break
+            indices, dataset = [dataset.indices[index] for index in indices], dataset.dataset
+        if not type(dataset).__module__.startswith(("torch", "dali_compat")):
+            return f"If index {last} has no sample, correct {type(dataset).__name__}.__len__(), which returns {size}"
+    return ""
 
 
-def collate_by_default(samples: list[Any]) -> Any:
+def collate_by_default(samples: Any, name: Callable[[int], str] = _ENTRY.format) -> Any:
     """Call default_collate. Its errors name the samples that cannot be collated together."""
     try:
         return default_collate(samples)
     except Exception as error:
-        raise unlike(samples, error) from error.__cause__
+        raise unlike(samples, error, name) from error.__cause__
 
 
 def collated_views(views: ViewBatches) -> Any:
@@ -218,15 +243,13 @@ def collated_views(views: ViewBatches) -> Any:
     return mapped(numbered, lambda number: batches[int(number)])
 
 
-def collated(samples: Any) -> Any:
-    """Call default_collate as in a torch worker, with CPU tensors."""
+def collated(samples: Any, name: Callable[[int], str] = _ENTRY.format) -> Any:
+    """Call default_collate as in a torch worker, with CPU tensors. ``name`` and errors are those of unlike()."""
     with on_the_cpu():
-        return default_collate(samples)
+        return collate_by_default(samples, name)
 
 
-def _column(values: Any) -> Any:
-    """Collate a column of values as default_collate would."""
-    if isinstance(values, torch.Tensor):
-        return values
-    batch: Any = values if isinstance(values, np.ndarray) else tuple(values)
-    return torch.from_numpy(batch) if isinstance(batch, np.ndarray) else collated(batch)
+def _column(values: Any, name: Callable[[int], str]) -> Any:
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(values)
+    return values if isinstance(values, torch.Tensor) else collated(tuple(values), name)

@@ -25,7 +25,7 @@ from ..runtime.dataset_base import QuietWorker, be_quiet
 from ..runtime.decorators import one_at_a_time
 from ..runtime.device import moved
 from ..runtime.forks import until_the_end
-from .collate import collate_by_default, with_indices
+from .collate import add_remedy, collate_by_default
 from .on_error import ATTEMPTS, NOTHING, Errors
 from .progress import Progress, set_users
 from .samplers import indices_among
@@ -204,7 +204,7 @@ class _OnDevice(_BaseDataLoaderIter):
             raise
         except Exception as error:
             if self._errors.policy == "raise":
-                with_indices(error, self._last, partial(_named, self._dataset))
+                add_remedy(error, self._dataset, self._last, partial(_named, self._dataset))
             raise
         if not isinstance(made, _Tried):
             self._count = _length(made) if self._samples is None else self._samples
@@ -309,14 +309,14 @@ class _Collate:
     """The loader's collate_fn, for samples of _Tolerant."""
 
     def __init__(self, collate_fn, batched: bool):
-        self._collate_fn, self._batched = collate_fn, batched
+        self.function, self._batched = collate_fn, batched
 
     def __call__(self, given: Any) -> _Tried:
         """``given``: a list of _Tried, or a single one if batching is off."""
         tried: list[_Tried] = given if self._batched else [given]
         failures = [failure for one in tried for failure in one.failures]
         samples = [sample for one in tried for sample in one.made]
-        batch = (self._collate_fn(samples if self._batched else samples[0]),) if samples else ()
+        batch = (self.function(samples if self._batched else samples[0]),) if samples else ()
         return _Tried(batch, len(samples), failures)
 
 

@@ -20,6 +20,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from ..errors import OutOfStep
 from ..runtime.decorators import named, no_compile, one_at_a_time
 from ..runtime.forks import leak_in_child, unlock_all, until_the_end, wait_for_daemons
+from .collate import add_remedy
 from .dali_batch import DaliBatch
 from .epoch import DaliEpoch, Epoch
 from .on_error import NOTHING
@@ -180,7 +181,8 @@ class OrderedIterator(_BaseDataLoaderIter):
         batch = self._drawn[0]
         try:
             made = batch.finish()
-        except Exception:
+        except Exception as error:
+            add_remedy(error, self._dataset, batch.given_indices)
             self._leave_behind(batch)
             self._interrupted = False
             raise

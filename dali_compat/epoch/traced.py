@@ -112,11 +112,10 @@ class _Traced(_OnDevice):
 
     def _changed(self, loader: Any) -> Any:
         made = super()._changed(loader)
-        collate_fn = TracedCollate(loader.collate_fn)
         if isinstance(made.collate_fn, _Collate):
-            made.collate_fn = _Collate(collate_fn, loader._auto_collation)
+            made.collate_fn.function = TracedCollate(made.collate_fn.function)
         else:
-            made.collate_fn = collate_fn
+            made.collate_fn = TracedCollate(made.collate_fn)
         if loader.num_workers:
             made.worker_init_fn = TracingWorker(made.worker_init_fn, self._table)
         return made

@@ -9,6 +9,7 @@ every iter().
 
 from __future__ import annotations
 
+import operator
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -236,8 +237,10 @@ def resolve_device(device, start: bool) -> torch.device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    except RuntimeError:  # whose text lists two dozen other devices
+    except (RuntimeError, TypeError):  # whose text lists two dozen other devices
         raise ValueError(f"device must be 'cpu', 'cuda', or one GPU such as 'cuda:1', got {device!r}") from None
+    if device.type == "cuda" and start and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise RuntimeError(f"device={str(device)!r} does not exist ({count} GPUs); pass device='cpu' or another")
     if device.type == "cuda" and device.index is None and (start or torch.cuda.is_initialized()):
         device = torch.device("cuda", torch.cuda.current_device())
     return device
@@ -268,7 +271,7 @@ def in_processes(route: Route) -> bool:
 
 def available_threads(loader) -> int:
     if loader.num_workers:
-        return loader.num_workers
+        return operator.index(loader.num_workers)
     told = os.environ.get("LOCAL_WORLD_SIZE", "")
     processes = max(1, int(told) if told.isdigit() else 1)
     return max(1, min(usable_cores() // processes, _MOST_THREADS))

@@ -73,6 +73,7 @@ def in_child(function: Callable[[], Any]) -> Any:
 def described(error: Exception) -> str:
     """Return an exception's type and text as one line."""
     text = " ".join(f"{type(error).__name__}: {error}".replace(";", ",").split())
+    text = text.replace("dali_compat.tracing.tensors.TracedTensor", "torch.Tensor")
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} ..."
 
 

@@ -57,6 +57,8 @@ def translate(
         turns: whether the decoder can rotate images according to their EXIF orientation. The result's ``takes.upright``
             requests it.
     """
+    if transforms is None:
+        return Chain(spec, (Translated("None"),))
     takes, containers = spec, 0
     waiting = list(reversed(transforms)) if isinstance(transforms, tuple) else [transforms]  # a stack, next one last
     translated: list[Translated] = []
@@ -93,8 +95,6 @@ def translate(
 def _result(transform: Any, spec: ImageSpec) -> Any:
     """Return the translation of a transform: steps, Nested, Gated, or Seen for a transform that is not a torchvision
     container and gives several images. Raise Untranslatable if it has none."""
-    if transform is None:
-        return ()
     if spec.kind == "array":
         raise Untranslatable(transform, "it gets a NumPy array here", "put it before ToNumpy()")
     if behaves_as(type(transform)) is None:
@@ -105,6 +105,8 @@ def _result(transform: Any, spec: ImageSpec) -> Any:
 def _looked_through(transform: Any) -> Nested | Seen:
     """Trace a transform without a translator. Return Nested if it only applies known transforms and gives one image,
     and Seen if it gives several."""
+    if not callable(transform) or (isinstance(transform, type) and behaves_as(transform) is not None):
+        raise Untranslatable(transform, "it is no transform", "pass an object such as ToTensor(), or Compose([...])")
     try:
         of_all = type(transform) is v2.Lambda and transform.types == (object,)  # it only calls lambd then
         seen = look_through(transform.lambd if of_all else transform, lambda kind: behaves_as(kind) is not None)

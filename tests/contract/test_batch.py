@@ -141,7 +141,7 @@ def test_what_default_collate_refuses(image_root, dataset_kind):
         error_of(list, make(folder, 4, sampler=order, device="cpu") if make is ours else make(folder, 4, sampler=order))
         for make in (ours, stock)
     )
-    assert type(mine) is type(theirs) and str(mine).partition("; the images of a batch need")[0] == str(theirs)
+    assert type(mine) is type(theirs) and str(mine).startswith(str(theirs))
 
 
 def test_memory_format(image_root):

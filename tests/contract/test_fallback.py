@@ -256,7 +256,7 @@ def test_a_folder_without_transform_fails_as_torchs(image_root):
         list(loader)
     with pytest.raises(TypeError) as theirs:
         list(stock(ImageFolder(image_root)))
-    assert str(mine.value) == str(theirs.value)
+    assert str(mine.value) == f"{theirs.value}. Add ToTensor() or v2.ToImage() to the transform"
     assert "samples are PIL images" in loader.explain()
 
 

@@ -185,7 +185,7 @@ def test_what_is_no_window(folder, box):
         return TENSOR(own.read_rgb(self.paths[i]).crop(box if i else (1, 2, 9, 10)))
 
     errors = [error_of(list, make(of(folder, get), 1)) for make in (stock, lambda *args: ours(*args, device="cpu"))]
-    assert type(errors[0]) is type(errors[1]) and str(errors[0]) == str(errors[1])
+    assert type(errors[0]) is type(errors[1]) and str(errors[1]).startswith(str(errors[0]))
 
 
 def test_narrow_windows(folder):

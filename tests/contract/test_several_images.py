@@ -202,7 +202,7 @@ def test_another_number_in_each_sample(folder, workers):
         assert_same(one, other)
     del options["collate_fn"]
     errors = [error_of(list, make(of(folder, _any_number), 5)) for make in (stock, lambda *a: ours(*a, device="cpu"))]
-    assert type(errors[0]) is type(errors[1]) and str(errors[0]) == str(errors[1])
+    assert type(errors[0]) is type(errors[1]) and str(errors[1]).startswith(str(errors[0]))
 
 
 def test_pil_images_in_a_batch_are_torchs(folder):

@@ -18,6 +18,7 @@ GPU = "cuda:1"  # named, so that nothing asks for the current one
 def begun(monkeypatch):
     """Indices of GPUs whose decoder has begun to start; none does."""
     calls = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(warm, "begin", calls.append)
     return calls
 

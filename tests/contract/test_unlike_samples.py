@@ -53,8 +53,8 @@ SAID = {
     boxes: "index 4 has torch.float32 of shape (2, 4), index 6 has torch.float32 of shape (3, 4) at [1]['boxes']",
     keys: "index 4 has a number, index 6 has nothing at ['b']",
     lengths: "index 4 has nothing, index 6 has a number at [2]",
-    missing: "index 4 has torch.float32 of shape (3,), index 6 has NoneType. Return a sample for every index",
-    pictures: "found <class 'PIL.Image.Image'>; Add ToTensor() or v2.ToImage() to the transform",
+    missing: "index 4 has torch.float32 of shape (3,), index 6 has NoneType. Return a sample without None",
+    pictures: "found <class 'PIL.Image.Image'>. Add ToTensor() or v2.ToImage() to the transform",
 }
 
 
