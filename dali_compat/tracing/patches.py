@@ -203,6 +203,11 @@ def _of_tensor(version: str, name: str, original: Any, tensor: TracedTensor, arg
     outcome = outcome_of(name, state, version, args, {**kwargs, **more})
     if outcome is None:
         return None
+    if outcome.state.kind == "pil":
+        node = tensor._cell.node
+        if node is None or node.steps is None or outcome.steps is None:
+            return None
+        return images.imaged(node.then(RecordedCall(name, original, args, kwargs), outcome), {})
     kind = REAL_CLASS[type(tensor)]
     call = RecordedCall(name, original if kind is torch.Tensor else partial(_on_kind, kind, original), args, kwargs)
     if name in _VIEWS and not outcome.same:

@@ -25,6 +25,7 @@ MEAN, STD = (torch.tensor(three).view(3, 1, 1) for three in ([0.5, 0.4, 0.3], [0
 # ---- of tensors
 
 OF_TENSORS = {
+    "to a Pillow image and back": lambda x: F.to_tensor(F.to_pil_image(F.to_tensor(SMALL(x)))),
     "divided": lambda x: F.pil_to_tensor(SMALL(x)) / 255,
     "divided as floats": lambda x: F.pil_to_tensor(SMALL(x)).float().div(255),
     "divided by another number": lambda x: F.pil_to_tensor(SMALL(x)) / 127.5 - 1,
