@@ -124,7 +124,7 @@ def _source_of(image: Any) -> FileSource | MemorySource | None:
     if type(fp) is io.BytesIO or type(fp) in _MEMBERS:
         data = fp.getvalue() if type(fp) is io.BytesIO else _whole(fp)
         return _Files.table.memory(data) if not is_jpeg or data.endswith(_END_OF_JPEG) else None
-    if type(fp) is not io.BufferedReader or type(path := getattr(fp, "name", None)) is not str:
+    if type(fp) is not io.BufferedReader or not isinstance(path := getattr(fp, "name", None), str):
         became_real(f"opens images from {type(fp).__name__}, not from files, bytes or io.BytesIO")
         return None
     try:
@@ -138,6 +138,7 @@ def _source_of(image: Any) -> FileSource | MemorySource | None:
             return None
         if not image._exclusive_fp and is_jpeg and os.pread(number, 2, status.st_size - 2) != _END_OF_JPEG:
             return None  # unknown position after decoding
+        path = str(path)
         return _Files.table.file(path if path[:1] == "/" else os.path.join(os.getcwd(), path), status)
     except (OSError, ValueError):  # closed or deleted
         return None

@@ -265,7 +265,7 @@ def test_tensors_that_cannot_be_stacked(image_root):
         error_of(list, make(DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), _some])), 12, num_workers=2))
         for make in (lambda *a, **o: DataLoader(*a, fallback="silent", device="cpu", **o), stock)
     )
-    assert type(mine) is type(theirs) is RuntimeError and "stack expects each tensor to be equal size" in str(mine)
+    assert type(mine) is type(theirs) is RuntimeError and str(theirs).splitlines()[-1] in str(mine)
 
 
 @pytest.mark.parametrize("crops", [T.FiveCrop(24), T.TenCrop(24, vertical_flip=True)])

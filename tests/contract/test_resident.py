@@ -420,10 +420,8 @@ class Solarized:
 def test_functions_without_a_translation_are_left_to_torch(num_workers):
     dataset = make(transform=T.Compose([T.Pad(1), Solarized(), T.RandomHorizontalFlip(1.0), TEST]))
     loader = ours(dataset, 7, num_workers=num_workers, fallback="silent")
-    assert loader.explain().splitlines()[:2] == [
-        "torchvision route, then a copy to cpu",
-        "  because Solarized: no translation is registered for it, and it uses the image's point",
-    ]
+    reason = "  because Solarized: no translation is registered for it, and it uses the image's point"
+    assert loader.explain().splitlines()[1].startswith(reason)
     assert_same_epoch(loader, stock(dataset, 7))
 
 

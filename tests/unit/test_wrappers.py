@@ -846,8 +846,6 @@ def test_a_function_without_a_translation_is_named_within_others():
     assert chain.refused.name == "OwnBlur" and len(chain.translated) == 1
     within = translate(T.Compose([CROP, T.RandomApply([OwnBlur()], p=0.5), T.Lambda(lambda image: image.copy())]))
     assert within.refused.name == "OwnBlur" and str(within.refused).startswith("RandomApply(p=0.5): OwnBlur: ")
-    several = translate(T.Compose([CROP, T.Lambda(MultiView([WEAK, OwnBlur()]))]), views=True)
-    assert several.refused.name == "OwnBlur"
 
 
 def test_registered_classes_are_known(monkeypatch):
