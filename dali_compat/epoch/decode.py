@@ -192,10 +192,9 @@ class DaliGroup:
         from ..engine.dali.pipeline import undecodable
 
         bad: list[int] = []
-        if (strerror := os.strerror(errno.EMFILE)) in str(error):  # not the fault of one file
-            if self._again:
-                failure = OSError(errno.EMFILE, strerror)
-                raise OSError(errno.EMFILE, f"{strerror} for a batch: {remedy_of(failure)}") from error
+        if remedy_of(error):  # not the fault of one file
+            if self._again and (strerror := os.strerror(errno.EMFILE)) in str(error):
+                raise OSError(errno.EMFILE, strerror) from error
         elif self._given not in DECODED:
             images = self._sources if self._given == PATHS else self._images
             bad = np.flatnonzero(overwritten(self._sources)).tolist()  # their bytes must not be read

@@ -95,8 +95,7 @@ class Rows:
 
     def unreadable(self, row: int, error: Exception) -> ImageReadError:
         """Return an error that names the row's file and the reason."""
-        remedy = f"; {remedy_of(error)}" if remedy_of(error) else ""
-        made = read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}{remedy}", error)
+        made = read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error)
         made.__cause__ = error
         return made
 
