@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import errno
 import functools
 import os
+from collections.abc import Iterator
 from traceback import walk_tb
 from typing import Any
 
@@ -14,9 +16,13 @@ _REMEDIES = {
     errno.ENFILE: "raise the system's limit of open files (fs.file-max)",
     errno.EAGAIN: "raise the limit of processes (ulimit -u, or the control group's pids.max)",
     errno.ENOMEM: "free memory",
+    errno.ENOSPC: "free space on the disk, or in /dev/shm",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
     errno.EIO: "check the disk or the network",
     errno.ESTALE: "mount the network's folder again",
 }
+_MESSAGES = {os.strerror(n): n for n in (errno.EMFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EFBIG)}
+_MESSAGES["can't start new thread"] = errno.EAGAIN
 
 
 class ImageReadError(OSError):
@@ -125,4 +131,21 @@ def remedy_of(error: BaseException | None) -> str:
     Such errors do not depend on the image."""
     if isinstance(error, MemoryError):
         return _REMEDIES[errno.ENOMEM]
-    return _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
+    if isinstance(error, OSError) and error.errno:
+        return _REMEDIES.get(error.errno, "")
+    text = str(error) if isinstance(error, RuntimeError) else ""  # libraries raise it with the system's message
+    return next((_REMEDIES[number] for message, number in _MESSAGES.items() if message in text), "")
+
+
+@contextlib.contextmanager
+def with_remedy() -> Iterator[None]:
+    """Append the remedy to the message of an error of the operating system."""
+    try:
+        yield
+    except (OSError, MemoryError, RuntimeError) as error:
+        if (remedy := remedy_of(error)) and remedy not in str(error):
+            if isinstance(error, OSError) and error.strerror and not isinstance(error, ImageReadError):
+                error.strerror += f"; {remedy}"
+            else:
+                error.args = (f"{str(error) or 'out of memory'}; {remedy}", *error.args[1:])
+        raise

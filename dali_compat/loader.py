@@ -21,6 +21,7 @@ from .epoch.preview import preview
 from .epoch.resident import ResidentIterator
 from .epoch.stats import LoaderStats, Stats
 from .epoch.traced import traced_iterator
+from .errors import with_remedy
 from .routes import Route, StockRoute, choose, in_processes
 from .routes.dali import DaliRoute
 from .routes.decoded_cache import checked_budget, checked_place
@@ -238,6 +239,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     @no_compile
     @until_the_end
+    @with_remedy()
     def __iter__(self) -> _BaseDataLoaderIter:
         try:
             if isinstance(before := self._iterator, OrderedIterator):
@@ -270,6 +272,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return OrderedIterator(self, route)
 
     @until_the_end
+    @with_remedy()
     # again in each epoch, because frameworks change attributes of the loader
     def _choose_route(self, start: bool = False) -> Route:
         self._errors.policy, self._errors.in_python = checked_policy(self.on_error), self.on_error_in_python

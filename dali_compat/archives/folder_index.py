@@ -25,6 +25,7 @@ from typing import NamedTuple
 from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 from tqdm import tqdm
 
+from ..errors import with_remedy
 from ..remote.objects import FolderSamples, Objects, check_classes, listed_objects
 from ..remote.urls import is_url
 from ..runtime import saved
@@ -36,6 +37,7 @@ _SLOW = 1.0  # seconds before a progress bar appears
 _TICK = 2_000_000_000  # ns; the coarsest clock of any file system in use
 
 
+@with_remedy()
 def cached_samples(root: str | Path, allow_empty: bool = False, place: str | Path | None = None) -> FolderSamples:
     """Return (classes, class_to_idx, samples) of a folder of class folders, from a cached list if it is still valid.
     Content and order equal those of torchvision's find_classes() and make_dataset().

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from ..errors import ImageReadError
+from ..errors import ImageReadError, with_remedy
 from ..remote.objects import Objects
 from ..runtime import saved
 from ..runtime.messages import stack_level
@@ -163,6 +163,7 @@ def fingerprint(path: str, objects: Objects | None = None) -> list[Any]:
         return [stat.st_size, stat.st_mtime_ns, zlib.crc32(file.read(_ENDS), ends)]
 
 
+@with_remedy()
 def indexed(
     paths: list[str],
     options: Callable[[str], dict],

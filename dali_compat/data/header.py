@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from .intact import intact, is_intact, is_whole_bitmap
-from .sources import ORIENTATION, RandomAccess, Source, is_record, is_upright, opened
+from .sources import ORIENTATION, RandomAccess, Source, is_record, is_upright, opened, written
 
 UNKNOWN, DALI, PIL, UNREADABLE = 0, 1, 2, 3
 
@@ -56,6 +56,21 @@ def read_header(source: Source | np.ndarray) -> Header:
         return _read_jpeg(source) or _ask_pil(source)
     except Exception:  # may be any decoder's error, which is reported when the image is decoded
         return Header(UNREADABLE, 1, 1)
+
+
+def look(source: str | np.ndarray) -> Header:
+    """Read the header of a file, or of its bytes, and check whether it is intact. If not, the kind is PIL."""
+    changed, data = 0, source
+    try:
+        if isinstance(source, str):  # the time is read first, so that later changes are noticed
+            changed, data = written(source), np.fromfile(source, np.uint8)
+    except (OSError, MemoryError):
+        return Header(UNREADABLE, 1, 1)
+    header = read_header(data if type(source) is str else source)  # subclasses of str carry a mode or an orientation
+    if header.kind != DALI:
+        return header
+    known = header.intact or is_intact(data)
+    return header._replace(intact=True, written=changed) if known else header._replace(kind=PIL)
 
 
 class _Frame(NamedTuple):

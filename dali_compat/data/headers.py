@@ -9,13 +9,14 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image
 
 from ..runtime.forks import new_lock
-from .header import DALI, PIL, STATED, UNKNOWN, UNREADABLE, Header, read_header
+from .header import DALI, PIL, STATED, UNKNOWN, UNREADABLE, Header, look, read_header
 from .sources import Source
 from .verdicts import ENGINES, LIKELY, PILLOWS, Verdicts
 
@@ -87,15 +88,24 @@ class Headers:
         self._facts = np.zeros(0, FACTS)
         self._verdicts: dict[str, Verdicts] = {}  # on JPEGs, keyed by engine
 
-    def facts(self, index: np.ndarray, keys: np.ndarray, source: Callable[[int], Source]) -> np.ndarray:
+    def facts(
+        self, index: np.ndarray, keys: np.ndarray, source: Callable[[int], Source], written: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return the facts of the images at ``index`` (nonnegative). ``keys`` are the hashes of their sources, and
         ``source(i)`` returns the source of ``index[i]``. Facts of UNREADABLE images are read again each time, because
-        the file may have been repaired."""
+        the file may have been repaired. ``written`` are the files' ctimes, -1 for those that will not be read. If a
+        file has changed, all of it is checked, because DALI's decoders print errors of damaged files to stderr."""
         with self._lock:
-            unknown = np.flatnonzero(self.unknown(index, keys))
+            unread = self.unknown(index, keys)
+            changed = np.zeros_like(unread)
+            if written is not None:
+                known = self._facts[index]
+                changed = (known["kinds"] == DALI) & ~unread & (written >= 0) & (known["written"] != written)
+                self.forget(index[changed])
+            unknown = np.flatnonzero(unread | changed)
             if len(unknown):
-                found = facts_of(_read_many([source(i) for i in unknown.tolist()]))
-                self._put(index[unknown], keys[unknown], found)
+                reads = [partial(look if changed[i] else read_header, source(i)) for i in unknown.tolist()]  # type: ignore[arg-type]  # look() gets paths
+                self._put(index[unknown], keys[unknown], facts_of(_read_many(reads)))
             return _allowed(self._facts[index])
 
     def unknown(self, index: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -137,8 +147,8 @@ class Headers:
         with self._lock:
             self._facts["kinds"][index] = PIL
 
-    def forget(self, index: int) -> None:
-        """Drop the cached header of a file that has changed."""
+    def forget(self, index: int | np.ndarray) -> None:
+        """Drop the cached headers of files that have changed."""
         with self._lock:
             self._facts["kinds"][index] = UNKNOWN
             for verdicts in self._verdicts.values():
@@ -199,13 +209,13 @@ def _allowed(facts: np.ndarray) -> np.ndarray:
     return facts
 
 
-def _read_many(sources: list[Source]) -> list[Header]:
+def _read_many(reads: list[partial[Header]]) -> list[Header]:
     """Read headers sequentially if that is fast, because threads would only wait for the interpreter, and in threads if
     the disk is slow."""
     begin = time.perf_counter()
-    found = [read_header(source) for source in sources[:_SAMPLE]]
-    rest = sources[_SAMPLE:]
+    found = [read() for read in reads[:_SAMPLE]]
+    rest = reads[_SAMPLE:]
     if time.perf_counter() - begin < _SAMPLE * _SLOW:
-        return found + [read_header(source) for source in rest]
+        return found + [read() for read in rest]
     with ThreadPoolExecutor(_THREADS) as pool:
-        return found + list(pool.map(read_header, rest))
+        return found + list(pool.map(partial.__call__, rest))

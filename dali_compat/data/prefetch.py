@@ -10,10 +10,8 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from ..runtime.forks import FreshProcess
-from .header import DALI, PIL, UNREADABLE, Header, read_header
+from .header import look
 from .headers import facts_of
-from .intact import intact
-from .sources import written
 
 _PIPE = 1 << 20  # capacity of a pipe in bytes, if the system allows it
 _ANSWER = 128  # largest size in bytes of the answer for one file
@@ -145,16 +143,3 @@ def serve(requests: Connection, answers: Connection) -> None:
         while True:
             ticket, paths = requests.recv()
             answers.send((ticket, facts_of(list(map(look, paths)))))
-
-
-def look(path: str) -> Header:
-    """Read the header of a file and check whether it is intact. If not, the kind is PIL."""
-    changed = written(path)  # read first, so that later changes are noticed
-    try:
-        data = np.fromfile(path, np.uint8)
-    except OSError:
-        return Header(UNREADABLE, 1, 1)
-    header = read_header(data if type(path) is str else path)  # subclasses of str carry a mode or an orientation
-    if header.kind != DALI:
-        return header
-    return header._replace(intact=True, written=changed) if intact(data) else header._replace(kind=PIL)

@@ -159,12 +159,10 @@ class DaliGroup:
         """Return the positions of ``encoded`` images that PIL has to read.
 
         These are images whose bytes are not those of the known header, which shows in their length, in the size in
-        their own header, or in a write to their archive. When a file is first read, they also include images whose
-        structure DALI and PIL may interpret differently. A file modified since its header was read counts as new both
-        now and the next time, because the change may have come before or after the bytes were read.
+        their own header, in the file's ctime, or in a write to their archive. Images that were not checked before
+        include those whose structure DALI and PIL may interpret differently.
         """
         rows, batch, facts = self._rows, self._batch, self._facts
-        touched = np.zeros(len(rows), bool)
         if received.encoded is None:
             changed = overwritten(self._sources)
         else:
@@ -172,15 +170,14 @@ class DaliGroup:
             changed = (received.lengths != facts["lengths"]) | (marks(received.stated) != facts["marks"])
             upright = facts["orientations"] > 0  # rotating a photo may change only this tag
             if batch.epoch.route.device.type == "cpu" or upright.any():  # stat calls take too long next to a GPU
-                touched = when_written(self._sources) != facts["written"]
-                changed |= touched & upright
-        new = np.flatnonzero(~changed & (touched | ~facts["intact"]))
+                changed |= when_written(self._sources) != facts["written"]
+        new = np.flatnonzero(~changed & ~facts["intact"])
         unknown = np.array([not is_intact(encoded[i]) for i in new.tolist()], bool)  # in this thread; it holds the GIL
         for i in new[unknown].tolist():
             batch.use_pil(rows[i])
         if len(new):
             batch.set_intact([rows[i] for i in new[~unknown].tolist()])
-        batch.forget([rows[i] for i in np.flatnonzero(changed | touched).tolist()])
+        batch.forget([rows[i] for i in np.flatnonzero(changed).tolist()])
         return np.concatenate([np.flatnonzero(changed), new[unknown]])
 
     def discard(self) -> None:
@@ -195,10 +192,9 @@ class DaliGroup:
         from ..engine.dali.pipeline import undecodable
 
         bad: list[int] = []
-        if (strerror := os.strerror(errno.EMFILE)) in str(error):  # not the fault of one file
-            if self._again:
-                failure = OSError(errno.EMFILE, strerror)
-                raise OSError(errno.EMFILE, f"{strerror} for a batch: {remedy_of(failure)}") from error
+        if remedy_of(error):  # not the fault of one file
+            if self._again and (strerror := os.strerror(errno.EMFILE)) in str(error):
+                raise OSError(errno.EMFILE, strerror) from error
         elif self._given not in DECODED:
             images = self._sources if self._given == PATHS else self._images
             bad = np.flatnonzero(overwritten(self._sources)).tolist()  # their bytes must not be read

@@ -19,7 +19,7 @@ from torch.utils.data.dataloader import (
 )
 
 from ..data.base_datasets import locate, sample
-from ..errors import file_of, read_error, remedy_of
+from ..errors import file_of, read_error, remedy_of, with_remedy
 from ..randoms import replacement
 from ..runtime.dataset_base import QuietWorker, be_quiet
 from ..runtime.decorators import one_at_a_time
@@ -158,6 +158,7 @@ class _OnDevice(_BaseDataLoaderIter):
         return index
 
     @until_the_end
+    @with_remedy()
     @one_at_a_time
     def _next_data(self):
         since = self._meter.now()

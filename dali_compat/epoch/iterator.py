@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ..errors import OutOfStep
+from ..errors import OutOfStep, with_remedy
 from ..runtime.decorators import named, no_compile, one_at_a_time
 from ..runtime.forks import leak_in_child, unlock_all, until_the_end, wait_for_daemons
 from .collate import add_remedy
@@ -114,6 +114,7 @@ class OrderedIterator(_BaseDataLoaderIter):
 
     @no_compile
     @until_the_end
+    @with_remedy()
     @named("next")
     @one_at_a_time
     def _next_data(self):

@@ -23,6 +23,7 @@ from time import perf_counter
 import torch
 
 from ..engine.planes import engines
+from ..errors import remedy_of
 from ..runtime.device import working_on
 from ..runtime.forks import unlock_all
 
@@ -46,12 +47,15 @@ class PrefetchThread:
         self._thread = threading.Thread(target=self._serve, name="dali_compat prefetch", daemon=True)
         try:
             self._thread.start()
-        except BaseException:  # an interrupt may come after the thread has started
+        except BaseException as error:  # an interrupt may come after the thread has started
             self._tasks.put(None)
-            raise
+            if not remedy_of(error):
+                raise
 
     def do(self, work: Callable[[], None]) -> None:
         """Run ``work`` in the thread. Call wait() before the next call."""
+        if self._thread.ident is None:  # the system has no more threads; the caller does the work on request
+            return
         stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
         self._needed.clear()
         self._given_at = perf_counter()
@@ -81,6 +85,9 @@ class PrefetchThread:
     def end(self, work: Callable[[], None], waits: bool) -> None:
         """Run ``work`` after all other work, even if that failed, and end the thread. With ``waits``, wait for it,
         unless called from the thread itself by the garbage collector."""
+        if self._thread.ident is None:
+            work()
+            return
         self._ending, self._last = True, None
         self._needed.set()
         self._tasks.put(work)

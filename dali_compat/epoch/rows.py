@@ -12,7 +12,7 @@ from ..data.header import PIL
 from ..data.headers import FACTS, Headers, headers_of
 from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
 from ..data.readers import transforms_of
-from ..data.sources import Info, Source, fetch, is_object
+from ..data.sources import PATHS, Info, Source, fetch, is_object, when_written
 from ..data.verdicts import Verdicts
 from ..errors import ImageReadError, read_error, remedy_of
 from ..ops.draws import Arrays, Computed, ImageTooSmall, compute
@@ -95,8 +95,7 @@ class Rows:
 
     def unreadable(self, row: int, error: Exception) -> ImageReadError:
         """Return an error that names the row's file and the reason."""
-        remedy = f"; {remedy_of(error)}" if remedy_of(error) else ""
-        made = read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}{remedy}", error)
+        made = read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error)
         made.__cause__ = error
         return made
 
@@ -137,7 +136,8 @@ class Rows:
                 found = found.but(self.bad)
             if not len(found.rows):
                 continue
-            facts = found.headers.facts(found.index, found.keys, partial(self._source_of, found.rows))
+            source = partial(self._source_of, found.rows)
+            facts = found.headers.facts(found.index, found.keys, source, self._times(found))
             if by_pil or getattr(found.leaf, "by_pil", False):
                 facts["kinds"][:] = PIL
             if len(found.rows) == count:  # in order
@@ -148,6 +148,15 @@ class Rows:
                 self.words[found.rows] = found.headers.verdicts(engine.name).words(found.index)
             made.append((found, facts["kinds"]))
         return made
+
+    def _times(self, found: Found) -> np.ndarray | None:
+        """Return the ctimes for Headers.facts(), or None on a GPU, next to which the calls take too long."""
+        if found.given != PATHS or self.epoch.route.device.type != "cpu":
+            return None
+        times = when_written([self.sources[row] for row in found.rows.tolist()])
+        if self.pixels:
+            times[[self.pixels[row] is not None for row in found.rows.tolist()]] = -1
+        return times
 
     def _source_of(self, rows: np.ndarray, i: int) -> Source:
         return self.sources[int(rows[i])]

@@ -15,9 +15,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from ..data.header import DALI, PIL, read_header
+from ..data.header import DALI, PIL, UNREADABLE, look
 from ..data.headers import FACTS, facts_of
-from ..data.intact import is_intact
 
 _ENTRY = struct.Struct(f"={FACTS.itemsize}sI4x")  # facts and their checksum
 _PARTS = struct.Struct("qqqqQqi?BBB")  # fields of FACTS
@@ -124,9 +123,9 @@ class FileTable:
                 return (slot, facts, (width, height)) if kind == DALI else None
         (other,) = _HASH.unpack_from(self._entries, first * _ENTRY.size)
         slot = first ^ (other != 0 and other != key)
-        entry = _looked_up(source)
+        entry = facts_of([look(source if isinstance(source, str) else np.frombuffer(source, np.uint8))])[0]
         entry["keys"], entry["written"], entry["lengths"] = key, written, length
-        facts = self._put(slot, entry)
+        facts = entry.tobytes() if entry["kinds"] == UNREADABLE else self._put(slot, entry)
         height, width = entry["sizes"].tolist()
         return (slot, facts, (width, height)) if entry["kinds"] == DALI else None
 
@@ -145,15 +144,3 @@ class FileTable:
         if entry["keys"] == key:
             entry["kinds"] = PIL
             self._put(slot, entry)
-
-
-def _looked_up(source: str | bytes) -> Any:
-    """Read an image's header and check its structure. Return its facts, of kind DALI or PIL."""
-    given: Any = source if isinstance(source, str) else np.frombuffer(source, np.uint8)
-    header = read_header(given)
-    facts = facts_of([header])[0]
-    if header.kind == DALI and (header.intact or is_intact(given)):
-        facts["intact"] = True
-    else:
-        facts["kinds"] = PIL
-    return facts

@@ -201,6 +201,40 @@ def test_what_is_told_of_it_is_chosen(own_program, monkeypatch):
     assert "runs on" not in own_program("")[0].stderr
 
 
+PREPARED = """
+import sys
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+class Looks(ImageFolder):
+    def __getitem__(self, index):
+        image, target = super().__getitem__(index)
+        return image * (1 if image.max() < 2 else 2), target
+
+transform = T.Compose([T.CenterCrop(40), T.ToTensor()])
+loaders = [DataLoader(kind(sys.argv[1], transform), 5) for kind in (ImageFolder, Looks)]
+if sys.argv[2] == "iterated":
+    print([sum(len(labels) for _, labels in loader) for loader in loaders])
+loaders = [Accelerator(cpu=True).prepare(loader) for loader in loaders]
+for epoch in range(2):
+    print([sum(len(labels) for _, labels in loader) for loader in loaders])
+"""
+
+
+@pytest.mark.parametrize("before", ["new", "iterated"])
+def test_run_reports_each_loader_that_accelerate_prepares_once(tmp_path, monkeypatch, image_root, before):
+    """Two loaders of one line, the second of which falls back."""
+    pytest.importorskip("accelerate")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(PREPARED)
+    done = programs.python("-m", "dali_compat", "run", "--device", "cpu", "train.py", image_root, before)
+    assert done.returncode == 0 and set(done.stdout.splitlines()) == {"[24, 24]"}, done.stderr
+    dali, fallen = [line.partition(" runs on ")[2] for line in done.stderr.splitlines() if " runs on " in line]
+    assert dali == "DALI (cpu)" and fallen.startswith("torchvision, because Looks overrides __getitem__")
+
+
 ON_A_GPU = """
 import sys, types
 import torch

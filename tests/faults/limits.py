@@ -1,21 +1,25 @@
-"""Loaders in processes with few open files, processes and threads, little memory, or small files only:
+"""Loaders in processes with few open files, processes and threads, little memory, small files, little /dev/shm, or a
+full disk for caches:
 
     python tests/faults/limits.py --seconds 600 [--seed 1] [--first NUMBER]
 
 Each round sets a limit at random in a process of its own, before or after the first batch, and loads two epochs. A
-sample comes with the pixels that it has without the limit, or the loop ends with an error; no sample is left out or
-taken for a bad image, and no process crashes or hangs. If at least 40 files may be open, all samples must come. The
+sample comes with the pixels that it has without the limit, or the loop ends with an error that names a remedy; no
+sample is left out or taken for a bad image, and no process crashes or hangs. If at least 40 files may be open, or only
+caches are limited, all samples must come. Without the limit the same loader then loads a third epoch, complete. The
 exit status is 1 if any round is wrong.
+
+The limits of /dev/shm and the disk are mounts of a few KB, and left out if this user may not mount.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import ctypes
 import os
 import random
+import re
 import resource
 import signal
 import sys
@@ -37,19 +41,28 @@ if __name__ == "__main__":
 
 from helpers import make_image
 
-from dali_compat import DALIArrayDataset, DALIImageList, DALIWebDataset, DataLoader
+from dali_compat import DALIArrayDataset, DALIImageFolder, DALIImageList, DALIWebDataset, DataLoader
 from faults.run import forks
 
 COUNT, SIDE = 40, 48
 SECONDS = 200  # after which a process hangs
 FEWEST = 40  # open files with which a loader has to work
-STORAGES = "folder", "archive", "arrays", "own", "cached"
+FREED = 100  # open files that are free without the limit
+STORAGES = "folder", "indexed", "archive", "arrays", "own", "cached"
 LIMITS = {
     "files": resource.RLIMIT_NOFILE,
     "processes": resource.RLIMIT_NPROC,
     "memory": resource.RLIMIT_AS,
     "size of files": resource.RLIMIT_FSIZE,  # those of shared memory, too
+    "shared memory": None,
+    "disk": None,
 }
+_NEWNS, _DETACH, _PRIVATE = 0x20000, 2, 0x44000  # CLONE_NEWNS, MNT_DETACH, MS_REC | MS_PRIVATE
+_libc = ctypes.CDLL(None, use_errno=True)
+# parts of messages that name what to do: errors.remedy_of(), and torch's own of workers that have died
+REMEDIES = re.compile(
+    r"ulimit -[nuf]|fs\.file-max|free memory|free space|raise your shared memory limit|DataLoader worker .* exited"
+)
 RIGHT, REFUSED, KILLED = "right", "refused", "killed"
 
 
@@ -57,7 +70,7 @@ class Round(NamedTuple):
     """What is tried.
 
     Attributes:
-        limit: one of LIMITS; value: files, processes, or bytes besides what the process has.
+        limit: one of LIMITS; value: files, processes, or bytes besides what the process has, of files, or of a disk.
         held: files that the process has open besides.
         late: whether the limit is set after the first batch.
     """
@@ -85,8 +98,10 @@ def drawn(number: int) -> Round:
         value = rng.randrange(0, 24)
     elif limit == "memory":
         value = rng.randrange(0, 2 << 30)
-    else:
+    elif limit == "size of files":
         value = rng.choice([0, 1 << 10, 1 << 16, 1 << 20])
+    else:
+        value = rng.choice([1 << 12, 1 << 14, 1 << 16, 1 << 20])
     workers, policy = rng.choice([0, 0, 1, 2]), rng.choice(["raise", "skip", "skip", "replace"])
     return Round(
         rng.choice(STORAGES), limit, value, held, rng.random() < 0.3, rng.choice([4, 16, 40]), workers, policy,
@@ -113,8 +128,10 @@ class Own(data.Dataset):
 def make_files(root: Path) -> None:
     """Writes the images, and an archive of them."""
     rng = np.random.default_rng(0)
+    (root / "classes" / "only").mkdir(parents=True)
     for number in range(COUNT):
         Image.fromarray(make_image(rng, SIDE + number, SIDE)).save(root / f"{number:02d}.jpg", quality=90)
+        os.link(root / f"{number:02d}.jpg", root / "classes" / "only" / f"{number:02d}.jpg")
     with tarfile.open(root / "archive.tar", "w") as archive:
         for number, path in enumerate(_paths(root)):
             (root / f"{number:02d}.cls").write_text(str(number))
@@ -126,14 +143,19 @@ def _paths(root: Path) -> list[str]:
     return [str(root / f"{number:02d}.jpg") for number in range(COUNT)]
 
 
-def _loader(one: Round, root: Path) -> DataLoader:
+def _loader(one: Round, root: Path, cache: Path) -> DataLoader:
     steps = [T.CenterCrop(SIDE), T.PILToTensor()]
     transform = T.Compose([inverted, *steps] if one.function else steps)
     numbers = list(range(COUNT))
     if one.storage == "own":
         dataset: Any = Own(_paths(root), transform)
+    elif one.storage == "indexed":
+        dataset = DALIImageFolder(root / "classes", transform, index_cache=True, return_index=True)
     elif one.storage == "archive":
-        dataset = DALIWebDataset(str(root / "archive.tar"), transform)
+        archive = cache / "archive.tar"  # the index is next to it
+        if not archive.exists():
+            archive.symlink_to(root / "archive.tar")
+        dataset = DALIWebDataset(str(archive), transform)
     elif one.storage == "arrays":
         images = np.stack([np.asarray(Image.open(path).convert("RGB"))[:SIDE] for path in _paths(root)])
         dataset = DALIArrayDataset(images, numbers, transform=transform)
@@ -146,85 +168,146 @@ def _loader(one: Round, root: Path) -> DataLoader:
 
 
 def _samples(batch: Any) -> list[tuple[int, bytes]]:
-    images, numbers = batch
+    images, *_, numbers = batch
     return [(int(n), image.numpy().tobytes()) for image, n in zip(images, numbers, strict=True)]
 
 
-def _as_a_user() -> None:
-    """The system does not limit the administrator's processes: the process counts as another user's from here on."""
-    if os.getuid() == 0:
-        os.setresuid(65534, 0, 0)
+def _as_a_user(active: bool) -> None:
+    """The system does not limit the administrator's processes: the process counts as another user's while this is
+    active."""
+    if os.geteuid() == 0:
+        os.setresuid(65534 if active else 0, 0, 0)
         header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-        libc = ctypes.CDLL(None)
-        libc.capget(header, sets)
-        for capability in (21, 24):  # CAP_SYS_ADMIN, CAP_SYS_RESOURCE
-            sets[0] &= ~(1 << capability)
-        libc.capset(header, sets)
+        _libc.capget(header, sets)
+        sets[0] = sets[1] & ~(active << 21 | active << 24)  # CAP_SYS_ADMIN, CAP_SYS_RESOURCE
+        _libc.capset(header, sets)
 
 
-def _limit(one: Round) -> list[Any]:
-    """Sets the limit; returns what holds descriptors."""
-    held = [open(os.devnull, "rb") for _ in range(one.held)]
-    value = one.value
-    if one.limit == "memory":
-        value += int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    elif one.limit == "processes":
-        _as_a_user()
-        value += len(os.listdir("/proc/self/task"))
-    resource.setrlimit(LIMITS[one.limit], (value, value))
-    return held
+def may_mount() -> bool:
+    """Whether a process of this user may have a disk of its own; asked in a process of its own."""
+    pid = os.fork()
+    if not pid:
+        os._exit(_libc.unshare(_NEWNS) != 0)
+    return os.waitpid(pid, 0)[1] == 0
 
 
-def _child(number: int, root: str, connection: Any) -> None:
-    """Sends (epoch, number of the sample, checksum) one by one, and at last what ended the loop, and loader.errors."""
+class Limit:
+    """The limit of a round, for this process and those that it starts."""
+
+    def __init__(self, one: Round, cache: Path):
+        self._one, self._cache, self._held = one, cache, list[Any]()
+        self._place = b"/dev/shm" if one.limit == "shared memory" else os.fsencode(cache)
+        self.active = False
+        if LIMITS[one.limit] is None:
+            _demand(_libc.unshare(_NEWNS))
+            _demand(_libc.mount(b"none", b"/", None, _PRIVATE, None))
+        else:
+            self._before = resource.getrlimit(LIMITS[one.limit])
+
+    def set(self) -> None:
+        one, value = self._one, self._one.value
+        self.active = True
+        held = one.held + FREED if one.limit == "files" else 0
+        self._held = [open(os.devnull, "rb") for _ in range(held)]
+        if LIMITS[one.limit] is None:
+            _demand(_libc.mount(b"none", self._place, b"tmpfs", 0, f"size={value}".encode()))
+            return
+        if one.limit == "memory":
+            value += int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        elif one.limit == "processes":
+            _as_a_user(True)
+            value += len(os.listdir("/proc/self/task"))
+        elif one.limit == "files":
+            value += FREED
+        # a user may raise the soft limit again, as this package does with that of files
+        resource.setrlimit(LIMITS[one.limit], (value, value if one.limit == "files" else self._before[1]))
+
+    def lift(self) -> None:
+        if self.active:
+            self.active, self._held = False, []
+            if LIMITS[self._one.limit] is None:
+                _demand(_libc.umount2(self._place, _DETACH))
+            else:
+                if self._one.limit == "processes":
+                    _as_a_user(False)
+                if self._one.limit != "files":
+                    resource.setrlimit(LIMITS[self._one.limit], self._before)
+
+
+def _demand(failed: int) -> None:
+    if failed:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+class Result(NamedTuple):
+    """What a process has seen: the samples of each epoch as (number, bytes), the error that ended the loop, the reasons
+    in loader.errors, and the samples, or the error, without the limit."""
+
+    had: list[list[tuple[int, bytes]]]
+    error: str
+    bad: list[str]
+    after: list[tuple[int, bytes]] | str
+
+
+def _child(number: int, root: str, cache: str, connection: Any) -> None:
+    """Sends a Result."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    os.environ["XDG_CACHE_HOME"] = cache
+    torch.multiprocessing.set_start_method("fork", force=True)  # a server of processes would keep the limit
     one = drawn(number)
     had: list[list[tuple[int, bytes]]] = []
-    error, bad = "", []
-    held: list[Any] = []
+    error, bad, loader = "", [], None
+    limit = Limit(one, Path(cache))
     try:
-        held = [] if one.late else _limit(one)
-        loader = _loader(one, Path(root))
+        if not one.late:
+            limit.set()
+        loader = _loader(one, Path(root), Path(cache))
         for _ in range(2):
             had.append([])
             for batch in loader:
                 had[-1] += _samples(batch)
-                if one.late and not held:
-                    held = [_limit(one)]
+                if not limit.active:
+                    limit.set()
         bad = [found.reason for found in loader.errors]
     except Exception as failure:
         error = f"{type(failure).__name__}: {failure}"
-    del held
-    for name in LIMITS.values():  # of memory, for the message
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(name, (resource.getrlimit(name)[1],) * 2)
-    connection.send((had, error, bad))
+    limit.lift()
+    after: Any = []
+    try:
+        for batch in loader or _loader(one, Path(root), Path(cache)):
+            after += _samples(batch)
+    except Exception as failure:
+        after = f"{type(failure).__name__}: {failure}"
+    connection.send(Result(had, error, bad, after))
     connection.close()
     os._exit(0)
 
 
 def expected(one: Round, root: Path) -> list[tuple[int, bytes]]:
-    """The samples without a limit."""
-    plain = one._replace(workers=0, batch_size=COUNT, policy="raise")
-    return [sample for batch in _loader(plain, root) for sample in _samples(batch)]
+    """The samples without a limit, of torch's own loader."""
+    dataset = _loader(one, root, root).dataset
+    return [sample for batch in data.DataLoader(dataset, COUNT) for sample in _samples(batch)]
 
 
 def tried(number: int, root: Path) -> tuple[str, str]:
     """Returns what is wrong with the round of a number, or "", and its outcome."""
     one, context = drawn(number), forks()
     text = f"{number}: {one}"
+    if LIMITS[one.limit] is None and not may_mount():
+        return "", "left out"
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(number, str(root), sender))
+    cache = tempfile.TemporaryDirectory(dir=root)
+    process = context.Process(target=_child, args=(number, str(root), cache.name, sender))
     process.start()
     sender.close()
     try:
         if not receiver.poll(SECONDS):
             return f"hangs; {text}", KILLED
-        had, error, bad = receiver.recv()
+        had, error, bad, after = receiver.recv()
     except EOFError:
         process.join()
         status = process.exitcode
@@ -235,6 +318,7 @@ def tried(number: int, root: Path) -> tuple[str, str]:
         process.kill()
         process.join()
         receiver.close()
+        cache.cleanup()
     right = expected(one, root)
     for epoch, samples in enumerate(had):
         if samples != right[: len(samples)] or (not error and len(samples) != len(right)):
@@ -242,9 +326,11 @@ def tried(number: int, root: Path) -> tuple[str, str]:
             return f"epoch {epoch} has {len(numbers)} samples {numbers}, {error}; {text}", RIGHT
     if bad:
         return f"took good images for bad ones: {bad[:2]}; {text}", RIGHT
-    free = one.value - one.held
-    if error and one.limit == "files" and free >= FEWEST and not one.late:
-        return f"{error[:300]}; {text}", REFUSED
+    if after != right:
+        return f"is not usable without the limit: {str(after)[-300:]}; {error[-200:]}; {text}", RIGHT
+    enough = one.limit == "files" and one.value - one.held >= FEWEST and not one.late
+    if error and (enough or one.limit == "disk" or not REMEDIES.search(error)):
+        return f"{error[-400:]}; {text}", REFUSED
     return "", REFUSED if error else RIGHT
 
 

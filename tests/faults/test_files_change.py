@@ -13,6 +13,7 @@ from PIL import Image
 from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder, DataLoader, ImageReadError
+from dali_compat.data import headers
 from dali_compat.engine.dali.pipeline import DecodePipeline, PipelineError
 from dali_compat.epoch import decode
 
@@ -144,7 +145,13 @@ def test_a_file_that_is_being_written(root, monkeypatch):
     loader = DataLoader(dataset, BATCH, device="cpu", fallback="error")
     wanted = [images for images, _, _ in loader]
     path = Path(dataset.samples[CHANGED[0]][0])
-    whole, receive = path.read_bytes(), DecodePipeline.receive
+    whole, receive, submit, submitted = path.read_bytes(), DecodePipeline.receive, DecodePipeline.submit, []
+
+    def submit_as_the_writing_begins(pipeline, *args):
+        if len(submitted) == CHANGED[0] // BATCH:
+            path.write_bytes(whole[:60])
+        submitted.append(args)
+        return submit(pipeline, *args)
 
     def receive_while_it_is_written(pipeline, ticket):
         try:
@@ -153,8 +160,8 @@ def test_a_file_that_is_being_written(root, monkeypatch):
             path.write_bytes(whole)
             raise
 
+    monkeypatch.setattr(DecodePipeline, "submit", submit_as_the_writing_begins)
     monkeypatch.setattr(DecodePipeline, "receive", receive_while_it_is_written)
-    path.write_bytes(whole[:60])
     for (images, _, indices), expected in zip(loader, wanted, strict=True):
         assert torch.equal(images, expected), indices
     assert path.read_bytes() == whole
@@ -263,15 +270,16 @@ def test_damage_in_place_of_a_file_that_is_known(root, damage, times):
 
 
 def test_a_file_that_is_touched_is_looked_at_once_more(root, monkeypatch):
-    """Its bytes are those that it had: DALI has decoded it, and nothing is read twice."""
+    """Its bytes are those that it had: it is checked before DALI decodes it, and not again."""
     dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
     loader = DataLoader(dataset, BATCH, device="cpu", exact=True, fallback="error")
     wanted = torch.cat([images for images, _, _ in loader])
-    looked, is_intact = [], decode.is_intact
-    monkeypatch.setattr(decode, "is_intact", lambda image: looked.append(1) or is_intact(image))
+    looked, look = [], headers.look
+    monkeypatch.setattr(decode, "is_intact", None)
+    monkeypatch.setattr(headers, "look", lambda path: looked.append(path) or look(path))
     list(loader)
     assert not looked
     os.chmod(dataset.samples[3][0], 0o600)
-    for count in (1, 2, 2):  # where it is seen, and by the new time
+    for _ in range(3):
         assert torch.equal(torch.cat([images for images, _, _ in loader]), wanted)
-        assert len(looked) == count
+        assert looked == [dataset.samples[3][0]]

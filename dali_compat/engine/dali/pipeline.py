@@ -33,7 +33,7 @@ from ...plan import Plan
 from ...runtime import cores
 from ...runtime.decorators import named
 from ...runtime.forks import leak_in_child
-from ...runtime.open_files import allow_open_files
+from ...runtime.open_files import allow_open_files, files_at_once
 from . import warm
 from .definition import arrays_to_turn, define, states
 from .forks import live
@@ -129,7 +129,14 @@ class DecodePipeline:
     def _submit(self, images: list | np.ndarray, arrays: list[Arrays], stated_at: np.ndarray | None) -> int:
         self.in_step = False  # until this call completes
         if self._pipe is None:
-            self._build(arrays)
+            try:
+                self._build(arrays)
+            except Exception as error:  # for example, no more threads; the next batch builds another
+                self._free()
+                self.in_step = True
+                if files_at_once(8) < 8:  # DALI's libraries fail then, and do not say why
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
+                raise
         while len(self._feed.flight) >= self.depth:
             self._take()
         ticket, self._tickets = self._tickets, self._tickets + 1

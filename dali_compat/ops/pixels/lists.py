@@ -8,7 +8,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,9 @@ def each(function: Callable, *columns) -> list:
             _pool = None
             raise
         else:
-            return [future.result() for future in futures]
+            with suppress(BrokenExecutor):  # no more threads; the next call tries again
+                return [future.result() for future in futures]
+            _pool = None
     return [function(*row) for row in rows]
 
 
