@@ -111,8 +111,11 @@ def test_bytes_are_those_of_the_images(dataset):
     assert loader.stats().bytes == given > 0
 
 
+FLIP = T.RandomHorizontalFlip(1.0)
+
+
 def _pair(image):
-    return [SMALL(image), {"second": T.functional.hflip(SMALL(image))}]
+    return [SMALL(image), {"second": FLIP(SMALL(image))}]
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"num_workers": 1}, {"on_error": "skip"}])

@@ -143,6 +143,14 @@ def _paths(root: Path) -> list[str]:
     return [str(root / f"{number:02d}.jpg") for number in range(COUNT)]
 
 
+def _archive(root: Path, cache: Path) -> Path:
+    """A link to the archive, because its index is next to it."""
+    archive = cache / "archive.tar"
+    if not archive.exists():
+        archive.symlink_to(root / "archive.tar")
+    return archive
+
+
 def _loader(one: Round, root: Path, cache: Path) -> DataLoader:
     steps = [T.CenterCrop(SIDE), T.PILToTensor()]
     transform = T.Compose([inverted, *steps] if one.function else steps)
@@ -152,10 +160,7 @@ def _loader(one: Round, root: Path, cache: Path) -> DataLoader:
     elif one.storage == "indexed":
         dataset = DALIImageFolder(root / "classes", transform, index_cache=True, return_index=True)
     elif one.storage == "archive":
-        archive = cache / "archive.tar"  # the index is next to it
-        if not archive.exists():
-            archive.symlink_to(root / "archive.tar")
-        dataset = DALIWebDataset(str(archive), transform)
+        dataset = DALIWebDataset(str(_archive(root, cache)), transform)
     elif one.storage == "arrays":
         images = np.stack([np.asarray(Image.open(path).convert("RGB"))[:SIDE] for path in _paths(root)])
         dataset = DALIArrayDataset(images, numbers, transform=transform)
@@ -276,6 +281,7 @@ def _child(number: int, root: str, cache: str, connection: Any) -> None:
     except Exception as failure:
         error = f"{type(failure).__name__}: {failure}"
     limit.lift()
+    _archive(Path(root), Path(cache))  # a disk of its own is gone now, with its link
     after: Any = []
     try:
         for batch in loader or _loader(one, Path(root), Path(cache)):
