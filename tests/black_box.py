@@ -89,7 +89,8 @@ def unlike(theirs: Ran, ours: Ran, workers: int, limit: Limit = EQUAL) -> str:
 
 
 def _error_difference(theirs: BaseException | None, ours: BaseException | None, workers: int) -> str:
-    if type(theirs) is type(ours) and _message(theirs, workers) == _message(ours, workers):
+    same = type(theirs) is type(ours)
+    if same and _message(ours, workers).startswith(_message(theirs, workers)):  # a remedy may follow
         return ""
     return f"expected {_named(theirs)}, got {_named(ours)}"
 

@@ -291,25 +291,6 @@ def test_errors_of_functions_are_raised_unless_asked_for(own_root, policy, num_w
     assert {error.index for error in loader.errors} == bright
 
 
-def _fussy_and_random(image):
-    return _fussy(image) // 2 + torch.randint(0, 100, image.shape, dtype=torch.uint8)
-
-
-def test_a_function_draws_the_same_beside_one_that_fails(own_root):
-    """Its numbers are those of the sample's place, in a batch without one of its rows, too."""
-    dataset = _damaged(own_root, transform=T.Compose([*EXACT.transforms, T.Lambda(_fussy_and_random)]))
-    means = [DALIImageFolder(own_root, EXACT)[i][0].float().mean().item() for i in GOOD]
-    given = []
-    for _fussy.most in (255, sorted(means)[-2]):
-        torch.manual_seed(0)
-        loader = ours(dataset, 8, on_error="skip", on_error_in_python=True, **ON_CPU | {"num_workers": 1})
-        ((images, _, indices),) = _epoch(loader)
-        given.append(dict(zip(indices.tolist(), images, strict=True)))
-    all_of_them, fewer = given
-    assert list(all_of_them) == GOOD and len(fewer) == len(GOOD) - 1
-    assert all(torch.equal(image, all_of_them[index]) for index, image in fewer.items())
-
-
 @pytest.mark.parametrize("policy", ["skip", "replace"])
 def test_errors_of_target_transform(own_root, policy):
     def refuse(target):

@@ -39,7 +39,6 @@ CHAINS = {
     "evaluation": EVALUATION,
     "jitter": T.Compose([T.RandomCrop(8), T.ColorJitter(0.4, 0.4), T.PILToTensor()]),
     "views": views(TRAIN, T.Compose([T.CenterCrop(6), T.PILToTensor()])),
-    "call": T.Compose([T.Resize((9, 9)), T.Lambda(lambda image: image.rotate(90)), T.ToTensor()]),
     "nearest": T.Compose([T.Resize((9, 9), T.InterpolationMode.NEAREST), T.ToTensor()]),
     "several sizes": T.Compose([T.RandomHorizontalFlip(), T.RandomResizedCrop(8), T.PILToTensor()]),
 }
