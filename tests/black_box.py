@@ -90,7 +90,8 @@ def unlike(theirs: Ran, ours: Ran, workers: int, limit: Limit = EQUAL) -> str:
 
 def _error_difference(theirs: BaseException | None, ours: BaseException | None, workers: int) -> str:
     same = type(theirs) is type(ours)
-    if same and _message(ours, workers).startswith(_message(theirs, workers)):  # a remedy may follow
+    pair = _message(theirs, workers), _message(ours, workers)
+    if same and len(pair[0]) == len(pair[1]) and all(map(_begins, *pair)):
         return ""
     return f"expected {_named(theirs)}, got {_named(ours)}"
 
@@ -98,6 +99,11 @@ def _error_difference(theirs: BaseException | None, ours: BaseException | None, 
 def _named(error: BaseException | None) -> str:
     lines = str(error).strip().splitlines() or [""]
     return "no error" if error is None else f"{type(error).__name__}: {lines[0]} ... {lines[-1]}"
+
+
+def _begins(theirs: str, ours: str) -> bool:
+    """Whether a line is the same, or is followed by a remedy."""
+    return ours == theirs or ours.startswith((f"{theirs}.", f"{theirs};", f"{theirs} ("))
 
 
 def _message(error: BaseException | None, workers: int) -> Any:
