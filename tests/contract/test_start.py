@@ -19,6 +19,8 @@ def begun(monkeypatch):
     """Indices of GPUs whose decoder has begun to start; none does."""
     calls = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "a GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5))
     monkeypatch.setattr(warm, "begin", calls.append)
     return calls
 
