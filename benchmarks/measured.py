@@ -162,7 +162,7 @@ class Figure(NamedTuple):
 FOLDER = {"benchmark": "imagefolder", "recipe": ("train", None), "megapixels": None, "batch_size": 256}
 BESIDE = {"benchmark": ("training", "toolkit"), "source": ("folder", None), "kind": ("eager", None), "gpus": 1}
 SMALL, LARGE = BESIDE | {"model": "resnet18", "cores": 16}, BESIDE | {"model": "resnet50"}
-OWN = {"benchmark": "own_dataset", "gpu": "H200", "cores": 16}
+OWN = {"benchmark": "own_dataset", "gpu": "H200", "cores": 16, "train": ("resnet18", None)}
 FIRST, LATER = {"seen": (False, None)}, {"seen": True}  # epochs of OWN
 # README's, by the name that tests/docs/claims.py uses
 FIGURES = {

@@ -88,7 +88,6 @@ HELPS = [
         f"ours{OFF}",
     ),
     Case("folder", "loading", "2 cores, no GPU", FIGURES["cpu"].where),
-    Case("folder", "loading, with a custom function on Pillow images", "H100, 16 cores", {"transform": "callable"}),
     Case("folder", "loading, with ColorJitter", "H100, 16 cores", {"transform": "ColorJitter"}),
     Case("folder", "loading, SimCLR's two views", "H200, 16 cores", {"benchmark": "views", "recipe": "simclr"}),
     Case("folder", "training ResNet-18", GPU, SMALL),
@@ -100,6 +99,10 @@ HELPS = [
     Case("arrays", "CIFAR-10", "2 cores, no GPU", MEMORY | {"gpu": None}),
     Case("custom", "training ResNet-18, first epoch", "H200, 16 cores", OWN | FIRST, "own"),
     Case("custom", "training ResNet-18, later epochs", "H200, 16 cores", OWN | LATER, "own"),
+    Case("custom", "training ResNet-50", "H200, 16 cores", OWN | {"train": "resnet50"}, "own", "torchstream"),
+    Case("custom", "loading, SimCLR's two views", "H200, 16 cores", {"benchmark": "views", "recipe": "simclr"}, "own"),
+    Case("custom", "loading, DINO's eight views", "H200, 16 cores", {"benchmark": "views", "recipe": "dino"}, "own"),
+    Case("custom stream", "training ResNet-50", "H200, 16 cores", OWN | {"train": "resnet50"}, "stream", "torchstream"),
     Case("custom stream", "loading", "H200, 16 cores", OWN, "stream", "torchstream"),
     Case("custom, with masks", "training U-Net", "H200, 16 cores", JOINT | {"train": "unet", "cores": 16}, "own"),
     Case(
