@@ -90,8 +90,9 @@ def resized_crop(
     """
     size = whole(*size)
     within = top >= 0 and left >= 0 and top + height <= s.size[0] and left + width <= s.size[1]
-    # torchvision warns about other values of antialias
-    if s.kind != "pil" or s.mode not in ("RGB", "L") or antialias is not True or len(size) != 2 or not within:
+    # torchvision warns about other values of antialias, and raises an error for empty windows
+    fits = within and min(height, width) > 0 and len(size) == 2
+    if s.kind != "pil" or s.mode not in ("RGB", "L") or antialias is not True or not fits:
         raise UnknownOperation
     cropped = crop(s, like, top, left, height, width)
     made = resized(cropped.state, like, size, interpolation_named(interpolation), antialias)

@@ -112,6 +112,9 @@ OF_PIL = {
     "gamma of tensors": lambda x: F.adjust_gamma(TENSOR(x), 0.8),
 }
 MADE_BY_PIL = {  # of each a sample's own code makes it, or torchvision's functions
+    "an empty window that is resized": lambda x: F.to_tensor(
+        F.resized_crop(x, 2, 3, int(torch.randint(2, ())), 20, [16, 16])
+    ),
     "thumbnail of several": thumbnail_of_several,
     "thumbnail": thumbnail,
     "fitted": lambda x: F.to_tensor(ImageOps.fit(x, (32, 40))),
