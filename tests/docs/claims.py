@@ -429,8 +429,8 @@ _OWN = {
 }
 claim(
     MEASURED,
-    "SimCLR's views load at {:.2f} ({:.2f} - {:.2f}) times that speed, {:.0f} ({:.0f} - {:.0f}) times torchvision's, and "
-    "DINO's at {:.2f} times, {:.0f} times torchvision's",
+    "SimCLR's views load at {:.2f} ({:.2f} - {:.2f}) times that speed, {:.0f} ({:.0f} - {:.0f}) times torchvision's, "
+    "and DINO's at {:.2f} times, {:.0f} times torchvision's",
     *(number for values in _OWN["simclr"] for number in values),
     *(values[0] for values in _OWN["dino"]),
 )
