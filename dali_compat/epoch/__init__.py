@@ -7,7 +7,7 @@ Modules, in the order to read them:
   collate_fn. Neither depends on a route.
 - prefetch_thread: the thread that prepares batches ahead. dali_batch: a batch on the DALI route. Its stages, in order:
   - rows: locations of the images, their file headers, and their random parameters.
-  - part: rows that share a plan. They are decoded in groups and passed to functions without a translation.
+  - part: rows that share a plan. They are decoded in groups.
   - decode: groups decoded by DALI or Pillow. planes_group: groups decoded by a GPU's JPEG engine. A group is submitted,
     and returns images and the errors of rows that failed.
   - collate: default_collate, or a custom collate_fn, on a GPU.
