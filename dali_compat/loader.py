@@ -44,9 +44,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     and the like, DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace), archives (DALIRecordIO and the
     like), and Subset and ConcatDataset of them. Images in memory (torchvision's CIFAR10, MNIST and the like,
     DALIArrayDataset) are kept on the device and transformed there by torch. A custom data set that opens images with
-    Pillow is read by torch's own loader, and its images are made by DALI (docs/datasets.md), as are those of any data set
-    of files whose transform has no translation. Other data sets are served by torch's own loader, with a
-    FallbackWarning.
+    Pillow is read by torch's own loader, and its images are made by DALI (docs/datasets.md). So is a data set of files
+    whose transform has no translation. Other data sets are served by torch's own loader, with a FallbackWarning.
 
     A batch is a list ``[images, labels]`` on ``device``. Images have shape (N, C, H, W) and the dtype and range that
     the transform gives. Labels are int64 of shape (N,), or whatever default_collate makes of the targets. Batches of a
