@@ -18,6 +18,7 @@ from .epoch.history import History
 from .epoch.iterator import OrderedIterator
 from .epoch.on_error import Errors, SampleError, checked_policy
 from .epoch.preview import preview
+from .epoch.progress import Progress
 from .epoch.resident import ResidentIterator
 from .epoch.stats import LoaderStats, Stats
 from .epoch.traced import traced_iterator
@@ -243,9 +244,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         try:
             if isinstance(before := self._iterator, OrderedIterator):
                 route = self._choose_route(start=True)
-                if isinstance(route, StockRoute):
+                if in_processes(route):
                     before.end()
-                    self._iterator = fallback_iterator(self, route.device, before.progress)
+                    self._iterator = self._iterator_of(route, before.progress)
                     return self._iterator
             return super().__iter__()
         except Exception as error:
@@ -261,13 +262,16 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         if self._why_torchs:
             tell_of_fallback(self._why_torchs, "warn", _classes_told)
             return super()._get_iterator()
-        route = self._choose_route(start=True)
+        return self._iterator_of(self._choose_route(start=True))
+
+    def _iterator_of(self, route: Route, before: Progress | None = None) -> _BaseDataLoaderIter:
+        """Return a new iterator. ``before``: progress of the one that it replaces, if torch's workers take over."""
         if isinstance(route, StockRoute):
-            return fallback_iterator(self, route.device)
+            return fallback_iterator(self, route.device, before)
         if isinstance(route, ResidentRoute):
             return ResidentIterator(self, route)
         if route.table is not None:
-            return traced_iterator(self, route)
+            return traced_iterator(self, route, before)
         return OrderedIterator(self, route)
 
     @until_the_end

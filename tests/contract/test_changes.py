@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from PIL import ImageOps
 from torch.utils import data
 from torchvision import datasets
 from torchvision import transforms as T
@@ -209,3 +210,21 @@ def test_samples_change_in_an_epoch(image_root, edit, nested, workers):
             either = [(images[row], labels[row].item()) for images, labels in (before[2 + at], after[at])]
             assert any(torch.equal(image, one) and label == target for one, target in either)
     _assert_same_batches(list(loader), list(torchs))
+
+
+def _mirrored(image):
+    return ImageOps.mirror(image)
+
+
+def test_persistent_workers_take_over_a_transform_without_a_translation(image_root):
+    """The order of the next epoch is torch's, too."""
+    dataset, options = DALIImageFolder(image_root, EXACT), dict(shuffle=True, num_workers=2, persistent_workers=True)
+    loader = ours(dataset, 5, device="cpu", exact=True, **options)
+    torch.manual_seed(0)
+    list(loader)
+    dataset.transform = T.Compose([_mirrored, EXACT])
+    mine, theirs = list(loader), stock(dataset, 5, **options)
+    torch.manual_seed(0)
+    list(theirs)
+    for batch, other in zip(mine, theirs, strict=True):
+        assert all(map(torch.equal, batch, other))
