@@ -297,8 +297,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """Return the route of an iterator that persistent_workers keeps and that iter(loader) has not replaced by
         torch's."""
         route = self._choose_route(start=True)
-        if isinstance(route, StockRoute):
-            raise RuntimeError(f"cannot fall back to torchvision with persistent_workers=True: {route.reason}")
+        if isinstance(route, StockRoute) or in_processes(route):
+            why = route.reason if isinstance(route, StockRoute) else getattr(route, "why", "")
+            raise RuntimeError(f"cannot fall back to torchvision with persistent_workers=True: {why}")
         return route
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A traced batch as a few arrays, sent from the process that traces it to the one that computes its pixels.
 
 A *row* is an image of the batch, deferred or computed. A *job* is a file that is decoded once for all rows derived from
-it. Jobs whose rows have equal heads (plans.py) form a group, and so do rows with equal heads and tails.
+it. Jobs whose rows have equal heads (plans.py) form a group, and so do rows whose tails can be merged.
 """
 
 from __future__ import annotations
