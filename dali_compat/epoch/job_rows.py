@@ -74,7 +74,7 @@ class JobRows:
         """The path of each file, or a Record of its bytes."""
         paths, ends = self._group.paths, self._group.ends
         if ends is None:
-            return [os.fsdecode(path) for path in paths.tolist()]
+            return os.fsdecode(b"\0".join(paths.tolist())).split("\0")  # one call for all
         store = _Encoded(paths.numpy(), ends)
         return [Record(store, index) for index in range(len(self))]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 import numpy as np
@@ -13,7 +14,6 @@ from torchvision.transforms.v2 import functional as F2
 
 from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, ImageSpec, Step, draw, step
-from ..runtime.cores import usable_cores
 from .arguments import BY_TORCH, functions, interpolation_of, ints, like_of, resizes_in_whole_numbers
 from .draws import Arrays, ImageTooSmall, draws, rand_between, run, whole
 from .kernels import each_by_pillow, image_kernel, kernel
@@ -262,7 +262,7 @@ def resize_mirror_normalize(images, arrays, *, interpolation, like, mean, std, f
             np.add(out, shift, out=out)
 
     rows = list(zip(images, sizes, starts, mirrors, made.numpy(), strict=True))
-    bounds = np.linspace(0, len(rows), min(len(rows), 2 * usable_cores()) + 1).astype(int).tolist()
+    bounds = np.linspace(0, len(rows), min(len(rows), 2 * len(os.sched_getaffinity(0))) + 1).astype(int).tolist()
     each(convert, bounds[:-1], bounds[1:])
     return made
 

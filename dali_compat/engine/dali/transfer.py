@@ -135,4 +135,6 @@ def _tensors(outputs):
     """Return DALI's output as torch tensors, without a copy."""
     if outputs.is_dense_tensor():
         return torch.from_dlpack(outputs.as_tensor())
+    if isinstance(outputs, TensorListCPU):  # of a capsule, without torch's checks of devices and versions
+        return [torch.from_dlpack(outputs[i].__dlpack__()) for i in range(len(outputs))]
     return [torch.from_dlpack(outputs[i]) for i in range(len(outputs))]
