@@ -276,39 +276,47 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
             begin = perf_counter()
             self._prefetch_thread.wait()
             self._meter.waited_for_dali(perf_counter() - begin)
-        self._receive_ahead()
         if not self._ready:
-            made = super()._fetched()
-        else:
-            if self._owed:
-                self._owed -= 1
-                super()._try_put_index()
-            made = self._finished(self._ready.popleft())
+            self._ready.append(self._received())
+        elif self._owed:
+            self._owed -= 1
+            super()._try_put_index()
+        self._receive_ahead()
+        if not self._ready[0].is_finished:
+            for received in self._ready:  # DALI works on all of them at once
+                received.start(self._epoch)
+        made = self._finished(self._ready.popleft())
         if self._ready:
             self._prefetch_thread = self._prefetch_thread or PrefetchThread(self._route.device)
             self._prefetch_thread.do(partial(make_ahead, list(self._ready), self._epoch))
         return made
 
     def _receive_ahead(self) -> None:
-        """Receive batches that have arrived, as long as each worker has one to do."""
+        """Receive batches that have arrived, without drawing the indices that torch draws when they are returned."""
         over = self._over, self._samples, self._last
         self._is_ahead = True
         try:
             # an error may hold a connection to a worker, which sends nothing else until it is closed
-            while len(self._ready) < self._route.depth and not self._has_failed() and self._has_arrived():
+            while len(self._ready) < self._route.depth and self._ready[-1].error is None and self._has_arrived():
                 self._ready.append(self._received())
         finally:
             self._is_ahead = False
             self._over, self._samples, self._last = over
 
-    def _has_failed(self) -> bool:
-        return bool(self._ready) and self._ready[-1].error is not None
-
     def _has_arrived(self) -> bool:
+        """Return True if the next batch can be received without waiting. Batches may arrive in another order."""
         info = self._task_info.get(self._rcvd_idx)
-        if info is None or self._tasks_outstanding <= self._num_workers:
+        if info is None:
             return False
-        return len(info) > 1 or not self._data_queue.empty()
+        while len(info) == 1 and not self._data_queue.empty():
+            if not self._indexed or not getattr(self, "_in_order", True):  # torch treats these as they arrive
+                return True
+            success, (number, batch) = self._try_get_data()
+            assert success
+            self._tasks_outstanding -= 1
+            self._task_info[number] += (batch,)
+            info = self._task_info[self._rcvd_idx]
+        return len(info) > 1
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # as in _Here
         if not is_finalizing():

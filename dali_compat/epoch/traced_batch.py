@@ -143,9 +143,10 @@ class ReceivedBatch:
         over: number of batches, and of samples, up to and including this batch.
         samples: number of samples.
         last: indices of the samples.
+        is_finished: whether finish() was called.
     """
 
-    _is_started = _is_finished = False
+    _is_started = is_finished = False
 
     def __init__(self, made: Any, error: BaseException | None, over: tuple[int, int], samples: int | None, last: Any):
         self.made, self.error, self.over, self.samples, self.last = made, error, over, samples, last
@@ -158,19 +159,19 @@ class ReceivedBatch:
 
     def decode(self) -> None:
         """Start the JPEG engine of a GPU, if it decodes images of the batch."""
-        if self.error is None and not self._is_finished:
+        if self.error is None and not self.is_finished:
             _mapped(self.made, TracedImages.decode)
 
     def finish(self) -> None:
         """Wait for the images."""
-        if not self._is_finished:
-            self._is_finished = True
+        if not self.is_finished:
+            self.is_finished = True
             with torch.autocast(self._device, enabled=False):  # autocast is meant for models
                 self._become(TracedImages.finish)
 
     def discard(self) -> None:
         """Release the images in flight."""
-        if self.error is None and self._is_started and not self._is_finished:
+        if self.error is None and self._is_started and not self.is_finished:
             _mapped(self.made, TracedImages.discard)
 
     def _become(self, function: Callable[[Any], Any]) -> None:

@@ -26,6 +26,7 @@ import dali_compat
 from contract import own_datasets as own
 from contract.both import error_of, ours, stock
 from dali_compat import DALIImageFolder, DataLoader, ImageReadError
+from dali_compat.epoch import traced
 from dali_compat.routes.dali import MOST_PIPELINES
 
 
@@ -582,6 +583,23 @@ def test_batches_go_to_the_workers_that_torch_gives_them_to(folder, persistent):
 
     assert_same(epochs(mine), epochs(stock))
     assert "without effect" not in loaders[0].explain()
+
+
+def test_all_batches_that_have_arrived_are_computed_ahead(folder, monkeypatch):
+    """Also the last ones of an epoch, when workers have nothing left to do."""
+    ahead, make_ahead = [], traced.make_ahead
+
+    def recorded(ready, epoch):
+        ahead.append(len(ready))
+        make_ahead(ready, epoch)
+
+    monkeypatch.setattr(traced, "make_ahead", recorded)
+    loader = ours(Draws(folder), 2, sampler=range(12), num_workers=2, prefetch_factor=3, device="cpu")
+    iterator, end = iter(loader), time.monotonic() + 60
+    while iterator._data_queue.qsize() < 6 and time.monotonic() < end:
+        time.sleep(0.1)
+    time.sleep(0.5)  # a worker's thread may still be writing the last one
+    assert len(list(iterator)) == 6 and ahead == [2, 2, 2, 2, 1]
 
 
 class Unsent(own.Plain):

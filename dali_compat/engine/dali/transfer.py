@@ -131,10 +131,11 @@ def _apart(images: list[torch.Tensor | list[torch.Tensor]]) -> ViewBatches:
     return ViewBatches(made)
 
 
-def _tensors(outputs):
+def _tensors(outputs: Any):
     """Return DALI's output as torch tensors, without a copy."""
     if outputs.is_dense_tensor():
         return torch.from_dlpack(outputs.as_tensor())
-    if isinstance(outputs, TensorListCPU):  # of a capsule, without torch's checks of devices and versions
-        return [torch.from_dlpack(outputs[i].__dlpack__()) for i in range(len(outputs))]
-    return [torch.from_dlpack(outputs[i]) for i in range(len(outputs))]
+    images = [outputs[i] for i in range(len(outputs))]
+    if isinstance(outputs, TensorListCPU):  # capsules skip torch's checks of devices and versions
+        images = [image.__dlpack__() for image in images]
+    return list(map(torch.from_dlpack, images))
