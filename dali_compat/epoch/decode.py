@@ -26,7 +26,7 @@ from ..ops.draws import Arrays, ImageTooSmall
 from ..ops.image_by_image import run_all
 from ..plan import Plan
 from ..runtime.device import ViewBatches, to_device
-from .rows import Rows
+from .rows import DecodableRows
 
 if TYPE_CHECKING:
     from ..engine.dali.transfer import Received
@@ -52,7 +52,7 @@ class PilGroup:
     """Rows decoded by PIL and transformed by torchvision's functions, with the drawn parameters. Sizes are read by PIL
     rather than taken from the headers."""
 
-    def __init__(self, batch: Rows, plan: Plan, rows: list[int]):
+    def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int]):
         self._batch, self._plan = batch, plan
         self._futures: dict[int, Future] = {}
         for row in rows:
@@ -96,7 +96,9 @@ class DaliGroup:
         ImageTooSmall: a row does not suit the plan.
     """
 
-    def __init__(self, batch: Rows, plan: Plan, rows: list[int], given: str, again: bool = False, keeps: bool = False):
+    def __init__(
+        self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, again: bool = False, keeps: bool = False
+    ):
         self._batch, self._plan, self._rows, self._given, self._again = batch, plan, rows, given, again
         at = np.array(rows)
         self._facts = batch.facts[at]
@@ -110,7 +112,7 @@ class DaliGroup:
         elif given == BYTES:
             self._images = [source.bytes() for source in self._sources]  # type: ignore[union-attr]  # BYTES implies records
         else:
-            self._images = batch.samples.paths(at)
+            self._images = batch.paths(at)
         cache = batch.epoch.route.cache
         self._cache = cache if given not in DECODED and cache is not None and not cache.full else None
         encoded, orientations = given not in DECODED, self._facts["orientations"]

@@ -10,15 +10,11 @@ from typing import Any
 import numpy as np
 
 from ..data.headers import Headers
-from ..data.sources import Info, Record
-from ..errors import ImageReadError, read_error
-from ..ops.draws import Computed, compute
-from ..ops.kernels import rows_of
-from ..plan import Step
-from ..runtime.decorators import named
+from ..data.sources import Record
 from ..tracing.columns import JobGroup
 from ..tracing.sources import FileTable
 from .epoch import DaliEpoch
+from .rows import DecodableRows
 
 
 class _Encoded:
@@ -41,8 +37,8 @@ class _Encoded:
         return "an image in memory"
 
 
-class JobRows:
-    """The jobs of a group, with the interface of rows.Rows, for decoders.
+class JobRows(DecodableRows):
+    """The jobs of a group.
 
     Args:
         epoch: epoch of the batch.
@@ -50,9 +46,6 @@ class JobRows:
         table: facts of the data set's files.
         headers: stores the verdicts of a GPU's JPEG engine on these files.
     """
-
-    pixels: Sequence[Any] = ()
-    begin = 0
 
     def __init__(self, epoch: DaliEpoch, group: JobGroup, table: FileTable, headers: Headers):
         self.epoch, self._group, self._table, self._headers = epoch, group, table, headers
@@ -64,11 +57,6 @@ class JobRows:
     def __len__(self) -> int:
         return len(self.facts)
 
-    @property
-    def samples(self) -> JobRows:
-        """Itself, since it also provides the sources."""
-        return self
-
     @cached_property
     def sources(self) -> list[Any]:
         """The path of each file, or a Record of its bytes."""
@@ -79,64 +67,19 @@ class JobRows:
         return [Record(store, index) for index in range(len(self))]
 
     def paths(self, rows: np.ndarray) -> np.ndarray:
-        """Return the paths as (len(rows), L) uint8, zero-padded."""
         chosen = self._group.paths[rows]
         matrix: np.ndarray = chosen.view(np.uint8).reshape(len(chosen), -1)
         return matrix
 
-    def infos(self, rows: Sequence[int]) -> list[Info]:
-        """Return the ``info`` of the PIL images that these rows start from."""
-        return [Info(self.sources[row]) for row in rows]
-
-    def name(self, row: int) -> str:
-        """Return the row's file, for messages."""
-        return str(self.sources[row])
-
-    def position(self, row: int) -> int:
-        """Return the row; positions are unused here, since all numbers were drawn before."""
-        return row
-
-    def give_up(self, failures: dict[int, Exception]) -> None:
-        """Raise the first error."""
-        if failures:
-            raise failures.pop(min(failures))
-
-    def unreadable(self, row: int, error: Exception) -> ImageReadError:
-        """Return an error that names the row's file, with its reason."""
-        made = read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error)
-        made.__cause__ = error
-        return made
-
-    def set_intact(self, rows: list[int]) -> None:
-        """Do nothing, since files were checked when they were opened."""
-
-    def forget(self, rows: list[int]) -> None:
-        """Do nothing, since a changed file gets a new entry in the table."""
-
     def use_pil(self, row: int) -> None:
-        """Leave this file to Pillow from now on."""
         self._table.leave_to_pillow(int(self._group.slots[row]), int(self.facts["keys"][row]))
 
     def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
-        """Return a function that stores the JPEG engine's verdicts on these files."""
         assert self.epoch.engine is not None
         verdicts, slots = self._headers.verdicts(self.epoch.engine.name), self._group.slots[rows]
         return lambda words: verdicts.put(slots, np.broadcast_to(words, len(slots)))
 
-    @named("draw")
-    def compute(
-        self,
-        steps: tuple[Step, ...],
-        rows: Sequence[int] | np.ndarray,
-        sizes: np.ndarray | None = None,
-        begin: int = 0,
-        count: int | None = None,
-    ) -> Computed:
-        """Return the arguments of ``steps`` for these rows, as Rows.compute() does."""
-        sizes = self.facts["sizes"][rows] if sizes is None else sizes
+    def numbers(self, begin: int, count: int) -> Any:
+        """Return the numbers that were drawn when the images were traced, the same for each stream."""
         numbers = self._group.numbers[begin:]
-        return compute(steps, sizes, lambda stream, k: numbers[:, :k], rows)
-
-    def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Any]:
-        """Return compute() for one image of a (height, width)."""
-        return [rows_of(values, 0) for values in self.compute(steps, [0], np.array([size]), row, 1)]
+        return lambda stream, k: numbers[:, :k]

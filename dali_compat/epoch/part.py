@@ -21,7 +21,7 @@ from ..runtime.open_files import files_at_once
 from .decode import DaliGroup, PilGroup, RowImages, in_format, other_sizes, together
 from .epoch import Epoch
 from .planes_group import ComparedGroup, PlanesGroup, as_many_as_fit, bounded
-from .rows import Rows
+from .rows import DecodableRows
 
 # Pillow's operations whose result keeps the info of the input image
 _KEEP_INFO = {"identity", "choose", UPRIGHT, "crop", "resize", "flip", "rotate", "affine", "perspective", "invert"}
@@ -31,7 +31,7 @@ _KEEP_INFO |= {"posterize", "solarize", "sharpness", "autocontrast", "equalize"}
 class RowsDecoding:
     """Decoding of the rows of a batch that share a plan."""
 
-    def __init__(self, batch: Rows, plan: Plan):
+    def __init__(self, batch: DecodableRows, plan: Plan):
         self._batch, self._plan = batch, plan
         self._groups: list[DaliGroup | PlanesGroup | PilGroup] = []
 

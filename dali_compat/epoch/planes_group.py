@@ -27,7 +27,7 @@ from ..ops.kernels import rows_of
 from ..plan import Plan, Step
 from ..runtime.device import ViewBatches
 from .decode import DaliGroup, PilGroup, RowImages, other_sizes, together
-from .rows import Rows
+from .rows import DecodableRows
 
 if TYPE_CHECKING:
     from ..engine.dali.transfer import Received
@@ -42,7 +42,7 @@ class ComparedGroup(DaliGroup):
     """Rows decoded by both DALI and the JPEG engine, so that the results can be compared. The comparison is skipped if
     too many are pending."""
 
-    def __init__(self, batch: Rows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
+    def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._engine = engine
         super().__init__(batch, plan, rows, given, keeps=True)
 
@@ -69,7 +69,7 @@ class PlanesGroup:
     the same structure. Other bytes might give wrong pixels or overflow its buffers. If a file has changed, PIL decodes
     it and its header is read again."""
 
-    def __init__(self, batch: Rows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
+    def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._batch, self._plan, self._rows, self._given, self._engine = batch, plan, rows, given, engine
         at = np.array(rows)
         self._facts, self._words = batch.facts[at], batch.words[at]
@@ -82,7 +82,7 @@ class PlanesGroup:
         self._others: DaliGroup | PilGroup | None = None
         if given == PATHS:
             self._pipeline = batch.epoch.pipeline(plan, len(rows), Form(PATHS, reads=True))
-            self._ticket = self._pipeline.submit(batch.samples.paths(at), [])
+            self._ticket = self._pipeline.submit(batch.paths(at), [])
 
     def decode(self) -> None:
         """Start the engine once the files are read, or soon to be, unless it has too many in flight."""

@@ -44,7 +44,7 @@ class TracedImages:
     def _start(self, group: JobGroup) -> None:
         epoch = self._epoch
         plan = self._head_plan(group)
-        decoding = RowsDecoding(JobRows(epoch, group, epoch.table, epoch.headers), plan)  # type: ignore[arg-type]  # a TracedEpoch, of which it uses what a DaliEpoch has
+        decoding = RowsDecoding(JobRows(epoch, group, epoch.table, epoch.headers), plan)
         self._under_way.append((group, decoding))
         given = PATHS if group.ends is None else BYTES
         kind = (DALI, given) if epoch.may_have_pipeline(plan) else (PIL, "")
