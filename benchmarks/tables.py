@@ -161,7 +161,7 @@ def commit_of(name: str) -> str:
 
 def linked(names: Iterable[str]) -> str:
     """Files, each with its commit."""
-    return ", ".join(f"[{name}](../benchmarks/results/{name}.json) ({commit_of(name)})" for name in names)
+    return ", ".join(f"[{name}]({name}.json) ({commit_of(name)})" for name in names)
 
 
 def photos(name: str) -> str:
