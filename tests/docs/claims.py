@@ -822,12 +822,10 @@ def _processor_ms(found: dict) -> list[float]:
 _PUBLIC = read("public_scripts_cpu")["cases"]
 for _name, _found in _PUBLIC.items():
     assert not _found["differences"]
-    _by = "DALI" if _found["on_dali"] else "PyTorch"
-    claim(
-        "docs/detection-segmentation.md", _name + f" | {_by} | {{:.1f}} | {{:.1f}} | {{:.1f}} |", *_processor_ms(_found)
-    )
+    _end = "|" if _found["on_dali"] else "| ``"  # the operation that needs the pixels
+    claim(BOXES, f"{_name} | {{:.1f}} | {{:.1f}} | {{:.1f}} {_end}", *_processor_ms(_found))
 claim(
-    "docs/detection-segmentation.md",
+    BOXES,
     "without workers, on {} cores, batches of {} to {}, medians of {} rounds",
     read("public_scripts_cpu")["facts"]["cores"],
     min(found["batch_size"] for found in _PUBLIC.values()),
@@ -840,7 +838,7 @@ claim(
 
 _OPENERS = Counter(row["opener"] for row in read("openers"))
 claim(
-    "docs/datasets.md",
+    "benchmarks/results/README.md",
     "`` searched the text of {} public training repositories. {} have a custom data set for image files: {} open them "
     "with Pillow, {} with OpenCV, and {} with scikit-image, imageio or SciPy. {} repositories import Albumentations.",
     _OPENERS.total(),
@@ -864,7 +862,6 @@ NOT_MEASURED = {
         r"torchvision from 0\.20",
         r"torch 2\.5 or newer",
         r"PrefetchLoader does from 1\.0\.30",
-        r"DALI 2\.4",
     ),
     "arguments": (
         r"RandomResizedCrop\(224\)",
