@@ -121,16 +121,16 @@ HELPS = [
 ]
 
 
-def scripts(on_dali: bool) -> list[float]:
-    """Processor time of PyTorch's loader relative to ours, of public scripts."""
-    found = []
-    for case in (result("public_scripts_cpu") or {"cases": {}})["cases"].values():
-        theirs, ours = (
-            statistics.median(row["cpu_ms"] for row in case["rounds"] if row["loader"] == name)
-            for name in ("torch", "default")
-        )
-        found += [theirs / ours] if bool(case["on_dali"]) is on_dali else []
-    return found
+def scripts() -> dict[str, tuple[dict, list[float]]]:
+    """Public scripts: the case, and its processor time per sample in ms by torch's loader, by default and if exact."""
+    return {
+        name: (case, [median_of(case["rounds"], "cpu_ms", loader=kind) for kind in ("torch", "default", "exact")])
+        for name, case in (result("public_scripts_cpu") or {"cases": {}})["cases"].items()
+    }
+
+
+def median_of(rows: Iterable[dict], key: str, **where) -> float:
+    return statistics.median(row[key] for row in rows if measured.meets(row, where))
 
 
 def helps() -> str:
@@ -142,7 +142,7 @@ def helps() -> str:
             form = ".1f" if min(medians(times)) < 10 else ".0f"
             table.append([case.data, case.work, case.machine, over(times, form), over(shares, ".0%")])
     for data, on_dali in (("public scripts on DALI", True), ("public scripts with NumPy or OpenCV", False)):
-        if times := scripts(on_dali):
+        if times := [theirs / ours for case, (theirs, ours, _) in scripts().values() if case["on_dali"] is on_dali]:
             table.append([data, "processor time", "2 cores, no GPU", reaches(times, ".1f"), "-"])
     return markdown(["data set", "work", "machine", "times PyTorch's loader", "share of synthetic"], table, 3)
 
@@ -314,6 +314,55 @@ def exact_training() -> str:
     return markdown(header, table)
 
 
+def public_scripts() -> str:
+    """Processor time per sample of public training scripts."""
+    table = []
+    for name, (case, times) in scripts().items():
+        script = f"[{name}](https://github.com/{case['source']}/tree/{case['commit']})"
+        table.append([script, "DALI" if case["on_dali"] else "PyTorch", *(f"{time:.1f}" for time in times)])
+    return markdown(["script", "pixels by", "PyTorch's loader", "default", "`exact=True`"], table, 2)
+
+
+def frameworks() -> str:
+    """Images/s and share of the time in next(), of each figure that an example prints."""
+    table = []
+    for name in ("frameworks_h200", "frameworks_h200x2"):
+        rows = (result(name) or {"rounds": []})["rounds"]
+        for case in dict.fromkeys(row["case"] for row in rows):
+            of = [row for row in rows if row["case"] == case]
+            figures = zip(*([*zip(row["images_per_s"], row["in_next"], strict=True)] for row in of), strict=True)
+            medians = [map(statistics.median, zip(*figure, strict=True)) for figure in figures]
+            cells = [f"{rate:,.0f} ({share:.0%})" for rate, share in medians]
+            table.append([case, "2" if name.endswith("x2") else "1", *cells, *["-"] * (2 - len(cells))])
+    return markdown(["example", "GPUs", "first figure (waits)", "second figure (waits)"], table)
+
+
+def policies() -> str:
+    """Host time and launches of a batch's per-image choices."""
+    rows = (result("policies_h100") or {"rounds": []})["rounds"]
+    table = [
+        [transform, *(f"{median_of(rows, 'host_ms', case=case, transform=transform):.1f}" for case in _BY)]
+        + [f"{median_of(rows, 'launches', case=case, transform=transform):.0f}" for case in _BY]
+        for transform in dict.fromkeys(row["transform"] for row in rows)
+    ]
+    return markdown(["", "Triton, ms", "torch, ms", "Triton, launches", "torch, launches"], table)
+
+
+def gpu_time() -> str:
+    """GPU time that a batch adds to a step of ResNet-18."""
+    table = []
+    for name in ("training_resnet18_h200", "training_exact_profile_h200"):
+        for row in (result(name) or {"gpu_time": []})["gpu_time"]:
+            spent = [sum(of["ms"] for of in row["kernels"] if word in of["name"]) for word in _KERNELS.values()]
+            cells = [row["added_ms"] - spent[0], *spent, row["longer_ms"]]
+            table.append([row["program"], f"`{row['case']}`", *(f"{cell:.1f}" for cell in cells)])
+    return markdown(["step", "case", "kernels", *_KERNELS, "the model's own kernels, slower by"], table, 2)
+
+
+_BY = "launches", "torch"  # Triton's kernels, and torch
+_KERNELS = {"copies": "Memcpy", "nvJPEG's RGB": "rgba2rgb", "resize": "Resample", "normalization": "Normalize"}
+
+
 def files() -> str:
     """Every JSON, with its machine and command."""
     table = []
@@ -342,7 +391,10 @@ def transforms() -> str:
 
 TABLES = {
     function.__name__: function
-    for function in (helps, configs, exact_loading, exact_training, figures, pictures, dogs_cats, files, transforms)
+    for function in (
+        *(helps, configs, exact_loading, exact_training, figures, pictures, dogs_cats, files, transforms),
+        *(public_scripts, frameworks, policies, gpu_time),
+    )
 }
 
 

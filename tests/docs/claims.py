@@ -133,30 +133,6 @@ claim(
 
 # ---- policies, on a GPU
 
-
-def of_policies(transform: str) -> tuple:
-    """Milliseconds of the host and launches, by Triton's kernels and by torch."""
-    cases = "launches", "torch"
-    return tuple(median("policies_h100", c, key, transform=transform) for c in cases for key in ("host_ms", "launches"))
-
-
-_RUN = read("policies_h100")
-claim(
-    MEASURED,
-    "on an H100, for a batch of {} photos of {} x {} (``, medians of {} rounds)",
-    *(_RUN["settings"][key] for key in ("batch_size", "size", "size", "rounds")),
-)
-claim(
-    MEASURED,
-    "| RandAugment | {:.1f} | {:.0f} | {:.1f} | {:.0f} |",
-    *of_policies("RandAugment"),
-)
-claim(
-    MEASURED,
-    "| ColorJitter | {:.1f} | {:.0f} | {:.1f} | {:.0f} |",
-    *of_policies("ColorJitter"),
-)
-
 for model, called in (("resnet18", "ResNet-18, eager"), ("vit_s_16", "ViT-S/16")):
     claim(
         MEASURED,
@@ -331,47 +307,6 @@ claim(
     *spread(_TWO[1]),
 )
 
-(_ADDED,) = (
-    row for row in read("training_resnet18_h200")["gpu_time"] if (row["program"], row["case"]) == ("compiled", "ours")
-)
-
-
-def _spent(row: dict, word: str, key: str = "ms") -> float:
-    """By kernels or copies whose name has the word."""
-    return sum(kernel[key] for kernel in row["kernels"] if word in kernel["name"])
-
-
-claim(
-    MEASURED,
-    "adds to compiled ResNet-18 (torch's profiler, {} steps)",
-    int(read("training_resnet18_h200")["settings"]["profile"]),
-)
-for called, spent in (
-    ("kernels", _ADDED["added_ms"] - _spent(_ADDED, "Memcpy")),
-    ("of these, DALI's resize", _spent(_ADDED, "Resample")),
-    ("of these, normalization", _spent(_ADDED, "Normalize")),
-    ("copies, concurrent with kernels", _spent(_ADDED, "Memcpy")),
-    ("the model's own kernels, slower by", _ADDED["longer_ms"]),
-):
-    claim(MEASURED, f"| {called} | {{:.1f}} |", spent)
-claim(
-    MEASURED,
-    "| of these, nvJPEG's conversion to RGB, {:.0f} launches | {:.1f} |",
-    _spent(_ADDED, "rgba2rgb", "launches"),
-    _spent(_ADDED, "rgba2rgb"),
-)
-_DEFAULT, _EXACT = read("training_exact_profile_h200")["gpu_time"]
-assert (_DEFAULT["case"], _EXACT["case"]) == ("ours", "ours_exact")
-for called, row in (("``", _EXACT), ("default", _DEFAULT)):
-    claim(
-        MEASURED,
-        f"| {called} | {{:.1f}} | {{:.0f}} | {{:.1f}} | {{:.1f}} |",
-        row["added_ms"] - _spent(row, "Memcpy"),
-        row["launches"] - _spent(row, "Memcpy", "launches"),
-        _spent(row, "Memcpy"),
-        row["longer_ms"],
-    )
-claim(MEASURED, "in ms (torch's profiler, {} steps)", int(read("training_exact_profile_h200")["settings"]["profile"]))
 claim(MEASURED, "one of {} threads with {} batches in flight, and three of {} threads", 4, 5, 2)  # as _HANDS says
 
 # ---- transforms
@@ -489,13 +424,7 @@ def _recipe(name: str, case: str) -> list[tuple[float, float, float, float]]:
 
 
 _SEEDS = list(zip(*_recipe("recipe_cifar10_h100", "dali_compat"), strict=True))
-claim(
-    "docs/examples.md",
-    "reaches {:.1f}%, {:.1f}% and {:.1f}% with three seeds, in {:.0f} to {:.0f} s of training",
-    *_SEEDS[3],
-    min(_SEEDS[2]),
-    max(_SEEDS[2]),
-)
+assert min(_SEEDS[3]) > 94  # "reaches the goal"
 claim(
     "examples/cifar10.py",
     "on an NVIDIA H100 with {} cores to {:.1f}% - {:.1f}% in {:.0f} to {:.0f} s of training",
@@ -521,7 +450,8 @@ claim(
 )
 claim(
     "docs/examples.md",
-    "{} epochs instead of {},",
+    "in {1} epochs. The images stay on the GPU. The table compares both loaders on an H200 with 16 cores, with {0} "
+    "epochs instead of {1}, and",
     *(len(read(f"recipe_cifar10_{run}")["rounds"][0]["seconds"]) for run in ("24_h200", "h100")),
 )
 _SHARES = [100 * row["in_next"] for row in read("recipe_cifar10_24_h200")["rounds"] if row["case"] == "dali_compat"]
@@ -547,33 +477,25 @@ _EPOCHS = [
     )
     for example in examples
 ]
-_PAGE = "docs/examples.md"
 _PHOTOS = int(read("frameworks_h200")["settings"]["replicate"]) * read("toolkit_vit_h200")["images"]["different_images"]
-claim(_PAGE, "crops of {} pixels, {:,} ImageNet photos", 224, _PHOTOS)
 claim(
     README,
     "With {:,} photos, examples trained at {} of the second epoch's speed.",
     _PHOTOS,
     reaches(_EPOCHS, ".0%"),
 )
-for name, example, called in (
-    ("frameworks_h200", "ignite_trainer", "Ignite"),
-    ("frameworks_h200", "lightning_classifier", "Lightning"),
-    ("frameworks_h200", "accelerate_loop", "Accelerate"),
-    ("frameworks_h200x2", "accelerate_loop", "Accelerate, two GPUs"),
-):
-    _figures = [value for epoch in (0, 1) for value in _in_framework(name, example, epoch)]
-    claim(_PAGE, f"| {called} | {{:,.0f}} ({{:.0f}}%) | {{:,.0f}} ({{:.0f}}%) |", *_figures)
-    if name == "frameworks_h200":
-        claim(
-            f"examples/{example}.py",
-            "trains at {:,.0f} images/s in the second epoch, of which next() takes {:.0f}%",
-            *_figures[2:],
-        )
-    else:
-        claim(f"examples/{example}.py", "in two processes with a GPU each, at {:,.0f} in each of them", _figures[2])
+for example in ("ignite_trainer", "lightning_classifier", "accelerate_loop"):
+    claim(
+        f"examples/{example}.py",
+        "trains at {:,.0f} images/s in the second epoch, of which next() takes {:.0f}%",
+        *_in_framework("frameworks_h200", example, 1),
+    )
+claim(
+    "examples/accelerate_loop.py",
+    "in two processes with a GPU each, at {:,.0f} in each of them",
+    _in_framework("frameworks_h200x2", "accelerate_loop", 1)[0],
+)
 _figures = _in_framework("frameworks_h200x2", "ray_train", 0)
-claim(_PAGE, "| Ray Train, two GPUs | - | {:,.0f} ({:.0f}%) |", *_figures)
 claim(
     "examples/ray_train.py",
     "with {} cores a ResNet-18 trains at {:,.0f} images/s in each of two workers, in the second epoch, of which next() "
@@ -582,7 +504,6 @@ claim(
     *_figures,
 )
 _figures = _in_framework("frameworks_h200", "huggingface_trainer", 0)
-claim(_PAGE, "{:,.0f} images/s, with {:.0f}% of the time spent waiting", *_figures)
 claim(
     "examples/huggingface_trainer.py",
     "{:,.0f} images/s over two epochs of {:,} photos, of which {:.0f}% were waited",
@@ -802,28 +723,10 @@ claim("CHANGELOG.md", "## [{}] - 2026-11-24", "1.0.0")
 
 # ---- public scripts
 
-
-def _processor_ms(found: dict) -> list[float]:
-    """Of a sample: by torch's loader, by ours, and with exact=True. Medians of rounds."""
-    rows = found["rounds"]
-    kinds = "torch", "default", "exact"
-    return [statistics.median(row["cpu_ms"] for row in rows if row["loader"] == kind) for kind in kinds]
-
-
-_PUBLIC = read("public_scripts_cpu")["cases"]
-for _name, _found in _PUBLIC.items():
-    assert not _found["differences"]
-    _end = "|" if _found["on_dali"] else "| ``"  # the operation that needs the pixels
-    claim(BOXES, f"{_name} | {{:.1f}} | {{:.1f}} | {{:.1f}} {_end}", *_processor_ms(_found))
-claim(
-    BOXES,
-    "without workers, on {} cores, batches of {} to {}, medians of {} rounds",
-    read("public_scripts_cpu")["facts"]["cores"],
-    min(found["batch_size"] for found in _PUBLIC.values()),
-    max(found["batch_size"] for found in _PUBLIC.values()),
-    len({row["round"] for found in _PUBLIC.values() for row in found["rounds"]}),
-)
-
+_PUBLIC = read("public_scripts_cpu")["cases"].values()
+assert not any(found["differences"] for found in _PUBLIC)
+_SIZES = [found["batch_size"] for found in _PUBLIC]
+claim(BOXES, "With batches of {} to {}, a CPU", min(_SIZES), max(_SIZES))
 
 # ---- how public data sets open images
 
