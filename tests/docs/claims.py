@@ -764,7 +764,7 @@ NOT_MEASURED = {
         r"a column of `` alone is 1\.",
         r"beyond 64 bits",
         r"up to 64 MiB each",
-        r"128 requests at a time, and 256 MiB that no batch",
+        r"128 requests at a time and at most 256 MiB",
         r"here 200 GB",
     ),
     "samplings of chroma": (r"4:[421]:[0-4]",),
