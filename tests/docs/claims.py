@@ -72,8 +72,8 @@ _FIRST = [median("on_error_h200", case, "first to second") for case in ("raise",
 claim(
     README,
     "**{} times torchvision's speed** in loading ImageNet photos, on an H100 or H200 with {} cores; {} times with {} "
-    "cores and without JPEG engines, which most GPUs lack. After the decoder's start, the first epoch has {:.0f}% "
-    "of later ones' speed.",
+    "cores and without JPEG engines, which most GPUs lack. Once the decoder has started, the first epoch runs "
+    "at {:.0f}% of later epochs' speed.",
     *(FIGURES["loading"], 16, FIGURES["no engine"]),
     reaches(
         {row["cores"] for row in all_rows(**FIGURES["no engine"].where, file=tuple(FIGURES["no engine"].files()))}, "d"
