@@ -470,7 +470,12 @@ numpy pin_memory share_memory_ storage tolist untyped_storage
 def _forwarded(name: str) -> Any:
     why = f"uses the tensor's {name.strip('_')}"
     if callable(getattr(torch.Tensor, name)):
-        return lambda self, *args, **kwargs: getattr(self._real(why), name)(*args, **kwargs)
+
+        def method(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
+            real = self._real(why)
+            return getattr(type(real), name)(real, *args, **kwargs)  # errors name the class, as in a user's call
+
+        return method
     return property(
         lambda self: getattr(self._real(why), name), lambda self, value: setattr(self._real(why), name, value)
     )
