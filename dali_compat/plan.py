@@ -1,8 +1,8 @@
 """The plan: frozen data between torchvision's transforms and the engines.
 
-A :class:`Step` is one operation on one image. It holds the kernel (``op``, a name shared by engine/dali/graph.py and
-ops/), its constant arguments, and the source of its per-sample arguments (``draw``, a function of ops/). A
-:class:`Plan` holds the steps in torchvision's order, and the same steps lowered onto DALI and onto batched torch.
+A :class:`Step` is one operation on one image. It holds the name of its :class:`Operation` (``op``), its constant
+arguments, and the source of its per-sample arguments (``draw``, a function of ops/). A :class:`Plan` holds the steps in
+torchvision's order, and the same steps lowered onto DALI and onto batched torch.
 """
 
 from __future__ import annotations
@@ -58,14 +58,43 @@ class Gate(NamedTuple):
 
 
 UPRIGHT = "upright"  # op of a step that the decoder has done: rotating images according to their EXIF orientation
-CONVERSIONS = ("to_dtype", "normalize")  # steps at the end of a chain that map each value independently
+EXACT = "exact"  # the fidelity of an operation that gives torchvision's pixels
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """The traits of all steps of one name. ops/<kind>.py defines them, next to the kernel; the default is right for an
+    exact kernel that runs on batches of images of one size."""
+
+    name: str
+    kernel: Callable[..., Any] | None = None  # (images, arrays, **args), see ops/kernels.py
+    image: Callable[..., Any] | None = None  # torchvision's own, (image, row, **args); None if it is the kernel
+    # the step that kernels run in its place; True as the last argument if the images are decoded already
+    lowered: Callable[[Step, Options, bool], Step] = lambda step, options, decoded: step
+    # whether DALI can run a step whose input has this dtype; engine/dali/graph.py then has a function of that name
+    in_dali: Callable[[Step, torch.dtype, Options], bool] = lambda step, dtype, options: False
+    # distance from torchvision, verified by the parity tests. Arguments: does DALI run it, and resize in two passes
+    fidelity: Callable[[Step, bool, Options, bool], str] = lambda step, by_dali, options, two_pass: EXACT
+    unchanged: bool = False  # no engine changes the pixels
+    moves: bool = False  # crops, pads and flips, which may run before steps that commute with them
+    commutes: bool = False  # computes each pixel from the same pixel of the input, for all images
+    converts: bool = False  # computes each value from the same value of the input, for all images
+    takes_lists: bool = False  # the kernel also takes a list of images (C, H, W) of different sizes
+    # the kernel ignores a black frame; with ``area``, the number of pixels without it, if it computes a mean
+    takes_frames: bool = False
+    in_batches: bool = False  # runs on whole batches on a CPU; others run on one large image after another, in threads
+    keeps_info: bool = False  # Pillow's result has the ``info`` of the input
+
+
+OPERATIONS: dict[str, Operation] = {}
+"""By name. Filled by importing dali_compat.ops."""
 
 
 @dataclass(frozen=True)
 class Step:
     """One operation."""
 
-    op: str  # kernel name, the same in every engine. "choose" has no kernel; other steps' gates read the value it draws
+    op: str  # name of the operation. "choose" only draws a value, which other steps' gates read
     gives: ImageSpec  # the image after the step
     args: Arguments = ()  # constant keyword arguments of the kernel
     draw: Draw | None = None  # source of the kernel's per-sample arguments
@@ -76,6 +105,11 @@ class Step:
     @cached_property
     def kwargs(self) -> dict[str, Any]:
         return dict(self.args)
+
+    @property
+    def operation(self) -> Operation:
+        """The traits of the operation. Raises LookupError if it is not registered."""
+        return OPERATIONS[self.op]
 
     def but(self, **changes) -> Step:
         return replace(self, **changes)

@@ -17,7 +17,7 @@ from ..ops import kernels
 from ..ops.convert import conversion_table
 from ..ops.pixels import transform
 from ..ops.windows import border
-from ..plan import CONVERSIONS, ImageSpec, Step
+from ..plan import ImageSpec, Step
 
 
 class Program:
@@ -40,8 +40,7 @@ class Program:
             if at == self._first and self._table is not None and _fits(images, self._table):
                 images, at = look_up(images, self._table), self._last
                 continue
-            if step.op != "choose":
-                images = kernels.run(step, images, arrays[at])
+            images = kernels.run(step, images, arrays[at])
             at += 1
         return images
 
@@ -56,7 +55,7 @@ def _leading_windows(steps, channels: int) -> int:
     for at, step in enumerate(steps):
         if step.op == "flip":
             continue
-        if step.op not in ("crop", "pad") or step.when or step.gives.size is None:
+        if not step.operation.moves or step.when or step.gives.size is None:
             return at
         if step.op == "pad" and _mode(step) != "constant" and step.draw.name != "pad":
             return at  # the border differs between images
@@ -176,7 +175,7 @@ def _conversions(steps) -> tuple[int, int]:
     """Return the range in ``steps`` of the first conversion to floating point and those directly after it that depend
     only on a pixel's value. The range is empty if there is none."""
     last = first = next((at for at, step in enumerate(steps) if step.op == "to_dtype"), len(steps))
-    while last < len(steps) and steps[last].op in CONVERSIONS and not steps[last].when and steps[last].draw is None:
+    while last < len(steps) and steps[last].operation.converts and not steps[last].when and steps[last].draw is None:
         last += 1
     return first, last
 

@@ -12,7 +12,7 @@ import torch
 
 from ..data.sources import Source, decoded
 from ..ops.kernels import as_tensor, on_image
-from ..plan import UPRIGHT, Step
+from ..plan import Step
 
 ArgumentsFor = Callable[[tuple[int, int]], list[dict]]
 """A function that returns the arguments of each step for an image of the given (height, width)."""
@@ -36,6 +36,4 @@ def _transformed(image: Any, steps: tuple[Step, ...], arguments_for: ArgumentsFo
 
 def apply(image, step: Step, row: dict):
     """Run one step on one image."""
-    if step.op in ("identity", "choose", UPRIGHT) or not row.get("flag", 1):
-        return image
-    return on_image(step.op, image, row, **step.kwargs)
+    return on_image(step.op, image, row, **step.kwargs) if row.get("flag", 1) else image

@@ -15,17 +15,13 @@ from ..data.header import DALI
 from ..data.sources import DECODED, PATHS
 from ..ops.draws import ImageTooSmall
 from ..ops.kernels import uniform
-from ..plan import UPRIGHT, Plan
+from ..plan import Plan
 from ..runtime.device import ViewBatches
 from ..runtime.open_files import files_at_once
 from .decode import DaliGroup, PilGroup, RowImages, in_format, other_sizes, together
 from .epoch import Epoch
 from .planes_group import ComparedGroup, PlanesGroup, as_many_as_fit, bounded
 from .rows import DecodableRows
-
-# Pillow's operations whose result keeps the info of the input image
-_KEEP_INFO = {"identity", "choose", UPRIGHT, "crop", "resize", "flip", "rotate", "affine", "perspective", "invert"}
-_KEEP_INFO |= {"posterize", "solarize", "sharpness", "autocontrast", "equalize"}
 
 
 class RowsDecoding:
@@ -165,7 +161,7 @@ def as_transformed(
 
 def keeps_info(plan: Plan) -> bool:
     """Return True if images keep their ``info`` through a plan's steps."""
-    return plan.gives.kind == "pil" and all(step.op in _KEEP_INFO for step in plan.steps)
+    return plan.gives.kind == "pil" and all(step.operation.keeps_info for step in plan.steps)
 
 
 def as_samples(images: Sequence[torch.Tensor], kind: str, infos: Sequence[Any] = ()) -> list[Any]:

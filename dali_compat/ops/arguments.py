@@ -1,5 +1,5 @@
-"""Read transforms' arguments, determine whose arithmetic torchvision uses (Pillow's, or that of tensors in v1 or v2),
-and describe how close each step is to it."""
+"""Read transforms' arguments, and determine whose arithmetic torchvision uses: Pillow's, or that of tensors in v1 or
+v2."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from torchvision.transforms.v2 import functional as F2
 from torchvision.transforms.v2.functional import _geometry
 
 from ..inspection.untranslatable import Untranslatable
-from ..plan import CONVERSIONS, DALI, ImageSpec, Options, Step, draw, step
-from ..runtime.installation import dali_version
+from ..plan import ImageSpec, Step, draw, step
 
 TORCHVISION = tuple(int(number) for number in torchvision.__version__.split(".")[:2])
 """(0, 26), for example."""
 
-EXACT = "exact"
 BY_TORCH = "pil, by torch"  # Pillow's order of passes with PyTorch's rounding of weights
 
 # Pillow's numbers, as in torchvision.transforms.functional._interpolation_modes_from_int
@@ -131,44 +129,3 @@ def is_in_whole_numbers(s: Step) -> bool:
         return {*names} <= {"bilinear", "bicubic"} and all(map(resizes_in_whole_numbers, names))
     fits = s.op == "resize" and not s.when and is_in_two_passes(s)
     return fits and resizes_in_whole_numbers(s.kwargs["interpolation"])
-
-
-# ---- descriptions of how close a step is to torchvision, verified by the parity tests
-
-
-def fidelity_of(s: Step, where: str, options: Options, two_pass: bool) -> str:
-    """Describe how close a step is to torchvision. ``where`` it runs is DALI, TORCH, EACH or HOST. ``two_pass`` is True
-    if DALI resizes in two passes."""
-    by_dali, how = where == DALI, s.kwargs
-    if s.op == "apply":
-        return "yours, not measured"
-    if s.op == "gaussian_blur":
-        return "mean error .0001 of 255 and maximum 1"
-    if s.op == "jpeg" and by_dali and options.gpu:  # the GPU's encoder uses different arithmetic
-        return "mean error 1 of 255 (exact=True: 0)"
-    if s.op in ("affine", "perspective", "rotate") and by_dali:
-        warped = ".003" if (dali_version() or "2").startswith("1.") else ".001"  # before DALI 2.0 by another operator
-        mean, most = (".002", "255 at edges") if s.op == "perspective" else (warped, "1")
-        return f"mean error {mean} of 255" + ("" if options.gpu else f" and maximum {most}")
-    # DALI multiplies in float32 while torchvision divides, and so does a CPU's kernel by default
-    if s.op in CONVERSIONS and (by_dali or not (options.exact or options.gpu)):
-        return "within 1e-6"
-    if s.op == "resize_by_choice" and by_dali:
-        return _resized_by_dali(how["interpolations"][0], "pil", False)
-    if s.op == "resize" and by_dali:
-        return _resized_by_dali(how["interpolation"], how["like"], two_pass)
-    if is_in_whole_numbers(s) and how["like"] == "pil" and not (options.exact or options.gpu):
-        return "mean error .02 of 255 and maximum 2 on photos (exact=True: 0)"
-    in_floats = s.op == "resize" and passes_of(s) == "one" and not how["interpolation"].startswith("nearest")
-    return "exact but for the order of additions" if options.gpu and in_floats else EXACT
-
-
-def _resized_by_dali(interpolation: str, like: str, two_pass: bool) -> str:
-    if interpolation.startswith("nearest"):
-        return "nearest pixel; a rounding tie may differ (exact=True: 0)"
-    if like != "pil":
-        close = two_pass or like == "v1"
-        return "mean error .05 of 255 (exact=True: 0)" if close else "mean error .2 of 255 (exact=True: 0)"
-    if two_pass:
-        return "two passes as Pillow: mean error .01 of 255 (exact=True: 0)"
-    return "one pass: mean error .2 of 255 (exact=True: 0)"

@@ -73,7 +73,7 @@ def _shares(gamma) -> np.ndarray:
     return np.clip((gamma / gamma.sum(1, keepdims=True)).astype(np.float32), least, most)
 
 
-@kernel
+@kernel(in_batches=True)
 def augmix(images, arrays, *, interpolation, fill, like):
     """AugMix.forward: mix chains of operations with the image in float32. torchvision converts PIL images to tensors
     for it, so ``like`` is "v1" or "v2"."""

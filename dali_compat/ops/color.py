@@ -20,7 +20,7 @@ from ..plan import draw, step
 from ..runtime.device import to_device
 from .arguments import functions, ints, like_of, maybe, refuse_tensors
 from .draws import draws, permutation
-from .kernels import image_kernel, kernel, torchvisions
+from .kernels import always, kernel, torchvisions
 from .pixels.values import as_indices, blend, bounded, by_value, in_parts, look_up, one_by_one, to
 from .translators import register
 
@@ -104,7 +104,7 @@ def draw_channel_permutation(sizes, u, *, channels):
 # ---- enhancers, as in adjust_brightness and ImageEnhance
 
 
-@kernel
+@kernel(takes_frames=True)
 @in_parts
 @torchvisions("adjust_brightness", factor=float)
 def brightness(images, arrays, *, like):
@@ -112,7 +112,7 @@ def brightness(images, arrays, *, like):
     return by_value(images, lambda values: bounded(values * to(images, arrays["factor"]), images))
 
 
-@kernel
+@kernel(in_batches=True)
 @torchvisions("adjust_gamma", gamma=float, gain=float)
 def gamma(images, arrays, *, like):
     """adjust_gamma; for PIL images with a table of 256 levels."""
@@ -124,7 +124,7 @@ def gamma(images, arrays, *, like):
     return table.gather(1, images.flatten(1).long()).view_as(images)
 
 
-@kernel
+@kernel(takes_frames=True)
 @in_parts
 @torchvisions("adjust_contrast", factor=float)
 def contrast(images, arrays, *, like):
@@ -145,7 +145,7 @@ def _mean(gray, like, area=None):
     return total.to(torch.float32) / torch.full_like(total, count, dtype=torch.float32)
 
 
-@kernel
+@kernel(takes_frames=True)
 @in_parts
 @torchvisions("adjust_saturation", factor=float)
 def saturation(images, arrays, *, like):
@@ -178,7 +178,11 @@ def _l24(images):
     return total.bitwise_right_shift_(16)
 
 
-@kernel
+@kernel(
+    commutes=True,
+    in_dali=always,
+    image=lambda image, row, *, like, dtype, channels: functions(like).rgb_to_grayscale(image, channels),
+)
 def grayscale(images, arrays, *, like, dtype, channels):
     if like != "pil":
         return functions(like).rgb_to_grayscale(images, channels)
@@ -189,7 +193,7 @@ def grayscale(images, arrays, *, like, dtype, channels):
 # ---- operations on single values
 
 
-@kernel
+@kernel(keeps_info=True)
 @in_parts
 @torchvisions("posterize", bits=int)
 def posterize(images, arrays, *, like):
@@ -201,7 +205,7 @@ def posterize(images, arrays, *, like):
     return torch.minimum(made, levels - 1, out=made).mul_(to(images, 0.5**bits))
 
 
-@kernel
+@kernel(keeps_info=True)
 @in_parts
 @torchvisions("solarize", threshold=float)
 def solarize(images, arrays, *, like):
@@ -215,19 +219,19 @@ def solarize(images, arrays, *, like):
     return (images >= to(images, np.minimum(least, 255), np.uint8)).mul(change).bitwise_xor_(images)
 
 
-@kernel
+@kernel(in_batches=True)
 def solarize_add(images, arrays, *, like):
     """timm's solarize_add, for an addend of at most 128."""
     return (images < 128).mul(to(images, arrays["factor"], np.uint8)).add_(images)
 
 
-@kernel
+@kernel(keeps_info=True)
 @torchvisions("invert")
 def invert(images, arrays, *, like):
     return 1 - images if images.is_floating_point() else ~images
 
 
-@kernel
+@kernel(image=lambda image, row: F2.permute_channels(image, ints(row["order"])))
 def permute_channels(images, arrays):
     rows = np.arange(len(images))[:, None]
     index = [to_device(a, images.device) for a in (rows, arrays["order"].astype(np.int64))]
@@ -237,7 +241,7 @@ def permute_channels(images, arrays):
 # ---- tables of 256 values
 
 
-@kernel
+@kernel(keeps_info=True)
 @in_parts
 @torchvisions("autocontrast")
 def autocontrast(images, arrays, *, like):
@@ -251,7 +255,7 @@ def autocontrast(images, arrays, *, like):
     return look_up(as_indices(images), torch.where(high > low, tables, levels), images)
 
 
-@kernel
+@kernel(keeps_info=True)
 @in_parts
 @torchvisions("equalize")
 def equalize(images, arrays, *, like):
@@ -259,24 +263,6 @@ def equalize(images, arrays, *, like):
     return functions("v2" if images.dtype == torch.uint8 else like).equalize(images)
 
 
-@kernel
+@kernel(image=lambda image, row: F2.grayscale_to_rgb(image))
 def repeat_channels(images, arrays):
     return images.expand(-1, 3, -1, -1)
-
-
-# ---- one image
-
-
-@image_kernel("grayscale")
-def grayscale_image(image, row, *, like, dtype, channels):
-    return functions(like).rgb_to_grayscale(image, channels)
-
-
-@image_kernel("repeat_channels")
-def repeat_channels_image(image, row):
-    return F2.grayscale_to_rgb(image)
-
-
-@image_kernel("permute_channels")
-def permute_channels_image(image, row):
-    return F2.permute_channels(image, ints(row["order"]))

@@ -13,10 +13,10 @@ from torchvision.transforms.v2 import functional as F2
 
 from ..inspection.standins import Cast
 from ..inspection.untranslatable import Untranslatable
-from ..plan import Step, step
+from ..plan import EXACT, Options, Step, step
 from ..runtime.device import to_device
 from .arguments import per_channel, refuse_pil, refuse_tensors, version_of
-from .kernels import image_kernel, kernel, run
+from .kernels import define, kernel, run
 from .translators import register
 
 
@@ -102,7 +102,19 @@ def translate_normalize(t, spec):
     return (step("normalize", spec.but(normalized=True), mean=mean, std=std),)
 
 
-@kernel
+define("pil_to_tensor", unchanged=True, commutes=True, image=lambda image, row: F1.pil_to_tensor(image))
+
+
+def _fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) -> str:
+    """DALI multiplies in float32 while torchvision divides, and so does a CPU's kernel by default."""
+    return "within 1e-6" if by_dali or not (options.exact or options.gpu) else EXACT
+
+
+def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
+    return (dtype, s.gives.dtype) == (torch.uint8, torch.float32)
+
+
+@kernel(commutes=True, converts=True, in_dali=_in_dali, fidelity=_fidelity)
 def to_dtype(images, arrays, *, dtype, like):
     if like == "v1":  # ToTensor and ConvertImageDtype divide by 255, v2 multiplies by 1/255
         # CUDA divides by a number in this way
@@ -112,25 +124,25 @@ def to_dtype(images, arrays, *, dtype, like):
     return F2.to_dtype(images, dtype, scale=like == "v2")
 
 
-@kernel
+@kernel(commutes=True, converts=True, fidelity=_fidelity)
 def normalize(images, arrays, *, mean, std):
     return F1.normalize(images, mean, std)
 
 
-@kernel
+@kernel(in_batches=True)
 def arithmetic(images, arrays, *, name):
     """Apply torch's add, sub, mul, div or rsub to each image and one number, or one per channel."""
     values = to_device(torch.from_numpy(arrays["values"]).to(images.dtype), images.device)
     return getattr(torch, name)(images, values.view(len(images), -1, 1, 1))
 
 
-@kernel
+@kernel(in_batches=True, image=lambda image, row: F1.to_pil_image(image))
 def tensor_to_pil(images, arrays):
     """ToPILImage: floating point images are multiplied by 255 and truncated."""
     return images.mul(255).byte() if images.is_floating_point() else images
 
 
-@kernel
+@kernel(in_batches=True, fidelity=lambda *_: "yours, not measured")
 def apply(images, arrays, *, function, spec, **args):
     """Call a user's function registered with on_batch(); ``spec`` is its declared output. Raise ValueError if its
     output has another shape or dtype, because later windows are computed for the declared shape, and later arithmetic
@@ -158,16 +170,3 @@ def conversion_table(steps: tuple[Step, ...]) -> torch.Tensor:
     for one in steps:
         values = run(one, values, {})
     return values.reshape(channels, 256)
-
-
-# ---- one image
-
-
-@image_kernel("pil_to_tensor")
-def pil_to_tensor_image(image, row):
-    return F1.pil_to_tensor(image)
-
-
-@image_kernel("tensor_to_pil")
-def tensor_to_pil_image(image, row):
-    return F1.to_pil_image(image)

@@ -11,11 +11,11 @@ from torch.nn import functional
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from ..plan import draw, step
+from ..plan import Options, Step, draw, step
 from ..runtime.device import to_device
 from .arguments import functions, like_of, maybe
-from .draws import draws, real
-from .kernels import each_by_pillow, image_kernel, kernel, torchvisions
+from .draws import draws, is_given, real
+from .kernels import each_by_pillow, kernel, torchvisions
 from .pixels.lists import in_groups
 from .pixels.resample import chunks
 from .pixels.values import blend, bounded, in_parts, is_half, one_by_one, to
@@ -39,7 +39,7 @@ def draw_blur_sigma(sizes, u, *, sigma):
     return {"sigma": np.repeat(real(u, *sigma), 2, axis=1)}, sizes
 
 
-@kernel
+@kernel(keeps_info=True)
 @in_parts
 @torchvisions("adjust_sharpness", factor=float)
 def sharpness(images, arrays, *, like):
@@ -69,7 +69,16 @@ def sharpness(images, arrays, *, like):
     return made
 
 
-@kernel
+def _blurred(image, row, *, kernel_size, like, by_torchvision=False):
+    return functions(like).gaussian_blur(image, list(kernel_size), [float(s) for s in row["sigma"]])
+
+
+def _exactly(s: Step, options: Options, decoded: bool) -> Step:
+    """If the arguments are given, only torchvision's own function is exact."""
+    return s.but(args=(*s.args, ("by_torchvision", True))) if options.exact and is_given(s) else s
+
+
+@kernel(image=_blurred, lowered=_exactly, fidelity=lambda *_: "mean error .0001 of 255 and maximum 1")
 @in_parts
 def gaussian_blur(images, arrays, *, kernel_size, like, by_torchvision=False):
     """gaussian_blur: torchvision's product of two kernels is applied as one kernel after the other, in float32. If
@@ -101,25 +110,12 @@ def _filtered(x, weights):
     return x.reshape(n, channels, *x.shape[2:])
 
 
-@kernel
+@kernel(image=lambda image, row: image.filter(ImageFilter.GaussianBlur(float(row["radius"]))))
 def pillow_blur(images, arrays):
     """``Image.filter(ImageFilter.GaussianBlur(radius))``. On a CPU Pillow itself runs, because it is faster."""
     if images.is_cuda:
         return box_blur(images, arrays["radius"])
     return torch.stack(each_by_pillow("pillow_blur", images, arrays))
-
-
-# ---- one image
-
-
-@image_kernel("pillow_blur")
-def pillow_blur_image(image, row):
-    return image.filter(ImageFilter.GaussianBlur(float(row["radius"])))
-
-
-@image_kernel("gaussian_blur")
-def gaussian_blur_image(image, row, *, kernel_size, like, by_torchvision=False):
-    return functions(like).gaussian_blur(image, list(kernel_size), [float(s) for s in row["sigma"]])
 
 
 # ---- Pillow's GaussianBlur (BoxBlur.c), bit for bit: three box filters of fractional width along each axis, in 24-bit

@@ -20,12 +20,6 @@ from .pixels.lists import each, spare_batch, uniform
 
 Values = dict[str, np.ndarray]
 
-_OPS = """
-autocontrast brightness color_jitter contrast crop equalize flip gaussian_blur grayscale hue identity invert normalize
-pad permute_channels photometric_distort pil_to_tensor pillow_blur posterize repeat_channels resize saturation
-sharpness solarize to_dtype warp_affine warp_perspective
-"""
-_ABLE = frozenset(_OPS.split())
 _WAYS = (np.divide, 255), (np.multiply, 1 / 255), (np.multiply, 1)  # conversions of bytes to floats
 _LEAST = 2**15  # values per image; smaller images are processed together
 
@@ -39,7 +33,7 @@ def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
         if count:
             with on_the_cpu():
                 images = _run(steps[:count], images, arrays[:count])
-        elif steps[0].op != "choose":
+        else:
             images = kernels.run(steps[0], images, arrays[0])
         steps, arrays = steps[count or 1 :], arrays[count or 1 :]
     return images
@@ -50,8 +44,8 @@ def able(steps: Sequence[Step], images: Any) -> int:
     first = images[0]
     if first.is_cuda or first.dtype != torch.uint8:
         return 0
-    able_to = (step.op in _ABLE and step.gives.dtype != torch.bfloat16 for step in steps)  # NumPy has no bfloat16
-    count = next((number for number, is_able in enumerate(able_to) if not is_able), len(steps))
+    in_batches = (step.operation.in_batches or step.gives.dtype == torch.bfloat16 for step in steps)  # none in NumPy
+    count = next((number for number, one in enumerate(in_batches) if one), len(steps))
     if not isinstance(images, list):
         small = first.numel() < _LEAST and all(_is_small(step.gives) for step in steps[:count])
         return 0 if small or count < 2 else count
@@ -89,11 +83,9 @@ def _run(steps: Sequence[Step], images: Any, arrays: Sequence[Values]) -> Any:
 
 def _done(step: Step, image: np.ndarray, row: Values) -> np.ndarray:
     """Apply a step to an image (C, H, W)."""
-    if step.op in ("identity", "pil_to_tensor"):
-        return image
     if step.op == "flip":
         return image[..., ::-1] if step.kwargs["axis"] == "horizontal" else image[:, ::-1]
-    if step.op in ("crop", "pad"):
+    if step.operation.moves:
         (top, left), (height, width) = row["start"][0].tolist(), row["shape"][0].tolist()
         if min(top, left) >= 0 and top + height <= image.shape[1] and left + width <= image.shape[2]:
             return image[:, int(top) : int(top + height), int(left) : int(left + width)]

@@ -12,10 +12,10 @@ from torchvision.transforms import v2
 from ..plan import draw, step
 from . import operations
 from .arguments import like_of
-from .color import permute_channels, permute_channels_image
+from .color import permute_channels
 from .convert import to_dtype
 from .draws import draws, permutation, real
-from .kernels import image_kernel, kernel, kernel_of, on_image, torchvisions
+from .kernels import kernel, kernel_of, on_image, torchvisions
 from .pixels.lists import in_groups
 from .pixels.values import hsv_tables, in_parts, to
 from .translators import register
@@ -64,7 +64,21 @@ def draw_photometric_distort(sizes, u, *, brightness, contrast, saturation, hue,
 _DISTORT = ("brightness", "contrast_before", "saturation", "hue", "contrast_after")
 
 
-@kernel
+def _jittered(image, row, *, like):
+    for name in [_ADJUSTED[number] for number in row["order"] if number >= 0]:
+        if name in row:
+            image = on_image(name, image, {"factor": row[name]}, like=like)
+    return image
+
+
+def _distorted(image, row, *, like):
+    for name in _DISTORT:
+        if not np.isnan(row[name]):
+            image = on_image(name.split("_")[0], image, {"factor": row[name]}, like=like)
+    return image if row["order"][0] < 0 else on_image("permute_channels", image, row)
+
+
+@kernel(takes_frames=True, image=_jittered)
 @in_parts
 def color_jitter(images, arrays, *, like):
     """torchvision.transforms.ColorJitter.forward. -1 in the order means no adjustment."""
@@ -82,7 +96,7 @@ def color_jitter(images, arrays, *, like):
     return images
 
 
-@kernel
+@kernel(takes_frames=True, image=_distorted)
 @in_parts
 def photometric_distort(images, arrays, *, like):
     """torchvision.transforms.v2.RandomPhotometricDistort.transform."""
@@ -98,7 +112,7 @@ def photometric_distort(images, arrays, *, like):
 # ---- hue: with Pillow's 8-bit tables for PIL images, in torchvision's floating point for tensors
 
 
-@kernel
+@kernel(takes_frames=True)
 @in_parts
 @torchvisions("adjust_hue", factor=float)
 def hue(images, arrays, *, like):
@@ -173,23 +187,3 @@ _SECTORS = ((0, 5, 6), (1, 4)), ((1, 2), (0, 3, 6)), ((3, 4), (2, 5))
 
 def _among(sector, numbers):
     return functools.reduce(torch.logical_or, (sector == n for n in numbers))
-
-
-# ---- one image
-
-
-@image_kernel("color_jitter")
-def color_jitter_image(image, row, *, like):
-    for i in row["order"][row["order"] >= 0]:
-        name = _ADJUSTED[i]
-        if name in row:
-            image = on_image(name, image, {"factor": row[name]}, like=like)
-    return image
-
-
-@image_kernel("photometric_distort")
-def photometric_distort_image(image, row, *, like):
-    for name in _DISTORT:
-        if not np.isnan(row[name]):
-            image = on_image(name.split("_")[0], image, {"factor": row[name]}, like=like)
-    return image if row["order"][0] < 0 else permute_channels_image(image, row)

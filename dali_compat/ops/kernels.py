@@ -2,7 +2,7 @@
 
 ``images`` is (N, C, H, W) on any device, uint8 0..255 or floating point. The same code runs on every device, and
 nothing is changed in place. run() handles the selection of rows (``arrays["flag"]``) and images of different sizes;
-kernels see neither, except those in _LISTS.
+kernels see neither, except those with ``takes_lists``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional as F1
 
-from ..plan import Step
+from ..plan import OPERATIONS, Operation, Step
 from ..runtime.device import on_the_cpu, to_device
 from .arguments import functions
 from .pixels.lists import assign, each, of_similar_size, put, uniform
@@ -25,22 +26,41 @@ from .pixels.values import is_half, one_by_one
 
 Function = TypeVar("Function", bound=Callable)
 
-_kernels: dict[str, Callable] = {}
-_image: dict[str, Callable] = {}
+
+def always(*_: Any) -> bool:
+    return True
 
 
-def kernel(function: Function) -> Function:
-    """Register ``op(images, arrays, **args)``. ``images`` is (N, C, H, W), and ``arrays`` are the step's per-sample
-    arguments as numpy arrays of N rows. The result is (N, C, H, W), or a list of N images (C, H, W) if their sizes
-    differ."""
-    return _add(_kernels, function.__name__, function)
+def define(op: str, **traits: Any) -> None:
+    """Define traits of an operation, in addition to those defined before."""
+    before = OPERATIONS.get(op, Operation(op))
+    for name in traits.keys() & {"kernel", "image"}:
+        if (had := getattr(before, name)) is not None:
+            had, has = (f"{one.__module__}.{one.__qualname__}" for one in (had, traits[name]))
+            raise ValueError(f"{op!r} has two kernels: {had} and {has}; give one of them another name")
+    OPERATIONS[op] = replace(before, **traits)
 
 
-def image_kernel(op: str) -> Callable[[Function], Function]:
-    """Register torchvision's own implementation of an op: ``function(image, row, **args)`` for a PIL image or a CHW
-    tensor. ``row`` is one row of the step's per-sample arguments. It is used for files that DALI decodes differently
-    from PIL. An op without one uses its kernel."""
-    return functools.partial(_add, _image, op)
+def kernel(function: Any = None, **traits: Any) -> Any:
+    """Register ``op(images, arrays, **args)`` as the kernel of the operation of that name, with its traits. ``images``
+    is (N, C, H, W), and ``arrays`` are the step's per-sample arguments as numpy arrays of N rows. The result is (N, C,
+    H, W), or a list of N images (C, H, W) if their sizes differ."""
+    if function is None:
+        return functools.partial(kernel, **traits)
+    define(function.__name__, kernel=function, **traits)
+    return function
+
+
+def image_kernel(op: str, **traits: Any) -> Callable[[Function], Function]:
+    """Register torchvision's own implementation of an operation: ``function(image, row, **args)`` for a PIL image or a
+    CHW tensor. ``row`` is one row of the step's per-sample arguments. It is used for files that DALI decodes
+    differently from PIL. An operation without one uses its kernel."""
+
+    def registered(function: Function) -> Function:
+        define(op, image=function, **traits)
+        return function
+
+    return registered
 
 
 def torchvisions(name: str, **columns: Callable) -> Callable[[Function], Function]:
@@ -65,27 +85,11 @@ def torchvisions(name: str, **columns: Callable) -> Callable[[Function], Functio
 
 
 def kernel_of(op: str) -> Callable:
-    """Return the kernel of an op. Raise LookupError if there is none, or if the op is lowered to another one
-    (warp.as_kernels_do)."""
-    if op not in _kernels:
+    """Return the kernel of an operation. Raise LookupError if there is none, or if it is lowered to another one."""
+    found = OPERATIONS[op].kernel if op in OPERATIONS else None
+    if found is None:
         raise LookupError(f"no kernel is called {op!r}: write it in ops/<kind>.py, with @kernel")
-    return _kernels[op]
-
-
-def _add(registry: dict[str, Callable], op: str, function: Function) -> Function:
-    if op in registry:
-        before, now = (f"{one.__module__}.{one.__qualname__}" for one in (registry[op], function))
-        raise ValueError(f"{op!r} has two kernels: {before} and {now}; give one of them another name")
-    registry[op] = function
-    return function
-
-
-# Operations that framed() supports: they work pixel by pixel and leave black unchanged. Contrast needs the mean of an
-# image without its frame, so it gets each image's number of pixels ("area").
-_FRAMED = {"brightness", "contrast", "saturation", "hue", "color_jitter", "photometric_distort"}
-
-
-_LISTS = {"resize", "resize_by_choice", "resize_mirror_normalize"}  # kernels that also take lists of images (C, H, W)
+    return found
 
 
 def run(step: Step, images, arrays: dict[str, np.ndarray]):
@@ -120,9 +124,9 @@ def _all(step: Step, images, arrays):
     """Apply the step to every row. Images of the same size are processed together."""
     if isinstance(images, torch.Tensor):
         return kernel_of(step.op)(images, arrays, **step.kwargs)
-    if images[0].is_cuda and step.op in _FRAMED and step.kwargs["like"] == "pil":
+    if images[0].is_cuda and step.operation.takes_frames and step.kwargs["like"] == "pil":
         return uniform(framed(step, images, arrays))
-    if step.op in _LISTS:
+    if step.operation.takes_lists:
         return kernel_of(step.op)(images, arrays, **step.kwargs)
     by_shape: dict[tuple, list[int]] = {}
     for row, image in enumerate(images):
@@ -135,8 +139,9 @@ def _all(step: Step, images, arrays):
 
 
 def framed(step: Step, images: list[torch.Tensor], arrays) -> list[torch.Tensor]:
-    """Apply a step in _FRAMED to PIL images of different sizes, in a few batches. Each image is padded with black on
-    its right and below. On a GPU, launching the operations for one image takes longer than running them."""
+    """Apply a step whose kernel takes frames to PIL images of different sizes, in a few batches. Each image is padded
+    with black on its right and below. On a GPU, launching the operations for one image takes longer than running
+    them."""
     changed: list = [None] * len(images)
     for rows, height, width in of_similar_size(images):
         some = [images[row] for row in rows]
@@ -156,8 +161,11 @@ def rows_of(arrays: dict[str, np.ndarray], rows) -> dict[str, np.ndarray]:
 def on_image(op: str, image, row: dict[str, Any], **args):
     """Apply a step to one image, of PIL or a CHW tensor, with torchvision's own implementation, or with the kernel if
     there is none."""
-    if op in _image:
-        return _image[op](image, row, **args)
+    operation = OPERATIONS[op]
+    if operation.image is not None:
+        return operation.image(image, row, **args)
+    if operation.unchanged:
+        return image
     rows = {name: np.asarray(value)[None] for name, value in row.items() if name != "flag"}
     made = kernel_of(op)(as_tensor(image)[None].clone(), rows, **args)[0]  # crops of one tensor share its memory
     return F1.to_pil_image(made) if isinstance(image, Image.Image) else made

@@ -9,11 +9,11 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2
 
 from ..inspection.untranslatable import Untranslatable
-from ..plan import draw, step
+from ..plan import EXACT, Options, Step, draw, step
 from ..runtime.device import to_device
 from .arguments import TORCHVISION, like_of, per_channel, refuse_pil
 from .draws import draws, key, whole
-from .kernels import each_by_pillow, image_kernel, kernel
+from .kernels import each_by_pillow, kernel
 from .pixels.lists import each
 from .pixels.squares import mixed, normals, normals_at
 from .pixels.values import in_parts
@@ -75,7 +75,7 @@ def draw_jpeg_quality(sizes, u, *, quality):
     return {"quality": whole(u[:, 0], quality[0], quality[1] + 1).astype(np.int32)}, sizes
 
 
-@kernel
+@kernel(in_batches=True)
 def erase(images, arrays, *, value):
     """torchvision.transforms.functional.erase: fill a window with one value per channel or, if ``value`` is None, with
     normal numbers."""
@@ -124,7 +124,7 @@ def _as_pixels(values, images):
     return values.to(images.dtype) if images.is_floating_point() else values.to(torch.int32).to(images.dtype)
 
 
-@kernel
+@kernel(in_batches=True)
 @in_parts
 def gaussian_noise(images, arrays, *, mean, sigma, clip):
     """torchvision.transforms.v2.functional.gaussian_noise_image."""
@@ -136,7 +136,20 @@ def gaussian_noise(images, arrays, *, mean, sigma, clip):
     return (made.clamp_(0, 255) if clip else made).to(images.dtype)
 
 
-@kernel
+def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
+    return s.gives.channels == 3 and not (options.exact and options.gpu)  # the GPU's encoder is not libjpeg
+
+
+def _fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) -> str:
+    return "mean error 1 of 255 (exact=True: 0)" if by_dali and options.gpu else EXACT
+
+
+@kernel(
+    image=lambda image, row, *, like: F2.jpeg(image, int(row["quality"])),
+    in_dali=_in_dali,
+    fidelity=_fidelity,
+    in_batches=True,
+)
 def jpeg(images, arrays, *, like):
     """torchvision.transforms.v2.functional.jpeg for each image on the CPU, with PIL's codec, or torchvision's for
     tensors."""
@@ -145,11 +158,3 @@ def jpeg(images, arrays, *, like):
     else:
         coded = each(F2.jpeg, images.cpu(), arrays["quality"].tolist())
     return to_device(torch.stack(coded), images.device)
-
-
-# ---- one image
-
-
-@image_kernel("jpeg")
-def jpeg_image(image, row, *, like):
-    return F2.jpeg(image, int(row["quality"]))

@@ -23,7 +23,7 @@ from ..plan import Draw, Step, draw, step
 from . import operations
 from .arguments import fill_list, version_of
 from .draws import draws, permutation, whole
-from .kernels import image_kernel, kernel
+from .kernels import define, image_kernel, kernel
 from .matrices import affine, rotation
 from .translators import Branch, Gated, Nested, register
 from .warp import warp_arguments
@@ -160,7 +160,7 @@ def _sub_policies(policy: str, like: str) -> tuple[np.ndarray, np.ndarray, np.nd
     return ops, chances, bins
 
 
-@kernel
+@kernel(in_batches=True)
 def augment(images, arrays, *, interpolation, fill, like, version):
     """``_apply_op`` of torchvision.transforms.autoaugment, or v2's ``_apply_image_or_video_transform``.
 
@@ -223,6 +223,15 @@ def augmented(image, name: str, magnitude: float, interpolation: str, fill, vers
 @register(v1.Compose, v2.Compose, consumes="transforms")
 def translate_compose(t, spec):
     return Nested(tuple(t.transforms))
+
+
+define("identity", unchanged=True, commutes=True, keeps_info=True)
+
+
+@kernel(takes_lists=True, in_batches=True, keeps_info=True, image=lambda image, row: image)
+def choose(images, arrays):
+    """Leave the images unchanged. Only the draw matters."""
+    return images
 
 
 @register(v1.RandomApply, v2.RandomApply, consumes="transforms p")

@@ -13,10 +13,19 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
 from ..inspection.untranslatable import Untranslatable
-from ..plan import Draw, ImageSpec, Step, draw, step
-from .arguments import BY_TORCH, functions, interpolation_of, ints, like_of, resizes_in_whole_numbers
+from ..plan import EXACT, Draw, ImageSpec, Options, Step, draw, step
+from .arguments import (
+    BY_TORCH,
+    functions,
+    interpolation_of,
+    ints,
+    is_in_whole_numbers,
+    like_of,
+    passes_of,
+    resizes_in_whole_numbers,
+)
 from .draws import Arrays, ImageTooSmall, draws, rand_between, run, whole
-from .kernels import each_by_pillow, image_kernel, kernel
+from .kernels import each_by_pillow, kernel
 from .pixels import resample, transform
 from .pixels.lists import by_size, each, spare_batch, uniform
 from .translators import register
@@ -200,7 +209,52 @@ def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
 # ---- kernels
 
 
-@kernel
+def resize_fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) -> str:
+    like, chosen = s.kwargs["like"], s.op == "resize_by_choice"
+    interpolation = s.kwargs["interpolations"][0] if chosen else s.kwargs["interpolation"]
+    if not by_dali:
+        if is_in_whole_numbers(s) and like == "pil" and not (options.exact or options.gpu):
+            return "mean error .02 of 255 and maximum 2 on photos (exact=True: 0)"
+        in_floats = not chosen and passes_of(s) == "one" and not interpolation.startswith("nearest")
+        return "exact but for the order of additions" if options.gpu and in_floats else EXACT
+    if interpolation.startswith("nearest"):
+        return "nearest pixel; a rounding tie may differ (exact=True: 0)"
+    if like != "pil":
+        return f"mean error {'.05' if two_pass or like == 'v1' else '.2'} of 255 (exact=True: 0)"
+    passes = "two passes as Pillow: mean error .01" if two_pass and not chosen else "one pass: mean error .2"
+    return f"{passes} of 255 (exact=True: 0)"
+
+
+def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
+    """Return True if DALI resizes as torchvision does. It does not for Pillow's box and hamming filters (measured),
+    nearest and lanczos on tensors, filters without antialiasing, and floats, where pixels at the border differ by 40
+    levels (measured)."""
+    if s.gives.dtype != torch.uint8 or options.exact or not options.gpu:
+        return False
+    interpolation = s.kwargs["interpolation"]
+    if s.kwargs["like"] == "pil":
+        return interpolation in ("nearest", "nearest-exact", "bilinear", "bicubic", "lanczos")
+    return interpolation in ("bilinear", "bicubic") and s.kwargs["antialias"] is True
+
+
+def in_whole_numbers(s: Step, options: Options, decoded: bool) -> Step:
+    """Return a resize as torch runs it on a CPU: in integer arithmetic, also for PIL images."""
+    by_torch = is_in_whole_numbers(s) and s.kwargs["like"] == "pil" and not (options.exact or options.gpu or decoded)
+    return s.but(args=tuple((s.kwargs | {"like": BY_TORCH}).items())) if by_torch else s
+
+
+def resize_image(image, row, *, interpolation, like, antialias):
+    return functions(like).resize(image, ints(row["size"]), InterpolationMode(interpolation), antialias=antialias)
+
+
+@kernel(
+    image=resize_image,
+    lowered=in_whole_numbers,
+    in_dali=_in_dali,
+    fidelity=resize_fidelity,
+    takes_lists=True,
+    keeps_info=True,
+)
 def resize(images, arrays, *, interpolation, like, antialias=True):
     """torchvision.transforms.functional.resize; PIL always antialiases."""
     how = {"interpolation": interpolation, "like": like, "antialias": antialias}
@@ -231,7 +285,7 @@ def resize_each(images, arrays, *, interpolation, like, antialias=True):
     return each(resize_one, images, sizes)
 
 
-@kernel
+@kernel(takes_lists=True, in_batches=True)
 def resize_mirror_normalize(images, arrays, *, interpolation, like, mean, std, fill=()):
     """Resize uint8 images (C, H, W) on a CPU, take a window, optionally mirror it, and convert it to normalized
     float32. Each image passes through a thread's cache only once. Pixels outside of the image get ``fill``. The result
@@ -293,8 +347,3 @@ def _as_pillow(images, size, interpolation, like) -> bool:
     ours = like in ("v2", BY_TORCH) and (images.is_cuda or tuple(size) == (1, 1))
     ours = ours and images.dtype == torch.uint8 and interpolation in ("bilinear", "bicubic")
     return ours and resizes_in_whole_numbers(interpolation)
-
-
-@image_kernel("resize")
-def resize_image(image, row, *, interpolation, like, antialias):
-    return functions(like).resize(image, ints(row["size"]), InterpolationMode(interpolation), antialias=antialias)

@@ -14,11 +14,11 @@ from . import timm_policies  # noqa: F401  # registers its translators
 from .arguments import interpolation_named, refuse_pil, refuse_tensors
 from .convert import translate_pil_to_tensor, translate_to_tensor
 from .draws import draws, key, run, uniforms_of, whole
-from .kernels import image_kernel, kernel
+from .kernels import kernel
 from .noise import erased, within
 from .pixels.lists import assign, uniform
 from .pixels.squares import normals
-from .resize import resize_each, resize_image, resize_to, resized_to
+from .resize import in_whole_numbers, resize_each, resize_fidelity, resize_image, resize_to, resized_to
 from .translators import register
 
 timm: Any = import_module("timm.data.transforms")
@@ -156,7 +156,18 @@ def draw_timm_erasing(sizes, u, *, p, area, log_ratio, counts, at):
     return arrays | {"flag": flag.astype(np.int32), "key": key(own[:, 22])}, sizes
 
 
-@kernel
+def _resized(image, row, *, interpolations, like):
+    return resize_image(image, row, interpolation=interpolations[int(row["choice"])], like=like, antialias=True)
+
+
+@kernel(
+    image=_resized,
+    lowered=in_whole_numbers,
+    in_dali=lambda s, dtype, options: options.gpu and not options.exact,
+    fidelity=resize_fidelity,
+    takes_lists=True,
+    in_batches=True,
+)
 def resize_by_choice(images, arrays, *, interpolations, like):
     """torchvision.transforms.functional.resize, with a different interpolation for each image."""
     made = list(images)
@@ -169,12 +180,7 @@ def resize_by_choice(images, arrays, *, interpolations, like):
     return uniform(made)
 
 
-@image_kernel("resize_by_choice")
-def resize_image_by_choice(image, row, *, interpolations, like):
-    return resize_image(image, row, interpolation=interpolations[int(row["choice"])], like=like, antialias=True)
-
-
-@kernel
+@kernel(in_batches=True)
 def erase_with_color(images, arrays):
     """timm's RandomErasing in mode "rand": fill a window with one normal number per channel."""
     colors = normals(arrays["key"], images.shape[1], images.device).to(images.dtype)

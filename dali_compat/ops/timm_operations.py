@@ -187,7 +187,7 @@ def draw_timm_auto_augment(sizes, u, *, policy, at):
 _WHOLE = {"posterize", "solarize", "solarize_add"}
 
 
-@kernel
+@kernel(in_batches=True)
 def timm_augment(images, arrays, *, interpolations, fill):
     """AugmentOp.__call__ with a given ``value``. ``which`` is an index into OPERATIONS, ``choice`` into
     ``interpolations``."""

@@ -14,14 +14,16 @@ from torchvision.transforms.v2 import functional as F2
 
 from ..inspection.standins import Turn
 from ..inspection.untranslatable import Untranslatable
-from ..plan import ImageSpec, Step, draw, step
+from ..plan import UPRIGHT, ImageSpec, Step, draw, step
 from ..runtime.device import to_device
 from .arguments import fill_of, ints
 from .draws import Arrays, ImageTooSmall, draws, rand, rand_between
-from .kernels import image_kernel, kernel
+from .kernels import always, define, kernel
 from .pixels import transform
 from .pixels.lists import by_size
 from .translators import register
+
+define(UPRIGHT, unchanged=True, commutes=True, keeps_info=True)
 
 
 @register(Turn)
@@ -175,7 +177,12 @@ def draw_zoom_out(sizes, u, *, side_range, p):
     return window(-left_top[:, ::-1].astype(np.int64), canvas)
 
 
-@kernel
+@kernel(
+    moves=True,
+    in_dali=always,
+    keeps_info=True,
+    image=lambda image, row, *, axis: (F1.hflip if axis == "horizontal" else F1.vflip)(image),
+)
 def flip(images, arrays, *, axis):
     return images.flip(-1 if axis == "horizontal" else -2)
 
@@ -183,13 +190,25 @@ def flip(images, arrays, *, axis):
 # ---- windows
 
 
-@kernel
+@kernel(
+    moves=True,
+    in_dali=always,
+    keeps_info=True,
+    image=lambda image, row, *, inside: F1.crop(image, *ints(row["start"]), *ints(row["shape"])),
+)
 def crop(images, arrays, *, inside):
     """torchvision.transforms.functional.crop: zeros outside of the image."""
     return _windows(images, arrays, "constant", None)
 
 
-@kernel
+def _padded(image, row, *, mode, fill):
+    (top, left), (height, width) = ints(-row["start"]), ints(row["shape"])
+    _, h, w = F1.get_dimensions(image)
+    padding = [left, top, width - w - left, height - h - top]
+    return F2.pad(image, padding, fill=list(fill) if mode == "constant" else 0, padding_mode=mode)
+
+
+@kernel(moves=True, in_dali=always, image=_padded)
 def pad(images, arrays, *, mode, fill):
     """torchvision.transforms.functional.pad for PIL images of any size (numpy.pad if the mode is not constant)."""
     return _windows(images, arrays, mode, fill)
@@ -246,24 +265,3 @@ def border(index: np.ndarray, size: int, mode: str) -> np.ndarray:
         index = index % (2 * size)
         return np.minimum(index, 2 * size - 1 - index)
     return np.clip(index, 0, size - 1)  # also for constant, where pixels outside are filled afterwards
-
-
-# ---- one image
-
-
-@image_kernel("crop")
-def crop_image(image, row, *, inside):
-    return F1.crop(image, *ints(row["start"]), *ints(row["shape"]))
-
-
-@image_kernel("pad")
-def pad_image(image, row, *, mode, fill):
-    (top, left), (height, width) = ints(-row["start"]), ints(row["shape"])
-    _, h, w = F1.get_dimensions(image)
-    padding = [left, top, width - w - left, height - h - top]
-    return F2.pad(image, padding, fill=list(fill) if mode == "constant" else 0, padding_mode=mode)
-
-
-@image_kernel("flip")
-def flip_image(image, row, *, axis):
-    return F1.hflip(image) if axis == "horizontal" else F1.vflip(image)

@@ -10,9 +10,8 @@ from torchvision.transforms import v2
 from ..inspection.sandbox import Seen, Unseen, look_through
 from ..inspection.standins import Turn
 from ..inspection.untranslatable import Untranslatable, describe
-from ..ops.arguments import EXACT, fidelity_of
 from ..ops.translators import Gated, Nested, behaves_as, translated_base, translation
-from ..plan import DALI, EACH, HOST, TORCH, UPRIGHT, Gate, ImageSpec, Line, Options, Step
+from ..plan import DALI, EACH, EXACT, HOST, TORCH, UPRIGHT, Gate, ImageSpec, Line, Options, Step
 
 _MOST_CONTAINERS = 1000  # per translation, because a container may contain itself
 _STREAMS = 1 << 16  # random streams of one application of a transform by a wrapper
@@ -215,7 +214,7 @@ def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool
             where = HOST if s.op == "choose" else on_batch.get((s.stream, s.gives), DALI)
             places.append(where)
             ops.append(s.op if s.draw is None or s.draw.name in (s.op, "bernoulli") else f"{s.op} ({s.draw.name})")
-            fidelity.append(fidelity_of(s, where, options, two_pass))
+            fidelity.append(s.operation.fidelity(s, where == DALI, options, two_pass))
         where = " + ".join(dict.fromkeys(places)) or NOWHERE
         notes = ", ".join(dict.fromkeys(f for f in fidelity if f != EXACT)) or EXACT
         if t.transform:

@@ -19,18 +19,11 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from ..ops.arguments import BY_TORCH, is_in_whole_numbers, passes_of
+from ..ops.arguments import is_in_whole_numbers, passes_of
 from ..ops.draws import is_given, is_random
-from ..ops.warp import as_kernels_do
 from ..plan import Draw, Line, Options, Plan, Step, draw
 from .chain import NOWHERE, Chain, lines_of
-from .planes import NO_CHANGE, NO_KERNEL, from_planes
-
-# Steps that DALI supports, and those of them that torch runs as well on uniform batches.
-_DALI_OPS = {"crop", "pad", "flip", "resize", "resize_by_choice", "grayscale", "to_dtype", "jpeg"}
-_DALI_OPS |= {"warp_affine", "warp_perspective"}
-_BATCH_OPS = {"pil_to_tensor", "identity", "to_dtype", "normalize", "grayscale", "flip"}
-_BY_PIXEL = {"to_dtype", "normalize", "grayscale", *NO_CHANGE}
+from .planes import from_planes
 
 
 def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> Plan:
@@ -49,20 +42,16 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
         shared = (options.exact, options.channels_last, chain.takes)
         return Plan((), (), (), *shared, lines=(line,), views=views, structure=chain.structure)
     steps = tuple(s for t in chain.translated for s in t.steps)
-    ordered = tuple(map(as_kernels_do, _geometry_first(steps)))
-    if options.exact:
-        ordered = tuple(map(_by_torchvision, ordered))
+    ordered = tuple(s.operation.lowered(s, options, decoded) for s in _geometry_first(steps))
     split = 0 if decoded else _first_batch_step(ordered, options)
     if not options.exact and not decoded:
         split = _after_float32(ordered, split)
-    if not (options.exact or options.gpu or decoded):
-        ordered = (*ordered[:split], *map(_in_whole_numbers, ordered[split:]))
-    dali = tuple(s for s in ordered[:split] if s.op not in NO_KERNEL)
+    dali = _changing(ordered[:split])
     two_pass = options.gpu and not any(is_random(s) and not is_given(s) for s in steps)
     dali = tuple(map(_warp_in_dali, _lower_resize(dali, two_pass)))
     if not options.exact:
         dali = _fuse_tail(dali, "HWC" if options.channels_last else "CHW")
-    batch = tuple(s for s in ordered[split:] if s.op not in NO_CHANGE)
+    batch = _changing(ordered[split:])
     if not (options.exact or options.gpu):
         batch = _fuse_resize(batch)
     lines = lines_of(chain, ordered, split, options, two_pass)
@@ -72,8 +61,11 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     at = from_planes(ordered, split)
     if at is None:
         return plan
-    planes, after = (tuple(s for s in part if s.op not in NO_CHANGE) for part in (ordered[:at], ordered[at:]))
-    return replace(plan, planes=planes, after=after)
+    return replace(plan, planes=_changing(ordered[:at]), after=_changing(ordered[at:]))
+
+
+def _changing(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    return tuple(s for s in steps if not s.operation.unchanged)
 
 
 def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -85,7 +77,7 @@ def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     ordered: list[Step] = []
     for s in steps:
         at = len(ordered)
-        while at and s.op in ("crop", "pad", "flip") and _commutes(s, ordered[at - 1]):
+        while at and s.operation.moves and _commutes(s, ordered[at - 1]):
             at -= 1
         ordered.insert(at, s)
     return tuple(ordered)
@@ -94,7 +86,7 @@ def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 def _commutes(geometry: Step, before: Step) -> bool:
     if before.op == "grayscale" and geometry.op == "pad":
         return not any(geometry.kwargs["fill"])  # before grayscale, the fill has another color and number of channels
-    return before.op in _BY_PIXEL
+    return before.operation.commutes
 
 
 def _warp_in_dali(s: Step) -> Step:
@@ -105,8 +97,8 @@ def _warp_in_dali(s: Step) -> Step:
 
 
 def _dtype_before(steps, i: int) -> torch.dtype:
-    """Return the dtype of the input of step i. Only conversions change it."""
-    return next((s.gives.dtype for s in reversed(steps[:i]) if s.op in ("to_dtype", "tensor_to_pil")), torch.uint8)
+    """Return the dtype of the input of step i. Steps that were moved before a conversion state the dtype after it."""
+    return next((s.gives.dtype for s in reversed(steps[:i]) if not s.operation.moves), torch.uint8)
 
 
 def _first_batch_step(steps, options: Options) -> int:
@@ -115,25 +107,12 @@ def _first_batch_step(steps, options: Options) -> int:
     while able < len(steps) and _dali_can(steps, able, options):
         able += 1
     split = able
-    while split and steps[split - 1].op in _BATCH_OPS:
+    while split and (steps[split - 1].operation.commutes or steps[split - 1].op == "flip"):
         split -= 1
     # DALI flips exactly, and the image is in DALI already
-    while split < able and (steps[split].op == "flip" or steps[split].op in NO_KERNEL):
+    while split < able and (steps[split].op == "flip" or steps[split].operation.unchanged):
         split += 1
     return split
-
-
-def _by_torchvision(s: Step) -> Step:
-    """Mark a step that only torchvision's own function computes exactly."""
-    if s.op != "gaussian_blur" or not is_given(s):
-        return s
-    return s.but(args=(*s.args, ("by_torchvision", True)))
-
-
-def _in_whole_numbers(s: Step) -> Step:
-    """Return a step as torch runs it on a CPU: a resize in integer arithmetic, also for PIL images."""
-    by_torch = is_in_whole_numbers(s) and s.kwargs["like"] == "pil"
-    return s.but(args=tuple((s.kwargs | {"like": BY_TORCH}).items())) if by_torch else s
 
 
 def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -169,40 +148,19 @@ def _popped(steps: list[Step], op: str, **how: Any) -> Step | None:
 
 def _dali_can(steps, i: int, options: Options) -> bool:
     s = steps[i]
-    if s.op in NO_KERNEL:
-        return s.op != "choose"
-    if s.op not in _DALI_OPS or s.when or not options.can(s):
+    if s.operation.unchanged:
+        return True
+    if s.when or not s.operation.in_dali(s, _dtype_before(steps, i), options) or not options.can(s):
         return False
-    if s.op == "resize" and not _dali_resizes(s):
-        return False
-    if s.op in ("resize", "resize_by_choice") and (options.exact or not options.gpu):
-        return False
-    if is_given(s) and str(s.kwargs.get("interpolation")).startswith("nearest"):
-        return False  # it may be a mask: DALI sometimes picks a neighbouring pixel, which may belong to another class
-    if s.op.startswith("warp_") and (options.exact or s.kwargs["like"] != "pil"):
-        return False
-    if s.op == "jpeg" and (s.gives.channels != 3 or (options.exact and options.gpu)):
-        return False  # the GPU's encoder uses different arithmetic
-    # DALI converts only uint8 to float32
-    return s.op != "to_dtype" or (_dtype_before(steps, i), s.gives.dtype) == (torch.uint8, torch.float32)
-
-
-def _dali_resizes(s: Step) -> bool:
-    """Return True if DALI resizes as torchvision does. It does not for Pillow's box and hamming filters (measured),
-    nearest and lanczos on tensors, filters without antialiasing, and floats, where pixels at the border differ by 40
-    levels (measured)."""
-    if s.gives.dtype != torch.uint8:
-        return False
-    if s.kwargs["like"] == "pil":
-        return s.kwargs["interpolation"] in ("nearest", "nearest-exact", "bilinear", "bicubic", "lanczos")
-    return s.kwargs["interpolation"] in ("bilinear", "bicubic") and s.kwargs["antialias"] is True
+    # it may be a mask: DALI sometimes picks a neighbouring pixel, which may belong to another class
+    return not (is_given(s) and str(s.kwargs.get("interpolation")).startswith("nearest"))
 
 
 def _after_float32(steps, split: int) -> int:
     """Return the index after [uint8 to_dtype(float32), perhaps normalize], if torch's part would begin with these:
     crop_mirror_normalize runs them instead."""
     i = split
-    while i < len(steps) and steps[i].op in NO_KERNEL and steps[i].op != "choose":
+    while i < len(steps) and steps[i].operation.unchanged:
         i += 1
     if i == len(steps) or steps[i].op != "to_dtype" or steps[i].when:
         return split
@@ -210,7 +168,7 @@ def _after_float32(steps, split: int) -> int:
         return split
     if _dtype_before(steps, i) != torch.uint8:
         return split
-    while i + 1 < len(steps) and steps[i + 1].op in NO_CHANGE:
+    while i + 1 < len(steps) and steps[i + 1].operation.unchanged:
         i += 1
     return i + 2 if i + 1 < len(steps) and steps[i + 1].op == "normalize" and not steps[i + 1].when else i + 1
 

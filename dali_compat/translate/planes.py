@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 
 from ..ops.arguments import is_in_two_passes
-from ..plan import UPRIGHT, Step
-
-NO_CHANGE = ("pil_to_tensor", "identity", UPRIGHT)  # these do not change values
-NO_KERNEL = {*NO_CHANGE, "choose"}
+from ..plan import Step
 
 # Sequences of steps, one letter each (see _letter): [crop] [resize] [crop] [flips] [conversion to floating point]
 # [normalize] to one size, with a filter; and steps that pick pixels of each image, followed by conversions.
@@ -24,10 +21,7 @@ def from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
     found = _RESIZED.match(letters) or _PICKED.match(letters)
     at = found.end() if found else 0
     ragged = not at or ordered[at - 1].gives.size is None
-    return None if ragged and any(s.op not in NO_KERNEL for s in ordered[at:split]) else at
-
-
-_LETTERS = dict.fromkeys(NO_CHANGE, "-") | {"flip": "f", "to_dtype": "t", "normalize": "n"}
+    return None if ragged and any(not s.operation.unchanged for s in ordered[at:split]) else at
 
 
 def _letter(s: Step) -> str:
@@ -36,7 +30,8 @@ def _letter(s: Step) -> str:
     C is a crop within the image, O another crop, R a resize with a filter, N a resize to nearest pixels, P padding with
     black; c, o and r are those whose results differ in size. Steps that kernels do not support have another letter.
     """
-    how, letter = s.kwargs, _LETTERS.get(s.op, "?")
+    how = s.kwargs
+    letter = "-" if s.operation.unchanged else {"flip": "f", "to_dtype": "t", "normalize": "n"}.get(s.op, "?")
     if s.op == "crop":
         letter = "C" if how["inside"] else "O"
     elif s.op == "pad" and how["mode"] == "constant" and not any(how["fill"]):

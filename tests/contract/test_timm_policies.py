@@ -5,6 +5,7 @@ import math
 import random
 import warnings
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +22,7 @@ from unit.test_distributions import differ, misfit, unlike_in
 from contract.both import assert_same_epoch, outlines
 from contract.own_datasets import Plain
 from contract.test_own_datasets import assert_same, seeded
-from dali_compat import DataLoader, FallbackWarning, install
+from dali_compat import DataLoader, FallbackWarning, install, plan
 from dali_compat.engine import pil
 from dali_compat.inspection.replaced import STANDS_FOR
 from dali_compat.ops import filters, kernels, timm_operations
@@ -70,7 +71,8 @@ def pictures(count=24, height=45, width=61):
 def way(request, monkeypatch):
     """What a GPU's kernels do, too."""
     if request.param == "on any device":
-        monkeypatch.setitem(kernels._kernels, "timm_augment", timm_operations.augmented)
+        changed = replace(plan.OPERATIONS["timm_augment"], kernel=timm_operations.augmented)
+        monkeypatch.setitem(plan.OPERATIONS, "timm_augment", changed)
 
 
 def by_kernels(steps, images, seed):

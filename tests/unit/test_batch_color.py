@@ -16,7 +16,7 @@ from dali_compat.ops.kernels import kernel_of
 from dali_compat.ops.pixels.lists import of_similar_size
 from dali_compat.ops.pixels.values import hsv_tables
 from dali_compat.ops.policy import AUGMENTATIONS
-from dali_compat.plan import ImageSpec, step
+from dali_compat.plan import OPERATIONS, ImageSpec, step
 
 FUNCTIONS = {
     "brightness": "adjust_brightness",
@@ -412,7 +412,7 @@ def centre_crops(root) -> np.ndarray:
     return np.stack([np.asarray(F1.center_crop(Image.open(file).convert("RGB"), 224)) for file in files])
 
 
-@pytest.mark.parametrize("op", sorted(batch._FRAMED))
+@pytest.mark.parametrize("op", sorted(name for name, one in OPERATIONS.items() if one.takes_frames))
 @pytest.mark.parametrize("channels", [1, 3])
 def test_images_of_different_sizes_in_frames(op, channels):
     rng, count = np.random.default_rng(8), 40

@@ -8,12 +8,9 @@ from parity.catalogue import ANSWERS, TRANSFORMS, answers
 
 from dali_compat import ops
 from dali_compat.ops import draws as drawn
-from dali_compat.ops.kernels import _image, _kernels
 from dali_compat.ops.translators import _TRANSLATORS, LATER, Gated, Nested
-from dali_compat.ops.warp import as_kernels_do
-from dali_compat.plan import ImageSpec, Step, draw, step
+from dali_compat.plan import OPERATIONS, ImageSpec, Operation, Options, Step, draw, step
 from dali_compat.translate import translate
-from dali_compat.translate.planes import NO_KERNEL
 
 OPS = Path(ops.__file__).parent
 # draws of several kinds, which ops/draws.py holds
@@ -60,20 +57,22 @@ def draws_missing(kind: str, s: Step) -> list[str]:
 
 def kernels_missing(kind: str, s: Step) -> list[str]:
     """What is not where it should be of a step's kernels."""
-    if s.op in NO_KERNEL:
+    own = OPERATIONS.get(s.op, Operation(s.op))
+    if own.unchanged or s.op == "choose":
         return []
-    lowered, wrong = as_kernels_do(s), []
+    lowered, wrong = own.lowered(s, Options(), False), []
     op = lowered.op
+    kernel = OPERATIONS.get(op, own).kernel
     if lowered.draw is not None and lowered.draw.name not in drawn._DRAWS:
         wrong.append(f"no draw is called {lowered.draw.name!r}: write it in ops/{kind}.py, with @draws")
-    if op not in _kernels:
+    if kernel is None:
         wrong.append(
-            f"no kernel is called {op!r}: write it in ops/{kind}.py, with @kernel, and beside it one with "
-            f"@image_kernel({s.op!r}) unless it is exact to the last bit"
+            f"no kernel is called {op!r}: write it in ops/{kind}.py, with @kernel, and its argument image= "
+            f"unless it is exact to the last bit"
         )
-    elif s.op not in _image and s.op not in _kernels:  # lowered: kernels do it as another op
+    elif own.image is None and own.kernel is None:  # lowered: kernels do it as another op
         wrong.append(f"{s.op!r} cannot run on one image: write it in ops/{kind}.py, @image_kernel({s.op!r})")
-    found = [f for f in (_kernels.get(op), _image.get(s.op)) if f is not None]
+    found = [f for f in (kernel, own.image) if f is not None]
     kinds = {kind, *BORROWS.get(kind, ())}
     return wrong + [
         f"{f.__qualname__} is in {f.__module__}: move it to ops/{kind}.py" for f in found if kind_of(f) not in kinds
@@ -128,7 +127,7 @@ def test_what_is_shared_is_shared():
 def test_what_is_borrowed_is_borrowed():
     for kind, others in BORROWS.items():
         steps = [s for entry, version in ROWS for found, made in [own(entry, version)] if found == kind for s in made]
-        assert others <= {kind_of(_kernels[s.op]) for s in steps}
+        assert others <= {kind_of(s.operation.kernel) for s in steps}
 
 
 def test_every_module_is_imported_so_registers():

@@ -9,7 +9,7 @@ import torch
 
 from ...ops.draws import Arrays
 from ...ops.pixels.transform import nearest
-from ...plan import CONVERSIONS, Plan, Step
+from ...plan import Plan, Step
 from ...runtime.device import to_device
 from ..fused import table_on
 from .geometry import Planes, Windows, picked_rows_of, rows_of
@@ -20,7 +20,7 @@ class PlanesProgram:
 
     def __init__(self, plan: Plan, arrays: list[Arrays], sizes: np.ndarray):
         steps = plan.planes or ()
-        self._conversions = tuple(step for step in steps if step.op in CONVERSIONS)
+        self._conversions = tuple(step for step in steps if step.operation.converts)
         self._channels_last = plan.channels_last
         how = next((step.kwargs for step in steps if step.op == "resize"), {"interpolation": "nearest"})
         self._windows: Windows | None = None
