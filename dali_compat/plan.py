@@ -73,6 +73,7 @@ class Operation:
     lowered: Callable[[Step, Options, bool], Step] = lambda step, options, decoded: step
     # whether DALI can run a step whose input has this dtype; engine/dali/graph.py then has a function of that name
     in_dali: Callable[[Step, torch.dtype, Options], bool] = lambda step, dtype, options: False
+    for_dali: Callable[[Step], Step] = lambda step: step  # the step as DALI runs it
     # distance from torchvision, verified by the parity tests. Arguments: does DALI run it, and resize in two passes
     fidelity: Callable[[Step, bool, Options, bool], str] = lambda step, by_dali, options, two_pass: EXACT
     unchanged: bool = False  # no engine changes the pixels
@@ -83,6 +84,7 @@ class Operation:
     # the kernel ignores a black frame; with ``area``, the number of pixels without it, if it computes a mean
     takes_frames: bool = False
     in_batches: bool = False  # runs on whole batches on a CPU; others run on one large image after another, in threads
+    calls_user: bool = False  # the kernel is the user's code; the size of its result is that of Step.gives
     keeps_info: bool = False  # Pillow's result has the ``info`` of the input
 
 

@@ -85,7 +85,7 @@ class Epoch(Generic[R]):
         self.errors, self.among = loader._errors, indices_among(loader)
         self.errors.begin()
         steps = (step for plan in route.all_plans for one in plan.chains for step in one.steps)
-        self.prepares = not any(step.op == "apply" for step in steps)  # of on_batch()
+        self.prepares = not any(step.operation.calls_user for step in steps)
 
     def randoms(self, position: int, count: int) -> Randoms:
         """Return the random numbers of ``count`` consecutive samples of this rank. ``position`` is the place of the

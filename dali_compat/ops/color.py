@@ -20,8 +20,8 @@ from ..plan import draw, step
 from ..runtime.device import to_device
 from .arguments import functions, ints, like_of, maybe, refuse_tensors
 from .draws import draws, permutation
-from .kernels import always, kernel, torchvisions
-from .pixels.values import as_indices, blend, bounded, by_value, in_parts, look_up, one_by_one, to
+from .kernels import always, kernel
+from .pixels.values import as_indices, blend, bounded, by_value, look_up, one_by_one, to
 from .translators import register
 
 
@@ -104,16 +104,13 @@ def draw_channel_permutation(sizes, u, *, channels):
 # ---- enhancers, as in adjust_brightness and ImageEnhance
 
 
-@kernel(takes_frames=True)
-@in_parts
-@torchvisions("adjust_brightness", factor=float)
+@kernel(torchvision="adjust_brightness factor", parts=True, takes_frames=True)
 def brightness(images, arrays, *, like):
     """ImageEnhance.Brightness: blend with black."""
     return by_value(images, lambda values: bounded(values * to(images, arrays["factor"]), images))
 
 
-@kernel(in_batches=True)
-@torchvisions("adjust_gamma", gamma=float, gain=float)
+@kernel(torchvision="adjust_gamma gamma gain", in_batches=True)
 def gamma(images, arrays, *, like):
     """adjust_gamma; for PIL images with a table of 256 levels."""
     if like != "pil":
@@ -124,9 +121,7 @@ def gamma(images, arrays, *, like):
     return table.gather(1, images.flatten(1).long()).view_as(images)
 
 
-@kernel(takes_frames=True)
-@in_parts
-@torchvisions("adjust_contrast", factor=float)
+@kernel(torchvision="adjust_contrast factor", parts=True, takes_frames=True)
 def contrast(images, arrays, *, like):
     """ImageEnhance.Contrast: blend with the mean of the gray image. In images from framed() only ``area`` pixels
     count."""
@@ -145,9 +140,7 @@ def _mean(gray, like, area=None):
     return total.to(torch.float32) / torch.full_like(total, count, dtype=torch.float32)
 
 
-@kernel(takes_frames=True)
-@in_parts
-@torchvisions("adjust_saturation", factor=float)
+@kernel(torchvision="adjust_saturation factor", parts=True, takes_frames=True)
 def saturation(images, arrays, *, like):
     """ImageEnhance.Color: blend with the gray image."""
     if images.shape[1] == 1:
@@ -193,9 +186,7 @@ def grayscale(images, arrays, *, like, dtype, channels):
 # ---- operations on single values
 
 
-@kernel(keeps_info=True)
-@in_parts
-@torchvisions("posterize", bits=int)
+@kernel(torchvision="posterize bits", parts=True, keeps_info=True)
 def posterize(images, arrays, *, like):
     bits = arrays["bits"]
     if images.dtype == torch.uint8:
@@ -205,9 +196,7 @@ def posterize(images, arrays, *, like):
     return torch.minimum(made, levels - 1, out=made).mul_(to(images, 0.5**bits))
 
 
-@kernel(keeps_info=True)
-@in_parts
-@torchvisions("solarize", threshold=float)
+@kernel(torchvision="solarize threshold", parts=True, keeps_info=True)
 def solarize(images, arrays, *, like):
     threshold = arrays["threshold"]
     if like != "pil":
@@ -225,8 +214,7 @@ def solarize_add(images, arrays, *, like):
     return (images < 128).mul(to(images, arrays["factor"], np.uint8)).add_(images)
 
 
-@kernel(keeps_info=True)
-@torchvisions("invert")
+@kernel(torchvision="invert", keeps_info=True)
 def invert(images, arrays, *, like):
     return 1 - images if images.is_floating_point() else ~images
 
@@ -241,9 +229,7 @@ def permute_channels(images, arrays):
 # ---- tables of 256 values
 
 
-@kernel(keeps_info=True)
-@in_parts
-@torchvisions("autocontrast")
+@kernel(torchvision="autocontrast", parts=True, keeps_info=True)
 def autocontrast(images, arrays, *, like):
     """ImageOps.autocontrast: stretch each channel from its minimum to its maximum."""
     if like != "pil":
@@ -255,9 +241,7 @@ def autocontrast(images, arrays, *, like):
     return look_up(as_indices(images), torch.where(high > low, tables, levels), images)
 
 
-@kernel(keeps_info=True)
-@in_parts
-@torchvisions("equalize")
+@kernel(torchvision="equalize", parts=True, keeps_info=True)
 def equalize(images, arrays, *, like):
     """ImageOps.equalize. v2's function gives the same for uint8 images, and takes batches."""
     return functions("v2" if images.dtype == torch.uint8 else like).equalize(images)

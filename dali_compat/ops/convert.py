@@ -129,6 +129,9 @@ def normalize(images, arrays, *, mean, std):
     return F1.normalize(images, mean, std)
 
 
+define("crop_mirror_normalize")  # DALI's, at the end of its part (translate/lower.py)
+
+
 @kernel(in_batches=True)
 def arithmetic(images, arrays, *, name):
     """Apply torch's add, sub, mul, div or rsub to each image and one number, or one per channel."""
@@ -142,7 +145,7 @@ def tensor_to_pil(images, arrays):
     return images.mul(255).byte() if images.is_floating_point() else images
 
 
-@kernel(in_batches=True, fidelity=lambda *_: "yours, not measured")
+@kernel(in_batches=True, calls_user=True, fidelity=lambda *_: "yours, not measured")
 def apply(images, arrays, *, function, spec, **args):
     """Call a user's function registered with on_batch(); ``spec`` is its declared output. Raise ValueError if its
     output has another shape or dtype, because later windows are computed for the declared shape, and later arithmetic

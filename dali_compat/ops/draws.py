@@ -65,7 +65,7 @@ def compute(
                 values, after = run(step.draw, sizes[at], u)
             except ImageTooSmall as error:  # convert its row, which counts only the samples that passed the gates
                 raise ImageTooSmall(int(np.arange(len(sizes))[at][error.row]), str(error)) from None
-        if step.op == "apply" and step.gives.size is not None:  # no draw knows the output size of a user's function
+        if step.operation.calls_user and step.gives.size is not None:
             after = np.tile(np.array(step.gives.size, sizes.dtype), (len(after), 1))
         if step.draw is not None or step.gives.size is not None:
             _refuse_sizes(step, after, np.arange(len(sizes))[at])

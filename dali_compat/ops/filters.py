@@ -15,10 +15,10 @@ from ..plan import Options, Step, draw, step
 from ..runtime.device import to_device
 from .arguments import functions, like_of, maybe
 from .draws import draws, is_given, real
-from .kernels import each_by_pillow, kernel, torchvisions
+from .kernels import each_by_pillow, kernel
 from .pixels.lists import in_groups
 from .pixels.resample import chunks
-from .pixels.values import blend, bounded, in_parts, is_half, one_by_one, to
+from .pixels.values import blend, bounded, is_half, one_by_one, to
 from .translators import register
 
 
@@ -39,9 +39,7 @@ def draw_blur_sigma(sizes, u, *, sigma):
     return {"sigma": np.repeat(real(u, *sigma), 2, axis=1)}, sizes
 
 
-@kernel(keeps_info=True)
-@in_parts
-@torchvisions("adjust_sharpness", factor=float)
+@kernel(torchvision="adjust_sharpness factor", parts=True, keeps_info=True)
 def sharpness(images, arrays, *, like):
     """adjust_sharpness: blend with ImageFilter.SMOOTH, a 3 x 3 mean with weight 5 for the centre. The border is not
     smoothed."""
@@ -78,8 +76,7 @@ def _exactly(s: Step, options: Options, decoded: bool) -> Step:
     return s.but(args=(*s.args, ("by_torchvision", True))) if options.exact and is_given(s) else s
 
 
-@kernel(image=_blurred, lowered=_exactly, fidelity=lambda *_: "mean error .0001 of 255 and maximum 1")
-@in_parts
+@kernel(parts=True, image=_blurred, lowered=_exactly, fidelity=lambda *_: "mean error .0001 of 255 and maximum 1")
 def gaussian_blur(images, arrays, *, kernel_size, like, by_torchvision=False):
     """gaussian_blur: torchvision's product of two kernels is applied as one kernel after the other, in float32. If
     ``by_torchvision`` is True, and for 16-bit images, torchvision's function is called for each image."""

@@ -15,9 +15,9 @@ from .arguments import like_of
 from .color import permute_channels
 from .convert import to_dtype
 from .draws import draws, permutation, real
-from .kernels import kernel, kernel_of, on_image, torchvisions
+from .kernels import kernel, kernel_of, on_image
 from .pixels.lists import in_groups
-from .pixels.values import hsv_tables, in_parts, to
+from .pixels.values import hsv_tables, to
 from .translators import register
 
 _ADJUSTED = ("brightness", "contrast", "saturation", "hue")
@@ -78,8 +78,7 @@ def _distorted(image, row, *, like):
     return image if row["order"][0] < 0 else on_image("permute_channels", image, row)
 
 
-@kernel(takes_frames=True, image=_jittered)
-@in_parts
+@kernel(parts=True, takes_frames=True, image=_jittered)
 def color_jitter(images, arrays, *, like):
     """torchvision.transforms.ColorJitter.forward. -1 in the order means no adjustment."""
     if len(images) == 1 and not images.is_cuda:  # there is nothing to group
@@ -96,8 +95,7 @@ def color_jitter(images, arrays, *, like):
     return images
 
 
-@kernel(takes_frames=True, image=_distorted)
-@in_parts
+@kernel(parts=True, takes_frames=True, image=_distorted)
 def photometric_distort(images, arrays, *, like):
     """torchvision.transforms.v2.RandomPhotometricDistort.transform."""
     for name in _DISTORT:
@@ -112,9 +110,7 @@ def photometric_distort(images, arrays, *, like):
 # ---- hue: with Pillow's 8-bit tables for PIL images, in torchvision's floating point for tensors
 
 
-@kernel(takes_frames=True)
-@in_parts
-@torchvisions("adjust_hue", factor=float)
+@kernel(torchvision="adjust_hue factor", parts=True, takes_frames=True)
 def hue(images, arrays, *, like):
     if images.shape[1] == 1:
         return images

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from ..plan import OPERATIONS, Operation, Step
 from ..runtime.device import on_the_cpu, to_device
 from .arguments import functions
 from .pixels.lists import assign, each, of_similar_size, put, uniform
-from .pixels.values import is_half, one_by_one
+from .pixels.values import in_parts, is_half, one_by_one
 
 Function = TypeVar("Function", bound=Callable)
 
@@ -41,14 +41,38 @@ def define(op: str, **traits: Any) -> None:
     OPERATIONS[op] = replace(before, **traits)
 
 
-def kernel(function: Any = None, **traits: Any) -> Any:
-    """Register ``op(images, arrays, **args)`` as the kernel of the operation of that name, with its traits. ``images``
-    is (N, C, H, W), and ``arrays`` are the step's per-sample arguments as numpy arrays of N rows. The result is (N, C,
-    H, W), or a list of N images (C, H, W) if their sizes differ."""
+def kernel(function: Any = None, *, torchvision: str = "", parts: bool = False, **traits: Any) -> Any:
+    """Register ``op(images, arrays, **args)`` as the kernel of the operation of that name. ``images`` is (N, C, H, W),
+    and ``arrays`` are the step's per-sample arguments as numpy arrays of N rows. The result is (N, C, H, W), or a list
+    of N images (C, H, W) if their sizes differ.
+
+    Args:
+        torchvision: name of torchvision's function for one image, and the arrays that it takes after the image,
+            separated by spaces. It is also called for each image of a batch of 16-bit floats, because torchvision
+            rounds every intermediate result.
+        parts: whether to call the kernel on a few rows at a time, as in_parts() does.
+        **traits: other fields of Operation.
+    """
     if function is None:
-        return functools.partial(kernel, **traits)
-    define(function.__name__, kernel=function, **traits)
-    return function
+        return functools.partial(kernel, torchvision=torchvision, parts=parts, **traits)
+    run = function
+    if torchvision:
+        name, *columns = torchvision.split()
+
+        @functools.wraps(function)
+        def run(images, arrays, *, like):
+            if columns and is_half(images):
+                return one_by_one(getattr(functions(like), name), images, *(arrays[column] for column in columns))
+            return function(images, arrays, like=like)
+
+        @functools.wraps(function)
+        def image(image, row, *, like):
+            return getattr(functions(like), name)(image, *(np.asarray(row[column]).item() for column in columns))
+
+        traits["image"] = image
+    run = in_parts(run) if parts else run
+    define(function.__name__, kernel=run, **traits)
+    return run
 
 
 def image_kernel(op: str, **traits: Any) -> Callable[[Function], Function]:
@@ -59,27 +83,6 @@ def image_kernel(op: str, **traits: Any) -> Callable[[Function], Function]:
     def registered(function: Function) -> Function:
         define(op, image=function, **traits)
         return function
-
-    return registered
-
-
-def torchvisions(name: str, **columns: Callable) -> Callable[[Function], Function]:
-    """Register torchvision's function of that name as the single-image implementation of the decorated kernel's op.
-    ``columns`` are the function's arguments after the image, in order, with their converters. The kernel also calls it
-    for each image of a batch of 16-bit floats, because torchvision rounds every intermediate result."""
-
-    def registered(function: Function) -> Function:
-        def own_way(image, row, *, like):
-            return getattr(functions(like), name)(image, *(convert(row[column]) for column, convert in columns.items()))
-
-        @functools.wraps(function)
-        def run(images, arrays, *, like):
-            if columns and is_half(images):
-                return one_by_one(getattr(functions(like), name), images, *(arrays[column] for column in columns))
-            return function(images, arrays, like=like)
-
-        image_kernel(function.__name__)(functools.update_wrapper(own_way, function))
-        return cast(Function, run)
 
     return registered
 
@@ -98,7 +101,7 @@ def run(step: Step, images, arrays: dict[str, np.ndarray]):
 
     Rows whose flag is not set are left unchanged.
     """
-    with nullcontext() if step.op == "apply" else on_the_cpu():  # apply runs the user's code
+    with nullcontext() if step.operation.calls_user else on_the_cpu():
         return _run(step, images, arrays)
 
 

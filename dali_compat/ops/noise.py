@@ -16,7 +16,6 @@ from .draws import draws, key, whole
 from .kernels import each_by_pillow, kernel
 from .pixels.lists import each
 from .pixels.squares import mixed, normals, normals_at
-from .pixels.values import in_parts
 from .translators import register
 from .windows import window
 
@@ -124,8 +123,7 @@ def _as_pixels(values, images):
     return values.to(images.dtype) if images.is_floating_point() else values.to(torch.int32).to(images.dtype)
 
 
-@kernel(in_batches=True)
-@in_parts
+@kernel(parts=True, in_batches=True)
 def gaussian_noise(images, arrays, *, mean, sigma, clip):
     """torchvision.transforms.v2.functional.gaussian_noise_image."""
     noise = normals(arrays["key"], images[0].numel(), images.device).view(images.shape)

@@ -87,6 +87,11 @@ def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
     return not options.exact and s.kwargs["like"] == "pil"
 
 
+def _for_dali(s: Step) -> Step:
+    how = {name: s.kwargs[name] for name in ("interpolation", "fill")}
+    return s.but(args=tuple(how.items()), draw=draw("dali_matrix", of=s.draw, interpolation=how["interpolation"]))
+
+
 def warp_arguments(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
     """Return the arguments of a warp's step. Raise Untranslatable if torchvision does not support the transform's
     interpolation for such images."""
@@ -140,14 +145,14 @@ def draw_perspective_points(sizes, u, *, distortion_scale, p):
     return {"flag": (u[:, 0] < p).astype(np.int32), "endpoints": ends.astype(np.int32)}, sizes
 
 
-@kernel(in_dali=_in_dali)
+@kernel(in_dali=_in_dali, for_dali=_for_dali)
 def warp_affine(images, arrays, *, interpolation, fill, like="pil"):
     """Image.transform(AFFINE), which torchvision's affine and rotate use for PIL images, or their equivalent for
     tensors."""
     return _warp(images, arrays["matrix"], arrays["size"], interpolation, fill, like)
 
 
-@kernel(in_dali=_in_dali)
+@kernel(in_dali=_in_dali, for_dali=_for_dali)
 def warp_perspective(images, arrays, *, interpolation, fill, like="pil"):
     """Image.transform(PERSPECTIVE), which torchvision's perspective uses for PIL images, or its equivalent for
     tensors."""

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from ..ops.arguments import is_in_whole_numbers, passes_of
 from ..ops.draws import is_given, is_random
+from ..ops.resize import is_in_whole_numbers, passes_of
 from ..plan import Draw, Line, Options, Plan, Step, draw
 from .chain import NOWHERE, Chain, lines_of
 from .planes import from_planes
@@ -48,7 +48,7 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
         split = _after_float32(ordered, split)
     dali = _changing(ordered[:split])
     two_pass = options.gpu and not any(is_random(s) and not is_given(s) for s in steps)
-    dali = tuple(map(_warp_in_dali, _lower_resize(dali, two_pass)))
+    dali = tuple(s.operation.for_dali(s) for s in _lower_resize(dali, two_pass))
     if not options.exact:
         dali = _fuse_tail(dali, "HWC" if options.channels_last else "CHW")
     batch = _changing(ordered[split:])
@@ -87,13 +87,6 @@ def _commutes(geometry: Step, before: Step) -> bool:
     if before.op == "grayscale" and geometry.op == "pad":
         return not any(geometry.kwargs["fill"])  # before grayscale, the fill has another color and number of channels
     return before.operation.commutes
-
-
-def _warp_in_dali(s: Step) -> Step:
-    if s.op not in ("warp_affine", "warp_perspective"):
-        return s
-    how = {name: s.kwargs[name] for name in ("interpolation", "fill")}
-    return s.but(args=tuple(how.items()), draw=draw("dali_matrix", of=s.draw, interpolation=how["interpolation"]))
 
 
 def _dtype_before(steps, i: int) -> torch.dtype:

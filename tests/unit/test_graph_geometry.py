@@ -14,9 +14,9 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
 from dali_compat.engine.dali import graph
-from dali_compat.ops.arguments import resizes_in_whole_numbers
 from dali_compat.ops.draws import compute, draws
 from dali_compat.ops.matrices import affine, rotation
+from dali_compat.ops.resize import resizes_in_whole_numbers
 from dali_compat.plan import ImageSpec, Step, draw
 from dali_compat.randoms import Randoms
 
@@ -40,7 +40,7 @@ def sizes_of(images):
 
 def drawn(name, images, seed=0, **args):
     """(arrays, sizes after) of one draw."""
-    step = Step("op", ImageSpec(), draw=draw(name, **args))
+    step = Step("crop", ImageSpec(), draw=draw(name, **args))
     (arrays,) = compute((step,), sizes_of(images), Randoms(seed, 0, len(images)), slice(None))
     return arrays
 
@@ -73,7 +73,7 @@ def windows(crop, full, seed=0):
     """start and shape of the windows of resized images."""
     if crop is None:
         return np.zeros_like(full), full
-    (arrays,) = compute((Step("op", ImageSpec(), draw=crop),), full, Randoms(seed, 0, len(full)), slice(None))
+    (arrays,) = compute((Step("crop", ImageSpec(), draw=crop),), full, Randoms(seed, 0, len(full)), slice(None))
     return arrays["start"], arrays["shape"]
 
 

@@ -12,9 +12,9 @@ from torchvision.transforms import functional as F
 from torchvision.transforms.functional import _compute_resized_output_size
 
 from dali_compat.ops import draws
-from dali_compat.ops.arguments import resizes_in_whole_numbers
 from dali_compat.ops.draws import ImageTooSmall, compute
 from dali_compat.ops.pixels import resample
+from dali_compat.ops.resize import resizes_in_whole_numbers
 from dali_compat.plan import Gate, ImageSpec, Options, Step, draw
 from dali_compat.randoms import Randoms, generator_states, own_generators, seed_generators, set_generators
 from dali_compat.translate import translate
@@ -28,7 +28,7 @@ SIZES = np.concatenate(
 
 def run(name, sizes, seed=0, position=0, stream=0, **args):
     """(arrays, sizes after) of one draw."""
-    step = Step("op", ImageSpec(), draw=draw(name, **args), stream=stream)
+    step = Step("crop", ImageSpec(), draw=draw(name, **args), stream=stream)
     (values,) = compute((step,), np.asarray(sizes), Randoms(seed, position, len(sizes)), slice(None))
     return values
 
@@ -198,7 +198,7 @@ def test_draws_do_not_depend_on_the_batch(k):
     ],
 )
 def test_rows_of_a_batch_draw_what_the_batch_draws(name, args):
-    steps = (Step("op", ImageSpec(), draw=draw(name, **args), stream=2),)
+    steps = (Step("crop", ImageSpec(), draw=draw(name, **args), stream=2),)
     sizes, randoms = RNG.integers(20, 90, (50, 2)), Randoms(11, 640, 50)
     (whole,) = compute(steps, sizes, randoms, slice(None))
     rows = np.array([3, 17, 18, 49])
