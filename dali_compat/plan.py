@@ -63,8 +63,8 @@ EXACT = "exact"  # the fidelity of an operation that gives torchvision's pixels
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """The traits of all steps of one name. ops/<kind>.py defines them, next to the kernel; the default is right for an
-    exact kernel that runs on batches of images of one size."""
+    """The traits of all steps of one name. ops/<kind>.py defines them, next to the kernel. The defaults are those of an
+    exact kernel in torch."""
 
     name: str
     kernel: Callable[..., Any] | None = None  # (images, arrays, **args), see ops/kernels.py
@@ -77,13 +77,13 @@ class Operation:
     # distance from torchvision, verified by the parity tests. Arguments: does DALI run it, and resize in two passes
     fidelity: Callable[[Step, bool, Options, bool], str] = lambda step, by_dali, options, two_pass: EXACT
     unchanged: bool = False  # no engine changes the pixels
-    moves: bool = False  # crops, pads and flips, which may run before steps that commute with them
-    commutes: bool = False  # computes each pixel from the same pixel of the input, for all images
-    converts: bool = False  # computes each value from the same value of the input, for all images
+    moves: bool = False  # a crop, pad or flip
+    commutes: bool = False  # such a step may run before this one, which computes each pixel from the same input pixel
+    converts: bool = False  # the same for each value: engines fuse such steps at the end of a chain
     takes_lists: bool = False  # the kernel also takes a list of images (C, H, W) of different sizes
     # the kernel ignores a black frame; with ``area``, the number of pixels without it, if it computes a mean
     takes_frames: bool = False
-    in_batches: bool = False  # runs on whole batches on a CPU; others run on one large image after another, in threads
+    in_batches: bool = False  # on a CPU, large images do not pass through it one by one, in threads
     calls_user: bool = False  # the kernel is the user's code; the size of its result is that of Step.gives
     keeps_info: bool = False  # Pillow's result has the ``info`` of the input
 

@@ -37,23 +37,19 @@ def translate_random_photometric_distort(t, spec):
 
 
 @draws(uniforms=8)
-def draw_color_jitter(sizes, u, *, brightness, contrast, saturation, hue):
+def draw_color_jitter(sizes, u, **ranges):
     """torchvision.transforms.ColorJitter.get_params. A range is (low, high), or None for no adjustment."""
-    ranges = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
-    factors = {name: real(u[:, 4 + i], *r) for i, (name, r) in enumerate(ranges.items()) if r is not None}
+    factors = {n: real(u[:, 4 + i], *ranges[n]) for i, n in enumerate(_ADJUSTED) if ranges[n] is not None}
     return {"order": permutation(u[:, :4]), **factors}, sizes
 
 
 @draws(uniforms=lambda channels=3, **ranges: 10 + channels)
-def draw_photometric_distort(sizes, u, *, brightness, contrast, saturation, hue, p, channels=3):
+def draw_photometric_distort(sizes, u, *, p, channels=3, **ranges):
     """torchvision.transforms.v2.RandomPhotometricDistort.make_params: one coin for each factor and for the permutation,
     and one for whether contrast comes before or after saturation and hue. Operations that are not applied have NaN, or
     -1 in ``order``."""
-    ranges = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
     applied = u[:, :4] < p
-    factors = {
-        name: np.where(applied[:, i], real(u[:, 4 + i], *r), np.nan) for i, (name, r) in enumerate(ranges.items())
-    }
+    factors = {n: np.where(applied[:, i], real(u[:, 4 + i], *ranges[n]), np.nan) for i, n in enumerate(_ADJUSTED)}
     before, any_contrast = u[:, 8] < 0.5, factors.pop("contrast")
     factors["contrast_before"] = np.where(before, any_contrast, np.nan)
     factors["contrast_after"] = np.where(before, np.nan, any_contrast)

@@ -209,7 +209,7 @@ def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool
     for t in chain.translated:
         places, ops, fidelity = [], [], []
         for s in t.steps:
-            if s.op in ("pil_to_tensor", "identity"):
+            if s.operation.unchanged and s.op != UPRIGHT:
                 continue
             where = HOST if s.op == "choose" else on_batch.get((s.stream, s.gives), DALI)
             places.append(where)
