@@ -84,7 +84,8 @@ def _as_warp(s: Step, options: Options, decoded: bool) -> Step:
 
 
 def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
-    return not options.exact and s.kwargs["like"] == "pil"
+    how = s.kwargs
+    return not options.exact and how["like"] == "pil" and how["interpolation"] != "bicubic"  # DALI's is not Pillow's
 
 
 def _for_dali(s: Step) -> Step:

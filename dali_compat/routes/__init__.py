@@ -259,9 +259,9 @@ def _options(loader, device: torch.device) -> Options:
 
 
 def _dali_can(step: Step) -> bool:
-    from ..engine.dali.graph import unsupported
+    from ..engine.dali.graph import supports
 
-    return unsupported(step) is None
+    return supports(step)
 
 
 def in_processes(route: Route) -> bool:

@@ -17,7 +17,7 @@ from dali_compat.engine.dali import graph
 from dali_compat.ops.draws import compute, draws
 from dali_compat.ops.matrices import affine, rotation
 from dali_compat.ops.resize import resizes_in_whole_numbers
-from dali_compat.plan import ImageSpec, Step, draw
+from dali_compat.plan import ImageSpec, Options, Step, draw
 from dali_compat.randoms import Randoms
 
 DEVICES = ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)]
@@ -216,8 +216,8 @@ def test_lines_of_pixels_on_edges(pictures, angle, scale, device):
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 def test_perspective(pictures, interpolation, fill, device):
     step = Step("warp_perspective", ImageSpec(), (("interpolation", interpolation), ("fill", fill)))
-    if graph.unsupported(step):
-        pytest.skip(graph.unsupported(step))
+    if not graph.supports(step):
+        pytest.skip("this DALI interpolates between 32nds of a pixel")
     torch.manual_seed(0)
     points = [RandomPerspective.get_params(w, h, 0.5) for h, w in sizes_of(pictures).tolist()]
     values = np.array([F1._get_perspective_coeffs(*p) for p in points])
@@ -240,14 +240,14 @@ def test_rows_without_a_flag_stay(pictures, device):
             assert np.array_equal(image, made) != bool(changed)
 
 
-def test_what_dali_cannot_warp():
-    def step(op, interpolation):
-        return Step(op, ImageSpec(), (("interpolation", interpolation), ("fill", None)))
+@pytest.mark.parametrize("op", ["warp_affine", "warp_perspective"])
+def test_dali_when_asked_to_warp_supports_all_but_bicubic(op):
+    def can(interpolation):
+        step = Step(op, ImageSpec(), (("interpolation", interpolation), ("fill", None), ("like", "pil")))
+        return step.operation.in_dali(step, torch.uint8, Options()) and graph.supports(step)
 
-    for op in ("warp_affine", "warp_perspective"):
-        assert "bicubic" in graph.unsupported(step(op, "bicubic"))
-        assert graph.unsupported(step(op, "nearest")) is None
-    assert graph.unsupported(step("warp_affine", "bilinear")) is None
+    assert can("nearest") and not can("bicubic")
+    assert can("bilinear") == (op == "warp_affine" or graph._FINE_WARPS)
 
 
 def test_uniforms_are_those_of_the_inner_draw():

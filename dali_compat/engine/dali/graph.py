@@ -1,7 +1,7 @@
 """Conversion of steps to DALI nodes. Each operation has a function ``op(images, arrays, **args)``.
 
 ``images`` is a DataNode in HWC layout, ``arrays`` contains the nodes of the step's per-sample arguments. The operators
-exist since DALI 1.50, for CPU and GPU; unsupported() lists features that an older DALI lacks.
+exist since DALI 1.50, for CPU and GPU; supports() excludes what an older DALI lacks.
 """
 
 from __future__ import annotations
@@ -30,18 +30,11 @@ _FILTERS = {
 _POLICIES = {"constant": "pad", "edge": "clamp", "reflect": "reflect_101", "symmetric": "reflect_1001"}
 
 
-def unsupported(step: Step) -> str | None:
-    """Return the reason why this DALI cannot run a step, or None."""
-    has_border_modes = "reflect_101" in (inspect.getdoc(fn.slice) or "")
-    if step.op == "pad" and step.kwargs["mode"] != "constant" and not has_border_modes:
-        return f"DALI {dali.__version__} cannot pad with padding_mode={step.kwargs['mode']!r} (2.0 can)"
-    if step.op in ("warp_affine", "warp_perspective"):
-        interpolation = step.kwargs["interpolation"]
-        if interpolation == "bicubic":
-            return "DALI's bicubic differs from Pillow's"
-        if step.op == "warp_perspective" and interpolation == "bilinear" and not _FINE_WARPS:
-            return f"DALI {dali.__version__} interpolates between 32nds of a pixel (2.0 does not)"
-    return None
+def supports(step: Step) -> bool:
+    """Return True if the installed DALI can run a step of an operation that DALI has."""
+    if step.op == "pad":
+        return step.kwargs["mode"] == "constant" or "reflect_101" in (inspect.getdoc(fn.slice) or "")
+    return _FINE_WARPS or step.op != "warp_perspective" or step.kwargs["interpolation"] != "bilinear"
 
 
 def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None, load: float = 1.0):
