@@ -8,7 +8,6 @@ import errno
 import functools
 import os
 from collections.abc import Iterator
-from traceback import walk_tb
 from typing import Any
 
 _REMEDIES = {
@@ -106,24 +105,6 @@ class BadImageWarning(UserWarning):
         >>> import warnings
         >>> warnings.simplefilter("ignore", BadImageWarning)
     """
-
-
-def file_of(error: BaseException | None) -> str:
-    """Return the path of the file that could not be opened by the system or read by PIL, or "" if it is unknown."""
-    met: list[BaseException] = []  # "raise error from error" creates a cycle
-    while error is not None and error not in met:
-        met.append(error)
-        found = [getattr(error, "filename", None)]
-        for frame, _ in walk_tb(error.__traceback__):
-            if str(frame.f_globals.get("__name__")).startswith("PIL."):
-                image, file = (frame.f_locals.get(name) for name in ("self", "fp"))
-                files = image, file, getattr(image, "fp", None)
-                found += [getattr(one, name, None) for one in files for name in ("filename", "name")]
-        known = [os.fsdecode(one) for one in found if one and isinstance(one, (str, bytes, os.PathLike))]
-        if known:
-            return known[-1]
-        error = error.__cause__ or error.__context__
-    return ""
 
 
 def remedy_of(error: BaseException | None) -> str:

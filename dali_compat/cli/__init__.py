@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -82,7 +83,7 @@ def _main(argv: Sequence[str]) -> int:
         first_line = (module.__doc__ or "").partition("\n")[0]  # there are no docstrings with -OO
         command = commands.add_parser(name, help=summary, description=first_line)
         module.add_arguments(command)
-        command.set_defaults(run=module.run, options=list(command._option_string_actions))
+        command.set_defaults(run=module.run, options=re.findall("--[a-z-]+", command.format_help()))
     args, unknown = parser.parse_known_args(argv)
     if unknown:
         given = unknown[0].partition("=")[0]

@@ -27,6 +27,7 @@ from ..data.header import DALI, read_header
 from ..data.sources import Record, Source, is_record, opened
 from ..remote.objects import Objects
 from ..runtime.children import stay_with_the_parent
+from ..runtime.internals import processes_of
 
 _HEAD = 4096  # bytes that identify a file
 _FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")  # damaged files of these formats count as images
@@ -174,7 +175,7 @@ def _alone(function: Callable, chunk: list) -> list:
     pool = _pool(function, 1)
     try:
         future = pool.submit(_apply, chunk)
-        (process,) = pool._processes.values()
+        (process,) = processes_of(pool)
         if not future.exception():
             return future.result()
     finally:
@@ -191,7 +192,7 @@ def _pool(function: Callable, processes: int) -> ProcessPoolExecutor:
 
 def _kill(pool: ProcessPoolExecutor) -> None:
     """Kill a pool's processes, which write nothing."""
-    for process in list((pool._processes or {}).values()):
+    for process in processes_of(pool):
         process.kill()
     pool.shutdown(cancel_futures=True)  # the pool's thread collects all exit codes before it ends
 

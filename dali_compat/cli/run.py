@@ -10,13 +10,14 @@ import io
 import itertools
 import os
 import pkgutil
-import runpy
 import sys
 from types import ModuleType, TracebackType
 from typing import Any
 
 import dali_compat
 from dali_compat.cli.arguments import UsageError, add_on_error, budget, device_name, is_of_the_data, remedy_of
+
+from ..runtime.internals import run_as_main
 
 
 def add_arguments(parser) -> None:
@@ -53,10 +54,10 @@ def run(args) -> int:
     try:
         if args.is_module:
             _begin_path_with(os.getcwd())
-            runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # called by python -m
+            run_as_main(name, is_module=True)
         elif type(pkgutil.get_importer(name)) is not type(None):  # a folder or an archive with a __main__.py
             _begin_path_with(os.path.abspath(name))
-            runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]  # as above
+            run_as_main("__main__", is_module=False)
         else:
             return _run_script(main, name)
     except BaseException:

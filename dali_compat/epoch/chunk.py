@@ -17,7 +17,8 @@ from ..ops.kernels import uniform
 from ..plan import Plan, Step
 from ..routes.resident import Held, ResidentRoute
 from ..runtime.decorators import named
-from ..runtime.device import ViewBatches, current_stream_of, to_device
+from ..runtime.device import ViewBatches, to_device
+from ..runtime.internals import current_stream_of
 from .decode import RowImages, in_format, in_order
 from .epoch import Epoch
 from .part import as_transformed

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import keystr, tree_flatten_with_path
 from torch.utils.data import default_collate
 
 from ..data.lookup import Listed, Tabled
 from ..randoms import generator_states, set_generators
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches, filled, mapped, moved, on_the_cpu
+from ..runtime.internals import leaves_by_path
 from ..runtime.messages import tell_of_fallback
 from .decode import in_format
 from .epoch import COLLATE, Epoch
@@ -167,7 +167,7 @@ _REMEDIES = {  # by patterns in the texts of errors
 
 def unlike(samples: Sequence[Any], error: Exception, name: Callable[[int], str] = _ENTRY.format) -> Exception:
     """Extend the text of default_collate's error by two samples that cannot be collated together, and a remedy."""
-    leaves = [{keystr(path): leaf for path, leaf in tree_flatten_with_path(one)[0]} for one in samples]
+    leaves = [leaves_by_path(one) for one in samples]
     for row, place in ((row, place) for row, one in enumerate(leaves) for place in leaves[0] | one):
         first, other = leaves[0].get(place, _NOTHING), leaves[row].get(place, _NOTHING)
         if (words := _words(first)) == (others := _words(other)):

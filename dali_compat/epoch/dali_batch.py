@@ -18,7 +18,8 @@ from ..data.lookup import Found, Listed, Tabled, as_list, objects_at
 from ..data.sources import Source
 from ..ops.draws import ImageTooSmall
 from ..plan import Plan
-from ..runtime.device import current_stream_of, handed_over
+from ..runtime.device import handed_over
+from ..runtime.internals import current_stream_of
 from .batch import Batch, stage
 from .collate import collate
 from .decode import RowImages, in_order

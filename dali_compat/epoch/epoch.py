@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from PIL import Image
 from torch.utils.data import default_collate
-from torch.utils.data._utils import collate
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ..data.base_datasets import leaves_of, objects_of
 from ..data.headers import headers_of
@@ -26,6 +24,7 @@ from ..randoms import Randoms, own_generators
 from ..remote.fetcher import Fetcher
 from ..routes import available_threads
 from ..routes.dali import DaliRoute
+from ..runtime.internals import collate_functions
 from .progress import Progress
 from .samplers import indices_among
 from .stats import Meter
@@ -41,9 +40,7 @@ _SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # ty
 def _is_torchs() -> bool:
     """Return True if default_collate has torch's own behavior for these types. A program may extend or change its
     table."""
-    torchs = vars(collate)
-    others = [kind for kind, made in default_collate_fn_map.items() if getattr(made, "__globals__", None) is not torchs]
-    return not any(issubclass(one, kind) for kind in others for one in _SAMPLED)
+    return not any(issubclass(one, kind) for kind in collate_functions() for one in _SAMPLED)
 
 
 R = TypeVar("R", bound=Any)  # DaliRoute or ResidentRoute

@@ -19,12 +19,13 @@ from torch.utils.data.dataloader import (
 )
 
 from ..data.base_datasets import locate, sample
-from ..errors import file_of, read_error, remedy_of, with_remedy
+from ..errors import read_error, remedy_of, with_remedy
 from ..randoms import replacement
 from ..runtime.dataset_base import QuietWorker, be_quiet
 from ..runtime.decorators import one_at_a_time
 from ..runtime.device import moved
 from ..runtime.forks import until_the_end
+from ..runtime.internals import file_of
 from .collate import add_remedy, collate_by_default
 from .on_error import ATTEMPTS, NOTHING, Errors
 from .progress import Progress, set_users

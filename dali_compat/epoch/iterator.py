@@ -11,7 +11,6 @@ from functools import partial
 from itertools import islice
 from threading import RLock
 from time import perf_counter
-from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -19,7 +18,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..errors import OutOfStep, with_remedy
 from ..runtime.decorators import named, no_compile, one_at_a_time
-from ..runtime.forks import leak_in_child, unlock_all, until_the_end, wait_for_daemons
+from ..runtime.forks import at_fork, leak_in_child, unlock_all, until_the_end, wait_for_daemons
+from ..runtime.internals import callers
 from .collate import add_remedy
 from .dali_batch import DaliBatch
 from .epoch import DaliEpoch, Epoch
@@ -292,14 +292,13 @@ def _keep_in_a_child() -> None:
         leak_in_child(iterator)
 
 
-os.register_at_fork(after_in_child=_keep_in_a_child)
+at_fork("iterators", after_in_child=_keep_in_a_child)
 
 
 def in_the_package() -> bool:
     """Return True if the garbage collector ended an iterator in the middle of this package's work."""
-    frame = sys._getframe(1).f_back  # the caller of __del__()
-    calls = () if frame is None else walk_stack(frame)
-    return any(call.f_globals.get("__name__", "").startswith(_PACKAGE) for call, _ in calls)
+    calls = islice(callers(), 1, None)  # without __del__()
+    return any(call.f_globals.get("__name__", "").startswith(_PACKAGE) for call in calls)
 
 
 def _discard(drawn: deque[Any], epoch: Epoch) -> None:

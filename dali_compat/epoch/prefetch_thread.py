@@ -10,7 +10,6 @@ does, and an idle GPU waits for them if the caller reads each step's loss.
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -22,10 +21,9 @@ from time import perf_counter
 
 import torch
 
-from ..engine.planes import engines
 from ..errors import remedy_of
 from ..runtime.device import working_on
-from ..runtime.forks import unlock_all
+from ..runtime.forks import at_fork, unlock_all
 
 _PATIENCE = 5.0  # seconds to wait between unlocking attempts, or for the end of an epoch
 _REST, _LONGEST_REST = 0.5, 0.02  # delay as a share of the caller's last step; most, in seconds
@@ -133,16 +131,10 @@ class PrefetchThread:
 _open: set[PrefetchThread] = set()
 
 
-def _before_fork() -> None:
-    for thread in list(_open):
-        thread.settle()
-    engines.before_fork()  # again: threads may have started comparisons meanwhile
-
-
 @atexit.register
-def _at_exit() -> None:
+def _settle_all() -> None:
     for thread in list(_open):
         thread.settle()
 
 
-os.register_at_fork(before=_before_fork, after_in_child=_open.clear)
+at_fork("prefetch threads", before=_settle_all, after_in_child=_open.clear)

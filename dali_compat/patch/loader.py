@@ -1,9 +1,7 @@
 """Turn a loader of torch's class, or of a subclass, into a dali_compat.DataLoader during its construction.
 
-Accelerate's prepare(loader) and Ray Train's prepare_data_loader(loader) do not keep the script's loader. They construct
-another one from the arguments of torch's DataLoader, so exact=, cache= and the like would be lost. During that
-construction the framework's functions are on the call stack, and the script's loader is a local variable of one of
-them. The functions at the end of this module search the stack for it, so no framework is patched. Call them from the
+Accelerate and Ray Train construct another loader from the script's. The functions at the end of this module find the
+script's in the call stack (framework_calls() in runtime/internals.py), so no framework is patched. Call them from the
 new loader's constructor.
 """
 
@@ -14,8 +12,6 @@ import sys
 import types
 import weakref
 from collections.abc import Iterator
-from itertools import islice
-from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -25,6 +21,7 @@ from ..data.base_datasets import leaves_of
 from ..data.timm import TimmFolder
 from ..loader import DataLoader
 from ..runtime import Patched
+from ..runtime.internals import ACCELERATE, framework_calls
 
 _KINDS = TypeError, RuntimeError, ValueError
 _OTHERS = "cpu", "numpy", "torch.floattensor"  # names of the other side of a device mismatch in torch's messages
@@ -45,10 +42,10 @@ class InstalledLoader(DataLoader):
 def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patched) -> str | None:
     """Turn ``loader`` into a dali_compat.DataLoader by calling its constructor with torch's arguments. Return the
     reason if the loader remains torch's because a framework needs features that ours lacks."""
-    if any(type(frame.f_locals.get("self")).__name__ == "DataLoaderDispatcher" for frame in _frames()):
+    if any(type(frame.f_locals.get("self")).__name__ == "DataLoaderDispatcher" for frame in framework_calls()):
         return "Accelerate's dispatch_batches=True sends batches from one process to the others"
     check_nothing_is_skipped_twice()
-    accelerated = any(map(_is_accelerates, _frames()))
+    accelerated = any(map(_is_accelerates, framework_calls()))
     kind = type(loader)
     dataset = args[0] if args else kwargs["dataset"]
     loader.__class__ = InstalledLoader if kind is data.DataLoader else _class_of(kind)
@@ -100,18 +97,13 @@ def remedy(error: BaseException) -> str:
     )
 
 
-_ACCELERATE = "accelerate.data_loader"
-_FRAMEWORKS = _ACCELERATE, "ray.train."
-_DEPTH = 9  # most calls between the framework's function and our constructor
-
-
 def check_nothing_is_skipped_twice() -> None:
     """Raise if Accelerate's skip_first_batches() would skip batches that the loader's state skips already.
 
     Raises:
         RuntimeError: skip_first_batches() constructs this loader from a loader that resumes from a state.
     """
-    for frame in _frames():
+    for frame in framework_calls():
         if not _is_accelerates(frame) or frame.f_code.co_name != "skip_first_batches":
             continue
         given = frame.f_locals.get("dataloader")
@@ -129,31 +121,19 @@ def options_of(dataset: Any) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for one in _scripts(dataset):
         options |= {name: getattr(one, name) for name in inspect.getfullargspec(DataLoader._take).kwonlyargs}
-    for frame in _frames():
-        if _is_accelerates(frame) and options.get("device") is None:
-            device = sys.modules["accelerate.state"].PartialState._shared_state.get("device")
-            options |= {} if device is None else {"device": device}
+    if options.get("device") is None and any(map(_is_accelerates, framework_calls())):
+        state = sys.modules["accelerate.state"]
+        options |= {"device": state.PartialState().device} if state.is_initialized() else {}
     return options
 
 
 def _scripts(dataset: Any) -> Iterator[DataLoader]:
     """Yield the script's loaders over ``dataset`` that a framework is replacing with another one."""
-    for frame in _frames():
+    for frame in framework_calls():
         for value in frame.f_locals.values():
             if isinstance(value, DataLoader) and getattr(value, "dataset", None) is dataset:
                 yield value
 
 
-def _frames() -> Iterator[FrameType]:
-    """Yield the frames of frameworks on the call stack, innermost first."""
-    for frame, _ in islice(walk_stack(sys._getframe(2)), _DEPTH):
-        if _module(frame).startswith(_FRAMEWORKS):
-            yield frame
-
-
 def _is_accelerates(frame: FrameType) -> bool:
-    return _module(frame) == _ACCELERATE
-
-
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
+    return frame.f_globals["__name__"] == ACCELERATE

@@ -7,8 +7,6 @@ was not forked fetches objects for it (HelperProcess). torch's own workers read 
 from __future__ import annotations
 
 import asyncio
-import atexit
-import os
 import pickle
 import threading
 from collections.abc import Coroutine
@@ -16,7 +14,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from ..runtime.forks import FreshProcess, new_lock
+from ..runtime.forks import FreshProcess, at_fork, new_lock
+from ..runtime.internals import at_exit_before_threads
 from .urls import failed
 
 T = TypeVar("T")
@@ -129,6 +128,5 @@ def _in_child() -> None:
     _loop = _thread = None
 
 
-os.register_at_fork(after_in_child=_in_child)
-# before Python waits for threads that wait for requests; atexit functions run only after that
-getattr(threading, "_register_atexit", atexit.register)(_end)
+at_fork("event loop", after_in_child=_in_child)
+at_exit_before_threads(_end)  # they may wait for requests

@@ -15,6 +15,7 @@ from ..data.base_datasets import leaves_of
 from ..errors import Unsupported
 from ..plan import Options, Plan
 from ..runtime.device import free_memory
+from ..runtime.internals import version_of
 from ..runtime.messages import in_bytes
 from ..translate import translate
 from ..translate.lower import lower
@@ -225,7 +226,7 @@ def _key(array, images: torch.Tensor, device: torch.device) -> tuple:
     """Return a key that is equal for equal pixels: that of an array for its lifetime, or of a tensor until it is
     modified."""
     counts = isinstance(array, torch.Tensor) and not array.is_inference()
-    return id(array), array._version if counts else None, images.shape, images.stride(), device
+    return id(array), version_of(array) if counts else None, images.shape, images.stride(), device
 
 
 def _copy(images: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -4,6 +4,7 @@
 - forks, decorators: handling of forks, program exit and torch.compile; processes that are not forks; names of stages
   for profilers.
 - messages: warnings at the user's line; columns, sizes in bytes, and a repr that does not raise.
+- internals: what this package uses of other packages that is not their public API.
 - installation: DALI, the driver, the GPUs. dataset_base: base class of this package's data sets.
 """
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import mmap
-import sys
 import warnings
 from collections.abc import Callable
-from itertools import islice
-from traceback import walk_stack
 from typing import Any
 
 import torch.utils.data as data
 
 from ..errors import FallbackWarning
+from .internals import data_set_being_read
 from .messages import stack_level
 
-_FETCHER = "torch.utils.data._utils.fetch"
-_DEPTH = 12  # most calls from torch's fetcher to a data set, including Subset and ConcatDataset
 _said = mmap.mmap(-1, 1)  # set after the first warning; shared with worker processes, which torch forks for every epoch
 
 
@@ -37,7 +33,7 @@ class OurDataset:
     def _warn_if_torch_reads(self) -> None:
         """Warn if torch's own loader indexes the data set. This is done once per program, and not if one of this
         package's loaders has reported the reason."""
-        over = None if _said[0] else _fetched()
+        over = None if _said[0] else data_set_being_read()
         if over is None:
             return
         be_quiet()
@@ -61,14 +57,6 @@ class QuietWorker:
         be_quiet()
         if self._function is not None:
             self._function(number)
-
-
-def _fetched() -> Any:
-    """Return the data set that torch's loader is fetching a sample from in this call stack, or None."""
-    for frame, _ in islice(walk_stack(sys._getframe(2)), _DEPTH):
-        if frame.f_globals.get("__name__") == _FETCHER:
-            return getattr(frame.f_locals.get("self"), "dataset", None)
-    return None
 
 
 def _advice(name: str, over: Any) -> str:

@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.autograd import profiler
 
+from .internals import profiles
+
 try:
     import nvtx
 
@@ -20,19 +22,16 @@ except (ImportError, AttributeError):  # added in nvtx 0.2.7
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_compiler: Any = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", None)  # torch 2.5 does not have it
-
 
 def no_compile(function: F) -> F:
     """Decorator that excludes a function from torch.compile. The compiler would trace all functions that it calls, and
-    fail on arrays and pipelines. Outside of compiled code torch.compiler.disable() is not used, because it imports the
-    compiler and adds overhead to each call."""
+    fail on arrays and pipelines. torch.compiler.disable() is not used at once, because it imports the compiler."""
     uncompiled: Callable[..., Any] | None = None
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal uncompiled
-        if not _is_compiled():
+        if "torch._dynamo" not in sys.modules:
             return function(*args, **kwargs)
         if uncompiled is None:
             uncompiled = torch.compiler.disable(function)
@@ -52,14 +51,6 @@ def one_at_a_time(method: F) -> F:
     return cast(F, call)
 
 
-def _is_compiled() -> bool:
-    """Return True if the caller is compiled code. The compiler treats is_compiling() as True when it traces this
-    function, but would warn about the second call, which it does not support."""
-    if "torch._dynamo" not in sys.modules:
-        return False
-    return torch.compiler.is_compiling() or _compiler is None or _compiler() is not None
-
-
 def named(stage: str) -> Callable[[F], F]:
     """Return a decorator that makes profilers show "dali_compat: stage" while the function runs."""
     name = f"dali_compat: {stage}"
@@ -67,7 +58,7 @@ def named(stage: str) -> Callable[[F], F]:
 
     def decorated(function: F) -> F:
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            if not profiler._is_profiler_enabled:
+            if not profiles():
                 return function(*args, **kwargs)
             with profiler.record_function(name):
                 return function(*args, **kwargs)

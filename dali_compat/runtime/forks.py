@@ -7,6 +7,8 @@ Python, or by a debugger), the lock remains held. The thread itself is not affec
 but others would wait forever. A forked child has its parent's locks, but only the thread that forks. Therefore that
 thread acquires all locks before the fork, so that none is held by another thread and the data that they guard is
 consistent.
+
+All hooks of this package at forks are run from here, in one order (_ORDER).
 """
 
 from __future__ import annotations
@@ -26,12 +28,44 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-if sys.version_info < (3, 10, 15) or (3, 11) <= sys.version_info < (3, 11, 10):
-    # If a native thread holds CPython's HEAD_LOCK during a fork, the child deadlocks in these versions (CPython issue
-    # 112275); gloo's threads take it often. It is therefore acquired once after all other hooks have run, which leaves
-    # only the microseconds between this and the fork. sys._current_frames() acquires it as well, but may run the
-    # garbage collector meanwhile, and so wait for another thread that waits for the lock (issue 106883).
-    os.register_at_fork(before=partial(ctypes.PyDLL(None).PyThreadState_SetAsyncExc, ctypes.c_ulong(0), None))
+from . import internals
+
+_ORDER = (
+    "prefetch threads",  # before what these threads start
+    "JPEG engines",  # threads that compare pixels
+    "nvJPEG",
+    "Triton",
+    "pipelines",  # after all threads that use them
+    "iterators",
+    "event loop",
+    "executor",
+    "daemon threads",
+    "locks",  # after all hooks that wait for a thread, which may need a lock
+    "interpreter",  # as late as possible
+)
+"""Stages of a fork. Their hooks run in this order before it, and in the reverse order after it, in parent and child."""
+
+_hooks: dict[str, dict[str, Callable[[], Any]]] = {stage: {} for stage in _ORDER}
+
+
+def at_fork(stage: str, **hooks: Callable[[], Any]) -> None:
+    """Set the hooks of a stage of _ORDER: ``before``, ``after_in_parent`` and ``after_in_child``, as in
+    os.register_at_fork()."""
+    _hooks[stage].update(hooks)
+
+
+def _run(stage: str, when: str) -> None:
+    _hooks[stage].get(when, bool)()
+
+
+for _stage in reversed(_ORDER):  # separately, because Python runs the other hooks if one raises
+    os.register_at_fork(
+        before=partial(_run, _stage, "before"),  # of these, the last one registered is the first to run
+        after_in_parent=partial(_run, _stage, "after_in_parent"),
+        after_in_child=partial(_run, _stage, "after_in_child"),
+    )
+
+at_fork("interpreter", before=internals.take_head_lock)
 
 
 def leak_in_child(one: object) -> None:
@@ -54,9 +88,9 @@ def new_lock() -> threading.RLock:
 
 def unlock_all() -> None:
     """Release all locks that this thread holds. Only call this after a long wait, outside of any lock's block."""
-    with suppress(RuntimeError):  # another thread is creating a lock; the waiting thread will try again
-        for lock in list(_all):
-            while lock._is_owned():
+    for lock in _in_order():
+        with suppress(RuntimeError):  # this thread does not hold it (any more)
+            while True:
                 lock.release()
 
 
@@ -75,8 +109,10 @@ def _after_fork_in_child() -> None:
     _after_fork()
     _held.clear()  # of other threads
     for lock in _in_order():
-        if not lock._is_owned():  # its holder, if any, does not exist in the child
-            lock._at_fork_reinit()
+        if lock.acquire(blocking=False):
+            lock.release()
+        else:  # its holder does not exist in the child
+            internals.reset_lock(lock)
 
 
 def _in_order() -> list:
@@ -86,7 +122,7 @@ def _in_order() -> list:
             return sorted(_all, key=id)
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+at_fork("locks", before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
 # ---- exit of the program while daemon threads still request batches
@@ -101,7 +137,7 @@ _PATIENCE_AT_END, _PAUSE = 5.0, 0.002  # seconds: to wait for batches in progres
 
 _loading: set[int] = set()  # threads in functions of until_the_end()
 _deadline: float | None = None  # set when the program exits
-os.register_at_fork(after_in_child=_loading.clear)
+at_fork("daemon threads", after_in_child=_loading.clear)
 
 
 def until_the_end(function: F) -> F:

@@ -10,11 +10,11 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
 from ..errors import FallbackWarning
+from .internals import callers
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
@@ -72,8 +72,9 @@ def users_line(until: str = "") -> str:
 def _users(until: str = "") -> tuple[int, FrameType]:
     """Return (level, frame) of the first frame outside of installed packages, or else outside of this package and
     _LIBRARIES. The level is counted from the caller's caller. The search stops at the module ``until``."""
-    first, other = sys._getframe(2), None
-    for level, (frame, _) in enumerate(walk_stack(first), 1):
+    calls = callers()
+    first, other = next(calls), None  # the function of this module that looks for the line
+    for level, frame in enumerate(calls, 1):
         if frame.f_globals.get("__name__") == until:
             break
         path = frame.f_code.co_filename

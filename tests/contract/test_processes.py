@@ -2,10 +2,10 @@
 
 import functools
 import gc
+import importlib
+import itertools
 import multiprocessing
 import os
-import runpy
-import sys
 import threading
 import weakref
 
@@ -182,7 +182,6 @@ class Parents:
 @pytest.mark.parametrize("where", ["garbage", "a batch under way", "a pipeline's results"])
 def test_a_forked_child_frees_nothing_of_its_parent(exact_folder, monkeypatch, where):
     """What lies on a GPU cannot be freed there: CUDA ends who tries."""
-    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
     freed: list[int] = []
     loader = ours(exact_folder, 5, device="cpu")
     iterator = iter(loader)
@@ -204,7 +203,9 @@ def test_a_forked_child_frees_nothing_of_its_parent(exact_folder, monkeypatch, w
             gc.collect()
             return freed
 
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         assert _in_child(in_child) == ("result", [])
+        monkeypatch.undo()
     loader.close()
     del iterator, loader
     gc.collect()
@@ -348,38 +349,23 @@ def test_epochs_keep_one_pipeline(exact_folder):
     assert len(_new_pipelines(before)) == 1
 
 
-FIXED = {"3.10.14": False, "3.10.15": True, "3.11.9": False, "3.11.10": True, "3.12.0": True}  # CPython's issue 112275
+def test_hooks_of_a_fork_run_in_their_order_before_it_and_backwards_after_it(monkeypatch):
+    called: list[tuple[str, str]] = []
+    for stage, when in itertools.product(forks._ORDER, ("before", "after_in_parent", "after_in_child")):
+        monkeypatch.setitem(forks._hooks[stage], when, functools.partial(called.append, (when, stage)))
+    in_child = _in_child(lambda: called)[1]
+    before = [("before", stage) for stage in forks._ORDER]
+    assert in_child == before + [("after_in_child", stage) for stage in reversed(forks._ORDER)]
+    assert called == before + [("after_in_parent", stage) for stage in reversed(forks._ORDER)]
 
 
-@pytest.mark.parametrize("version", FIXED)
-def test_pythons_whose_forked_children_may_wait_for_a_lock(monkeypatch, version):
-    hooks = []
-    monkeypatch.setattr(os, "register_at_fork", lambda before=None, **others: hooks.append(before))
-    with monkeypatch.context() as context:
-        context.setattr(sys, "version_info", (*map(int, version.split(".")), "final", 0))
-        runpy.run_path(forks.__file__)
-    of_the_lock = [hook for hook in hooks if isinstance(hook, functools.partial)]
-    assert len(of_the_lock) == (not FIXED[version]) and of_the_lock == hooks[: len(of_the_lock)]
-    assert all(hook() == 0 for hook in of_the_lock)  # threads that the call has changed
-
-
-def test_that_lock_is_taken_behind_our_other_hooks():
-    """What is registered first is called last."""
-    code = """
-import os
-names, register = [], os.register_at_fork
-def noted(**hooks):
-    if "before" in hooks and sys._getframe(1).f_globals["__name__"].startswith("dali_compat"):
-        names.append(sys._getframe(1).f_globals["__name__"])
-    register(**hooks)
-os.register_at_fork, sys.version_info, version = noted, (3, 11, 9, "final", 0), sys.version_info
-from dali_compat import DataLoader
-sys.version_info = version
-import dali_compat.engine.dali.pipeline
-print(*names)
-"""
-    first, *others = said(programs.run(code)).split()
-    assert first == "dali_compat.runtime.forks" and len(others) > 3
+def test_every_stage_of_a_fork_has_a_hook_of_its_own():
+    engine, others = ("dali.forks", "dali.warm", "planes.engines"), ("ops.operations", "ops.pixels.lists")
+    for module in (*(f"engine.{name}" for name in engine), *others, "remote.event_loop"):
+        importlib.import_module(f"dali_compat.{module}")
+    assert all(forks._hooks.values())
+    with pytest.raises(KeyError):
+        forks.at_fork("another stage", before=bool)
 
 
 @pytest.mark.parametrize("name", ["dali_compat prefetch", "dali_compat-each", "dali_compat_"])

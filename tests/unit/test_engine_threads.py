@@ -178,7 +178,7 @@ def test_a_fork_waits_for_its_threads(engine, held, monkeypatch):
     monkeypatch.setitem(engines._engines, 5, engine)
     decoding = engine.submit(FILES, PLACES)
     threading.Timer(0.2, held.set).start()
-    engines.before_fork()
+    engines._before_fork()
     assert decoding.done.done()
 
 

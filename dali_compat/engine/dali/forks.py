@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import os
 import threading
 import weakref
 from typing import Any
@@ -18,16 +17,20 @@ from typing import Any
 import nvidia.dali as dali
 import torch
 
-from ...runtime.forks import leak_in_child, wait_for_daemons
+from ...runtime.forks import at_fork, leak_in_child, wait_for_daemons
+from ...runtime.internals import pipelines_of
 
 live: weakref.WeakSet[Any] = weakref.WeakSet()
 """The pipelines of this process."""
 
 _held: dict[int, list] = {}  # pipelines by the thread that is forking
+_uses_cuda = False  # in the parent
 
 
 def _before_fork() -> None:
     """Keep all pipelines alive, including the user's, until the child has dropped them."""
+    global _uses_cuda
+    _uses_cuda = torch.cuda.is_initialized()
     _held[threading.get_ident()] = _all()
 
 
@@ -36,18 +39,18 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    if torch.cuda._is_in_bad_fork():  # the parent has used CUDA
+    if _uses_cuda:
         gc.freeze()
     for pipeline in _all():
         leak_in_child(pipeline)
     for pipeline in live:
         pipeline.forget()
-    dali.Pipeline._pipes.clear()  # DALI's own atexit hook would close them
+    pipelines_of(dali.Pipeline).clear()  # DALI's own atexit hook would close them
     _held.clear()
 
 
 def _all() -> list:
-    return [pipeline for reference in list(dali.Pipeline._pipes) if (pipeline := reference()) is not None]
+    return [pipeline for one in list(pipelines_of(dali.Pipeline)) if (pipeline := one()) is not None]
 
 
 @atexit.register
@@ -57,4 +60,4 @@ def _close_all() -> None:
         pipeline.close()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+at_fork("pipelines", before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

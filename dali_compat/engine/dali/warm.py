@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
 
+from ...runtime.forks import at_fork
 from ...runtime.installation import most_jpeg_engines, nvjpeg_libraries
 
 _PATIENCE = 60  # seconds that a fork waits
@@ -164,9 +165,5 @@ def _after_fork_in_child() -> None:
     _others.clear()
 
 
-def _before_fork() -> None:
-    finish(_PATIENCE)
-
-
 atexit.register(_end)
-os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
+at_fork("nvJPEG", before=partial(finish, _PATIENCE), after_in_child=_after_fork_in_child)

@@ -9,7 +9,6 @@ compared one by one (verified.py).
 from __future__ import annotations
 
 import io
-import os
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -21,7 +20,7 @@ from PIL import Image
 from ...data.header import GRAY_JPEG, read_header
 from ...ops.pixels.resample import resize
 from ...runtime.device import to_device
-from ...runtime.forks import leak_in_child, new_lock
+from ...runtime.forks import at_fork, leak_in_child, new_lock
 from ...runtime.installation import hidden_jpeg_engines
 from .engine import first_line
 from .files import Files
@@ -80,7 +79,7 @@ def _new(device: torch.device) -> VerifiedEngine | str:
     return engine if engine.exact.any() else "its planes are not libjpeg's"
 
 
-def before_fork() -> None:
+def _before_fork() -> None:
     """Wait for threads. A child would inherit their locks, which are never released there."""
     for thread in list(_starts.values()):
         if thread.is_alive() and thread is not threading.current_thread():
@@ -100,7 +99,7 @@ def _forget() -> None:
     _making = new_lock()
 
 
-os.register_at_fork(before=before_fork, after_in_child=_forget)
+at_fork("JPEG engines", before=_before_fork, after_in_child=_forget)
 
 
 # ---- the comparison

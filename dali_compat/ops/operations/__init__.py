@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ...runtime.device import to_device
-from ...runtime.forks import new_lock
+from ...runtime.forks import at_fork, new_lock
 from .. import warp
 from ..kernels import kernel_of
 from ..pixels.lists import in_groups
@@ -205,4 +205,4 @@ def _before_fork() -> None:
         _trying.release()
 
 
-os.register_at_fork(before=_before_fork)
+at_fork("Triton", before=_before_fork)

@@ -4,7 +4,6 @@ batches."""
 from __future__ import annotations
 
 import math
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import torch
 
 from ...runtime.cores import usable_cores
 from ...runtime.device import to_device
-from ...runtime.forks import new_lock
+from ...runtime.forks import at_fork, new_lock
 
 _lock = new_lock()
 _pool: ThreadPoolExecutor | None = None
@@ -65,7 +64,7 @@ def _forget_pool() -> None:
     _pool = None
 
 
-os.register_at_fork(after_in_child=_forget_pool)
+at_fork("executor", after_in_child=_forget_pool)
 
 
 def uniform(images: list[torch.Tensor]):

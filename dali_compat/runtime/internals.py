@@ -1,0 +1,176 @@
+"""What this package uses of Python and of other packages that is not their public API.
+
+Each function states what it is for, since when that exists, and what happens without it. tests/unit/test_internals.py
+tests each with the installed versions. Three kinds of private names are used elsewhere, next to what follows them:
+functions replaced for custom data sets (tracing/patches.py), torchvision's arithmetic (ops/) and attributes of known
+data sets (data/).
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import runpy
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
+from multiprocessing.process import BaseProcess
+from traceback import walk_stack, walk_tb
+from types import FrameType
+from typing import Any
+
+# ---- Python
+
+
+def take_head_lock() -> None:
+    """Acquire and release CPython's HEAD_LOCK, which a native thread may hold during a fork. gloo's threads take it
+    often, and the child then deadlocks in Python before 3.10.15 and 3.11.10 (CPython issue 112275).
+
+    PyThreadState_SetAsyncExc exists in all versions. sys._current_frames() acquires the lock as well, but may run the
+    garbage collector meanwhile, and so wait for another thread that waits for the lock (issue 106883).
+    """
+    if sys.version_info < (3, 10, 15) or (3, 11) <= sys.version_info < (3, 11, 10):
+        ctypes.PyDLL(None).PyThreadState_SetAsyncExc(ctypes.c_ulong(0), None)
+
+
+def reset_lock(lock: Any) -> None:
+    """Release a lock whose holder does not exist in this forked child. Since Python 3.9; without it, the child would
+    wait for the lock forever."""
+    lock._at_fork_reinit()
+
+
+def at_exit_before_threads(function: Callable[[], None]) -> None:
+    """Call a function at exit before Python waits for threads. Since Python 3.9; otherwise the function is called after
+    that, and a program that exits while threads wait for requests waits for these."""
+    getattr(threading, "_register_atexit", atexit.register)(function)
+
+
+def callers() -> Iterator[FrameType]:
+    """Yield the frames of the calling function's callers, innermost first. CPython has had sys._getframe() in all
+    versions; without it, warnings could not name the user's line."""
+    return (frame for frame, _ in walk_stack(sys._getframe(2)))
+
+
+def processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
+    """Return a pool's processes, to kill those that hang. Python 3.14 has kill_workers(), which does not give their
+    exit codes."""
+    return list((pool._processes or {}).values())
+
+
+def run_as_main(name: str, is_module: bool) -> None:
+    """Run a module, or the folder or archive at sys.path[0], as ``python`` itself does. runpy.run_module() would remove
+    the program's __main__ when it returns, while threads and functions called at exit still use it."""
+    runpy._run_module_as_main(name, alter_argv=is_module)  # type: ignore[attr-defined]  # called by python -m
+
+
+# ---- torch and DALI
+
+ITERATORS: dict[str, tuple[str, ...]] = {
+    "_BaseDataLoaderIter": (
+        *("_next_data", "_next_index", "_reset", "_base_seed", "_sampler_iter", "_index_sampler", "_auto_collation"),
+        *("_dataset", "_num_workers", "_num_yielded"),
+    ),
+    "_SingleProcessDataLoaderIter": ("_dataset_fetcher",),
+    "_MultiProcessingDataLoaderIter": (
+        *("_process_data", "_try_put_index", "_tasks_outstanding", "_task_info", "_rcvd_idx", "_data_queue"),
+    ),
+}
+"""torch's iterators, which those in epoch/ derive from, with the methods and attributes that they use. All exist since
+torch 2.0; there is no public class to derive from, and without them a loader could not use torch's workers."""
+
+
+def profiles() -> bool:
+    """Return True if torch's profiler is running, since torch 1.9. Without this, each stage of a batch would record a
+    range, which takes 10 us."""
+    import torch
+
+    return torch.autograd._profiler_enabled()
+
+
+def current_stream_of(device: Any) -> int:
+    """Return torch.cuda.current_stream(device).cuda_stream, without the 3 us that creating the object takes for every
+    batch. Since torch 1.8."""
+    import torch
+
+    return torch._C._cuda_getCurrentRawStream(device.index)
+
+
+def version_of(tensor: Any) -> int:
+    """Return a number that changes when a tensor is modified in place. Without it, a loader over arrays would have to
+    compare all pixels in every epoch."""
+    return int(tensor._version)
+
+
+def collate_functions() -> dict[Any, Any]:
+    """Return default_collate's functions by type, which programs may replace, and torch's own module. Since torch 2.0;
+    without it, a replaced function would be ignored."""
+    from torch.utils.data._utils import collate
+
+    torchs = vars(collate)
+    return {
+        kind: one
+        for kind, one in collate.default_collate_fn_map.items()
+        if getattr(one, "__globals__", None) is not torchs
+    }
+
+
+def leaves_by_path(value: Any) -> dict[str, Any]:
+    """Return the leaves of nested containers, such as {"[0]['boxes']": ...}, since torch 2.2. Without it, an error of
+    default_collate would not name the place."""
+    from torch.utils._pytree import keystr, tree_flatten_with_path
+
+    return {keystr(path): leaf for path, leaf in tree_flatten_with_path(value)[0]}
+
+
+def data_set_being_read() -> Any:
+    """Return the data set that torch's own loader is reading a sample of, in this call stack, or None. The fetchers
+    exist since torch 1.2; without them, nobody is told that this package's data set is read sample by sample."""
+    for frame in islice(callers(), 12):  # Subset and ConcatDataset are between them
+        if frame.f_globals.get("__name__") == "torch.utils.data._utils.fetch":
+            return getattr(frame.f_locals.get("self"), "dataset", None)
+    return None
+
+
+def pipelines_of(kind: Any) -> set[Any]:
+    """Return weak references to all of DALI's pipelines, which DALI closes at exit; ``kind`` is nvidia.dali.Pipeline.
+    Since DALI 1.24; without it, a forked child would close its parent's pipelines, and wait forever."""
+    found: set[Any] = kind._pipes
+    return found
+
+
+# ---- frameworks and Pillow
+
+ACCELERATE = "accelerate.data_loader"
+
+
+def framework_calls() -> list[FrameType]:
+    """Return the frames of Accelerate and Ray Train in the call stack, innermost first.
+
+    Accelerate's prepare(loader) and Ray Train's prepare_data_loader(loader) do not keep the script's loader, but
+    construct another one from its arguments. The script's loader is a local variable of one of these functions. Without
+    that, exact=, cache= and the like would be lost. (Accelerate 0.20, Ray 2.7.)
+    """
+    frames = islice(callers(), 16)  # most calls between the framework's function and our constructor
+    return [one for one in frames if str(one.f_globals.get("__name__")).startswith((ACCELERATE, "ray.train."))]
+
+
+def file_of(error: BaseException | None) -> str:
+    """Return the path of the file that could not be opened by the system or read by PIL, or "" if it is unknown. Most
+    of PIL's errors do not contain it, but the local variables ``self`` and ``fp`` of its functions do."""
+    met: list[BaseException] = []  # "raise error from error" creates a cycle
+    while error is not None and error not in met:
+        met.append(error)
+        found = [getattr(error, "filename", None)]
+        for frame, _ in walk_tb(error.__traceback__):
+            if str(frame.f_globals.get("__name__")).startswith("PIL."):
+                image, file = (frame.f_locals.get(name) for name in ("self", "fp"))
+                files = image, file, getattr(image, "fp", None)
+                found += [getattr(one, name, None) for one in files for name in ("filename", "name")]
+        known = [os.fsdecode(one) for one in found if one and isinstance(one, (str, bytes, os.PathLike))]
+        if known:
+            return known[-1]
+        error = error.__cause__ or error.__context__
+    return ""
