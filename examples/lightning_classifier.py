@@ -4,8 +4,9 @@
     python examples/lightning_classifier.py imagenet --resume    # continues with the batch after the last checkpoint
     python examples/make_photos.py photos && python examples/lightning_classifier.py photos --size 64 --batch-size 16
 
-Reproduces: the classifier of Lightning's tutorials. Nothing but the import of DataLoader is changed. Lightning saves a
-loader that has state_dict() with its checkpoints, and so a run resumes exactly.
+Reproduces: the classifier of Lightning's tutorials. The import of DataLoader is changed. Lightning saves a loader that
+has state_dict() with its checkpoints, so a run resumes exactly: within an epoch by itself, and from the end of an epoch
+with on_load_checkpoint().
 
 Measured: on an NVIDIA H200 with 16 cores a ResNet-18 trains at 2,898 images/s in the second epoch, of which next()
 takes 1%. The first epoch, in which the loader starts, takes longer. It prints what the loader gave in each epoch.
@@ -37,13 +38,14 @@ class Photos(L.LightningDataModule):
         augment = T.Compose([T.RandomResizedCrop(size), T.RandomHorizontalFlip(), *normalize])
         plain = T.Compose([T.Resize(size * 8 // 7), T.CenterCrop(size), *normalize])
         self.train_set, self.val_set = ImageFolder(folder / "train", augment), ImageFolder(folder / "val", plain)
-        self.options = options
+        self.train_loader = DataLoader(self.train_set, shuffle=True, **options)
+        self.val_loader = DataLoader(self.val_set, **options)
 
     def train_dataloader(self):
-        return DataLoader(self.train_set, shuffle=True, **self.options)
+        return self.train_loader
 
     def val_dataloader(self):
-        return DataLoader(self.val_set, **self.options)
+        return self.val_loader
 
 
 class Classifier(L.LightningModule):
@@ -69,6 +71,13 @@ class Classifier(L.LightningModule):
             optimizer, self.hparams.lr, int(self.trainer.estimated_stepping_batches)
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_load_checkpoint(self, checkpoint):
+        fit, loader = checkpoint["loops"]["fit_loop"], self.trainer.datamodule.train_loader
+        loader.load_state_dict(fit["state_dict"]["combined_loader"][0])
+        if fit["epoch_loop.batch_progress"]["is_last_batch"]:
+            del fit["state_dict"]["combined_loader"]  # Lightning would load it again
+            next(iter(loader), None)  # the next iter(loader) begins the next epoch
 
     def on_train_epoch_end(self):
         self.print(f"epoch {self.current_epoch}: {self.trainer.train_dataloader.stats(reset=True)}")

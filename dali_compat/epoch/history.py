@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from traceback import walk_stack
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch.distributed as dist
 import torch.utils.data as data
 
 from ..routes import Route, StockRoute
 from ..routes.dali import DaliRoute
-from .progress import Progress, set_users, stateful, users_of, users_states
+from .progress import Progress, set_users, users_of, users_states
 from .samplers import GLOBAL, distributed, of_loader, runs_users_functions
 from .traits import Traits, check_state, differences, is_own, traits
 
@@ -103,13 +101,11 @@ class History:
             return dict(self._pending)
         current, stock = self._current, isinstance(route, StockRoute)
         traced = isinstance(route, DaliRoute) and route.table is not None
-        lightning = trainer_place(loader)
-        ahead = lightning.ahead
-        under_way = current is not None and not current.over and not (current.given and lightning.over)
+        under_way = current is not None and not current.over
         failed = current is not None and current.ended_by and isinstance(loader.dataset, data.IterableDataset)
         laps, users = None, users_states(loader)
         if current is not None:
-            _warn_of_the_inexact(loader, current, stock, lightning)
+            _warn_of_the_inexact(loader, current, stock)
             if _has_laps(loader):
                 laps = [current.base_seed, current.lap + 1]
         now = of_loader(loader, runs_users_functions(loader, stock or traced)).states()
@@ -119,7 +115,7 @@ class History:
             "ranks": list(_ranks(loader)),
             "begun": self.begun,
             "under_way": under_way,
-            "epoch": current.state(ahead) if current is not None and under_way else None,
+            "epoch": current.state() if current is not None and under_way else None,
             "laps": laps,
             "sampler": None if under_way else users.get("sampler"),
             # a stream's state is past the failed batch; without it, resuming loads from the first batch
@@ -243,16 +239,8 @@ def _has_laps(loader) -> bool:
     return bool(loader.persistent_workers and loader.num_workers)
 
 
-def _warn_of_the_inexact(loader, current: Progress, stock: bool, lightning: TrainerPlace) -> None:
+def _warn_of_the_inexact(loader, current: Progress, stock: bool) -> None:
     found = []
-    replaced = lightning.over and lightning.is_replaced
-    # a new loader would draw from another seed of persistent workers, or from new generators of its own
-    others = replaced and (of_loader(loader, False).owned or _has_laps(loader) or stateful(loader) is not None)
-    if lightning.age or others or (replaced and lightning.every > 1):
-        every = f"reload_dataloaders_every_n_epochs={lightning.every}"
-        found.append(f"Lightning creates new loaders ({every}) or calls them at other times when it resumes")
-    if lightning.ahead and runs_users_functions(loader, stock):
-        found.append("Lightning has prefetched a batch, and your code has already drawn random numbers for it")
     if current.mixed and not current.over:
         names = " and ".join(sorted(current.mixed))
         found.append(f"the sampler draws each batch from generators ({names}) that other code draws from, too")
@@ -264,43 +252,3 @@ def _warn_of_the_inexact(loader, current: Progress, stock: bool, lightning: Trai
         found.append("with in_order=False the order of batches depends on timing")
     for reason in found:
         warnings.warn(f"resuming from this state will not be exact: {reason}", stacklevel=4)
-
-
-_MODULES = "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"
-
-
-class TrainerPlace(NamedTuple):
-    """A Trainer's position in the loader that it iterates over.
-
-    Attributes:
-        over: whether the epoch's last batch was returned. Lightning never requests a batch after that, and may stop
-            before the loader is exhausted (limit_train_batches).
-        ahead: number of batches fetched but not used yet; 1 if the loader has no length.
-        every: reload_dataloaders_every_n_epochs; 0 if loaders are not replaced. A resumed Trainer counts from the epoch
-            that it resumes at. It calls iter() of a new loader twice, except for the one that it resumes with.
-        age: epochs since this loader was made, if loaders are replaced.
-    """
-
-    over: bool = False
-    ahead: int = 0
-    every: int = 0
-    age: int = 0
-
-    @property
-    def is_replaced(self) -> bool:
-        """True if the next epoch has a new loader."""
-        return self.every > 0 and self.age + 1 >= self.every
-
-
-def trainer_place(loader) -> TrainerPlace:
-    """Return the position of the running Trainer, or an empty one if there is none."""
-    frame = next((one for one, _ in walk_stack(sys._getframe()) if one.f_globals.get("__name__") in _MODULES), None)
-    fit = None if frame is None else getattr(frame.f_locals.get("self"), "fit_loop", None)
-    loaders = getattr(getattr(fit, "_combined_loader", None), "flattened", ())
-    if fit is None or not any(one is loader for one in loaders):
-        return TrainerPlace()
-    every = fit.trainer.reload_dataloaders_every_n_epochs or 0
-    age = int(fit.trainer.current_epoch - fit._last_train_dl_reload_epoch) if every else 0
-    return TrainerPlace(
-        fit.epoch_loop.batch_progress.is_last_batch, len(getattr(fit._data_fetcher, "batches", ())), every, age
-    )

@@ -117,12 +117,9 @@ class Progress:
 
     # ---- as plain data
 
-    def state(self, ahead: int = 0) -> dict[str, Any]:
-        """Return the initial state and the progress. ``ahead``: 1 if the caller has not used the last batch yet."""
-        given, samples, last = self.given, self.samples, self.last
-        if ahead and given:
-            given, samples, last = given - 1, samples - len(last), ()
-        sampler = [state for drawn, state in self._sampler_states if drawn <= given]
+    def state(self) -> dict[str, Any]:
+        """Return the initial state and the progress."""
+        sampler = [state for drawn, state in self._sampler_states if drawn <= self.given]
         if self.stateful is not None and not sampler:  # no batch was drawn yet
             sampler = [copy.deepcopy(self.stateful.state_dict())]
         return {
@@ -131,11 +128,11 @@ class Progress:
             "places": list(self.rank_order),
             "at_iter": self.at_iter,
             "at_first": self.at_first,
-            "given": given,
-            "samples": samples,
+            "given": self.given,
+            "samples": self.samples,
             "drawn": self.drawn,
             "exhausted": self.exhausted,
-            "last": list(fingerprint(last) if len(last) else (0, 0) if ahead else self.expected),
+            "last": list(fingerprint(self.last) if len(self.last) else self.expected),
             "sampler": sampler[-1] if sampler else None,
             "users": self.users,
         }

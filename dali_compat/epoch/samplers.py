@@ -173,11 +173,6 @@ class Generators:
         self._generators = {name: one for name, one in self._named.items() if names.setdefault(id(one), name) == name}
         self._epochs = epochs
 
-    @property
-    def owned(self) -> bool:
-        """True if one of them is not a global generator."""
-        return not self._generators.keys() <= GLOBAL.keys()
-
     def states(self) -> dict[str, Any]:
         """Return the states as numbers, strings and lists, which later draws do not modify."""
         found = {name: _state(one) for name, one in self._generators.items()}

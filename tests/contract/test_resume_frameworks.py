@@ -52,7 +52,7 @@ def _one(image_root, **options):
 
 
 def _fit(
-    lightning, image_root, place, seen, crash_at=None, checkpoint=None, each_step=True, hook=False, make=_one,
+    lightning, image_root, place, seen, crash_at=None, checkpoint=None, each_step=True, make=_one,
     limit=1.0, reload=0, **options,
 ):  # fmt: skip
     class Module(lightning.LightningModule):
@@ -71,9 +71,13 @@ def _fit(
             return torch.nn.functional.cross_entropy(self.layer(images.flatten(1)), labels)
 
         def on_load_checkpoint(self, checkpoint):  # as docs/resume.md says
-            states = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
-            for loader, state in zip(loaders.values(), states, strict=True):
+            fit = checkpoint["loops"]["fit_loop"]
+            for loader, state in zip(loaders.values(), fit["state_dict"]["combined_loader"], strict=True):
                 loader.load_state_dict(state)
+                if fit["epoch_loop.batch_progress"]["is_last_batch"]:
+                    next(iter(loader), None)
+            if fit["epoch_loop.batch_progress"]["is_last_batch"]:
+                del fit["state_dict"]["combined_loader"]
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 0.01)
@@ -97,7 +101,7 @@ def _fit(
         reload_dataloaders_every_n_epochs=reload,
     )
     module = Module()
-    if each_step and not hook:
+    if reload:  # the loader is created later
         del Module.on_load_checkpoint
     trainer.fit(module, loaders, ckpt_path=checkpoint)
 
@@ -123,53 +127,27 @@ def _own(image_root, **options):
     return _one(image_root, generator=torch.Generator().manual_seed(3), **options)
 
 
-RELOADED = {  # which crashes state_dict() warns of; an epoch has four steps
-    "each": (dict(reload=1), ()),
-    "each, of workers": (dict(reload=1, num_workers=1), ()),
-    "each, with a generator": (dict(reload=1, make=_own), (4, 8)),
-    "each, of persistent workers": (dict(reload=1, num_workers=1, persistent_workers=True), (4, 8)),
-    "every second": (dict(reload=2), (5, 7, 8)),
-    "every second, with a generator": (dict(reload=2, make=_own), (5, 7, 8)),
+RELOADED = {
+    "each": {},
+    "each, of workers": {"num_workers": 1},
+    "each, with a generator": {"make": _own},
+    "each, of persistent workers": {"num_workers": 1, "persistent_workers": True},
 }
 
 
 @pytest.mark.alike
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", RELOADED)
-def test_loaders_that_lightning_makes_anew(lightning, image_root, tmp_path, case):
-    """Going on is exact, or a warning says that it is not."""
-    options, inexact = RELOADED[case]
-    whole = []
-    _fit(lightning, image_root, tmp_path / "whole", whole, **options)
+def test_lightning_with_new_loaders_when_it_resumes_within_an_epoch_goes_on(lightning, image_root, tmp_path, case):
+    whole: list = []
+    _fit(lightning, image_root, tmp_path / "whole", whole, reload=1, **RELOADED[case])
     assert len(whole) == 12
-    for crash_at in (2, 4, 7, 8) if options["reload"] == 1 else (4, 5, 8, 9):  # within epochs, and at their ends
+    for crash_at in (2, 7):
         place, seen = tmp_path / str(crash_at), []
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            with pytest.raises(Crash):
-                _fit(lightning, image_root, place, seen, crash_at, **options)
-        told = [str(one.message) for one in caught if "resuming from this state will not be" in str(one.message)]
-        assert bool(told) == any(one <= crash_at for one in inexact)
-        assert all(f"reload_dataloaders_every_n_epochs={options['reload']}" in one for one in told)
-        _fit(lightning, image_root, place, seen, None, place / "last.ckpt", **options)
-        assert (seen == whole) == (crash_at not in inexact), crash_at
-
-
-class NoLength(data.Sampler):
-    """Of batches; nobody knows how many. ``says``: where it is."""
-
-    def __init__(self, says):
-        self.at = 0
-        if says:
-            self.state_dict = lambda: {"at": self.at}
-            self.load_state_dict = lambda state: setattr(self, "at", state["at"])
-
-    def __iter__(self):
-        while True:
-            batch, self.at = self.at % 4, self.at + 1
-            yield [(6 * batch + sample) * 5 % 24 for sample in range(6)]
-            if batch == 3:
-                return
+        with pytest.raises(Crash):
+            _fit(lightning, image_root, place, seen, crash_at, reload=1, **RELOADED[case])
+        _fit(lightning, image_root, place, seen, None, place / "last.ckpt", reload=1, **RELOADED[case])
+        assert seen == whole, crash_at
 
 
 def _two(image_root, **options):
@@ -177,18 +155,10 @@ def _two(image_root, **options):
     return {"one": training(image_root), "shorter": ours(dataset, 10, shuffle=True, device="cpu")}
 
 
-def _without_length(image_root, says=False, **options):
-    dataset = DALIImageFolder(image_root, RANDOM, return_index=True)
-    return {"one": ours(dataset, batch_sampler=NoLength(says), device="cpu", **options)}
-
-
 LIGHTNINGS = {
     "limit_train_batches": {"limit": 3},
     "a share of batches": {"limit": 0.5},
     "two loaders": {"make": _two},
-    "no length": {"make": _without_length},
-    "no length, workers": {"make": _without_length, "num_workers": 2},
-    "no length, a sampler with a state": {"make": lambda image_root: _without_length(image_root, True)},
 }
 
 
@@ -196,7 +166,7 @@ LIGHTNINGS = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", LIGHTNINGS)
 def test_lightnings_epochs(lightning, image_root, tmp_path, case):
-    """Where they end before their loader does, or Lightning has fetched a batch ahead."""
+    """Which may end before their loader does."""
     whole: list = []
     _fit(lightning, image_root, tmp_path / "whole", whole, **LIGHTNINGS[case])
     assert len(whole) in (12, 9, 6)
@@ -216,39 +186,9 @@ def test_lightning_goes_on_twice(lightning, image_root, tmp_path):
     last = tmp_path / "crash" / "last.ckpt"
     for crash_at, checkpoint in ((4, None), (6, last)):
         with pytest.raises(Crash):
-            _fit(lightning, image_root, tmp_path / "crash", seen, crash_at, checkpoint, hook=True)
-    _fit(lightning, image_root, tmp_path / "crash", seen, None, last, hook=True)
+            _fit(lightning, image_root, tmp_path / "crash", seen, crash_at, checkpoint)
+    _fit(lightning, image_root, tmp_path / "crash", seen, None, last)
     assert seen == whole
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_loader_beside_lightnings_is_where_it_is(lightning, image_root, tmp_path):
-    """Of a loader that a hook iterates over, the end of Lightning's epoch says nothing."""
-    other, states = training(image_root), []
-    batches = iter(other)
-
-    class Notes(lightning.Callback):
-        def on_train_batch_end(self, *args):
-            if len(states) < 4:
-                next(batches)
-                states.append(other.state_dict()["epoch"]["given"])
-
-    class Module(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(3 * 16 * 16, 3)
-
-        def training_step(self, batch, number):
-            return torch.nn.functional.cross_entropy(self.layer(batch[0].flatten(1)), batch[1])
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), 0.01)
-
-    quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False)
-    trainer = lightning.Trainer(accelerator="cpu", max_epochs=2, limit_train_batches=2, callbacks=[Notes()],
-                                default_root_dir=tmp_path, **quiet)  # fmt: skip
-    trainer.fit(Module(), training(image_root))
-    assert states == [1, 2, 3, 4]
 
 
 # ---- Accelerate
