@@ -7,7 +7,6 @@ et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 
 from __future__ import annotations
 
-import ctypes
 import random
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-_OF_MT19937 = 4 * 625  # bytes: 624 words and the position
 _FAR = 256  # stride from which on skipping numbers is faster than drawing all of them
 
 
@@ -74,25 +72,7 @@ def own_generators(*key: int):
 
 def generator_states() -> tuple[Any, ...]:
     """Return the states of the global generators of torch (CPU), Python and NumPy."""
-    return torch.get_rng_state(), random.getstate(), _of_numpy()
-
-
-_numpys: dict[bytes, Any] = {}  # the last seen state of NumPy's generator, keyed by its memory
-
-
-def _of_numpy() -> Any:
-    """Return NumPy's state. Building it is slow, so the last one is returned if nothing was drawn since."""
-    bits = np.random.get_bit_generator() if hasattr(np.random, "get_bit_generator") else None  # added in NumPy 1.24
-    if type(bits) is not np.random.MT19937:
-        return np.random.get_state()
-    memory = ctypes.string_at(bits.ctypes.state_address, _OF_MT19937)
-    state: Any = _numpys.get(memory)
-    if state is None:
-        state = np.random.get_state()
-        _numpys.clear()
-        if not state[3]:  # the second of two normal numbers is cached outside of this memory
-            _numpys[memory] = state
-    return state
+    return torch.get_rng_state(), random.getstate(), np.random.get_state()
 
 
 def set_generators(states: tuple[Any, ...]) -> None:
@@ -100,7 +80,6 @@ def set_generators(states: tuple[Any, ...]) -> None:
     torch.set_rng_state(states[0])
     random.setstate(states[1])
     np.random.set_state(states[2])
-    _numpys.clear()
 
 
 def seed_generators(*key: int) -> None:

@@ -409,7 +409,7 @@ def test_a_command_when_a_file_is_broken_ends_with_one_line(command, transform, 
     monkeypatch.chdir(tmp_path)
     root = make_folder(tmp_path / "images", classes=1, per_class=3, special=False)
     words = [command, str(root), "--batch-size", "2", "--device", "cpu", "--transform", transform]
-    words += ["--batches", "2", "--step", "1"] if command == "bench" else []
+    words += ["--batches", "2"] if command == "bench" else []
     if transform == "train":
         whole = next((root / "class_a").iterdir())
         (root / "class_a" / "cut.jpg").write_bytes(whole.read_bytes()[:400])

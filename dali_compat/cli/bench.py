@@ -1,19 +1,14 @@
-"""Measure how fast your data loads, with and without a synthetic step, what limits it, and what to change.
+"""Measure how fast your data loads, what limits it, and what to change.
 
-Batches are made of random images of the data set. Each image is loaded once before the timing. Loading, the step, and
-both together are timed over the same number of batches. On a GPU, the step is a series of matrix products that takes
-the given time; on the CPU it sleeps, as if another device were busy. Reading the bytes of the same files is also timed,
-with the loader's number of threads: first from the disk, if the system drops them from the page cache as requested, and
-then again. The first time counts if the data set is larger than the free memory. limit() and limit_beside() of
-dali_compat/cli/limits.py determine the bottleneck.
+Batches are made of random images of the data set. Each image is loaded once before the timing. Reading the bytes of the
+same files is also timed, with the loader's number of threads: first from the disk, if the system drops them from the
+page cache as requested, and then again. The first time counts if the data set is larger than the free memory. limit()
+of dali_compat/cli/limits.py determines the bottleneck.
 """
 
 from __future__ import annotations
 
 import os
-from html import escape
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch.utils.data import RandomSampler, Subset
@@ -28,85 +23,55 @@ from dali_compat.cli.arguments import (
     dataset_class,
     dataset_of,
     device_of,
-    try_to_write,
 )
-from dali_compat.cli.limits import BUSY, Bottleneck, Measured, advice, limit, limit_beside, shares
+from dali_compat.cli.limits import Measured, advice, limit
 from dali_compat.cli.timing import Passes, SampledFiles, memory
 from dali_compat.routes import StockRoute, in_processes
 
 from ..runtime.cores import usable_cores
 from ..runtime.messages import in_bytes, in_columns
 
-STEPS = (0.5, 1, 2)  # multiples of the time that loading a batch takes
-
 
 def add_arguments(parser) -> None:
     add_data(parser)
-    parser.add_argument(
-        "--step",
-        type=float,
-        nargs="+",
-        metavar="MS",
-        help="length of the synthetic step in milliseconds, one or several (default: half, once and twice what loading "
-        "a batch takes)",
-    )
-    parser.add_argument("--batches", type=int, default=30, help="how many are timed in each case (default %(default)s)")
+    parser.add_argument("--batches", type=int, default=30, help="how many are timed (default %(default)s)")
     parser.add_argument("--workers", type=int, default=0, help="num_workers (default: the loader's choice)")
     parser.add_argument("--prefetch-factor", type=int, help="batches in flight (default: the loader's choice)")
     parser.add_argument("--exact", action="store_true", help="exact=True")
-    parser.add_argument("--out", metavar="PAGE", help="write an HTML page, too, with a chart of what limits")
     parser.add_argument("--cache", type=budget, help="cache=: bytes, or a share of the free memory, such as 0.5")
     add_device(parser)
 
 
 def run(args) -> int:
-    """Measure, with a progress bar on stderr, and print the bottlenecks and recommendations. Return 0."""
+    """Measure, with a progress bar on stderr, and print the bottleneck and recommendations. Return 0."""
     device = device_of(args)
-    if min(args.batch_size, args.batches) < 1 or args.workers < 0 or min(args.step or [1]) <= 0:
-        raise UsageError("--batch-size and --batches start at 1, --workers at 0, and --step is above 0")
+    if min(args.batch_size, args.batches) < 1 or args.workers < 0:
+        raise UsageError("--batch-size and --batches start at 1, --workers at 0")
     if args.prefetch_factor is not None and (args.prefetch_factor < 1 or not args.workers):
         raise UsageError("--prefetch-factor starts at 1 and needs --workers, as in torch")
-    if args.out:
-        try_to_write(args.out)
     dataset = dataset_of(args)
     files = SampledFiles(dataset, args.batch_size * args.batches)
     loader = make_loader(Subset(dataset, files.indices), args, device)
     print(f"{loader.explain()}\n")
-    whole, count = _ahead(args) + args.batches, len(args.step or STEPS)
-    batches = 2 * whole + count * (args.batches + whole)
-    with tqdm(total=batches, desc="measuring", unit="batch", mininterval=0.5, leave=False, disable=None) as bar:
+    total = 2 * (_ahead(args) + args.batches)
+    with tqdm(total=total, desc="measuring", unit="batch", mininterval=0.5, leave=False, disable=None) as bar:
         passes = Passes(loader, args.batches, _ahead(args), device, bar.update)
         measured, parts, stats = measure(loader, passes, files, args)
-        steps = args.step or [1000 * share * measured.alone for share in STEPS]
-        beside_steps = [passes.beside(milliseconds) for milliseconds in steps]
 
     def rate(seconds: float) -> str:
         return f"{args.batch_size / seconds:,.0f}" if seconds else "-"
 
-    found = [limit(measured)]
-    rows = [("", "images/s", "what limits"), *((name, rate(seconds), "") for name, seconds in parts.items())]
-    rows.append(("loading alone", rate(measured.alone), found[0].limit))
-    for beside in beside_steps:
-        found.append(limit_beside(measured, beside))
-        both = f"{rate(beside.together)} of {rate(beside.step)}"
-        rows.append((f"beside a step of {1e3 * beside.step:.1f} ms", both, found[-1].limit))
-    print(f"{in_columns(rows)}\n\n{memory(device)}")
+    found = limit(measured)
+    rows = [("", "images/s"), *((name, rate(seconds)) for name, seconds in parts.items())]
+    print(f"{in_columns([*rows, ('loading', rate(measured.alone))])}\n\n{memory(device)}")
     if stats.objects:
         waited = f"batches waited {stats.network / stats.seconds:.0%} of the time"
         print(
             f"object storage: {in_bytes(stats.fetched / stats.seconds)}/s, {stats.hits:,} of {stats.objects:,} objects "
             f"from disk, {stats.retries:,} requests sent again; {waited}"
         )
-    print()
-    for one in dict.fromkeys(found):
-        print(f"{one.limit}: {one.why}")
-    limits = dict.fromkeys(one.limit for one in found)
-    tips = [f"{name}: {line}" for name in limits for line in advice(name, measured)]
-    print("\n".join(["\nWhat to change:", *(f"  {tip}" for tip in tips)]))
-    if args.out:
-        made = page(measured.path, measured, found, rows, tips, loader.explain(wide=True))
-        Path(args.out).write_text(made, encoding="utf-8")
-        print(f"\npage: {Path(args.out).absolute()}")
+    print(f"\n{found.limit}: {found.why}\n\nWhat to change:")
+    print(*(f"  {tip}" for tip in advice(found.limit, measured)), sep="\n")
     loader.close()
     return 0
 
@@ -137,7 +102,7 @@ def _ahead(args) -> int:
 
 
 def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured, dict[str, float], LoaderStats]:
-    """Measure reading, and loading without a step. Also returns the seconds of parts of loading a batch, and the
+    """Measure reading, and loading. Also returns the seconds of parts of loading a batch, and the
     loader's counts."""
     from ..runtime.device import free_memory
 
@@ -180,41 +145,3 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
     )
     parts = {"reading, page cache dropped": cold, "reading again": warm, "Python in next() alone": alone.host}
     return measured, parts, alone.stats
-
-
-_STYLE = """
-:root{color-scheme:light dark}
-body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem}
-.bar{background:#8b949e44;border-radius:3px;position:relative;height:1.3rem}
-.bar div{background:#2f81d6;height:100%;border-radius:3px}.bar.limits div{background:#c9510c}
-.bar::after{content:"";position:absolute;left:BUSY;top:-2px;bottom:-2px;border-left:2px dashed currentColor}
-.row{display:grid;grid-template-columns:11rem 1fr 3.5rem;gap:.7rem;align-items:center;margin:.3rem 0}
-.row span:last-child{text-align:right}td,th{padding:.1rem .8rem .1rem 0;text-align:left}
-table{overflow-x:auto;display:block}
-@media(max-width:30rem){.row{grid-template-columns:7.5rem 1fr 3rem;font-size:.85rem}}
-"""
-
-
-def page(
-    name: str, measured: Measured, found: list[Bottleneck], rows: list[tuple[str, str, str]], tips: list[str], plan: Any
-) -> str:
-    """Return the HTML page. ``rows`` are those of the printed table, ``plan`` is the result of explain()."""
-    of_time = shares(measured)
-    highest = max(of_time, key=lambda one: of_time[one])
-    bars = "".join(
-        f'<div class="row"><span>{escape(what)}</span><div class="bar{" limits" * (what == highest and part >= BUSY)}">'
-        f'<div style="width:{min(part, 1):.1%}"></div></div><span>{part:.0%}</span></div>'
-        for what, part in of_time.items()
-    )
-    why = "".join(f"<li><b>{escape(one.limit)}</b>: {escape(one.why)}</li>" for one in dict.fromkeys(found))
-    table = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    change = "".join(f"<li>{escape(tip)}</li>" for tip in tips)
-    return f"""<!doctype html><html lang="en"><meta charset="utf-8">
-<meta name="viewport" content="width=device-width"><title>{escape(name)}</title>
-<style>{_STYLE.replace("BUSY", f"{BUSY:.0%}")}</style>
-<h1>The bottleneck of {escape(name)}: {escape(found[0].limit)}</h1>
-<p>Shares of the time from one batch to the next, loading alone. What reaches {BUSY:.0%} limits; where
-nothing does, it is the decoder.</p>
-{bars}<ul>{why}</ul><h2>Speed</h2><table>{table}</table><h2>What to change</h2><ul>{change}</ul>
-<h2>What runs where</h2>{plan._repr_html_()}</html>
-"""

@@ -8,15 +8,14 @@ from typing import NamedTuple
 from ..runtime.messages import in_bytes
 
 BUSY = 0.8  # share of a batch's time at which a resource is the bottleneck
-KEEPS_UP = 1.05  # the model is the bottleneck up to this multiple of the step's time
 OTHERS = 0.2  # share of the cores at which other programs count as a cause
-PYTHON, DISK, CPU, DECODER, HOST, MODEL = "Python", "disk", "CPU", "decoder", "host", "model"
+PYTHON, DISK, CPU, DECODER, HOST = "Python", "disk", "CPU", "decoder", "host"
 BUSY_MACHINE = "busy machine"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Properties of a loader and its data, and its seconds per batch without a step."""
+    """Properties of a loader and its data, and its seconds per batch."""
 
     alone: float  # from one batch to the next
     read: float  # reading only the bytes of its files, with as many threads as the loader
@@ -42,34 +41,15 @@ class Measured:
     fallback: str = ""  # the reason why torchvision does the work
 
 
-class Beside(NamedTuple):
-    """Seconds of a synthetic step."""
-
-    step: float  # without a loader
-    together: float  # including a batch of the loader
-
-
 class Bottleneck(NamedTuple):
-    """The bottleneck, one of BUSY_MACHINE, PYTHON, DISK, CPU, DECODER, HOST, MODEL, and the reason in a sentence."""
+    """The bottleneck, one of BUSY_MACHINE, PYTHON, DISK, CPU, DECODER, HOST, and the reason in a sentence."""
 
     limit: str
     why: str
 
 
-def shares(m: Measured) -> dict[str, float]:
-    """Return the share of a batch's time that each resource is busy, without a step."""
-    return {
-        "Python": m.python / m.alone,
-        "reading the files": m.read / m.alone,
-        "calling thread": m.host / m.alone,
-        "all cores": m.cpu / (m.alone * m.cores),
-        "loader's threads": (m.cpu - m.host) / (m.alone * max(1, m.threads)),
-        "other programs": m.others / (m.alone * m.cores),
-    }
-
-
 def limit(m: Measured) -> Bottleneck:
-    """Return the bottleneck of loading without a step.
+    """Return the bottleneck of loading.
 
     PYTHON, if next() runs Python functions or waits for them for BUSY of the time from one batch to the next. Otherwise
     BUSY_MACHINE, if other programs use OTHERS of the cores and hardly any is left, so that nothing is known about the
@@ -78,7 +58,9 @@ def limit(m: Measured) -> Bottleneck:
     no measured resource explains the time, which is spent waiting for the DECODER: a GPU's work, which the host cannot
     see, or too few batches in flight.
     """
-    _, reading, host, everywhere, on_threads, others = shares(m).values()
+    reading, host = m.read / m.alone, m.host / m.alone
+    everywhere, others = (seconds / (m.alone * m.cores) for seconds in (m.cpu, m.others))
+    on_threads = (m.cpu - m.host) / (m.alone * max(1, m.threads))
     is_busy = others >= OTHERS and everywhere < BUSY <= everywhere + others
     theirs = f"other programs have {others:.0%} of the {m.cores} cores"
     if m.python >= BUSY * m.alone:
@@ -100,29 +82,6 @@ def limit(m: Measured) -> Bottleneck:
     return Bottleneck(DECODER, f"no measured resource is busy all the time ({busy}), which leaves {what}")
 
 
-def limit_beside(m: Measured, b: Beside) -> Bottleneck:
-    """Return the bottleneck with a step.
-
-    The MODEL, if a step with a loader takes at most KEEPS_UP times its own time. The result of limit(), if loading
-    takes longer than the step, or the machine is busy. Otherwise the step is delayed although loading is fast enough,
-    either by work on the host between two steps (PYTHON, HOST), if that accounts for half of the lost time, or because
-    batches arrive late while the device is busy (DECODER).
-    """
-    lost = b.together - b.step
-    if b.together <= KEEPS_UP * b.step:
-        return Bottleneck(MODEL, f"the step has {b.step / b.together:.0%} of its speed without a loader")
-    limits, why = limit(m)
-    if limits == BUSY_MACHINE:
-        return Bottleneck(limits, why)
-    if m.alone > b.step:
-        return Bottleneck(limits, f"loading a batch takes longer than the step; {why}")
-    what = f"{1e3 * lost:.1f} ms of a step are lost, although loading takes less time than the step"
-    if max(m.python, m.host) >= lost / 2:
-        name, takes = (PYTHON, m.python) if m.python else (HOST, m.host)
-        return Bottleneck(name, f"{what}; next() takes {1e3 * takes:.1f} ms of work on the host between two steps")
-    return Bottleneck(DECODER, f"{what}; batches arrive late while the device is busy")
-
-
 def advice(limits: str, m: Measured) -> list[str]:
     """Return recommendations, most relevant first."""
     fits = not m.cached and not m.fallback and 0 < m.decoded <= m.free / 2
@@ -130,7 +89,6 @@ def advice(limits: str, m: Measured) -> list[str]:
     decoded, encoded, free = in_bytes(m.decoded), in_bytes(m.encoded), in_bytes(m.free)
     rows = [
         ({BUSY_MACHINE}, True, "measure again when the other programs have ended"),
-        ({MODEL}, True, "nothing: loading keeps up with the step"),
         ({HOST}, True, f"larger batches (now {m.batch_size}): part of the work is done once a batch"),
         ({HOST}, True, "no collate_fn, target_transform or sampler that is slow in Python"),
         ({PYTHON}, m.fallback, f"let DALI do the work; torchvision does it, because {m.fallback}"),

@@ -1,4 +1,4 @@
-"""Measurements for `bench`: reading a data set's files, and passes over a loader with and without a synthetic step."""
+"""Measurements for `bench`: reading a data set's files, and passes over a loader."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ import torch
 from PIL import Image
 
 from dali_compat import LoaderStats
-from dali_compat.cli.limits import Beside
 
-SIDE = 2048  # side of the matrices of a GPU's step
 LOOKED_AT = 64  # images whose size is read, to estimate that of all decoded images
 
 
@@ -98,29 +96,16 @@ class Passes:
         batches: number of timed batches of a pass.
         ahead: number of untimed batches before them: those in flight at the start of an epoch, and one more.
         device: device of the batches.
-        done: called after each batch, and each step without a batch.
+        done: called after each batch.
     """
 
     def __init__(self, loader, batches: int, ahead: int, device: torch.device, done: Callable[[], object]):
         self._loader, self._batches, self._ahead, self.device, self._done = loader, batches, ahead, device, done
 
-    def beside(self, milliseconds: float) -> Beside:
-        """Time a step without and with batches of the loader."""
-        step = synthetic_step(milliseconds, self.device)
-        begin = time.perf_counter()
-        for _ in range(self._batches):
-            step(None)
-            self._done()
-        _synchronize(self.device)
-        alone = (time.perf_counter() - begin) / self._batches
-        return Beside(alone, self.one(step).seconds)
-
-    def one(self, step: Callable[[Any], None] | None = None) -> Pass:
+    def one(self) -> Pass:
         """Iterate once. The timing begins after the batches in flight at the start."""
         begin, cpu, all_cpu = 0.0, 0.0, 0.0
-        for number, batch in enumerate(self._loader, 1):
-            if step is not None:
-                step(batch[0])
+        for number, _ in enumerate(self._loader, 1):
             self._done()
             if number == self._ahead:
                 _synchronize(self.device)
@@ -131,32 +116,6 @@ class Passes:
         others = max(0.0, _everybodys_time() - all_cpu - cpu)
         n, waited = stats.batches, max(0.0, stats.waited - stats.dali)
         return Pass(seconds / n, stats.host / n, cpu / n, waited / n, others / n, stats)
-
-
-def synthetic_step(milliseconds: float, device: torch.device) -> Callable[[Any], None]:
-    """Return a function of a batch's images, or None, that keeps the device busy for about that long."""
-    if device.type != "cuda":
-        return lambda images: time.sleep(milliseconds / 1e3)
-    a, out = (torch.randn(SIDE, SIDE, device=device, dtype=torch.float16) for _ in range(2))
-
-    def multiply(count: int) -> None:
-        for _ in range(count):
-            torch.mm(a, a, out=out)
-
-    multiply(64)  # lets the GPU clock ramp up
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    multiply(256)
-    end.record()
-    end.synchronize()
-    count = max(1, round(256 * milliseconds / begin.elapsed_time(end)))
-
-    def step(images) -> None:
-        if isinstance(images, torch.Tensor) and images.numel():
-            out.view(-1)[0] = images[(0,) * images.ndim]  # waits for the batch
-        multiply(count)
-
-    return step
 
 
 def memory(device: torch.device) -> str:

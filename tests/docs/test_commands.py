@@ -43,7 +43,7 @@ NOT_RUN = {
 # what is added, so that a command takes seconds here
 SHORTER = {
     "python -m dali_compat demo": "--images 8 --epochs 1 --workers 1 --batch-size 4 --device cpu",
-    "python -m dali_compat bench imagenet/train": "--batches 2 --batch-size 2 --step 5 --workers 1 --device cpu",
+    "python -m dali_compat bench imagenet/train": "--batches 2 --batch-size 2 --workers 1 --device cpu",
     "python -m dali_compat check imagenet/train": "--workers 1",
     "python tests/parity/measure.py --data photos": "--most 2 --device cpu",
     "python tests/parity/measure.py --only": "--most 2 --device cpu",

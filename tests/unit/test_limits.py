@@ -10,13 +10,10 @@ from dali_compat.cli.limits import (
     DECODER,
     DISK,
     HOST,
-    MODEL,
     PYTHON,
-    Beside,
     Measured,
     advice,
     limit,
-    limit_beside,
 )
 
 IDLE = Measured(alone=0.1, read=0.01, host=0.01, cpu=0.1, cores=16, threads=4)
@@ -47,24 +44,6 @@ def test_what_limits_alone(measured, limits, why):
 
 
 @pytest.mark.parametrize(
-    "step, together, measured, limits, why",
-    [
-        (0.2, 0.205, {}, MODEL, "98%"),
-        (0.05, 0.1, dict(read=0.09), DISK, "longer than the step"),
-        (0.05, 0.1, {}, DECODER, "longer than the step"),
-        (0.2, 0.215, {}, HOST, "15.0 ms of a step are lost"),
-        (0.2, 0.24, {}, DECODER, "40.0 ms of a step are lost"),
-        (0.2, 0.24, dict(python=0.03, host=0.03), PYTHON, "takes 30.0 ms of work"),
-        (0.2, 0.24, dict(others=1.2), BUSY_MACHINE, "75%"),
-        (0.2, 0.205, dict(others=1.2), MODEL, "98%"),
-    ],
-)
-def test_what_limits_beside_a_step(step, together, measured, limits, why):
-    verdict = limit_beside(replace(IDLE, **measured), Beside(step, together))
-    assert verdict.limit == limits and why in verdict.why
-
-
-@pytest.mark.parametrize(
     "limits, setting, words",
     [
         (DISK, {}, ["dali_compat pack photos", "cache=0.5", "a faster disk"]),
@@ -79,7 +58,6 @@ def test_what_limits_beside_a_step(step, together, measured, limits, why):
         (PYTHON, dict(called=("Lambda has no translation",), workers=16), ["Lambda"]),
         (PYTHON, dict(fallback="no folder"), ["because no folder", "num_workers=16 (now 4)"]),
         (BUSY_MACHINE, {}, ["measure again when the other programs have ended"]),
-        (MODEL, {}, ["nothing"]),
     ],
 )
 def test_what_to_change(limits, setting, words):
