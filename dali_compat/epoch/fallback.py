@@ -184,6 +184,7 @@ class _OnDevice(_BaseDataLoaderIter):
     def _skip_drawn(self, loader) -> None:
         """Advance the sampler to the position to resume from."""
         self._sampler_iter = self.progress.drawn_again(loader, self._sampler_iter)
+        self._until = self.progress.drawn + self.progress.exhausted
         self.progress.drawn, self.progress.exhausted = self.progress.given, False
 
     def _fetched(self) -> Any:

@@ -41,7 +41,6 @@ class History:
         self._current: Progress | None = None
         self._pending: State | None = None  # state to resume from
         self._applied: tuple[State, State, int] | None = None  # that state, and generators and batches at that iter()
-        self._strict = True
         self._laps: list[int] | None = None  # seed of persistent workers and their next epoch
 
     # ---- iterators
@@ -57,7 +56,6 @@ class History:
         set_users(loader, then)
         if pending is not None and pending["epoch"] is not None:
             progress = Progress.from_state(loader, pending["epoch"], torchs_workers)
-            progress.strict = self._strict
             progress.later = partial(of_loader(loader, True).set, entry | pending["now"])
         else:
             progress = Progress(loader, self.begun, torchs_workers)
@@ -170,7 +168,7 @@ class History:
             of_loader(loader, True).set(state["now"])
         self.begun, self._laps = state["begun"], state["laps"]
         self._current = self._applied = None
-        self._pending, self._strict = state, strict
+        self._pending = state
         if state["epoch"] is not None and state["of"]["batch_size"] != loader.batch_size:
             self._pending = state | {"epoch": state["epoch"] | {"last": [0, 0]}}
         loader._errors.load(state["errors"], state["epoch"] is not None)
@@ -243,7 +241,8 @@ def _warn_of_the_inexact(loader, current: Progress, stock: bool) -> None:
     found = []
     if current.mixed and not current.over:
         names = " and ".join(sorted(current.mixed))
-        found.append(f"the sampler draws each batch from generators ({names}) that other code draws from, too")
+        what = "; the epoch will restart" if current.restarts else ""
+        found.append(f"the sampler draws each batch from generators ({names}) that other code draws from, too{what}")
     if stock and _has_laps(loader) and (current.lap or current.over):
         found.append("torch's persistent workers continue their random generators from epoch to epoch")
     if not stock and loader.num_workers and "dataset" in users_of(loader) and is_own(loader.dataset):

@@ -96,8 +96,9 @@ class OrderedIterator(_BaseDataLoaderIter):
     def _go_on(self, loader) -> None:
         """Resume after the last batch that was returned, as given by a state. Indices drawn ahead by then are drawn
         again."""
-        progress, drawn, exhausted = self.progress, self.progress.drawn, self.progress.exhausted
+        progress = self.progress
         self._sampler_iter = progress.drawn_again(loader, self._sampler_iter, self._skipped)
+        drawn, exhausted = progress.drawn, progress.exhausted
         self._position, self._taken, self._first = progress.samples, progress.given, progress.given
         progress.drawn, progress.exhausted = progress.given, False
         while progress.drawn < drawn + exhausted and not progress.exhausted:

@@ -20,6 +20,7 @@ from torch.utils.data.distributed import DistributedSampler
 from ..runtime.messages import stack_level
 from .samplers import Generators, Indices, RankOrder, distributed, is_known, of_indices, of_the_rest, samplers_of
 
+_NONE = {"given": 0, "samples": 0, "drawn": 0, "exhausted": False, "last": [0, 0]}  # progress at the epoch's beginning
 Skip = Callable[[data.BatchSampler, int], Iterator[Any]]
 
 
@@ -36,7 +37,7 @@ class Progress:
         exhausted: whether the sampler is exhausted; over: whether the iterator is.
         ended_by: class of the error that was raised instead of the next batch.
         last: indices of the last batch returned, if known; expected: its fingerprint() in a state.
-        again: whether indices are drawn again; strict: whether they must be the same.
+        again: whether indices are drawn again.
         later: called after drawing again; restores the generators.
         users: states of a custom sampler and data set before iter().
         then: state of the data set in the state that this resumes from.
@@ -51,7 +52,6 @@ class Progress:
     then: Any = None
     given = samples = drawn = 0
     exhausted = over = again = False
-    strict = True
     last: Indices | tuple[()] = ()
     expected = 0, 0
 
@@ -122,7 +122,7 @@ class Progress:
         sampler = [state for drawn, state in self._sampler_states if drawn <= self.given]
         if self.stateful is not None and not sampler:  # no batch was drawn yet
             sampler = [copy.deepcopy(self.stateful.state_dict())]
-        return {
+        state = {
             "number": self.number,
             "seed": [self.base_seed, self.lap],
             "places": list(self.rank_order),
@@ -136,6 +136,12 @@ class Progress:
             "sampler": sampler[-1] if sampler else None,
             "users": self.users,
         }
+        return state | _NONE if self.restarts else state
+
+    @property
+    def restarts(self) -> bool:
+        """True if a state restarts the epoch, because the sampler cannot draw its indices again."""
+        return bool(self.mixed) and self.stateful is None
 
     @classmethod
     def from_state(cls, loader, state: dict[str, Any], torchs_workers: bool = False) -> Progress:
@@ -177,7 +183,7 @@ class Progress:
         if self.again:
             set_users(loader, self.users)
         given, self.given, self.samples, self.drawn = self.given, 0, 0, 0
-        self.exhausted = False
+        self.exhausted, self.expected = False, (0, 0)
         return given
 
     def settle(self) -> None:
@@ -187,14 +193,12 @@ class Progress:
             later()
 
     def drawn_again(self, loader, indices: Iterator[Any], skip: Skip | None = None) -> Iterator[Any]:
-        """Return the sampler's batches after those already returned.
+        """Return the sampler's batches after those already returned. If it returns other indices than before, warn, and
+        return all of its batches.
 
         Args:
             indices: iter() of the sampler.
             skip: returns a BatchSampler's batches without its first samples; by default :func:`skipped`.
-
-        Raises:
-            RuntimeError: the sampler returns other indices than before.
         """
         sampler = loader._index_sampler
         if self.stateful is not None and self._sampler_states:
@@ -219,10 +223,10 @@ class Progress:
                 again = list(index) if loader._auto_collation else [index]
                 self.samples += len(again)
         if self.expected[0] and fingerprint(again) != self.expected:
-            text = "the sampler returns other indices than when the state was taken"
-            if self.strict:
-                raise RuntimeError(f"{text}; load_state_dict(state, strict=False) accepts them")
-            warnings.warn(f"{text}; the epoch resumes with these", stacklevel=stack_level())
+            text = "the sampler returns other indices than when the state was taken; the epoch restarts"
+            warnings.warn(text, stacklevel=stack_level())
+            self.from_the_first(loader)
+            return iter(sampler)
         return indices
 
     def rest(self, loader) -> Any:
