@@ -31,6 +31,7 @@ from .routes.resident import ResidentRoute
 from .runtime import Patched
 from .runtime.decorators import no_compile
 from .runtime.forks import until_the_end
+from .runtime.internals import PREPARED
 from .runtime.messages import announce, tell_of_fallback
 
 T = TypeVar("T", covariant=True)
@@ -315,7 +316,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     if not TYPE_CHECKING:  # type checkers report any other name
 
         def __getattr__(self, name):
-            if name == "_is_accelerate_prepared" and Patched.now is None:  # Accelerate reads this attribute
+            if name == PREPARED and Patched.now is None:
                 remedy = "call dali_compat.install() first, or do not pass the loader to prepare()"
                 self._tell(f"Accelerate's prepare() replaces this loader with torch's own; {remedy}")
             what = f"{type(self).__name__!r} object has no attribute {name!r} {self._why_torchs}"

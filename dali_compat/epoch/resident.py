@@ -14,8 +14,8 @@ from ..data.arrays import target
 from ..data.base_datasets import locate
 from ..data.lookup import Listed
 from ..routes.resident import ResidentRoute
+from ..runtime.decorators import profiles
 from ..runtime.device import ViewBatches
-from ..runtime.internals import profiles
 from .batch import Batch
 from .chunk import Chunk
 from .collate import collate, collated_views

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.autograd import profiler
 
-from .internals import profiles
+from .internals import profiler_check
 
 try:
     import nvtx
@@ -20,6 +20,7 @@ try:
 except (ImportError, AttributeError):  # added in nvtx 0.2.7
     _domain = None
 
+profiles = profiler_check()
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -82,12 +82,12 @@ ITERATORS: dict[str, tuple[str, ...]] = {
 torch 2.0; there is no public class to derive from, and without them a loader could not use torch's workers."""
 
 
-def profiles() -> bool:
-    """Return True if torch's profiler is running, since torch 1.9. Without this, each stage of a batch would record a
-    range, which takes 10 us."""
+def profiler_check() -> Callable[[], bool]:
+    """Return a function that returns True if torch's profiler is running, since torch 1.9. Without it, each stage of a
+    batch would record a range, which takes 10 us."""
     import torch
 
-    return torch.autograd._profiler_enabled()
+    return torch.autograd._profiler_enabled
 
 
 def current_stream_of(device: Any) -> int:
@@ -143,7 +143,9 @@ def pipelines_of(kind: Any) -> set[Any]:
 
 # ---- frameworks and Pillow
 
-ACCELERATE = "accelerate.data_loader"
+ACCELERATE, PREPARED = "accelerate.data_loader", "_is_accelerate_prepared"
+"""Module of Accelerate's loaders, and the attribute of a loader that prepare() reads, since Accelerate 0.18. Without
+them, nobody is told that prepare() replaces this package's loader, and install() drops the loader's options."""
 
 
 def framework_calls() -> list[FrameType]:

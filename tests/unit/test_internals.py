@@ -159,11 +159,21 @@ def test_torchs_iterators_have(kind, name):
     assert hasattr(iterator, name)
 
 
-def test_profiles_is_true_within_torchs_profiler():
-    assert not internals.profiles()
+def test_torchs_fetcher_of_a_stream_has_its_iterator_and_its_end():
+    class Stream(data.IterableDataset):
+        def __iter__(self):
+            return iter([1])
+
+    fetcher = iter(data.DataLoader(Stream()))._dataset_fetcher
+    assert next(fetcher.dataset_iter) == 1 and fetcher.ended is False
+
+
+def test_profiler_check_is_true_within_torchs_profiler():
+    profiles = internals.profiler_check()
+    assert not profiles()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        assert internals.profiles()
-    assert not internals.profiles()
+        assert profiles()
+    assert not profiles()
 
 
 @pytest.mark.gpu
@@ -241,6 +251,7 @@ def test_accelerate_has_what_install_looks_for():
     assert "dataloader" in inspect.signature(accelerate.skip_first_batches).parameters
     assert "dataloader" in inspect.signature(accelerate.prepare_data_loader).parameters
     assert "base_dataloader" in inspect.getsource(accelerate.DataLoaderAdapter.__init__)
+    assert internals.PREPARED in inspect.getsource(importlib.import_module("accelerate").Accelerator.prepare)
     state = importlib.import_module("accelerate.state")
     assert callable(state.is_initialized) and "device" in inspect.getsource(state.PartialState)
 
