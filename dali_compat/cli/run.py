@@ -17,7 +17,7 @@ from typing import Any
 import dali_compat
 from dali_compat.cli.arguments import UsageError, add_on_error, budget, device_name, is_of_the_data, remedy_of
 
-from ..runtime.internals import run_as_main
+from ..runtime.internals import module_runner
 
 
 def add_arguments(parser) -> None:
@@ -54,10 +54,10 @@ def run(args) -> int:
     try:
         if args.is_module:
             _begin_path_with(os.getcwd())
-            run_as_main(name, is_module=True)
+            module_runner()(name)
         elif type(pkgutil.get_importer(name)) is not type(None):  # a folder or an archive with a __main__.py
             _begin_path_with(os.path.abspath(name))
-            run_as_main("__main__", is_module=False)
+            module_runner()("__main__", alter_argv=False)
         else:
             return _run_script(main, name)
     except BaseException:

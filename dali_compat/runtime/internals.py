@@ -60,10 +60,11 @@ def processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
     return list((pool._processes or {}).values())
 
 
-def run_as_main(name: str, is_module: bool) -> None:
-    """Run a module, or the folder or archive at sys.path[0], as ``python`` itself does. runpy.run_module() would remove
-    the program's __main__ when it returns, while threads and functions called at exit still use it."""
-    runpy._run_module_as_main(name, alter_argv=is_module)  # type: ignore[attr-defined]  # called by python -m
+def module_runner() -> Callable[..., Any]:
+    """Return the function that ``python -m`` runs a module with. runpy.run_module() would remove the program's __main__
+    when it returns, while threads and functions called at exit still use it."""
+    runner: Callable[..., Any] = runpy._run_module_as_main  # type: ignore[attr-defined]  # private
+    return runner
 
 
 # ---- torch and DALI
@@ -75,7 +76,15 @@ ITERATORS: dict[str, tuple[str, ...]] = {
     ),
     "_SingleProcessDataLoaderIter": ("_dataset_fetcher",),
     "_MultiProcessingDataLoaderIter": (
-        *("_process_data", "_try_put_index", "_tasks_outstanding", "_task_info", "_rcvd_idx", "_data_queue"),
+        *(
+            "_process_data",
+            "_try_get_data",
+            "_try_put_index",
+            "_tasks_outstanding",
+            "_task_info",
+            "_rcvd_idx",
+            "_data_queue",
+        ),
     ),
 }
 """torch's iterators, which those in epoch/ derive from, with the methods and attributes that they use. All exist since

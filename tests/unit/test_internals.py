@@ -132,10 +132,14 @@ def test_processes_of_a_pool_are_its_workers():
 
 
 @pytest.mark.parametrize("is_module", [True, False])
-def test_run_as_main_runs_a_module_and_a_folder(tmp_path, is_module):
+def test_module_runner_runs_a_module_and_a_folder(tmp_path, is_module):
     (tmp_path / ("mine.py" if is_module else "__main__.py")).write_text("print(__name__)")
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from dali_compat.runtime.internals import run_as_main; "
-    code += f"run_as_main({'mine' if is_module else '__main__'!r}, {is_module})"
+    code = f"""
+import sys
+from dali_compat.runtime.internals import module_runner
+sys.path.insert(0, {str(tmp_path)!r})
+module_runner()({"mine" if is_module else "__main__"!r}, alter_argv={is_module})
+"""
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert made.stdout == "__main__\n"
 
