@@ -25,7 +25,7 @@ from dali_compat.cli.arguments import (
     device_of,
 )
 from dali_compat.cli.limits import Measured, advice, limit
-from dali_compat.cli.timing import Passes, SampledFiles, memory
+from dali_compat.cli.timing import Passes, SampledFiles
 from dali_compat.routes import StockRoute, in_processes
 
 from ..runtime.cores import usable_cores
@@ -63,7 +63,7 @@ def run(args) -> int:
 
     found = limit(measured)
     rows = [("", "images/s"), *((name, rate(seconds)) for name, seconds in parts.items())]
-    print(f"{in_columns([*rows, ('loading', rate(measured.alone))])}\n\n{memory(device)}")
+    print(f"{in_columns([*rows, ('loading', rate(measured.alone))])}")
     if stats.objects:
         waited = f"batches waited {stats.network / stats.seconds:.0%} of the time"
         print(
@@ -102,8 +102,7 @@ def _ahead(args) -> int:
 
 
 def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured, dict[str, float], LoaderStats]:
-    """Measure reading, and loading. Also returns the seconds of parts of loading a batch, and the
-    loader's counts."""
+    """Measure reading, and loading. Also returns the seconds of parts of loading a batch, and the loader's counts."""
     from ..runtime.device import free_memory
 
     passes.one()  # reads every file's header

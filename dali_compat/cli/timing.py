@@ -118,16 +118,6 @@ class Passes:
         return Pass(seconds / n, stats.host / n, cpu / n, waited / n, others / n, stats)
 
 
-def memory(device: torch.device) -> str:
-    """Describe the peak host memory of this process, and the GPU memory used by all processes."""
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    text = f"memory: {peak / 1e6:,.0f} MB of the host at most"
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        text += f"; {(total - free) / 1e6:,.0f} MB of the GPU in use, by all processes"
-    return text
-
-
 def _processor_time() -> float:
     """Return the CPU time of this process, its running workers, and child processes that have ended."""
     workers = 0.0
