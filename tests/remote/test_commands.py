@@ -118,7 +118,7 @@ def test_bench(there, what):
     options = ["--device", "cpu", "--batch-size", "4", "--batches", "2", "--transform", "T.Resize((8, 8))"]
     options[-1] = "T.Compose([T.Resize((8, 8)), T.ToTensor()])"
     code, out, err = command("bench", f"{server.url}/{what}", *options)
-    assert code == 0 and "loading alone" in out and "0 requests sent again" in out, err
+    assert code == 0 and "\nloading " in out and "0 requests sent again" in out, err
 
 
 # ---- index_cache
