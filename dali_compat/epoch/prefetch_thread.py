@@ -82,7 +82,7 @@ class PrefetchThread:
 
     def end(self, work: Callable[[], None], waits: bool) -> None:
         """Run ``work`` after all other work, even if that failed, and end the thread. With ``waits``, wait for it,
-        unless called from the thread itself by the garbage collector."""
+        unless called by the garbage collector, from the thread itself or in a forked child, which lacks the thread."""
         if self._thread.ident is None:
             work()
             return
@@ -90,7 +90,7 @@ class PrefetchThread:
         self._needed.set()
         self._tasks.put(work)
         self._tasks.put(None)
-        if waits and self._thread is not threading.current_thread():
+        if waits and self._thread.is_alive() and self._thread is not threading.current_thread():
             self._ended.wait()
 
     def settle(self) -> None:

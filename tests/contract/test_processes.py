@@ -17,6 +17,7 @@ from torchvision import transforms as T
 from contract.both import EXACT, assert_same_pixels, no_gc, ours, outlines, pixels, said, stock
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.engine.dali import warm
+from dali_compat.epoch.prefetch_thread import PrefetchThread
 from dali_compat.runtime import forks
 
 
@@ -210,6 +211,22 @@ def test_a_forked_child_frees_nothing_of_its_parent(exact_folder, monkeypatch, w
     del iterator, loader
     gc.collect()
     assert freed == [os.getpid()]
+
+
+def test_a_prefetch_thread_ended_in_a_forked_child_is_not_waited_for():
+    """The garbage collector may end a parent's iterator there."""
+    thread = PrefetchThread(torch.device("cpu"))
+    thread.do(int)
+    thread.wait()
+
+    def in_child():
+        thread.end(int, waits=True)
+        return "ended"
+
+    assert _in_child(in_child, seconds=20) == ("result", "ended")
+    thread.end(int, waits=True)
+    thread._thread.join(60)
+    assert not thread._thread.is_alive()
 
 
 def test_the_garbage_collector_ends_an_iterator_anywhere(exact_folder, monkeypatch):
