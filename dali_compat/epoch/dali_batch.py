@@ -56,7 +56,7 @@ class DaliBatch(Batch):
     for finish() to raise.
 
     1. request: fetch objects.
-    2. announce: let other processes read headers.
+    2. announce: request headers.
     3. start: find samples, draw random parameters, submit to DALI.
     4. decode: submit to a GPU's JPEG engine.
     5. advance: start substitutes of samples that have failed.
@@ -72,7 +72,7 @@ class DaliBatch(Batch):
 
     Attributes:
         started: whether start() was called, or has nothing to do.
-        waits: whether start() waits for headers that other processes read.
+        waits: whether start() waits for headers that DALI reads.
     """
 
     epoch: DaliEpoch
@@ -105,10 +105,9 @@ class DaliBatch(Batch):
 
     @stage
     def announce(self) -> None:
-        """Let other processes read headers that are still unknown. Optional; call before start()."""
+        """Find the samples and request headers that are still unknown. Optional; call before start()."""
         if not self._located:
             self._locate()
-            self.waits = self.epoch.prefetcher is not None and self._rows.request()
 
     @stage
     def start(self) -> None:
@@ -207,9 +206,10 @@ class DaliBatch(Batch):
             self._substitutes.popitem()[1].discard()
 
     def _locate(self) -> None:
-        """Find the samples and their targets."""
+        """Find the samples and their targets, and request headers that are still unknown."""
         self._located = True
         self._rows = locate(self.epoch, self.indices, self.begin, self._bad, self._stands_in)
+        self.waits = self.epoch.prefetcher is not None and self._rows.request()
 
     # ---- groups
 

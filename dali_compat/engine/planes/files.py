@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from ...data.baseline import are_intact
 from ...data.header import STATED
 from ...data.headers import marks
-from ...data.intact import is_intact
 from ...data.verdicts import checksums, hold
 
 _BEHIND = 16  # padding for checksums()
@@ -81,8 +81,7 @@ class Files:
 
     def intact(self, index: np.ndarray) -> np.ndarray:
         """Return (len(index),) bool, whether the files at ``index`` are intact."""
-        ends = self.begins + self.lengths
-        return np.array([is_intact(self.memory[self.begins[i] : ends[i]]) for i in index.tolist()], bool)
+        return are_intact(self.memory, self.begins[index], self.lengths[index])
 
     def checksums(self, stated: np.ndarray) -> np.ndarray:
         """Return checksums of the files and of the marks of their ``stated`` sizes, as in data/verdicts."""

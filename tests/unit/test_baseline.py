@@ -1,0 +1,87 @@
+"""Headers of many JPEGs at once, against those that are read one at a time."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from faults import run
+from faults.originals import originals, saved
+
+from dali_compat.data.baseline import BaselineJpegs, are_intact
+from dali_compat.data.header import look, read_header
+from dali_compat.data.headers import facts_of
+from dali_compat.data.intact import is_intact
+from dali_compat.data.sources import Upright
+
+SPACE = 193  # bytes after the last file, without which it is not read
+COMMON = ["420", "422", "444", "EXIF", "comment and profile", "gray", "optimised", "quality 100", "quality 5"]
+
+
+def packed(files: list[bytes], space: int = SPACE) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Memory, begins and lengths of adjacent files."""
+    lengths = np.array([len(file) for file in files])
+    return np.frombuffer(b"".join(files) + bytes(space), np.uint8), np.cumsum(lengths) - lengths, lengths
+
+
+def compared(files: list[bytes]) -> np.ndarray:
+    """Compare the facts of the known files with those of each file. Return which files are known."""
+    jpegs = BaselineJpegs(*packed(files))
+    headers = [look(np.frombuffer(files[i], np.uint8)) for i in np.flatnonzero(jpegs.known)]
+    found = jpegs.facts(np.zeros(len(files), np.int64))
+    assert np.array_equal(found, facts_of(headers)) if headers else not len(found)
+    return jpegs.known
+
+
+def test_facts_of_original_files_are_those_of_single_files():
+    names, files = zip(*sorted(originals().items()), strict=True)
+    known = compared(list(files))
+    assert [name.removesuffix(".jpg") for name, one in zip(names, known, strict=True) if one] == COMMON
+
+
+def test_photos_are_known(photos):
+    files = [path.read_bytes() for path in sorted(Path(photos).rglob("*.*"))[:60]]
+    expected = [is_intact(np.frombuffer(file, np.uint8)) for file in files]
+    assert compared(files).mean() > 0.5 and are_intact(*packed(files)).tolist() == expected
+
+
+@pytest.mark.alike
+@pytest.mark.parametrize("seed", range(6))
+def test_damaged_files_are_known_only_if_single_files_are_intact(seed):
+    intact, found = run.compared_headers(1024, 100 + seed)
+    assert intact > found > 20
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 40])
+def test_few_files_and_no_space_after_them_are_checked(count):
+    whole = saved("JPEG")
+    files = [whole, whole[:-60], b"", b"\xff\xd8", saved("PNG")] * 8
+    expected = [is_intact(np.frombuffer(file, np.uint8)) for file in files[:count]]
+    for space in (0, SPACE):
+        assert are_intact(*packed(files[:count], space)).tolist() == expected
+
+
+def test_every_cut_of_a_file_is_as_single_files_are():
+    whole = saved("JPEG", quality=20)
+    files = [whole[:length] for length in range(len(whole) + 1)]
+    assert are_intact(*packed(files)).tolist() == [is_intact(np.frombuffer(file, np.uint8)) for file in files]
+    closed = [file + b"\xff\xd9" for file in files]
+    assert are_intact(*packed(closed)).tolist() == [is_intact(np.frombuffer(file, np.uint8)) for file in closed]
+
+
+def test_every_byte_of_a_header_is_as_in_single_files():
+    whole = saved("JPEG", quality=20)
+    header = whole.index(b"\xff\xda") + 14
+    for value in (0, 1, 0x11, 0xFF):
+        compared([whole[:at] + bytes([value]) + whole[at + 1 :] for at in range(header)])
+
+
+def test_rotated_photos_with_exif_are_left_to_the_header(tmp_path):
+    names, known = ("EXIF.jpg", "420.jpg"), originals()
+    paths = [tmp_path / name for name in names]
+    for path in paths:
+        path.write_bytes(known[path.name])
+    jpegs = BaselineJpegs(*packed([known[name] for name in names]), upright=True)
+    assert jpegs.known.tolist() == [False, True]
+    header = read_header(Upright(paths[1]))
+    facts = facts_of([header._replace(intact=True)])
+    assert np.array_equal(jpegs.facts(np.full(2, header.written)), facts)
