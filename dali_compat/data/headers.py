@@ -113,7 +113,7 @@ class Headers:
         with self._lock:
             top = int(index.max(initial=-1)) + 1
             if top > len(self._facts):
-                self._allocate(max(top, 2 * len(self._facts)))
+                self._allocate(2 * top)  # unused memory is not touched, but a copy would touch all of it
             known = self._facts[index]
             return (known["kinds"] == UNKNOWN) | (known["kinds"] == UNREADABLE) | (known["keys"] != keys)
 
