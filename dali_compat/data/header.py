@@ -29,7 +29,7 @@ _SAME_IN_DALI = {
 }
 STATED = 48  # bytes that contain an image's size: a JPEG's frame header, the first bytes of other formats
 GRAY_JPEG = 1  # a value of Header.chroma
-_BASELINE, ENGINES_LONGEST, _SAMPLINGS = 0xC0, 16384, (0x11, 0x21, 0x22, 0x12)
+_BASELINE, ENGINES_LONGEST, SAMPLINGS = 0xC0, 16384, (0x11, 0x21, 0x22, 0x12)
 ON_ITS_SIDE = 5  # orientations from this one on swap height and width
 
 
@@ -146,7 +146,7 @@ def _chroma(frame: bytes, components: int, longest: int) -> int:
     luma, *others = frame[11 : 11 + 3 * components : 3]
     if not others:
         return GRAY_JPEG
-    return luma if others == [0x11, 0x11] and luma in _SAMPLINGS else 0
+    return luma if others == [0x11, 0x11] and luma in SAMPLINGS else 0
 
 
 def _orientation(image: Image.Image) -> int:

@@ -14,7 +14,7 @@ from PIL import Image
 _EOI, _SOS, _DQT, _DHT, _DRI, _COMMENT = 0xD9, 0xDA, 0xDB, 0xC4, 0xDD, 0xFE
 _BASELINE, _PROGRESSIVE = 0xC0, 0xC2
 _APP0, _APP2, _APP13, _APP14, _APP15 = 0xE0, 0xE2, 0xED, 0xEE, 0xEF
-SAMPLINGS = {
+_SAMPLINGS = {
     (0x11,),
     *((luma, 0x11, 0x11) for luma in (0x11, 0x21, 0x12, 0x22)),
 }  # horizontal and vertical, per component
@@ -128,7 +128,7 @@ class Jpeg:
         precision, self._height, self._width, count = struct.unpack_from(">BHHB", content)
         demand(precision == 8 and self._height and self._width and len(content) == 6 + 3 * count)
         identifiers, samplings, tables = content[6::3], tuple(content[7::3]), content[8::3]
-        demand(samplings in SAMPLINGS and len(set(identifiers)) == count)
+        demand(samplings in _SAMPLINGS and len(set(identifiers)) == count)
         self._frame, self._tables, self._identifiers = marker, tables, identifiers
         self._samplings = [(sampling >> 4, sampling & 15) for sampling in samplings]
 

@@ -6,8 +6,7 @@ Modules, in the order to read them:
 - epoch: state shared by the batches of one epoch. batch: the base class of a batch, from its indices to the result of
   collate_fn. Neither depends on a route.
 - prefetch_thread: the thread that prepares batches ahead. dali_batch: a batch on the DALI route. Its stages, in order:
-  - rows: locations of the images, their file headers, and their random parameters. header_reader: headers of unseen
-    files.
+  - rows: locations of the images, their file headers, and their random parameters.
   - part: rows that share a plan. They are decoded in groups.
   - decode: groups decoded by DALI or Pillow. planes_group: groups decoded by a GPU's JPEG engine. A group is submitted,
     and returns images and the errors of rows that failed.

@@ -77,7 +77,7 @@ class DaliBatch(Batch):
 
     epoch: DaliEpoch
     indices: list[Any]
-    _rows: Rows  # set by _locate()
+    _rows: Rows  # set by announce()
 
     def __init__(
         self, epoch: DaliEpoch, indices: list, begin: int, error: Exception | None = None, stands_in: bool = False
@@ -107,7 +107,9 @@ class DaliBatch(Batch):
     def announce(self) -> None:
         """Find the samples and request headers that are still unknown. Optional; call before start()."""
         if not self._located:
-            self._locate()
+            self._located = True
+            self._rows = locate(self.epoch, self.indices, self.begin, self._bad, self._stands_in)
+            self.waits = self.epoch.prefetcher is not None and self._rows.request()
 
     @stage
     def start(self) -> None:
@@ -115,8 +117,9 @@ class DaliBatch(Batch):
         if self.started:
             return
         self.started = True
-        if not self._located:
-            self._locate()
+        self.announce()
+        if self.error is not None:
+            return
         if self.waits:
             self._rows.receive()
             self.waits = False
@@ -204,12 +207,6 @@ class DaliBatch(Batch):
             self._under_way.pop()[1].discard()
         while self._substitutes:
             self._substitutes.popitem()[1].discard()
-
-    def _locate(self) -> None:
-        """Find the samples and their targets, and request headers that are still unknown."""
-        self._located = True
-        self._rows = locate(self.epoch, self.indices, self.begin, self._bad, self._stands_in)
-        self.waits = self.epoch.prefetcher is not None and self._rows.request()
 
     # ---- groups
 

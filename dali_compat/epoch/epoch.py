@@ -24,7 +24,6 @@ from ..plan import Plan
 from ..randoms import Randoms, own_generators
 from ..remote.fetcher import Fetcher
 from ..routes.dali import DaliRoute
-from .header_reader import HeaderReader
 from .progress import Progress
 from .samplers import indices_among
 from .stats import Meter
@@ -166,12 +165,13 @@ class DaliEpoch(Epoch[DaliRoute]):
             if file is not None and table is not None:
                 headers_of(leaf).verdicts(engine).share(file, table.digest, len(table))
 
-    def _new_prefetcher(self, loader) -> HeaderReader | None:
+    def _new_prefetcher(self, loader):
         known = [(headers_of(leaf), len(leaf)) for leaf in leaves_of(loader.dataset) if id(leaf) in self.tables]
         if self.route.device.type != "cuda" or sum(headers.unseen(count) for headers, count in known) < _MANY:
             return None
-        form = Form(PATHS, reads=True)
-        return HeaderReader(self.route.borrow(self.route.plans[0], self.route.batch_size, form, self))
+        from ..engine.dali.header_reader import HeaderReader  # imported late, because it imports DALI
+
+        return HeaderReader(self.route.borrow(self.route.plans[0], 1, Form(PATHS, reads=True), self))
 
     def may_prefetch(self) -> bool:
         """Return True if batches may be started in another thread, because no user code takes part. Called repeatedly,
@@ -231,9 +231,8 @@ class DaliEpoch(Epoch[DaliRoute]):
     def end(self) -> None:
         """Release the epoch's resources. The route keeps the pipelines for the next epoch."""
         self.over = True  # set before the route looks for unused pipelines
-        prefetcher, self.prefetcher = self.prefetcher, None
-        if prefetcher is not None:
-            prefetcher.close()
+        if self.prefetcher is not None:
+            self.prefetcher.pipeline.close()
         if self._pipelines:
             self._pipelines = {}
             self.route.epoch_is_over()

@@ -13,8 +13,8 @@ from torchvision import transforms as T
 from contract.both import ours
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALIImageList, DataLoader, FallbackWarning, install, views
 from dali_compat.data import headers
+from dali_compat.engine.dali import header_reader
 from dali_compat.epoch import epoch as epoch_module
-from dali_compat.epoch import header_reader
 
 pytestmark = pytest.mark.gpu
 

@@ -11,7 +11,8 @@ from contract.both import EXACT, assert_same_epoch, assert_same_pixels, ours, st
 from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 from dali_compat.data import headers
 from dali_compat.data.sources import PATHS, Form
-from dali_compat.epoch import header_reader, prefetch_thread
+from dali_compat.engine.dali import header_reader
+from dali_compat.epoch import prefetch_thread
 from dali_compat.epoch.epoch import DaliEpoch
 from dali_compat.epoch.rows import Rows
 from dali_compat.runtime import forks
