@@ -72,3 +72,21 @@ def test_every_byte_of_a_header_is_as_in_single_files():
     header = whole.index(b"\xff\xda") + 14
     for value in (0, 1, 0x11, 0xFF):
         compared([whole[:at] + bytes([value]) + whole[at + 1 :] for at in range(header)])
+
+
+def test_huffman_codes_without_room_are_not_known():
+    whole = saved("JPEG")
+    at = whole.index(b"\xff\xc4") + 5  # of the numbers of codes by length
+    lengths = list(whole[at : at + 16])
+    other = bytes([sum(lengths), *[0] * 15])
+    assert compared([whole, whole[:at] + other + whole[at + 16 :]]).tolist() == [True, False]
+
+
+PHOTOSHOP = {b"": True, b"8BIM\4\4\0\0\0\0\0\2ab": True, b"8BIM\4\4\0\0\0\0\0\xffab": False, b"8BIM\4": False}
+
+
+@pytest.mark.parametrize(("block", "known"), PHOTOSHOP.items())
+def test_photoshop_segments_are_known_if_they_are_whole(block, known):
+    whole, content = saved("JPEG"), b"Photoshop 3.0\0" + block
+    file = whole[:2] + b"\xff\xed" + (len(content) + 2).to_bytes(2, "big") + content + whole[2:]
+    assert compared([file]).tolist() == [known]
