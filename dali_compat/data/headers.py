@@ -1,6 +1,6 @@
 """Headers of a data set's images. ops/ computes all geometry on the host from their sizes.
 
-They are kept for the lifetime of the data set. Separate processes read headers, too, so nothing here imports torch.
+They are kept for the lifetime of the data set.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Headers:
         with self._lock:
             top = int(index.max(initial=-1)) + 1
             if top > len(self._facts):
-                self._allocate(max(top, 2 * len(self._facts)))
+                self._allocate(2 * top)  # unused memory is not touched, but a copy would touch all of it
             known = self._facts[index]
             return (known["kinds"] == UNKNOWN) | (known["kinds"] == UNREADABLE) | (known["keys"] != keys)
 

@@ -149,7 +149,7 @@ class DaliRoute:
         from ..engine.dali import warm
         from ..engine.dali.pipeline import DecodePipeline
 
-        if self.gpu_jpegs and self.device.index is not None:
+        if self.gpu_jpegs and not form.reads and self.device.index is not None:
             engines = warm.jpeg_engines(self.device.index)
             hidden = hidden_jpeg_engines(self.device.index) if not engines and most_jpeg_engines() else None
             if hidden is not None:

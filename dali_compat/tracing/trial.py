@@ -6,6 +6,7 @@ set and of the generators. If they differ, torch's own loader loads the data set
 
 from __future__ import annotations
 
+import pickle
 import zlib
 from collections import Counter
 from collections.abc import Mapping
@@ -182,7 +183,7 @@ def _shown(loader: Any, table: FileTable | None) -> tuple[Any, Verdict]:
             continue
         images = images or _images(samples[-1])
         torchs, *others = generator_states()
-        checksums = zlib.crc32(torchs.numpy().tobytes()), *(zlib.crc32(repr(one).encode()) for one in others)
+        checksums = zlib.crc32(torchs.numpy().tobytes()), *(zlib.crc32(pickle.dumps(one)) for one in others)
         found.append(_Held(checksums))
     found.append(_attributes(loader.dataset))
     batch = _collated(loader, samples, table is not None)
