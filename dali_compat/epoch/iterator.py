@@ -29,6 +29,7 @@ from .progress import Progress, skipped
 from .samplers import Indices, may_draw
 
 _PACKAGE = __name__.partition(".")[0] + "."
+OF_PARENT = "this iterator belongs to the parent process; call iter(loader) in the child"
 _INTERRUPTED = "an interrupt has stopped this epoch in the middle of a batch; iter(loader) starts another"
 
 
@@ -82,6 +83,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._pid, self.turn = os.getpid(), RLock()
         self._epoch = self._epoch_of(loader, route)
         _alive.add(self)
+        of_this_process.add(self)
         self._position = 0  # samples whose indices were drawn
         self._taken = 0  # batches that are over: returned, failed, or dropped by on_error
         self._first = 0  # batches that were over before this iterator, by a loaded state
@@ -120,7 +122,7 @@ class OrderedIterator(_BaseDataLoaderIter):
     @one_at_a_time
     def _next_data(self):
         if self._pid != os.getpid():
-            raise RuntimeError("this iterator belongs to the parent process; call iter(loader) in the child")
+            raise RuntimeError(OF_PARENT)
         if self._interrupted:
             raise RuntimeError(_INTERRUPTED)
         self._interrupted = True  # until this call completes
@@ -276,6 +278,8 @@ class OrderedIterator(_BaseDataLoaderIter):
 
 
 _alive: weakref.WeakSet[OrderedIterator] = weakref.WeakSet()
+of_this_process: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Iterators that a forked child leaks, because their batches may hold GPU resources."""
 
 
 @atexit.register
@@ -287,13 +291,12 @@ def _abandon_all() -> None:
             iterator._abandon()
 
 
-def _keep_in_a_child() -> None:
-    """Leak the parent's iterators in a forked child, because their batches may hold GPU resources."""
-    for iterator in list(_alive):
+def _leak_in_child() -> None:
+    for iterator in list(of_this_process):
         leak_in_child(iterator)
 
 
-at_fork("iterators", after_in_child=_keep_in_a_child)
+at_fork("iterators", after_in_child=_leak_in_child)
 
 
 def in_the_package() -> bool:

@@ -7,6 +7,7 @@ wrapped (tracing/worker.py), so that each batch arrives as a TracedBatch.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -32,11 +33,11 @@ from ..tracing.trial import table_of
 from ..tracing.worker import SeededIndex, SeededIndices, TracedCollate, TracingWorker, begin_tracing
 from .epoch import DaliEpoch
 from .fallback import _Collate, _OnDevice
-from .iterator import in_the_package
+from .iterator import OF_PARENT, in_the_package, of_this_process
 from .prefetch_thread import PrefetchThread
 from .progress import Progress
 from .stats import Meter
-from .traced_batch import ReceivedBatch, discard_all, make_ahead
+from .traced_batch import ReceivedBatch, discard_all, make_ahead, start_all
 
 
 def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = None) -> _Traced:
@@ -125,7 +126,8 @@ class _Traced(_OnDevice):
         self._indexed = not isinstance(loader.dataset, data.IterableDataset)
         super()._begin(loader, before)
         self._epoch = TracedEpoch(self._route, self._meter, loader._errors)
-        self._loader = loader
+        self._loader, self._pid = loader, os.getpid()
+        of_this_process.add(self)
         self._position: int | None = None  # number of samples whose indices were drawn; None before the first
 
     def _draws_torchs_seeds(self, loader: Any) -> bool:
@@ -173,6 +175,8 @@ class _Traced(_OnDevice):
 
     def _next_one(self) -> Any:
         assert self._epoch is not None
+        if self._pid != os.getpid():
+            raise RuntimeError(OF_PARENT)
         self._epoch.check_open()
         try:
             return super()._next_one()
@@ -283,8 +287,7 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
             super()._try_put_index()
         self._receive_ahead()
         if not self._ready[0].is_finished:
-            for received in self._ready:  # DALI works on all of them at once
-                received.start(self._epoch)
+            start_all(self._ready, self._epoch)
         made = self._finished(self._ready.popleft())
         if self._ready:
             self._prefetch_thread = self._prefetch_thread or PrefetchThread(self._route.device)

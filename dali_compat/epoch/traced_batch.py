@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -189,10 +189,15 @@ def _mapped(made: Any, function: Callable[[Any], Any]) -> Any:
     return made._replace(made=tuple(map(function, made.made)))
 
 
-def make_ahead(ready: list[ReceivedBatch], epoch: Any) -> None:
-    """Submit all batches, and finish the first one. Called in the prefetch thread."""
+def start_all(ready: Iterable[ReceivedBatch], epoch: Any) -> None:
+    """Submit all batches to DALI."""
     for received in ready:
         received.start(epoch)
+
+
+def make_ahead(ready: list[ReceivedBatch], epoch: Any) -> None:
+    """Submit all batches, and finish the first one. Called in the prefetch thread."""
+    start_all(ready, epoch)
     for received in ready:
         received.decode()
     ready[0].finish()

@@ -1,12 +1,14 @@
 """Custom data sets: their code runs as in torch's loader, and DALI makes the images if it can."""
 
 import functools
+import gc
 import io
 import multiprocessing
 import os
 import random
 import signal
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -600,6 +602,57 @@ def test_all_batches_that_have_arrived_are_computed_ahead(folder, monkeypatch):
         time.sleep(0.1)
     time.sleep(0.5)  # a worker's thread may still be writing the last one
     assert len(list(iterator)) == 6 and ahead == [2, 2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterator_is_freed_after_its_last_batch(folder, workers):
+    iterator = iter(ours(own.Plain(folder), 4, num_workers=workers, device="cpu"))
+    freed = weakref.ref(iterator)
+    gc.collect()
+    gc.disable()
+    try:
+        assert len(list(iterator)) == 6
+        del iterator
+        assert freed() is None
+    finally:
+        gc.enable()
+
+
+IN_A_CHILD = """
+import gc, os, sys, torch
+from contract import own_datasets as own
+from dali_compat import DataLoader
+from torchvision.datasets import ImageFolder
+workers = int(sys.argv[2])
+loader = DataLoader(own.Plain(ImageFolder(sys.argv[1])), 2, num_workers=workers, device="cpu", collate_fn=list)
+iterator = iter(loader)
+for _ in range(3):
+    next(iterator)
+child = os.fork()
+if child == 0:
+    try:
+        next(iterator)
+    except RuntimeError as error:
+        print(error, flush=True)
+    cycle = [iterator]
+    cycle.append(cycle)
+    del cycle, iterator
+    gc.collect()
+    print(len(list(loader)), flush=True)
+    os._exit(0)  # multiprocessing would end the workers of the parent
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(list(iterator)))
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_forked_child_leaves_its_parents_iterator_and_iterates_itself(image_root, workers):
+    done = programs.run(IN_A_CHILD, str(image_root), str(workers), seconds=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "this iterator belongs to the parent process; call iter(loader) in the child",
+        "12",
+        "0 9",
+    ]
 
 
 class Unsent(own.Plain):
