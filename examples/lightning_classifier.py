@@ -73,11 +73,8 @@ class Classifier(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_load_checkpoint(self, checkpoint):
-        fit, loader = checkpoint["loops"]["fit_loop"], self.trainer.datamodule.train_loader
-        loader.load_state_dict(fit["state_dict"]["combined_loader"][0])
-        if fit["epoch_loop.batch_progress"]["is_last_batch"]:
-            del fit["state_dict"]["combined_loader"]  # Lightning would load it again
-            next(iter(loader), None)  # the next iter(loader) begins the next epoch
+        states = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+        self.trainer.datamodule.train_loader.load_state_dict(states[0])
 
     def on_train_epoch_end(self):
         self.print(f"epoch {self.current_epoch}: {self.trainer.train_dataloader.stats(reset=True)}")

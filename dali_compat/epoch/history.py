@@ -12,6 +12,7 @@ import torch.utils.data as data
 
 from ..routes import Route, StockRoute
 from ..routes.dali import DaliRoute
+from ..runtime.internals import trainer_is_at_last_batch
 from .progress import Progress, set_users, users_of, users_states
 from .samplers import GLOBAL, distributed, of_loader, runs_users_functions
 from .traits import Traits, check_state, differences, is_own, traits
@@ -100,6 +101,7 @@ class History:
         current, stock = self._current, isinstance(route, StockRoute)
         traced = isinstance(route, DaliRoute) and route.table is not None
         under_way = current is not None and not current.over
+        under_way = under_way and not (current.given and trainer_is_at_last_batch(loader))
         failed = current is not None and current.ended_by and isinstance(loader.dataset, data.IterableDataset)
         laps, users = None, users_states(loader)
         if current is not None:

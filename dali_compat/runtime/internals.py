@@ -54,6 +54,17 @@ def callers() -> Iterator[FrameType]:
     return (frame for frame, _ in walk_stack(sys._getframe(2)))
 
 
+def trainer_is_at_last_batch(loader: Any) -> bool:
+    """Return True if the Lightning Trainer that calls has received its epoch's last batch from this loader. It requests
+    no other, and with limit_train_batches the loader has more. Since Lightning 2.0; without it, a training that resumes
+    from a checkpoint of the last batch skips an epoch."""
+    modules = "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"
+    frame = next((one for one in callers() if one.f_globals.get("__name__") in modules), None)
+    fit = None if frame is None else getattr(frame.f_locals.get("self"), "fit_loop", None)
+    loaders = getattr(getattr(fit, "_combined_loader", None), "flattened", ())
+    return any(one is loader for one in loaders) and bool(fit.epoch_loop.batch_progress.is_last_batch)
+
+
 def processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
     """Return a pool's processes, to kill those that hang. Python 3.14 has kill_workers(), which does not give their
     exit codes."""

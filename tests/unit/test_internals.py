@@ -277,3 +277,35 @@ def test_file_of_an_error_of_pillows_is_the_file(tmp_path, damage):
         Image.open(opened).load()
     assert internals.file_of(caught.value) == str(file)
     assert internals.file_of(ValueError("x")) == ""
+
+
+# ---- Lightning
+
+
+@pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
+def test_trainer_is_at_last_batch_of_its_own_loader(name, tmp_path):
+    lightning = pytest.importorskip(name)
+    loader, other = (torch.utils.data.DataLoader(torch.ones(4, 1)) for _ in range(2))
+    found = []
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch, number):
+            return self.layer(batch).sum()
+
+        def on_train_batch_end(self, *args):
+            found.append([internals.trainer_is_at_last_batch(one) for one in (loader, other)])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False)
+    trainer = lightning.Trainer(
+        accelerator="cpu", max_epochs=1, limit_train_batches=3, default_root_dir=tmp_path, **quiet
+    )
+    trainer.fit(Module(), loader)
+    assert found == [[False, False], [False, False], [True, False]]
+    assert not internals.trainer_is_at_last_batch(loader)
