@@ -29,7 +29,7 @@ _SAME_IN_DALI = {
 }
 STATED = 48  # bytes that contain an image's size: a JPEG's frame header, the first bytes of other formats
 GRAY_JPEG = 1  # a value of Header.chroma
-_BASELINE, ENGINES_LONGEST, SAMPLINGS = 0xC0, 16384, (0x11, 0x21, 0x22, 0x12)
+_BASELINE, _ENGINES_LONGEST, _SAMPLINGS = 0xC0, 16384, (0x11, 0x21, 0x22, 0x12)
 ON_ITS_SIDE = 5  # orientations from this one on swap height and width
 
 
@@ -141,12 +141,12 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
 
 def _chroma(frame: bytes, components: int, longest: int) -> int:
     """Return Header.chroma for a frame header. The engine supports baseline JPEGs with common chroma subsampling."""
-    if frame[1] != _BASELINE or longest > ENGINES_LONGEST:
+    if frame[1] != _BASELINE or longest > _ENGINES_LONGEST:
         return 0
     luma, *others = frame[11 : 11 + 3 * components : 3]
     if not others:
         return GRAY_JPEG
-    return luma if others == [0x11, 0x11] and luma in SAMPLINGS else 0
+    return luma if others == [0x11, 0x11] and luma in _SAMPLINGS else 0
 
 
 def _orientation(image: Image.Image) -> int:

@@ -1,6 +1,6 @@
 """Headers of a data set's images. ops/ computes all geometry on the host from their sizes.
 
-They are kept for the lifetime of the data set.
+They are kept for the lifetime of the data set. Separate processes read headers, too, so nothing here imports torch.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _SAMPLINGS = {
     (0x11,),
     *((luma, 0x11, 0x11) for luma in (0x11, 0x21, 0x12, 0x22)),
 }  # horizontal and vertical, per component
-SHARES = [1 << 16 - size for size in range(1, 17)]  # share of all codes, by code length
+_SHARES = [1 << 16 - size for size in range(1, 17)]  # share of all codes, by code length
 _ALL = [0] * 64  # remaining low bits
 _DC_SYMBOLS = bytes(range(12))
 _AC_SYMBOLS = bytes(16 * run + size for run in range(16) for size in range(11))
@@ -103,7 +103,7 @@ class Jpeg:
             demand(len(content) >= 14)
         elif marker == _APP2 and content.startswith(b"MPF\0"):
             self._ask_pillow = True  # Pillow parses these further, and refuses some
-        elif marker == _APP13 and content.startswith(b"Phot") and not is_whole_photoshop(content):
+        elif marker == _APP13 and content.startswith(b"Phot") and not _is_whole_photoshop(content):
             self._ask_pillow = True
 
     def _define_quantisers(self, content: bytes) -> None:
@@ -195,7 +195,7 @@ class Jpeg:
         return units, units
 
 
-def is_whole_photoshop(content: bytes) -> bool:
+def _is_whole_photoshop(content: bytes) -> bool:
     """Return True if all blocks are complete (Adobe Photoshop File Formats, "Image Resource Blocks")."""
     at = len(b"Photoshop 3.0\0")
     try:
@@ -230,7 +230,7 @@ def _huffman_tables(content: bytes) -> tuple[int, ...] | None:
 
 def _codes_fit(lengths: bytes) -> bool:
     """Return True if the codes have 1 to 16 bits and none consists of ones only (C.2)."""
-    return sum(map(mul, lengths, SHARES)) < 1 << 16
+    return sum(map(mul, lengths, _SHARES)) < 1 << 16
 
 
 def _pillow_opens(data: np.ndarray) -> bool:

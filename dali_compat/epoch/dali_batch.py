@@ -57,7 +57,7 @@ class DaliBatch(Batch):
     for finish() to raise.
 
     1. request: fetch objects.
-    2. announce: request headers.
+    2. announce: let other processes read headers.
     3. start: find samples, draw random parameters, submit to DALI.
     4. decode: submit to a GPU's JPEG engine.
     5. advance: start substitutes of samples that have failed.
@@ -73,12 +73,12 @@ class DaliBatch(Batch):
 
     Attributes:
         started: whether start() was called, or has nothing to do.
-        waits: whether start() waits for headers that DALI reads.
+        waits: whether start() waits for headers that other processes read.
     """
 
     epoch: DaliEpoch
     indices: list[Any]
-    _rows: Rows  # set by announce()
+    _rows: Rows  # set by _locate()
 
     def __init__(
         self, epoch: DaliEpoch, indices: list, begin: int, error: Exception | None = None, stands_in: bool = False
@@ -106,10 +106,9 @@ class DaliBatch(Batch):
 
     @stage
     def announce(self) -> None:
-        """Find the samples and request headers that are still unknown. Optional; call before start()."""
+        """Let other processes read headers that are still unknown. Optional; call before start()."""
         if not self._located:
-            self._located = True
-            self._rows = locate(self.epoch, self.indices, self.begin, self._bad, self._stands_in)
+            self._locate()
             self.waits = self.epoch.prefetcher is not None and self._rows.request()
 
     @stage
@@ -118,9 +117,8 @@ class DaliBatch(Batch):
         if self.started:
             return
         self.started = True
-        self.announce()
-        if self.error is not None:
-            return
+        if not self._located:
+            self._locate()
         if self.waits:
             self._rows.receive()
             self.waits = False
@@ -208,6 +206,11 @@ class DaliBatch(Batch):
             self._under_way.pop()[1].discard()
         while self._substitutes:
             self._substitutes.popitem()[1].discard()
+
+    def _locate(self) -> None:
+        """Find the samples and their targets."""
+        self._located = True
+        self._rows = locate(self.epoch, self.indices, self.begin, self._bad, self._stands_in)
 
     # ---- groups
 

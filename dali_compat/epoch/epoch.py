@@ -1,4 +1,4 @@
-"""State shared by the batches of one epoch: seed, pipelines, threads and on_error."""
+"""State shared by the batches of one epoch: seed, pipelines, threads, processes and on_error."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from torch.utils.data import default_collate
 from ..data.base_datasets import leaves_of, objects_of
 from ..data.headers import headers_of
 from ..data.lookup import PLAIN, is_plain
-from ..data.sources import PATHS, Form, current_folder
+from ..data.prefetch import HeaderPrefetcher
+from ..data.sources import Form, current_folder
 from ..data.table import SampleTable, table_of
 from ..plan import Plan
 from ..randoms import Randoms, own_generators
 from ..remote.fetcher import Fetcher
+from ..routes import available_threads
 from ..routes.dali import DaliRoute
 from ..runtime.internals import collate_functions
 from .progress import Progress
@@ -116,7 +118,7 @@ class Epoch(Generic[R]):
 
 
 _ALONE = 16  # number of batches before a second pipeline is opened; short epochs do not need one
-_MANY = 1024  # unread files that justify another pipeline
+_MANY, _PROCESSES = 4096, 4  # unread files that justify a process; most processes
 
 
 class DaliEpoch(Epoch[DaliRoute]):
@@ -162,13 +164,16 @@ class DaliEpoch(Epoch[DaliRoute]):
             if file is not None and table is not None:
                 headers_of(leaf).verdicts(engine).share(file, table.digest, len(table))
 
-    def _new_prefetcher(self, loader):
-        known = [(headers_of(leaf), len(leaf)) for leaf in leaves_of(loader.dataset) if id(leaf) in self.tables]
-        if self.route.device.type != "cuda" or sum(headers.unseen(count) for headers, count in known) < _MANY:
+    def _new_prefetcher(self, loader) -> HeaderPrefetcher | None:
+        if self.route.device.type != "cuda" or not loader.num_workers or not self.prefetches:
             return None
-        from ..engine.dali.header_reader import HeaderReader  # imported late, because it imports DALI
-
-        return HeaderReader(self.route.borrow(self.route.plans[0], 1, Form(PATHS, reads=True), self))
+        known = [(headers_of(leaf), len(leaf)) for leaf in leaves_of(loader.dataset) if id(leaf) in self.tables]
+        if sum(headers.unseen(count) for headers, count in known) < _MANY:
+            return None
+        try:
+            return HeaderPrefetcher(max(1, min(_PROCESSES, available_threads(loader) // 2)))
+        except OSError:  # process limit reached; slower without them
+            return None
 
     def may_prefetch(self) -> bool:
         """Return True if batches may be started in another thread, because no user code takes part. Called repeatedly,
@@ -228,13 +233,14 @@ class DaliEpoch(Epoch[DaliRoute]):
     def end(self) -> None:
         """Release the epoch's resources. The route keeps the pipelines for the next epoch."""
         self.over = True  # set before the route looks for unused pipelines
-        if self.prefetcher is not None:
-            self.prefetcher.pipeline.close()
         if self._pipelines:
             self._pipelines = {}
             self.route.epoch_is_over()
         if self.fetcher is not None:
             self.fetcher.close()
+        prefetcher, self.prefetcher = self.prefetcher, None
+        if prefetcher is not None:
+            prefetcher.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None

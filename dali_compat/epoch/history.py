@@ -101,7 +101,8 @@ class History:
         current, stock = self._current, isinstance(route, StockRoute)
         traced = isinstance(route, DaliRoute) and route.table is not None
         under_way = current is not None and not current.over
-        under_way = under_way and not (current.given and trainer_is_at_last_batch(loader))
+        if current is not None and current.given and trainer_is_at_last_batch(loader):
+            under_way = False
         failed = current is not None and current.ended_by and isinstance(loader.dataset, data.IterableDataset)
         laps, users = None, users_states(loader)
         if current is not None:

@@ -197,7 +197,7 @@ def listed_objects(
         FileNotFoundError: ``root`` has no class folders, or one of them has no images.
         ImageReadError: it cannot be listed.
     """
-    # imported here because a HelperProcess needs no torch
+    # imported here because prefetch.py needs no torch
     from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 
     root = root.rstrip("/")

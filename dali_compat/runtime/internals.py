@@ -60,7 +60,7 @@ def trainer_is_at_last_batch(loader: Any) -> bool:
     from a checkpoint of the last batch skips an epoch."""
     modules = "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"
     frame = next((one for one in callers() if one.f_globals.get("__name__") in modules), None)
-    fit = None if frame is None else getattr(frame.f_locals.get("self"), "fit_loop", None)
+    fit: Any = None if frame is None else getattr(frame.f_locals.get("self"), "fit_loop", None)
     loaders = getattr(getattr(fit, "_combined_loader", None), "flattened", ())
     return any(one is loader for one in loaders) and bool(fit.epoch_loop.batch_progress.is_last_batch)
 

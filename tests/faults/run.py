@@ -1,9 +1,7 @@
 """Damaged images through torchvision and through our loader, in processes that may crash:
 
     python tests/faults/run.py --files 100000 [--device cuda] [--engine] [--seed 1] [--save FOLDER] [--photos FOLDER]
-    python tests/faults/run.py --files 100000 --headers [--seed 1] [--photos FOLDER]
 
-With --headers nothing is decoded: headers and verdicts of many files at once are compared with those of single files.
 On a GPU every other process takes exact=True; with --engine all of them do, and the GPU's JPEG engine. Prints what
 disagreed, and a table. Files that did are saved for study. The exit status is 1 where any disagreed.
 """
@@ -22,20 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 if __name__ == "__main__":
     sys.path[:0] = map(str, (Path(__file__).parents[2], Path(__file__).parents[1]))
 
-from dali_compat.data.baseline import BaselineJpegs
-from dali_compat.data.header import look
-from dali_compat.data.headers import facts_of
 from faults.compare import AGREED, CRASHED, MEANING, PIXELS, Found, compare, write
 from faults.mutations import mutated
 from faults.originals import originals
 
 CHUNK = 500  # files of a process
-BLOCK = 64  # files whose headers are read at once
 SECONDS = 240  # a process that says nothing for so long hangs
 _MODES = ("whole", "window")
 
@@ -162,23 +154,6 @@ def table(outcomes: Iterable[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def compared_headers(count: int, seed: int, photos: str | None = None) -> tuple[int, int]:
-    """Compare data/baseline.py with data/header.py for damaged JPEGs. Return how many files are intact, and how many of
-    these are known to data/baseline.py."""
-    known = {name: data for name, data in originals(photos).items() if data[:2] == b"\xff\xd8"}
-    intact = found = 0
-    for begin in range(0, count, BLOCK):
-        files = [mutated(known, seed, number)[1] for number in range(begin, min(begin + BLOCK, count))]
-        lengths = np.array([len(file) for file in files])
-        memory = np.frombuffer(b"".join(files) + bytes(256), np.uint8)
-        jpegs = BaselineJpegs(memory, np.cumsum(lengths) - lengths, lengths)
-        facts = facts_of([look(np.frombuffer(file, np.uint8)) for file in files])
-        made = jpegs.facts(np.zeros(len(files), np.int64))
-        assert np.array_equal(made, facts[jpegs.known]), f"seed {seed}, files {begin} to {begin + len(files)}"
-        intact, found = intact + int(facts["intact"].sum()), found + len(made)
-    return intact, found
-
-
 def _save(outcome: Outcome, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     name, data = mutated(originals(outcome.job.photos), outcome.job.seed, outcome.number)
@@ -195,13 +170,7 @@ def main() -> int:
     parser.add_argument("--photos", help="a folder; some of its JPEGs are damaged, too")
     save = Path(tempfile.gettempdir()) / "dali_compat_faults"
     parser.add_argument("--save", type=Path, default=save, help="a folder for what disagrees")
-    parser.add_argument("--headers", action="store_true", help="compare headers and verdicts only")
     options = parser.parse_args()
-    if options.headers:
-        print(
-            "intact, and found at once: {}, {}".format(*compared_headers(options.files, options.seed, options.photos))
-        )
-        return 0
     begin, outcomes = time.monotonic(), []
     chosen = options.files, options.seed, options.device, options.processes, options.photos, options.engine
     for outcome in hunt(*chosen):

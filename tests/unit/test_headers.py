@@ -12,8 +12,8 @@ from helpers import make_image, sizes_and_kinds
 from PIL import Image, ImageFile
 
 from dali_compat.data import headers
-from dali_compat.data.header import DALI, PIL, STATED, UNREADABLE, look, read_header
-from dali_compat.data.headers import Headers, facts_of, marks
+from dali_compat.data.header import DALI, PIL, STATED, UNREADABLE, read_header
+from dali_compat.data.headers import Headers, marks
 from dali_compat.data.sources import ORIENTATION, Upright
 from dali_compat.data.verdicts import ENGINES
 
@@ -422,38 +422,3 @@ def test_facts_are_those_of_the_headers(tmp_path):
     assert found["stated_at"].tolist() == [one.at for one in wanted]
     assert found["marks"].tolist() == [mark_of(one) for one in wanted]
     assert found["stated_at"][0] > 9000
-
-
-# ---- looks, which check all bytes
-
-
-def test_a_look_tells_who_reads_a_file_and_whether_it_is_intact(tmp_path):
-    data = jpeg()
-    files = {
-        "jpeg.jpg": (data, DALI),
-        "cut.jpg": (data[:-200], PIL),
-        "marked.jpg": (data[:-300] + b"\xff\x27" + data[-298:], PIL),
-        "png.png": (saved("PNG"), DALI),
-        "palette.gif": (saved("GIF"), PIL),
-        "text.jpg": (b"no image", UNREADABLE),
-        "ünïcode \udcff.jpg": (data, DALI),
-    }
-    for name, (content, kind) in files.items():
-        header = look(write(tmp_path / name, content))
-        assert header.kind == kind and header.intact == (kind == DALI), name
-        assert kind == UNREADABLE or (header.height, header.width) == (HEIGHT, WIDTH)
-    assert look(str(tmp_path / "missing.jpg")).kind == UNREADABLE
-
-
-def test_what_is_known_meanwhile_stays(tmp_path):
-    paths = [write(tmp_path / "jpeg.jpg", jpeg()), write(tmp_path / "cut.jpg", jpeg()[:-200])]
-    paths.append(write(tmp_path / "marked.jpg", jpeg()[:-300] + b"\xff\x27" + jpeg()[-298:]))
-    table, keys = Headers(), np.arange(3)
-    index, facts = np.array([4, 0, 2]), facts_of([look(path) for path in paths])
-    assert table.unseen(5) == 5 and table.unknown(index, keys).all()
-    table.add(index[:2], keys[:2], facts[:2])
-    table.use_pil(4)
-    table.add(index, keys, facts)
-    found = table.facts(index, keys, None)
-    assert found["kinds"].tolist() == [PIL, PIL, PIL] and found["intact"].tolist() == [True, False, False]
-    assert table.unseen(5) == 2 and table.unknown(index, keys + 1).all()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from ...data.baseline import BaselineJpegs
 from ...data.header import STATED
 from ...data.headers import marks
 from ...data.intact import is_intact
@@ -80,6 +79,11 @@ class Files:
         while buffers are allocated by the known size."""
         return (self.lengths == facts["lengths"]) & (marks(self.stated(facts["stated_at"])) == facts["marks"])
 
+    def intact(self, index: np.ndarray) -> np.ndarray:
+        """Return (len(index),) bool, whether the files at ``index`` are intact."""
+        ends = self.begins + self.lengths
+        return np.array([is_intact(self.memory[self.begins[i] : ends[i]]) for i in index.tolist()], bool)
+
     def checksums(self, stated: np.ndarray) -> np.ndarray:
         """Return checksums of the files and of the marks of their ``stated`` sizes, as in data/verdicts."""
         return checksums(self.memory, self.begins, self.lengths, stated)
@@ -113,9 +117,7 @@ class UncheckedFiles:
         if len(new := np.flatnonzero(self._words == 0)):
             same[new] = files.only(new).as_known(self._facts[new])
             sure = new[same[new]]
-            same[sure] = known = BaselineJpegs(files.memory, files.begins[sure], files.lengths[sure]).known
-            for i in sure[~known].tolist():
-                same[i] = is_intact(files.memory[files.begins[i] :][: files.lengths[i]])
+            same[sure] = files.intact(sure)
         chosen = np.flatnonzero(same)
         return files if len(chosen) == len(files) else files.only(chosen), chosen
 
