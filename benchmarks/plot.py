@@ -193,7 +193,7 @@ def training() -> Column:
 
 
 def speed() -> str:
-    return picture(SPEED, [loading(), training()], "bars: medians; dots: rounds; docs/measurements.md names the files")
+    return picture(SPEED, [loading(), training()], "bars: medians; dots: rounds; benchmarks/results names the files")
 
 
 # ---- the toolkit: by cores, and by configs
