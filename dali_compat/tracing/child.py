@@ -11,8 +11,9 @@ import pickle
 import stat
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.managers import BaseProxy
 from pathlib import Path
@@ -34,37 +35,46 @@ class TrialFailed(Exception):
     """The child ended without a result, or was killed."""
 
 
-def in_child(function: Callable[[], Any]) -> Any:
-    """Return the picklable result of ``function()``. Sockets, pipes and threads do not work in the child.
+@contextmanager
+def child(function: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
+    """Start ``function()`` in a child, in which sockets, pipes and threads do not work. Yield a function that waits for
+    its picklable result.
 
     Raises:
         TrialFailed: the function raised an error, crashed, was idle for 5 s or took 60 s. The text is a predicate, such
             as "raises ...", for use after the name of a data set.
     """
     receive, send = os.pipe()
-    parent, child = os.getpid(), 0
+    parent, process = os.getpid(), 0
     with Connection(receive, writable=False) as answer:
         _flush()
         try:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # Python 3.12 and libraries warn about forking with threads
-                    child = os.fork()
-                if not child:
+                    process = os.fork()
+                if not process:
                     _answer(function, send, parent)
+            except OSError as error:
+                raise TrialFailed(f"fails {_WHERE}") from error
             finally:
                 os.close(send)
-            made = pickle.loads(_waited_for(answer, child))
-        except Exception as error:
-            slow = isinstance(error, TimeoutError)
-            what = "gives no sample within 60 s, or is idle for 5 s," if slow else "fails"
-            raise TrialFailed(f"{what} {_WHERE}") from error
+            yield partial(_result, answer, process)
         finally:
-            if child:
+            if process:
                 with suppress(OSError):
-                    os.kill(child, 9)
+                    os.kill(process, 9)
                 with suppress(OSError):
-                    os.waitpid(child, 0)
+                    os.waitpid(process, 0)
+
+
+def _result(answer: Connection, process: int) -> Any:
+    try:
+        made = pickle.loads(_waited_for(answer, process))
+    except Exception as error:
+        slow = isinstance(error, TimeoutError)
+        what = "gives no sample within 60 s, or is idle for 5 s," if slow else "fails"
+        raise TrialFailed(f"{what} {_WHERE}") from error
     if isinstance(made, TrialFailed):
         raise made
     return made

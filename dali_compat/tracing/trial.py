@@ -23,7 +23,7 @@ from ..data.headers import IdentityWeakDict
 from ..errors import Unsupported, UnsupportedImages
 from ..inspection.replaced import refuse_replaced_pillow
 from ..randoms import generator_states, seed_generators
-from .child import TrialFailed, described, in_child
+from .child import TrialFailed, child, described
 from .columns import _has_plan, packed
 from .nodes import HERE, Reasons, tracing
 from .plans import Key, divided
@@ -136,10 +136,11 @@ def _try(loader: Any) -> Verdict:
         return Verdict(f"compares the class of a tensor ({line})")
     table = table_of(loader.dataset)
     try:
-        traced, verdict = in_child(lambda: _shown(loader, table))
-        if verdict.why:
-            return verdict
-        plain, _ = in_child(lambda: _shown(loader, None))
+        with child(lambda: _shown(loader, table)) as of_traced, child(lambda: _shown(loader, None)) as of_plain:
+            traced, verdict = of_traced()
+            if verdict.why:
+                return verdict
+            plain, _ = of_plain()
     except TrialFailed as error:
         return Verdict(str(error))
     where = _difference(traced, plain)
@@ -152,7 +153,8 @@ def _try(loader: Any) -> Verdict:
 def _differs_by_itself(loader: Any, plain: Any) -> bool:
     """Return True if samples differ even without tracing, as in a stream that is shuffled with its own seed."""
     try:
-        again, _ = in_child(lambda: _shown(loader, None))
+        with child(lambda: _shown(loader, None)) as of_plain:
+            again, _ = of_plain()
     except TrialFailed:
         return False
     return bool(_difference(plain, again))
