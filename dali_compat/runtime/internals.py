@@ -87,15 +87,8 @@ ITERATORS: dict[str, tuple[str, ...]] = {
     ),
     "_SingleProcessDataLoaderIter": ("_dataset_fetcher",),
     "_MultiProcessingDataLoaderIter": (
-        *(
-            "_process_data",
-            "_try_get_data",
-            "_try_put_index",
-            "_tasks_outstanding",
-            "_task_info",
-            "_rcvd_idx",
-            "_data_queue",
-        ),
+        *("_process_data", "_try_get_data", "_try_put_index", "_data_queue"),
+        *("_tasks_outstanding", "_task_info", "_rcvd_idx"),
     ),
 }
 """torch's iterators, which those in epoch/ derive from, with the methods and attributes that they use. All exist since
@@ -147,7 +140,7 @@ def leaves_by_path(value: Any) -> dict[str, Any]:
 
 def data_set_being_read() -> Any:
     """Return the data set that torch's own loader is reading a sample of, in this call stack, or None. The fetchers
-    exist since torch 1.2; without them, nobody is told that this package's data set is read sample by sample."""
+    exist since torch 1.2; without them, no warning says that this package's data set is read sample by sample."""
     for frame in islice(callers(), 12):  # Subset and ConcatDataset are between them
         if frame.f_globals.get("__name__") == "torch.utils.data._utils.fetch":
             return getattr(frame.f_locals.get("self"), "dataset", None)
@@ -165,7 +158,7 @@ def pipelines_of(kind: Any) -> set[Any]:
 
 ACCELERATE, PREPARED = "accelerate.data_loader", "_is_accelerate_prepared"
 """Module of Accelerate's loaders, and the attribute of a loader that prepare() reads, since Accelerate 0.18. Without
-them, nobody is told that prepare() replaces this package's loader, and install() drops the loader's options."""
+them, no warning says that prepare() replaces this package's loader, and install() drops the loader's options."""
 
 
 def framework_calls() -> list[FrameType]:
