@@ -314,8 +314,10 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
         while len(info) == 1 and not self._data_queue.empty():
             if not self._indexed or not getattr(self, "_in_order", True):  # torch treats these as they arrive
                 return True
-            success, (number, batch) = self._try_get_data()
-            assert success
+            success, received = self._try_get_data()
+            if not success:
+                return False
+            number, batch = received
             self._tasks_outstanding -= 1
             self._task_info[number] += (batch,)
             info = self._task_info[self._rcvd_idx]
