@@ -574,9 +574,10 @@ def _shorter(source: str) -> Iterator[str]:
     def body_of(tree: ast.AST) -> list[ast.stmt]:
         return next(one.body for one in ast.walk(tree) if getattr(one, "name", "") == "__getitem__")
 
-    count = len(body_of(ast.parse(source))) - 1  # all but the return
-    for length in (count // 2, count // 4):
-        for at in range(0, count - length + 1, length or 1) if length > 1 else ():
+    body = body_of(ast.parse(source))
+    begin, count = sum(map(_seeds, body)), len(body) - 1  # all but the seeds and the return
+    for length in ((count - begin) // 2, (count - begin) // 4):
+        for at in range(begin, count - length + 1, length) if length > 1 else ():
             tree = ast.parse(source)
             del body_of(tree)[at : at + length]
             yield ast.unparse(tree)
@@ -589,6 +590,11 @@ def _shorter(source: str) -> Iterator[str]:
         yield ast.unparse(ast.fix_missing_locations(tree))
 
 
+def _seeds(statement: ast.stmt) -> bool:
+    """Return True if a statement seeds a generator. Without it, workers draw other numbers than torch's."""
+    return "seed(i)" in ast.unparse(statement)
+
+
 def _parts(tree: ast.AST) -> Iterator[tuple[list, int, list]]:
     """What may be left out, as list, index and replacement: statements, blocks, elements, calls around a value."""
     for node in ast.walk(tree):
@@ -597,7 +603,8 @@ def _parts(tree: ast.AST) -> Iterator[tuple[list, int, list]]:
             for number, one in enumerate(body if isinstance(body, list) else []):
                 if isinstance(one, (ast.If, ast.For, ast.With, ast.Try)):
                     yield body, number, one.body
-                kept = isinstance(one, (ast.Return, ast.ClassDef, ast.Pass)) or "OPTIONS = " in ast.unparse(one)
+                kept = isinstance(one, (ast.Return, ast.ClassDef, ast.Pass)) or _seeds(one)
+                kept = kept or "OPTIONS = " in ast.unparse(one)
                 if not kept and getattr(one, "name", "") not in ("__init__", "__len__", "__getitem__"):
                     yield body, number, []
         if isinstance(node, (ast.List, ast.Tuple)) and len(node.elts) > 1:
@@ -668,7 +675,7 @@ def main() -> int:
                 if kinds[like] == 1:
                     print(told(shortest), flush=True)
                 options.save.mkdir(parents=True, exist_ok=True)
-                (options.save / f"{outcome.job.number}.py").write_text(told(shortest))
+                (options.save / f"{outcome.job.number}.py").write_text(told(outcome))
     for like, count in kinds.most_common():
         print(f"{count} like: {like}")
     took = time.monotonic() - begin

@@ -469,3 +469,16 @@ def test_photos_on_a_gpu(photos):
     made = kernel_of("gaussian_blur")(batch.cuda(), arrays, kernel_size=(23, 23), like="pil").cpu()
     different = (made.int() - kernel_of("gaussian_blur")(batch, arrays, kernel_size=(23, 23), like="pil").int()).abs()
     assert different.max() <= 1 and different.float().mean() < 1e-4
+
+
+@pytest.mark.parametrize("like", ["v1", "v2"])
+@pytest.mark.parametrize("op", ["brightness", "contrast", "saturation", "sharpness"])
+def test_the_last_values_of_floats_of_any_size_are_torchvisions(op, like):
+    """torch rounds those that do not fill a vector differently, in additions with alpha=."""
+    generator = torch.Generator().manual_seed(5)
+    factors = np.random.default_rng(5).uniform(0, 2, 8)
+    function = getattr(F1 if like == "v1" else F2, FUNCTIONS[op])
+    for height, width in ((33, 47), (17, 5), (31, 31)):
+        images = torch.rand(8, 3, height, width, generator=generator)
+        expected = torch.stack([function(image, own) for image, own in zip(images, factors.tolist(), strict=True)])
+        assert torch.equal(kernel_of(op)(images.clone(), {"factor": factors}, like=like), expected)

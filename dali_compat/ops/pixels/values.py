@@ -61,6 +61,10 @@ def blend(images, other, factors, like):
     rest = to(images, 1.0 - factors)
     if like == "v1":
         return bounded((images * ratio).add_(other * rest), images)
+    if not images.is_cuda and len(images) == len(other):  # a vector and the last values of a tensor round differently
+        rows = zip(images, other, np.asarray(factors).tolist(), strict=True)
+        made = torch.stack([image.mul(own).add_(one, alpha=1.0 - own) for image, one, own in rows])
+        return bounded(made, images)
     # fused multiply-add where the device supports it, like torchvision's add(alpha=)
     return bounded((images * ratio).addcmul_(other, rest), images)
 
