@@ -211,7 +211,11 @@ class PixelAccess:
 
 
 def _load(self: Any) -> Any:
-    return PixelAccess(self) if type(self.__dict__.get("_im")) is Node else _original["load"](self)
+    if type(self.__dict__.get("_im")) is Node:
+        if node_of(self) is not None:
+            return PixelAccess(self)
+        _get_im(self)  # putpalette() has changed the mode, and load() passes the palette to the core
+    return _original["load"](self)
 
 
 def _load_file(self: Any) -> Any:
@@ -302,6 +306,8 @@ def deferred(
     if outcome is None or min(outcome.state.size) < 1:
         became_real(f"uses the image's {call.name}")
         return None
+    if outcome.same:
+        return image
     made = node.then(call._replace(args=kept(call.args), kwargs=kept(call.kwargs)), outcome)
     return imaged(made, _copied_info(image) if info is None else info)
 

@@ -86,6 +86,17 @@ class Photos(Dataset):
 # ---- classes of images and tensors
 
 
+UNTRIED = 6  # index of a sample that the loader does not try
+
+
+@case(collate_fn=list)
+def palette_given_to_a_gray_image(data, i):
+    image = data.image(i).convert("L")
+    if i == UNTRIED:
+        image.putpalette([*range(128)] * 6)
+    return F.to_tensor(F.resized_crop(image, 0, i, 20, 18, [24, 24]))
+
+
 def flipped_if(condition, image):
     return F.to_tensor(F.hflip(image) if condition else image)
 
