@@ -50,11 +50,12 @@ class Cell:
         parts: the cells of a deferred torch.stack or torch.cat, which has no node.
         joins: how the parts are joined, the innermost join first.
         tensor: the computed tensor; None while it is deferred.
+        offset: the tensor's storage offset, in elements; not 0 only for views.
         base: the cell that this one is a view of, by ``call``.
         views: views of this cell.
     """
 
-    __slots__ = ("__weakref__", "base", "call", "dtype", "joins", "node", "parts", "shape", "tensor", "views")
+    __slots__ = ("__weakref__", "base", "call", "dtype", "joins", "node", "offset", "parts", "shape", "tensor", "views")
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class Cell:
     ):
         self.node, self.parts, self.joins, self.shape, self.dtype = node, parts, joins, shape, dtype
         self.tensor: torch.Tensor | None = None
+        self.offset = 0
         self.base: Cell | None = None
         self.call: RecordedCall | None = None
         self.views: list[weakref.ref[Cell]] = []
@@ -105,7 +107,9 @@ def tensor_with(
 ) -> TracedTensor:
     """Return a new tensor with this cell."""
     kind = kind or TracedTensor
-    made: TracedTensor = torch.Tensor._make_wrapper_subclass(kind, cell.shape, strides=strides, dtype=cell.dtype)
+    made: TracedTensor = torch.Tensor._make_wrapper_subclass(
+        kind, cell.shape, strides=strides, storage_offset=cell.offset or None, dtype=cell.dtype
+    )
     torch._C._set_throw_on_mutable_data_ptr(made)  # C++ raises instead of reading address 0
     made._cell = cell
     return made
@@ -397,7 +401,9 @@ def view(tensor: TracedTensor, call: RecordedCall, outcome: Outcome, strides: tu
     assert base.node is not None
     node = base.node.then(call, outcome)
     cell = Cell(node, outcome.state.shape, outcome.state.dtype)
-    cell.base, cell.call = base, call
+    cell.base, cell.call, cell.offset = base, call, base.offset
+    for _, (_, _, _, _, top, left, *_) in outcome.steps or ():  # a window, or the whole tensor
+        cell.offset += int(top) * tensor.stride(-2) + int(left) * tensor.stride(-1)
     base.views.append(weakref.ref(cell))
     return tensor_with(cell, strides, KINDS[outcome.state.kind])
 

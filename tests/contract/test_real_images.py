@@ -97,6 +97,15 @@ def palette_given_to_a_gray_image(data, i):
     return F.to_tensor(F.resized_crop(image, 0, i, 20, 18, [24, 24]))
 
 
+@case(collate_fn=list)
+def storage_offset_of_a_window(data, i):
+    x = F.to_tensor(data.small(i))
+    if i != UNTRIED:
+        return x, 0, 0
+    window = F.center_crop(F.crop(x, 3, 4, 30, 20), [16, 16])[:, 2:12]
+    return window.as_strided((2, 5), (7, 1), window.storage_offset()), window.storage_offset(), window.stride()
+
+
 def flipped_if(condition, image):
     return F.to_tensor(F.hflip(image) if condition else image)
 
