@@ -26,7 +26,7 @@ from ..ops.draws import Arrays, ImageTooSmall
 from ..ops.image_by_image import run_all
 from ..plan import Plan
 from ..runtime.device import ViewBatches, to_device
-from .rows import DecodableRows
+from .decodable import DecodableRows
 
 if TYPE_CHECKING:
     from ..engine.dali.transfer import Received

@@ -82,7 +82,6 @@ class OrderedIterator(_BaseDataLoaderIter):
         unlock_all()  # an interrupt may have left locks held
         self._pid, self.turn = os.getpid(), RLock()
         self._epoch = self._epoch_of(loader, route)
-        _alive.add(self)
         of_this_process.add(self)
         self._position = 0  # samples whose indices were drawn
         self._taken = 0  # batches that are over: returned, failed, or dropped by on_error
@@ -277,7 +276,6 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._abandon(within=in_the_package())
 
 
-_alive: weakref.WeakSet[OrderedIterator] = weakref.WeakSet()
 of_this_process: weakref.WeakSet[Any] = weakref.WeakSet()
 """Iterators that a forked child leaks, because their batches may hold GPU resources."""
 
@@ -286,8 +284,8 @@ of_this_process: weakref.WeakSet[Any] = weakref.WeakSet()
 def _abandon_all() -> None:
     """End all iterators at interpreter shutdown, before modules are cleared."""
     wait_for_daemons()
-    for iterator in list(_alive):
-        if iterator._pid == os.getpid():
+    for iterator in list(of_this_process):
+        if isinstance(iterator, OrderedIterator) and iterator._pid == os.getpid():
             iterator._abandon()
 
 

@@ -18,10 +18,10 @@ from ..ops.kernels import uniform
 from ..plan import Plan
 from ..runtime.device import ViewBatches
 from ..runtime.open_files import files_at_once
+from .decodable import DecodableRows
 from .decode import DaliGroup, PilGroup, RowImages, in_format, other_sizes, together
 from .epoch import Epoch
 from .planes_group import ComparedGroup, PlanesGroup, as_many_as_fit, bounded
-from .rows import DecodableRows
 
 
 class RowsDecoding:

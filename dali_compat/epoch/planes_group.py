@@ -26,8 +26,8 @@ from ..ops.image_by_image import run_all
 from ..ops.kernels import rows_of
 from ..plan import Plan, Step
 from ..runtime.device import ViewBatches
+from .decodable import DecodableRows
 from .decode import DaliGroup, PilGroup, RowImages, other_sizes, together
-from .rows import DecodableRows
 
 if TYPE_CHECKING:
     from ..engine.dali.transfer import Received

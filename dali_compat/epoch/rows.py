@@ -12,112 +12,14 @@ from ..data.header import PIL
 from ..data.headers import FACTS, Headers, headers_of
 from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
 from ..data.readers import transforms_of
-from ..data.sources import PATHS, Info, Source, fetch, is_object, when_written
+from ..data.sources import PATHS, Source, fetch, is_object, when_written
 from ..data.verdicts import Verdicts
 from ..errors import ImageReadError, read_error, remedy_of
-from ..ops.draws import Arrays, Computed, ImageTooSmall, compute
-from ..ops.kernels import rows_of
-from ..plan import Step
+from ..ops.draws import ImageTooSmall
 from ..randoms import Randoms
 from ..runtime.decorators import named
+from .decodable import DecodableRows
 from .epoch import DaliEpoch
-
-
-class DecodableRows:
-    """Rows of encoded images, as decoders read them (decode.py, planes_group.py).
-
-    Attributes:
-        epoch: epoch of the batch.
-        begin: number of samples of the epoch before the batch.
-        pixels: cached pixels of each row, or None; empty if there is no cache.
-        facts: (N,) FACTS, known properties of each row's file.
-        words: (N,) uint64, known verdicts of the epoch's JPEG engine (data/verdicts.py).
-    """
-
-    epoch: DaliEpoch
-    facts: np.ndarray
-    words: np.ndarray
-    pixels: Sequence[Any] = ()
-    begin = 0
-
-    @property
-    def sources(self) -> Sequence[Source]:
-        """Source of each row's encoded image."""
-        raise NotImplementedError
-
-    def paths(self, rows: np.ndarray) -> Any:
-        """Return the paths of files as (len(rows), L) uint8, zero-padded."""
-        raise NotImplementedError
-
-    def infos(self, rows: Sequence[int]) -> list[Info]:
-        """Return the ``info`` of the PIL images that these rows start from."""
-        sources = self.sources
-        return [Info(sources[row]) for row in rows]
-
-    def name(self, row: int) -> str:
-        """Return a row's name, for messages."""
-        return str(self.sources[row])
-
-    def unreadable(self, row: int, error: Exception) -> ImageReadError:
-        """Return an error that names the row's file and the reason."""
-        made = read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error)
-        made.__cause__ = error
-        return made
-
-    def give_up(self, failures: dict[int, Exception]) -> None:
-        """Raise the first of these rows' errors."""
-        if failures:
-            raise failures.pop(min(failures))
-
-    def set_intact(self, rows: list[int]) -> None:
-        """Record that DALI and PIL decode these files to the same pixels, unless that was checked before."""
-
-    def forget(self, rows: list[int]) -> None:
-        """Drop the cached headers of files that have changed, if such files do not get new ones anyway."""
-
-    def use_pil(self, row: int) -> None:
-        """Let PIL read this file from now on, because DALI has failed on it or may decode it differently."""
-        raise NotImplementedError
-
-    def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
-        """Return a function that stores verdicts about these rows' files. It may be called in any thread, and after the
-        batch is gone."""
-        raise NotImplementedError
-
-    def numbers(self, begin: int, count: int) -> Any:
-        """Return the random numbers of ``count`` rows from ``begin`` on, as ops.draws.compute() takes them."""
-        raise NotImplementedError
-
-    @named("draw")
-    def compute(
-        self,
-        steps: tuple[Step, ...],
-        rows: Sequence[int] | np.ndarray,
-        sizes: np.ndarray | None = None,
-        begin: int = 0,
-        count: int | None = None,
-    ) -> Computed:
-        """Compute per-sample arguments of ``steps`` for these rows.
-
-        Args:
-            rows: row numbers, counted from ``begin``.
-            sizes: (len(rows), 2), if they are no longer those of the files.
-            begin: first row to draw numbers for.
-            count: number of rows to draw numbers for; by default all.
-
-        Raises:
-            ImageTooSmall: with the row's number and name.
-        """
-        sizes = self.facts["sizes"][rows] if sizes is None else sizes
-        try:
-            return compute(steps, sizes, self.numbers(begin, len(self.facts) if count is None else count), rows)
-        except ImageTooSmall as error:
-            row = begin + int(rows[error.row])
-            raise ImageTooSmall(row, f"{error} ({self.name(row)})") from None
-
-    def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
-        """Return compute() for one image of (height, width) ``size``, without the row dimension."""
-        return [rows_of(values, 0) for values in self.compute(steps, [0], np.array([size]), row, 1)]
 
 
 class Rows(DecodableRows):

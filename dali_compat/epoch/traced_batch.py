@@ -18,8 +18,8 @@ from ..runtime.device import ViewBatches, moved, to_device
 from ..tracing.columns import JobGroup, Place, TailGroup, TracedBatch
 from ..tracing.plans import head_plan, sizes_after, tail_plan, width
 from ..tracing.tensors import together
+from .decodable import JobRows
 from .decode import in_format
-from .job_rows import JobRows
 from .part import RowsDecoding
 
 

@@ -6,13 +6,15 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any
 
+import torch
 import torchvision
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
+from torchvision.transforms.v2.functional import _geometry
 
 from ..inspection.untranslatable import Untranslatable
-from ..plan import ImageSpec, draw, step
+from ..plan import ImageSpec, Step, draw, step
 
 TORCHVISION = tuple(int(number) for number in torchvision.__version__.split(".")[:2])
 """(0, 26), for example."""
@@ -91,3 +93,40 @@ def ints(row) -> list[int]:
 
 def fill_list(fill) -> list | None:
     return None if fill is None else list(fill)
+
+
+# ---- how torchvision resizes
+
+
+def resizes_in_whole_numbers(interpolation: str) -> bool:
+    """Return True if torchvision's v2 resizes uint8 tensors on a CPU in fixed-point arithmetic, rounded after each
+    axis. Versions before 0.21 use floats and round once for bilinear with AVX512."""
+    native = getattr(_geometry, "_do_native_uint8_resize_on_cpu", None)
+    return native is None or bool(native(InterpolationMode(interpolation)))
+
+
+def passes_of(resize: Step) -> str:
+    """Return how torchvision resizes: PIL in two passes rounded to 8 bits ("as Pillow"), v2 on uint8 tensors likewise
+    but always "width first", and v1 on tensors (and v2 on floats) in floating point ("one")."""
+    interpolation, like = resize.kwargs["interpolation"], resize.kwargs["like"]
+    if interpolation.startswith("nearest") or resize.gives.dtype != torch.uint8 or like == "v1":
+        return "one"
+    if like == "pil":
+        return "as Pillow"
+    return "width first" if resizes_in_whole_numbers(interpolation) else "one"
+
+
+def is_in_two_passes(resize: Step) -> bool:
+    """Return True if a resize uses one of the common filters in two passes."""
+    how = resize.kwargs
+    usual = how["interpolation"] in ("bilinear", "bicubic") and how["antialias"] is True
+    return usual and passes_of(resize) != "one"
+
+
+def is_in_whole_numbers(s: Step) -> bool:
+    """Return True if PyTorch does this resize as Pillow does, except for the rounding of weights."""
+    if s.op == "resize_by_choice":
+        names = s.kwargs["interpolations"]
+        return {*names} <= {"bilinear", "bicubic"} and all(map(resizes_in_whole_numbers, names))
+    fits = s.op == "resize" and not s.when and is_in_two_passes(s)
+    return fits and resizes_in_whole_numbers(s.kwargs["interpolation"])

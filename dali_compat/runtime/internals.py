@@ -1,4 +1,4 @@
-"""What this package uses of Python and of other packages that is not their public API.
+"""Private names of Python and of other packages that this package uses.
 
 Each function states what it is for, since when that exists, and what happens without it. tests/unit/test_internals.py
 tests each with the installed versions. Three kinds of private names are used elsewhere, next to what follows them:

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
+from ..ops.arguments import is_in_whole_numbers, passes_of
 from ..ops.draws import is_given, is_random
-from ..ops.resize import is_in_whole_numbers, passes_of
 from ..plan import Draw, Line, Options, Plan, Step, draw
 from .chain import NOWHERE, Chain, lines_of
 from .planes import from_planes

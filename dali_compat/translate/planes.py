@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..ops.resize import is_in_two_passes
+from ..ops.arguments import is_in_two_passes
 from ..plan import Step
 
 # Sequences of steps, one letter each (see _letter): [crop] [resize] [crop] [flips] [conversion to floating point]

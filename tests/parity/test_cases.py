@@ -15,8 +15,8 @@ from torch import nn
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.engine.dali.graph import _FINE_WARPS
 from dali_compat.engine.pil import load
+from dali_compat.ops.arguments import resizes_in_whole_numbers
 from dali_compat.ops.draws import compute
-from dali_compat.ops.resize import resizes_in_whole_numbers
 from dali_compat.randoms import Randoms
 from parity import catalogue
 from parity.cases import CASES

@@ -14,9 +14,9 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
 from dali_compat.ops import matrices, resize, warp, windows
+from dali_compat.ops.arguments import resizes_in_whole_numbers
 from dali_compat.ops.pixels import resample, transform
 from dali_compat.ops.pixels.squares import uniforms
-from dali_compat.ops.resize import resizes_in_whole_numbers
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 FILTERS = {"nearest": 0, "nearest-exact": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}

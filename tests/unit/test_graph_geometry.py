@@ -14,9 +14,9 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
 from dali_compat.engine.dali import graph
+from dali_compat.ops.arguments import resizes_in_whole_numbers
 from dali_compat.ops.draws import compute, draws
 from dali_compat.ops.matrices import affine, rotation
-from dali_compat.ops.resize import resizes_in_whole_numbers
 from dali_compat.plan import ImageSpec, Options, Step, draw
 from dali_compat.randoms import Randoms
 

@@ -1,4 +1,4 @@
-"""What the package uses that is no public API: each is tested by name with the installed versions."""
+"""Private names that the package uses, each tested by name with the installed versions."""
 
 import ast
 import concurrent.futures

@@ -12,9 +12,9 @@ from torchvision.transforms import functional as F
 from torchvision.transforms.functional import _compute_resized_output_size
 
 from dali_compat.ops import draws
+from dali_compat.ops.arguments import resizes_in_whole_numbers
 from dali_compat.ops.draws import ImageTooSmall, compute
 from dali_compat.ops.pixels import resample
-from dali_compat.ops.resize import resizes_in_whole_numbers
 from dali_compat.plan import Gate, ImageSpec, Options, Step, draw
 from dali_compat.randoms import Randoms, generator_states, own_generators, seed_generators, set_generators
 from dali_compat.translate import translate

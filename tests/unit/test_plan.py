@@ -8,7 +8,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.ops.resize import resizes_in_whole_numbers
+from dali_compat.ops.arguments import resizes_in_whole_numbers
 from dali_compat.plan import Options
 from dali_compat.translate import translate
 from dali_compat.translate.lower import lower
@@ -150,7 +150,7 @@ def on_planes(*transforms):
 def test_planes_are_resized_only_where_torchvision_counts_as_kernels_do(monkeypatch):
     """Before 0.21 v2 resizes floats, where bilinear meets AVX512."""
     for whole in (True, False):
-        alike = "dali_compat.ops.resize.resizes_in_whole_numbers"
+        alike = "dali_compat.ops.arguments.resizes_in_whole_numbers"
         monkeypatch.setattr(alike, lambda interpolation, whole=whole: whole)
         assert ("resize" in on_planes(IDIOM)[0]) == whole
         assert on_planes(TRAIN) == ("crop resize flip to_dtype normalize", "")

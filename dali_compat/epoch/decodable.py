@@ -1,0 +1,186 @@
+"""Rows as decoders read them: the base class, and the rows of a traced batch (tracing/columns.py)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..data.headers import Headers
+from ..data.sources import Info, Record, Source
+from ..errors import ImageReadError, read_error
+from ..ops.draws import Arrays, Computed, ImageTooSmall, compute
+from ..ops.kernels import rows_of
+from ..plan import Step
+from ..runtime.decorators import named
+from ..tracing.columns import JobGroup
+from ..tracing.sources import FileTable
+from .epoch import DaliEpoch
+
+
+class DecodableRows:
+    """Rows of encoded images, as decoders read them (decode.py, planes_group.py).
+
+    Attributes:
+        epoch: epoch of the batch.
+        begin: number of samples of the epoch before the batch.
+        pixels: cached pixels of each row, or None; empty if there is no cache.
+        facts: (N,) FACTS, known properties of each row's file.
+        words: (N,) uint64, known verdicts of the epoch's JPEG engine (data/verdicts.py).
+    """
+
+    epoch: DaliEpoch
+    facts: np.ndarray
+    words: np.ndarray
+    pixels: Sequence[Any] = ()
+    begin = 0
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """Source of each row's encoded image."""
+        raise NotImplementedError
+
+    def paths(self, rows: np.ndarray) -> Any:
+        """Return the paths of files as (len(rows), L) uint8, zero-padded."""
+        raise NotImplementedError
+
+    def infos(self, rows: Sequence[int]) -> list[Info]:
+        """Return the ``info`` of the PIL images that these rows start from."""
+        sources = self.sources
+        return [Info(sources[row]) for row in rows]
+
+    def name(self, row: int) -> str:
+        """Return a row's name, for messages."""
+        return str(self.sources[row])
+
+    def unreadable(self, row: int, error: Exception) -> ImageReadError:
+        """Return an error that names the row's file and the reason."""
+        made = read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error)
+        made.__cause__ = error
+        return made
+
+    def give_up(self, failures: dict[int, Exception]) -> None:
+        """Raise the first of these rows' errors."""
+        if failures:
+            raise failures.pop(min(failures))
+
+    def set_intact(self, rows: list[int]) -> None:
+        """Record that DALI and PIL decode these files to the same pixels, unless that was checked before."""
+
+    def forget(self, rows: list[int]) -> None:
+        """Drop the cached headers of files that have changed, if such files do not get new ones anyway."""
+
+    def use_pil(self, row: int) -> None:
+        """Let PIL read this file from now on, because DALI has failed on it or may decode it differently."""
+        raise NotImplementedError
+
+    def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
+        """Return a function that stores verdicts about these rows' files. It may be called in any thread, and after the
+        batch is gone."""
+        raise NotImplementedError
+
+    def numbers(self, begin: int, count: int) -> Any:
+        """Return the random numbers of ``count`` rows from ``begin`` on, as ops.draws.compute() takes them."""
+        raise NotImplementedError
+
+    @named("draw")
+    def compute(
+        self,
+        steps: tuple[Step, ...],
+        rows: Sequence[int] | np.ndarray,
+        sizes: np.ndarray | None = None,
+        begin: int = 0,
+        count: int | None = None,
+    ) -> Computed:
+        """Compute per-sample arguments of ``steps`` for these rows.
+
+        Args:
+            rows: row numbers, counted from ``begin``.
+            sizes: (len(rows), 2), if they are no longer those of the files.
+            begin: first row to draw numbers for.
+            count: number of rows to draw numbers for; by default all.
+
+        Raises:
+            ImageTooSmall: with the row's number and name.
+        """
+        sizes = self.facts["sizes"][rows] if sizes is None else sizes
+        try:
+            return compute(steps, sizes, self.numbers(begin, len(self.facts) if count is None else count), rows)
+        except ImageTooSmall as error:
+            row = begin + int(rows[error.row])
+            raise ImageTooSmall(row, f"{error} ({self.name(row)})") from None
+
+    def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
+        """Return compute() for one image of (height, width) ``size``, without the row dimension."""
+        return [rows_of(values, 0) for values in self.compute(steps, [0], np.array([size]), row, 1)]
+
+
+class _Encoded:
+    """A store (data/sources.py) of encoded images that were sent with the batch."""
+
+    def __init__(self, block: np.ndarray, ends: np.ndarray):
+        self._block, self._ends = block, ends
+
+    def read(self, indices: Sequence[Any]) -> list[np.ndarray]:
+        begins = np.concatenate([[0], self._ends[:-1]])
+        return [self._block[begins[index] : self._ends[index]] for index in indices]
+
+    def changed(self, indices: Sequence[Any]) -> np.ndarray:
+        return np.zeros(len(indices), bool)
+
+    def copied(self, index: Any) -> bytes:
+        return self.read([index])[0].tobytes()
+
+    def place(self, index: Any) -> str:
+        return "an image in memory"
+
+
+class JobRows(DecodableRows):
+    """The jobs of a group.
+
+    Args:
+        epoch: epoch of the batch.
+        group: the jobs.
+        table: facts of the data set's files.
+        headers: stores the verdicts of a GPU's JPEG engine on these files.
+    """
+
+    def __init__(self, epoch: DaliEpoch, group: JobGroup, table: FileTable, headers: Headers):
+        self.epoch, self._group, self._table, self._headers = epoch, group, table, headers
+        self.facts = group.facts
+        if epoch.engine is not None:
+            headers.add(group.slots, group.facts["keys"], group.facts)
+            self.words = headers.verdicts(epoch.engine.name).words(group.slots)
+
+    def __len__(self) -> int:
+        return len(self.facts)
+
+    @cached_property
+    def sources(self) -> list[Any]:
+        """The path of each file, or a Record of its bytes."""
+        paths, ends = self._group.paths, self._group.ends
+        if ends is None:
+            return os.fsdecode(b"\0".join(paths.tolist())).split("\0")  # one call for all
+        store = _Encoded(paths.numpy(), ends)
+        return [Record(store, index) for index in range(len(self))]
+
+    def paths(self, rows: np.ndarray) -> np.ndarray:
+        chosen = self._group.paths[rows]
+        matrix: np.ndarray = chosen.view(np.uint8).reshape(len(chosen), -1)
+        return matrix
+
+    def use_pil(self, row: int) -> None:
+        self._table.leave_to_pillow(int(self._group.slots[row]), int(self.facts["keys"][row]))
+
+    def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
+        assert self.epoch.engine is not None
+        verdicts, slots = self._headers.verdicts(self.epoch.engine.name), self._group.slots[rows]
+        return lambda words: verdicts.put(slots, np.broadcast_to(words, len(slots)))
+
+    def numbers(self, begin: int, count: int) -> Any:
+        """Return the numbers that were drawn when the images were traced, the same for each stream."""
+        numbers = self._group.numbers[begin:]
+        return lambda stream, k: numbers[:, :k]
