@@ -1,7 +1,7 @@
-"""What is seen through and what is not: a guess that is wrong would train on other images, and nobody would notice.
+"""User-defined wrappers that are traced, and those that must be refused.
 
-Each wrapper that is seen is also run as it is, and its pixels are compared with those of what was seen.
-"""
+A wrong trace would silently train on other images. Each traced wrapper is also called, and its pixels are compared
+with those of the traced chain."""
 
 import abc
 import copy
@@ -68,11 +68,11 @@ class Odd(enum.Enum):
         return random.choice([WEAK, STRONG])
 
 
-# ---- wrappers that only apply transforms; the structures are those of public code
+# ---- wrappers that only apply transforms, with the structure of public code
 
 
 class Preset:
-    """torchvision's references."""
+    """As in torchvision's references."""
 
     def __init__(self, size=20):
         self.transforms = T.Compose([T.Resize(size), T.CenterCrop(size), T.PILToTensor()])
@@ -82,7 +82,7 @@ class Preset:
 
 
 class TwoCrops:
-    """SimSiam, MoCo."""
+    """As in SimSiam and MoCo."""
 
     def __init__(self, base_transform):
         self.base_transform = base_transform
@@ -99,7 +99,7 @@ class TransformTwice(TwoCrops):
 
 
 class MultiCrop:
-    """DINO."""
+    """As in DINO."""
 
     def __init__(self, local_crops_number=3):
         self.global_transfo1, self.global_transfo2, self.local_transfo = WEAK, STRONG, SMALL
@@ -115,7 +115,7 @@ class MultiCrop:
 
 
 class MultiView:
-    """lightly."""
+    """As in lightly."""
 
     def __init__(self, transforms):
         self.transforms = transforms
@@ -125,7 +125,7 @@ class MultiView:
 
 
 class NCrops:
-    """solo-learn."""
+    """As in solo-learn."""
 
     def __init__(self, transform, num_crops):
         self.transform, self.num_crops = transform, num_crops
@@ -172,7 +172,7 @@ class Neural(nn.Module):
 
 
 class Sequence(T.Compose):
-    """A subclass of a known class that does the same."""
+    """A subclass of a known class with the same behavior."""
 
     def __call__(self, img):
         for t in self.transforms:
@@ -246,7 +246,7 @@ class Scheduled:
 class ByMode:
     def __init__(self, mode):
         self.mode = mode
-        self.rng, self.lock, self.logger = random.Random(0), threading.Lock(), logging.getLogger("x")  # never used
+        self.rng, self.lock, self.logger = random.Random(0), threading.Lock(), logging.getLogger("x")  # unused
 
     def __call__(self, image):
         return {Mode.WEAK: WEAK, Mode.STRONG: STRONG}[self.mode](image) if self.rng is not None else image
@@ -306,7 +306,7 @@ def in_steps(image):
     return {name: transform(image) for name, transform in {"a": SMALL, "b": TO_TENSOR}.items()}
 
 
-SEEN = {
+TRACED = {
     "references' preset": (Preset(), 1),
     "a preset in a Compose's place": (Sequence([Preset(), T.ConvertImageDtype(torch.float)]), 1),
     "SimSiam": (TwoCrops(WEAK), 2),
@@ -364,24 +364,24 @@ def _as_arrays(sample) -> list:
         return [*sample, *(one for value in sample.values() for one in _as_arrays(value))]
     if isinstance(sample, (list, tuple)):
         return [type(sample), *(one for value in sample for one in _as_arrays(value))]
-    if isinstance(sample, torch.Tensor) and sample.dtype == torch.bfloat16:  # which NumPy has not
+    if isinstance(sample, torch.Tensor) and sample.dtype == torch.bfloat16:  # NumPy has no bfloat16
         return ["bfloat16", sample.float().numpy()]
     return [np.asarray(sample)]
 
 
-def _chained(seen, path):
+def run_chain(seen, path):
     image = IMAGE
     for at in path:
         image = seen.transforms[at](image)
     return image
 
 
-@pytest.mark.parametrize("case", SEEN)
-def test_seen(case):
-    function, count = SEEN[case]
+@pytest.mark.parametrize("case", TRACED)
+def test_traced_wrapper_equals_the_called_one(case):
+    function, count = TRACED[case]
     seen = look_through(function, known)
     assert len(seen.paths) == count and any(seen.paths)
-    mine, theirs = filled(seen.structure, [_chained(seen, path) for path in seen.paths]), function(IMAGE)
+    mine, theirs = filled(seen.structure, [run_chain(seen, path) for path in seen.paths]), function(IMAGE)
     for one, other in zip(_as_arrays(mine), _as_arrays(theirs), strict=True):
         assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
     assert seen.chain is None or len(seen.chain) == len(seen.paths[0])
@@ -403,7 +403,7 @@ class Helped(NamedTuple):
 
 
 class Disordered:
-    """A large set that has shrunk has places where a new one has not."""
+    """A set that has shrunk may iterate in another order than its copy."""
 
     def __init__(self):
         self.names = set(range(100))
@@ -710,12 +710,12 @@ REFUSED = {
 }
 
 
-def _generators():
+def generator_states():
     return pickle.dumps((random.getstate(), np.random.get_state(), torch.get_rng_state().tolist()))
 
 
-def _state(function) -> bytes:
-    """Of all that the refused ones would change."""
+def state_of(function) -> bytes:
+    """Return the state that the refused wrappers would change."""
     own = attributes(function.__self__) if type(function) is types.MethodType else {}
     own = {name: one.get_state().tolist() if isinstance(one, torch.Generator) else one for name, one in own.items()}
     cells, defaults = [], ""
@@ -726,26 +726,26 @@ def _state(function) -> bytes:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_and_nothing_has_changed(case, capsys):
+def test_refused_wrapper_raises_and_changes_no_state(case, capsys):
     function, reason = REFUSED[case]
-    before = _generators(), _state(function)
+    before = generator_states(), state_of(function)
     with pytest.raises(Unseen, match=reason):
         look_through(function, known)
-    assert (_generators(), _state(function)) == before and capsys.readouterr() == ("", "")
+    assert (generator_states(), state_of(function)) == before and capsys.readouterr() == ("", "")
 
 
-def test_there_are_enough():
-    assert len(SEEN) >= 40 and len(REFUSED) >= 40
+def test_cases_include_at_least_forty_of_each_kind():
+    assert len(TRACED) >= 40 and len(REFUSED) >= 40
 
 
-def test_who_calls_transforms_meanwhile_is_not_seen():
-    """Worker threads, say: nothing is patched."""
+def test_tracing_does_not_affect_transforms_called_in_other_threads():
+    """Nothing is patched while a wrapper is traced."""
     classes = {kind: dict(vars(kind)) for kind in (T.Compose, T.CenterCrop, nn.Module, TwoCrops)}
-    wrong, over = [], threading.Event()
+    wrong, done = [], threading.Event()
 
     def work():
         expected = WEAK(IMAGE)
-        while not over.is_set():
+        while not done.is_set():
             if not torch.equal(WEAK(IMAGE), expected):
                 wrong.append(1)
 
@@ -754,29 +754,28 @@ def test_who_calls_transforms_meanwhile_is_not_seen():
     for _ in range(100):
         assert len(look_through(TwoCrops(WEAK), known).transforms) == 2
         assert all(dict(vars(kind)) == then for kind, then in classes.items())
-    over.set()
+    done.set()
     thread.join()
     assert wrong == []
 
 
 @pytest.mark.parametrize("wrapper", [TwoCrops, Counter])
-def test_nothing_of_the_users_is_kept(wrapper):
-    """Seen through or not; without Python's cycle collector."""
+def test_traced_or_refused_wrapper_is_not_kept_alive(wrapper):
+    """Checked without Python's cycle collector."""
     function = wrapper(WEAK) if wrapper is TwoCrops else wrapper()
     gone = weakref.ref(function)
     called = function if wrapper is TwoCrops else function.attribute
     gc.collect()
     gc.disable()
     try:
-        assert bool(translate(called).refused)  # of one image
+        assert bool(translate(called).refused)  # a chain for one image
         del function, called
         assert gone() is None
     finally:
         gc.enable()
 
 
-def test_a_change_meanwhile_is_not_certain(monkeypatch):
-    """Between the first time and the second."""
+def test_wrapper_that_changes_between_two_traces_is_refused(monkeypatch):
     switch, made = {"weak": True}, []
 
     def changing(image):
@@ -792,7 +791,7 @@ def test_a_change_meanwhile_is_not_certain(monkeypatch):
         look_through(changing, known_and_changing)
 
 
-def test_a_plan_is_that_of_the_plain_chain():
+def test_plan_of_a_wrapper_equals_that_of_the_plain_chain():
     plain, wrapped = (lower(translate(t)) for t in (Preset().transforms, Preset()))
     assert plain.steps == wrapped.steps and plain.key == wrapped.key and plain.lines == wrapped.lines
 
@@ -802,7 +801,7 @@ class Loop:
         return self.base(image)
 
 
-def test_one_that_contains_itself_through_a_compose_is_called():
+def test_wrapper_that_contains_itself_is_refused():
     loop = Loop()
     loop.base = T.Compose([loop])
     chain = translate(T.Compose([T.CenterCrop(8), loop, T.ToTensor()]))
@@ -812,20 +811,20 @@ def test_one_that_contains_itself_through_a_compose_is_called():
     assert "it contains itself" in str(translate(container).refused)
 
 
-def test_between_others():
+def test_wrapper_between_other_transforms_is_translated():
     chain = translate(T.Compose([GRAY, Preset(), T.RandomErasing()]))
     assert not chain.refused and len(chain.translated) == 5
     gated = translate(T.RandomApply([Preset()], p=0.5))
-    assert "different kinds" in str(gated.refused)  # as without the wrapper
+    assert "different kinds" in str(gated.refused)  # the same without the wrapper
 
 
-def test_views_that_something_takes_are_called():
+def test_views_that_are_not_the_last_step_are_refused():
     chain = translate(T.Compose([CROP, TwoCrops(WEAK), T.Lambda(torch.stack)]), views=True)
     assert "it gives several images, and is not the last" in chain.refused.reason
-    assert translate(TwoCrops(WEAK)).refused  # nor where one image is asked for
+    assert translate(TwoCrops(WEAK)).refused  # nor if one image is required
 
 
-class OwnBlur:
+class CustomBlur:
     def __init__(self, sigma=(0.1, 2.0)):
         self.sigma = sigma
 
@@ -833,7 +832,7 @@ class OwnBlur:
         return x.filter(ImageFilter.GaussianBlur(radius=random.uniform(*self.sigma)))
 
 
-class OwnSolarize:
+class CustomSolarize:
     def __init__(self, p):
         self.p = p
 
@@ -841,17 +840,17 @@ class OwnSolarize:
         return ImageOps.solarize(img) if random.random() < self.p else img
 
 
-def test_a_function_without_a_translation_is_named_within_others():
-    chain = translate(T.Compose([CROP, OwnBlur(), OwnSolarize(0.2), GRAY]))
-    assert chain.refused.name == "OwnBlur" and len(chain.translated) == 1
-    within = translate(T.Compose([CROP, T.RandomApply([OwnBlur()], p=0.5), T.Lambda(lambda image: image.copy())]))
-    assert within.refused.name == "OwnBlur" and str(within.refused).startswith("RandomApply(p=0.5): OwnBlur: ")
+def test_refusal_of_a_nested_function_contains_its_name():
+    chain = translate(T.Compose([CROP, CustomBlur(), CustomSolarize(0.2), GRAY]))
+    assert chain.refused.name == "CustomBlur" and len(chain.translated) == 1
+    within = translate(T.Compose([CROP, T.RandomApply([CustomBlur()], p=0.5), T.Lambda(lambda image: image.copy())]))
+    assert within.refused.name == "CustomBlur" and str(within.refused).startswith("RandomApply(p=0.5): CustomBlur: ")
 
 
-def test_registered_classes_are_known(monkeypatch):
+def test_registered_class_inside_a_wrapper_is_known(monkeypatch):
     class Mine:
         def __call__(self, image):
-            raise AssertionError("nobody calls it")
+            raise AssertionError("must not be called")
 
     @register(Mine)
     def mine(transform, spec):
@@ -863,11 +862,16 @@ def test_registered_classes_are_known(monkeypatch):
         del _TRANSLATORS[Mine]
 
 
-def test_objects_without_a_repr_are_named_by_their_class():
+def test_objects_without_repr_are_described_by_their_class():
     def function(image):
         return image
 
-    inner = T.RandomApply([OwnBlur(), functools.partial(function, 3)], p=0.5)
-    said = describe(T.Compose([inner, MultiView([OwnBlur()])]))
-    assert "OwnBlur" in said and "MultiView" in said and "0x" not in said and "<" not in said
-    assert describe(MultiView([OwnBlur()])) == "MultiView" and "0x" not in str(translate(inner).refused)
+    inner = T.RandomApply([CustomBlur(), functools.partial(function, 3)], p=0.5)
+    description = describe(T.Compose([inner, MultiView([CustomBlur()])]))
+    assert (
+        "CustomBlur" in description
+        and "MultiView" in description
+        and "0x" not in description
+        and "<" not in description
+    )
+    assert describe(MultiView([CustomBlur()])) == "MultiView" and "0x" not in str(translate(inner).refused)
