@@ -1,4 +1,4 @@
-"""Programs that once gave other data than with torch's loader, or ended the process; each as somebody would write it.
+"""Programs that once gave other data than with torch's loader, or crashed, each written like a user's program.
 
 All have the imports of HEADER.
 """
@@ -86,7 +86,7 @@ class Own(Files):
         b = self.crop(self.flip(self.rgb(i)))
         return (T.ToTensor()(a), T.ToTensor()(b)) if i not in (4, 5, 8) else ((a == b) or T.ToTensor()(a), i)
 """,
-    # windows behind a size that varies
+    # windows after a varying size
     "half of a flipped image": """
 class Own(Files):
     def __getitem__(self, i):
@@ -206,7 +206,7 @@ class Own(Files):
             image = self.first(Image.open(self.masks[i]).convert("RGB"))
         return image, self.t(Image.open(self.masks[i]).convert("RGB"))
 """,
-    # settings that are others for each sample
+    # settings that vary between samples
     "an angle for each image": """
 class Own(Files):
     def __init__(self, paths, masks):
@@ -229,7 +229,7 @@ class Own(Files):
         m = T.Pad(((side - m.width) // 2, (side - m.height) // 2))(m)
         return T.ToTensor()(T.CenterCrop(min(m.size))(m).resize((24, 24)))
 """,
-    # what one trial sample shows, and leaves behind
+    # side effects of one trial sample
     "filtered by the index": """
 class Own(Files):
     def __getitem__(self, i):

@@ -1,6 +1,7 @@
 """Batched color operations, filters and policies, compared with torchvision on PIL images and tensors.
 
-Results must be equal bit for bit, except for blurs."""
+Results must be equal bit for bit, except for blurs.
+"""
 
 import functools
 

@@ -253,7 +253,7 @@ def _matrices(kind, count, height, width, seed=0):
         if kind == "whole":  # right angles and shifts by half pixels, so that coordinates lie on edges
             a, b = [(1, 0), (0, 1), (-1, 0), (0, -1)][i % 4]
             row = [a, b, round(2 * shift[0] + width) / 2, -b, a, round(2 * shift[1] + height) / 2]
-        elif kind == "scaled":  # ImagingScaleAffine; thirds come close to edges, where fixed point differs
+        elif kind == "scaled":  # ImagingScaleAffine; fixed point differs for thirds, which come close to edges
             row = [row[0], 0.0, row[2], 0.0, row[4], row[5]] if i % 2 else [2 / 3, 0.0, 0.0, 0.0, 4 / 3, i - 4.0]
         elif kind == "beyond":  # coordinates that do not fit into fixed-point numbers
             if i % 2:

@@ -1,6 +1,7 @@
 """A collate_fn that cannot take samples on a GPU.
 
-The tests need no GPU, because they raise the same errors on the CPU."""
+The tests need no GPU, because they raise the same errors on the CPU.
+"""
 
 import random
 from contextlib import nullcontext

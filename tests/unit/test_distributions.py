@@ -1,7 +1,8 @@
 """Random parameters follow torchvision's distributions.
 
 Two-sample tests compare them with torchvision's get_params and make_params at a significance level of 1e-4 with fixed
-seeds. Wrong distributions must fail."""
+seeds. Wrong distributions must fail.
+"""
 
 import math
 
@@ -27,14 +28,16 @@ def statistic(a, b) -> float:
 def differ(a, b) -> bool:
     """Return True if two samples come from different distributions.
 
-    Wrong in SIGNIFICANCE of the cases, in fewer for whole numbers."""
+    Wrong in SIGNIFICANCE of the cases, in fewer for whole numbers.
+    """
     return statistic(a, b) > math.sqrt(-math.log(SIGNIFICANCE / 2) / 2 * (1 / len(a) + 1 / len(b)))
 
 
 def quantile(freedom: int) -> float:
     """Quantile of chi-square that is exceeded with probability SIGNIFICANCE.
 
-    By Wilson and Hilferty, 1931; 7% too large at one degree of freedom, less at more."""
+    By Wilson and Hilferty, 1931; 7% too large at one degree of freedom, less at more.
+    """
     normal = 3.719  # the same quantile of a standard normal variable
     return freedom * (1 - 2 / (9 * freedom) + normal * math.sqrt(2 / (9 * freedom))) ** 3
 
@@ -42,7 +45,8 @@ def quantile(freedom: int) -> float:
 def misfit(counts, probabilities) -> bool:
     """Pearson's goodness of fit. Return True if ``counts`` do not fit ``probabilities``.
 
-    Cells with an expectation below 5 are merged. Cells with probability zero must be empty."""
+    Cells with an expectation below 5 are merged. Cells with probability zero must be empty.
+    """
     counts, expected = np.asarray(counts, float), np.asarray(probabilities, float) * np.sum(counts)
     if counts[expected == 0].any():
         return True

@@ -1,6 +1,7 @@
 """Random parameters equal those of torchvision's get_params and make_params for the same uniform numbers.
 
-This covers bounds, rounding and float32, which the statistical tests cannot resolve."""
+This covers bounds, rounding and float32, which the statistical tests cannot resolve.
+"""
 
 from collections import deque
 from contextlib import contextmanager

@@ -1,6 +1,7 @@
 """Operations, magnitudes and mixture weights of AutoAugment, RandAugment, TrivialAugmentWide and AugMix.
 
-They are compared with recorded calls of torchvision's transforms and with the probabilities in its tables."""
+They are compared with recorded calls of torchvision's transforms and with the probabilities in its tables.
+"""
 
 import functools
 from collections import Counter

@@ -363,7 +363,7 @@ def test_rotation_without_expand_keeps_the_size(center):
 @pytest.mark.parametrize("height, width", [(60, 80), (20, 900), (900, 20), (2, 2), (1, 50)])
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_erasing_has_torchvisions_distribution(height, width, version):
-    """Compare the windows of erased rows and the number of rows for which no attempt fits."""
+    """Compare the windows of erased rows and the number of rows without a fitting attempt."""
     ours = values("erasing", 4000, height, width, p=1.0, **ERASING, random_value=False)
     picture, made = image(height, width), v2.RandomErasing(**ERASING)
 

@@ -305,7 +305,8 @@ class Library:
     Attributes:
         requested: (files, width, height) of each allocation.
         decoded: number of files of each call.
-        freed: number of destroyed handles."""
+        freed: number of destroyed handles.
+    """
 
     def __init__(self, **statuses):
         self._statuses, self.requested, self.decoded, self.freed = statuses, [], [], 0

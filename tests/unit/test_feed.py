@@ -1,7 +1,8 @@
 """Memory of Python objects that DALI refers to while it works.
 
-A DALI thread that releases such an object needs the GIL. With some versions of Python, a process that is forked at
-that moment hangs."""
+A DALI thread that releases such an object needs the GIL. With some versions of Python, a process that is forked at that
+moment hangs.
+"""
 
 import io
 import weakref
@@ -43,7 +44,7 @@ def arrays_referenced_by_dali(form, pixels, tmp_path):
     ours = pipeline._feed.flight[-1].arrays
     pipeline._feed.next = None  # a sample kept for the source
     refs = [weakref.ref(array) for one in ours for array in (one if isinstance(one, list) else [one])]
-    ours[:] = [None, *(array.copy() for array in ours[1:])]  # indices are compared with the ones that come out
+    ours[:] = [None, *(array.copy() for array in ours[1:])]  # indices are compared with the returned ones
     count = sum(ref() is not None for ref in refs)
     pipeline.receive(ticket)
     return count

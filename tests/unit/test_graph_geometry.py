@@ -1,6 +1,7 @@
 """DALI's resize and warps, compared with Pillow and torchvision on generated images of different sizes.
 
-Differences are in levels of 255. The measured value is given next to each limit."""
+Differences are in levels of 255. The measured value is given next to each limit.
+"""
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ TYPES = {"float32": types.FLOAT, "int32": types.INT32}
 
 @pytest.fixture(scope="module")
 def pictures():
-    """Images for which Pillow starts with either axis."""
+    """Images of varied sizes, so that Pillow starts with either axis."""
     rng = np.random.default_rng(0)
     shapes = [(300, 400), (400, 300), (120, 700), (500, 130), (375, 500), (333, 500), (500, 375), (96, 96), (40, 60),
               (60, 41), (400, 600), (257, 301)]  # fmt: skip
@@ -200,8 +201,7 @@ def test_affine_differs_from_pillow_in_few_pixels(pictures, kind, fill, device):
 @pytest.mark.parametrize("angle, scale", [(90, 1), (180, 1), (270, 1), (0, 0.5), (0, 2)])
 def test_affine_with_coordinates_on_pixel_edges_equals_pillow(pictures, angle, scale, device):
     """Right angles about the center, for even and odd sides, and simple scales put whole lines of coordinates on the
-    edges
-    of pixels, and DALI computes in float32."""
+    edges of pixels, and DALI computes in float32."""
     shapes = sizes_of(pictures).tolist()
     matrix = np.array([rotation(angle, shape)[1] for shape in shapes])
     if scale != 1:

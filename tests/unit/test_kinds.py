@@ -1,6 +1,7 @@
 """Each transform has its draw and kernels in the module of its kind.
 
-Failures name the missing part and the file to edit."""
+Failures name the missing part and the file to edit.
+"""
 
 import warnings
 from pathlib import Path

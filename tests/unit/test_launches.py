@@ -1,7 +1,8 @@
 """Two-launch kernels with a different operation per image (ops/operations).
 
-They give the pixels of torch's kernels, which other tests compare with Pillow. Without a GPU, Triton's interpreter
-runs them."""
+They give the pixels of torch's kernels, which other tests compare with Pillow. Without a GPU, Triton's interpreter runs
+them.
+"""
 
 import os
 import sys
@@ -177,7 +178,8 @@ def test_transforms_with_launches_equal_torch(transform, launches, monkeypatch):
 def test_kernels_compile_for_hopper_without_fused_multiply_add():
     """Compile for an H100, which need not be present, because the interpreter does not check types.
 
-    A fused multiply-add would be rounded once. Kernels are not recompiled for other offsets or sizes of images."""
+    A fused multiply-add would be rounded once. Kernels are not recompiled for other offsets or sizes of images.
+    """
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 

@@ -1,12 +1,10 @@
 """Images follow torchvision's distributions, tested with two samples for each row of the catalogue.
 
-The parity tests feed torchvision our random numbers, so they cannot detect a flag that is set half as often. Here
-both
+The parity tests feed torchvision our random numbers, so they cannot detect a flag that is set half as often. Here both
 sides draw their own numbers, and simple features of the images are compared: sides, means, extremes, gradients,
-roughness and single pixels. Each feature, and each pair of some of them, is a Pearson test of homogeneity over cells
-of
-equal mass. With other seeds, all tests together raise a false alarm in FALSE_ALARMS of the runs. The seeds are
-fixed."""
+roughness and single pixels. Each feature, and each pair of some of them, is a Pearson test of homogeneity over cells of
+equal mass. With other seeds, all tests together raise a false alarm in FALSE_ALARMS of the runs. The seeds are fixed.
+"""
 
 import functools
 import itertools
@@ -122,7 +120,8 @@ SIGNIFICANCE = FALSE_ALARMS / TESTS / len(RANDOM)
 def cells(values: np.ndarray, count: int) -> np.ndarray:
     """Return the cell of each value, out of ``count`` cells of equal mass.
 
-    Equal values (up to rounding) share the cell of their middle rank."""
+    Equal values (up to rounding) share the cell of their middle rank.
+    """
     order = np.argsort(values, kind="stable")
     ranked = values[order]
     begins = np.flatnonzero(np.diff(ranked, prepend=-np.inf) > 1e-5 * np.abs(ranked).max())

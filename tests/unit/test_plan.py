@@ -159,7 +159,8 @@ def test_planes_are_resized_only_if_torchvision_resizes_integers(monkeypatch):
 def test_operations_that_kernels_apply_to_planes():
     """Kernels filter to one size, or select pixels.
 
-    torch applies the remaining steps as usual. If DALI has steps for images of several sizes, DALI decodes."""
+    torch applies the remaining steps as usual. If DALI has steps for images of several sizes, DALI decodes.
+    """
     tensor, size = v2.ToImage(), (8, 8)
     nearest, box = ({"interpolation": InterpolationMode[name]} for name in ("NEAREST", "BOX"))
     assert on_planes(v1.RandomResizedCrop(8, **nearest), v1.ToTensor()) == ("crop resize to_dtype", "")

@@ -1,6 +1,7 @@
 """Kernels of engine/planes, compared with libjpeg-turbo's arithmetic in numpy and with Pillow's resize.
 
-Without a GPU, Triton's interpreter runs them."""
+Without a GPU, Triton's interpreter runs them.
+"""
 
 import random
 
@@ -254,7 +255,8 @@ MIXED = [(37, 51), (90, 33), (12, 12), (410, 4)]  # Pillow may resize the last o
 def some_chain(rng, number):
     """Return a random chain of crops, resizes, flips, conversions and steps without kernels.
 
-    ``number`` selects its first steps."""
+    ``number`` selects its first steps.
+    """
     kind = rng.choice([v1, v2])
     on_tensors = kind is v2 and rng.random() < 0.6
     how = {"interpolation": rng.choice([InterpolationMode.BILINEAR, InterpolationMode.BICUBIC]), "antialias": True}

@@ -17,7 +17,7 @@ from dali_compat.routes.dali import DaliRoute
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A machine with two GPUs, of which number 1 is current and CUDA is not initialized."""
+    """A machine with two GPUs. Number 1 is current, and CUDA is not initialized."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)

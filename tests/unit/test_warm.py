@@ -28,7 +28,8 @@ class BlockingDecoder:
 
     Attributes:
         calls: device indices that it was created for.
-        closed: number of calls of close()."""
+        closed: number of calls of close().
+    """
 
     engines = 7
 
@@ -221,7 +222,8 @@ class Library:
 
     Attributes:
         backends: requested backends in order.
-        destroyed: destroyed handles."""
+        destroyed: destroyed handles.
+    """
 
     def __init__(self, *statuses: int):
         self._statuses = list(statuses)

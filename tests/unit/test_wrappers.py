@@ -1,7 +1,8 @@
-"""User-defined wrappers that are traced, and those that must be refused.
+"""Tracing of user-defined wrappers, and refusal of wrappers that do more than apply transforms.
 
-A wrong trace would silently train on other images. Each traced wrapper is also called, and its pixels are compared
-with those of the traced chain."""
+A wrong trace would silently train on other images. Each traced wrapper is also called, and its pixels are compared with
+those of the traced chain.
+"""
 
 import abc
 import copy
