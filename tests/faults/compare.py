@@ -25,8 +25,7 @@ MEANING = {
 }
 WINDOW = 16
 EPOCHS, MANY = 3, 100  # epochs with a JPEG engine; it must decode some files if there are more than MANY
-# In levels. A GPU decodes to about the same pixels, without libjpeg's chroma interpolation. Another image differs by
-# 40.
+# In levels. A GPU decodes to about the same pixels, without libjpeg's chroma interpolation. Other images differ by 40.
 MEAN = 8.0
 
 

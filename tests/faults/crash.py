@@ -289,7 +289,7 @@ def check(place: Path, case: Case, device: str, kills: int, seed: int, until: fl
     whole, samples = take_record(place)
     assert len({(epoch, index) for epoch, index, *_ in whole}) == EPOCHS * samples
     started = uninterrupted.first or 0.0
-    killed = behind = trainings = 0
+    killed = after_a_batch = trainings = 0
     while killed < kills and time.monotonic() < until:
         for world in cycle(case.worlds):
             moment = None
@@ -301,10 +301,10 @@ def check(place: Path, case: Case, device: str, kills: int, seed: int, until: fl
             if went.ended:
                 break
             killed += 1
-            behind += went.first is not None
+            after_a_batch += went.first is not None
         compare(whole, take_record(place)[0], samples, max(case.worlds))
         trainings += 1
-    return KillCounts(killed, behind, trainings, zlib.crc32(repr(whole).encode()))
+    return KillCounts(killed, after_a_batch, trainings, zlib.crc32(repr(whole).encode()))
 
 
 def compare(whole: list, seen: list, samples: int, world: int) -> None:

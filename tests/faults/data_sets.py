@@ -525,7 +525,7 @@ def results(jobs: list[Job], root: str) -> list[Outcome]:
 
 def _confirmed(outcome: Outcome, root: str) -> Outcome:
     again = attempt([outcome.job], root)[0]
-    return again if again.kind else outcome._replace(text=f"{outcome.text} (not alone)")
+    return again if again.kind else outcome._replace(text=f"{outcome.text} (not in a separate process)")
 
 
 def hunt(jobs: Iterator[Job], root: str, seconds: float, processes: int = 1) -> Iterator[Outcome]:

@@ -44,7 +44,7 @@ class Own(Files):
         count = self.turn.next()
         return count, [T.ToTensor()(F.resize(self.rgb(i), (30 + 2 * i + more, 40))) for more in range(2)]
 """,
-    "a converted image beside its tensor": """
+    "a converted image and its tensor": """
 class Own(Files):
     def __getitem__(self, i):
         image = self.rgb(i)
@@ -120,7 +120,7 @@ class Own(Files):
         image = image.resize((image.width // 2, image.height // 2))
         return T.ToTensor()(image.crop((2, 2, 22, 22)))
 """,
-    "shares of shares": """
+    "fractions of fractions": """
 class Own(Files):
     def __getitem__(self, i):
         m = self.rgb(i)
@@ -130,7 +130,7 @@ class Own(Files):
         m = m.resize((m.width // 2, m.height // 2))
         return T.ToTensor()(m.crop((2, 3, 20, 20)))
 """,
-    "shares of shares, reflected": """
+    "fractions of fractions, reflected": """
 class Own(Files):
     def __getitem__(self, i):
         m = self.rgb(i)
@@ -140,7 +140,7 @@ class Own(Files):
         return T.PILToTensor()(m.crop((2, 3, 20, 20)))
 """,
     # image and mask
-    "torch's state by names of one's own": """
+    "torch's state by imported names": """
 from torch import get_rng_state, set_rng_state
 
 class Own(Files):
@@ -167,7 +167,7 @@ class Own(Files):
         torch.default_generator.set_state(state)
         return image, self.t(Image.open(self.masks[i]).convert("RGB"))
 """,
-    "a seed by a name of one's own": """
+    "a seed by an imported name": """
 from torch import manual_seed
 
 class Own(Files):

@@ -178,7 +178,9 @@ def _confirmed(outcome: Outcome, root: str) -> Outcome:
     kinds = {one.kind for one in outcome.found}
     if again.found or not kinds & {CRASHED, HUNG}:
         return again
-    return outcome._replace(found=tuple(Finding(one.kind, one.text + " (not alone)") for one in outcome.found))
+    return outcome._replace(
+        found=tuple(Finding(one.kind, one.text + " (not in a separate process)") for one in outcome.found)
+    )
 
 
 def hunt(jobs: Iterator[Job], root: str, seconds: float, processes: int = 1) -> Iterator[Outcome]:

@@ -62,7 +62,7 @@ CHANGES = {
     "a larger image": lambda path: _replace(path, 120, 90),
     "a smaller image": lambda path: _replace(path, 50, 60),
     "a smaller image with the same times": lambda path: _overwrite(path, 50, 60),
-    "one that lies on its side": lambda path: _replace(path, 100, 50),
+    "a rotated image": lambda path: _replace(path, 100, 50),
     "a PNG": lambda path: _replace(path, SIDE, SIDE, "PNG"),
     "a PNG of another size": lambda path: _replace(path, 70, 96, "PNG"),
     "a GIF": lambda path: _replace(path, SIDE, SIDE, "GIF"),

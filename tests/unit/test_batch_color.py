@@ -225,8 +225,8 @@ def test_gaussian_blur_of_uint8_differs_from_torchvision_only_by_rounding(images
         wanted.append(F1.pil_to_tensor(made) if "pil" in like else made)
     made = kernel_of("gaussian_blur")(batch, {"sigma": SIGMA}, kernel_size=kernel_size, like=like[:3].strip())
     different = (made.int() - torch.stack(wanted).int()).abs()
-    # The 529 products are summed in another order, which changes the rounding of 4e-5 of the pixels (measured; one is
-    # 3e-5).
+    # The 529 products are summed in another order, which changes the rounding of 4e-5 of the pixels (measured; 3e-5 is
+    # one pixel).
     assert different.max() <= 1 and different.float().mean() < 2e-4
     assert made.dtype == torch.uint8
 
@@ -436,11 +436,11 @@ def test_framed_images_of_different_sizes_equal_single_images(op, channels):
     }.get(op, {"factor": jitter["contrast"]})
     one = step(op, ImageSpec(channels=channels), like="pil")
     framed = batch.framed(one, images, arrays)
-    alone = [
+    single = [
         batch.kernel_of(op)(image[None], batch.rows_of(arrays, [row]), like="pil")[0]
         for row, image in enumerate(images)
     ]
-    assert all(torch.equal(a, b) for a, b in zip(framed, alone, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(framed, single, strict=True))
     batches = list(of_similar_size(images))
     assert sorted(np.concatenate([rows for rows, *_ in batches]).tolist()) == list(range(count)) and len(batches) < 12
     for rows, height, width in batches:

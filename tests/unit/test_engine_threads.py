@@ -251,8 +251,8 @@ def test_route_when_engine_is_unavailable_decodes_on_cpu_and_explains_why(engine
 
 
 def test_route_without_gpu_does_not_look_for_an_engine(monkeypatch):
-    monkeypatch.setattr(engines, "engine_of", lambda device: pytest.fail("somebody asks"))
-    monkeypatch.setattr(engines, "begin", lambda device: pytest.fail("somebody asks"))
+    monkeypatch.setattr(engines, "engine_of", lambda device: pytest.fail("must not be called"))
+    monkeypatch.setattr(engines, "begin", lambda device: pytest.fail("must not be called"))
     plan = lower(translate(T.RandomResizedCrop(8)), Options(exact=True, channels_last=False, gpu=False))
     route = DaliRoute(CPU, 1, 2, 4, [plan], {})
     assert route.jpeg_engine() is None and not route.uses_jpeg_engine and not route.compared_jpegs

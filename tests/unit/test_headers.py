@@ -124,7 +124,7 @@ FILES = {
     "no end marker": (lambda: jpeg()[:-2], None),  # PIL may forgive it
     "truncated": (lambda: jpeg()[: len(jpeg()) // 2], PIL),  # PIL raises the error
     "truncated header": (lambda: jpeg()[:30], UNREADABLE),
-    "start alone": (lambda: b"\xff\xd8", UNREADABLE),
+    "only the start marker": (lambda: b"\xff\xd8", UNREADABLE),
     "12 bits": (lambda: changed(jpeg(), sof_at(jpeg()) + 4, 12), (PIL, UNREADABLE)),
     "no height": (lambda: changed(changed(jpeg(), sof_at(jpeg()) + 5, 0), sof_at(jpeg()) + 6, 0), (PIL, UNREADABLE)),
     "arithmetic": (lambda: changed(jpeg(), sof_at(jpeg()) + 1, 0xC9), PIL),
@@ -352,8 +352,8 @@ def sized(kind: str, height: int, width: int, prefix: bytes = b"", **options) ->
 APPS = segment(0xE2, b"ICC_PROFILE\0" * 20) + segment(0xE1, b"Exif\0\0" + bytes(9000))
 STATING = {
     "JPEG": ("JPEG", {}),
-    "JPEG behind segments": ("JPEG", {"prefix": APPS}),
-    "JPEG behind fill bytes": ("JPEG", {"prefix": FILL * 20}),
+    "JPEG after segments": ("JPEG", {"prefix": APPS}),
+    "JPEG after fill bytes": ("JPEG", {"prefix": FILL * 20}),
     "progressive JPEG": ("JPEG", {"progressive": True}),
     "PNG": ("PNG", {}),
     "BMP": ("BMP", {}),
@@ -394,7 +394,7 @@ def test_mark_changes_when_the_size_changes(name, tmp_path):
         assert (again.height, again.width) == (height, width) and mark_of(again) != mark_of(found)
 
 
-@pytest.mark.parametrize("name", ["JPEG", "JPEG behind segments", "progressive JPEG"])
+@pytest.mark.parametrize("name", ["JPEG", "JPEG after segments", "progressive JPEG"])
 def test_mark_changes_with_each_byte_of_the_size_in_a_jpeg_frame(name, tmp_path):
     kind, options = STATING[name]
     data = sized(kind, HEIGHT, WIDTH, **options)

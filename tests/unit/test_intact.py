@@ -237,7 +237,7 @@ ADDED = {
     "no quantiser": (segment(0xDB, b""), False),
     "a quantiser and a byte": (segment(0xDB, b"\2" + b"\1" * 64 + b"\3"), False),
     "quantiser with a zero": (segment(0xDB, b"\2" + bytes(64)), False),
-    "codes of ones alone": (segment(0xC4, b"\0\2" + bytes(15) + b"\0\1"), False),
+    "codes of only ones": (segment(0xC4, b"\0\2" + bytes(15) + b"\0\1"), False),
     "too many codes": (segment(0xC4, b"\0\3" + bytes(15) + b"\0\1\2"), False),
     "length of one": (b"\xff\xfe\0\1", False),
     "fill bytes": (b"\xff\xff", False),
@@ -246,7 +246,7 @@ ADDED = {
 
 
 @pytest.mark.parametrize("name", ADDED)
-def test_jpeg_with_an_added_segment(name):
+def test_jpeg_with_an_added_segment_is_intact_only_if_it_is_valid(name):
     added, known = ADDED[name]
     assert is_intact(_edited("420.jpg", lambda pieces: pieces.insert(2, (0, added)))) == known
 
@@ -293,7 +293,7 @@ def test_png_with_chunks_that_change_the_image_is_not_intact(kind):
     ("kind", "known"),
     [(b"tEXt", True), (b"tIME", True), *((kind, False) for kind in (b"tRNS", b"PLTE", b"eXIf", b"ABCD"))],
 )
-def test_png_with_other_than_text_chunks_after_the_data_is_not_intact(kind, known):
+def test_png_with_other_chunks_than_metadata_after_the_data_is_not_intact(kind, known):
     """Only descriptions are allowed there; decoders differ in their use of other chunks."""
     chunks = chunks_of(WHOLE["RGB 8.png"])
     assert is_intact(with_chunks([*chunks[:-1], (kind, bytes(6)), chunks[-1]])) == known

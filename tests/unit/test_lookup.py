@@ -283,7 +283,7 @@ NOT_PLAIN = {
     "another sequence": lambda folder: data.Subset(folder, CustomList([1, 0])),
     "a text": lambda folder: data.Subset(folder, "10"),
     "no table": _not_tabled,
-    "a Subset of one's own": lambda folder: CustomSubset(folder, [1, 0]),
+    "a custom Subset": lambda folder: CustomSubset(folder, [1, 0]),
     "another data set": lambda folder: data.TensorDataset(torch.zeros(3)),
 }
 

@@ -261,7 +261,7 @@ def test_transforms_in_v1_and_v2_are_registered_for_both():
         and hasattr(version, kind.__name__)
     }
     missing = [
-        f"register {other} beside {kind}, in {_TRANSLATORS[kind][0].__module__}"
+        f"register {other} next to {kind}, in {_TRANSLATORS[kind][0].__module__}"
         for other, kind in namesakes.items()
         if other not in _TRANSLATORS
     ]

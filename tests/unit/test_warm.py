@@ -172,9 +172,9 @@ def test_handle_returns_the_number_of_engines_that_nvjpeg_reports(monkeypatch, l
     assert library.open == 0
 
 
-@pytest.mark.parametrize("said, engines", [("0", 0), ("2", 2), ("9", 7), ("", 7), ("all", 7)])
-def test_environment_variable_limits_the_engines(monkeypatch, said, engines):
-    monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", said)
+@pytest.mark.parametrize("value, engines", [("0", 0), ("2", 2), ("9", 7), ("", 7), ("all", 7)])
+def test_environment_variable_limits_the_engines(monkeypatch, value, engines):
+    monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", value)
     made = BlockingDecoder()
     made.go.set()
     warm.begin(0, made)
