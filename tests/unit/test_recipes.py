@@ -1,4 +1,4 @@
-"""Plans of deferred images: which images go through one pipeline, and with which numbers."""
+"""Plans of deferred images: images that share a pipeline, and their numbers."""
 
 import numpy as np
 
