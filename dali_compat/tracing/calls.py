@@ -39,7 +39,9 @@ def kept(value: Any) -> Any:
     if kind in CONSTANT:
         return value
     if kind in (list, tuple):
-        return kind(value) if CONSTANT.issuperset(map(type, value)) else kind(map(kept, value))
+        if CONSTANT.issuperset(map(type, value)):
+            return value if kind is tuple else value[:]
+        return kind(map(kept, value))
     if kind is dict:
         return {name: kept(one) for name, one in value.items()}
     if kind is ImageFilter.GaussianBlur:

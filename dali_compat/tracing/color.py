@@ -31,6 +31,8 @@ def _jittered(op: str) -> Callable[..., Outcome]:
             raise UnknownOperation
         if op == "hue" and s.kind == "pil" and s.mode == "L":
             return Outcome(s, (), same=True)
+        if op == "contrast" and like == "v2" and s.dtype.is_floating_point:  # rounded by position in memory
+            return Outcome(s)
         return _changed(s, like, "color_jitter", (_JITTER.index(op), -1, -1, -1, *(factor,) * 4), _OF_JITTER)
 
     return adjust
@@ -67,7 +69,8 @@ def sharpness(s: State, like: str, sharpness_factor) -> Outcome:
 def gamma(s: State, like: str, gamma, gain=1) -> Outcome:
     if gamma < 0:
         raise UnknownOperation
-    return _changed(s, like, "gamma", (gamma, gain), (("gamma", (), "float64"), ("gain", (), "float64")))
+    layout = ("gamma", (), "float64"), ("gain", (), "float64")
+    return _changed(s, like, "gamma", (gamma, gain), layout, s.dtype == torch.uint8)  # floats as in contrast
 
 
 @operation("posterize", "ImageOps.posterize")

@@ -308,7 +308,10 @@ def deferred(
         return None
     if outcome.same:
         return image
-    made = node.then(call._replace(args=kept(call.args), kwargs=kept(call.kwargs)), outcome)
+    made = node.then(RecordedCall(call.name, call.function, kept(call.args), kept(call.kwargs)), outcome)
+    if made.steps is None and outcome.steps is None:  # computed now, since it may raise
+        became_real(f"uses the image's {call.name}")
+        return None
     return imaged(made, _copied_info(image) if info is None else info)
 
 

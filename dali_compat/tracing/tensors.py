@@ -286,7 +286,9 @@ def recorded(tensor: TracedTensor, call: RecordedCall, outcome: Outcome | None, 
         return tensor
     if node.steps is None or outcome.steps is None:  # computed now, since it may raise
         return None
-    return tensor_of(node.then(call._replace(args=kept(call.args), kwargs=kept(call.kwargs)), outcome, strides))
+    return tensor_of(
+        node.then(RecordedCall(call.name, call.function, kept(call.args), kept(call.kwargs)), outcome, strides)
+    )
 
 
 # ---- methods that are recorded
