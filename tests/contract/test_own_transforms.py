@@ -1,4 +1,4 @@
-"""torchvision's own transforms in a data set of the user's: they draw what they draw in torch's loader."""
+"""torchvision's random transforms in a custom data set draw the same numbers as in torch's loader."""
 
 import functools
 
@@ -64,8 +64,8 @@ MADE_BY_TORCHVISION = {
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_equal(own_root, name):
-    """To the last bit with exact=True, and through few pipelines."""
+def test_batches_with_exact_equal_torchs_for_each_transform(own_root, name):
+    """The pixels are bit-identical, and few pipelines are used."""
     folder, loaders = ImageFolder(own_root), []
 
     def make(*args, **kwargs):
@@ -80,7 +80,7 @@ def test_equal(own_root, name):
 
 
 @pytest.mark.parametrize("name", MADE_BY_TORCHVISION)
-def test_equal_where_torchvision_makes_them(own_root, name):
+def test_batches_equal_torchs_if_torchvision_computes_the_images(own_root, name):
     make = functools.partial(ours, exact=True, device="cpu", fallback="silent")
     mine, theirs = (made(own.Plain, MADE_BY_TORCHVISION[name], ImageFolder(own_root), one) for one in (make, stock))
     assert not unlike(mine, theirs), unlike(mine, theirs)[:3]
