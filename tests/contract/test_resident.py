@@ -607,7 +607,7 @@ def test_writing_to_a_batch_does_not_change_other_batches(dataset):
 
 
 def test_writing_to_the_next_batch_does_not_break_backward(dataset):
-    """A prefetcher may normalize the next batch in place; autograd must not count this as a change of the current one."""
+    """A prefetcher may normalize the next batch in place; autograd must not report that the current one changed."""
     iterator, weight = iter(ours(dataset, 4, sampler=range(16))), torch.ones(3, 3, 3, 3, requires_grad=True)
     next(iterator)
     (images, _), (following, _) = next(iterator), next(iterator)
