@@ -5,9 +5,9 @@ Each row of what the world expects of a DataLoader and an ImageFolder, and the t
 torch typing, DataLoader[T]               test_arguments: test_the_class_can_be_subscripted
 torch arguments, errors, attributes       test_arguments: signatures, BAD, test_attributes_that_may_not_change
 torch __setattr__                         test_arguments: test_attributes_that_may_not_change
-torch random draws (base seed, sampler)   test_order: test_global_rng_as_with_workers and its neighbours
+torch random draws (base seed, sampler)   test_order: test_global_random_state_...
 torch default_collate, kept batches       test_batch: test_a_batch_is_torchs_list, test_batches_that_are_kept_...
-torch samplers, length, shards            test_order: CASES, test_distributed_shards, DATASETS
+torch samplers, length, shards            test_order: CASES, test_distributed_sampler_..., DATASETS
 torchvision DatasetFolder, late changes   test_changes; test_dataset: attributes, subclasses, v2 wrapper, copies
 Lightning _update_dataloader              test_lightning: test_lightning_injects_a_sampler
 Lightning ..._resolve_sampler             test_lightning: custom batch sampler, index sampler
@@ -15,7 +15,7 @@ Lightning _replace_dunder_methods         test_lightning: replays_what_a_subclas
 Lightning worker_init_fn, set_epoch       test_lightning: sets_worker_init_fn_and_epoch
 Lightning CombinedLoader                  test_lightning: combined_loader; test_processes: what is freed
 Lightning has_len                         test_arguments: test_len_of_an_iterable_data_set_is_torchs
-Lightning _Stateful                       test_resume_frameworks: test_lightning_goes_on_from_its_checkpoint
+Lightning _Stateful                       test_resume_frameworks: test_lightning_resumes_from_its_checkpoint
 Lightning default_collate by hand         test_batch: test_default_collate_passed_by_hand_is_the_default
 Accelerate prepare, skip_first_batches    test_frameworks: accelerate_*; test_a_sampler_set_in_place
 HF Trainer                                test_frameworks and test_resume_frameworks: test_hf_trainer_...

@@ -278,7 +278,7 @@ def _waits_for_a_thread(self, i):
     return self.pool.submit(lambda: own.read_rgb(self.paths[i])).result()
 
 
-@pytest.mark.parametrize("trouble", [_is_killed, _exits, _waits_for_a_thread], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fail", [_is_killed, _exits, _waits_for_a_thread], ids=lambda f: f.__name__)
 def test_data_set_falls_back_when_the_trial_subprocess_fails(folder, fail):
 
     class FailsInTrial(own.Plain):

@@ -379,8 +379,8 @@ def test_files_refused_after_verification_are_compared_again(folder, engine, mon
 
 
 def test_replaced_file_is_compared_again(folder, engine, monkeypatch):
-    """A file gets another size; a file changes to one of the same length and header that the engine decodes wrongly;
-    and a file that the engine decoded wrongly changes to one that it decodes correctly."""
+    """One new file has another size. One has the length and header of the old file, and the engine decodes it wrongly.
+    One replaces a file that the engine decoded wrongly, and is decoded correctly."""
     dataset = DALIImageFolder(folder, EVALUATION)
     engine.spoilt = file_contents(folder, 5)
     load_and_verify(engine, dataset)
@@ -608,7 +608,7 @@ def test_verified_files_are_remembered_across_runs_with_index_cache(folder, engi
     assert sum(engine.calls) == 2 * 9  # each file is compared twice
 
 
-# ---- files similar to those that were compared
+# ---- files similar to compared ones
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def two_epochs(loader):
 
 
 def both_loaders(make, *args, **options):
-    """Return two epochs of torch's loader, two epochs of ours, and our loader."""
+    """Return two epochs from torch's loader, two from our loader, and our loader."""
     theirs = two_epochs(stock(make(), *args, **options))
     dataset = make()
     if hasattr(dataset, "set_epoch"):
