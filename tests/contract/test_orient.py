@@ -267,7 +267,7 @@ ODD = list(_odd_exif_segments(""))
 @pytest.mark.parametrize("several", ["", "six", "three"], ids=["only segment", "after 6", "before 3"])
 @pytest.mark.parametrize("case", ODD)
 def test_odd_exif_has_the_effect_that_it_has_in_pillow(tmp_path, case, several):
-    """The image is turned as by Pillow, or raises an error of the same type."""
+    """The image is rotated as by Pillow, or an error of the same type is raised."""
     (tmp_path / "class").mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (40, 64, 3), dtype=np.uint8)
     whole = tmp_path / "class" / "0.jpg"

@@ -71,7 +71,7 @@ def assert_same(mine, theirs, limit=0.0) -> None:
 
 
 def real(loader) -> int:
-    """The files that Pillow decodes during the test."""
+    """Return the number of batches without any deferred image."""
     return loader._route.realized
 
 
@@ -500,7 +500,7 @@ def test_on_error_replace_raises_if_no_sample_can_be_read(own_root, workers):
 
 
 class ChecksWorkerInfo(own.Plain):
-    """Checks the worker info in the way that a data set of torch's loader would see it."""
+    """Raises unless the worker info is the same as in torch's loader."""
 
     opened = None
 

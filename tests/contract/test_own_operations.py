@@ -29,27 +29,27 @@ OF_TENSORS = {
     "divided": lambda x: F.pil_to_tensor(SMALL(x)) / 255,
     "divided as floats": lambda x: F.pil_to_tensor(SMALL(x)).float().div(255),
     "divided by another number": lambda x: F.pil_to_tensor(SMALL(x)) / 127.5 - 1,
-    "of two signs": lambda x: TENSOR(x) * 2 - 1,
+    "scaled to -1 and 1": lambda x: TENSOR(x) * 2 - 1,
     "normalised by hand": lambda x: TENSOR(x).sub(MEAN).div(STD),
     "normalised by operators": lambda x: (TENSOR(x) - MEAN) / STD,
-    "all of them": lambda x: 1 - torch.mul(0.5 * TENSOR(x) + 0.1, 3).add(-0.2),
-    "some of them": lambda x: TENSOR(x) * 2.5 if torch.rand(1) < 0.5 else TENSOR(x) * 0.5 - MEAN,
-    "drawn": lambda x: TENSOR(x) * float(torch.rand(1)) + float(torch.rand(1)),
+    "several operators": lambda x: 1 - torch.mul(0.5 * TENSOR(x) + 0.1, 3).add(-0.2),
+    "randomly chosen operators": lambda x: TENSOR(x) * 2.5 if torch.rand(1) < 0.5 else TENSOR(x) * 0.5 - MEAN,
+    "random factor and offset": lambda x: TENSOR(x) * float(torch.rand(1)) + float(torch.rand(1)),
     "halves": lambda x: TENSOR(x).half(),
     "bfloat16": lambda x: TENSOR(x).bfloat16(),
     "doubles": lambda x: TENSOR(x).double() * 0.1,
     "flipped": lambda x: TENSOR(x).flip(-1),
-    "flipped twice": lambda x: torch.flip(TENSOR(x), (1, 2)) if torch.rand(1) < 0.5 else TENSOR(x).flip([-2]),
+    "flipped in dimensions": lambda x: torch.flip(TENSOR(x), (1, 2)) if torch.rand(1) < 0.5 else TENSOR(x).flip([-2]),
     "BGR": lambda x: TENSOR(x)[[2, 1, 0]],
-    "a drawn order": lambda x: TENSOR(x)[..., torch.randperm(3), :, :],
-    "BGR of all lines": lambda x: TENSOR(x)[[2, 1, 0], :, :],
-    "where dimensions are asked for": lambda x: TENSOR(x) if TENSOR(x).ndimension() == 3 else None,
+    "random order of channels": lambda x: TENSOR(x)[..., torch.randperm(3), :, :],
+    "BGR with full slices": lambda x: TENSOR(x)[[2, 1, 0], :, :],
+    "after ndimension()": lambda x: TENSOR(x) if TENSOR(x).ndimension() == 3 else None,
     "BGR by flipping": lambda x: TENSOR(x).flip(0),
     "a window": lambda x: F.to_tensor(x)[:, 5:35, 7:40],
     "a window at random": lambda x: F.to_tensor(x)[..., int(torch.randint(0, 20, ())) :, 3:][:, :30, :30],
     "three channels": lambda x: TENSOR(x)[:3].cpu().contiguous(),
-    "of tv_tensors": lambda x: tv_tensors.Image(SMALL(x)).flip(-1)[:, 2:30] / 255,
-    "plain of tv_tensors": lambda x: tv_tensors.Image(SMALL(x)).contiguous(),
+    "operations on tv_tensors": lambda x: tv_tensors.Image(SMALL(x)).flip(-1)[:, 2:30] / 255,
+    "contiguous tv_tensors": lambda x: tv_tensors.Image(SMALL(x)).contiguous(),
 }
 
 # ---- PIL images
@@ -83,49 +83,49 @@ def enhanced_at_random(x):
 
 
 OF_PIL = {
-    "windows resized, some of the size that they have": lambda x: F.to_tensor(
+    "crops resized, some to the size that they have": lambda x: F.to_tensor(
         F.resized_crop(x, 2, 3, *_random_size(), [32, 32])
     ),
-    "windows resized by v2": lambda x: F.to_tensor(v2.functional.resized_crop(x, 2, 3, *_random_size(), [32, 32])),
-    "windows beyond the edges": lambda x: F.to_tensor(F.resized_crop(x, -2, 30, 60, 100, [32, 32])),
-    "smaller edges of windows": lambda x: T.CenterCrop(20)(F.to_tensor(F.resized_crop(x, 2, 3, 40, 36, [24]))),
+    "crops resized by v2": lambda x: F.to_tensor(v2.functional.resized_crop(x, 2, 3, *_random_size(), [32, 32])),
+    "crops beyond the edges": lambda x: F.to_tensor(F.resized_crop(x, -2, 30, 60, 100, [32, 32])),
+    "smaller edges of crops resized": lambda x: T.CenterCrop(20)(F.to_tensor(F.resized_crop(x, 2, 3, 40, 36, [24]))),
     "contrast with a cutoff": lambda x: F.to_tensor(ImageOps.autocontrast(SMALL(x), 9 * int(torch.rand(1) < 0.2))),
     **{f"transposed {way}": lambda x, way=way: F.to_tensor(SMALL(x).transpose(way)) for way in Image.Transpose},
     "transposed at random": lambda x: F.to_tensor(SMALL(x).transpose(int(torch.randint(0, 7, ())))),
-    "turned as tensors": lambda x: v2.functional.rotate(F.pil_to_tensor(SMALL(x)), 180 * int(torch.randint(0, 2, ()))),
+    "rotated as tensors": lambda x: v2.functional.rotate(F.pil_to_tensor(SMALL(x)), 180 * int(torch.randint(0, 2, ()))),
     "mirrored": lambda x: TENSOR(ImageOps.flip(ImageOps.mirror(x))),
-    "in gray": lambda x: TENSOR(ImageOps.grayscale(x)),
+    "grayscale": lambda x: TENSOR(ImageOps.grayscale(x)),
     "contained": lambda x: T.CenterCrop(30)(F.to_tensor(ImageOps.contain(x, (40, 50)))),
     "covered": lambda x: T.CenterCrop(30)(F.to_tensor(ImageOps.cover(x, (40, 50), Image.Resampling.BILINEAR))),
     "scaled": lambda x: T.CenterCrop(24)(F.to_tensor(ImageOps.scale(x, 0.6))),
-    "without a border": lambda x: TENSOR(ImageOps.crop(x, 7)),
+    "border cropped": lambda x: TENSOR(ImageOps.crop(x, 7)),
     "expanded": lambda x: F.to_tensor(ImageOps.expand(SMALL(x), 5, (3, 4, 5))),
-    "expanded by several": lambda x: F.to_tensor(ImageOps.expand(SMALL(x), (1, 2, 3, 4), 77)),
+    "expanded by four widths": lambda x: F.to_tensor(ImageOps.expand(SMALL(x), (1, 2, 3, 4), 77)),
     "inverted": lambda x: F.to_tensor(ImageOps.invert(SMALL(x))),
-    "in few levels": lambda x: F.to_tensor(ImageOps.solarize(ImageOps.posterize(SMALL(x), 3))),
-    "spread": lambda x: F.to_tensor(ImageOps.autocontrast(SMALL(x))),
+    "posterized and solarized": lambda x: F.to_tensor(ImageOps.solarize(ImageOps.posterize(SMALL(x), 3))),
+    "autocontrast": lambda x: F.to_tensor(ImageOps.autocontrast(SMALL(x))),
     "equalised": lambda x: F.to_tensor(ImageOps.equalize(SMALL(x))),
-    "upright": lambda x: TENSOR(ImageOps.exif_transpose(x)),
+    "exif_transpose": lambda x: TENSOR(ImageOps.exif_transpose(x)),
     "enhanced": enhanced,
     "enhanced at random": enhanced_at_random,
     "gamma": lambda x: F.to_tensor(F.adjust_gamma(SMALL(x), float(torch.rand(1)) + 0.5, 1.2)),
     "gamma of tensors": lambda x: F.adjust_gamma(TENSOR(x), 0.8),
 }
 MADE_BY_PIL = {  # Pillow or torchvision may compute these
-    "an empty window that is resized": lambda x: F.to_tensor(
+    "empty crop resized": lambda x: F.to_tensor(
         F.resized_crop(x, 2, 3, int(torch.randint(2, ())), 20, [16, 16])
     ),
     "thumbnail of several": thumbnail_of_several,
     "thumbnail": thumbnail,
     "fitted": lambda x: F.to_tensor(ImageOps.fit(x, (32, 40))),
-    "cut off": lambda x: TENSOR(ImageOps.autocontrast(x, cutoff=2)),
+    "autocontrast with cutoff": lambda x: TENSOR(ImageOps.autocontrast(x, cutoff=2)),
     "coloured": lambda x: TENSOR(ImageOps.colorize(ImageOps.grayscale(x), "black", "white")),
     "reducing gap": lambda x: F.to_tensor(x.resize((33, 31), Image.Resampling.BILINEAR, reducing_gap=3.0)),
     "padded": lambda x: F.to_tensor(ImageOps.pad(x, (40, 44), color=(9, 8, 7), centering=(0.2, 0.9))),
     "padded with black": lambda x: F.to_tensor(ImageOps.pad(x, (40, 44), Image.Resampling.BILINEAR)),
     "a small thumbnail": lambda x: (x.thumbnail((9, 9)), F.to_tensor(x))[1][:, :3, :3],
     "expanded with a name": lambda x: TENSOR(ImageOps.expand(x, 5, "red")),
-    "blended with it": lambda x: TENSOR(ImageEnhance.Contrast(x).degenerate),
+    "degenerate of Contrast": lambda x: TENSOR(ImageEnhance.Contrast(x).degenerate),
     "reduced": lambda x: TENSOR(x.reduce(2)),
 }
 
@@ -257,7 +257,7 @@ OF_GRAY = {
     "of v2": v2.Compose(
         [v2.ToImage(), v2.RandomResizedCrop(24), v2.ToDtype(torch.float32, True), v2.Normalize([0.5], [0.2])]
     ),
-    "of other light": T.Compose([T.ColorJitter(0.3, 0.3), TENSOR, T.Normalize((0.5,), (0.25,))]),
+    "with color jitter": T.Compose([T.ColorJitter(0.3, 0.3), TENSOR, T.Normalize((0.5,), (0.25,))]),
     "of three channels": T.Compose([T.Grayscale(3), TENSOR, T.Normalize((0.5,) * 3, (0.25,) * 3)]),
 }
 

@@ -482,15 +482,15 @@ def test_wrong_index_raises_torchs_error(tmp_path, monkeypatch, kind, index):
     batches = [[0, 1], [2, index], [3], [-1]]
     results = []
     for maker in (ours, stock):
-        iterator, given = iter(maker(dataset, batch_sampler=batches)), []
+        iterator, outcomes = iter(maker(dataset, batch_sampler=batches)), []
         while True:
             try:
-                given.append(next(iterator)[1].tolist())
+                outcomes.append(next(iterator)[1].tolist())
             except StopIteration:
                 break
             except Exception as error:
-                given.append((type(error), str(error)))
-        results.append(given)
+                outcomes.append((type(error), str(error)))
+        results.append(outcomes)
     assert len(results[0]) == len(results[1]) == 4
     for mine, theirs in zip(*results, strict=True):
         assert mine == theirs or (mine[0] is theirs[0] and mine[1].startswith(f"{theirs[1].rstrip('.')}. "))
@@ -538,13 +538,13 @@ def test_epoch_continues_after_an_error_in_collate_fn(dataset):
             raise KeyError("five")
         return [target for _, target in samples]
 
-    iterator, given = iter(ours(dataset, 5, collate_fn=collate, sampler=range(15))), []
+    iterator, outcomes = iter(ours(dataset, 5, collate_fn=collate, sampler=range(15))), []
     for _ in range(3):
         try:
-            given.append(next(iterator))
+            outcomes.append(next(iterator))
         except KeyError:
-            given.append("error")
-    assert given == [[0, 1, 2, 3, 4], "error", [10, 11, 12, 13, 14]]
+            outcomes.append("error")
+    assert outcomes == [[0, 1, 2, 3, 4], "error", [10, 11, 12, 13, 14]]
 
 
 # ---- epochs
@@ -849,7 +849,7 @@ REFUSED = {
     "floats": (lambda: _with_attribute(make(), "data", pictures(COUNT, 32, 32, 3).astype(np.float32)), "float32"),
     "four channels": (lambda: _with_attribute(make(), "data", pictures(COUNT, 32, 32, 4)), "shape"),
     "too few targets": (lambda: _with_attribute(make(), "targets", [1, 2]), "40 images and 2 targets"),
-    "beside other data sets": (
+    "with other data sets": (
         lambda: data.ConcatDataset([make(), data.TensorDataset(torch.zeros(3))]),
         "TensorDataset",
     ),

@@ -80,7 +80,7 @@ def scripts(tmp_path):
         "ends": "import neighbour",
         "fails": "fails()",
         "exits": "sys.exit(7)",
-        "says": "sys.exit('no such data')",
+        "exits_with_text": "sys.exit('no such data')",
         "interrupted": "raise KeyboardInterrupt",
         "hooked": "sys.excepthook = lambda *what: print('hook', what[0].__name__)\nfails()",
     }.items():
@@ -92,7 +92,7 @@ def scripts(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["ends", "fails", "exits", "says", "interrupted", "hooked", "wrong"])
+@pytest.mark.parametrize("name", ["ends", "fails", "exits", "exits_with_text", "interrupted", "hooked", "wrong"])
 def test_script_runs_as_with_python(scripts, name):
     assert_same_behavior(scripts, f"sub/{name}.py", "--lr", "0.1", "-m", "--exact")
 
@@ -104,7 +104,7 @@ def test_module_runs_as_with_python(scripts):
 
 
 def test_console_command_finds_modules_in_the_working_directory(scripts):
-    """Without a correction, sys.path would begin with the folder of the console command."""
+    """The folder of the console command would otherwise be the first entry of sys.path."""
     (scripts / "bin").mkdir()
     (scripts / "bin" / "dali_compat").write_text("from dali_compat.cli import main\nraise SystemExit(main())\n")
     theirs = python("-m", "package", "a", cwd=scripts / "sub")

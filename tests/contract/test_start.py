@@ -157,7 +157,7 @@ def test_process_can_fork_after_the_start(image_root):
     code = """
 import warnings
 from contract.both import stock
-warnings.simplefilter("ignore")  # Python warns of forks beside threads
+warnings.simplefilter("ignore")  # Python warns of forks if threads are running
 loader = made()
 child = os.fork()
 if child == 0:

@@ -270,7 +270,7 @@ def make(tmp_path, no_integrity_checks, matlab_files):
 
     def made(layout, **options):
         if layout in (flowers102, cars):
-            options["matlab"] = matlab_files
+            options["matlab_files"] = matlab_files
         return layout(tmp_path, **options)
 
     return made
