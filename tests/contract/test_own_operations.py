@@ -112,9 +112,7 @@ OF_PIL = {
     "gamma of tensors": lambda x: F.adjust_gamma(TENSOR(x), 0.8),
 }
 MADE_BY_PIL = {  # Pillow or torchvision may compute these
-    "empty crop resized": lambda x: F.to_tensor(
-        F.resized_crop(x, 2, 3, int(torch.randint(2, ())), 20, [16, 16])
-    ),
+    "empty crop resized": lambda x: F.to_tensor(F.resized_crop(x, 2, 3, int(torch.randint(2, ())), 20, [16, 16])),
     "thumbnail of several": thumbnail_of_several,
     "thumbnail": thumbnail,
     "fitted": lambda x: F.to_tensor(ImageOps.fit(x, (32, 40))),
