@@ -1,4 +1,4 @@
-"""Data sets as people write them, over the files and labels of an image folder."""
+"""Typical custom data sets, with the files and labels of an image folder."""
 
 import csv
 import io
@@ -42,7 +42,7 @@ class Plain(data.Dataset):
         return image, self.labels[i]
 
 
-# ---- which are left to DALI
+# ---- data sets whose images are deferred
 
 
 class OfV2(Plain):
@@ -58,7 +58,7 @@ class AsDict(Plain):
 
 
 class Boxes(Plain):
-    """Columns of an image's only box: contiguous to torch, whatever their strides."""
+    """Columns of an image's only box, contiguous in torch for any stride."""
 
     def __getitem__(self, i):
         image, label = super().__getitem__(i)
@@ -67,7 +67,7 @@ class Boxes(Plain):
 
 
 class Pets(data.Dataset):
-    """As in Accelerate's cv_example.py."""
+    """The data set of Accelerate's cv_example.py."""
 
     def __init__(self, folder):
         self.file_names = [path for path, _ in folder.samples]
@@ -90,7 +90,7 @@ class Pets(data.Dataset):
 
 
 class Kaggle(Plain):
-    """Of a CSV file, by pandas where it is there."""
+    """A data set from a CSV file, read by pandas if installed."""
 
     def __init__(self, folder):
         self.root, self.transform = Path(folder.root), TRANSFORM
@@ -134,7 +134,7 @@ class InMemory(Plain):
 
 
 class Helped(Plain):
-    """By methods and functions of its own."""
+    """Images opened by a method and a function."""
 
     def load(self, path):
         return read_rgb(path)
@@ -178,7 +178,7 @@ class Gray(Plain):
 
 
 class AsItIs(Plain):
-    """Without convert()."""
+    """Images without convert()."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -189,7 +189,7 @@ class AsItIs(Plain):
 
 
 class InSteps(Plain):
-    """Transforms that are made for each sample."""
+    """Transforms created for each sample."""
 
     def __getitem__(self, i):
         image = T.CenterCrop(16)(read_rgb(self.paths[i]))
@@ -198,7 +198,7 @@ class InSteps(Plain):
 
 
 class ByClass(Plain):
-    """Some classes are flipped."""
+    """Flips for some classes."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -209,7 +209,7 @@ class ByClass(Plain):
 
 
 class Noisy(Plain):
-    """Labels are wrong at times."""
+    """Random labels for some samples."""
 
     def __getitem__(self, i):
         image, label = super().__getitem__(i)
@@ -217,7 +217,7 @@ class Noisy(Plain):
 
 
 class Mixed(Plain):
-    """Another index, at times, of a generator of its own, and of torch's."""
+    """Random replacement of the index, with a numpy generator and torch's."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -230,7 +230,7 @@ class Mixed(Plain):
 
 
 class WithPath(ImageFolder):
-    """A folder that gives the path, too."""
+    """An ImageFolder that also returns the path."""
 
     def __init__(self, folder):
         super().__init__(folder.root, TRANSFORM)
@@ -240,7 +240,7 @@ class WithPath(ImageFolder):
 
 
 class Transformed(data.Dataset):
-    """A Subset with a transform of its own."""
+    """A Subset with a transform."""
 
     def __init__(self, folder):
         self.subset, self.transform = data.Subset(ImageFolder(folder.root), range(3, 20)), TRANSFORM
@@ -262,7 +262,7 @@ class Ordered(Plain):
 
 
 class Checked(Plain):
-    """It looks what the image is, not at its pixels."""
+    """Checks of the image's class, which do not read its pixels."""
 
     def __getitem__(self, i):
         image = Image.open(self.paths[i])
@@ -273,7 +273,7 @@ class Checked(Plain):
 
 
 class Tried(Plain):
-    """Of a file that cannot be read another one."""
+    """The next file in place of an unreadable one."""
 
     def __getitem__(self, i):
         try:
@@ -284,7 +284,7 @@ class Tried(Plain):
 
 
 class ByAttribute(Plain):
-    """With a loader of one's choice, as in torchvision's folders."""
+    """A loader attribute as in torchvision's folders."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -313,7 +313,7 @@ class Decoder:
 
 
 class ByReader(Plain):
-    """Objects of other classes open the image."""
+    """Images opened by objects of other classes."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -324,7 +324,7 @@ class ByReader(Plain):
 
 
 class Measured(Plain):
-    """It asks what headers say: of an image as it was opened, and of one that was converted."""
+    """Mode and size, read from an opened and from a converted image."""
 
     def __getitem__(self, i):
         image = Image.open(self.paths[i])
@@ -336,7 +336,7 @@ class Measured(Plain):
 
 
 class Resized(Plain):
-    """By Pillow, as many do."""
+    """Pillow's resize() and torchvision's transforms."""
 
     def __getitem__(self, i):
         image = read_rgb(self.paths[i])
@@ -346,7 +346,7 @@ class Resized(Plain):
 
 
 class Turned(Plain):
-    """As its EXIF says, flipped now and then, and asked for its size behind transforms."""
+    """EXIF orientation, occasional flips, and the size after transforms."""
 
     def __getitem__(self, i):
         image = ImageOps.exif_transpose(Image.open(self.paths[i]))
@@ -361,7 +361,7 @@ class Turned(Plain):
 
 
 class Functional(Plain):
-    """By functions instead of transforms."""
+    """Functions instead of transforms."""
 
     def __getitem__(self, i):
         image = F.resize(read_rgb(self.paths[i]), [20, 24] if i % 2 else 22)
@@ -370,7 +370,7 @@ class Functional(Plain):
 
 
 class Segmented(Plain):
-    """With a mask that its own code makes."""
+    """A mask computed by the data set."""
 
     def __getitem__(self, i):
         mask = np.array(Image.open(self.paths[i]).convert("L").resize((16, 16)), np.int64) // 128
@@ -388,14 +388,14 @@ class Cropped(T.CenterCrop):
 
 
 class OfSubclasses(Plain):
-    """Transforms of subclasses that do what their bases do."""
+    """Subclasses of transforms with unchanged behaviour."""
 
     def __init__(self, folder):
         super().__init__(folder, T.Compose([T.Resize(20), Cropped(), MaybeToTensor(), T.Normalize((0.5,), (0.25,))]))
 
 
 class Dataset(Plain):
-    """Of a package of one's own that is called as Hugging Face's."""
+    """A class in a module with the name of Hugging Face's package."""
 
     __module__ = "datasets.pets"
 
@@ -413,7 +413,7 @@ class TwoCrops(Plain):
 
 
 class Triplets(Plain):
-    """Of several files, one of them twice; nested, and of several shapes and sources."""
+    """Images of several files, one of them twice, nested and of several shapes and sources."""
 
     def __getitem__(self, i):
         anchor = self.transform(read_rgb(self.paths[i]))
@@ -424,7 +424,7 @@ class Triplets(Plain):
 
 
 class LargeMasks(Plain):
-    """Which its own code makes; the image is DALI's."""
+    """Large masks computed by the data set."""
 
     def __getitem__(self, i):
         mask = np.array(Image.open(self.paths[i]).convert("L").resize((1100, 1000)), np.int64)
@@ -470,7 +470,7 @@ class Batched(Plain):
 
 
 class Delegating(data.Dataset):
-    """Without a batch size torch calls its __getitem__, and with one another data set's __getitems__."""
+    """A data set whose __getitems__ belongs to another data set; torch calls it only if there is a batch size."""
 
     def __init__(self, folder):
         self.inner = data.Subset(Plain(folder), range(len(folder.samples)))
@@ -508,11 +508,11 @@ SERVED += [Masked, TwoCrops, Triplets, LargeMasks, CutBeyond, Stacked]
 SERVED += [Cached, CachedTensors, Batched, Delegating]
 
 
-# ---- which make their samples themselves
+# ---- data sets that are left to torch's loader
 
 
 class Arrays(Plain):
-    """As with albumentations, or OpenCV."""
+    """Arrays, as for albumentations or OpenCV."""
 
     def __getitem__(self, i):
         image = np.array(read_rgb(self.paths[i]))[:16, :16]

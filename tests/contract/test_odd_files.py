@@ -1,4 +1,4 @@
-"""Files that DALI decodes differently, or not at all: PIL's own pixels, in one batch with ordinary JPEGs."""
+"""Files that DALI decodes differently or not at all have PIL's pixels, in batches with ordinary JPEGs."""
 
 import shutil
 
@@ -83,7 +83,7 @@ def _make(path, name):
 
 
 def make_odd_folder(root):
-    """All of them, and 20 ordinary JPEGs. Returns root."""
+    """Write all odd files and 20 ordinary JPEGs, and return the root."""
     make_folder(root, classes=1, per_class=20, special=False)
     (root / "class_b").mkdir()
     for name in ODD:
@@ -91,19 +91,18 @@ def make_odd_folder(root):
     return root
 
 
-def test_every_odd_file_among_ordinary_ones(tmp_path):
-    """One epoch over all of them, mixed with ordinary JPEGs in each batch."""
+def test_odd_files_mixed_with_ordinary_ones_equal_torchs(tmp_path):
     dataset = DALIImageFolder(make_odd_folder(tmp_path / "odd"), EXACT)
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
     assert len(dataset) == 20 + len(ODD)
     loader = ours(dataset, 6, sampler=order, device="cpu")
     expected = pixels(stock(dataset, 6, sampler=order))
-    for _ in range(2):  # what was learnt in the first epoch serves the second
+    for _ in range(2):  # headers read in the first epoch are used in the second
         assert_same_pixels(pixels(loader), expected)
 
 
-def test_what_pil_reads_is_transformed_as_what_dali_reads(tmp_path):
-    """Each image by the numbers that are drawn for its place, whoever reads it."""
+def test_random_transforms_do_not_depend_on_the_decoder(tmp_path):
+    """The numbers depend only on the position in the epoch."""
     readers = {"PNG": DALI, "TIFF": PIL}
     for kind in readers:
         (tmp_path / kind / "class_a").mkdir(parents=True)
@@ -112,22 +111,22 @@ def test_what_pil_reads_is_transformed_as_what_dali_reads(tmp_path):
             _photo(seed=seed).save(path, kind, **({"compression": "tiff_lzw"} if kind == "TIFF" else {}))
             assert read_header(str(path))[0] == readers[kind]
     transform = T.Compose([T.RandomCrop(40), T.RandomHorizontalFlip(), T.PILToTensor()])
-    given = []
+    batches_of_kinds = []
     for kind in readers:
         torch.manual_seed(0)
-        given.append(pixels(ours(DALIImageFolder(tmp_path / kind, transform), 3, device="cpu")))
-    assert_same_pixels(*given)
+        batches_of_kinds.append(pixels(ours(DALIImageFolder(tmp_path / kind, transform), 3, device="cpu")))
+    assert_same_pixels(*batches_of_kinds)
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_odd_files_one_by_one(tmp_path, name):
+def test_each_odd_file_equals_torchs(tmp_path, name):
     root = make_folder(tmp_path / "odd", classes=1, per_class=2, special=False)
     _make(root / "class_a" / name, name)
     dataset = DALIImageFolder(root, EXACT)
     assert_same_pixels(pixels(ours(dataset, 3, device="cpu")), pixels(stock(dataset, 3)))
 
 
-def test_odd_files_of_this_machine(odd, own_root):
+def test_files_of_the_odd_folder_equal_torchs(odd, own_root):
     for path in odd.iterdir():
         shutil.copy(path, own_root / "class_a")
     dataset = DALIImageFolder(own_root, EXACT)
@@ -135,8 +134,8 @@ def test_odd_files_of_this_machine(odd, own_root):
 
 
 @pytest.mark.parametrize("odd", [[0], [0, 1, 2, 3]])
-def test_channels_last_of_what_pil_reads(own_root, odd):
-    """A part of a batch, or all of it."""
+def test_channels_last_of_images_decoded_by_pil(own_root, odd):
+    """PIL decodes some images of the batch, or all."""
     dataset = DALIImageFolder(own_root, EXACT)
     for index in odd:
         path = dataset.samples[index][0]
@@ -146,7 +145,7 @@ def test_channels_last_of_what_pil_reads(own_root, odd):
     assert_same_pixels([images], [next(iter(stock(dataset, 4)))[0]])
 
 
-def test_channels_last_of_a_batch_with_a_file_that_has_changed(own_root):
+def test_channels_last_of_a_batch_with_a_changed_file(own_root):
     dataset = DALIImageFolder(own_root, EXACT)
     loader = ours(dataset, 4, memory_format=torch.channels_last, device="cpu")
     pixels(loader)

@@ -19,7 +19,7 @@ from torchvision.io import ImageReadMode, decode_image, decode_jpeg, read_file, 
 from torchvision.transforms import v2
 
 from contract.both import error_of, ours, stock
-from contract.test_joint import unlike
+from contract.test_joint import differences
 from contract.test_own_datasets import real, seeded
 
 SMALL = v2.Compose([v2.Resize((32, 40)), v2.ToDtype(torch.float32, scale=True)])
@@ -74,7 +74,7 @@ def compared(make, near=0.02, **options):
             loaders.append(ours(*args, exact=exact, device="cpu", **kwargs))
             return loaders[-1]
 
-        wrong = unlike(seeded(make(), 3, **options)(mine), theirs)
+        wrong = differences(seeded(make(), 3, **options)(mine), theirs)
         assert all(float(text.rpartition(": ")[2]) <= (0 if exact else near) for text in wrong), wrong[:3]
     return loaders[-1]
 
@@ -146,7 +146,7 @@ def test_modes(odd, mode, turned):
     def mine(*args, **kwargs):
         return ours(*args, exact=True, device="cpu", fallback="silent", **kwargs)
 
-    wrong = unlike(seeded(Own(odd, lambda path: each_mode(path, mode, turned), None), 4, **options)(mine), theirs)
+    wrong = differences(seeded(Own(odd, lambda path: each_mode(path, mode, turned), None), 4, **options)(mine), theirs)
     assert not wrong, wrong[:3]
 
 
@@ -205,7 +205,7 @@ def test_bytes_that_are_looked_at(own_root):
 
     theirs = seeded(Own(own_root, decode, None), 2, collate_fn=list)(stock)
     mine = seeded(Own(own_root, decode, None), 2, collate_fn=list)
-    assert not unlike(mine(lambda *args, **kw: ours(*args, exact=True, fallback="silent", **kw)), theirs)
+    assert not differences(mine(lambda *args, **kw: ours(*args, exact=True, fallback="silent", **kw)), theirs)
 
 
 def test_another_mode_is_the_reason(own_root):
@@ -286,4 +286,4 @@ def test_torchcodec(own_root, odd, torchcodec):
             mine = seeded(Own(odd, decode, None), 4, collate_fn=list)(
                 lambda *args, **kw: ours(*args, exact=True, device="cpu", fallback="silent", **kw)
             )
-            assert not unlike(mine, theirs), (mode, dtype, unlike(mine, theirs)[:3])
+            assert not differences(mine, theirs), (mode, dtype, differences(mine, theirs)[:3])

@@ -15,7 +15,7 @@ from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
 from contract.both import ours, stock
-from contract.test_joint import unlike
+from contract.test_joint import differences
 from contract.test_own_datasets import real, seeded
 from dali_compat.data.sources import ORIENTATION
 
@@ -188,7 +188,7 @@ def assert_deferred(root, change, near=NEAR, kind=Own):
             return loaders[-1]
 
         mine = seeded(kind(root, change), 3, shuffle=True, collate_fn=list)(make)
-        wrong = unlike(mine, theirs)
+        wrong = differences(mine, theirs)
         if exact:
             assert not wrong, wrong[:3]
         assert all(float(text.rpartition(": ")[2]) <= near for text in wrong), wrong[:3]
@@ -207,7 +207,7 @@ def test_several(own_root, name):
     for workers in (0, 1):
         dataset = Own(own_root, OF_SEVERAL[name] if not workers else lambda x: torch.stack([TENSOR(x), TENSOR(x)], 1))
         theirs = seeded(dataset, 3, shuffle=not workers, num_workers=workers)(stock)
-        assert not unlike(seeded(dataset, 3, shuffle=not workers, num_workers=workers)(make), theirs)
+        assert not differences(seeded(dataset, 3, shuffle=not workers, num_workers=workers)(make), theirs)
 
 
 @pytest.mark.parametrize("change", [kept_part, seen_part, seen_stack])
@@ -216,7 +216,7 @@ def test_several_of_which_some_are_seen(own_root, change):
     make = functools.partial(ours, exact=True, fallback="silent", device="cpu")
     for options in (dict(collate_fn=list), {}) if change is not seen_stack else (dict(collate_fn=list),):
         theirs = seeded(Own(own_root, change), 3, shuffle=True, **options)(stock)
-        assert not unlike(seeded(Own(own_root, change), 3, shuffle=True, **options)(make), theirs)
+        assert not differences(seeded(Own(own_root, change), 3, shuffle=True, **options)(make), theirs)
 
 
 @pytest.mark.parametrize("name", OF_PIL)
@@ -229,7 +229,7 @@ def test_images(own_root, name):
 def test_images_that_are_made(own_root, name):
     theirs = seeded(Own(own_root, MADE_BY_PIL[name]), 3, shuffle=True)(stock)
     mine = seeded(Own(own_root, MADE_BY_PIL[name]), 3, shuffle=True)
-    assert not unlike(mine(lambda *args, **kwargs: ours(*args, exact=True, fallback="silent", **kwargs)), theirs)
+    assert not differences(mine(lambda *args, **kwargs: ours(*args, exact=True, fallback="silent", **kwargs)), theirs)
 
 
 @pytest.mark.alike

@@ -25,9 +25,9 @@ from contract.streams import (
     Shuffled,
     Stream,
     Tar,
-    given,
-    opened,
-    same,
+    identity,
+    open_rgb,
+    program_inputs,
 )
 from contract.test_own_datasets import real
 from dali_compat import DataLoader, FallbackWarning, install
@@ -42,7 +42,7 @@ def files(image_root):
 
 @pytest.fixture(scope="module")
 def everything(files, tmp_path_factory):
-    with given(files, tmp_path_factory.mktemp("streams")) as one:
+    with program_inputs(files, tmp_path_factory.mktemp("streams")) as one:
         yield one
 
 
@@ -161,7 +161,7 @@ class ByTheClock(Stream):
     def __iter__(self):
         order = list(self.files)
         random.SystemRandom().shuffle(order)
-        return ((SMALL(opened(path)), path) for path in order)
+        return ((SMALL(open_rgb(path)), path) for path in order)
 
 
 def test_a_stream_in_another_order_each_time_is_on_dali(files):
@@ -169,7 +169,7 @@ def test_a_stream_in_another_order_each_time_is_on_dali(files):
     made = {path: image for image, path in loader}
     assert sorted(made) == files and real(loader) == 0
     for path, image in made.items():
-        assert torch.equal(image, SMALL(opened(path)))
+        assert torch.equal(image, SMALL(open_rgb(path)))
 
 
 class Failing(Stream):
@@ -217,11 +217,11 @@ def test_webdataset_that_shuffles_is_on_dali(tar_files, files):
     """By a seed of the process's, so that torch's loader does not give the same twice."""
     wds = pytest.importorskip("webdataset")
     dataset = wds.WebDataset(tar_files, shardshuffle=2, empty_check=False).shuffle(5).decode("pil")
-    loader = ours(dataset.to_tuple("jpg", "__key__").map_tuple(SMALL, same), None, device="cpu", exact=True)
+    loader = ours(dataset.to_tuple("jpg", "__key__").map_tuple(SMALL, identity), None, device="cpu", exact=True)
     made = {key: image for image, key in loader}
     assert len(made) == len(files) and real(loader) == 0
     for key, image in made.items():
-        assert torch.equal(image, SMALL(opened(files[int(key[0]) :: 2][int(key[1:])])))
+        assert torch.equal(image, SMALL(open_rgb(files[int(key[0]) :: 2][int(key[1:])])))
 
 
 def padded(samples):
@@ -240,7 +240,7 @@ def test_webdataset_that_shuffles_texts_of_unlike_lengths_is_on_dali(tar_files, 
     assert len(made) == len(files) and real(loader) == 0
     for image, number in made:
         same_number = files[2 * number : 2 * number + 2]  # one of each shard
-        assert any(torch.equal(image, SMALL(opened(path))) for path in same_number)
+        assert any(torch.equal(image, SMALL(open_rgb(path))) for path in same_number)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -249,7 +249,7 @@ def test_batches_of_webloader_are_torchs_under_install(tar_files, workers):
 
     def batches():
         dataset = wds.WebDataset(tar_files, shardshuffle=False, empty_check=False, seed=1).shuffle(8, seed=2)
-        dataset = dataset.decode("pil").to_tuple("jpg", "cls").map_tuple(TRAINING, same).batched(4)
+        dataset = dataset.decode("pil").to_tuple("jpg", "cls").map_tuple(TRAINING, identity).batched(4)
         loader = wds.WebLoader(dataset, batch_size=None, num_workers=workers)
         seeded()
         loaded = loader.unbatched().shuffle(9, seed=3).batched(5)
@@ -278,7 +278,7 @@ def by_opencv(held):
 
 class Arrays(Stream):
     def __iter__(self):
-        return (by_numpy(opened(path)) for path in self.mine())
+        return (by_numpy(open_rgb(path)) for path in self.mine())
 
 
 def webdataset(shards):

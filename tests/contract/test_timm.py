@@ -14,7 +14,7 @@ from torchvision.datasets import ImageFolder
 
 from contract import own_datasets as own
 from contract.both import assert_same_epoch, ours, outlines, stock
-from contract.test_odd_datasets import of
+from contract.test_odd_datasets import dataset_of
 from contract.test_own_datasets import assert_same, seeded
 from dali_compat import DataLoader, FallbackWarning, install, uninstall
 from dali_compat.ops.draws import run, uniforms_of
@@ -97,7 +97,7 @@ def test_sizes_that_keep_the_ratio_are_timms(monkeypatch, area, longest, chances
 
 
 def test_each_choice_is_as_likely():
-    drawn = draw("with_choice", of=draw("resize", size=(8, 8), max_size=None), count=2)
+    drawn = draw("with_choice", dataset_of=draw("resize", size=(8, 8), max_size=None), count=2)
     values, _ = run(drawn, np.full((1000, 2), 50), np.random.default_rng(0).random((1000, 1)))
     assert set(values["choice"]) == {0, 1} and abs(values["choice"].mean() - 0.5) < 0.05
 
@@ -285,5 +285,5 @@ def test_a_data_set_of_the_users_has_timms_own_random_numbers(image_root, option
     def get(self, i):
         return transform(own.read_rgb(self.paths[i])), i
 
-    made = seeded(of(ImageFolder(image_root), get), 5, shuffle=True)
+    made = seeded(dataset_of(ImageFolder(image_root), get), 5, shuffle=True)
     assert_same(made(lambda *a, **kw: ours(*a, device="cpu", exact=True, **kw)), made(stock))
