@@ -58,7 +58,7 @@ def _shuffled(values: Sequence, rng: np.random.Generator) -> Iterator:
             yield values[i]
 
 
-def made(kind: Kind, rng: np.random.Generator) -> bytes:
+def make_jpeg(kind: Kind, rng: np.random.Generator) -> bytes:
     """Return a JPEG of this kind with a smooth, noisy picture."""
     across, down = SAMPLINGS[kind.sampling]
     units = -(-kind.height // down), -(-kind.width // across)
@@ -69,10 +69,10 @@ def made(kind: Kind, rng: np.random.Generator) -> bytes:
     small = rng.integers(0, 256, (height // 6 + 2, width // 6 + 2, 3), np.uint8)
     smooth = np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)).astype(int)
     noisy = np.clip(smooth + rng.integers(-40, 41, smooth.shape) * rng.integers(2), 0, 255).astype(np.uint8)
-    return _marked(_saved(Image.fromarray(noisy), kind), kind)
+    return _with_markers(_save(Image.fromarray(noisy), kind), kind)
 
 
-def _saved(image: Image.Image, kind: Kind) -> bytes:
+def _save(image: Image.Image, kind: Kind) -> bytes:
     how: dict = {"quality": kind.quality, "optimize": kind.optimize}
     if kind.restart:
         how["restart_marker_blocks"] = kind.restart
@@ -94,7 +94,7 @@ def _saved(image: Image.Image, kind: Kind) -> bytes:
     return bytes(data)
 
 
-def _marked(data: bytes, kind: Kind) -> bytes:
+def _with_markers(data: bytes, kind: Kind) -> bytes:
     adobe = {"Adobe": b"\1", "Adobe alone": b"\1", "Adobe unknown": b"\2"}.get(kind.markers)
     if kind.sampling == GRAY and adobe:
         adobe = b"\0"  # as Adobe's software does

@@ -45,7 +45,7 @@ class Plain(data.Dataset):
 # ---- data sets whose images are deferred
 
 
-class OfV2(Plain):
+class WithV2(Plain):
     def __init__(self, folder):
         super().__init__(folder, V2)
 
@@ -133,7 +133,7 @@ class InMemory(Plain):
         return self.transform(Image.open(io.BytesIO(self.blobs[i])).convert("RGB")), self.labels[i]
 
 
-class Helped(Plain):
+class OpensByMethod(Plain):
     """Images opened by a method and a function."""
 
     def load(self, path):
@@ -147,7 +147,7 @@ def read_rgb(path):
     return Image.open(path).convert("RGB")
 
 
-class Loaded(Plain):
+class UsesLoaders(Plain):
     def __getitem__(self, i):
         load = default_loader if i % 2 else pil_loader
         return TRANSFORM(load(self.paths[i])), torch.eye(4)[self.labels[i]]
@@ -167,7 +167,7 @@ class AsList(Plain):
         return [i, self.transform(read_rgb(self.paths[i]))]
 
 
-class Bare(Plain):
+class ImageOnly(Plain):
     def __getitem__(self, i):
         return self.transform(read_rgb(self.paths[i]))
 
@@ -177,7 +177,7 @@ class Gray(Plain):
         return AFTER(T.CenterCrop(16)(Image.open(self.paths[i]).convert("L"))), self.labels[i]
 
 
-class AsItIs(Plain):
+class WithoutConvert(Plain):
     """Images without convert()."""
 
     def __init__(self, folder):
@@ -188,7 +188,7 @@ class AsItIs(Plain):
         return self.transform(Image.open(self.paths[i])), self.labels[i]
 
 
-class InSteps(Plain):
+class CreatesTransforms(Plain):
     """Transforms created for each sample."""
 
     def __getitem__(self, i):
@@ -255,13 +255,13 @@ class Transformed(data.Dataset):
         return x, y
 
 
-class Ordered(Plain):
+class AsOrderedDict(Plain):
     def __getitem__(self, i):
         image, label = super().__getitem__(i)
         return OrderedDict(image=image, label=label)
 
 
-class Checked(Plain):
+class ChecksClass(Plain):
     """Checks of the image's class, which do not read its pixels."""
 
     def __getitem__(self, i):
@@ -283,7 +283,7 @@ class Tried(Plain):
         return self.transform(image), self.labels[i]
 
 
-class ByAttribute(Plain):
+class LoaderAttribute(Plain):
     """A loader attribute as in torchvision's folders."""
 
     def __init__(self, folder):
@@ -323,7 +323,7 @@ class ByReader(Plain):
         return self.transform(self.reader.read(i)), self.labels[i]
 
 
-class Measured(Plain):
+class ReadsSize(Plain):
     """Mode and size, read from an opened and from a converted image."""
 
     def __getitem__(self, i):
@@ -335,7 +335,7 @@ class Measured(Plain):
         return self.transform(image), number
 
 
-class Resized(Plain):
+class UsesResize(Plain):
     """Pillow's resize() and torchvision's transforms."""
 
     def __getitem__(self, i):
@@ -345,7 +345,7 @@ class Resized(Plain):
         return AFTER(T.CenterCrop(16)(image)), self.labels[i]
 
 
-class Turned(Plain):
+class UsesExif(Plain):
     """EXIF orientation, occasional flips, and the size after transforms."""
 
     def __getitem__(self, i):
@@ -360,7 +360,7 @@ class Turned(Plain):
         return AFTER(image), self.labels[i]
 
 
-class Functional(Plain):
+class UsesFunctions(Plain):
     """Functions instead of transforms."""
 
     def __getitem__(self, i):
@@ -369,7 +369,7 @@ class Functional(Plain):
         return F.normalize(F.to_tensor(image), [0.5, 0.4, 0.3], std=[0.2, 0.3, 0.4]).float(), self.labels[i]
 
 
-class Segmented(Plain):
+class WithMask(Plain):
     """A mask computed by the data set."""
 
     def __getitem__(self, i):
@@ -382,16 +382,18 @@ class MaybeToTensor(T.ToTensor):
         return pic if isinstance(pic, torch.Tensor) else super().__call__(pic)
 
 
-class Cropped(T.CenterCrop):
+class CropSubclass(T.CenterCrop):
     def __init__(self):
         super().__init__(16)
 
 
-class OfSubclasses(Plain):
+class SubclassedTransforms(Plain):
     """Subclasses of transforms with unchanged behaviour."""
 
     def __init__(self, folder):
-        super().__init__(folder, T.Compose([T.Resize(20), Cropped(), MaybeToTensor(), T.Normalize((0.5,), (0.25,))]))
+        super().__init__(
+            folder, T.Compose([T.Resize(20), CropSubclass(), MaybeToTensor(), T.Normalize((0.5,), (0.25,))])
+        )
 
 
 class Dataset(Plain):
@@ -400,7 +402,7 @@ class Dataset(Plain):
     __module__ = "datasets.pets"
 
 
-class Masked(Plain):
+class ImageAndMask(Plain):
     def __getitem__(self, i):
         image, mask = read_rgb(self.paths[i]), Image.open(self.paths[i]).convert("L")
         return AFTER(T.CenterCrop(16)(image)), AFTER(T.CenterCrop(16)(mask))
@@ -431,7 +433,7 @@ class LargeMasks(Plain):
         return self.transform(read_rgb(self.paths[i])), mask, torch.from_numpy(mask[:, ::2].copy())
 
 
-class CutBeyond(Plain):
+class CropsBeyondImage(Plain):
     def __getitem__(self, i):
         image = read_rgb(self.paths[i])
         return self.transform(image.crop((-1, 0, 18, 18))), self.labels[i]
@@ -469,7 +471,7 @@ class Batched(Plain):
         return [self[i] for i in indices]
 
 
-class Delegating(data.Dataset):
+class DelegatesGetitems(data.Dataset):
     """A data set whose __getitems__ belongs to another data set; torch calls it only if there is a batch size."""
 
     def __init__(self, folder):
@@ -487,25 +489,35 @@ class Delegating(data.Dataset):
 
 SERVED = [
     Plain,
-    OfV2,
+    WithV2,
     AsDict,
     Boxes,
     Pets,
     Kaggle,
     OpenedFile,
     InMemory,
-    Helped,
-    Loaded,
+    OpensByMethod,
+    UsesLoaders,
     Named,
     AsList,
-    Bare,
+    ImageOnly,
     Gray,
-    InSteps,
+    CreatesTransforms,
 ]
-SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
-SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized, Turned, Functional, Segmented]
-SERVED += [Masked, TwoCrops, Triplets, LargeMasks, CutBeyond, Stacked]
-SERVED += [Cached, CachedTensors, Batched, Delegating]
+SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, WithoutConvert, AsOrderedDict, ChecksClass]
+SERVED += [
+    LoaderAttribute,
+    ByReader,
+    SubclassedTransforms,
+    Dataset,
+    ReadsSize,
+    UsesResize,
+    UsesExif,
+    UsesFunctions,
+    WithMask,
+]
+SERVED += [ImageAndMask, TwoCrops, Triplets, LargeMasks, CropsBeyondImage, Stacked]
+SERVED += [Cached, CachedTensors, Batched, DelegatesGetitems]
 
 
 # ---- data sets that are left to torch's loader

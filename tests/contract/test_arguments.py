@@ -109,7 +109,7 @@ def test_errors_of_arguments_are_torchs(folder, case):
         (lambda root: Plain(ImageFolder(root)), True),
         (lambda root: data.TensorDataset(torch.zeros(4)), True),
     ],
-    ids=["threads", "function", "own data set", "torch's own"],
+    ids=["threads", "function", "custom data set", "TensorDataset"],
 )
 def test_too_many_workers_warn_only_if_they_are_processes(image_root, made, processes):
     with warnings.catch_warnings(record=True) as warned:

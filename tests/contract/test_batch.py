@@ -154,7 +154,7 @@ def test_memory_format_channels_last_gives_equal_values(image_root):
 
 
 RAGGED = {
-    "as they are": [T.PILToTensor()],
+    "unchanged": [T.PILToTensor()],
     "flipped": [T.RandomHorizontalFlip(1.0), T.PILToTensor()],
     "padded": [T.Pad(3), T.ToTensor()],
     "inverted": [T.RandomInvert(1.0), T.PILToTensor()],

@@ -52,25 +52,25 @@ def test_an_error_that_cannot_be_pickled_is_raised_with_its_text(image_root):
             assert [len(batch[1]) for batch in iterator] == [6, 6, 6]
 
 
-def _bad_init(number):
+def _failing_init(number):
     raise LookupError(f"no worker {number}")
 
 
 def test_an_error_of_worker_init_fn_names_the_function(image_root):
-    error = error_of(list, _loader(image_root, T.Compose([_rotate, TO_TENSOR]), 6, worker_init_fn=_bad_init))
-    assert type(error) is LookupError and "no worker" in str(error) and "_bad_init" in str(error)
+    error = error_of(list, _loader(image_root, T.Compose([_rotate, TO_TENSOR]), 6, worker_init_fn=_failing_init))
+    assert type(error) is LookupError and "no worker" in str(error) and "_failing_init" in str(error)
 
 
 def _rotate(image):
     return image.rotate(5)
 
 
-def _die(image):
+def _exit_process(image):
     os._exit(1)
 
 
 def test_a_worker_that_exits_is_an_error_in_each_epoch(image_root):
-    loader = _loader(image_root, T.Compose([_die, TO_TENSOR]), 6)
+    loader = _loader(image_root, T.Compose([_exit_process, TO_TENSOR]), 6)
     for _ in range(2):
         error = error_of(next, iter(loader))
         assert type(error) is RuntimeError and "exited unexpectedly" in str(error)
@@ -220,7 +220,7 @@ def _stack(crops):
     return torch.stack([T.functional.pil_to_tensor(crop) for crop in crops])
 
 
-def _second(crops):
+def _second_crop(crops):
     return crops[1]
 
 
@@ -244,13 +244,13 @@ def test_tensors_other_than_images_are_stacked_or_passed_to_collate_fn(image_roo
         assert_same_pixels([image for image, _ in a], [image for image, _ in b])
 
 
-def _of_some_dtype(image):
+def _ones_of_varying_dtype(image):
     return torch.ones(2, dtype=torch.int64 if image.getpixel((3, 3))[0] % 2 else torch.float16)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_tensors_of_different_dtypes_reach_collate_fn_unchanged(image_root, workers):
-    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), _of_some_dtype]))
+    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), _ones_of_varying_dtype]))
     options = dict(num_workers=workers, collate_fn=list)
     (mine,), (theirs,) = (
         list(make(dataset, 24, **options))
@@ -275,7 +275,7 @@ def test_tensors_that_cannot_be_stacked_raise_torchs_error(image_root):
 
 @pytest.mark.parametrize("crops", [T.FiveCrop(24), T.TenCrop(24, vertical_flip=True)])
 def test_five_and_ten_crops_before_a_function_equal_torchs(image_root, crops):
-    for last in ([_stack], [_second, T.PILToTensor()]):
+    for last in ([_stack], [_second_crop, T.PILToTensor()]):
         dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), crops, *last]))
         loader = _loader(image_root, dataset.transform, 6)
         assert_same_pixels([b[0] for b in loader], [b[0] for b in stock(dataset, 6)])

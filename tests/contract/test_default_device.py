@@ -73,7 +73,7 @@ def two_views(image):
     return [to_tensor(image), to_tensor(image)]
 
 
-@pytest.mark.parametrize("kind", [own_datasets.Plain, own_datasets.AsDict, own_datasets.Loaded])
+@pytest.mark.parametrize("kind", [own_datasets.Plain, own_datasets.AsDict, own_datasets.UsesLoaders])
 def test_custom_data_sets_ignore_the_default_device(image_root, kind):
     assert_unaffected(kind(ImageFolder(image_root)))
 

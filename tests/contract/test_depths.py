@@ -64,7 +64,7 @@ TRANSFORMS = {
     "ToImage": v2.ToImage(),
     "ToImage, crop, float": v2.Compose([v2.ToImage(), v2.CenterCrop(30), v2.ToDtype(torch.float32, scale=True)]),
     "int32": v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.int32)]),
-    "float, as it is": v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float32)]),
+    "float, not scaled": v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float32)]),
     "NumPy": lambda image: torch.from_numpy(np.array(image).astype(np.float32)),
 }
 

@@ -24,7 +24,7 @@ from dali_compat.errors import read_error
 BAD = 4  # index of the damaged file: the third batch of two
 
 
-def _cut(share):
+def _truncate(share):
     def damage(path):
         whole = path.read_bytes()
         path.write_bytes(whole[: int(len(whole) * share)])
@@ -63,17 +63,17 @@ def test_a_batch_of_several_sizes_names_two_files_and_the_remedy(image_root, thr
 
 DAMAGE = {
     "zero bytes": lambda path: path.write_bytes(b""),
-    "cut at 30 %": _cut(0.3),
-    "cut at 70 %": _cut(0.7),
-    "cut at 98 %": _cut(0.98),
-    "cut in the header": _cut(0.02),
+    "cut at 30 %": _truncate(0.3),
+    "cut at 70 %": _truncate(0.7),
+    "cut at 98 %": _truncate(0.98),
+    "cut in the header": _truncate(0.02),
     "garbage": _garbage,
     "text": _text,
     "start of a JPEG": _only_a_jpeg_header,
     "missing": Path.unlink,
     "a folder": _replaced_by_a_folder,
     "dangling link": lambda path: (path.unlink(), path.symlink_to("nowhere")),
-    "cut PNG": lambda path: (Image.open(path).convert("RGB").save(path, "PNG"), _cut(0.6)(path)),
+    "cut PNG": lambda path: (Image.open(path).convert("RGB").save(path, "PNG"), _truncate(0.6)(path)),
 }
 
 TRANSFORMS = {
@@ -229,14 +229,14 @@ def test_an_unreadable_file_is_a_permission_error(own_root):
 
 def test_the_cause_is_torchvisions_error(own_root):
     dataset = DALIImageFolder(own_root, EXACT)
-    _cut(0.7)(_path(dataset))
+    _truncate(0.7)(_path(dataset))
     mine, theirs = error_of(list, ours(dataset, 2)), error_of(list, stock(dataset, 2))
     assert type(mine.__cause__) is type(theirs) and str(theirs) in str(mine)
 
 
 def test_truncated_files_are_read_if_pillow_allows_them(own_root, monkeypatch):
     dataset = DALIImageFolder(own_root, EXACT)
-    _cut(0.7)(_path(dataset))
+    _truncate(0.7)(_path(dataset))
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     assert_same_pixels(pixels(ours(dataset, 2, device="cpu")), pixels(stock(dataset, 2)))
 
@@ -391,7 +391,7 @@ def test_truncated_files_allowed_in_pillow_are_not_sent_to_dali(own_root, monkey
     """C libraries would write warnings about them to stderr."""
     dataset = DALIImageFolder(own_root, EXACT)
     SAVE_AS[kind](Image.open(_path(dataset)).convert("RGB"), _path(dataset))
-    _cut(share)(_path(dataset))
+    _truncate(share)(_path(dataset))
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     mine = _run(ours(dataset, 2, device="cpu"))
     assert capfd.readouterr().err == ""

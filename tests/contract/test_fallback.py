@@ -40,7 +40,7 @@ class ComposeSubclass(T.Compose):
 
 
 UNTRANSLATABLE = {
-    "a callable of one's own": (T.Compose([HalveSize(), EXACT]), "HalveSize()"),
+    "a custom callable": (T.Compose([HalveSize(), EXACT]), "HalveSize()"),
     "a subclass": (T.Compose([CenterCropSubclass(40), T.PILToTensor()]), "CenterCropSubclass"),
     "a subclass of Compose": (ComposeSubclass([EXACT]), "ComposeSubclass"),
     "a function": (lambda image: EXACT(image.rotate(90)), "lambda"),
@@ -171,7 +171,7 @@ def _with_an_unexpected_attribute():
 
 
 WITHOUT_REPR = {
-    "a callable of one's own": T.Compose([RaisesInRepr(), T.PILToTensor()]),
+    "a custom callable": T.Compose([RaisesInRepr(), T.PILToTensor()]),
     "within a wrapper": lambda image: T.Compose([RaisesInRepr(), T.PILToTensor()])(image),
     "a transform of torchvision's": _with_an_unexpected_attribute(),
 }

@@ -205,11 +205,11 @@ def test_torchdata_imported_after_replacing_dataloader_works(exact_folder, monke
 
 
 def test_a_subclass_that_skips_our_constructor_works_as_torchs(exact_folder):
-    class Skips(DataLoader):
+    class SkipsOurInit(DataLoader):
         def __init__(self, *args, **kwargs):
             data.DataLoader.__init__(self, *args, **kwargs)
 
-    loader = Skips(exact_folder, 5, shuffle=True, num_workers=1)
+    loader = SkipsOurInit(exact_folder, 5, shuffle=True, num_workers=1)
     message = "Skips.__init__ does not call dali_compat.DataLoader.__init__"
     with pytest.warns(FallbackWarning, match=message):
         epochs = outlines(loader)

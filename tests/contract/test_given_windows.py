@@ -111,7 +111,7 @@ def test_an_epoch_with_windows_resumes_in_its_middle(folder):
     assert_same(list(again), rest)
 
 
-def _assert_torchs(folder, get):
+def _assert_equals_torch(folder, get):
     """Check that samples are bitwise equal to torch's, whether deferred or not."""
     for workers in (0, 2):
         options = {"num_workers": workers, "collate_fn": list}
@@ -139,7 +139,7 @@ def test_a_size_read_between_a_method_lookup_and_its_call_equals_torchs(folder, 
         m = m.resize((m.width // 2 + i % 2, m.height // 2))
         return TENSOR(m.crop((1, 1, m.width - 1, m.height - 2))), i
 
-    _assert_torchs(folder, get)
+    _assert_equals_torch(folder, get)
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
@@ -151,7 +151,7 @@ def test_windows_that_are_fractions_of_the_size_equal_torchs(folder, mode):
         m = m.resize((m.width // 2, m.height // 2))
         return TENSOR(m.crop((m.width // 8, m.height // 8, m.width - m.width // 8, m.height - m.height // 8))), i
 
-    _assert_torchs(folder, get)
+    _assert_equals_torch(folder, get)
 
 
 @pytest.mark.alike
@@ -169,7 +169,7 @@ def test_a_method_looked_up_before_and_called_after_decoding_equals_torchs(folde
         close()
         return tensor, i
 
-    _assert_torchs(folder, get)
+    _assert_equals_torch(folder, get)
 
 
 @pytest.mark.parametrize("box", [(-2, 1, 6, 9), (0, 0, 8, 1000), (900, 900, 908, 908), (3, 3, 3, 8), None])

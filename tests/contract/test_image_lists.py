@@ -39,7 +39,7 @@ def files(folder) -> list[str]:
     return [path for path, _ in folder.samples]
 
 
-def assert_torchs(dataset, loader=None) -> list:
+def assert_equals_torch(dataset, loader=None) -> list:
     """Check that batches equal torch's in values and dtypes, and return torch's."""
     mine = loader or ours(dataset, 5, device="cpu")
     assert mine.explain().startswith("DALI route")
@@ -63,7 +63,7 @@ TARGETS = {
     "an array of floats": (np.linspace(0, 1, COUNT, dtype=np.float32), torch.float32),
     "an array of vectors": (np.eye(COUNT, dtype=np.float64), torch.float64),
     "an array read backwards": (np.arange(3.0 * COUNT).reshape(COUNT, 3)[::-1], torch.float64),
-    "an array of another byte order": (np.arange(COUNT, dtype=">f4"), torch.float32),
+    "a big-endian array": (np.arange(COUNT, dtype=">f4"), torch.float32),
     "numpy's numbers": ([np.int32(i) for i in range(COUNT)], torch.int64),
     "bools": ([i % 2 == 0 for i in range(COUNT)], torch.bool),
     "None": (None, torch.int64),
@@ -73,7 +73,7 @@ TARGETS = {
 @pytest.mark.parametrize("case", TARGETS)
 def test_targets_of_any_type_are_collated_as_torchs(files, case):
     targets, dtype = TARGETS[case]
-    theirs = assert_torchs(DALIImageList(files, targets, EXACT))
+    theirs = assert_equals_torch(DALIImageList(files, targets, EXACT))
     assert theirs[0][1].dtype == dtype
     expected = [-1] * COUNT if targets is None else [np.asarray(target).tolist() for target in targets]
     assert [value for batch in theirs for value in batch[1].tolist()] == expected
@@ -114,14 +114,14 @@ def test_invalid_arguments_of_a_list_are_refused(files):
 def test_changes_of_targets_and_paths_take_effect_and_are_copied(files):
     dataset = DALIImageList(files, list(range(COUNT)), EXACT)
     loader = ours(dataset, 5, device="cpu")
-    assert_torchs(dataset, loader)
+    assert_equals_torch(dataset, loader)
     dataset.targets[3] = 99
     dataset.paths[0], dataset.paths[5] = dataset.paths[5], dataset.paths[0]
-    assert_torchs(dataset, loader)
+    assert_equals_torch(dataset, loader)
     dataset.targets = torch.rand(COUNT, 2)
-    assert_torchs(dataset, loader)
+    assert_equals_torch(dataset, loader)
     dataset.targets[2] = 5
-    assert_torchs(dataset, loader)
+    assert_equals_torch(dataset, loader)
     for copied in (copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
         assert copied.paths == dataset.paths and torch.equal(copied.targets, dataset.targets)
 
@@ -255,7 +255,7 @@ def test_classes_of_a_column_are_sorted(table, relative_paths, image_root):
     assert dataset.classes == ["ant", "größe", "zoo, big"]
     assert dataset.class_to_idx == {"ant": 0, "größe": 1, "zoo, big": 2}
     assert dataset.targets == [1, 0, 2] * 8
-    assert_torchs(dataset)
+    assert_equals_torch(dataset)
 
 
 COLUMNS = {
@@ -271,7 +271,7 @@ COLUMNS = {
 def test_a_column_of_numbers_or_names_becomes_targets(table, relative_paths, image_root, case):
     cells, expected, dtype = COLUMNS[case]
     dataset = DALIImageTable(table({"file": relative_paths, "label": cells}), root=image_root, transform=EXACT)
-    theirs = assert_torchs(dataset)
+    theirs = assert_equals_torch(dataset)
     assert theirs[0][1].dtype == dtype
     assert np.allclose([value for batch in theirs for value in batch[1].tolist()], expected)
 
@@ -295,7 +295,7 @@ def test_several_labels_in_a_cell_become_vectors(table, relative_paths, image_ro
     dataset = DALIImageTable(source, root=image_root, transform=EXACT, separator=separator)
     assert dataset.classes == classes and dataset.class_to_idx == {name: at for at, name in enumerate(classes)}
     assert dataset.targets.dtype == torch.float32 and dataset.targets.tolist() == targets * 8
-    assert assert_torchs(dataset)[0][1].tolist() == (targets * 8)[:5]
+    assert assert_equals_torch(dataset)[0][1].tolist() == (targets * 8)[:5]
 
 
 def test_an_empty_cell_error_suggests_the_separator(table):
@@ -331,7 +331,7 @@ SEPARATOR_HINTS = {
     "names with spaces": (["golden retriever", "labrador retriever", "cat"], None),
     "colours and kinds": ([f"{a} {b}" for a in ("red", "blue", "green") for b in ("car", "bus", "van")], None),
     "one name": (["cat"], None),
-    "a name of another": (["bear", "polar bear", "brown bear", "cat"], None),
+    "a name within another name": (["bear", "polar bear", "brown bear", "cat"], None),
 }
 
 
@@ -355,7 +355,7 @@ def test_several_columns_become_vectors(table, relative_paths, image_root):
     dataset = DALIImageTable(path, "image", ["b", "a"], EXACT, root=image_root)
     assert dataset.targets.dtype == torch.float32 and dataset.targets[:2].tolist() == [[0.5, 1], [2, 0]]
     assert dataset.classes is None
-    assert_torchs(dataset)
+    assert_equals_torch(dataset)
     one = DALIImageTable(path, "image", ["b"], root=image_root)
     assert one.targets.shape == (COUNT, 1)
     assert DALIImageTable(path, "image", ["a", "a", "b"], root=image_root).targets[1].tolist() == [0, 0, 2]
@@ -462,7 +462,7 @@ def test_invalid_tables_are_refused(table, tmp_path):
 
 DAMAGED = {
     "a quote that is not closed": (b'file,label\na,"x\nb,y\nc,z\n', "line 2: unexpected end of data"),
-    "behind cells of several lines": (b'file,label\n"a\na",x\nb,"y\n', "line 4: unexpected end"),
+    "after cells of several lines": (b'file,label\n"a\na",x\nb,"y\n', "line 4: unexpected end"),
     "a quote within a cell's quotes": (b'file,label\na,x\nb,"y"z\n', "line 3: ',' expected"),
     "UTF-16": ("file,label\na,x\n".encode("utf-16"), "line 1: 'utf-8' codec can't decode"),
     "Latin-1": ("file,label\na,x\nb,größe\n".encode("latin-1"), "line 3: 'utf-8' codec can't decode"),
@@ -516,7 +516,7 @@ def test_a_data_frame_gives_the_same_samples_as_a_csv_file(table, relative_paths
     dataset = DALIImageTable(frame, root=image_root, transform=EXACT)
     same = DALIImageTable(table({"file": relative_paths, "label": NAMES}), root=image_root)
     assert (dataset.samples, dataset.classes) == (same.samples, same.classes)
-    assert_torchs(dataset)
+    assert_equals_torch(dataset)
     assert DALIImageTable(frame.astype({"label": "category"}), root=image_root).classes == same.classes
     assert DALIImageTable(frame, target="n", root=image_root).targets == list(range(COUNT))
     ages = DALIImageTable(frame, target="age", root=image_root).targets

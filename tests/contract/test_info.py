@@ -42,13 +42,17 @@ def _write_exif_into_the_corner(image):
 
 
 FUNCTIONS = {
-    "its own": T.Compose([_write_exif_into_the_corner, TAIL]),
-    "after what keeps it": T.Compose([T.RandomHorizontalFlip(1.0), T.CenterCrop(36), ImageOps.exif_transpose, TAIL]),
-    "after others that keep it": T.Compose([T.RandomInvert(1.0), T.RandomEqualize(1.0), ImageOps.exif_transpose, TAIL]),
-    "after what drops it": T.Compose([T.Pad(2), ImageOps.exif_transpose, TAIL]),
-    "after a jitter, which drops it": T.Compose([T.ColorJitter((0.5, 0.5)), ImageOps.exif_transpose, TAIL]),
+    "a custom function": T.Compose([_write_exif_into_the_corner, TAIL]),
+    "after geometry, which keeps metadata": T.Compose(
+        [T.RandomHorizontalFlip(1.0), T.CenterCrop(36), ImageOps.exif_transpose, TAIL]
+    ),
+    "after other transforms that keep metadata": T.Compose(
+        [T.RandomInvert(1.0), T.RandomEqualize(1.0), ImageOps.exif_transpose, TAIL]
+    ),
+    "after padding, which drops metadata": T.Compose([T.Pad(2), ImageOps.exif_transpose, TAIL]),
+    "after color jitter, which drops metadata": T.Compose([T.ColorJitter((0.5, 0.5)), ImageOps.exif_transpose, TAIL]),
     "after another function": T.Compose([_identity, T.RandomVerticalFlip(1.0), ImageOps.exif_transpose, TAIL]),
-    "in a row": T.Compose([_identity, ImageOps.exif_transpose, TAIL]),
+    "after an identity function": T.Compose([_identity, ImageOps.exif_transpose, TAIL]),
 }
 
 
@@ -90,13 +94,13 @@ def test_functions_get_the_metadata_of_images_without_a_path(turned, num_workers
     table = arrow.Dataset.from_dict({"image": rows, "label": list(range(len(rows)))}).cast_column(
         "image", arrow.Image()
     )
-    dataset = DALIHuggingFace(table, "image", "label", transform=FUNCTIONS["its own"])
+    dataset = DALIHuggingFace(table, "image", "label", transform=FUNCTIONS["a custom function"])
     assert_same_epoch(_silent(dataset, 5, num_workers=num_workers), stock(dataset, 5))
 
 
 def test_functions_get_the_metadata_of_a_list_of_files(turned):
     paths = [path for path, _ in ImageFolder(turned).samples]
-    dataset = DALIImageList(paths, list(range(len(paths))), FUNCTIONS["in a row"])
+    dataset = DALIImageList(paths, list(range(len(paths))), FUNCTIONS["after an identity function"])
     assert_same_epoch(_silent(data.Subset(dataset, [3, 0, 9]), 2), stock(data.Subset(dataset, [3, 0, 9]), 2))
 
 

@@ -40,13 +40,13 @@ class Case(NamedTuple):
 CASES = {
     "CocoDetection": Case(layouts.coco, BOTH),
     "CocoDetection, all but masks": Case(layouts.coco, BOTH, ("boxes", "labels", "area", "iscrowd", "bbox")),
-    "CocoDetection as it is": Case(layouts.coco, BOTH, wrapped=False),
+    "CocoDetection, not wrapped": Case(layouts.coco, BOTH, wrapped=False),
     "VOCDetection": Case(layouts.voc_detection, BOXES),
     "VOCDetection, all": Case(layouts.voc_detection, BOTH, "all"),
     "VOCSegmentation": Case(layouts.voc_segmentation, joint.SEGMENTATION),
-    "VOCSegmentation as it is": Case(layouts.voc_segmentation, BOTH, wrapped=False),
+    "VOCSegmentation, not wrapped": Case(layouts.voc_segmentation, BOTH, wrapped=False),
     "OxfordIIITPet": Case(layouts.pets, joint.SEGMENTATION),
-    "OxfordIIITPet as it is": Case(layouts.pets, BOTH, wrapped=False),
+    "OxfordIIITPet, not wrapped": Case(layouts.pets, BOTH, wrapped=False),
     "OxfordIIITPet, two targets": Case(layouts.pets_and_kinds, joint.SEGMENTATION),
     "Places365": Case(layouts.places, BOTH, wrapped=False),
     "Cityscapes": Case(layouts.cityscapes, joint.SEGMENTATION),
@@ -55,10 +55,10 @@ CASES = {
     "SBDataset": Case(layouts.sbd, joint.SEGMENTATION),
     "SBDataset, boundaries": Case(layouts.sbd_boundaries, BOTH, wrapped=False),
     "WIDERFace": Case(layouts.widerface, BOXES),
-    "WIDERFace as it is": Case(layouts.widerface, BOTH, wrapped=False),
+    "WIDERFace, not wrapped": Case(layouts.widerface, BOTH, wrapped=False),
     "Kitti": Case(layouts.kitti, BOXES),
     "Kitti, all": Case(layouts.kitti, BOTH, "all"),
-    "Kitti as it is": Case(layouts.kitti, BOTH, wrapped=False),
+    "Kitti, not wrapped": Case(layouts.kitti, BOTH, wrapped=False),
 }
 
 

@@ -18,7 +18,7 @@ from torch.utils.data import Subset
 from torchvision import transforms as T
 from unit.test_planes import some_chain
 
-from contract.jpeg_kinds import ACROSS, BOTH, DOWN, FOUR, FULL, GRAY, MARKERS, SAMPLINGS, Kind, kinds, made
+from contract.jpeg_kinds import ACROSS, BOTH, DOWN, FOUR, FULL, GRAY, MARKERS, SAMPLINGS, Kind, kinds, make_jpeg
 from contract.test_planes_route import Pillow, Pillows
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.data.header import GRAY_JPEG, read_header
@@ -49,7 +49,7 @@ class PythonEngine(Pillows):
 
 
 class PythonDecoding(Pillow):
-    def _decode(self, i, file, made):
+    def _decode(self, i, file, make_jpeg):
         try:
             planes = baseline.planes_of(file)
         except (ValueError, KeyError, IndexError) as error:
@@ -58,7 +58,7 @@ class PythonDecoding(Pillow):
         for c, plane in enumerate(planes):
             begin, pitch = self.places.offsets[i, c], self.places.pitches[i, c]
             height, width = plane.shape
-            made[begin : begin + height * pitch].reshape(height, pitch)[:, :width] = plane
+            make_jpeg[begin : begin + height * pitch].reshape(height, pitch)[:, :width] = plane
 
 
 def run_kernels_one_at_a_time(monkeypatch):
@@ -107,7 +107,7 @@ def write_folder(root, files):
 def varied(tmp_path_factory):
     """(folder, Kind of each file)."""
     rng, chosen = np.random.default_rng(1), kinds(COUNT, most=MOST)
-    files = {f"{number:04}.jpg": made(kind, rng) for number, kind in enumerate(chosen)}
+    files = {f"{number:04}.jpg": make_jpeg(kind, rng) for number, kind in enumerate(chosen)}
     return write_folder(tmp_path_factory.mktemp("varied"), files), chosen
 
 
@@ -142,7 +142,7 @@ def test_generated_files_are_of_their_kinds():
     """Compare Pillow's and our headers with the kinds, and check that each value occurs."""
     rng, chosen = np.random.default_rng(0), kinds(600)
     for kind in chosen:
-        data = made(kind, rng)
+        data = make_jpeg(kind, rng)
         header = read_header(np.frombuffer(data, np.uint8))
         assert (header.height, header.width, header.chroma) == (kind.height, kind.width, CHROMA[kind.sampling])
         with Image.open(io.BytesIO(data)) as image:
@@ -170,7 +170,7 @@ def test_planes_of_real_files_are_pillows_pixels(monkeypatch):
         np.random.default_rng(2),
         [kind for kind in kinds(1200 if interpreted.ON_GPU else 60) if kind.sampling != FOUR],
     )
-    files = [made(kind, rng) for kind in chosen]
+    files = [make_jpeg(kind, rng) for kind in chosen]
     sizes = np.array([(kind.height, kind.width) for kind in chosen])
     places = planes_of(sizes, *pixels_of(np.array([CHROMA[kind.sampling] for kind in chosen])))
     bytes_, wanted = np.zeros(int(places.bytes.sum()), np.uint8), []
@@ -211,7 +211,7 @@ def test_windows_at_every_offset_equal_torchvisions(tmp_path, engine, sampling):
     rng, side = np.random.default_rng(3), 14
     offsets = [(y, x) for y in range(16) for x in range(16)]
     sizes = {f"{y:02}{x:02}.jpg": Kind(sampling, side + 2 * y, side + 2 * x) for y, x in offsets}
-    folder = write_folder(tmp_path, {name: made(kind, rng) for name, kind in sizes.items()})
+    folder = write_folder(tmp_path, {name: make_jpeg(kind, rng) for name, kind in sizes.items()})
     dataset = DALIImageFolder(folder, T.Compose([T.CenterCrop(side), T.PILToTensor()]))
     expected = torchvision_images(dataset)
     for _ in range(2):
@@ -242,8 +242,8 @@ def test_large_photos_among_small_ones_need_bounded_memory(tmp_path, engine):
     """Each batch has about three images of 6,000 x 4,000 pixels."""
     rng = np.random.default_rng(4)
     small = [Kind(BOTH, *rng.integers(30, 300, 2).tolist()) for _ in range(120)]
-    files = {f"{number:03}.jpg": made(kind, rng) for number, kind in enumerate(small)}
-    large = made(Kind(BOTH, 4000, 6000), rng)
+    files = {f"{number:03}.jpg": make_jpeg(kind, rng) for number, kind in enumerate(small)}
+    large = make_jpeg(Kind(BOTH, 4000, 6000), rng)
     files |= {f"{number}5.jpg": large for number in range(12)}  # between the small ones
     chain = T.Compose([T.RandomResizedCrop(64), T.RandomHorizontalFlip(), T.ToTensor()])
     dataset = DALIImageFolder(write_folder(tmp_path, files), chain)

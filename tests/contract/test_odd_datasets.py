@@ -31,8 +31,8 @@ from contract.test_own_datasets import assert_same, seeded
 from dali_compat import DataLoader
 from dali_compat.tracing import trial
 
-X = T.Compose([T.Resize((20, 24)), T.CenterCrop(16), T.ToTensor()])
-XT = v2.Compose([v2.Resize((16, 16)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+TRANSFORM = T.Compose([T.Resize((20, 24)), T.CenterCrop(16), T.ToTensor()])
+V2_TRANSFORM = v2.Compose([v2.Resize((16, 16)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 HALF = [0.5, 0.5, 0.5]
 
 
@@ -63,7 +63,7 @@ def assert_equals_torch(make, batch=5, **options) -> None:
 
 def _draw_after_transform(self, i):
     image = own.read_rgb(self.paths[i])
-    x = X(image)
+    x = TRANSFORM(image)
     if i % 3 == 1:
         ImageDraw.Draw(image).rectangle([0, 0, 50, 50], fill=(255, 0, 0))
         return x**1.0, int(np.asarray(image).sum())
@@ -72,7 +72,7 @@ def _draw_after_transform(self, i):
 
 def _paste_after_transform(self, i):
     image = own.read_rgb(self.paths[i])
-    x = X(image)
+    x = TRANSFORM(image)
     if i % 3 == 1:
         image.paste((255, 0, 0), (0, 0, 60, 60))
     return x.clone() if i % 2 else x
@@ -85,7 +85,7 @@ def test_an_image_changed_after_its_transform_keeps_the_transformed_pixels(folde
 
 def test_memory_format_is_kept_if_some_images_are_not_deferred(folder):
     def get(self, i):
-        x = X(own.read_rgb(self.paths[i]))
+        x = TRANSFORM(own.read_rgb(self.paths[i]))
         return x**1.0 if i % 3 == 1 else x
 
     for batch in ours(dataset_of(folder, get), 5, device="cpu", memory_format=torch.channels_last):
@@ -138,7 +138,7 @@ def assert_equals_torch_if_function_reads_some(folder, transform, function):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", OF_TENSORS)
 def test_functions_that_bypass_torch_function_get_the_decoded_tensor(folder, name):
-    assert_equals_torch_if_function_reads_some(folder, X, OF_TENSORS[name])
+    assert_equals_torch_if_function_reads_some(folder, TRANSFORM, OF_TENSORS[name])
 
 
 @pytest.mark.parametrize("name", BY_CLASS)
@@ -147,7 +147,7 @@ def test_code_that_compares_the_class_of_a_tensor_falls_back(folder, name):
     function = BY_CLASS[name]
 
     def get(self, i):
-        made = X(own.read_rgb(self.paths[i]))
+        made = TRANSFORM(own.read_rgb(self.paths[i]))
         assert isinstance(made, torch.Tensor), f"{type(made)}, {type(made).__name__}"
         return function(made) if i % 3 == 1 else made
 
@@ -164,7 +164,7 @@ OF_IMAGES = {
     "normalize": lambda x: v2.functional.normalize(x, HALF, HALF),
     "Lambda": v2.Lambda(lambda x: x + 1),
     "RandomHorizontalFlip": v2.RandomHorizontalFlip(1.0),
-    "to_pil_image": lambda x: XT(v2.functional.to_pil_image(x)),
+    "to_pil_image": lambda x: V2_TRANSFORM(v2.functional.to_pil_image(x)),
     "Image": lambda x: tv_tensors.Image(x),
     "within": lambda x: v2.RandomHorizontalFlip(1.0)({"image": x})["image"],
     "isinstance": lambda x: x * 2 if isinstance(x, tv_tensors.Image) else x,
@@ -173,7 +173,7 @@ OF_IMAGES = {
 
 @pytest.mark.parametrize("name", OF_IMAGES)
 def test_attributes_and_functions_of_v2_images_equal_torchs(folder, name):
-    assert_equals_torch_if_function_reads_some(folder, XT, OF_IMAGES[name])
+    assert_equals_torch_if_function_reads_some(folder, V2_TRANSFORM, OF_IMAGES[name])
 
 
 def test_a_link_that_changes_its_target_equals_torch(folder, tmp_path):
@@ -182,11 +182,11 @@ def test_a_link_that_changes_its_target_equals_torch(folder, tmp_path):
 
     def get(self, i):
         if i <= 2:
-            return X(own.read_rgb(self.paths[i]))
+            return TRANSFORM(own.read_rgb(self.paths[i]))
         if os.path.lexists(path):
             os.remove(path)
         os.symlink(self.paths[i], path)
-        return X(own.read_rgb(path))
+        return TRANSFORM(own.read_rgb(path))
 
     assert_equals_torch(lambda: dataset_of(folder, get))
 
@@ -343,7 +343,7 @@ def test_tracing_does_not_advance_counters_or_iterators_of_a_data_set(folder):
         self.add()
         numbers = self.counts[0], int(self.array[0]), len(self.long), self.queue.popleft(), self.number
         numbers += int(self.shared), int(self.mapped[0])
-        return X(own.read_rgb(self.paths[i])), numbers
+        return TRANSFORM(own.read_rgb(self.paths[i])), numbers
 
     def add(self):
         self.number += 1
@@ -366,7 +366,7 @@ def test_tracing_does_not_advance_counters_or_iterators_of_a_data_set(folder):
     assert_equals_torch(make)
 
     def draws(self, i):
-        return X(own.read_rgb(self.paths[i])), next(self.numbers)
+        return TRANSFORM(own.read_rgb(self.paths[i])), next(self.numbers)
 
     assert_equals_torch(lambda: dataset_of(folder, draws, numbers=iter(range(100))))
 
@@ -392,7 +392,7 @@ def test_images_opened_after_a_keyboard_interrupt_are_not_deferred(folder):
     def get(self, i):
         if i == 7:
             raise KeyboardInterrupt
-        return X(own.read_rgb(self.paths[i]))
+        return TRANSFORM(own.read_rgb(self.paths[i]))
 
     loader = ours(dataset_of(folder, get), 5, device="cpu")
     with pytest.raises(KeyboardInterrupt):
@@ -413,7 +413,7 @@ def test_a_thread_started_by_a_data_set_opens_ordinary_images(folder):
             thread = threading.Thread(target=other)
             thread.start()
             thread.join()
-        return X(own.read_rgb(self.paths[i]))
+        return TRANSFORM(own.read_rgb(self.paths[i]))
 
     list(ours(dataset_of(folder, get), 5, device="cpu"))
     assert explained[0].startswith("DALI route") and opened == [torch.Tensor]
@@ -425,7 +425,7 @@ def test_checks_of_the_exact_class_of_an_image_equal_torch(folder):
         file = Image.open(self.paths[i])
         image = file.convert("RGB").resize((16, 16))
         image = image.rotate(90) if type(image) is Image.Image and type(file) is not Image.Image else image
-        return X(image), issubclass(type(file), Image.Image), type(file).__name__
+        return TRANSFORM(image), issubclass(type(file), Image.Image), type(file).__name__
 
     assert_same(
         list(ours(dataset_of(folder, get), 4, exact=True, device="cpu")), list(stock(dataset_of(folder, get), 4))
@@ -440,7 +440,7 @@ def test_an_error_in_getitem_is_raised_once(folder):
         calls.append(i)
         if i == 9:
             raise KeyError("nine")
-        return X(own.read_rgb(self.paths[i]))
+        return TRANSFORM(own.read_rgb(self.paths[i]))
 
     batches = iter(ours(dataset_of(folder, get), 4, exact=True, device="cpu"))
     next(batches), next(batches)
@@ -454,12 +454,12 @@ def test_samples_processed_in_different_ways_equal_torch(folder):
     def get(self, i):
         image = own.read_rgb(self.paths[i])
         if i == 0:
-            return X(image), 0
+            return TRANSFORM(image), 0
         x = [
-            lambda: X(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)),
-            lambda: F.normalize(X(image), HALF, HALF),
-            lambda: X(Image.blend(image, image.rotate(180, expand=False), 0.5)),
-            lambda: X(image),
+            lambda: TRANSFORM(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)),
+            lambda: F.normalize(TRANSFORM(image), HALF, HALF),
+            lambda: TRANSFORM(Image.blend(image, image.rotate(180, expand=False), 0.5)),
+            lambda: TRANSFORM(image),
         ][i % 4]()
         return x, random.random()
 
@@ -478,7 +478,7 @@ def test_in_place_transforms_with_unused_results_equal_torch(folder, name):
     """The return value of the transform is unused."""
 
     def get(self, i):
-        x = X(own.read_rgb(self.paths[i]))
+        x = TRANSFORM(own.read_rgb(self.paths[i]))
         if i % 3 == 1:
             IN_PLACE[name](x)
         return x
@@ -506,7 +506,7 @@ def test_dlpack_of_a_deferred_tensor_equals_torch(folder):
     """A deferred tensor has no memory until it is computed."""
 
     def get(self, i):
-        x = X(own.read_rgb(self.paths[i]))
+        x = TRANSFORM(own.read_rgb(self.paths[i]))
         return torch.from_dlpack(x) if i % 3 == 1 else x
 
     assert_equals_torch(lambda: dataset_of(folder, get))
@@ -521,7 +521,7 @@ def test_arrays_of_a_transform_changed_in_place_equal_torch(folder, kind):
 
     def make():
         dataset = dataset_of(folder, get, mean=kind(HALF))
-        dataset.steps = T.Compose([X, T.Normalize(dataset.mean, HALF)])
+        dataset.steps = T.Compose([TRANSFORM, T.Normalize(dataset.mean, HALF)])
         return dataset
 
     assert_equals_torch(make)
@@ -573,7 +573,7 @@ def test_hooks_added_to_and_removed_from_a_transform_equal_torch(folder):
             self.hook = self.steps.register_forward_hook(lambda module, given, made: made + i)
         if i == 11:
             self.hook.remove()
-        return self.steps(X(own.read_rgb(self.paths[i])))
+        return self.steps(TRANSFORM(own.read_rgb(self.paths[i])))
 
     assert_equals_torch(lambda: dataset_of(folder, get, steps=T.Normalize(HALF, HALF)))
 
@@ -602,7 +602,7 @@ def test_a_default_dtype_set_for_some_samples_equals_torch(folder):
     def get(self, i):
         torch.set_default_dtype(torch.float64 if i % 3 == 1 else torch.float32)
         try:
-            return X(own.read_rgb(self.paths[i]))
+            return TRANSFORM(own.read_rgb(self.paths[i]))
         finally:
             torch.set_default_dtype(torch.float32)
 
@@ -678,7 +678,7 @@ def test_images_without_conversion_keep_format_and_filename(folder):
     """The attributes are also available in collate_fn."""
 
     def get(self, i):
-        return Image.open(self.paths[i]), X(own.read_rgb(self.paths[i])) if i == 2 else None
+        return Image.open(self.paths[i]), TRANSFORM(own.read_rgb(self.paths[i])) if i == 2 else None
 
     def collate(samples):
         return [(image.format, image.filename, image.mode, image.size) for image, _ in samples]
@@ -711,12 +711,12 @@ def test_exif_orientation_and_pixel_changes_equal_torch(folder, tmp_path):
             image.getexif()[274] = 6
         if i % 5 == 2:
             before, pixels = image.copy(), image.convert("RGB").load()
-            return X(before.convert("RGB")), pixels[0, 0]
+            return TRANSFORM(before.convert("RGB")), pixels[0, 0]
         if i % 5 == 3:
             image = image.convert("RGB")
             image.load()[0, 0] = 255, 0, 0
         image = ImageOps.exif_transpose(image)
-        return X(image.convert("RGB")), image.getexif().get(274, 0)
+        return TRANSFORM(image.convert("RGB")), image.getexif().get(274, 0)
 
     assert_equals_torch(lambda: dataset_of(folder, get), batch=1)
 
@@ -732,15 +732,15 @@ def test_tiffs_transposed_by_pillow_on_reading_equal_torch(folder, orientation):
         image = Image.open(io.BytesIO(file.getvalue()) if i % 5 == 4 else self.paths[i])
         size = image.size
         image = ImageOps.exif_transpose(image)
-        return X(image.convert("RGB")), size, image.size
+        return TRANSFORM(image.convert("RGB")), size, image.size
 
     assert_equals_torch(lambda: dataset_of(folder, get), batch=1)
 
 
 READ_BEFORE_DRAFT = {
     "load": lambda image: image.load(),
-    "a size that nobody keeps": lambda image: image.resize((9, 9)),
-    "a conversion that nobody keeps": lambda image: image.convert("L"),
+    "an unused resize": lambda image: image.resize((9, 9)),
+    "an unused conversion": lambda image: image.convert("L"),
     "a tensor": lambda image: F.to_tensor(image),
     "nothing": lambda image: None,
 }
@@ -758,7 +758,7 @@ def test_draft_of_an_image_already_read_equals_torch(folder, name):
             image.draft("RGB", (16, 16))
         if i % 3 == 1:
             image.thumbnail((30, 30))
-        return X(image.convert("RGB"))
+        return TRANSFORM(image.convert("RGB"))
 
     assert_equals_torch(lambda: dataset_of(folder, get))
 
@@ -769,17 +769,17 @@ def test_filenames_of_images_equal_torch(folder, monkeypatch):
     def get(self, i):
         path = self.paths[i]
         if i % 4 == 0:
-            return X(own.read_rgb(path)), ""
+            return TRANSFORM(own.read_rgb(path)), ""
         if i % 4 == 1:
             with open(path, "rb") as file:
                 image = Image.open(file)
-                return X(image.convert("RGB")), str(image.filename)
+                return TRANSFORM(image.convert("RGB")), str(image.filename)
         if i % 4 == 2:
             image = Image.open(os.fsencode(path))
-            return X(image.convert("RGB")), str(image.filename)
+            return TRANSFORM(image.convert("RGB")), str(image.filename)
         monkeypatch.chdir(os.path.dirname(path))
         image = Image.open(os.path.basename(path))
-        made = X(image.convert("RGB")), str(image.filename) if i % 8 == 3 else ""
+        made = TRANSFORM(image.convert("RGB")), str(image.filename) if i % 8 == 3 else ""
         monkeypatch.chdir("/")
         return made
 
@@ -791,7 +791,7 @@ def test_a_v2_image_next_to_a_plain_tensor_equals_torch(folder):
     after = v2.Compose([v2.RandomHorizontalFlip(1.0), v2.Normalize(HALF, HALF)])
 
     def get(self, i):
-        x, other = XT(own.read_rgb(self.paths[i])), torch.arange(48.0).reshape(3, 4, 4)
+        x, other = V2_TRANSFORM(own.read_rgb(self.paths[i])), torch.arange(48.0).reshape(3, 4, 4)
         return after(other, x) if i % 3 == 1 else (other, after(x))
 
     mine = list(ours(dataset_of(folder, get), 5, exact=True, device="cpu", collate_fn=list))
@@ -804,7 +804,7 @@ def test_a_tensor_changed_through_a_weak_reference_equals_torch(folder):
         before = self.last()
         if before is not None:
             before.add_(1)
-        x = X(own.read_rgb(self.paths[i]))
+        x = TRANSFORM(own.read_rgb(self.paths[i]))
         self.last = weakref.ref(x) if i else self.last
         return x
 
@@ -815,11 +815,11 @@ def test_threads_that_use_one_image_see_the_same_pixels(folder):
     def get(self, i):
         image = own.read_rgb(self.paths[i])
         if i % 3 != 1:
-            return X(image), 0
+            return TRANSFORM(image), 0
         with ThreadPoolExecutor(2) as pool:
             first, second = pool.map(lambda _: int(np.asarray(image).sum()), range(2))
         assert first == second
-        return X(image), first
+        return TRANSFORM(image), first
 
     assert_equals_torch(lambda: dataset_of(folder, get))
 
@@ -828,7 +828,7 @@ def test_samples_keep_the_type_of_their_container(folder):
 
     def get(self, i):
         sample = collections.defaultdict(list) if i > 4 else {}
-        sample.update(image=X(own.read_rgb(self.paths[i])), label=i)
+        sample.update(image=TRANSFORM(own.read_rgb(self.paths[i])), label=i)
         return sample
 
     assert_equals_torch(lambda: dataset_of(folder, get))
@@ -841,9 +841,9 @@ def test_unreadable_files_caught_in_getitem_equal_torch(folder, tmp_path):
 
     def get(self, i):
         try:
-            return X(own.read_rgb("/nowhere.jpg" if i == 3 else bad if i == 4 else self.paths[i]))
+            return TRANSFORM(own.read_rgb("/nowhere.jpg" if i == 3 else bad if i == 4 else self.paths[i]))
         except OSError:
-            return X(Image.new("RGB", (40, 40), (i, 0, 0)))
+            return TRANSFORM(Image.new("RGB", (40, 40), (i, 0, 0)))
 
     assert_equals_torch(lambda: dataset_of(folder, get))
     assert_equals_torch(lambda: dataset_of(folder, get), num_workers=1)
@@ -869,10 +869,10 @@ def test_tracing_does_not_advance_generators_held_anywhere(folder):
     closure = random.Random(4)
 
     def get(self, i):
-        return X(own.read_rgb(self.paths[i])), self.picks[0](), closure.random()
+        return TRANSFORM(own.read_rgb(self.paths[i])), self.picks[0](), closure.random()
 
     def refused(self, i):
-        return X(own.read_rgb(self.paths[i])) ** 2, self.picks[0](), closure.random()
+        return TRANSFORM(own.read_rgb(self.paths[i])) ** 2, self.picks[0](), closure.random()
 
     def batches(make, get):
         closure.seed(4)
@@ -895,7 +895,7 @@ def test_a_huge_or_missing_length_equals_torch(folder, size):
             raise size
 
         def __getitem__(self, i):
-            return X(own.read_rgb(self.paths[i % len(self.paths)])), i
+            return TRANSFORM(own.read_rgb(self.paths[i % len(self.paths)])), i
 
     options = dict(sampler=[10**10 + 7, 3, 10**9, 5], fallback="silent", device="cpu", exact=True)
     mine = list(DataLoader(Endless(folder), 2, **options))
@@ -906,15 +906,15 @@ def test_a_replaced_method_of_images_falls_back(folder, monkeypatch):
     really = Image.Image.crop
     monkeypatch.setattr(Image.Image, "crop", lambda self, box=None: really(self, box).rotate(90))
     with pytest.warns(match=r"work: PIL\.Image\.Image\.crop was replaced"):
-        loader = DataLoader(own.Bare(folder), 5, device="cpu")
-    assert_same(list(loader), list(stock(own.Bare(folder), 5)))
+        loader = DataLoader(own.ImageOnly(folder), 5, device="cpu")
+    assert_same(list(loader), list(stock(own.ImageOnly(folder), 5)))
 
 
 @pytest.mark.parametrize("seeded_by", ["torch.manual_seed", "generator"])
 def test_persistent_workers_equal_torch_if_most_samples_are_not_deferred(folder, seeded_by):
 
     def get(self, i):
-        x = X(own.read_rgb(self.paths[i]))
+        x = TRANSFORM(own.read_rgb(self.paths[i]))
         return (x if i % 5 == 1 else x**2), i
 
     def epochs(make):
@@ -935,7 +935,7 @@ def test_persistent_workers_keep_the_transform_of_their_start(folder):
         loader = make(dataset, 5, num_workers=1, persistent_workers=True)
         first = iter(loader)
         next(first)
-        dataset.transform = lambda image: X(image) ** 2
+        dataset.transform = lambda image: TRANSFORM(image) ** 2
         return list(loader), list(first)
 
     assert_same(epochs(lambda *args, **options: ours(*args, exact=True, device="cpu", **options)), epochs(stock))
@@ -943,7 +943,7 @@ def test_persistent_workers_keep_the_transform_of_their_start(folder):
 
 def _except_oserror(self, i):
     try:
-        return X(own.read_rgb(self.paths[i])), self.bad
+        return TRANSFORM(own.read_rgb(self.paths[i])), self.bad
     except OSError:
         self.bad += 1
         return self[0]
@@ -955,7 +955,7 @@ def _suppress_oserror(self, i):
         image = own.read_rgb(self.paths[i])
         self.bad -= 1
     self.bad += 1
-    return X(image), self.bad
+    return TRANSFORM(image), self.bad
 
 
 def _count_oserror_in_context(self, i):
@@ -969,7 +969,7 @@ def _count_oserror_in_context(self, i):
     image = Image.new("RGB", (40, 40))
     with counting():
         image = own.read_rgb(self.paths[i])
-    return X(image), self.bad
+    return TRANSFORM(image), self.bad
 
 
 @pytest.mark.parametrize("workers", [0, 1])

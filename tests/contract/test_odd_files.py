@@ -18,27 +18,27 @@ def _photo(height=70, width=90, seed=0):
     return Image.fromarray(make_image(np.random.default_rng(seed), height, width))
 
 
-def _rotated(path, orientation, **options):
+def _save_with_orientation(path, orientation, **options):
     exif = Image.Exif()
     exif[274] = orientation
     _photo().save(path, exif=exif, **options)
 
 
-def _sixteen_bits(path):
+def _save_sixteen_bits(path):
     Image.fromarray((np.arange(70 * 90, dtype=np.uint16) * 10).reshape(70, 90)).save(path, "PNG")
 
 
-def _renamed(kind, **options):
+def _saver(kind, **options):
     return lambda path: _photo().save(path, kind, **options)
 
 
-def _with_tail(path):
+def _save_with_tail(path):
     _photo().save(path, quality=90)
     path.write_bytes(path.read_bytes() + b"trailing bytes" * 5)
 
 
 ODD = {
-    "16-bit.png": _sixteen_bits,
+    "16-bit.png": _save_sixteen_bits,
     "gray.png": lambda path: _photo().convert("L").save(path),
     "one bit.png": lambda path: _photo().convert("1").save(path),
     "palette.png": lambda path: _photo().quantize(64).save(path),
@@ -48,34 +48,34 @@ ODD = {
     "animated.png": lambda path: _photo().save(path, save_all=True, append_images=[_photo(seed=1)]),
     "cmyk.jpg": lambda path: _photo().convert("CMYK").save(path),
     "gray.jpg": lambda path: _photo().convert("L").save(path),
-    "progressive.jpg": _renamed("JPEG", progressive=True),
-    "444.jpg": _renamed("JPEG", subsampling=0),
-    "422.jpg": _renamed("JPEG", subsampling=1),
-    "rgb.jpg": _renamed("JPEG", keep_rgb=True),
-    "quality 5.jpg": _renamed("JPEG", quality=5),
-    "tail.jpg": _with_tail,
-    "orientation 6.jpg": lambda path: _rotated(path, 6),
-    "orientation 6.webp": lambda path: _rotated(path, 6, lossless=True),
-    "orientation 6.png": lambda path: _rotated(path, 6),
-    "orientation 1.tiff": lambda path: _rotated(path, 1),
-    "orientation 6.tiff": lambda path: _rotated(path, 6),
-    "lzw.tif": _renamed("TIFF", compression="tiff_lzw"),
+    "progressive.jpg": _saver("JPEG", progressive=True),
+    "444.jpg": _saver("JPEG", subsampling=0),
+    "422.jpg": _saver("JPEG", subsampling=1),
+    "rgb.jpg": _saver("JPEG", keep_rgb=True),
+    "quality 5.jpg": _saver("JPEG", quality=5),
+    "tail.jpg": _save_with_tail,
+    "orientation 6.jpg": lambda path: _save_with_orientation(path, 6),
+    "orientation 6.webp": lambda path: _save_with_orientation(path, 6, lossless=True),
+    "orientation 6.png": lambda path: _save_with_orientation(path, 6),
+    "orientation 1.tiff": lambda path: _save_with_orientation(path, 1),
+    "orientation 6.tiff": lambda path: _save_with_orientation(path, 6),
+    "lzw.tif": _saver("TIFF", compression="tiff_lzw"),
     "pages.tif": lambda path: _photo().save(path, save_all=True, append_images=[_photo(seed=1)]),
-    "gif.jpg": _renamed("GIF"),
-    "png.jpg": _renamed("PNG"),
-    "jpeg.png": _renamed("JPEG"),
-    "lossy.webp": _renamed("WEBP", quality=80),
-    "lossless.webp": _renamed("WEBP", lossless=True),
+    "gif.jpg": _saver("GIF"),
+    "png.jpg": _saver("PNG"),
+    "jpeg.png": _saver("JPEG"),
+    "lossy.webp": _saver("WEBP", quality=80),
+    "lossless.webp": _saver("WEBP", lossless=True),
     "alpha.webp": lambda path: _photo().convert("RGBA").rotate(20).save(path, lossless=True),
-    "plain.bmp": _renamed("BMP"),
-    "plain.ppm": _renamed("PPM"),
+    "plain.bmp": _saver("BMP"),
+    "plain.ppm": _saver("PPM"),
     "plain.pgm": lambda path: _photo().convert("L").save(path),
     "tiny.png": lambda path: _photo(1, 1).save(path),
     "tiny.jpg": lambda path: _photo(1, 2).save(path),
 }
 
 
-def _make(path, name):
+def _write_or_skip(path, name):
     try:
         ODD[name](path)
     except (OSError, KeyError, ValueError) as error:
@@ -87,7 +87,7 @@ def make_odd_folder(root):
     make_folder(root, classes=1, per_class=20, special=False)
     (root / "class_b").mkdir()
     for name in ODD:
-        _make(root / "class_b" / name, name)
+        _write_or_skip(root / "class_b" / name, name)
     return root
 
 
@@ -121,7 +121,7 @@ def test_random_transforms_do_not_depend_on_the_decoder(tmp_path):
 @pytest.mark.parametrize("name", ODD)
 def test_each_odd_file_equals_torchs(tmp_path, name):
     root = make_folder(tmp_path / "odd", classes=1, per_class=2, special=False)
-    _make(root / "class_a" / name, name)
+    _write_or_skip(root / "class_a" / name, name)
     dataset = DALIImageFolder(root, EXACT)
     assert_same_pixels(pixels(ours(dataset, 3, device="cpu")), pixels(stock(dataset, 3)))
 

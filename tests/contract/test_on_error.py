@@ -26,12 +26,12 @@ GOOD = [i for i in range(8) if i not in BAD]
 ON_CPU = dict(device="cpu", fallback="silent")
 
 
-def _cut(path):
+def _truncate(path):
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
 
 
-DAMAGE = {"no image": lambda path: path.write_bytes(b"bad"), "cut": _cut, "missing": Path.unlink}
+DAMAGE = {"no image": lambda path: path.write_bytes(b"bad"), "cut": _truncate, "missing": Path.unlink}
 
 
 def _damaged(root, damage="no image", transform=EXACT, bad=BAD, **options):
