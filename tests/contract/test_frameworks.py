@@ -23,7 +23,7 @@ def accelerate():
 
 
 def test_accelerate_prepares_torchs_loader_with_a_warning(accelerate, exact_folder):
-    """Accelerate rebuilds each loader as a subclass of torch's DataLoader, which is as slow as torch's."""
+    """Accelerate rebuilds each loader as a subclass of torch's DataLoader, without DALI."""
     from accelerate.data_loader import DataLoaderShard
 
     loader = ours(exact_folder, 5, **OPTIONS | {"fallback": "warn"})

@@ -87,7 +87,7 @@ def test_functions_of_several_crops_get_the_metadata(turned):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_functions_get_the_metadata_of_images_without_a_path(turned, num_workers):
-    """datasets applies the orientation itself and removes it from the metadata."""
+    """datasets applies the orientation itself, and the metadata must reflect that."""
     arrow = pytest.importorskip("datasets")
     paths = [path for path, _ in ImageFolder(turned).samples]
     rows = [{"bytes": open(path, "rb").read(), "path": None} for path in paths]

@@ -217,7 +217,7 @@ def test_warnings_name_the_sample_and_count_skipped_ones(own_root):
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("wrap", [lambda dataset: dataset, Wrapped], ids=["DALI", "torch"])
 def test_a_warning_raised_as_an_error_ends_only_one_next(own_root, wrap, num_workers):
-    """The count of an epoch does not carry over to the next one."""
+    """The epoch continues after the warning about a sample, and stays over after the final warning."""
     loader = ours(wrap(_damaged(own_root)), 3, on_error="skip", num_workers=num_workers, **ON_CPU)
     iterator, warned, indices_seen = iter(loader), [], []
     with warnings.catch_warnings():
