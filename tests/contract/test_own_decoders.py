@@ -19,7 +19,7 @@ from torchvision.io import ImageReadMode, decode_image, decode_jpeg, read_file, 
 from torchvision.transforms import v2
 
 from contract.both import error_of, ours, stock
-from contract.test_joint import unlike
+from contract.test_joint import differences
 from contract.test_own_datasets import real, seeded
 
 SMALL = v2.Compose([v2.Resize((32, 40)), v2.ToDtype(torch.float32, scale=True)])
@@ -75,7 +75,7 @@ def compare(make, near=0.02, **options):
             loaders.append(ours(*args, exact=exact, device="cpu", **kwargs))
             return loaders[-1]
 
-        wrong = unlike(seeded(make(), 3, **options)(mine), theirs)
+        wrong = differences(seeded(make(), 3, **options)(mine), theirs)
         assert all(float(text.rpartition(": ")[2]) <= (0 if exact else near) for text in wrong), wrong[:3]
     return loaders[-1]
 
@@ -146,7 +146,7 @@ def test_pixels_with_exact_equal_torchvisions_for_each_file_and_mode(odd_files, 
     def mine(*args, **kwargs):
         return ours(*args, exact=True, device="cpu", fallback="silent", **kwargs)
 
-    wrong = unlike(
+    wrong = differences(
         seeded(Decoded(odd_files, lambda path: decode_or_error(path, mode, turned), None), 4, **options)(mine), theirs
     )
     assert not wrong, wrong[:3]
@@ -206,7 +206,7 @@ def test_batches_equal_torchs_if_encoded_bytes_are_inspected(own_root):
 
     theirs = seeded(Decoded(own_root, decode, None), 2, collate_fn=list)(stock)
     mine = seeded(Decoded(own_root, decode, None), 2, collate_fn=list)
-    assert not unlike(mine(lambda *args, **kw: ours(*args, exact=True, fallback="silent", **kw)), theirs)
+    assert not differences(mine(lambda *args, **kw: ours(*args, exact=True, fallback="silent", **kw)), theirs)
 
 
 def test_explain_names_the_color_mode_as_the_reason_for_the_fallback(own_root):
@@ -287,4 +287,4 @@ def test_torchcodec_images_equal_torchs(own_root, odd_files, torchcodec):
             mine = seeded(Decoded(odd_files, decode, None), 4, collate_fn=list)(
                 lambda *args, **kw: ours(*args, exact=True, device="cpu", fallback="silent", **kw)
             )
-            assert not unlike(mine, theirs), (mode, dtype, unlike(mine, theirs)[:3])
+            assert not differences(mine, theirs), (mode, dtype, differences(mine, theirs)[:3])

@@ -15,7 +15,7 @@ from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
 from contract.both import ours, stock
-from contract.test_joint import unlike
+from contract.test_joint import differences
 from contract.test_own_datasets import real, seeded
 from dali_compat.data.sources import ORIENTATION
 
@@ -187,7 +187,7 @@ def assert_deferred(root, change, near=NEAR, kind=Changed):
             return loaders[-1]
 
         mine = seeded(kind(root, change), 3, shuffle=True, collate_fn=list)(make)
-        wrong = unlike(mine, theirs)
+        wrong = differences(mine, theirs)
         if exact:
             assert not wrong, wrong[:3]
         assert all(float(text.rpartition(": ")[2]) <= near for text in wrong), wrong[:3]
@@ -208,7 +208,7 @@ def test_stacked_images_are_deferred_and_equal_torchs(own_root, name):
             own_root, OF_SEVERAL[name] if not workers else lambda x: torch.stack([TENSOR(x), TENSOR(x)], 1)
         )
         theirs = seeded(dataset, 3, shuffle=not workers, num_workers=workers)(stock)
-        assert not unlike(seeded(dataset, 3, shuffle=not workers, num_workers=workers)(make), theirs)
+        assert not differences(seeded(dataset, 3, shuffle=not workers, num_workers=workers)(make), theirs)
 
 
 @pytest.mark.parametrize("change", [views_and_stack, modified_view, shape_of_stack])
@@ -217,7 +217,7 @@ def test_stacked_images_equal_torchs_if_some_are_inspected(own_root, change):
     make = functools.partial(ours, exact=True, fallback="silent", device="cpu")
     for options in (dict(collate_fn=list), {}) if change is not shape_of_stack else (dict(collate_fn=list),):
         theirs = seeded(Changed(own_root, change), 3, shuffle=True, **options)(stock)
-        assert not unlike(seeded(Changed(own_root, change), 3, shuffle=True, **options)(make), theirs)
+        assert not differences(seeded(Changed(own_root, change), 3, shuffle=True, **options)(make), theirs)
 
 
 @pytest.mark.parametrize("name", OF_PIL)
@@ -230,7 +230,7 @@ def test_pil_operations_are_deferred_and_equal_torchs(own_root, name):
 def test_pil_operations_that_may_not_be_deferred_equal_torchs(own_root, name):
     theirs = seeded(Changed(own_root, MADE_BY_PIL[name]), 3, shuffle=True)(stock)
     mine = seeded(Changed(own_root, MADE_BY_PIL[name]), 3, shuffle=True)
-    assert not unlike(mine(lambda *args, **kwargs: ours(*args, exact=True, fallback="silent", **kwargs)), theirs)
+    assert not differences(mine(lambda *args, **kwargs: ours(*args, exact=True, fallback="silent", **kwargs)), theirs)
 
 
 @pytest.mark.alike

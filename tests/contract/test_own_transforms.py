@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 
 from contract import own_datasets as own
 from contract.both import ours, stock
-from contract.test_joint import made, unlike
+from contract.test_joint import differences, load_samples
 from contract.test_own_datasets import real
 
 CROP, CROP2 = T.RandomResizedCrop(32), v2.RandomResizedCrop(32)
@@ -73,8 +73,11 @@ def test_batches_with_exact_equal_torchs_for_each_transform(own_root, name):
         return loaders[-1]
 
     for _ in range(2):
-        mine, theirs = made(own.Plain, CHAINS[name], folder, make), made(own.Plain, CHAINS[name], folder, stock)
-        assert not unlike(mine, theirs), unlike(mine, theirs)[:3]
+        mine, theirs = (
+            load_samples(own.Plain, CHAINS[name], folder, make),
+            load_samples(own.Plain, CHAINS[name], folder, stock),
+        )
+        assert not differences(mine, theirs), differences(mine, theirs)[:3]
     assert real(loaders[-1]) == 0
     assert len(loaders[-1]._route.all_plans) <= 8
 
@@ -82,5 +85,7 @@ def test_batches_with_exact_equal_torchs_for_each_transform(own_root, name):
 @pytest.mark.parametrize("name", MADE_BY_TORCHVISION)
 def test_batches_equal_torchs_if_torchvision_computes_the_images(own_root, name):
     make = functools.partial(ours, exact=True, device="cpu", fallback="silent")
-    mine, theirs = (made(own.Plain, MADE_BY_TORCHVISION[name], ImageFolder(own_root), one) for one in (make, stock))
-    assert not unlike(mine, theirs), unlike(mine, theirs)[:3]
+    mine, theirs = (
+        load_samples(own.Plain, MADE_BY_TORCHVISION[name], ImageFolder(own_root), one) for one in (make, stock)
+    )
+    assert not differences(mine, theirs), differences(mine, theirs)[:3]

@@ -15,7 +15,7 @@ from torchvision.datasets import ImageFolder
 
 from contract import own_datasets as own
 from contract.both import error_of, ours, stock
-from contract.test_odd_datasets import of
+from contract.test_odd_datasets import dataset_of
 from contract.test_own_datasets import assert_same, real, seeded
 from dali_compat import DataLoader
 from dali_compat.data import headers
@@ -45,7 +45,9 @@ def _pair_of_different_transforms(self, i):
 
 def _columns(folder, get, batch, **options):
     """Return the samples of an epoch, concatenated into one tensor per element of a sample."""
-    batches = seeded(of(folder, get), batch, shuffle=True, **options)(lambda *a, **kw: ours(*a, device="cpu", **kw))
+    batches = seeded(dataset_of(folder, get), batch, shuffle=True, **options)(
+        lambda *a, **kw: ours(*a, device="cpu", **kw)
+    )
     return [torch.cat(column) for column in zip(*batches, strict=True)]
 
 
@@ -62,7 +64,7 @@ def test_each_image_of_a_sample_draws_its_own_numbers(folder):
 def test_random_numbers_equal_torchs_without_workers(folder):
     """The program's generators are used, as in torch's loader."""
     mine = _columns(folder, _two_crops, 5, exact=True)
-    theirs = seeded(of(folder, _two_crops), 5, shuffle=True)(stock)
+    theirs = seeded(dataset_of(folder, _two_crops), 5, shuffle=True)(stock)
     assert_same(mine, [torch.cat(column) for column in zip(*theirs, strict=True)])
 
 
@@ -104,7 +106,7 @@ def _multi_crop(self, i):
 
 @pytest.mark.parametrize("batch", [3, 8])
 def test_views_of_one_file_equal_torchs(folder, batch):
-    made = seeded(of(folder, _multi_crop), batch, shuffle=True)
+    made = seeded(dataset_of(folder, _multi_crop), batch, shuffle=True)
     theirs = made(stock)
     assert_same(made(lambda *a, **kw: ours(*a, device="cpu", exact=True, **kw)), theirs)
     for (mine, order), (views, orders) in zip(made(lambda *a, **kw: ours(*a, device="cpu", **kw)), theirs, strict=True):
@@ -125,7 +127,7 @@ def test_images_filtered_by_pillow_equal_torchs(folder, filter):
         return TENSOR(own.read_rgb(self.paths[i]).resize((20, 20)).filter(filter)), i
 
     fallback = "error" if getattr(filter, "radius", None) == 0 else "silent"
-    made = seeded(of(folder, get), 5)
+    made = seeded(dataset_of(folder, get), 5)
     assert_same(made(lambda *a, **kw: ours(*a, device="cpu", exact=True, fallback=fallback, **kw)), made(stock))
 
 
@@ -136,7 +138,7 @@ def test_images_of_one_file_are_decoded_together(tmp_path, get, times, monkeypat
         DecodePipeline, "submit", lambda self, images, *args: counts.append(len(images)) or submit(self, images, *args)
     )
     folder = ImageFolder(make_folder(tmp_path / "images", classes=2, per_class=6, special=False))
-    assert sum(len(order) for *_, order in ours(of(folder, get), 5, device="cpu")) == 12
+    assert sum(len(order) for *_, order in ours(dataset_of(folder, get), 5, device="cpu")) == 12
     assert sum(counts) == times * 12
 
 
@@ -162,17 +164,17 @@ def test_pil_image_in_a_sample_equals_the_tensor_made_from_it(folder):
         crop = T.RandomCrop(8)(own.read_rgb(self.paths[i])) if i > 3 else own.read_rgb(self.paths[i])
         return TENSOR(crop), crop
 
-    for batch in ours(of(folder, get), 4, exact=True, device="cpu", collate_fn=list):
+    for batch in ours(dataset_of(folder, get), 4, exact=True, device="cpu", collate_fn=list):
         assert all(torch.equal(tensor, TENSOR(image)) for tensor, image in batch)
 
 
 def test_epoch_resumed_in_a_new_loader_gives_the_remaining_batches(folder):
     for workers in (0, 2):
-        loader = ours(of(folder, _two_crops), 4, shuffle=True, device="cpu", num_workers=workers)
+        loader = ours(dataset_of(folder, _two_crops), 4, shuffle=True, device="cpu", num_workers=workers)
         whole = iter(loader)
         next(whole), next(whole)
         state, rest = loader.state_dict(), list(whole)
-        resumed = ours(of(folder, _two_crops), 4, shuffle=True, device="cpu", num_workers=workers)
+        resumed = ours(dataset_of(folder, _two_crops), 4, shuffle=True, device="cpu", num_workers=workers)
         resumed.load_state_dict(state)
         assert_same(list(resumed), rest)
 
@@ -189,7 +191,7 @@ def test_samples_may_have_different_numbers_of_images(folder, workers):
     """The samples contain deferred tensors, real tensors and PIL images."""
     options = dict(collate_fn=list, num_workers=workers)
     mine, theirs = (
-        [sample for batch in make(of(folder, _any_number), workers or 1, **options) for sample in batch]
+        [sample for batch in make(dataset_of(folder, _any_number), workers or 1, **options) for sample in batch]
         for make in (lambda *args, **kw: ours(*args, exact=True, device="cpu", **kw), stock)
     )
     for one, other in zip(mine, theirs, strict=True):
@@ -198,7 +200,9 @@ def test_samples_may_have_different_numbers_of_images(folder, workers):
             assert all(x is y for x, y in zip(one["one"], one["again"], strict=True))
         assert_same(one, other)
     del options["collate_fn"]
-    errors = [error_of(list, make(of(folder, _any_number), 5)) for make in (stock, lambda *a: ours(*a, device="cpu"))]
+    errors = [
+        error_of(list, make(dataset_of(folder, _any_number), 5)) for make in (stock, lambda *a: ours(*a, device="cpu"))
+    ]
     assert type(errors[0]) is type(errors[1]) and str(errors[1]).startswith(str(errors[0]))
 
 
@@ -207,9 +211,9 @@ def test_pil_images_in_a_sample_equal_torchs(folder):
         image = own.read_rgb(self.paths[i])
         return T.CenterCrop(8)(image), [T.CenterCrop(9)(image), image]
 
-    loader = DataLoader(of(folder, get), 5, device="cpu", fallback="silent", collate_fn=list, num_workers=1)
+    loader = DataLoader(dataset_of(folder, get), 5, device="cpu", fallback="silent", collate_fn=list, num_workers=1)
     mine = [sample for batch in loader for sample in batch]
-    for (one, (two, three)), theirs in zip(mine, of(folder, get), strict=True):
+    for (one, (two, three)), theirs in zip(mine, dataset_of(folder, get), strict=True):
         assert np.array_equal(one, theirs[0]) and np.array_equal(two, theirs[1][0])
         assert np.array_equal(three, theirs[1][1])
 
@@ -226,7 +230,7 @@ def test_image_kept_by_the_data_set_equals_the_image_of_the_sample(folder):
             self.kept[i] = crop
         return made, i
 
-    dataset = of(folder, get, kept={})
+    dataset = dataset_of(folder, get, kept={})
     loader = ours(dataset, 5, exact=True, device="cpu", collate_fn=list)
     samples = {i: made for batch in loader for made, i in batch}
     assert real(loader) == 0 and len(dataset.kept) == 8
@@ -246,8 +250,8 @@ def test_batch_with_files_decoded_by_pillow_and_by_dali_equals_torchs(tmp_path):
     time.sleep(0.05)  # recently written files are not deferred
     folder = SimpleNamespace(samples=[(path, 0) for path in paths])
     mine, theirs = (
-        seeded(of(folder, _two_crops), 3, exact=True)(ours_on_cpu),
-        seeded(of(folder, _two_crops), 3)(stock),
+        seeded(dataset_of(folder, _two_crops), 3, exact=True)(ours_on_cpu),
+        seeded(dataset_of(folder, _two_crops), 3)(stock),
     )
     assert_same(mine, theirs)
 
@@ -258,14 +262,14 @@ def ours_on_cpu(*args, **kwargs):
 
 def test_in_place_change_of_one_image_does_not_affect_others(folder):
     """This includes autograd's version counters."""
-    first, second, _ = next(iter(ours(of(folder, _two_crops), 5, device="cpu")))
+    first, second, _ = next(iter(ours(dataset_of(folder, _two_crops), 5, device="cpu")))
     before = second.clone()
     (second * torch.ones(1, requires_grad=True)).sum().backward()
     product = (second * torch.ones(1, requires_grad=True)).sum()
     first.zero_()
     product.backward()
     assert torch.equal(second, before)
-    first, second = next(iter(ours(of(folder, _same_image_twice), 5, device="cpu")))
+    first, second = next(iter(ours(dataset_of(folder, _same_image_twice), 5, device="cpu")))
     first.zero_()
     assert second.any()
 
@@ -284,7 +288,9 @@ def _image_and_mask(self, i):
 def test_headers_are_read_only_once_per_file(folder, monkeypatch):
     """Two images of a sample share one transform."""
     loader = ours(
-        of(folder, lambda self, i: [self.transform(own.read_rgb(self.paths[i - n])) for n in (0, 1)]), 5, device="cpu"
+        dataset_of(folder, lambda self, i: [self.transform(own.read_rgb(self.paths[i - n])) for n in (0, 1)]),
+        5,
+        device="cpu",
     )
     list(loader)
     monkeypatch.setattr(headers, "read_header", None)
@@ -292,11 +298,11 @@ def test_headers_are_read_only_once_per_file(folder, monkeypatch):
 
 
 def test_explain_gives_the_number_of_images_per_sample(folder):
-    text = ours(of(folder, own.TwoCrops.__getitem__), 5, device="cpu").explain()
+    text = ours(dataset_of(folder, own.TwoCrops.__getitem__), 5, device="cpu").explain()
     assert "a sample has 2 images" in text
-    text = ours(of(folder, _pair_of_different_transforms), 5, device="cpu").explain()
+    text = ours(dataset_of(folder, _pair_of_different_transforms), 5, device="cpu").explain()
     assert "image 1 of a sample:" in text and "image 2 of a sample:" in text
-    text = ours(of(folder, _image_and_mask), 5, device="cpu").explain()
+    text = ours(dataset_of(folder, _image_and_mask), 5, device="cpu").explain()
     assert "torchvision makes image 2 of a sample" in text and "a sample has 2 images" in text
 
 
@@ -312,10 +318,13 @@ def test_unreadable_image_makes_its_samples_bad_and_is_named(own_root, workers):
         return [self.transform(own.read_rgb(self.paths[i - number])) for number in range(2)], i
 
     options = dict(device="cpu", exact=True, num_workers=workers)
-    error, theirs = error_of(list, ours(of(folder, get), 3, **options)), error_of(list, stock(of(folder, get), 3))
+    error, theirs = (
+        error_of(list, ours(dataset_of(folder, get), 3, **options)),
+        error_of(list, stock(dataset_of(folder, get), 3)),
+    )
     assert type(error) is type(theirs) and str(theirs) in str(error)
     for policy in ("skip", "replace"):
-        loader = ours(of(folder, get), 3, on_error=policy, **options)
+        loader = ours(dataset_of(folder, get), 3, on_error=policy, **options)
         with pytest.warns(match="of 8 samples were"):
             made = list(loader)
         assert {one.index for one in loader.errors} >= {3, 4} and {one.path for one in loader.errors} == {bad}
@@ -323,7 +332,7 @@ def test_unreadable_image_makes_its_samples_bad_and_is_named(own_root, workers):
         rows = [(pair, i) for images, numbers in made for *pair, i in zip(*images, numbers.tolist(), strict=True)]
         assert len(rows) == (6 if policy == "skip" else 8)
         for pair, i in rows:
-            assert_same(pair, of(folder, get)[i][0])
+            assert_same(pair, dataset_of(folder, get)[i][0])
 
 
 def _pyramid(self, i):
@@ -347,7 +356,7 @@ def _crops_of_one_resized_image(self, i):
 @pytest.mark.parametrize("get", [_pyramid, _two_pyramids, _crops_of_one_resized_image])
 def test_data_set_with_many_images_per_transformed_image_falls_back(folder, get):
     """Computing each image from its file would take far longer than torch's loader does."""
-    dataset = of(folder, get)
+    dataset = dataset_of(folder, get)
     exact = functools.partial(DataLoader, exact=True, device="cpu")
     with pytest.warns(match="makes several images of one that it has transformed; move their common"):
         batches = seeded(dataset, 4)(exact)
@@ -356,7 +365,7 @@ def test_data_set_with_many_images_per_transformed_image_falls_back(folder, get)
 
 def test_many_views_of_one_file_are_deferred(folder):
     """The views share only the decoded file."""
-    dataset = of(folder, lambda self, i: [*map(CROP, [own.read_rgb(self.paths[i])] * 8)])
+    dataset = dataset_of(folder, lambda self, i: [*map(CROP, [own.read_rgb(self.paths[i])] * 8)])
     assert len(next(iter(ours(dataset, 4, device="cpu")))) == 8
 
 
@@ -383,7 +392,7 @@ def test_random_operations_of_many_kinds_share_pipelines(folder, get, exact, mon
     """Building a pipeline takes a second, so the number of pipelines must not grow with the variety of samples."""
     used, submit = set(), DecodePipeline.submit
     monkeypatch.setattr(DecodePipeline, "submit", lambda self, *args: used.add(self) or submit(self, *args))
-    batches = seeded(of(folder, get), 8, shuffle=True)
+    batches = seeded(dataset_of(folder, get), 8, shuffle=True)
     for made, expected in zip(
         batches(lambda *a, **kw: ours(*a, device="cpu", exact=exact, **kw)), batches(stock), strict=True
     ):

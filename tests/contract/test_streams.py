@@ -25,9 +25,9 @@ from contract.streams import (
     Shuffled,
     Stream,
     Tar,
-    given,
-    opened,
-    same,
+    identity,
+    open_rgb,
+    program_inputs,
 )
 from contract.test_own_datasets import real
 from dali_compat import DataLoader, FallbackWarning, install
@@ -42,7 +42,7 @@ def files(image_root):
 
 @pytest.fixture(scope="module")
 def everything(files, tmp_path_factory):
-    with given(files, tmp_path_factory.mktemp("streams")) as one:
+    with program_inputs(files, tmp_path_factory.mktemp("streams")) as one:
         yield one
 
 
@@ -161,7 +161,7 @@ class UnseededOrder(Stream):
     def __iter__(self):
         order = list(self.files)
         random.SystemRandom().shuffle(order)
-        return ((SMALL(opened(path)), path) for path in order)
+        return ((SMALL(open_rgb(path)), path) for path in order)
 
 
 def test_stream_with_an_unseeded_order_is_deferred(files):
@@ -169,7 +169,7 @@ def test_stream_with_an_unseeded_order_is_deferred(files):
     made = {path: image for image, path in loader}
     assert sorted(made) == files and real(loader) == 0
     for path, image in made.items():
-        assert torch.equal(image, SMALL(opened(path)))
+        assert torch.equal(image, SMALL(open_rgb(path)))
 
 
 class RaisesAtFour(Stream):
@@ -217,11 +217,11 @@ def test_shuffling_webdataset_is_deferred(tar_files, files):
     """The shuffle depends on the process, so torch's loader does not give the same order twice."""
     wds = pytest.importorskip("webdataset")
     dataset = wds.WebDataset(tar_files, shardshuffle=2, empty_check=False).shuffle(5).decode("pil")
-    loader = ours(dataset.to_tuple("jpg", "__key__").map_tuple(SMALL, same), None, device="cpu", exact=True)
+    loader = ours(dataset.to_tuple("jpg", "__key__").map_tuple(SMALL, identity), None, device="cpu", exact=True)
     made = {key: image for image, key in loader}
     assert len(made) == len(files) and real(loader) == 0
     for key, image in made.items():
-        assert torch.equal(image, SMALL(opened(files[int(key[0]) :: 2][int(key[1:])])))
+        assert torch.equal(image, SMALL(open_rgb(files[int(key[0]) :: 2][int(key[1:])])))
 
 
 def pad_texts(samples):
@@ -240,7 +240,7 @@ def test_shuffling_webdataset_with_texts_of_different_lengths_is_deferred(tar_fi
     assert len(made) == len(files) and real(loader) == 0
     for image, number in made:
         same_number = files[2 * number : 2 * number + 2]  # one file per shard
-        assert any(torch.equal(image, SMALL(opened(path))) for path in same_number)
+        assert any(torch.equal(image, SMALL(open_rgb(path))) for path in same_number)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -249,7 +249,7 @@ def test_batches_of_webloader_equal_torchs_under_install(tar_files, workers):
 
     def batches():
         dataset = wds.WebDataset(tar_files, shardshuffle=False, empty_check=False, seed=1).shuffle(8, seed=2)
-        dataset = dataset.decode("pil").to_tuple("jpg", "cls").map_tuple(TRAINING, same).batched(4)
+        dataset = dataset.decode("pil").to_tuple("jpg", "cls").map_tuple(TRAINING, identity).batched(4)
         loader = wds.WebLoader(dataset, batch_size=None, num_workers=workers)
         seed_all()
         loaded = loader.unbatched().shuffle(9, seed=3).batched(5)
@@ -278,7 +278,7 @@ def decode_with_opencv(held):
 
 class Arrays(Stream):
     def __iter__(self):
-        return (crop_with_numpy(opened(path)) for path in self.mine())
+        return (crop_with_numpy(open_rgb(path)) for path in self.mine())
 
 
 def webdataset(shards):

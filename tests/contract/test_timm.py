@@ -14,7 +14,7 @@ from torchvision.datasets import ImageFolder
 
 from contract import own_datasets as own
 from contract.both import assert_same_epoch, ours, outlines, stock
-from contract.test_odd_datasets import of
+from contract.test_odd_datasets import dataset_of
 from contract.test_own_datasets import assert_same, seeded
 from dali_compat import DataLoader, FallbackWarning, install, uninstall
 from dali_compat.ops.draws import run, uniforms_of
@@ -285,5 +285,5 @@ def test_custom_data_set_with_timms_transforms_draws_timms_numbers(image_root, o
     def get(self, i):
         return transform(own.read_rgb(self.paths[i])), i
 
-    made = seeded(of(ImageFolder(image_root), get), 5, shuffle=True)
+    made = seeded(dataset_of(ImageFolder(image_root), get), 5, shuffle=True)
     assert_same(made(lambda *a, **kw: ours(*a, device="cpu", exact=True, **kw)), made(stock))
