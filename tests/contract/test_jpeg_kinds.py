@@ -19,7 +19,7 @@ from torchvision import transforms as T
 from unit.test_planes import some_chain
 
 from contract.jpeg_kinds import ACROSS, BOTH, DOWN, FOUR, FULL, GRAY, MARKERS, SAMPLINGS, Kind, kinds, make_jpeg
-from contract.test_planes_route import Pillow, Pillows
+from contract.test_planes_route import PillowDecoding, PillowEngine
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.data.header import GRAY_JPEG, read_header
 from dali_compat.data.headers import headers_of
@@ -37,7 +37,7 @@ WHOLE = T.Compose([T.CenterCrop(MOST + 2), T.PILToTensor()])  # with a black bor
 CHROMA = {GRAY: GRAY_JPEG, FULL: 0x11, ACROSS: 0x21, BOTH: 0x22, DOWN: 0x12, FOUR: 0}
 
 
-class PythonEngine(Pillows):
+class PythonEngine(PillowEngine):
     """An engine in Python for baseline JPEGs of every sampling that a GPU's engine may decode."""
 
     def __init__(self):
@@ -48,7 +48,7 @@ class PythonEngine(Pillows):
         return PythonDecoding(self, files, places)
 
 
-class PythonDecoding(Pillow):
+class PythonDecoding(PillowDecoding):
     def _decode(self, i, file, make_jpeg):
         try:
             planes = baseline.planes_of(file)

@@ -47,7 +47,7 @@ CHAINS = {
 }
 
 
-class Pillows(VerifiedEngine):
+class PillowEngine(VerifiedEngine):
     """A JPEG engine that decodes gray and 4:4:4 images with Pillow.
 
     Attributes:
@@ -74,10 +74,10 @@ class Pillows(VerifiedEngine):
         return made
 
     def decoding(self, files, places):
-        return Pillow(self, files, places)
+        return PillowDecoding(self, files, places)
 
 
-class Pillow:
+class PillowDecoding:
     def __init__(self, engine, files, places):
         self.engine, self.files, self.places, self.bytes = engine, files, places, int(places.bytes.sum())
 
@@ -118,7 +118,7 @@ def engine(monkeypatch):
 
     for name in ("render", "differs", "pick"):
         monkeypatch.setattr(kernels, name, getattr(planes, name))
-    made = Pillows()
+    made = PillowEngine()
     monkeypatch.setattr(DaliRoute, "jpeg_engine", lambda self: made)
     yield made
     made.settle(60)  # before the engine of the next test
@@ -348,7 +348,9 @@ def test_files_with_varying_pixels_are_not_decoded_by_the_engine(folder, engine,
 
 def test_wrong_pixels_reach_the_batches_if_comparing_is_disabled(folder, engine, monkeypatch):
     """The tests above would notice wrong pixels."""
-    monkeypatch.setattr(Pillows, "differs", lambda self, planes, places, expected: np.zeros(len(places.sizes), bool))
+    monkeypatch.setattr(
+        PillowEngine, "differs", lambda self, planes, places, expected: np.zeros(len(places.sizes), bool)
+    )
     engine.spoilt = file_contents(folder, 4, 11)
     dataset = DALIImageFolder(folder, T.Compose([T.Resize((30, 30)), T.PILToTensor()]))
     expected = load_without_engine(monkeypatch, dataset, shuffle=False, batch_size=12)
@@ -498,7 +500,9 @@ def test_nothing_more_is_compared_if_the_queue_is_full(folder, engine, monkeypat
     """Batches do not wait for the comparison."""
     release = threading.Event()
     monkeypatch.setattr(verified, "_WAITING", 5000)
-    monkeypatch.setattr(Pillows, "_alike", lambda self, files, *rest: release.wait(60) and np.ones(len(files), bool))
+    monkeypatch.setattr(
+        PillowEngine, "_alike", lambda self, files, *rest: release.wait(60) and np.ones(len(files), bool)
+    )
     dataset = DALIImageFolder(folder, EVALUATION)
     expected = load_without_engine(monkeypatch, dataset)
     for _ in range(2):
@@ -534,7 +538,7 @@ def test_engine_is_disabled_with_a_warning_if_nvjpeg_has_no_memory(folder, engin
         raise EngineMemoryError("nvjpegDecodeBatched: no memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Pillow, "result", result)
+        patch.setattr(PillowDecoding, "result", result)
         with pytest.warns(RuntimeWarning, match="no memory"):
             assert_equal(load_epoch(dataset), expected)
         other = DALIImageFolder(folder, EVALUATION)
@@ -566,7 +570,7 @@ def test_engine_is_disabled_if_comparing_fails(folder, engine, monkeypatch):
     def differs(self, planes, places, expected):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Pillows, "differs", differs)
+    monkeypatch.setattr(PillowEngine, "differs", differs)
     dataset = DALIImageFolder(folder, EVALUATION)
     expected = load_without_engine(monkeypatch, dataset)
     assert_equal(load_and_verify(engine, dataset), expected)
