@@ -210,7 +210,7 @@ def test_a_subclass_that_skips_our_constructor_works_as_torchs(exact_folder):
             data.DataLoader.__init__(self, *args, **kwargs)
 
     loader = SkipsOurInit(exact_folder, 5, shuffle=True, num_workers=1)
-    message = "Skips.__init__ does not call dali_compat.DataLoader.__init__"
+    message = "SkipsOurInit.__init__ does not call dali_compat.DataLoader.__init__"
     with pytest.warns(FallbackWarning, match=message):
         epochs = outlines(loader)
     assert epochs == outlines(copy.copy(loader)) == outlines(stock(exact_folder, 5, shuffle=True))
