@@ -163,7 +163,8 @@ FOLDER = {"benchmark": "imagefolder", "recipe": ("train", None), "megapixels": N
 BESIDE = {"benchmark": ("training", "toolkit"), "source": ("folder", None), "kind": ("eager", None), "gpus": 1}
 SMALL, LARGE = BESIDE | {"model": "resnet18", "cores": 16}, BESIDE | {"model": "resnet50"}
 OWN = {"benchmark": "own_dataset", "gpu": "H200", "cores": 16, "train": ("resnet18", None)}
-FIRST, LATER = {"seen": (False, None)}, {"seen": True}  # epochs of OWN
+FIRST = {"seen": (False, None), "case": ("own:16", "torch:16", "synthetic")}  # epochs of OWN
+LATER = {"seen": True}
 # README's, by the name that tests/docs/claims.py uses
 FIGURES = {
     "loading": Figure("loading", "ours", "torchvision", ".0f", FOLDER | {"gpu": ("H100", "H200"), "cores": 16}),
@@ -179,6 +180,9 @@ FIGURES = {
         "training ResNet-18, torchvision's share of synthetic", "torchvision", "synthetic", ".0%", SMALL
     ),
     "own": Figure("training ResNet-18 with a custom data set, share of synthetic", "own", "synthetic", ".0%", OWN),
+    "own, 4 cores": Figure(
+        "training ResNet-18 with a custom data set, 4 cores", "own", "synthetic", ".0%", OWN | {"cores": 4}
+    ),
     "their own": Figure(
         "training ResNet-18 with a custom data set, PyTorch's share of synthetic",
         "torchvision",

@@ -99,7 +99,15 @@ HELPS = [
     Case("arrays", "CIFAR-10", "2 cores, no GPU", MEMORY | {"gpu": None}),
     Case("custom", "training ResNet-18, first epoch", "H200, 16 cores", OWN | FIRST, "own"),
     Case("custom", "training ResNet-18, later epochs", "H200, 16 cores", OWN | LATER, "own"),
+    Case("custom", "training ResNet-18, later epochs", "H200, 4 cores", OWN | LATER | {"cores": 4}, "own"),
     Case("custom", "training ResNet-50", "H200, 16 cores", OWN | {"train": "resnet50"}, "own", "torchstream"),
+    Case(
+        "custom",
+        "loading without workers",
+        "H200, 16 cores",
+        OWN | {"seen": False, "case": ("own:0", "torch:16")},
+        "own",
+    ),
     Case("custom", "loading, SimCLR's two views", "H200, 16 cores", {"benchmark": "views", "recipe": "simclr"}, "own"),
     Case("custom", "loading, DINO's eight views", "H200, 16 cores", {"benchmark": "views", "recipe": "dino"}, "own"),
     Case("custom stream", "training ResNet-50", "H200, 16 cores", OWN | {"train": "resnet50"}, "stream", "torchstream"),
@@ -138,8 +146,8 @@ def helps() -> str:
     for case in HELPS:
         times = measured.ratios(case.loader, case.base, **case.where)
         shares = measured.ratios(case.loader, "synthetic", **case.where)
-        if times:
-            form = ".1f" if min(medians(times)) < 10 else ".0f"
+        if times or shares:
+            form = ".1f" if not times or min(medians(times)) < 10 else ".0f"
             table.append([case.data, case.work, case.machine, over(times, form), over(shares, ".0%")])
     for data, on_dali in (("public scripts on DALI", True), ("public scripts with NumPy or OpenCV", False)):
         if times := [theirs / ours for case, (theirs, ours, _) in scripts().values() if case["on_dali"] is on_dali]:

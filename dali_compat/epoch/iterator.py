@@ -210,7 +210,7 @@ class OrderedIterator(_BaseDataLoaderIter):
                     batch.decode()
             return
         self._draw_indices(least=0)  # the next one is drawn on request if drawing it early could be noticed
-        batches = list(islice(self._drawn, epoch.route.depth))
+        batches = list(islice(self._drawn, epoch.route.depth + 1))
         if batches:
             self._prefetch_thread = self._prefetch_thread or PrefetchThread(epoch.route.device)
             self._prefetch_thread.do(partial(_work, batches, epoch))
@@ -314,12 +314,16 @@ def _discard(drawn: deque[Any], epoch: Epoch) -> None:
 
 
 def _work(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
+    """Start batches, and prepare the first. Other processes read the headers of one more."""
     epoch.prefetches = epoch.may_prefetch()
     if not epoch.prefetches:  # user code takes part by now, so the caller starts batches
         return
-    new = [batch for batch in batches if not batch.started]
+    new = [batch for batch in batches[: epoch.route.depth] if not batch.started]
     for batch in new:
         batch.announce()  # finds the samples; the rest runs no user code
+    if epoch.prefetcher is not None:
+        batches[-1].announce()
+    batches = batches[: epoch.route.depth]
     if batches[-1].waits and batches[0].started and epoch.prepares:
         batches[0].prepare()  # while headers are read
     for batch in new:

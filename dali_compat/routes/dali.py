@@ -125,8 +125,12 @@ class DaliRoute:
 
     def open_another(self, pipeline: DecodePipeline) -> None:
         """Open a similar pipeline in the background, for idle() to return. If this fails, for example for lack of
-        memory, there is none."""
+        memory, there is none. Runs once per pipeline."""
         from ..engine.dali import warm
+
+        if pipeline.has_another:
+            return
+        pipeline.has_another = True
 
         def opened() -> None:
             with suppress(Exception):

@@ -1,4 +1,4 @@
-"""BMP and PPM files of all kinds, written field by field: Pillow writes few of them."""
+"""BMP and PPM files of all kinds, written field by field because Pillow writes few of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MASKS = {
 def bmp(
     rows: np.ndarray, width: int, bits: int, compression=_RGB, palette=b"", masks=(), header=40, top_down=False
 ) -> bytes:
-    """``rows`` (H, bytes) uint8, from the top; or the compressed data, (1, bytes)."""
+    """Return a BMP of ``rows``, (H, bytes) uint8 from the top, or of compressed data, (1, bytes)."""
     height = rows.shape[0] if compression not in (_RLE8, _RLE4) else masks[0]
     if compression in (_RLE8, _RLE4):
         masks, pixels = (), rows.tobytes()
@@ -41,11 +41,11 @@ def bmp(
 
 
 def _indexed(picture: Callable, bits: int) -> tuple[np.ndarray, bytes]:
-    """Packed indices (H, bytes), and the palette, 4 bytes a colour."""
+    """Return packed indices (H, bytes), and the palette with 4 bytes for each color."""
     image = picture().quantize(1 << bits)
-    colours = np.array(image.getpalette()[: 3 << bits], np.uint8)
-    colours = np.pad(colours, (0, (3 << bits) - len(colours))).reshape(-1, 3)
-    palette = np.pad(colours[:, ::-1], ((0, 0), (0, 1))).tobytes()
+    colors = np.array(image.getpalette()[: 3 << bits], np.uint8)
+    colors = np.pad(colors, (0, (3 << bits) - len(colors))).reshape(-1, 3)
+    palette = np.pad(colors[:, ::-1], ((0, 0), (0, 1))).tobytes()
     return _packed(np.asarray(image), bits), palette
 
 
@@ -55,7 +55,7 @@ def _packed(indices: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _fielded(pixels: np.ndarray, bits: int, *masks: int) -> np.ndarray:
-    """(H, bytes): pixels with each colour where its mask says; alpha is 200."""
+    """Return (H, bytes), with each color at the position of its mask and an alpha of 200."""
     values = np.zeros(pixels.shape[:2], np.uint32)
     planes = [*np.moveaxis(pixels, -1, 0).astype(np.uint32), np.full(pixels.shape[:2], 200, np.uint32)]
     for plane, mask in zip(planes, masks, strict=False):
@@ -66,7 +66,7 @@ def _fielded(pixels: np.ndarray, bits: int, *masks: int) -> np.ndarray:
 
 
 def _run_lengths(indices: np.ndarray) -> bytes:
-    """RLE8: each pixel a run of one, each row ended, from the bottom."""
+    """Return RLE8 data from the bottom, with one run for each pixel and an end for each row."""
     rows = (b"".join(bytes([1, value]) for value in row) for row in indices[::-1].tolist())
     return b"\0\0".join(rows) + b"\0\1"
 

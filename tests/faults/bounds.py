@@ -1,12 +1,12 @@
-"""Threads and memory of a loader over samples whose numbers never come again:
+"""Threads and memory of a loader over samples whose numbers never repeat:
 
     python tests/faults/bounds.py --samples 100000
     python tests/faults/bounds.py --samples 100000 --workers 2
 
-Sizes, windows, pads, angles, colours and, for some, what a step has as a constant are drawn for each sample; images are
-tiny. Prints the memory that is resident, that of workers, too, threads, open files, plans, pipelines, and the share of
-samples that DALI does not make, after each tenth. The exit status is 1 where memory grows by more than a tenth, or
-there are more threads, after the first half, or DALI does not make most.
+Sizes, windows, pads, angles and colors are drawn for each sample, and for some samples also constants of a step. The
+images are tiny. After each tenth the program prints the resident memory (including workers), threads, open files,
+plans, pipelines, and the share of samples that DALI does not produce. The exit status is 1 if, after the first half,
+memory grows by more than a tenth or the number of threads grows, or if DALI does not produce most samples.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from helpers import make_folder
 
 from dali_compat import DataLoader
 
-GROWTH, SOME = 1.1, 4
+GROWTH, MORE_THREADS = 1.1, 4
 
 
 class Changing(data.Dataset):
-    """So many samples of a few photos, with a mask each."""
+    """``count`` samples of a few photos, each with a mask."""
 
     def __init__(self, paths, count):
         self.paths, self.count = paths, count
@@ -71,7 +71,7 @@ class Changing(data.Dataset):
         return image, mask, i
 
 
-def seen(loader) -> dict[str, float]:
+def usage(loader) -> dict[str, float]:
     processes = ["self", *(child.pid for child in multiprocessing.active_children())]
     pages = sum(int(Path(f"/proc/{process}/statm").read_text().split()[1]) for process in processes)
     asker = loader._route.asker
@@ -95,17 +95,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         root = make_folder(Path(folder) / "images", classes=2, per_class=4, special=False)
         paths = [str(path) for path in sorted(root.glob("*/*.jpg"))]
-        time.sleep(0.1)  # files that were written just now are not left to DALI
+        time.sleep(0.1)  # recently written files are not left to DALI
         dataset = Changing(paths, args.samples // 10)
         options = {"num_workers": args.workers, "persistent_workers": args.workers > 0, "fallback": "error"}
         loader = DataLoader(dataset, 64, collate_fn=list, device="cpu", **options)
         for tenth in range(10):
             for _ in loader:
                 pass
-            found.append(seen(loader))
+            found.append(usage(loader))
             print((tenth + 1) * len(dataset), found[-1], flush=True)
     middle, last = found[4], found[-1]
-    grows = last["MiB"] > GROWTH * middle["MiB"] or last["threads"] > middle["threads"] + SOME
+    grows = last["MiB"] > GROWTH * middle["MiB"] or last["threads"] > middle["threads"] + MORE_THREADS
     return int(grows or last["made by the data set"] > 0.5)
 
 

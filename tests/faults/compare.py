@@ -1,4 +1,4 @@
-"""Files through torchvision's ImageFolder and PIL, and through our DataLoader: accepted or not, and the pixels."""
+"""Compare torchvision's ImageFolder with our DataLoader: files accepted or rejected, and pixels."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ MEANING = {
     CRASHED: "crash or hang of the process",
 }
 WINDOW = 16
-EPOCHS, MANY = 3, 100  # by a JPEG engine; files, some of which it takes
-# levels: a GPU's decoder makes about the same picture, without libjpeg's interpolation of chroma; another one, 40
+EPOCHS, MANY = 3, 100  # epochs with a JPEG engine; it must decode some files if there are more than MANY
+# In levels. A GPU decodes to about the same pixels, without libjpeg's chroma interpolation. Other images differ by 40.
 MEAN = 8.0
 
 
 @dataclasses.dataclass
-class Found:
-    """What came of one file.
+class FileResult:
+    """The result for one file.
 
     Attributes:
-        file: its name.
-        outcome: AGREED, or one of MEANING.
-        text: what it is; the error, if there is one.
+        file: the name of the file.
+        outcome: AGREED, or a key of MEANING.
+        text: description, including the error, if any.
         mean, max: difference of the pixels, in levels.
     """
 
@@ -48,7 +48,7 @@ class Found:
 
 
 def one_by_one(loader, count: int) -> Iterator:
-    """What each batch gives: images, or the exception."""
+    """Yield each batch, or the exception in its place."""
     batches = iter(loader)
     for _ in range(count):
         try:
@@ -60,7 +60,7 @@ def one_by_one(loader, count: int) -> Iterator:
 
 
 def settle(device: str) -> None:
-    """The GPU's JPEG engine has compared whatever it was asked to."""
+    """Wait until the GPU's JPEG engine has finished its comparisons."""
     from dali_compat.engine.planes.engines import engine_of
 
     engine = engine_of(torch.device(device, torch.cuda.current_device()))
@@ -77,7 +77,7 @@ def _folder(root: Path, transform) -> ImageFolder:
 
 
 def expected(root: Path) -> list[torch.Tensor | None]:
-    """torchvision's pixels (3, H, W) of each file, None of those that it rejects."""
+    """Return torchvision's pixels (3, H, W) of each file, or None if it is rejected."""
     loader = StockLoader(_folder(root, T.PILToTensor()), collate_fn=_images_and_labels)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -86,7 +86,7 @@ def expected(root: Path) -> list[torch.Tensor | None]:
 
 
 def ours(root: Path, batches: list[list[int]], transform, device: str, exact: bool) -> DataLoader:
-    """Gives (images, labels) of each batch."""
+    """Return a loader of (images, labels) for these batches."""
     return DataLoader(
         _folder(root, transform), batch_sampler=batches, collate_fn=_images_and_labels,
         device=device, exact=exact, fallback="error",
@@ -101,16 +101,16 @@ def compare(
     together: int = 6,
     damaged: bool | set = True,
     engine: bool = False,
-) -> Iterator[Found]:
-    """Of each file below ``root``, a folder of classes: whether both loaders say the same.
+) -> Iterator[FileResult]:
+    """Yield whether both loaders agree on each file below ``root``, a folder of classes.
 
     Args:
-        exact: pixels are the same; without, a GPU makes others of what is damaged, and similar ones of what is not.
-        damaged: the names of the files that are; True: all of them.
-        window: decode WINDOW x WINDOW pixels of each alone; files that torchvision finds smaller are left out.
-        together: files that torchvision accepts come in batches of so many, all others alone.
-        engine: the GPU's JPEG engine is used, and files come again, in other batches, when it is known what it makes
-            of each: some more windows.
+        exact: pixels must be equal. If False, a GPU may decode damaged files differently and intact ones similarly.
+        damaged: the names of the damaged files, or True for all.
+        window: decode only WINDOW x WINDOW pixels of each; smaller files are excluded.
+        together: batch size for files that torchvision accepts. Other files are read one by one.
+        engine: use the GPU's JPEG engine, and read the files again in other batches and windows after the engine has
+            been compared.
     """
     samples = _folder(root, None).samples
     theirs = expected(root)
@@ -118,63 +118,63 @@ def compare(
     bad = [i for i, image in enumerate(theirs) if image is None]
     transform = T.Compose([T.RandomCrop(WINDOW), T.PILToTensor()]) if window else T.PILToTensor()
     batches: list[list[int]] = []
-    loader, alone = ours(root, batches, transform, device, exact), list(bad)
+    loader, single = ours(root, batches, transform, device, exact), list(bad)
     for epoch in range(EPOCHS if engine else 1):
         random.Random(epoch).shuffle(good)  # batches of good files mix the formats
         batches[:] = [good[i : i + together] for i in range(0, len(good), together)]
         for batch, made in zip(batches, one_by_one(loader, len(batches)), strict=True):
             if isinstance(made, Exception):
-                alone += batch  # which of them?
+                single += batch  # find the file by reading one by one
                 continue
-            yield from _judged(batch, made, samples, theirs, exact, damaged)
+            yield from _compare_batch(batch, made, samples, theirs, exact, damaged)
         if engine:
             settle(device)
     if engine and len(good) > MANY and "the JPEG engine decodes 0 files" in loader.explain():
         raise AssertionError("the engine has decoded nothing")
-    loader = ours(root, [[i] for i in alone], transform, device, exact)
-    for i, made in zip(alone, one_by_one(loader, len(alone)), strict=True):
+    loader = ours(root, [[i] for i in single], transform, device, exact)
+    for i, made in zip(single, one_by_one(loader, len(single)), strict=True):
         name = Path(samples[i][0]).name
         if isinstance(made, Exception):
-            yield Found(name, AGREED if theirs[i] is None else REJECTED, str(made))
+            yield FileResult(name, AGREED if theirs[i] is None else REJECTED, str(made))
         elif theirs[i] is None:
-            yield Found(name, ACCEPTED)
+            yield FileResult(name, ACCEPTED)
         else:
-            yield from _judged([i], made, samples, theirs, exact, damaged)
+            yield from _compare_batch([i], made, samples, theirs, exact, damaged)
 
 
-def _judged(
+def _compare_batch(
     batch: list[int], made: tuple, samples: list, theirs: list, exact: bool, damaged: bool | set
-) -> Iterator[Found]:
+) -> Iterator[FileResult]:
     for i, image, label in zip(batch, *made, strict=True):
         name, image = Path(samples[i][0]).name, image.cpu()
         if label != samples[i][1]:
-            yield Found(name, PIXELS, f"label {label} instead of {samples[i][1]}")
+            yield FileResult(name, PIXELS, f"label {label} instead of {samples[i][1]}")
         elif image.shape != theirs[i].shape and image.shape[1:] != (WINDOW, WINDOW):
-            yield Found(name, PIXELS, f"shape {tuple(image.shape)} instead of {tuple(theirs[i].shape)}", 255, 255)
+            yield FileResult(name, PIXELS, f"shape {tuple(image.shape)} instead of {tuple(theirs[i].shape)}", 255, 255)
         elif exact or not (damaged is True or name in damaged):
             difference = _difference(image, theirs[i])
             mean, largest = float(difference.mean()), float(difference.max())
             wrong = largest > 0 if exact else mean > MEAN
-            yield Found(name, PIXELS if wrong else AGREED, "", mean, largest)
+            yield FileResult(name, PIXELS if wrong else AGREED, "", mean, largest)
         else:
-            yield Found(name, AGREED)
+            yield FileResult(name, AGREED)
 
 
 def _difference(image: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """In levels; of a window, to the place where it fits best."""
+    """Difference in levels. A window is compared with the position that fits best."""
     if image.shape == whole.shape:
         return (image.float() - whole.float()).abs()
     windows = np.lib.stride_tricks.sliding_window_view(whole.numpy(), image.shape)[0]
     if _is_among(image.numpy(), windows):
         return torch.zeros(1)
-    windows = windows[:100, :100]  # of large pictures not all, for the memory's sake
+    windows = windows[:100, :100]  # only a part of large images, to limit memory
     difference = np.abs(windows.astype(np.int16) - image.numpy().astype(np.int16)).reshape(*windows.shape[:2], -1)
     sums = difference.sum(-1, dtype=np.int64)
     return torch.from_numpy(difference[np.unravel_index(sums.argmin(), sums.shape)]).float()
 
 
 def _is_among(image: np.ndarray, windows: np.ndarray) -> bool:
-    """Whether one of the windows (Y, X, 3, H, W) is the image. Some pixels leave few of them in question."""
+    """Return True if one of the windows (Y, X, 3, H, W) equals the image. A few pixels exclude most windows."""
     y, x = np.indices(windows.shape[:2]).reshape(2, -1)
     for i in range(WINDOW):
         row, column = i, 5 * i % WINDOW

@@ -1,13 +1,13 @@
-"""A training that is killed at random moments, and goes on from its last checkpoint each time.
+"""A training that is killed at random moments and resumes from its last checkpoint each time.
 
     python tests/faults/crash.py --kills 100 [--device cuda] [--processes 8] [--seconds 120] [--json OUT.json]
 
-Every run is a forked process, one for each rank, ended by SIGKILL. Its checkpoint has the loader's state and what it
-has seen: epoch, index, label and a checksum of the pixels of every sample. In the end that is what a run without an
-interruption has seen. One kill of four comes while a run starts, the others behind its first batch.
+Every run is a forked process for each rank, killed by SIGKILL. The checkpoint contains the loader's state and a record
+of the samples: epoch, index, label and a checksum of the pixels. In the end, the record must equal that of an
+uninterrupted run. One kill of four comes while a run starts, the others after its first batch.
 
-A run is short, and on a GPU its start takes most of it (CUDA, nvJPEG): ``--processes`` trainings go on side by side.
-DATA may name a folder of photos in ImageFolder's layout.
+A run is short, and on a GPU most of it is the start (CUDA, nvJPEG), so ``--processes`` trainings run in parallel. DATA
+may name a folder of photos in ImageFolder's layout.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
-os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # CUDA begins in the forked processes alone
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # CUDA is initialized only in the forked processes
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ AUGMENTED = [T.RandomResizedCrop(16, antialias=True), T.RandomHorizontalFlip(), 
 
 
 def noisy(image):
-    """A function without a translation, which draws."""
+    """A function without a translation, which draws random numbers."""
     return image + torch.rand(())
 
 
@@ -74,7 +74,7 @@ def function(place: Path):
 
 
 def fallback(place: Path):
-    """torchvision does the work."""
+    """Return a data set that torchvision must load."""
     dataset = folder(place)
     dataset.loader = lambda path: T.functional.to_pil_image(torch.full((3, 40, 40), len(path) % 256).byte())
     return dataset
@@ -84,12 +84,12 @@ KINDS = {"folder": folder, "arrays": arrays, "rec": record, "function": function
 
 
 class Case(NamedTuple):
-    """What is trained.
+    """A training.
 
     Attributes:
-        kind: of KINDS; or a framework, of crash_frameworks, which trains on a folder.
-        workers: of the loader.
-        worlds: numbers of ranks, by turns from run to run. (1,): no DistributedSampler.
+        kind: a key of KINDS, or a framework of crash_frameworks, which trains on a folder.
+        workers: number of workers of the loader.
+        worlds: numbers of ranks, alternating from run to run. (1,) means no DistributedSampler.
     """
 
     kind: str
@@ -113,7 +113,7 @@ CASES = [
 
 
 def train(place: Path, case: Case, device: str, rank: int, world: int) -> None:
-    """From the checkpoint to the end."""
+    """Train from the checkpoint to the end."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     checkpoint = place / "checkpoint"
@@ -127,7 +127,8 @@ def train(place: Path, case: Case, device: str, rank: int, world: int) -> None:
     sampler = own = None
     if case.worlds != (1,):
         sampler = DistributedSampler(dataset, world, rank)
-        own = torch.Generator().manual_seed(0)  # from the global one steps draw, and there are as many as ranks are few
+        # not the global generator: steps draw from it, and their number depends on that of the ranks
+        own = torch.Generator().manual_seed(0)
     loader = DataLoader(
         dataset, BATCH, sampler is None, sampler, num_workers=case.workers, device=device, generator=own
     )
@@ -139,7 +140,7 @@ def train(place: Path, case: Case, device: str, rank: int, world: int) -> None:
         if sampler is not None:
             sampler.set_epoch(epoch)
         for images, labels, *indices in loader:
-            torch.rand(3)  # as dropout does
+            torch.rand(3)  # like dropout
             indices = indices[0] if indices else labels
             sums = [zlib.crc32(image.numpy().tobytes()) for image in images.cpu()]
             mine = [(epoch, *row) for row in zip(indices.tolist(), labels.tolist(), sums, strict=True)]
@@ -157,7 +158,7 @@ def train(place: Path, case: Case, device: str, rank: int, world: int) -> None:
 
 
 def any_seed() -> int:
-    """That of a process which goes on does not matter."""
+    """Return a random seed, which must not matter to a resumed process."""
     return random.SystemRandom().getrandbits(30)
 
 
@@ -174,13 +175,13 @@ def save(what, path: Path) -> None:
     os.replace(path.with_suffix(".new"), path)
 
 
-class Run(NamedTuple):
-    """How one went.
+class RunResult(NamedTuple):
+    """The result of one run.
 
     Attributes:
-        ended: whether it came to its end; else it was killed.
-        first: seconds to its first checkpoint; None where it made none.
-        took: seconds in all.
+        ended: True if the run came to its end, False if it was killed.
+        first: seconds to its first checkpoint, or None.
+        took: total seconds.
     """
 
     ended: bool
@@ -189,14 +190,14 @@ class Run(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """``seconds`` behind the first checkpoint of a run, or behind its start."""
+    """A time, ``seconds`` after the first checkpoint of a run or after its start."""
 
-    behind_a_batch: bool
+    after_a_batch: bool
     seconds: float
 
 
 def start(place: Path, case: Case, device: str, rank: int, world: int) -> int:
-    """The id of a process that trains."""
+    """Start a process that trains, and return its id."""
     pid = os.fork()
     if pid:
         return pid
@@ -216,97 +217,102 @@ def start(place: Path, case: Case, device: str, rank: int, world: int) -> int:
 _runs = 0
 
 
-def run(place: Path, case: Case, device: str, world: int, kill: Moment | None) -> Run:
-    """Trains; kills all ranks at that moment."""
+def run(place: Path, case: Case, device: str, world: int, kill: Moment | None) -> RunResult:
+    """Train, and kill all ranks at that moment."""
     global _runs
     _runs += 1
     file, first = place / "checkpoint", None
-    before = _made(file)
+    before = _version_of(file)
     begin = time.monotonic()
     pids = {start(place, case, device, rank, world) for rank in range(world)}
     while pids:
         pids -= {pid for pid in pids if os.waitpid(pid, os.WNOHANG) != (0, 0)}
         now = time.monotonic() - begin
-        if first is None and _made(file) not in (before, [], None):
+        if first is None and _version_of(file) not in (before, [], None):
             first = now
-        since = first if kill is not None and kill.behind_a_batch else 0
+        since = first if kill is not None and kill.after_a_batch else 0
         if pids and kill is not None and since is not None and now > since + kill.seconds:
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-                with contextlib.suppress(ProcessLookupError):  # a worker that had not seen its parent yet stays
+                with contextlib.suppress(ProcessLookupError):  # a worker that has not seen its parent yet survives
                     os.killpg(pid, signal.SIGKILL)
-            return Run(False, first, now)
+            return RunResult(False, first, now)
         time.sleep(0.002)
     if not (place / "over").exists():
         raise RuntimeError("\n".join(path.read_text() for path in place.glob("error of rank *")))
-    return Run(True, first, time.monotonic() - begin)
+    return RunResult(True, first, time.monotonic() - begin)
 
 
-def _made(checkpoint: Path) -> object:
-    """Another one whenever there is another checkpoint; None where there is none."""
+def _version_of(checkpoint: Path) -> object:
+    """Return a value that changes with every checkpoint, or None if there is none."""
     try:
         return sorted(map(str, checkpoint.glob("step-*"))) if checkpoint.is_dir() else checkpoint.stat().st_mtime_ns
     except FileNotFoundError:
         return None
 
 
-def stream(place: Path) -> tuple[list, int]:
-    """What a training that is over has seen, and how many samples there are."""
+def take_record(place: Path) -> tuple[list, int]:
+    """Return the record of a finished training, and the number of samples. Remove its files."""
     over = torch.load(place / "over")
     (place / "over").unlink()
     shutil.rmtree(place / "checkpoint") if (place / "checkpoint").is_dir() else (place / "checkpoint").unlink()
     return over["seen"], over["samples"]
 
 
-class Found(NamedTuple):
-    """What killing came to.
+class KillCounts(NamedTuple):
+    """The result of killing trainings.
 
     Attributes:
-        kills: how many.
-        behind_a_batch: those behind the first checkpoint of their run.
-        trainings: how many were killed, gone on with to their end, and compared.
-        checksum: of what the run without an interruption has seen.
+        kills: number of kills.
+        after_a_batch: number of kills after the first checkpoint of a run.
+        trainings: number of trainings that were killed, resumed to their end, and compared.
+        checksum: checksum of the record of the uninterrupted run.
     """
 
     kills: int
-    behind_a_batch: int
+    after_a_batch: int
     trainings: int
     checksum: int
 
 
-def check(place: Path, case: Case, device: str, kills: int, seed: int, until: float) -> Found:
-    """Runs with interruptions against one without. ``until``: no more kills then, by time.monotonic().
+def check(place: Path, case: Case, device: str, kills: int, seed: int, until: float) -> KillCounts:
+    """Compare interrupted runs with one uninterrupted run.
+
+    ``until`` is the time.monotonic() after which no run is killed.
 
     Raises:
-        AssertionError: they have not seen the same.
+        AssertionError: their records differ.
     """
     rng = random.Random(seed)
-    alone = run(place, case, device, case.worlds[0], None)
-    whole, samples = stream(place)
+    uninterrupted = run(place, case, device, case.worlds[0], None)
+    whole, samples = take_record(place)
     assert len({(epoch, index) for epoch, index, *_ in whole}) == EPOCHS * samples
-    started = alone.first or 0.0
-    killed = behind = trainings = 0
+    started = uninterrupted.first or 0.0
+    killed = after_a_batch = trainings = 0
     while killed < kills and time.monotonic() < until:
         for world in cycle(case.worlds):
             moment = None
             if killed < kills and time.monotonic() < until:
                 later = rng.random() < 0.75
-                most = (alone.took - started) / 3 if later else started  # so that a training is killed a few times
+                most = (uninterrupted.took - started) / 3 if later else started  # several kills for each training
                 moment = Moment(later, rng.uniform(0, most))
             went = run(place, case, device, world, moment)
             if went.ended:
                 break
             killed += 1
-            behind += went.first is not None
-        compare(whole, stream(place)[0], samples, max(case.worlds))
+            after_a_batch += went.first is not None
+        compare(whole, take_record(place)[0], samples, max(case.worlds))
         trainings += 1
-    return Found(killed, behind, trainings, zlib.crc32(repr(whole).encode()))
+    return KillCounts(killed, after_a_batch, trainings, zlib.crc32(repr(whole).encode()))
 
 
 def compare(whole: list, seen: list, samples: int, world: int) -> None:
-    """One rank: the same rows in the same order. Several: each sample once in an epoch, but for the last ones that a
-    DistributedSampler repeats, and with the same pixels."""
+    """Compare two records.
+
+    For one rank, the rows must be equal and in the same order. For several ranks, each sample must occur once in an
+    epoch with the same pixels, except for the last ones that a DistributedSampler repeats.
+    """
     if world == 1:
         assert seen == whole, _difference(whole, seen)
         return
@@ -334,8 +340,8 @@ def prepare(place: Path) -> None:
     pack(place / "images", place / "images.rec")
 
 
-def another(place: Path, number: int) -> Path:
-    """A place for one of several trainings side by side, with the same images."""
+def make_place(place: Path, number: int) -> Path:
+    """Return a folder for one of several parallel trainings with the same images."""
     made = place / str(number)
     made.mkdir(exist_ok=True)
     for name in ("images", "images.rec"):
@@ -344,19 +350,19 @@ def another(place: Path, number: int) -> Path:
     return made
 
 
-def check_side_by_side(
+def check_in_parallel(
     pool: ProcessPoolExecutor, place: Path, case: Case, device: str, kills: int, processes: int, seed: int, until: float
-) -> Found:
-    """check() with the kills shared out. What they have seen without an interruption is the same, too."""
+) -> KillCounts:
+    """Distribute the kills of check() among processes. The uninterrupted runs must have equal records, too."""
     shares = [kills // processes + (number < kills % processes) for number in range(processes)]
     jobs = [
-        pool.submit(check, another(place, number), case, device, share, seed + number, until)
+        pool.submit(check, make_place(place, number), case, device, share, seed + number, until)
         for number, share in enumerate(shares)
         if share
     ]
     found = [job.result() for job in jobs]
     assert len({one.checksum for one in found}) == 1, "uninterrupted trainings differ"
-    return Found(*(sum(column) for column in zip(*(one[:3] for one in found), strict=True)), found[0].checksum)
+    return KillCounts(*(sum(column) for column in zip(*(one[:3] for one in found), strict=True)), found[0].checksum)
 
 
 def main() -> None:
@@ -368,16 +374,16 @@ def main() -> None:
     parser.add_argument("--processes", type=int, help="trainings side by side (default: 1; on a GPU 8)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of kills, in all, shared among cases")
     parser.add_argument("--json", type=Path, help="write what was found here")
-    given = parser.parse_args()
-    device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    processes = given.processes or (1 if device == "cpu" else 8)
-    chosen = [case for case in CASES if any(part in str(case) for part in given.only)]
+    options = parser.parse_args()
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    processes = options.processes or (1 if device == "cpu" else 8)
+    chosen = [case for case in CASES if any(part in str(case) for part in options.only)]
     for case in chosen:  # before processes are forked
         if case.kind in crash_frameworks.TRAININGS:
-            crash_frameworks.begin(case.kind)
-    told = {"device": device, "processes": processes, "seed": given.seed, "kills of each case": given.kills}
-    result: dict = {"benchmark": "crash", "facts": facts(), "arguments": told, "rounds": []}
-    print(f"--seed {given.seed}, {device}", flush=True)
+            crash_frameworks.import_framework(case.kind)
+    settings = {"device": device, "processes": processes, "seed": options.seed, "kills of each case": options.kills}
+    result: dict = {"benchmark": "crash", "facts": facts(), "arguments": settings, "rounds": []}
+    print(f"--seed {options.seed}, {device}", flush=True)
     begin = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as made,
@@ -385,14 +391,14 @@ def main() -> None:
     ):
         prepare(Path(made))
         for number, case in enumerate(chosen, 1):
-            since, until = time.monotonic(), begin + given.seconds * number / len(chosen)
-            found = check_side_by_side(pool, Path(made), case, device, given.kills, processes, given.seed, until)
+            since, until = time.monotonic(), begin + options.seconds * number / len(chosen)
+            found = check_in_parallel(pool, Path(made), case, device, options.kills, processes, options.seed, until)
             took = time.monotonic() - since
             entry = {"round": 0, "case": str(case), **found._asdict(), "seconds": round(took, 1)}
             result["rounds"].append(entry)
-            write_json(given.json, result)
+            write_json(options.json, result)
             print(
-                f"{case}: the same after {found.kills} kills ({found.behind_a_batch} of them behind a batch)"
+                f"{case}: the same after {found.kills} kills ({found.after_a_batch} of them after a batch)"
                 f" of {found.trainings} trainings, {took:.0f} s",
                 flush=True,
             )

@@ -1,6 +1,7 @@
-"""Trainings of frameworks, with checkpoints of their own, for crash.py to kill.
+"""Trainings with the checkpoints of frameworks, for crash.py to kill.
 
-Each goes on from the newest checkpoint of its folder. What it has seen is part of that, as a user's own data would be.
+Each resumes from the newest checkpoint of its folder. The record of samples is stored in the checkpoint, like a user's
+data.
 """
 
 import importlib
@@ -27,8 +28,8 @@ MODULES = {
 TRANSFORM = T.Compose([T.RandomResizedCrop(16, antialias=True), T.RandomHorizontalFlip(), T.ToTensor()])
 
 
-def begin(kind: str) -> Any:
-    """The framework, imported.
+def import_framework(kind: str) -> Any:
+    """Import the framework.
 
     Raises:
         ImportError: it is not installed.
@@ -40,16 +41,16 @@ def begin(kind: str) -> Any:
         return importlib.import_module(MODULES[kind])
 
 
-class Seen:
+class Record:
     """Rows of (epoch, index, label, checksum of the pixels)."""
 
-    def __init__(self, epoch_of: int):
+    def __init__(self, samples_per_epoch: int):
         self.rows: list[tuple[int, ...]] = []
-        self._epoch_of = epoch_of
+        self._samples_per_epoch = samples_per_epoch
 
     def add(self, images: torch.Tensor, labels: torch.Tensor, indices: torch.Tensor) -> None:
         for image, label, index in zip(images.cpu(), labels.tolist(), indices.tolist(), strict=True):
-            row = len(self.rows) // self._epoch_of, index, label, zlib.crc32(image.numpy().tobytes())
+            row = len(self.rows) // self._samples_per_epoch, index, label, zlib.crc32(image.numpy().tobytes())
             self.rows.append(row)
 
     def state_dict(self) -> dict[str, Any]:
@@ -60,7 +61,7 @@ class Seen:
 
 
 def model() -> torch.nn.Module:
-    """Draws from torch's generator in each step."""
+    """Return a model that draws from torch's generator in each step."""
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(), torch.nn.Linear(3 * 16 * 16, 3))
 
 
@@ -69,7 +70,7 @@ def loss(net: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> to
 
 
 def newest(folder: Path) -> Path | None:
-    """The last checkpoint that is whole; others are removed."""
+    """Return the last complete checkpoint, and remove the others."""
     made = sorted(folder.glob("step-*"), key=lambda path: int(path.stem.split("-")[1]))
     for old in made[:-1]:
         shutil.rmtree(old) if old.is_dir() else old.unlink()
@@ -77,20 +78,23 @@ def newest(folder: Path) -> Path | None:
 
 
 def train(kind: str, place: Path, workers: int, device: str, seed: int, epochs: int, batch: int) -> tuple[list, int]:
-    """Goes on to the end; gives what was seen, and how many samples there are. ``seed``: of a process that goes on."""
+    """Train to the end. Return the record of samples and the number of samples.
+
+    ``seed`` is used by a resumed process.
+    """
     logging.disable(logging.WARNING)
     folder = place / "checkpoint"
     folder.mkdir(exist_ok=True)
     dataset = DALIImageFolder(place / "images", TRANSFORM, return_index=True)
-    seen = Seen(len(dataset))
+    seen = Record(len(dataset))
     torch.manual_seed(0 if newest(folder) is None else seed)
     options: dict[str, Any] = {"batch_size": batch, "num_workers": workers}
     TRAININGS[kind](folder, dataset, options, device, seen, epochs)
     return seen.rows, len(dataset)
 
 
-def lightning(folder: Path, dataset, options: dict[str, Any], device: str, seen: Seen, epochs: int) -> None:
-    pl = begin("lightning")
+def lightning(folder: Path, dataset, options: dict[str, Any], device: str, seen: Record, epochs: int) -> None:
+    pl = import_framework("lightning")
 
     class Module(pl.LightningModule):
         def __init__(self):
@@ -109,11 +113,11 @@ def lightning(folder: Path, dataset, options: dict[str, Any], device: str, seen:
 
         def on_load_checkpoint(self, checkpoint):
             seen.load_state_dict(checkpoint["seen"])
-            (state,) = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]  # as docs/resume.md says
+            (state,) = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]  # see docs/resume.md
             loader.load_state_dict(state)
 
     loader = DataLoader(dataset, shuffle=True, device=device, **options)
-    # every third step: where an epoch's last batch has a checkpoint, Lightning 2.6 counts the epochs after it wrongly
+    # Every third step. If an epoch's last batch has a checkpoint, Lightning 2.6 miscounts the following epochs.
     saving = pl.callbacks.ModelCheckpoint(folder, "step-{step}", auto_insert_metric_name=False, save_top_k=-1,
                                           every_n_train_steps=3)  # fmt: skip
     quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0)
@@ -122,20 +126,20 @@ def lightning(folder: Path, dataset, options: dict[str, Any], device: str, seen:
     trainer.fit(Module(), loader, ckpt_path=newest(folder))
 
 
-def accelerate(folder: Path, dataset, options: dict[str, Any], device: str, seen: Seen, epochs: int) -> None:
-    """The loader is left out of prepare()."""
+def accelerate(folder: Path, dataset, options: dict[str, Any], device: str, seen: Record, epochs: int) -> None:
+    """Train with a loader that is not passed to prepare()."""
     _accelerated(folder, DataLoader(dataset, shuffle=True, device=device, **options), False, seen, epochs)
 
 
-def prepared(folder: Path, dataset, options: dict[str, Any], device: str, seen: Seen, epochs: int) -> None:
-    """The loader is torch's, and Accelerate prepares it."""
+def prepared(folder: Path, dataset, options: dict[str, Any], device: str, seen: Record, epochs: int) -> None:
+    """Train with torch's loader, which Accelerate prepares."""
     with dali_compat.install(device=device):
         loader = torch.utils.data.DataLoader(dataset, shuffle=True, **options)
         _accelerated(folder, loader, True, seen, epochs)
 
 
-def _accelerated(folder: Path, loader, is_prepared: bool, seen: Seen, epochs: int) -> None:
-    accelerator = begin("accelerate").Accelerator(cpu=True)
+def _accelerated(folder: Path, loader, is_prepared: bool, seen: Record, epochs: int) -> None:
+    accelerator = import_framework("accelerate").Accelerator(cpu=True)
     net = model()
     net, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), 0.01))
     if is_prepared:
@@ -152,11 +156,11 @@ def _accelerated(folder: Path, loader, is_prepared: bool, seen: Seen, epochs: in
             seen.add(*batch)
             step = len(seen.rows)
             accelerator.save_state(folder / "half")
-            (folder / "half").rename(folder / f"step-{step}")  # a state is several files
+            (folder / "half").rename(folder / f"step-{step}")  # a state consists of several files
 
 
-def ignite(folder: Path, dataset, options: dict[str, Any], device: str, seen: Seen, epochs: int) -> None:
-    begin("ignite")
+def ignite(folder: Path, dataset, options: dict[str, Any], device: str, seen: Record, epochs: int) -> None:
+    import_framework("ignite")
     from ignite.engine import Engine, Events
     from ignite.handlers import Checkpoint, DiskSaver
 
@@ -172,7 +176,7 @@ def ignite(folder: Path, dataset, options: dict[str, Any], device: str, seen: Se
     trainer = Engine(step)
     loader = DataLoader(dataset, shuffle=True, device=device, **options)
     parts = {"trainer": trainer, "net": net, "optimizer": optimizer, "loader": loader, "seen": seen}
-    saver = DiskSaver(folder, require_empty=False)  # which writes whole files
+    saver = DiskSaver(folder, require_empty=False)  # it writes complete files
     checkpoint = Checkpoint(parts, saver, filename_pattern="{name}-{global_step}.pt", filename_prefix="step",
                             n_saved=2, global_step_transform=lambda engine, _: engine.state.iteration)  # fmt: skip
     checkpoint.filename_pattern = "step-{global_step}.{ext}"
@@ -180,12 +184,12 @@ def ignite(folder: Path, dataset, options: dict[str, Any], device: str, seen: Se
     if last is not None:
         Checkpoint.load_objects(parts, torch.load(last))
     trainer.add_event_handler(Events.ITERATION_COMPLETED, checkpoint)
-    if len(seen.rows) < epochs * len(dataset):  # Ignite runs again what is over
+    if len(seen.rows) < epochs * len(dataset):  # Ignite would repeat a finished training
         trainer.run(loader, max_epochs=epochs)
 
 
-def transformers(folder: Path, dataset, options: dict[str, Any], device: str, seen: Seen, epochs: int) -> None:
-    hf = begin("transformers")
+def transformers(folder: Path, dataset, options: dict[str, Any], device: str, seen: Record, epochs: int) -> None:
+    hf = import_framework("transformers")
 
     class Net(torch.nn.Module):
         def __init__(self):
@@ -196,11 +200,11 @@ def transformers(folder: Path, dataset, options: dict[str, Any], device: str, se
             seen.add(images, labels, indices)
             return {"loss": loss(self.net, images, labels)}
 
-    class LoaderState(hf.TrainerCallback):  # as docs/resume.md says
+    class LoaderState(hf.TrainerCallback):  # as described in docs/resume.md
         def on_save(self, args, state, control, train_dataloader, **kwargs):
             file = f"{args.output_dir}/checkpoint-{state.global_step}/loader.pt"
             torch.save(train_dataloader.state_dict() | {"seen": seen.state_dict()}, file)
-            Path(file).parent.rename(folder / f"step-{state.global_step}")  # a checkpoint is several files
+            Path(file).parent.rename(folder / f"step-{state.global_step}")  # a checkpoint consists of several files
 
         def on_train_begin(self, args, state, control, train_dataloader, **kwargs):
             if state.global_step:

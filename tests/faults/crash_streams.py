@@ -1,11 +1,11 @@
-"""Trainings on random streams that are killed at random moments, and go on from the last state they saved:
+"""Trainings on random streams that are killed at random moments and resume from their last saved state:
 
     python tests/faults/crash_streams.py --rounds 500 [--seconds 600] [--seed 1] [--first NUMBER]
 
-A round draws a stream, the options of its loader, and how often the training saves. Every run is a forked process,
-ended by SIGKILL once or twice. In the end a training has seen what one without an interruption has: epoch, number and
-a checksum of the pixels of every sample. A stream in another order each time has given as many. The exit status is 1
-if any round is wrong.
+A round draws a stream, the options of its loader, and the interval between saved states. Every run is a forked process,
+killed by SIGKILL once or twice. In the end, the record of a training must equal that of an uninterrupted one: epoch,
+number and a checksum of the pixels of every sample. For a stream in another order each time, only the number of samples
+is compared. The exit status is 1 if any round is wrong.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if __name__ == "__main__":
 from helpers import make_folder
 
 from dali_compat import DataLoader
-from faults.crash import Moment, any_seed, run, save, stream
+from faults.crash import Moment, any_seed, run, save, take_record
 
 EPOCHS, IMAGES = 2, 14
 TRANSFORM = T.Compose([T.RandomResizedCrop(16), T.RandomHorizontalFlip(), T.ToTensor()])
 
 
-def opened(file: Any) -> torch.Tensor:
+def open_image(file: Any) -> torch.Tensor:
     return TRANSFORM(Image.open(file).convert("RGB"))
 
 
-class Own(data.IterableDataset):
-    """Shuffled by a buffer, with the generator that torch seeds for each worker."""
+class Buffered(data.IterableDataset):
+    """A stream shuffled by a buffer, with the generator that torch seeds for each worker."""
 
     def __init__(self, files: list[str]):
         self.files = files
@@ -60,14 +60,14 @@ class Own(data.IterableDataset):
     def __iter__(self) -> Iterator[Any]:
         held: list[Any] = []
         for number, path in self.mine():
-            held.append((opened(path), number))
+            held.append((open_image(path), number))
             if len(held) > 3:
                 yield held.pop(int(torch.randint(len(held), ())))
         yield from held
 
 
-class OfAnEpoch(Own):
-    """In an order that depends on the epoch."""
+class OfAnEpoch(Buffered):
+    """A stream whose order depends on the epoch."""
 
     epoch = 0
 
@@ -79,11 +79,11 @@ class OfAnEpoch(Own):
 
     def __iter__(self) -> Iterator[Any]:
         for number, path in self.order():
-            yield opened(path), number
+            yield open_image(path), number
 
 
 class WithState(OfAnEpoch):
-    """Says itself where it is, as torchdata's data sets do."""
+    """A stream with its state, like data sets of torchdata."""
 
     next = 0
 
@@ -98,12 +98,12 @@ class WithState(OfAnEpoch):
         while self.next < len(order):
             number, path = order[self.next]
             self.next += 1
-            yield opened(path), number
+            yield open_image(path), number
         self.next = 0
 
 
 class InBatches(OfAnEpoch):
-    """Makes the batches itself."""
+    """A stream of batches."""
 
     def __iter__(self) -> Iterator[Any]:
         samples = super().__iter__()
@@ -112,7 +112,7 @@ class InBatches(OfAnEpoch):
 
 
 class ByTheClock(OfAnEpoch):
-    """In another order each time."""
+    """A stream in another order each time."""
 
     def order(self) -> list[tuple[int, str]]:
         return random.SystemRandom().sample(self.mine(), len(self.mine()))
@@ -140,7 +140,7 @@ def webdataset(files: list[str]) -> Any:
 
 
 KINDS = {
-    "own": Own,
+    "own": Buffered,
     "of an epoch": OfAnEpoch,
     "with a state": WithState,
     "in batches": InBatches,
@@ -153,11 +153,11 @@ KINDS = {
 
 
 class Round(NamedTuple):
-    """What is trained, and how often it saves.
+    """A stream, its loader, and the interval between saved states.
 
     Attributes:
-        kind: one of KINDS.
-        every: batches from one state to the next that is saved; the end of an epoch is always saved.
+        kind: a key of KINDS.
+        every: number of batches between saved states. The end of an epoch is always saved.
     """
 
     kind: str
@@ -196,7 +196,7 @@ class Round(NamedTuple):
         save({"seen": seen, "samples": IMAGES}, place / "over")
 
 
-def drawn(number: int) -> Round:
+def round_of(number: int) -> Round:
     """Return the round of a number."""
     rng = random.Random(number)
     kind = rng.choice(list(KINDS))
@@ -205,7 +205,8 @@ def drawn(number: int) -> Round:
 
 
 class Whole(NamedTuple):
-    """A training without an interruption: what it has seen, the seconds to its first checkpoint, and in all."""
+    """The result of an uninterrupted training: its record, the seconds to the first checkpoint, and the total
+    seconds."""
 
     seen: list[tuple[int, int, int]]
     first: float
@@ -215,13 +216,16 @@ class Whole(NamedTuple):
 _wholes: dict[Round, Whole] = {}
 
 
-def compared(number: int, place: Path) -> tuple[str, list[bool], Round]:
-    """Return what is wrong with the round of a number, or "", whether each run that was killed had saved a state, and
-    what the round was."""
-    one, rng, kills = drawn(number), random.Random(-number), list[bool]()
+def check_round(number: int, place: Path) -> tuple[str, list[bool], Round]:
+    """Run the round of a number.
+
+    Returns:
+        A description of the error or "", whether each killed run had saved a state, and the round.
+    """
+    one, rng, kills = round_of(number), random.Random(-number), list[bool]()
     if one not in _wholes:
-        alone = run(place, one, "cpu", 1, None)
-        _wholes[one] = Whole(stream(place)[0], alone.first or 0.0, alone.took)
+        uninterrupted = run(place, one, "cpu", 1, None)
+        _wholes[one] = Whole(take_record(place)[0], uninterrupted.first or 0.0, uninterrupted.took)
     whole, most = _wholes[one], rng.choice([1, 2])
     while True:
         late = rng.random() < 0.8
@@ -230,7 +234,7 @@ def compared(number: int, place: Path) -> tuple[str, list[bool], Round]:
         if went.ended:
             break
         kills.append(went.first is not None)
-    seen, _ = stream(place)
+    seen, _ = take_record(place)
     if one.kind == "by the clock":
         same = collections.Counter(row[0] for row in seen) == collections.Counter(row[0] for row in whole.seen)
     else:
@@ -239,7 +243,7 @@ def compared(number: int, place: Path) -> tuple[str, list[bool], Round]:
 
 
 def prepare(place: Path) -> None:
-    """Write images, and two archives of them. Import what every run would."""
+    """Write images and two archives of them, and import the modules that every run needs."""
     for package in filter(importlib.util.find_spec, ("nvidia.dali", "datasets", "webdataset")):
         importlib.import_module(package)
     make_folder(place / "images", classes=2, per_class=IMAGES // 2, low=40, high=64, special=False)
@@ -251,7 +255,7 @@ def prepare(place: Path) -> None:
                     member = tarfile.TarInfo(f"{number:02}.{ending}")
                     member.size = len(held)
                     tar.addfile(member, io.BytesIO(held))
-    time.sleep(0.05)  # files that were written just now are not deferred
+    time.sleep(0.05)  # recently written files are not deferred
 
 
 def main() -> int:
@@ -267,7 +271,7 @@ def main() -> int:
         prepare(Path(folder))
         wrong, number, end = 0, first, time.monotonic() + options.seconds
         while time.monotonic() < end and number < first + options.rounds:
-            text, killed, one = compared(number, Path(folder))
+            text, killed, one = check_round(number, Path(folder))
             kind = f"{one.kind}, {one.workers} workers"
             rounds[kind] += 1
             kills[kind] += len(killed)

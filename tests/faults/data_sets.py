@@ -41,16 +41,16 @@ if __name__ == "__main__":
 from black_box import ADDITION_ORDER, EQUAL, SETTLED, run, seed_all, under_test, unlike
 from helpers import make_image
 
-from faults.phrases import HEADER, KINDS, Phrase, learned
+from faults.phrases import HEADER, KINDS, Phrase, learn_phrases
 
 CHUNK = 40  # programs of a process
 SECONDS = 60  # a program that takes longer hangs
 DIFFERS, CRASHED, HUNG, VARIES = "differs", "crashed", "hung", "varies"
 
-# not exact by docs/transforms.md, within ADDITION_ORDER
+# not exact according to docs/transforms.md, within ADDITION_ORDER
 ADDS = re.compile(r"F2?\.gaussian_blur|[TV2]\.GaussianBlur|lastic|adjust_gamma|aussian_?[Nn]oise|value='random'")
 
-# done later by a deferring loader, so that most data sets stay on DALI
+# Deferred by the loader, so that most data sets stay on DALI.
 DEFERRED = re.compile(
     r"""\{x\}\.(resize|crop|transpose|copy|clone|detach|float)\(|\{x\}\.convert\((mode=)?"(RGB|L)"|ImageOps\.(mirror|flip)"""
     r"""|F2?\.(hflip|vflip|crop|resize|center_crop|pad|resized_crop|horizontal_flip|vertical_flip|to_tensor|pil_to_tensor"""
@@ -67,7 +67,11 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """kind: "" if both loaders gave the same; else what is wrong, as text says. raises: torch's loader's error."""
+    """The result of a program.
+
+    ``kind`` is "" if both loaders gave the same, and ``text`` describes the difference otherwise. ``raises`` is the
+    error of torch's loader.
+    """
 
     job: Job
     kind: str
@@ -80,7 +84,7 @@ class Outcome(NamedTuple):
 
 
 def make_files(root: Path) -> None:
-    """Tiny images: mostly RGB JPEGs, and one of each other kind."""
+    """Write tiny images: mostly RGB JPEGs, and one of each other kind."""
     rng = np.random.default_rng(5)
     exif = Image.Exif()
     exif[274] = 6
@@ -112,13 +116,13 @@ def make_files(root: Path) -> None:
 
 
 def files_of(root: Path) -> list[str]:
-    """Paths of all images. The first twelve are JPEGs, the last two are damaged."""
+    """Return the paths of all images. The first twelve are JPEGs, the last two are damaged."""
     return sorted(map(str, root.iterdir()))
 
 
 # ---- programs
 
-STATES = [  # statement of the constructor, expression
+STATES = [  # (statement of the constructor, expression)
     ("self.turns = itertools.count()", "next(self.turns)"),
     ("self.seen = []", "self.seen.append(i) or len(self.seen)"),
     ("self.numbers = np.random.default_rng(3)", "int(self.numbers.integers(99))"),
@@ -145,7 +149,7 @@ class Stream(torch.utils.data.IterableDataset):
             if len(held) > self.room:
                 yield held.pop(i % len(held))
         yield from held
-"""  # instead of the data set, whose samples it gives in another order
+"""  # replaces the data set and yields its samples in another order
 _OBJECTS = """
 V.Resize(({24:60}, {24:60})) | V.Resize({24:40}) | V.CenterCrop({24:44}) | V.Pad({1:6}, padding_mode="reflect") |
 V.Pad([2, 3], fill=99) | V.RandomHorizontalFlip() | V.RandomVerticalFlip(.7) |
@@ -200,14 +204,14 @@ COLLATES = {
 
 
 class Writer:
-    """Writes one program."""
+    """Writer of one program."""
 
     def __init__(self, seed: object, phrases: dict[str, list[Phrase]], workers: int):
         self.rng = random.Random(f"data set {seed}")
         self.phrases, self.workers = phrases, workers
         self.init: list[str] = []
         self.lines: list[str] = []
-        self.kinds: dict[str, str] = {}  # of the images and tensors at hand
+        self.kinds: dict[str, str] = {}  # kind of each image and tensor variable
         self.hard = 0.1 if self.chance(0.8) else 0.6  # share of steps that may read pixels in all samples
 
     def chance(self, share: float) -> bool:
@@ -224,7 +228,7 @@ class Writer:
         return self.rng.choice(known) if known else None
 
     def nested(self, name: str, depth: int, deferred: bool) -> tuple[str, str]:
-        """An expression of a variable, and its kind."""
+        """Return an expression of a variable, and its kind."""
         text, kind = name, self.kinds[name]
         for _ in range(depth):
             if kind not in KINDS or not (one := self.phrase(kind, deferred)) or (deferred and one.raises):
@@ -235,7 +239,7 @@ class Writer:
         return text, kind
 
     def step(self, name: str) -> None:
-        """Changes a variable in all samples, or looks at it in a few."""
+        """Change a variable in all samples, or inspect it in a few."""
         if self.chance(0.65):
             text, kind = self.nested(name, self.rng.randint(1, 2), True)
             if kind in KINDS and (kind == self.kinds[name] or self.chance(0.3)):
@@ -265,7 +269,7 @@ class Writer:
         self.lines.append(f"{name} = {text}({name})")
 
     def image(self, name: str) -> None:
-        """Opens an image, does something with it, and may make a tensor."""
+        """Open an image, change it, and possibly convert it to a tensor."""
         path = self.rng.choice(["self.files[i]", "self.files[i]", "self.files[(i * 5 + 1) % 12]", "self.files[i // 2]"])
         if self.chance(0.06):
             path = "self.files[(i + 12) % len(self.files)]" if self.chance(0.5) else "self.files[12 + i % 9]"
@@ -292,7 +296,7 @@ class Writer:
             self.step(name)
 
     def joint(self) -> None:
-        """An image with boxes and a mask through v2."""
+        """Apply v2 transforms to an image with boxes and a mask."""
         chain = [self.filled(self.rng.choice(JOINT).replace("V.", "v2.")) for _ in range(self.rng.randint(1, 3))]
         at = self.rng.randint(0, len(chain))
         chain[at:at] = ["v2.ToImage()"]
@@ -310,7 +314,7 @@ class Writer:
         self.kinds["j"] = "tv"
 
     def several(self) -> None:
-        """A list of as many as the sample says."""
+        """Append a list whose length depends on the sample."""
         before, self.lines = self.lines, []
         self.image("one")
         inner, self.lines = self.lines, before
@@ -390,7 +394,7 @@ class Writer:
 
 
 def jobs_of(seed: int, phrases: list[Phrase], workers: tuple[int, ...] = (0, 0, 0, 2)) -> Iterator[Job]:
-    """Programs without end. Some of the phrases of all functions, so that each kind has its share."""
+    """Yield programs endlessly, with a share of phrases for each kind."""
     by_kind = {kind: [one for one in phrases if one.takes == kind] for kind in KINDS}
     for number in itertools.count():
         source = Writer(f"{seed} {number}", by_kind, workers[number % len(workers)]).program()
@@ -401,15 +405,15 @@ def jobs_of(seed: int, phrases: list[Phrase], workers: tuple[int, ...] = (0, 0, 
 
 
 def _module(source: str) -> types.ModuleType:
-    """The program, imported anew."""
+    """Import the program as a new module."""
     module = types.ModuleType("program")
     sys.modules["program"] = module
     exec(compile(source, "program.py", "exec"), module.__dict__)
     return module
 
 
-def legal(job: Job, files: list[str]) -> Job:
-    """The program without the statements that raise an error; one of eight keeps them."""
+def without_failing_statements(job: Job, files: list[str]) -> Job:
+    """Remove the statements that raise an error. One of eight programs keeps them."""
     if job.number % 8 == 0:
         return job
     for _ in range(8):
@@ -430,8 +434,8 @@ def legal(job: Job, files: list[str]) -> Job:
     return job
 
 
-def compared(job: Job, files: list[str]) -> Outcome:
-    """Runs a program with both loaders. Its module is new for each."""
+def compare_program(job: Job, files: list[str]) -> Outcome:
+    """Run a program with both loaders, in a new module for each."""
 
     workers = int(re.search(r"'num_workers': (\d)", job.source)[1])
 
@@ -453,7 +457,7 @@ def compared(job: Job, files: list[str]) -> Outcome:
 
 
 def _child(jobs: list[Job], root: str, connection, log: str) -> None:
-    """Sends the outcome of each program."""
+    """Send the outcome of each program."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -462,11 +466,11 @@ def _child(jobs: list[Job], root: str, connection, log: str) -> None:
     torch.set_num_threads(1)
     from torch.utils.data import _utils
 
-    _utils.MP_STATUS_CHECK_INTERVAL = 0.5  # torch waits as long for each worker that does not end
+    _utils.MP_STATUS_CHECK_INTERVAL = 0.5  # torch waits this long for each worker that does not end
     files = files_of(Path(root))
     for job in jobs:
         try:
-            outcome = compared(legal(job, files), files)
+            outcome = compare_program(without_failing_statements(job, files), files)
         except BaseException as error:
             outcome = Outcome(job, DIFFERS, f"the comparison failed: {type(error).__name__}: {error}")
         connection.send(outcome)
@@ -475,7 +479,7 @@ def _child(jobs: list[Job], root: str, connection, log: str) -> None:
 
 
 def attempt(jobs: list[Job], root: str, seconds: float = SECONDS) -> list[Outcome]:
-    """Outcomes of some programs, up to one that crashes or hangs."""
+    """Return the outcomes of some programs, up to the first crash or hang."""
     context = mp.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     descriptor, log = tempfile.mkstemp(prefix="dali_compat_data_sets_")
@@ -505,14 +509,14 @@ def attempt(jobs: list[Job], root: str, seconds: float = SECONDS) -> list[Outcom
 
 
 def _stack(log: str) -> str:
-    """The end of a crashed process's output: Python's stack, as faulthandler prints it."""
+    """Return the end of a crashed process's output, which is Python's stack as printed by faulthandler."""
     lines = [line.strip() for line in log.strip().splitlines() if line.strip()]
     at = next((number for number, line in enumerate(lines) if line.startswith("Fatal Python error")), len(lines) - 3)
     return " / ".join(lines[max(0, at) : at + 6])[:600]
 
 
 def results(jobs: list[Job], root: str) -> list[Outcome]:
-    """Outcomes of all programs. One that crashes or hangs is tried again alone."""
+    """Return the outcomes of all programs. A program that crashes or hangs is tried again in a separate process."""
     outcomes: list[Outcome] = []
     while len(outcomes) < len(jobs):
         outcomes += attempt(jobs[len(outcomes) :], root)
@@ -521,11 +525,11 @@ def results(jobs: list[Job], root: str) -> list[Outcome]:
 
 def _confirmed(outcome: Outcome, root: str) -> Outcome:
     again = attempt([outcome.job], root)[0]
-    return again if again.kind else outcome._replace(text=f"{outcome.text} (not alone)")
+    return again if again.kind else outcome._replace(text=f"{outcome.text} (not in a separate process)")
 
 
 def hunt(jobs: Iterator[Job], root: str, seconds: float, processes: int = 1) -> Iterator[Outcome]:
-    """Outcomes, until the time or the programs end."""
+    """Yield outcomes until the time or the programs end."""
     end = time.monotonic() + seconds
 
     def chunks() -> Iterator[list[Job]]:
@@ -544,13 +548,13 @@ def hunt(jobs: Iterator[Job], root: str, seconds: float, processes: int = 1) -> 
 # ---- the shortest program
 
 
-def minimised(outcome: Outcome, root: str, seconds: float = 120) -> Outcome:
-    """The outcome of a shorter program that is wrong in the same way."""
+def minimized(outcome: Outcome, root: str, seconds: float = 120) -> Outcome:
+    """Return the outcome of a shorter program that is wrong in the same way."""
     end, best, at = time.monotonic() + seconds, outcome, 0
     while time.monotonic() < end and (candidates := list(itertools.islice(_shorter(best.job.source), at, at + 8))):
         found = None
         jobs = [best.job._replace(source=source) for source in candidates]
-        while jobs and found is None:  # eight in one process; one that crashes ends it
+        while jobs and found is None:  # eight in one process, which a crash ends
             tried = attempt(jobs, root, SECONDS if outcome.kind == HUNG else 20)
             found = next((one for one in tried if one.kind == outcome.kind and _alike(one.text, outcome.text)), None)
             jobs = jobs[len(tried) :]
@@ -559,7 +563,7 @@ def minimised(outcome: Outcome, root: str, seconds: float = 120) -> Outcome:
 
 
 def _pattern(text: str) -> str:
-    """What differs, without the place, the numbers and the texts of this one."""
+    """Return the kind of difference, without the place, numbers and texts."""
     about, _, rest = re.sub(r"\[[^\]]*\]", "", text).partition(": expected")
     return re.sub(r"[\d(].*", "", f"{about}{': expected' if rest else ''}{rest}")[:60]
 
@@ -569,13 +573,13 @@ def _alike(text: str, other: str) -> bool:
 
 
 def _shorter(source: str) -> Iterator[str]:
-    """The program without some statements of __getitem__; then without one of its parts, the last first."""
+    """Yield the program without some statements of __getitem__, then without one of its parts, the last first."""
 
     def body_of(tree: ast.AST) -> list[ast.stmt]:
         return next(one.body for one in ast.walk(tree) if getattr(one, "name", "") == "__getitem__")
 
     body = body_of(ast.parse(source))
-    begin, count = sum(map(_seeds, body)), len(body) - 1  # all but the seeds and the return
+    begin, count = sum(map(_seeds, body)), len(body) - 1  # all except the seeds and the return
     for length in ((count - begin) // 2, (count - begin) // 4):
         for at in range(begin, count - length + 1, length) if length > 1 else ():
             tree = ast.parse(source)
@@ -596,7 +600,7 @@ def _seeds(statement: ast.stmt) -> bool:
 
 
 def _parts(tree: ast.AST) -> Iterator[tuple[list, int, list]]:
-    """What may be left out, as list, index and replacement: statements, blocks, elements, calls around a value."""
+    """Yield removable parts as list, index and replacement: statements, blocks, elements, calls around a value."""
     for node in ast.walk(tree):
         for name in ("body", "orelse"):
             body = getattr(node, name, None)
@@ -629,8 +633,8 @@ if __name__ == "__main__":  # with the repository and its tests on PYTHONPATH
 """
 
 
-def told(outcome: Outcome) -> str:
-    """An outcome as a program that shows it."""
+def as_program(outcome: Outcome) -> str:
+    """Return a program that reproduces an outcome."""
     lines = [f"# number {outcome.job.number} {outcome.kind}", *(f"# {line}" for line in outcome.text.splitlines())]
     return "\n".join([*lines, outcome.job.source.partition(_END)[0] + _END])
 
@@ -640,7 +644,7 @@ def show(file: str) -> None:
     with tempfile.TemporaryDirectory() as root:
         make_files(Path(root))
         time.sleep(SETTLED)
-        print(compared(Job(0, Path(file).read_text()), files_of(Path(root)))._replace(job=None))
+        print(compare_program(Job(0, Path(file).read_text()), files_of(Path(root)))._replace(job=None))
 
 
 def main() -> int:
@@ -661,7 +665,7 @@ def main() -> int:
             time.sleep(SETTLED)
             jobs = iter([Job(at, file.read_text().partition(_END)[0]) for at, file in enumerate(options.program)])
         else:
-            phrases = learned(options.seed, options.learn)
+            phrases = learn_phrases(options.seed, options.learn)
             print(f"{len(phrases)} phrases in {time.monotonic() - begin:.0f} s", flush=True)
             jobs = jobs_of(options.seed, phrases, tuple(options.workers))
         for outcome in hunt(jobs, root, options.seconds, options.processes):
@@ -671,11 +675,11 @@ def main() -> int:
             if wrong:
                 like = _pattern(outcome.text)
                 kinds[like] += 1
-                shortest = outcome if options.whole or kinds[like] > 1 else minimised(outcome, root)
+                shortest = outcome if options.whole or kinds[like] > 1 else minimized(outcome, root)
                 if kinds[like] == 1:
-                    print(told(shortest), flush=True)
+                    print(as_program(shortest), flush=True)
                 options.save.mkdir(parents=True, exist_ok=True)
-                (options.save / f"{outcome.job.number}.py").write_text(told(outcome))
+                (options.save / f"{outcome.job.number}.py").write_text(as_program(outcome))
     for like, count in kinds.most_common():
         print(f"{count} like: {like}")
     took = time.monotonic() - begin

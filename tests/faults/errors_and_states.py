@@ -2,10 +2,10 @@
 
     python tests/faults/errors_and_states.py --seconds 600 [--seed 1] [--first NUMBER]
 
-An error, an interrupt or a break ends the loop within the first or second epoch. The state is taken then, and another
-loader loads it, with the fault mended. The samples before and after it are the epoch, each once, in the sampler's
-order, and so is the epoch after it. Some loops go on after an error, as torch's iterator allows; then the samples of
-batches that were lost are the only ones missing. The exit status is 1 if any round is wrong.
+An error, an interrupt or a break ends the loop within the first or second epoch. Another loader, without the fault,
+loads the state. The samples before and after must be the epoch, each once and in the sampler's order, and the next
+epoch must be correct. Some loops continue after an error, as torch's iterator allows. Then only the samples of lost
+batches may be missing. The exit status is 1 if any round is wrong.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if __name__ == "__main__":
 
 from dali_compat import DALIArrayDataset, DALIImageList, DataLoader
 
-COUNT, STEP, SIDE = 24, 10, 16  # images, levels between two of them, pixels a side
-PLACES = {  # where an error is raised, by the route
+COUNT, STEP, SIDE = 24, 10, 16  # number of images, difference of levels between two of them, pixels per side
+PLACES = {  # places that raise an error, by route
     "folder": ["sampler", "batch sampler", "target_transform", "collate_fn", "transform", "decoder"],
     "arrays": ["sampler", "batch sampler", "target_transform", "collate_fn", "transform"],
     "own": ["sampler", "batch sampler", "data set", "transform", "collate_fn", "decoder"],
@@ -47,12 +47,12 @@ class Mistake(Exception):
 
 
 class Fault(NamedTuple):
-    """Raises ``error`` at a sample; ``at`` is None if it does not.
+    """Raise ``error`` at a sample, unless ``at`` is None.
 
     Attributes:
-        place: one of PLACES.
-        at: the number of the sample; of a sampler, how many it gives before.
-        error: what is raised.
+        place: an entry of PLACES.
+        at: number of the sample; for a sampler, the number of indices before the error.
+        error: the exception class.
     """
 
     place: str = ""
@@ -65,14 +65,14 @@ class Fault(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What is tried.
+    """A loader and the fault that ends its loop.
 
     Attributes:
-        route: one of PLACES.
-        fault: what ends the loop.
-        stops: batches after which the loop ends by itself, if no error ends it before.
-        epochs: how many come before the epoch with the fault.
-        goes_on: whether the loop goes on after an error.
+        route: a key of PLACES.
+        fault: the fault.
+        stops: number of batches after which the loop ends, if no error ends it before.
+        epochs: number of epochs before the one with the fault.
+        goes_on: True if the loop continues after an error.
     """
 
     route: str
@@ -88,8 +88,8 @@ class Round(NamedTuple):
     goes_on: bool
 
 
-def drawn(number: int) -> Round:
-    """Returns the round of a number."""
+def round_of(number: int) -> Round:
+    """Return the round of a number."""
     rng = random.Random(number)
     route = rng.choice(list(PLACES))
     place = rng.choice(["", *PLACES[route]])
@@ -114,7 +114,7 @@ def drawn(number: int) -> Round:
 
 
 def number_of(image: Image.Image) -> int:
-    """The number of an image, which its level says."""
+    """Return the number of an image, encoded in its level."""
     return round(image.getpixel((SIDE // 2, SIDE // 2))[0] / STEP)
 
 
@@ -170,7 +170,7 @@ class Collate:
 
 
 class Numbers(data.Dataset):
-    """Without images: torch's own loader serves it."""
+    """A data set without images, which torch's loader serves."""
 
     def __init__(self, fault: Fault):
         self.fault = fault
@@ -209,7 +209,7 @@ class Stream(data.IterableDataset):
 
 
 class StatefulStream(Stream):
-    """Says itself where it is, as torchdata's data sets do."""
+    """A stream with its state, like data sets of torchdata."""
 
     next = 0
 
@@ -231,7 +231,7 @@ class StatefulStream(Stream):
 
 
 def write_images(root: Path) -> None:
-    """Writes an image of one level for each number."""
+    """Write an image of one level for each number."""
     for number in range(COUNT):
         _write_image(root, number)
 
@@ -286,7 +286,7 @@ def _numbers(batch: Any) -> list[int]:
 
 
 def _loop(loader: DataLoader, one: Round) -> tuple[list[list[int]], bool]:
-    """Returns the batches that the loop had, and whether the epoch came to its end."""
+    """Return the received batches, and True if the epoch ended."""
     had: list[list[int]] = []
     iterator, tries = None, 0
     while len(had) < one.stops:
@@ -302,9 +302,9 @@ def _loop(loader: DataLoader, one: Round) -> tuple[list[list[int]], bool]:
     return had, False
 
 
-def compared(number: int, root: Path) -> tuple[str, str]:
-    """Returns what is wrong with the round of a number, or "", and what it was."""
-    one = drawn(number)
+def check_round(number: int, root: Path) -> tuple[str, str]:
+    """Return a description of the error or "", and the kind of the round."""
+    one = round_of(number)
     text = f"{number}: {one}"
     reference = _loader(one, Fault(), root, number)
     torch.manual_seed(number)
@@ -314,7 +314,7 @@ def compared(number: int, root: Path) -> tuple[str, str]:
     torch.manual_seed(number)
     for epoch in range(one.epochs):
         assert [_numbers(batch) for batch in faulty] == whole[epoch], text
-    if one.epochs:  # the fault begins after the epochs before it
+    if one.epochs:  # the fault occurs after the earlier epochs
         state = faulty.state_dict()
         faulty = _loader(one, one.fault, root, number + 1)
         faulty.load_state_dict(state)
@@ -333,7 +333,7 @@ def compared(number: int, root: Path) -> tuple[str, str]:
     following = [_numbers(batch) for batch in resumed]
     expected = whole[one.epochs]
     kind = f"{one.route}, {one.fault.place or 'break'}, {one.workers} workers"
-    if one.goes_on:  # batches that failed may be missing, and with a sampler that has ended all that come after it
+    if one.goes_on:  # failed batches may be missing, and all batches after the end of a sampler
         lost = len(expected) - len(had + rest)
         right = had + rest == [batch for batch in expected if batch in had + rest]
         right &= lost <= 3 or (over and "sampler" in one.fault.place)
@@ -359,7 +359,7 @@ def main() -> int:
         write_images(Path(folder))
         wrong, number, end = 0, first, time.monotonic() + options.seconds
         while time.monotonic() < end:
-            text, kind = compared(number, Path(folder))
+            text, kind = check_round(number, Path(folder))
             kinds[kind.rpartition(",")[0]] += 1
             number += 1
             if text:

@@ -1,5 +1,4 @@
-"""Interrupts at every place for certain: an exception is raised at the n-th line that runs
-in the package or in DALI."""
+"""Interrupts at a chosen line: an exception is raised at the n-th line that runs in the package or in DALI."""
 
 from __future__ import annotations
 
@@ -14,36 +13,37 @@ import dali_compat
 
 _OURS = str(Path(dali_compat.__file__).parent)
 _DALIS = "nvidia/dali/"
-_NOT_IN = "_interrupts_later"  # no signal's handler runs at the lines in which it sets the handlers and the mask back
+_NOT_IN = "_interrupts_later"  # no signal handler runs at the lines that restore the handlers and the mask
 
 
 class Interrupt(KeyboardInterrupt):
-    """As Ctrl-C's, and no other's."""
+    """A KeyboardInterrupt that only these tests raise."""
 
 
 class Alarm(Exception):
-    """As the handler of a signal may raise."""
+    """An exception that a signal handler may raise."""
 
 
-class Places:
-    """A context in which the lines that run in the package, or in DALI's Python, are counted, and the n-th raises.
-    Lines of ``_interrupts_later()`` are left out: an exception at them is none that a signal could bring.
+class RaiseAtLine:
+    """Context manager that counts the lines run in the package or in DALI's Python code, and raises at the n-th.
+
+    Lines of ``_interrupts_later()`` are excluded, because no signal can raise an exception there.
 
     Args:
-        at: the number of the line, from 0 on; None only counts.
-        error: what it raises.
-        within: lines of files whose path ends so count, and no others.
+        at: index of the line, from 0 on. None only counts.
+        error: exception class to raise.
+        within: count only lines of files whose path ends with this.
 
     Attributes:
-        passed: lines that have run.
-        where: file and line of the interrupt; None if there was none.
+        passed: number of lines that have run.
+        where: file and line of the interrupt, or None.
     """
 
     def __init__(self, at: int | None = None, error: type[BaseException] = Interrupt, within: str = ""):
         self._at, self._error, self._within, self._pid = at, error, within, os.getpid()
         self.passed, self.where = 0, None
 
-    def __enter__(self) -> Places:
+    def __enter__(self) -> RaiseAtLine:
         self._before = sys.gettrace()
         sys.settrace(self._call)
         return self
@@ -66,8 +66,8 @@ class Places:
         return self._line
 
 
-class Truth:
-    """What torchvision gives for each sample of a data set whose (label, index) tells its samples apart."""
+class ExpectedSamples:
+    """torchvision's samples of a data set, keyed by (label, index)."""
 
     def __init__(self, dataset):
         samples = [dataset[i] for i in range(len(dataset))]
@@ -75,10 +75,10 @@ class Truth:
         assert len(self.images) == len(samples)
 
     def check(self, batch) -> list[tuple[int, int]]:
-        """(label, index) of the batch's samples.
+        """Return (label, index) of the batch's samples.
 
         Raises:
-            AssertionError: an image is not that of its label and index.
+            AssertionError: an image does not belong to its label and index.
         """
         images, labels, indices = batch
         names = list(zip(labels.tolist(), indices.tolist(), strict=True))

@@ -14,7 +14,8 @@ _MARKERS = (0x01, 0x27, 0xC0, 0xC1, 0xC2, 0xC3, 0xC4, 0xC8, 0xC9, 0xCA, 0xCC, 0x
 
 
 def pieces_of(data: bytes) -> list[tuple[int, bytes]]:
-    """(marker, bytes) of each segment, marker included; those of SOS include the scan. Whole files only."""
+    """Return (marker, bytes) of each segment, including the marker. Those of SOS include the scan. Only for whole
+    files."""
     pieces, at = [(SOI, data[:2])], 2
     while data[at + 1] != EOI:
         end = at + 2 + struct.unpack_from(">H", data, at + 2)[0]
@@ -38,7 +39,7 @@ def _joined(pieces: list[tuple[int, bytes]]) -> bytes:
 
 
 def _pick(pieces: list, rng: Rng, *markers: int) -> int:
-    """The place of one of these segments; without any named, of any but the first."""
+    """Return the index of a random segment with one of these markers, or of any except the first."""
     found = [i for i, (marker, _) in enumerate(pieces) if i and (not markers or marker in markers)]
     return found[int(rng.integers(len(found)))]
 
@@ -61,7 +62,7 @@ def segment(marker: int, content: bytes) -> bytes:
 
 
 def in_scan(piece: bytes, rng: Rng) -> int:
-    """A place in the scan of an SOS piece."""
+    """Return a random position in the scan of an SOS piece."""
     return int(rng.integers(2 + struct.unpack_from(">H", piece, 2)[0], len(piece) - 1))
 
 
@@ -90,7 +91,7 @@ def inserted_in_scan(data: bytes, rng: Rng) -> bytes:
 
 
 def entropy_flipped(data: bytes, rng: Rng) -> bytes:
-    """Coded data alone: the structure stays whole."""
+    """Change only coded data, so that the structure stays intact."""
 
     def edit(piece: bytes) -> bytes:
         changed = bytearray(piece)
@@ -105,7 +106,7 @@ def entropy_flipped(data: bytes, rng: Rng) -> bytes:
 
 
 def entropy_cut(data: bytes, rng: Rng) -> bytes:
-    """Coded data end early; the end marker is there."""
+    """Truncate coded data and keep the end marker."""
 
     def edit(piece: bytes) -> bytes:
         kept = piece[: in_scan(piece, rng)]
@@ -192,7 +193,7 @@ def marker_renamed(data: bytes, rng: Rng) -> bytes:
 
 
 def frame_changed(data: bytes, rng: Rng) -> bytes:
-    """Bits, height, width, number of components, and of each its identifier, sampling and table."""
+    """Change the bits, sides or number of components, or a component's identifier, sampling or table."""
 
     def edit(piece: bytes) -> bytes:
         at = int(rng.integers(4, len(piece)))
@@ -230,7 +231,7 @@ def between_scans(data: bytes, rng: Rng) -> bytes:
     scans = [i for i, (marker, _) in enumerate(pieces) if marker == SOS]
     i, draw = scans[int(rng.integers(len(scans)))], int(rng.integers(4))
     if draw == 0:
-        del pieces[i:-1]  # the scans that refine the picture
+        del pieces[i:-1]  # the scans that refine the image
     elif draw == 1:
         pieces.insert(i, pieces[int(rng.choice(scans))])
     elif draw == 2:
@@ -243,7 +244,7 @@ def between_scans(data: bytes, rng: Rng) -> bytes:
 
 MUTATIONS = [
     marker_in_scan, marker_in_scan, stuffing_becomes_marker, inserted_in_scan, entropy_flipped, entropy_cut,
-    *[restart_changed] * 6,  # few files have any
+    *[restart_changed] * 6,  # few files have restart markers
     segment_byte, segment_byte, segment_length, segment_lost, segment_twice, segments_swapped, segment_added,
     segment_added, marker_renamed, frame_changed, frame_changed, scan_header_changed, end_changed, between_scans,
 ]  # fmt: skip

@@ -1,15 +1,14 @@
-"""Loaders in processes with few open files, processes and threads, little memory, small files, little /dev/shm, or a
-full disk for caches:
+"""Loaders under limits of open files, processes, threads, memory, file size, /dev/shm or disk space:
 
     python tests/faults/limits.py --seconds 600 [--seed 1] [--first NUMBER]
 
-Each round sets a limit at random in a process of its own, before or after the first batch, and loads two epochs. A
-sample comes with the pixels that it has without the limit, or the loop ends with an error that names a remedy; no
-sample is left out or taken for a bad image, and no process crashes or hangs. If at least 40 files may be open, or only
-caches are limited, all samples must come. Without the limit the same loader then loads a third epoch, complete. The
-exit status is 1 if any round is wrong.
+Each round sets a random limit in a separate process, before or after the first batch, and loads two epochs. Every
+sample has the pixels that it has without the limit, or the loop ends with an error that names a remedy. No sample is
+omitted or reported as a bad image, and no process crashes or hangs. If at least 40 files may be open, or only caches
+are limited, the epochs must be complete. Without the limit, the same loader then loads a complete third epoch. The exit
+status is 1 if any round is wrong.
 
-The limits of /dev/shm and the disk are mounts of a few KB, and left out if this user may not mount.
+The limits of /dev/shm and the disk are mounts of a few KB, and skipped if this user may not mount.
 """
 
 from __future__ import annotations
@@ -42,24 +41,24 @@ if __name__ == "__main__":
 from helpers import make_image
 
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALIImageList, DALIWebDataset, DataLoader
-from faults.run import forks
+from faults.run import fork_server_context
 
 COUNT, SIDE = 40, 48
-SECONDS = 200  # after which a process hangs
-FEWEST = 40  # open files with which a loader has to work
-FREED = 100  # open files that are free without the limit
+TIMEOUT = 200  # a process that takes longer hangs
+ENOUGH_FILES = 40  # number of open files that must suffice for a loader
+SPARE_FILES = 100  # open files that are available again without the limit
 STORAGES = "folder", "indexed", "archive", "arrays", "own", "cached"
 LIMITS = {
     "files": resource.RLIMIT_NOFILE,
     "processes": resource.RLIMIT_NPROC,
     "memory": resource.RLIMIT_AS,
-    "size of files": resource.RLIMIT_FSIZE,  # those of shared memory, too
+    "size of files": resource.RLIMIT_FSIZE,  # also those in shared memory
     "shared memory": None,
     "disk": None,
 }
 _NEWNS, _DETACH, _PRIVATE = 0x20000, 2, 0x44000  # CLONE_NEWNS, MNT_DETACH, MS_REC | MS_PRIVATE
 _libc = ctypes.CDLL(None, use_errno=True)
-# parts of messages that name what to do: errors.remedy_of(), and torch's own of workers that have died
+# Parts of messages that name a remedy, from errors.remedy_of() and from torch for workers that have died.
 REMEDIES = re.compile(
     r"ulimit -[nuf]|fs\.file-max|free memory|free space|raise your shared memory limit|DataLoader worker .* exited"
 )
@@ -67,12 +66,13 @@ RIGHT, REFUSED, KILLED = "right", "refused", "killed"
 
 
 class Round(NamedTuple):
-    """What is tried.
+    """A loader and its limit.
 
     Attributes:
-        limit: one of LIMITS; value: files, processes, or bytes besides what the process has, of files, or of a disk.
-        held: files that the process has open besides.
-        late: whether the limit is set after the first batch.
+        limit: a key of LIMITS.
+        value: number of files or processes, additional bytes of memory, or bytes of a file or disk.
+        held: additional files that the process keeps open.
+        late: True if the limit is set after the first batch.
     """
 
     storage: str
@@ -86,8 +86,8 @@ class Round(NamedTuple):
     function: bool
 
 
-def drawn(number: int) -> Round:
-    """Returns the round of a number."""
+def round_of(number: int) -> Round:
+    """Return the round of a number."""
     rng = random.Random(number)
     limit = rng.choice(list(LIMITS))
     held = 0
@@ -126,7 +126,7 @@ class Own(data.Dataset):
 
 
 def make_files(root: Path) -> None:
-    """Writes the images, and an archive of them."""
+    """Write the images and an archive of them."""
     rng = np.random.default_rng(0)
     (root / "classes" / "only").mkdir(parents=True)
     for number in range(COUNT):
@@ -144,7 +144,7 @@ def _paths(root: Path) -> list[str]:
 
 
 def _archive(root: Path, cache: Path) -> Path:
-    """A link to the archive, because its index is next to it."""
+    """Return a link to the archive, because its index is stored next to it."""
     archive = cache / "archive.tar"
     if not archive.exists():
         archive.symlink_to(root / "archive.tar")
@@ -177,9 +177,8 @@ def _samples(batch: Any) -> list[tuple[int, bytes]]:
     return [(int(n), image.numpy().tobytes()) for image, n in zip(images, numbers, strict=True)]
 
 
-def _as_a_user(active: bool) -> None:
-    """The system does not limit the administrator's processes: the process counts as another user's while this is
-    active."""
+def _act_as_user(active: bool) -> None:
+    """Make the limits apply to an administrator's process by acting as another user while ``active``."""
     if os.geteuid() == 0:
         os.setresuid(65534 if active else 0, 0, 0)
         header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
@@ -189,7 +188,7 @@ def _as_a_user(active: bool) -> None:
 
 
 def may_mount() -> bool:
-    """Whether a process of this user may have a disk of its own; asked in a process of its own."""
+    """Return True if a process of this user may mount a disk, tested in a separate process."""
     pid = os.fork()
     if not pid:
         os._exit(_libc.unshare(_NEWNS) != 0)
@@ -197,56 +196,59 @@ def may_mount() -> bool:
 
 
 class Limit:
-    """The limit of a round, for this process and those that it starts."""
+    """The limit of a round, for this process and the processes that it starts."""
 
     def __init__(self, one: Round, cache: Path):
         self._one, self._cache, self._held = one, cache, list[Any]()
         self._place = b"/dev/shm" if one.limit == "shared memory" else os.fsencode(cache)
         self.active = False
         if LIMITS[one.limit] is None:
-            _demand(_libc.unshare(_NEWNS))
-            _demand(_libc.mount(b"none", b"/", None, _PRIVATE, None))
+            _check(_libc.unshare(_NEWNS))
+            _check(_libc.mount(b"none", b"/", None, _PRIVATE, None))
         else:
             self._before = resource.getrlimit(LIMITS[one.limit])
 
     def set(self) -> None:
         one, value = self._one, self._one.value
         self.active = True
-        held = one.held + FREED if one.limit == "files" else 0
+        held = one.held + SPARE_FILES if one.limit == "files" else 0
         self._held = [open(os.devnull, "rb") for _ in range(held)]
         if LIMITS[one.limit] is None:
-            _demand(_libc.mount(b"none", self._place, b"tmpfs", 0, f"size={value}".encode()))
+            _check(_libc.mount(b"none", self._place, b"tmpfs", 0, f"size={value}".encode()))
             return
         if one.limit == "memory":
             value += int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         elif one.limit == "processes":
-            _as_a_user(True)
+            _act_as_user(True)
             value += len(os.listdir("/proc/self/task"))
         elif one.limit == "files":
-            value += FREED
-        # a user may raise the soft limit again, as this package does with that of files
+            value += SPARE_FILES
+        # a user may raise the soft limit again, as this package does for open files
         resource.setrlimit(LIMITS[one.limit], (value, value if one.limit == "files" else self._before[1]))
 
     def lift(self) -> None:
         if self.active:
             self.active, self._held = False, []
             if LIMITS[self._one.limit] is None:
-                _demand(_libc.umount2(self._place, _DETACH))
+                _check(_libc.umount2(self._place, _DETACH))
             else:
                 if self._one.limit == "processes":
-                    _as_a_user(False)
+                    _act_as_user(False)
                 if self._one.limit != "files":
                     resource.setrlimit(LIMITS[self._one.limit], self._before)
 
 
-def _demand(failed: int) -> None:
+def _check(failed: int) -> None:
     if failed:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 class Result(NamedTuple):
-    """What a process has seen: the samples of each epoch as (number, bytes), the error that ended the loop, the reasons
-    in loader.errors, and the samples, or the error, without the limit."""
+    """The result of a process.
+
+    It has the samples of each epoch as (number, bytes), the error that ended the loop, the reasons in loader.errors,
+    and the samples, or the error, without the limit.
+    """
 
     had: list[list[tuple[int, bytes]]]
     error: str
@@ -255,7 +257,7 @@ class Result(NamedTuple):
 
 
 def _child(number: int, root: str, cache: str, connection: Any) -> None:
-    """Sends a Result."""
+    """Run a round and send its Result."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     warnings.simplefilter("ignore")
@@ -263,7 +265,7 @@ def _child(number: int, root: str, cache: str, connection: Any) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     os.environ["XDG_CACHE_HOME"] = cache
     torch.multiprocessing.set_start_method("fork", force=True)  # a server of processes would keep the limit
-    one = drawn(number)
+    one = round_of(number)
     had: list[list[tuple[int, bytes]]] = []
     error, bad, loader = "", [], None
     limit = Limit(one, Path(cache))
@@ -281,7 +283,7 @@ def _child(number: int, root: str, cache: str, connection: Any) -> None:
     except Exception as failure:
         error = f"{type(failure).__name__}: {failure}"
     limit.lift()
-    _archive(Path(root), Path(cache))  # a disk of its own is gone now, with its link
+    _archive(Path(root), Path(cache))  # a mounted disk is gone now, together with its link
     after: Any = []
     try:
         for batch in loader or _loader(one, Path(root), Path(cache)):
@@ -294,14 +296,14 @@ def _child(number: int, root: str, cache: str, connection: Any) -> None:
 
 
 def expected(one: Round, root: Path) -> list[tuple[int, bytes]]:
-    """The samples without a limit, of torch's own loader."""
+    """Return the samples without a limit, from torch's loader."""
     dataset = _loader(one, root, root).dataset
     return [sample for batch in data.DataLoader(dataset, COUNT) for sample in _samples(batch)]
 
 
-def tried(number: int, root: Path) -> tuple[str, str]:
-    """Returns what is wrong with the round of a number, or "", and its outcome."""
-    one, context = drawn(number), forks()
+def run_round(number: int, root: Path) -> tuple[str, str]:
+    """Return a description of the error or "", and the outcome of a round."""
+    one, context = round_of(number), fork_server_context()
     text = f"{number}: {one}"
     if LIMITS[one.limit] is None and not may_mount():
         return "", "left out"
@@ -311,13 +313,13 @@ def tried(number: int, root: Path) -> tuple[str, str]:
     process.start()
     sender.close()
     try:
-        if not receiver.poll(SECONDS):
+        if not receiver.poll(TIMEOUT):
             return f"hangs; {text}", KILLED
         had, error, bad, after = receiver.recv()
     except EOFError:
         process.join()
         status = process.exitcode
-        # libraries abort if they get no memory or thread at all; torch's loader is not better off there
+        # libraries abort if they get no memory or thread at all, and so does torch's loader
         harmless = one.limit in ("memory", "processes")
         return "" if harmless else f"ended with status {status}; {text}", KILLED
     finally:
@@ -334,7 +336,7 @@ def tried(number: int, root: Path) -> tuple[str, str]:
         return f"took good images for bad ones: {bad[:2]}; {text}", RIGHT
     if after != right:
         return f"is not usable without the limit: {str(after)[-300:]}; {error[-200:]}; {text}", RIGHT
-    enough = one.limit == "files" and one.value - one.held >= FEWEST and not one.late
+    enough = one.limit == "files" and one.value - one.held >= ENOUGH_FILES and not one.late
     if error and (enough or one.limit == "disk" or not REMEDIES.search(error)):
         return f"{error[-400:]}; {text}", REFUSED
     return "", REFUSED if error else RIGHT
@@ -353,8 +355,8 @@ def main() -> int:
         make_files(Path(folder))
         wrong, number, end = 0, first, time.monotonic() + options.seconds
         while time.monotonic() < end:
-            text, outcome = tried(number, Path(folder))
-            outcomes[f"{drawn(number).limit}: {outcome}"] += 1
+            text, outcome = run_round(number, Path(folder))
+            outcomes[f"{round_of(number).limit}: {outcome}"] += 1
             number += 1
             if text:
                 wrong += 1

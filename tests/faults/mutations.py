@@ -1,4 +1,4 @@
-"""Damage to image files: functions of (bytes, random generator) that give other bytes."""
+"""Mutations of image files: functions of (bytes, random generator) that return other bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Mutation = Callable[[bytes, Rng], bytes]
 
 
 def _at(data: bytes, rng: Rng) -> int:
-    """A place; every second one is in the first 200 bytes, where the headers are."""
+    """Return a random position. Half of them are in the first 200 bytes, with the headers."""
     return int(rng.integers(min(len(data), 200) if rng.random() < 0.5 else len(data)))
 
 
@@ -48,7 +48,7 @@ def zeros(data: bytes, rng: Rng) -> bytes:
 
 
 def zeros_at_the_end(data: bytes, rng: Rng) -> bytes:
-    """As a file system leaves a file when the power fails."""
+    """Zero the end, as a file system does after a power failure."""
     at = int(rng.integers(len(data)))
     return data[:at] + bytes(len(data) - at)
 
@@ -76,7 +76,7 @@ GENERIC = (cut, flipped_bits, other_bytes, zeros, zeros_at_the_end, inserted, re
 
 
 def _number(data: bytes, rng: Rng, at: int, form: str) -> bytes:
-    """The integer at a place becomes another."""
+    """Replace the integer at a position."""
     size = struct.calcsize(form)
     if at + size > len(data):
         return data
@@ -103,7 +103,7 @@ def _number(data: bytes, rng: Rng, at: int, form: str) -> bytes:
     return data[:at] + new.to_bytes(size, "big" if form[0] == ">" else "little") + data[at + size :]
 
 
-# ---- PNG: chunks whose checksums are right
+# ---- PNG: chunks with correct checksums
 
 
 def _png(change: Callable) -> Mutation:
@@ -170,7 +170,7 @@ def _header_changed(chunks: list, rng: Rng) -> None:
 
 
 def _rows_changed(chunks: list, rng: Rng) -> None:
-    """What the compressed data hold: filter bytes, fewer rows, more rows."""
+    """Change the compressed data: filter bytes, fewer rows, more rows."""
     data = [i for i, (kind, _) in enumerate(chunks) if kind == b"IDAT"]
     rows = zlib.decompress(b"".join(chunks[i][1] for i in data))
     change = (flipped_bits, other_bytes, cut, longer)[int(rng.integers(4))]
@@ -178,7 +178,7 @@ def _rows_changed(chunks: list, rng: Rng) -> None:
 
 
 def checksum_wrong(data: bytes, rng: Rng) -> bytes:
-    """Of a chunk whose content is right."""
+    """Change the checksum of a chunk with correct contents."""
     chunks = chunks_of(data)
     at = len(SIGNATURE)
     for _, content in chunks[: _any(chunks, rng)]:
@@ -252,11 +252,11 @@ _SPECIFIC = {
     "webp": [webp_chunks, webp_chunks, webp_sizes],
     **{name: [pnm_header] for name in ("ppm", "pgm", "pbm", "pfm")},
 }
-_SHARES = {"jpg": 46, "png": 18, "bmp": 9, "tif": 9, "webp": 8, "ppm": 3, "pgm": 3, "pbm": 1, "mpo": 1}  # all others: 1
+_SHARES = {"jpg": 46, "png": 18, "bmp": 9, "tif": 9, "webp": 8, "ppm": 3, "pgm": 3, "pbm": 1, "mpo": 1}  # others: 1
 
 
 def mutated(originals: dict[str, bytes], seed: int, number: int) -> tuple[str, bytes]:
-    """File ``number`` of a seed: what it is, ending with its format, and its bytes."""
+    """Return the description, ending with the format, and the bytes of file ``number`` of a seed."""
     rng = np.random.default_rng([seed, number])
     by_kind: dict[str, list[str]] = {}
     for name in originals:
@@ -273,7 +273,7 @@ def mutated(originals: dict[str, bytes], seed: int, number: int) -> tuple[str, b
 
 
 def _damaged(data: bytes, kind: str, rng: Rng) -> tuple[bytes, str]:
-    """One change; another where the file is no longer what this one takes."""
+    """Apply one mutation, or another if the file no longer fits the first."""
     specific = _SPECIFIC.get(kind, GENERIC)
     for _ in range(20):
         draw = rng.random()

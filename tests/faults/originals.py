@@ -1,4 +1,4 @@
-"""Whole files of every format and variant, made of detailed pictures: what mutations.py damages."""
+"""Intact files of every format and variant with detailed images, which mutations.py damages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES = ((53, 71), (33, 48), (64, 64), (90, 41))
 
 
 def picture(mode: str = "RGB", number: int = 0) -> Image.Image:
-    """A detailed picture with some noise; its size by its number."""
+    """Return a detailed image with some noise. ``number`` selects its size."""
     height, width = SIZES[number % len(SIZES)]
     rng = np.random.default_rng(number)
     pixels = make_image(rng, height, width).astype(np.int16) + rng.integers(-12, 13, (height, width, 3), np.int16)
@@ -95,8 +95,10 @@ def _with_alpha(kind: str, **options) -> bytes:
 
 
 def originals(photos: Path | None = None) -> dict[str, bytes]:
-    """Encoded files by name; the ending is the format's, or where there are ``photos``, a folder,
-    some small ones of it."""
+    """Return encoded files by name, with the ending of the format.
+
+    Add some small photos of the folder ``photos``, if given.
+    """
     made = {**jpegs(), **webps(), **others(), **pngs.files(picture), **bitmaps.files(picture), **tiffs.files(picture)}
     made["alpha saved.png"] = _with_alpha("PNG")
     if photos is not None:

@@ -1,4 +1,4 @@
-"""Programs that once gave other data than with torch's loader, or ended the process; each as somebody would write it.
+"""Programs that once gave other data than with torch's loader, or crashed, each written like a user's program.
 
 All have the imports of HEADER.
 """
@@ -44,7 +44,7 @@ class Own(Files):
         count = self.turn.next()
         return count, [T.ToTensor()(F.resize(self.rgb(i), (30 + 2 * i + more, 40))) for more in range(2)]
 """,
-    "a converted image beside its tensor": """
+    "a converted image and its tensor": """
 class Own(Files):
     def __getitem__(self, i):
         image = self.rgb(i)
@@ -86,7 +86,7 @@ class Own(Files):
         b = self.crop(self.flip(self.rgb(i)))
         return (T.ToTensor()(a), T.ToTensor()(b)) if i not in (4, 5, 8) else ((a == b) or T.ToTensor()(a), i)
 """,
-    # windows behind a size that varies
+    # windows after a varying size
     "half of a flipped image": """
 class Own(Files):
     def __getitem__(self, i):
@@ -120,7 +120,7 @@ class Own(Files):
         image = image.resize((image.width // 2, image.height // 2))
         return T.ToTensor()(image.crop((2, 2, 22, 22)))
 """,
-    "shares of shares": """
+    "fractions of fractions": """
 class Own(Files):
     def __getitem__(self, i):
         m = self.rgb(i)
@@ -130,7 +130,7 @@ class Own(Files):
         m = m.resize((m.width // 2, m.height // 2))
         return T.ToTensor()(m.crop((2, 3, 20, 20)))
 """,
-    "shares of shares, reflected": """
+    "fractions of fractions, reflected": """
 class Own(Files):
     def __getitem__(self, i):
         m = self.rgb(i)
@@ -140,7 +140,7 @@ class Own(Files):
         return T.PILToTensor()(m.crop((2, 3, 20, 20)))
 """,
     # image and mask
-    "torch's state by names of one's own": """
+    "torch's state by imported names": """
 from torch import get_rng_state, set_rng_state
 
 class Own(Files):
@@ -167,7 +167,7 @@ class Own(Files):
         torch.default_generator.set_state(state)
         return image, self.t(Image.open(self.masks[i]).convert("RGB"))
 """,
-    "a seed by a name of one's own": """
+    "a seed by an imported name": """
 from torch import manual_seed
 
 class Own(Files):
@@ -206,7 +206,7 @@ class Own(Files):
             image = self.first(Image.open(self.masks[i]).convert("RGB"))
         return image, self.t(Image.open(self.masks[i]).convert("RGB"))
 """,
-    # settings that are others for each sample
+    # settings that vary between samples
     "an angle for each image": """
 class Own(Files):
     def __init__(self, paths, masks):
@@ -229,7 +229,7 @@ class Own(Files):
         m = T.Pad(((side - m.width) // 2, (side - m.height) // 2))(m)
         return T.ToTensor()(T.CenterCrop(min(m.size))(m).resize((24, 24)))
 """,
-    # what one trial sample shows, and leaves behind
+    # side effects of one trial sample
     "filtered by the index": """
 class Own(Files):
     def __getitem__(self, i):

@@ -1,8 +1,8 @@
-"""One program - the source of a Dataset ``Own(paths, masks)`` - through torch's loader and ours.
+"""Run one program, the source of a Dataset ``Own(paths, masks)``, with torch's loader and ours.
 
-Without workers a program draws the numbers here that it draws with torch's loader: all values are compared. With
-workers they are others. So torch's is run under two seeds: what is the same each time is compared with ours, value by
-value; of everything else what holds between the values of one sample: whether two images of it are always the same one.
+Without workers, a program draws the same numbers with both loaders, so all values are compared. With workers it draws
+others. Then torch's loader is run with two seeds. Values that agree between the seeds are compared with ours, and for
+the others only relations between the values of one sample, such as whether two of its images are always equal.
 """
 
 from __future__ import annotations
@@ -30,18 +30,22 @@ from dali_compat import DataLoader
 from dali_compat.routes.dali import MOST_PIPELINES
 from dali_compat.runtime.cores import usable_cores
 
-MEAN = 0.03  # of an image's range, by which the default's may differ on average: these are small, nearly all rim
-EXACT_MEAN = 1e-4  # with exact=True, of floats: blurs, warps and elastic fields add in another order
+# Allowed mean difference without exact=True, as a share of an image's range. These images are small, mostly border.
+MEAN = 0.03
+EXACT_MEAN = 1e-4  # for floats with exact=True: blurs, warps and elastic fields add in another order
 EPOCHS = 2
-THREADS = MOST_PIPELINES * (12 + usable_cores())  # of a process, beyond which somebody starts some for each sample
-_TELLS = 0.3  # a share of samples whose images differ clearly
+THREADS = MOST_PIPELINES * (12 + usable_cores())  # more threads than this mean that some are started for each sample
+_CLEAR_SHARE = 0.3  # share of samples whose images differ clearly
 
 DIFFERS, RELATION, RAISES, LEAKS = "differs", "relation", "raises", "leaks"
 
 
 class Setting(NamedTuple):
-    """How a program is run. ``collate``: by torch's own function; else a batch is a list of samples. ``fallbacks``:
-    where the loader is torch's, too, which gives what torch's gives unless a trial left something behind."""
+    """Options of a run.
+
+    ``collate`` uses torch's function, else a batch is a list of samples. ``fallbacks`` includes programs on torch's
+    route, which give the same unless a trial has side effects.
+    """
 
     exact: bool = True
     workers: int = 0
@@ -53,16 +57,19 @@ class Setting(NamedTuple):
     device: str = "cpu"
 
 
-class Found(NamedTuple):
-    """What is wrong; ``text`` names where, what was expected and what came."""
+class Finding(NamedTuple):
+    """A difference; ``text`` names the place, the expected value and the actual one."""
 
     kind: str
     text: str
 
 
-class Ran(NamedTuple):
-    """What a loader gave: of each epoch the values of each sample by their paths; the error that ended it, the route
-    that explain() names, and how many threads the process has then."""
+class RunResult(NamedTuple):
+    """The result of a run.
+
+    It has the values of each sample by path for each epoch, the error that ended the run, the route according to
+    explain(), and the number of threads at the end.
+    """
 
     epochs: list[list[dict[str, Any]]]
     error: str
@@ -74,7 +81,7 @@ class Ran(NamedTuple):
 
 
 def make_files(root: Path, count: int = 12) -> None:
-    """``count`` images of several formats and sizes, and as many masks, which are gray pictures of the same size."""
+    """Write ``count`` images of several formats and sizes, and a gray mask of the same size for each."""
     rng = np.random.default_rng(5)
     for number in range(count):
         height, width = (int(side) for side in rng.integers(56, 150, 2))
@@ -104,7 +111,7 @@ def make_files(root: Path, count: int = 12) -> None:
 
 
 def files_of(root: Path) -> tuple[list[str], list[str]]:
-    """Images, and their masks."""
+    """Return the images and their masks."""
     paths = sorted(str(path) for path in root.iterdir() if path.name[:2].isdigit())
     return paths, [str(root / f"mask_{Path(path).stem}.png") for path in paths]
 
@@ -112,8 +119,8 @@ def files_of(root: Path) -> tuple[list[str], list[str]]:
 # ---- running
 
 
-def imported(file: Path) -> Any:
-    """The program's module, new each time."""
+def import_program(file: Path) -> Any:
+    """Import the program as a new module."""
     spec = importlib.util.spec_from_file_location("program", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -122,15 +129,17 @@ def imported(file: Path) -> Any:
     return module
 
 
-def ran(file: Path, files: tuple, setting: Setting, make: Callable[..., Any], seeds: tuple[int, int]) -> Ran:
-    """What a loader gives of a program: torch's generator begins with one seed, Python's and NumPy's with the other."""
+def run_program(
+    file: Path, files: tuple, setting: Setting, make: Callable[..., Any], seeds: tuple[int, int]
+) -> RunResult:
+    """Run a program with a loader. One seed is for torch's generator, the other for Python's and NumPy's."""
     torch.manual_seed(seeds[0])
     random.seed(seeds[1])
     np.random.seed(seeds[1])
     epochs: list[list[dict[str, Any]]] = []
     loader = None
     try:
-        dataset = imported(file).Own(*map(list, files))
+        dataset = import_program(file).Own(*map(list, files))
         options: dict[str, Any] = dict(num_workers=setting.workers)
         if setting.shuffle:
             options["sampler"] = random.Random(7).sample(range(len(dataset)), len(dataset))
@@ -150,14 +159,14 @@ def ran(file: Path, files: tuple, setting: Setting, make: Callable[..., Any], se
             epochs.append([dict(_values(dataset.kept))])
         error = ""
     except Exception as met:
-        error = type(met).__name__ + _of_message(met)
+        error = type(met).__name__ + _last_line(met)
     route = loader.explain() if isinstance(loader, DataLoader) else ""
-    return Ran(epochs, error, route, _threads())
+    return RunResult(epochs, error, route, _threads())
 
 
 def _route(file: Path, files: tuple, device: str) -> str:
     try:
-        dataset = imported(file).Own(*map(list, files))
+        dataset = import_program(file).Own(*map(list, files))
         return DataLoader(dataset, device=device, fallback="silent").explain().partition(" ")[0]
     except Exception as error:
         return type(error).__name__
@@ -167,12 +176,12 @@ def _threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _of_message(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
     return f": {str(error).strip().splitlines()[-1][:200]}" if str(error).strip() else ""
 
 
 def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """What a sample has, by its path. Types are values, too."""
+    """Yield the values of a sample with their paths. Types are values, too."""
     if isinstance(value, dict):
         yield f"{path}#keys", (type(value).__name__, tuple(map(str, value)))
         for key, one in value.items():
@@ -198,46 +207,48 @@ def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _name(tensor: torch.Tensor) -> str:
-    """Of its class, as isinstance() sees it."""
+    """Return the name of the class that isinstance() sees."""
     return getattr(tensor, "__class__", type(tensor)).__name__
 
 
 # ---- comparing
 
 
-def compare(file: Path, files: tuple, setting: Setting, limit: float = MEAN) -> tuple[list[Found], str]:
-    """What is wrong with a program, and the route that it took."""
+def compare(file: Path, files: tuple, setting: Setting, limit: float = MEAN) -> tuple[list[Finding], str]:
+    """Return the differences of a program, and its route."""
     warnings.simplefilter("ignore")
     if not setting.fallbacks and (route := _route(file, files, setting.device)) == "torchvision":
         return [], route
-    one = ran(file, files, setting, data.DataLoader, (1, 1))
-    # without workers all numbers are those that torch's loader draws, unless the program takes a seed from the system
+    one = run_program(file, files, setting, data.DataLoader, (1, 1))
+    # Without workers, all numbers equal those of torch's loader, unless the program takes a seed from the system.
     other = one
     if setting.workers or ".seed()" in file.read_text():
-        other = ran(file, files, setting, data.DataLoader, (2, 2))
+        other = run_program(file, files, setting, data.DataLoader, (2, 2))
     if one.error.partition(":")[0] != other.error.partition(":")[0]:
         return [], "random errors"
 
     def make(*args: Any, **options: Any) -> DataLoader:
         return DataLoader(*args, exact=setting.exact, device=setting.device, fallback="silent", **options)
 
-    mine = ran(file, files, setting, make, (1, 1))
+    mine = run_program(file, files, setting, make, (1, 1))
     found = list(_differences(one, other, mine, setting, limit))
     if mine.threads - one.threads > THREADS:
-        found.append(Found(LEAKS, f"{mine.threads - one.threads} threads more"))
+        found.append(Finding(LEAKS, f"{mine.threads - one.threads} threads more"))
     route = "error" if one.error else mine.route.partition(" ")[0]
     del one, other, mine
     gc.collect()
     return found, route
 
 
-def _differences(one: Ran, other: Ran, mine: Ran, setting: Setting, limit: float) -> Iterator[Found]:
+def _differences(
+    one: RunResult, other: RunResult, mine: RunResult, setting: Setting, limit: float
+) -> Iterator[Finding]:
     if one.error.partition(":")[0] != mine.error.partition(":")[0]:
-        yield Found(RAISES, f"expected {one.error or 'no error'}, got {mine.error or 'no error'}")
+        yield Finding(RAISES, f"expected {one.error or 'no error'}, got {mine.error or 'no error'}")
         return
     if [len(epoch) for epoch in one.epochs] != [len(epoch) for epoch in mine.epochs]:
         if not one.error:
-            yield Found(DIFFERS, f"expected {list(map(len, one.epochs))} samples, got {list(map(len, mine.epochs))}")
+            yield Finding(DIFFERS, f"expected {list(map(len, one.epochs))} samples, got {list(map(len, mine.epochs))}")
         return
     theirs, twice, ours = (list(itertools.chain(*each.epochs)) for each in (one, other, mine))
     if one.error or len(theirs) != len(twice):
@@ -245,29 +256,29 @@ def _differences(one: Ran, other: Ran, mine: Ran, setting: Setting, limit: float
     paths = sorted(set().union(*theirs))
     fixed = {path for path in paths if all(_same(a.get(path), b.get(path)) for a, b in zip(theirs, twice, strict=True))}
     per_epoch = len(one.epochs[0])
-    told: set[str] = set()
+    reported: set[str] = set()
     for number, (a, b) in enumerate(zip(theirs, ours, strict=True)):
         for path in sorted(set(a) | set(b)):
             about = path.partition("#")[0]
-            if path not in fixed or about in told:
+            if path not in fixed or about in reported:
                 continue
             text = _difference(a.get(path), b.get(path), setting.exact, limit)
             if text:
-                told.add(about)
+                reported.add(about)
                 where = f"epoch {number // per_epoch}, sample {number % per_epoch}, {path or 'the sample'}"
-                yield Found(DIFFERS, f"{where}: {text}")
+                yield Finding(DIFFERS, f"{where}: {text}")
     yield from _relations(theirs, twice, ours, paths, 0.0 if setting.exact else limit)
 
 
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
-    are_numbers = isinstance(a, numbers.Number) and isinstance(b, numbers.Number)  # NumPy's, of a size that has such
+    are_numbers = isinstance(a, numbers.Number) and isinstance(b, numbers.Number)  # NumPy scalars of such a size
     return (are_numbers or type(a) is type(b)) and bool(a == b or (a != a and b != b))
 
 
 def _difference(theirs: Any, mine: Any, exact: bool, limit: float) -> str:
-    """What is other than expected; "" where it is the same, or near enough for the setting."""
+    """Describe a difference, or return "" if there is none or it is within the limit of the setting."""
     if _same(theirs, mine):
         return ""
     if not isinstance(theirs, torch.Tensor) or not isinstance(mine, torch.Tensor):
@@ -281,7 +292,7 @@ def _difference(theirs: Any, mine: Any, exact: bool, limit: float) -> str:
 
 
 def _distance(a: Any, b: Any) -> float | None:
-    """The mean difference, as a share of an image's range; None where these are no images of one shape."""
+    """Return the mean difference as a share of an image's range, or None if these are not images of one shape."""
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or a.shape != b.shape or a.ndim < 2:
         return (
             None if not isinstance(a, torch.Tensor) or a.shape != getattr(b, "shape", None) else float(not _same(a, b))
@@ -293,9 +304,8 @@ def _unit(image: torch.Tensor) -> torch.Tensor:
     return image.double() if image.is_floating_point() else image.double() / 255
 
 
-def _relations(theirs: list, twice: list, ours: list, paths: list[str], limit: float) -> Iterator[Found]:
-    """Whether two images of a sample that are always the same one in torch's loader are that here, too; and whether
-    some of those differ that differ there."""
+def _relations(theirs: list, twice: list, ours: list, paths: list[str], limit: float) -> Iterator[Finding]:
+    """Yield pairs of images of a sample that are always equal with one loader only."""
     images = [path for path in paths if all(isinstance(one.get(path), torch.Tensor) for one in theirs)]
     images = [path for path in images if theirs[0][path].ndim >= 2]
     for a, b in itertools.combinations(images, 2):
@@ -304,8 +314,12 @@ def _relations(theirs: list, twice: list, ours: list, paths: list[str], limit: f
         if all(one == 0 for one in expected):
             worst = max((1.0 if one is None else one) for one in got)
             if worst > limit:
-                yield Found(RELATION, f"{a} and {b} are always equal in torch's loader, and differ by {worst:.3g} here")
+                yield Finding(
+                    RELATION, f"{a} and {b} are always equal in torch's loader, and differ by {worst:.3g} here"
+                )
         elif all(one == 0 for one in got) and len(got) >= 12:
             tells = sum(one is None or one > 2 * MEAN for one in expected) / len(expected)
-            if tells >= _TELLS:
-                yield Found(RELATION, f"{a} and {b} are always equal here, and differ in {tells:.0%} in torch's loader")
+            if tells >= _CLEAR_SHARE:
+                yield Finding(
+                    RELATION, f"{a} and {b} are always equal here, and differ in {tells:.0%} in torch's loader"
+                )

@@ -1,11 +1,10 @@
-"""Random data sets of one's own through torch's loader and ours, in processes that may crash or hang:
+"""Random custom data sets through torch's loader and ours, in processes that may crash or hang:
 
     python tests/faults/own_programs.py --seconds 3600 [--seed 1] [--processes 1] [--device cuda] [--save FOLDER]
     python tests/faults/own_programs.py --program saved.py ...
 
-Prints the source of each program that is wrong, as short as it gets, with what was expected and what came, and saves
-it.
-The exit status is 1 where any was.
+Print and save the source of each wrong program, shortened, with the expected and the actual values. The exit status is
+1 if any program was wrong.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ if __name__ == "__main__":
     sys.path[:0] = map(str, (Path(__file__).parents[2], Path(__file__).parents[1]))
 
 from dali_compat.engine.dali import warm
-from faults.own_compare import MEAN, Found, Setting, compare, files_of, make_files
+from faults.own_compare import MEAN, Finding, Setting, compare, files_of, make_files
 from faults.own_vocabulary import program
-from faults.run import forks
+from faults.run import fork_server_context
 
 CHUNK = 20  # programs of a process
 SECONDS = 100  # a program that takes longer hangs
@@ -41,7 +40,7 @@ CRASHED, HUNG = "crashed", "hung"
 
 
 class Job(NamedTuple):
-    """A program, how it is run, and by how much the default's pixels may differ."""
+    """A program, its setting, and the allowed difference of pixels without exact=True."""
 
     number: int
     source: str
@@ -51,12 +50,12 @@ class Job(NamedTuple):
 
 class Outcome(NamedTuple):
     job: Job
-    found: tuple[Found, ...]
+    found: tuple[Finding, ...]
     route: str = ""
 
 
 def jobs_of(seed: int, device: str = "cpu") -> Iterator[Job]:
-    """Programs without end, each with a setting."""
+    """Yield programs endlessly, each with a setting."""
     number = seed * 1_000_000
     while True:
         rng = random.Random(f"a setting {number}")
@@ -71,13 +70,13 @@ def jobs_of(seed: int, device: str = "cpu") -> Iterator[Job]:
             collate=rng.random() < 0.15,
         )
         source = program(number)
-        torn = any(word in source for word in _TEARS)
-        yield Job(number, source, setting, 4 * MEAN if torn else MEAN)
+        amplifies = any(word in source for word in _AMPLIFYING)
+        yield Job(number, source, setting, 4 * MEAN if amplifies else MEAN)
         number += 1
 
 
-# what makes one level many, where pixels differ by one
-_TEARS = (
+# Operations that amplify a difference of one level.
+_AMPLIFYING = (
     "posterize",
     "olarize",
     "quali",
@@ -98,17 +97,17 @@ _held: list[warm.Handle] = []  # of this process
 
 
 def _child(jobs: list[Job], root: str, connection, log: str) -> None:
-    """Sends what came of each program."""
+    """Send the outcome of each program."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
     faulthandler.enable()
-    if jobs[0].setting.device == "cuda":  # the JPEG engine stays open: the driver takes long to open it again
+    if jobs[0].setting.device == "cuda":  # the JPEG engine stays open, because the driver takes long to reopen it
         _held.append(warm.Handle(torch.cuda.current_device()))
-    mp.set_start_method("fork", force=True)  # of the loaders, which is that of their process otherwise
+    mp.set_start_method("fork", force=True)  # for the loaders, which inherit the method of their process
     from torch.utils.data import _utils
 
-    _utils.MP_STATUS_CHECK_INTERVAL = 0.5  # torch's loader waits as long for each worker that does not end
+    _utils.MP_STATUS_CHECK_INTERVAL = 0.5  # torch's loader waits this long for each worker that does not end
     files = files_of(Path(root))
     with tempfile.TemporaryDirectory(prefix="dali_compat_own_") as folder:
         for job in jobs:
@@ -122,8 +121,8 @@ def _child(jobs: list[Job], root: str, connection, log: str) -> None:
 
 
 def attempt(jobs: list[Job], root: str, seconds: float = SECONDS) -> list[Outcome]:
-    """What came of each, up to one that crashed or hung."""
-    context = forks()
+    """Return the outcomes of some programs, up to the first crash or hang."""
+    context = fork_server_context()
     receiver, sender = context.Pipe(duplex=False)
     descriptor, log = tempfile.mkstemp(prefix="dali_compat_own_")
     os.close(descriptor)
@@ -134,11 +133,11 @@ def attempt(jobs: list[Job], root: str, seconds: float = SECONDS) -> list[Outcom
     why = HUNG
     try:
         while receiver.poll(seconds):
-            said = receiver.recv()
-            if said is None:
+            message = receiver.recv()
+            if message is None:
                 return done
-            if isinstance(said, Outcome):
-                done.append(said)
+            if isinstance(message, Outcome):
+                done.append(message)
     except EOFError:
         process.join(10)
         why = CRASHED
@@ -149,18 +148,21 @@ def attempt(jobs: list[Job], root: str, seconds: float = SECONDS) -> list[Outcom
         text = Path(log).read_text(errors="replace")
         os.unlink(log)
     about = f"exit code {process.exitcode}: {_stack(text)}" if why == CRASHED else f"no answer within {seconds:.0f} s"
-    return [*done, Outcome(jobs[len(done)], (Found(why, about),))]
+    return [*done, Outcome(jobs[len(done)], (Finding(why, about),))]
 
 
 def _stack(log: str) -> str:
-    """The end of a crashed process's words: Python's stack, as faulthandler gives it."""
+    """Return the end of a crashed process's output, which is Python's stack as printed by faulthandler."""
     lines = [line.strip() for line in log.strip().splitlines() if line.strip()]
     at = next((number for number, line in enumerate(lines) if line.startswith("Fatal Python error")), len(lines) - 3)
     return " / ".join(lines[max(0, at) : at + 6])[:600]
 
 
 def results(jobs: list[Job], root: str) -> list[Outcome]:
-    """Of every program; one that crashes or hangs does not end the others. What is wrong is tried again, alone."""
+    """Return the outcomes of all programs.
+
+    A program that crashes or hangs does not end the others. Wrong programs are tried again in a separate process.
+    """
     outcomes: list[Outcome] = []
     while len(outcomes) < len(jobs):
         outcomes += attempt(jobs[len(outcomes) :], root)
@@ -168,16 +170,21 @@ def results(jobs: list[Job], root: str) -> list[Outcome]:
 
 
 def _confirmed(outcome: Outcome, root: str) -> Outcome:
-    """A program alone in a process. A crash that does not come again stays one; what differs by luck does not."""
+    """Run a program again in a separate process.
+
+    A crash is kept even if it does not occur again. A difference is dropped.
+    """
     again = attempt([outcome.job], root)[0]
     kinds = {one.kind for one in outcome.found}
     if again.found or not kinds & {CRASHED, HUNG}:
         return again
-    return outcome._replace(found=tuple(Found(one.kind, one.text + " (not alone)") for one in outcome.found))
+    return outcome._replace(
+        found=tuple(Finding(one.kind, one.text + " (not in a separate process)") for one in outcome.found)
+    )
 
 
 def hunt(jobs: Iterator[Job], root: str, seconds: float, processes: int = 1) -> Iterator[Outcome]:
-    """Outcomes, until the time is over or the programs are."""
+    """Yield outcomes until the time or the programs end."""
     end = time.monotonic() + seconds
 
     def chunks() -> Iterator[list[Job]]:
@@ -201,35 +208,35 @@ def hunt(jobs: Iterator[Job], root: str, seconds: float, processes: int = 1) -> 
 # ---- the shortest program
 
 
-def minimised(outcome: Outcome, root: str, seconds: float = 300) -> Outcome:
-    """A shorter program with a finding of the same kind, and the simplest setting."""
+def minimized(outcome: Outcome, root: str, seconds: float = 300) -> Outcome:
+    """Return the outcome of a shorter program with the simplest setting and a finding of the same kind."""
     end = time.monotonic() + seconds
     kinds = {one.kind for one in outcome.found}
 
-    def still(job: Job) -> Outcome | None:
+    def attempt_again(job: Job) -> Outcome | None:
         again = attempt([job], root, SECONDS if HUNG in kinds else 60)[0]
         return again if {one.kind for one in again.found} & kinds else None
 
     best = outcome
     for change in (dict(workers=0), dict(shuffle=False), dict(persistent=False), dict(batch_size=4)):
         if best.job.setting._replace(**change) != best.job.setting:
-            best = still(best.job._replace(setting=best.job.setting._replace(**change))) or best
-    best = still(best.job._replace(source=ast.unparse(ast.parse(best.job.source)))) or best
+            best = attempt_again(best.job._replace(setting=best.job.setting._replace(**change))) or best
+    best = attempt_again(best.job._replace(source=ast.unparse(ast.parse(best.job.source)))) or best
     at, before = 0, best
     while time.monotonic() < end:
         shorter = _shorter(best.job.source, at)
         if shorter is None and best is before:
             break
-        if shorter is None:  # what is gone may have needed what is left
+        if shorter is None:  # removed parts may have needed the remaining ones
             at, before = 0, best
             continue
-        made = still(best.job._replace(source=shorter))
+        made = attempt_again(best.job._replace(source=shorter))
         best, at = (made, at) if made else (best, at + 1)
     return best
 
 
 def _shorter(source: str, at: int) -> str | None:
-    """The program without its ``at``-th removable part, counted from the end; None where there are no more."""
+    """Return the program without its ``at``-th removable part, counted from the end, or None."""
     tree = ast.parse(source)
     parts = list(_parts(tree))[::-1]
     if at >= len(parts):
@@ -242,7 +249,7 @@ def _shorter(source: str, at: int) -> str | None:
 
 
 def _parts(tree: ast.AST) -> Iterator[tuple[list, int, list]]:
-    """What may be left out: statements, blocks around others, elements of lists, calls around images."""
+    """Yield removable parts: statements, blocks around others, elements of lists."""
     for node in ast.walk(tree):
         for name in ("body", "orelse"):
             body = getattr(node, name, None)
@@ -268,8 +275,8 @@ def _parts(tree: ast.AST) -> Iterator[tuple[list, int, list]]:
 # ---- the command
 
 
-def told(outcome: Outcome) -> str:
-    """A finding, as it is printed and saved: a program that can be run again."""
+def as_program(outcome: Outcome) -> str:
+    """Return a program that reproduces a finding."""
     lines = [f"# {one.kind}: {one.text}" for one in outcome.found]
     return "\n".join([f"# number {outcome.job.number}, {outcome.job.setting}", *lines, outcome.job.source])
 
@@ -300,16 +307,16 @@ def main() -> int:
             count, wrong = count + 1, wrong + bool(outcome.found)
             routes[outcome.route or "crash"] += 1
             if outcome.found:
-                shortest = outcome if options.whole else minimised(outcome, root)
-                print(told(shortest), flush=True)
+                shortest = outcome if options.whole else minimized(outcome, root)
+                print(as_program(shortest), flush=True)
                 options.save.mkdir(parents=True, exist_ok=True)
-                (options.save / f"{outcome.job.number}.py").write_text(told(shortest))
+                (options.save / f"{outcome.job.number}.py").write_text(as_program(shortest))
     took = time.monotonic() - begin
     print(f"{count} programs, seed {options.seed}: {wrong} wrong; {dict(routes)}; {took:.0f} s")
     return int(wrong > 0)
 
 
-SETTINGS = (Setting(), Setting(exact=False), Setting(workers=2))  # of programs by hand
+SETTINGS = (Setting(), Setting(exact=False), Setting(workers=2))  # for saved programs
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Random programs: data sets whose ``__getitem__`` does with images what people do.
+"""Random programs: data sets whose ``__getitem__`` processes images as users do.
 
-Phrases are templates. ``m`` is the image at hand, ``i`` the index. Braces are random: {3:9} a number from that range,
-{.5:2.} a float, {a|b} one of several. Programs are legal for torch's loader as a rule; where one is not, both loaders
-must raise the same.
+Phrases are templates. ``m`` is the current image, ``i`` the index. Braces are random: {3:9} is an integer from that
+range, {.5:2.} a float, {a|b} one of several. As a rule, programs run with torch's loader. If one raises, both loaders
+must raise the same error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from torchvision.transforms.functional import hflip, resize, to_tensor
 from torchvision.transforms.v2 import functional as F2
 """
 
-# what programs call; those that one names stand at its top
+# Functions that programs call, inserted at the top of a program that uses them.
 HELPERS = {
     "nothing": """
 def nothing(image):
@@ -152,7 +152,7 @@ def own_numbers(seed):
 """,
 }
 
-# what counts or draws from one sample to the next: in __init__, and the number
+# Expressions that count or draw from one sample to the next: (statement of __init__, expression).
 COUNTS = [
     ("", "self.calls"),
     ("self.turn = Turn()", "self.turn()"),
@@ -213,9 +213,9 @@ m = Image.open({P}).convert("RGB").resize(({24:70}, {24:70}))
 m = torchvision.io.decode_image({P}, torchvision.io.ImageReadMode.RGB); m = F.to_pil_image(m)
 """.strip().splitlines()
 
-# sizes, (width, height); by how much a side shrinks at worst
+# Sizes as (width, height), and the most that a side shrinks.
 FIXED = ["({28:64}, {28:64})", "({28:64},) * 2", "[{28:64}, {28:64}]", "np.array([{28:64}, 40])"]
-OWN = """
+OF_IMAGE = """
 (m.width // 2, m.height // 2)
 (m.width * 3 // 4, m.height)
 (m.width, m.height // 2)
@@ -237,7 +237,7 @@ DRAWN = [
     "(self.rng.randint(30, 60), self.rng.randint(30, 60))",
 ]
 
-# that leave an RGB image in RGB, and its sides no smaller than by 10 pixels
+# Edits that keep an RGB image in RGB and shrink its sides by at most 10 pixels.
 EDITS = """
 m = m.transpose(Image.FLIP_LEFT_RIGHT)
 m = m.transpose({Image.Transpose.FLIP_TOP_BOTTOM|Image.Transpose.ROTATE_90|Image.ROTATE_180|Image.ROTATE_270})
@@ -310,8 +310,8 @@ m = m.effect_spread(0)
 m.info.clear()
 """.strip().splitlines()
 
-# the same, of which most wait today: programs of these alone come far before somebody looks
-SMOOTH = """
+# Edits that are mostly deferred, so that programs of these run far before pixels are read.
+DEFERRED = """
 m = m.transpose(Image.FLIP_LEFT_RIGHT)
 m = m.transpose({Image.FLIP_TOP_BOTTOM|Image.Transpose.FLIP_LEFT_RIGHT|0|1})
 m = m.copy()
@@ -331,8 +331,8 @@ m = F.pad(m, [{0:5}, {0:5}, {0:5}, {0:5}], padding_mode="{constant|edge|reflect|
 m = F.rgb_to_grayscale(m, 3)
 m = ImageOps.exif_transpose(m)
 """.strip().splitlines()
-SMOOTH_OPENINGS = OPENINGS[:11] + OPENINGS[14:20]
-SMOOTH_RESIZES = """
+DEFERRED_OPENINGS = OPENINGS[:11] + OPENINGS[14:20]
+DEFERRED_RESIZES = """
 m = m.resize(SIZE)
 m = m.resize(SIZE)
 m = m.resize(SIZE, {Image.BILINEAR|Image.NEAREST|Image.BICUBIC|Image.Resampling.LANCZOS|0|2})
@@ -342,7 +342,7 @@ m = T.Resize(tuple(SIZE))(m)
 m = v2.Resize(list(SIZE))(m)
 """.strip().splitlines()
 
-# that give another size; SIZE is one of those above
+# Operations that give another size; SIZE is one of the sizes above.
 RESIZES = """
 m = m.resize(SIZE)
 m = m.resize(SIZE)
@@ -361,7 +361,7 @@ m = m.transform(tuple(SIZE), Image.AFFINE, (1, .1, 0, 0, 1, 0))
 m.thumbnail(tuple(SIZE))
 """.strip().splitlines()
 
-# that halve sides at most
+# Operations that shrink sides by at most half.
 SHRINKS = """
 m = m.reduce(2)
 m.thumbnail((m.width * 2 // 3, m.height * 2 // 3))
@@ -383,8 +383,8 @@ m = F.center_crop(m, {28:32})
 m = resize(m, [{30:50}, {30:50}])
 """.strip().splitlines()
 
-# objects; A is a number that may vary
-SURE = """
+# Transform objects. A is a number that may vary.
+CONSTANT = """
 T.Resize(({26:60}, {26:60}){|, T.InterpolationMode.NEAREST|, T.InterpolationMode.BICUBIC})
 V.Resize({26:60})
 V.CenterCrop({26:44})
@@ -412,7 +412,7 @@ V.Lambda(lambda image: image.rotate(5))
 nothing
 {Alternate|AllAlternate}()
 """.strip().splitlines()
-LUCKY = """
+RANDOM = """
 V.RandomCrop({26:40}{|, padding={1:6}}, pad_if_needed=True)
 V.RandomCrop(({26:40}, {26:40}), pad_if_needed=True, padding_mode="{constant|reflect}")
 V.RandomResizedCrop({26:48}{|, scale=(.3, 1)})
@@ -510,7 +510,7 @@ random.Random(i).random()
 np.random.default_rng(i).integers(9)
 """.strip().splitlines()
 
-# torch's generator, set back: what stands at the top, before the first and before the second
+# torch's generator, set back: statements for the top, before the first use, and before the second.
 SET_BACK = [
     ("", "s = torch.get_rng_state()", "torch.set_rng_state(s)"),
     ("", "s = torch.random.get_rng_state()", "torch.random.set_rng_state(s)"),
@@ -583,22 +583,22 @@ def read(path):
 
 
 class Sides(NamedTuple):
-    """What an image's sides are at least and at most."""
+    """Least and largest possible sides of an image."""
 
     low: int
     high: int
 
 
 class Writer:
-    """Writes one program."""
+    """Writer of one program."""
 
     def __init__(self, seed: int):
         self.rng = random.Random(f"own programs {seed}")
         self.top: list[str] = []
         self.init: list[str] = []
         self.sides = Sides(50, 150)
-        self.smooth = self.chance(0.6)
-        self.lucky = False
+        self.deferred = self.chance(0.6)
+        self.draws = False
         self.made = 0
 
     # -- words
@@ -607,7 +607,7 @@ class Writer:
         return self.rng.random() < share
 
     def filled(self, template: str) -> str:
-        """A template with its braces drawn, innermost first."""
+        """Replace the braces of a template by random values, innermost first."""
         while match := re.search(r"\{([^{}]*)\}", template):
             template = template[: match.start()] + self._drawn(match[1]) + template[match.end() :]
         return template
@@ -629,7 +629,7 @@ class Writer:
 
     def opened(self, name: str, path: str) -> list[str]:
         self.sides = Sides(50, 150)
-        openings = SMOOTH_OPENINGS if self.smooth else OPENINGS
+        openings = DEFERRED_OPENINGS if self.deferred else OPENINGS
         text = self.one([opening.replace("{P}", "PATH") for opening in openings]).replace("PATH", path)
         if ".resize" in text:
             self.sides = Sides(24, 70)
@@ -640,15 +640,15 @@ class Writer:
     def size(self) -> str:
         kinds = [(FIXED, 4, Sides(28, 64)), (OF_INDEX, 2, Sides(30, 64)), (DRAWN, 1, Sides(30, 64))]
         if self.sides.low >= 40 and self.sides.high < 260:
-            kinds.append((OWN, 6, Sides(self.sides.low // 2, self.sides.high * 3 // 2)))
+            kinds.append((OF_IMAGE, 6, Sides(self.sides.low // 2, self.sides.high * 3 // 2)))
         templates, _, self.sides = self.rng.choices(kinds, [weight for _, weight, _ in kinds])[0]
         return self.one(templates)
 
-    def transform(self, lucky: bool, name: str) -> str:
-        """An expression that applies an object."""
+    def transform(self, draws: bool, name: str) -> str:
+        """Return an expression that applies an object."""
         version = self.rng.choice(["T", "T", "v2"])
-        text = re.sub(r"\bV\b", version, self.one(LUCKY if lucky else SURE))
-        self.lucky |= lucky
+        text = re.sub(r"\bV\b", version, self.one(RANDOM if draws else CONSTANT))
+        self.draws |= draws
         if re.search(r"\bA\b", text):
             text = re.sub(r"\bA\b", self.one(ANGLES), text)
         self.sides = Sides(
@@ -657,7 +657,7 @@ class Writer:
         return self.applied(text, name)
 
     def applied(self, text: str, name: str) -> str:
-        """A call of an object that is made once, or for each sample."""
+        """Return a call of an object that is created once, or for each sample."""
         self.made += 1
         varies = re.search(r"\b(i|m|self)\b", text.replace("lambda image", "")) is not None
         where = "here" if varies else self.rng.choice(["here", "init", "init", "init", "top"])
@@ -669,21 +669,21 @@ class Writer:
             return f"T{self.made}(m)"
         return f"{text}(m)"
 
-    def edit(self, name: str, lucky: float) -> list[str]:
-        """A step of an image."""
+    def edit(self, name: str, draws: float) -> list[str]:
+        """Return one random step for an image."""
         kind = self.rng.choices(["edit", "resize", "shrink", "object"], [6, 3, 2, 4])[0]
         if kind == "shrink" and self.sides.low < 44:
             kind = "resize"
         if kind == "edit" and (self.sides.low < 34 or self.sides.high > 400):
             kind = "resize"
-        smooth = self.smooth and self.chance(0.93)
+        deferred = self.deferred and self.chance(0.93)
         if kind == "edit":
-            text = self.one(SMOOTH if smooth else EDITS)
+            text = self.one(DEFERRED if deferred else EDITS)
             self.sides = Sides(self.sides.low - 10, self.sides.high + 12)
             if "expand" in text:
                 self.sides = Sides(self.sides.low, self.sides.high * 3 // 2)
         elif kind == "resize":
-            text = self.rng.choice(SMOOTH_RESIZES if smooth else RESIZES).replace("SIZE", self.size())
+            text = self.rng.choice(DEFERRED_RESIZES if deferred else RESIZES).replace("SIZE", self.size())
             text = self.filled(text)
             if "thumbnail" in text or "v2.Resize" in text or "F2.resize" in text:
                 self.sides = Sides(min(self.sides.low, 24), self.sides.high)
@@ -691,15 +691,15 @@ class Writer:
             text = self.one(SHRINKS)
             self.sides = Sides(min(self.sides.low // 2, 22), max(self.sides.high, 90))
         else:
-            text = f"m = {self.transform(self.chance(lucky), name)}"
+            text = f"m = {self.transform(self.chance(draws), name)}"
         return self.named(text, name).split("; ")
 
-    def steps(self, name: str, count: int, lucky: float = 0.15) -> list[str]:
-        """Several, some of them only for some samples."""
+    def steps(self, name: str, count: int, draws: float = 0.15) -> list[str]:
+        """Return several steps, some of them only for some samples."""
         lines: list[str] = []
         for _ in range(count):
             before = self.sides
-            more = self.edit(name, lucky)
+            more = self.edit(name, draws)
             if self.chance(0.12):
                 header = self.named(self.one(CONDITIONS), name)
                 more = [header, *("    " + line for line in more)]
@@ -708,11 +708,11 @@ class Writer:
         return lines
 
     def tensor(self, name: str, image: str, count: int) -> list[str]:
-        """An image becomes a tensor."""
-        lines = [self.one(TENSORS[:5] if self.smooth else TENSORS)]
+        """Convert an image to a tensor."""
+        lines = [self.one(TENSORS[:5] if self.deferred else TENSORS)]
         for _ in range(count):
-            lines.append(self.one(ON_TENSORS[-3:] if self.smooth else ON_TENSORS))
-            self.lucky |= "Erasing" in lines[-1]
+            lines.append(self.one(ON_TENSORS[-3:] if self.deferred else ON_TENSORS))
+            self.draws |= "Erasing" in lines[-1]
         joined = "; ".join(lines)
         joined = re.sub(r"\bx\b", name, self.named(joined, image))
         return joined.split("; ")
@@ -720,21 +720,21 @@ class Writer:
     # -- samples
 
     def single(self) -> list[str]:
-        """One image, and at times what the code sees of it on the way."""
+        """One image, and sometimes its properties."""
         lines, looks = self.opened("image", "self.paths[i]"), []
         for number in range(self.rng.choice([0, 0, 1, 2])):
             lines += self.steps("image", self.rng.randint(0, 3))
-            if not self.smooth or self.chance(0.3):
+            if not self.deferred or self.chance(0.3):
                 lines.append(f"look{number} = {self.named(self.one(LOOKS), 'image')}")
                 looks.append(f"look{number}")
         lines += self.steps("image", self.rng.randint(1, 4))
         lines += self.tensor("x", "image", self.rng.choice([0, 0, 0, 1, 2]))
         if self.chance(0.1):
             looks.append(self.named(self.one(LOOKS), "image"))
-        return [*lines, f"return {self.given('x', looks)}"]
+        return [*lines, f"return {self.sample('x', looks)}"]
 
-    def given(self, what: str, more: list[str]) -> str:
-        """What a sample is."""
+    def sample(self, what: str, more: list[str]) -> str:
+        """Return the expression of a sample."""
         form = self.rng.choice(["tuple", "dict", "list", "bare" if not more else "tuple"])
         if form == "bare":
             return what
@@ -744,14 +744,14 @@ class Writer:
         return f"({', '.join(parts)})" if form == "tuple" else f"[{', '.join(parts)}]"
 
     def pair(self) -> list[str]:
-        """Two that are to have the same draws."""
+        """Two images that must get the same draws."""
         top, before, again = self.rng.choice(SET_BACK)
         self.top += [top] if top else []
         other = self.rng.choice(["self.paths[i]", "self.masks[i]"])
         first = "self.masks[i]" if "masks" in other else "self.paths[i]"
         modes = self.rng.choice([("RGB", "RGB"), ("RGB", "RGB"), ("RGB", "L")]) if "masks" in other else ("RGB", "RGB")
         lines = [f'a = Image.open({first}).convert("{modes[0]}")', f'b = Image.open({other}).convert("{modes[1]}")']
-        steps = self.steps("m", self.rng.choice([0, 0, 1, 2]), lucky=0)
+        steps = self.steps("m", self.rng.choice([0, 0, 1, 2]), draws=0)
         for name in "ab":
             lines += [self.named(step, name) for step in steps] if modes[1] == "RGB" else []
         text = f"m = {self.transform(True, 'm')}"
@@ -766,7 +766,7 @@ class Writer:
             self.named(text, "b"),
         ]
         x, y = self.named(end, "a"), self.named(end, "b")
-        return [*lines, f"return {self.given(x, [y])}"]
+        return [*lines, f"return {self.sample(x, [y])}"]
 
     def _between(self) -> list[str]:
         return (
@@ -774,28 +774,28 @@ class Writer:
         )
 
     def shared(self) -> list[str]:
-        """Numbers that the user's code draws, for two images."""
+        """Numbers drawn by the user's code for two images."""
         lines = ['a = Image.open(self.masks[i]).convert("RGB")', "b = read(self.masks[i])"]
         draw, _, twice = self.one(PARAMETERS).partition("; TWICE = ")
         if self.chance(0.3):
             lines += [f"{name} = {name}.resize((60, 52))" for name in "ab"]
         lines += [self.named(draw, "a"), self.named(f"m = {twice}", "a"), self.named(f"m = {twice}", "b")]
-        self.lucky = True
-        return [*lines, f"return {self.given('F.to_tensor(a)', ['T.ToTensor()(b)'])}"]
+        self.draws = True
+        return [*lines, f"return {self.sample('F.to_tensor(a)', ['T.ToTensor()(b)'])}"]
 
     def end(self) -> str:
-        """What becomes of an image in a sample."""
+        """Return the final expression of an image."""
         ends = ["T.ToTensor()(m)", "F.to_tensor(m)", "F.pil_to_tensor(m)"]
-        return self.rng.choice(ends if self.smooth else [*ends, "np.array(m)", "m"])
+        return self.rng.choice(ends if self.deferred else [*ends, "np.array(m)", "m"])
 
     def views(self) -> list[str]:
-        """Several of one image."""
+        """Several views of one image."""
         lines = self.opened("image", "self.paths[i]") + self.steps("image", self.rng.randint(0, 3))
         kept, parts = self.sides, []
         for name in ("a", "b", "c")[: self.rng.randint(2, 3)]:
             self.sides = kept
             lines += [f"{name} = image"] if self.chance(0.7) else [f"{name} = image.copy()"]
-            lines += self.steps(name, self.rng.randint(0, 2), lucky=0.4)
+            lines += self.steps(name, self.rng.randint(0, 2), draws=0.4)
             end = self.end()
             parts.append(self.named(end, name))
         if self.chance(0.2):
@@ -803,19 +803,19 @@ class Writer:
         if self.chance(0.15):
             fixed = [f"F.resize({part}, [20, 20])" for part in parts if "tensor" in part.lower()]
             return [*lines, f"return torch.stack([{', '.join(fixed)}]) if {len(fixed)} else 0, i"]
-        return [*lines, f"return {self.given(parts[0], parts[1:])}"]
+        return [*lines, f"return {self.sample(parts[0], parts[1:])}"]
 
     def frames(self) -> list[str]:
-        """A list of images, of neighbours or windows of one."""
+        """A list of images, which are neighbors or windows of one."""
         if self.chance(0.5):
             lines = ["out = []", "for j in range(i, i + {2:3}):"]
             inner = self.opened("f", "self.paths[j % len(self.paths)]") + self.steps(
-                "f", self.rng.randint(1, 3), lucky=0.3
+                "f", self.rng.randint(1, 3), draws=0.3
             )
             lines += ["    " + line for line in [*inner, "out.append(F.to_tensor(f))"]]
         else:
             lines = [*self.opened("image", "self.paths[i]"), "out = []", "for j in range(3):"]
-            inner = self.steps("f", self.rng.randint(1, 3), lucky=0.4)
+            inner = self.steps("f", self.rng.randint(1, 3), draws=0.4)
             lines += ["    " + line for line in ["f = image", *inner, "out.append(T.ToTensor()(f))"]]
         lines = [self.filled(line) for line in lines]
         end = self.rng.choice(
@@ -824,16 +824,16 @@ class Writer:
         return [*lines, f"return {end}"]
 
     def cached(self) -> list[str]:
-        """Images, or tensors, that the data set keeps."""
+        """Images or tensors that the data set caches."""
         self.init.append("self.cache = {}")
         inner = self.opened("image", "self.paths[i]") + self.steps("image", self.rng.randint(0, 2))
         lines = ["if i not in self.cache:", *("    " + line for line in [*inner, "self.cache[i] = image"])]
         lines.append("image = self.cache[i]" + self.rng.choice(["", "", ".copy()"]))
-        lines += self.steps("image", self.rng.randint(0, 3), lucky=0.3)
-        return [*lines, *self.tensor("x", "image", self.rng.choice([0, 0, 1])), f"return {self.given('x', [])}"]
+        lines += self.steps("image", self.rng.randint(0, 3), draws=0.3)
+        return [*lines, *self.tensor("x", "image", self.rng.choice([0, 0, 1])), f"return {self.sample('x', [])}"]
 
     def retried(self) -> list[str]:
-        """Of a file that cannot be read another one."""
+        """A file that cannot be read is replaced by another."""
         self.init += ['self.paths[{2:9}] = str(Path(self.paths[0]).with_name("broken.jpg"))', "self.bad = 0"]
         self.init[-2] = self.filled(self.init[-2])
         caught = self.rng.choice(["OSError", "Exception", "PIL.UnidentifiedImageError", "(OSError, ValueError)"])
@@ -847,33 +847,35 @@ class Writer:
             steps = []
         lines = ["try:", *("    " + line for line in inner), f"except {caught}:", "    self.bad += 1", "    " + again]
         lines += steps
-        return [*lines, *self.tensor("x", "image", 0), f"return {self.given('x', ['self.bad'])}"]
+        return [*lines, *self.tensor("x", "image", 0), f"return {self.sample('x', ['self.bad'])}"]
 
     def joint(self) -> list[str]:
-        """Image and mask through one call of v2."""
+        """An image and a mask passed to one call of v2."""
         lines = ['a = Image.open(self.masks[i]).convert("RGB")', 'b = Image.open(self.masks[i]).convert("RGB")']
-        text = self.filled(self.rng.choice(LUCKY)).replace("V.", "v2.").replace("T.", "v2.")
+        text = self.filled(self.rng.choice(RANDOM)).replace("V.", "v2.").replace("T.", "v2.")
         self.init.append(f"self.t = {text}")
-        self.lucky = True
+        self.draws = True
         if self.chance(0.4):
             lines += [
                 "a, b = v2.ToImage()(a), v2.ToImage()(b)",
                 "a, b = self.t(a, b)",
-                f"return {self.given('a', ['b'])}",
+                f"return {self.sample('a', ['b'])}",
             ]
             return lines
         call = self.rng.choice(
             ["a, b = self.t(a, b)", "a, b = self.t([a, b])", "a, b = self.t(dict(a=a, b=b)).values()"]
         )
-        return [*lines, call, f"return {self.given('F.to_tensor(a)', ['F.to_tensor(b)'])}"]
+        return [*lines, call, f"return {self.sample('F.to_tensor(a)', ['F.to_tensor(b)'])}"]
 
     def around(self) -> list[str]:
-        """A data set around another."""
+        """A data set that wraps another."""
         self.init.append('self.base = ImageFolder(Path(paths[0]).with_name("folder"))')
         if self.chance(0.4):
             self.init.append(f"self.base.{self.rng.choice(['loader = pil_loader', 'loader = self.load'])}")
         elif self.chance(0.4):
-            sure = [self.filled(self.rng.choice(SURE[:12])).replace("V.", "T.") for _ in range(self.rng.randint(1, 2))]
+            sure = [
+                self.filled(self.rng.choice(CONSTANT[:12])).replace("V.", "T.") for _ in range(self.rng.randint(1, 2))
+            ]
             self.init.append(f"self.base.transform = T.Compose([{', '.join(sure)}])".replace("A", "5"))
             self.sides = Sides(26, 150)
         if self.chance(0.4):
@@ -887,20 +889,20 @@ class Writer:
         if plain and self.chance(0.4):
             lines = ["path, label = self.base.samples[i % len(self.base)]", "image = self.base.loader(path)"]
         lines += self.steps("image", self.rng.randint(0, 3))
-        return [*lines, *self.tensor("x", "image", self.rng.choice([0, 0, 1])), f"return {self.given('x', ['label'])}"]
+        return [*lines, *self.tensor("x", "image", self.rng.choice([0, 0, 1])), f"return {self.sample('x', ['label'])}"]
 
     def mosaic(self) -> list[str]:
-        """One image of several."""
+        """One image made from several."""
         inner = self.opened("f", "self.paths[(i + j) % len(self.paths)]") + self.steps("f", self.rng.randint(0, 1))
         lines = ["canvas = Image.new('RGB', (64, 64){|, 99})", "for j in range(4):"]
         lines += [
             "    " + line for line in [*inner, "f = {f.resize((32, 32))|T.Resize((32, 32))(f)|F.resize(f, [32, 32])}"]
         ]
         lines.append("    canvas.paste(f, ({32 * (j % 2), 32 * (j // 2)|j * 9, 5}))")
-        return [*map(self.filled, lines), *self.tensor("x", "canvas", 0), f"return {self.given('x', [])}"]
+        return [*map(self.filled, lines), *self.tensor("x", "canvas", 0), f"return {self.sample('x', [])}"]
 
     def mixed(self) -> list[str]:
-        """Two images in one tensor, or side by side."""
+        """Two images combined in one tensor, or returned together."""
         lines = []
         for name, at in (("a", "i"), ("b", "(i * 5 + 1) % len(self.paths)")):
             lines += self.opened(name, f"self.paths[{at}]") + self.steps(name, self.rng.randint(0, 2))
@@ -909,10 +911,10 @@ class Writer:
             "{a * .3 + b * .7|torch.lerp(a, b, .25)|torch.cat([a, b])|torch.stack([a, b])|torch.where(a > b, a, b)"
             "|torch.cat([a[:, :12], b[:, 12:]], 1)|torch.max(a, b)|[a, b]|dict(one=a, other=dict(b=b))|(a, (b,))}"
         )
-        return [*lines, f"return {self.given(end, [])}"]
+        return [*lines, f"return {self.sample(end, [])}"]
 
     def threaded(self) -> list[str]:
-        """Images that threads of the program's open."""
+        """Images opened by threads of the program."""
         end = self.one(
             ["T.ToTensor()(F.resize(m, [24, 24]))", "m.resize((20, {20:30}))", "to_tensor(m.crop((0, 0, 30, 22)))"]
         )
@@ -922,10 +924,10 @@ class Writer:
             "with ThreadPoolExecutor({1:3}) as pool:",
             "    some = list(pool.map(made, [self.paths[i], self.masks[i]]))",
         ]
-        return [*map(self.filled, lines), f"return {self.given('some[0]', ['some[1]'])}"]
+        return [*map(self.filled, lines), f"return {self.sample('some[0]', ['some[1]'])}"]
 
     def _counted(self, body: list[str]) -> list[str]:
-        """A sample that depends on how many there were, or on numbers of the program's own."""
+        """A sample that depends on a counter or on random numbers of the program."""
         init, number = self.rng.choice(COUNTS)
         self.init += [init] if init else []
         *lines, last = [f"n = {number}", *body]
@@ -937,7 +939,7 @@ class Writer:
         return [*lines, last.replace("return ", "return n, ", 1)]
 
     def program(self) -> str:
-        """Its source."""
+        """Return the source of a program."""
         kinds = [self.single, self.pair, self.shared, self.views, self.frames, self.cached, self.retried, self.joint]
         kinds += [self.around, self.mosaic, self.mixed, self.threaded]
         body = self.rng.choices(kinds, [8, 5, 3, 4, 2, 2, 2, 1, 4, 1, 2, 1])[0]()
@@ -986,5 +988,5 @@ CONDITIONS = [one for one in CONDITIONS if "image_is_wide" not in one and "while
 
 
 def program(seed: int) -> str:
-    """The program of this number."""
+    """Return the program of this number."""
     return Writer(seed).program()

@@ -1,7 +1,7 @@
 """Calls of all public functions of Pillow, torchvision, torch.Tensor, operator and builtins, with arguments that work.
 
-The functions are found by introspection. Arguments are drawn by the parameter's name where there is a signature, and at
-random elsewhere; what several images or tensors of different sizes accept is kept, and a little of what they refuse.
+The functions are found by introspection. Arguments are drawn by the parameter's name if there is a signature, and at
+random otherwise. Calls that work for several images or tensors of different sizes are kept, and a few that raise.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from torchvision.transforms import v2
 from torchvision.transforms.functional import hflip, to_tensor
 from torchvision.transforms.v2 import functional as F2
 """
-NAMES: dict[str, Any] = {}  # what phrases refer to
+NAMES: dict[str, Any] = {}  # names that phrases refer to
 exec(HEADER, NAMES)
-KINDS = ("RGB", "L", "float", "byte", "tv")  # of what a phrase takes
+KINDS = ("RGB", "L", "float", "byte", "tv")  # kinds of the argument of a phrase
 TRIES = 24  # calls of one function
-KEPT = 5  # of those that work
-SECONDS = 0.02  # what takes longer is left out
+KEPT = 5  # kept calls of one function
+SECONDS = 0.02  # slower calls are omitted
 
-# that end the process, show windows, or give memory as it is
+# Functions that end the process, show windows, or return uninitialized memory.
 _EXCLUDED = """
 apply_ as_strided_ backward close cpu cuda data_ptr empty_like frombuffer grad_fn hpu im ipu is_set_to map_ map2_
 module_load mtia new new_empty new_empty_strided pin_memory print quit exit input open breakpoint compile eval exec
@@ -146,7 +146,8 @@ HINTS = {  # arguments by the parameter's name
 
 
 class Phrase(NamedTuple):
-    """An expression of ``{x}``, which is of kind ``takes``. ``gives``: kind of its value; "" if it is none of KINDS."""
+    """An expression of ``{x}``, an object of kind ``takes``. ``gives`` is the kind of its value, or "" if not in
+    KINDS."""
 
     text: str
     takes: str
@@ -155,18 +156,18 @@ class Phrase(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A call without its arguments, and the parameters that may be given."""
+    """A call without its arguments, and its parameters."""
 
-    text: str  # ARGS is what is to be filled in
+    text: str  # contains ARGS as a placeholder
     takes: str
     parameters: tuple[tuple[str, bool], ...] | None  # name, whether required; None: unknown
 
 
-# ---- what there is
+# ---- available functions
 
 
 def functions() -> Iterator[Function]:
-    """All public callables and attributes, with each kind that they may take."""
+    """Yield all public callables and attributes, with each kind that they may take."""
     for kind in KINDS:
         if kind in ("RGB", "L"):
             yield from _of_images(kind)
@@ -243,11 +244,11 @@ def _parameters(made: Callable[..., Any], skipped: int) -> tuple[tuple[str, bool
     return tuple((one.name, one.default is one.empty) for one in known)
 
 
-# ---- what works
+# ---- working calls
 
 
 def _drawn(rng: random.Random, function: Function, liked: list[str]) -> str:
-    """A call with arguments."""
+    """Return a call with random arguments."""
     if "ARGS" not in function.text:
         return function.text
     arguments: list[str] = []
@@ -266,7 +267,7 @@ def _drawn(rng: random.Random, function: Function, liked: list[str]) -> str:
 
 
 def samples() -> dict[str, list[tuple[Any, Any]]]:
-    """Of each kind pairs of the same size, of three sizes."""
+    """Return pairs of the same size for each kind, in three sizes."""
     rng = np.random.default_rng(3)
     images = [
         [Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)) for _ in range(2)]
@@ -283,7 +284,7 @@ def samples() -> dict[str, list[tuple[Any, Any]]]:
 
 
 def kind_of(value: Any) -> str:
-    """The kind; "" if a value is of none."""
+    """Return the kind of a value, or ""."""
     if isinstance(value, Image.Image):
         return value.mode if value.mode in ("RGB", "L") and min(value.size) >= 12 else ""
     if type(value) is torch.Tensor and value.ndim == 3 and len(value) == 3 and min(value.shape[1:]) >= 12:
@@ -307,7 +308,7 @@ class _Self:
 
 
 def _outcome(text: str, x: Any, y: Any, number: int) -> tuple[Any, str, float]:
-    """Value, error, and seconds of an expression on copies of the two."""
+    """Return value, error and seconds of an expression on copies of the two."""
     seed_all(number)
     names = {**NAMES, "m": _copied(x), "n": _copied(y), "i": number, "self": _Self()}
     begin = time.perf_counter()
@@ -324,8 +325,8 @@ def _copied(value: Any) -> Any:
     return value.copy() if isinstance(value, Image.Image) else value.clone()
 
 
-def tried(rng: random.Random, function: Function, given: list[tuple[Any, Any]]) -> list[Phrase]:
-    """Calls of a function that are the same each time, and work with all that is given; and one that raises."""
+def try_function(rng: random.Random, function: Function, inputs: list[tuple[Any, Any]]) -> list[Phrase]:
+    """Return calls of a function that are reproducible and work with all inputs, and possibly a call that raises."""
     phrases: dict[str, Phrase] = {}
     liked: list[str] = []
     raising: Phrase | None = None
@@ -333,13 +334,13 @@ def tried(rng: random.Random, function: Function, given: list[tuple[Any, Any]]) 
         text = _drawn(rng, function, liked)
         if text in phrases:
             continue
-        value, error, seconds = _outcome(text, *given[0], 0)
+        value, error, seconds = _outcome(text, *inputs[0], 0)
         if error and raising is not None:
             continue
-        again, error_again, _ = _outcome(text, *given[0], 0)
+        again, error_again, _ = _outcome(text, *inputs[0], 0)
         if seconds > SECONDS or error_again != error or difference(value, again) or " at 0x" in _text(value) + error:
             continue
-        outcomes = [(value, error), *(_outcome(text, x, y, 1)[:2] for x, y in given[1:])]
+        outcomes = [(value, error), *(_outcome(text, x, y, 1)[:2] for x, y in inputs[1:])]
         if any(error for _, error in outcomes):
             raising = Phrase(text, function.takes, "", True) if all(error for _, error in outcomes) else raising
             continue
@@ -354,7 +355,7 @@ def tried(rng: random.Random, function: Function, given: list[tuple[Any, Any]]) 
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether both loaders can give such a value, with workers, too."""
+    """Return True if both loaders can return such a value, also with workers."""
     if isinstance(value, (list, tuple)):
         return len(value) < 5000 and all(map(_is_plain, value[:20]))
     if isinstance(value, torch.Tensor):
@@ -377,8 +378,11 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, known)
 
 
-def learned(seed: int, seconds: float, count: int | None = None) -> list[Phrase]:
-    """Phrases of at most ``count`` functions. Another process tries them, whose crash costs one function."""
+def learn_phrases(seed: int, seconds: float, count: int | None = None) -> list[Phrase]:
+    """Return phrases of at most ``count`` functions.
+
+    Another process tries them, so that a crash costs only one function.
+    """
     known = list(functions())
     random.Random(f"phrases {seed}").shuffle(known)
     known = known[:count]
@@ -395,7 +399,7 @@ def learned(seed: int, seconds: float, count: int | None = None) -> list[Phrase]
                 at += 1
         except EOFError:
             pass
-        at += 1  # one that crashed or hung; or the end
+        at += 1  # skip the function that crashed or hung, or end
         process.kill()
         process.join()
     return phrases
@@ -407,7 +411,7 @@ def _try_all(known: list[Function], seed: str, sender: Any) -> None:
     os.dup2(null, 2)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    given, rng = samples(), random.Random(seed)
+    inputs, rng = samples(), random.Random(seed)
     for function in known:
-        sender.send(tried(rng, function, given[function.takes]))
+        sender.send(try_function(rng, function, inputs[function.takes]))
     os._exit(0)

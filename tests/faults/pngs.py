@@ -1,4 +1,4 @@
-"""PNG files of all colour types and bit depths, written chunk by chunk: Pillow writes few of them."""
+"""PNG files of all color types and bit depths, written chunk by chunk because Pillow writes few of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Chunk = tuple[bytes, bytes]
 
 
 def chunks_of(data: bytes) -> list[Chunk]:
-    """(type, content) of each chunk of a whole PNG."""
+    """Return (type, content) of each chunk of a whole PNG."""
     found, at = [], len(SIGNATURE)
     while at < len(data):
         (length,) = struct.unpack_from(">I", data, at)
@@ -31,23 +31,23 @@ def chunks_of(data: bytes) -> list[Chunk]:
 
 
 def with_chunks(chunks: list[Chunk]) -> bytes:
-    """A PNG of these, with right lengths and checksums."""
+    """Return a PNG of these chunks, with correct lengths and checksums."""
     body = (struct.pack(">I", len(content)) + kind + content for kind, content in chunks)
     sums = (struct.pack(">I", zlib.crc32(kind + content)) for kind, content in chunks)
     return SIGNATURE + b"".join(part for pair in zip(body, sums, strict=True) for part in pair)
 
 
-def png(samples: np.ndarray, colour: int, depth: int, extra: list[Chunk] = (), interlaced: bool = False) -> bytes:
-    """``samples`` (H, W, C), values of ``depth`` bits; ``extra`` chunks come before the data."""
+def png(samples: np.ndarray, color: int, depth: int, extra: list[Chunk] = (), interlaced: bool = False) -> bytes:
+    """Return a PNG of ``samples`` (H, W, C) with ``depth`` bits. ``extra`` chunks come before the data."""
     height, width, _ = samples.shape
-    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
+    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, interlaced)
     parts = [samples[y::dy, x::dx] for y, x, dy, dx in _PASSES] if interlaced else [samples]
     rows = b"".join(_rows(part, depth) for part in parts if part.size)
     return with_chunks([(b"IHDR", header), *extra, (b"IDAT", zlib.compress(rows)), (b"IEND", b"")])
 
 
 def _rows(samples: np.ndarray, depth: int) -> bytes:
-    """Packed samples; each row after a filter byte, of all five kinds in turn where these are bytes."""
+    """Return packed samples, each row after a filter byte of zero."""
     rows = samples.reshape(len(samples), -1)
     if depth == 16:
         packed = rows.astype(">u2").view(np.uint8)
@@ -59,15 +59,15 @@ def _rows(samples: np.ndarray, depth: int) -> bytes:
     return b"".join(b"\0" + row.tobytes() for row in packed)
 
 
-def samples_of(picture: Callable, colour: int, depth: int) -> tuple[np.ndarray, list[Chunk]]:
-    """Samples (H, W, C) of a picture, and the palette that they need."""
-    if colour == _PALETTE:
+def samples_of(picture: Callable, color: int, depth: int) -> tuple[np.ndarray, list[Chunk]]:
+    """Return samples (H, W, C) of an image, and the palette that they need."""
+    if color == _PALETTE:
         image = picture().quantize(1 << depth)
         palette = bytes(image.getpalette()[: 3 << depth])
         return np.asarray(image)[..., None], [(b"PLTE", palette.ljust(3 << depth, b"\x40"))]
-    image = picture("L" if colour in (_GRAY, _GRAY_ALPHA) else "RGB")
+    image = picture("L" if color in (_GRAY, _GRAY_ALPHA) else "RGB")
     samples = np.asarray(image).reshape(image.height, image.width, -1)
-    if colour in (_GRAY_ALPHA, _RGBA):
+    if color in (_GRAY_ALPHA, _RGBA):
         samples = np.concatenate([samples, samples[::-1, ::-1, :1]], axis=2)
     if depth == 16:
         return samples.astype(np.uint16) * 251 + 17, []
@@ -76,14 +76,14 @@ def samples_of(picture: Callable, colour: int, depth: int) -> tuple[np.ndarray, 
 
 def files(picture: Callable) -> dict[str, bytes]:
     made = {}
-    for colour, name in _NAMES.items():
-        for depth in _DEPTHS[colour]:
-            samples, palette = samples_of(picture, colour, depth)
-            made[f"{name} {depth}.png"] = png(samples, colour, depth, palette)
-            made[f"{name} {depth} interlaced.png"] = png(samples, colour, depth, palette, interlaced=True)
-            transparent = _transparency(samples, colour)
+    for color, name in _NAMES.items():
+        for depth in _DEPTHS[color]:
+            samples, palette = samples_of(picture, color, depth)
+            made[f"{name} {depth}.png"] = png(samples, color, depth, palette)
+            made[f"{name} {depth} interlaced.png"] = png(samples, color, depth, palette, interlaced=True)
+            transparent = _transparency(samples, color)
             if transparent:
-                made[f"{name} {depth} tRNS.png"] = png(samples, colour, depth, [*palette, (b"tRNS", transparent)])
+                made[f"{name} {depth} tRNS.png"] = png(samples, color, depth, [*palette, (b"tRNS", transparent)])
     samples, _ = samples_of(picture, _RGB, 8)
     for name, chunks in _ANCILLARY.items():
         made[f"{name}.png"] = png(samples, _RGB, 8, chunks)
@@ -91,10 +91,10 @@ def files(picture: Callable) -> dict[str, bytes]:
     made["short palette.png"] = png(indices, _PALETTE, 4, [(b"PLTE", palette[0][1][:15])])
     made["palette gamma.png"] = png(indices, _PALETTE, 4, [_ANCILLARY["gamma"][0], *palette])
     made["several IDAT.png"] = _split(png(samples, _RGB, 8))
-    for colour in ("RGB", "L", "P", "1"):
+    for color in ("RGB", "L", "P", "1"):
         file = io.BytesIO()
-        picture(colour).save(file, "PNG")  # with filters of all kinds
-        made[f"saved {colour}.png"] = file.getvalue()
+        picture(color).save(file, "PNG")  # with all kinds of filters
+        made[f"saved {color}.png"] = file.getvalue()
     file = io.BytesIO()
     picture().save(file, "PNG", save_all=True, append_images=[picture(number=4)])
     made["animated.png"] = file.getvalue()
@@ -117,10 +117,10 @@ _ANCILLARY = {
 }
 
 
-def _transparency(samples: np.ndarray, colour: int) -> bytes:
-    if colour == _PALETTE:
+def _transparency(samples: np.ndarray, color: int) -> bytes:
+    if color == _PALETTE:
         return bytes(range(0, 2 * min(len(np.unique(samples)), 100), 2))
-    return samples[5, 5].astype(">u2").tobytes() if colour in (_GRAY, _RGB) else b""
+    return samples[5, 5].astype(">u2").tobytes() if color in (_GRAY, _RGB) else b""
 
 
 def _split(data: bytes) -> bytes:
@@ -132,7 +132,7 @@ def _split(data: bytes) -> bytes:
 
 
 def _animated_of_one(data: bytes) -> bytes:
-    """One frame, and a default image that is none of the animation."""
+    """Return a PNG with one frame, and a default image outside the animation."""
     chunks = dict(reversed(chunks_of(data)))
     frame = struct.pack(">I", 0) + chunks[b"fcTL"][4:]
     order = [b"IHDR", b"acTL", b"IDAT", b"fcTL", b"fdAT", b"IEND"]

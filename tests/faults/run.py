@@ -2,8 +2,8 @@
 
     python tests/faults/run.py --files 100000 [--device cuda] [--engine] [--seed 1] [--save FOLDER] [--photos FOLDER]
 
-On a GPU every other process takes exact=True; with --engine all of them do, and the GPU's JPEG engine. Prints what
-disagreed, and a table. Files that did are saved for study. The exit status is 1 where any disagreed.
+On a GPU every other process uses exact=True. With --engine all of them do, and also the GPU's JPEG engine. Print the
+disagreements and a table, and save the files. The exit status is 1 if there was a disagreement.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import NamedTuple
 if __name__ == "__main__":
     sys.path[:0] = map(str, (Path(__file__).parents[2], Path(__file__).parents[1]))
 
-from faults.compare import AGREED, CRASHED, MEANING, PIXELS, Found, compare, write
+from faults.compare import AGREED, CRASHED, MEANING, PIXELS, FileResult, compare, write
 from faults.mutations import mutated
 from faults.originals import originals
 
 CHUNK = 500  # files of a process
-SECONDS = 240  # a process that says nothing for so long hangs
+SECONDS = 240  # a process that sends nothing for so long hangs
 _MODES = ("whole", "window")
 
 
 class Job(NamedTuple):
-    """Some files of a seed, and how they are compared. ``numbers`` as mutated() takes them, ``engine`` as compare()."""
+    """Some files of a seed and the options of compare(). ``numbers`` is for mutated(), ``engine`` for compare()."""
 
     numbers: tuple[int, ...]
     seed: int
@@ -47,13 +47,13 @@ class Outcome(NamedTuple):
     job: Job
     number: int
     name: str
-    found: Found
+    found: FileResult
 
 
 def _child(job: Job, connection) -> None:
-    """Writes the job's files and sends what came of each."""
+    """Write the job's files and send the result of each."""
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)  # decoders write what they think of every file
+    os.dup2(null, 2)  # decoders print messages about damaged files
     os.environ["DALI_COMPAT_JPEG_ENGINE"] = str(int(job.engine))
     known, names = originals(job.photos), {}
     with tempfile.TemporaryDirectory(prefix="dali_compat_faults_") as root:
@@ -69,8 +69,8 @@ def _child(job: Job, connection) -> None:
     connection.send(None)
 
 
-def forks() -> mp.context.ForkServerContext:
-    """Of processes, whose server has imported what takes long. It does not know the folder of the tests."""
+def fork_server_context() -> mp.context.ForkServerContext:
+    """Return a context whose server has imported slow modules. It does not know the folder of the tests."""
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(
         ["torchvision.transforms.v2", "nvidia.dali.fn", "nvidia.dali.plugin.base_iterator", "dali_compat.loader"]
@@ -79,8 +79,8 @@ def forks() -> mp.context.ForkServerContext:
 
 
 def _attempt(job: Job) -> tuple[list[Outcome], bool]:
-    """What the job's process said, and whether it ended well."""
-    context = forks()
+    """Return the outcomes that the job's process sent, and True if it ended normally."""
+    context = fork_server_context()
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(job, sender))
     process.start()
@@ -88,10 +88,10 @@ def _attempt(job: Job) -> tuple[list[Outcome], bool]:
     found = []
     try:
         while receiver.poll(SECONDS):
-            said = receiver.recv()
-            if said is None:
+            message = receiver.recv()
+            if message is None:
                 return found, True
-            found.append(said)
+            found.append(message)
     except EOFError:
         pass
     finally:
@@ -102,14 +102,14 @@ def _attempt(job: Job) -> tuple[list[Outcome], bool]:
 
 
 def results(job: Job) -> list[Outcome]:
-    """Of every file. Where a process crashes, halves of what it has left are tried, down to the files that do it."""
+    """Return the outcome of every file. If a process crashes, halves of the remaining files are tried recursively."""
     done, well = _attempt(job)
     if well:
         return done
     left = sorted(set(job.numbers) - {outcome.number for outcome in done})
     if len(left) == 1:
         name, _ = mutated(originals(job.photos), job.seed, left[0])
-        return [*done, Outcome(job, left[0], name, Found(name, CRASHED))]
+        return [*done, Outcome(job, left[0], name, FileResult(name, CRASHED))]
     halves = left[: len(left) // 2], left[len(left) // 2 :]
     return done + [outcome for half in halves if half for outcome in results(job._replace(numbers=tuple(half)))]
 
@@ -117,8 +117,8 @@ def results(job: Job) -> list[Outcome]:
 def hunt(
     count: int, seed: int, device: str = "cpu", processes: int = 2, photos: str | None = None, engine: bool = False
 ) -> Iterator[Outcome]:
-    """Every other chunk is decoded whole, every other a window of each image; with an ``engine``, which makes images of
-    one size, all are windows."""
+    """Yield outcomes. Alternate chunks are decoded whole and by windows; with an ``engine``, all by windows, because it
+    returns images of one size."""
     jobs = [
         Job(
             tuple(range(begin, min(begin + CHUNK, count))),
@@ -136,7 +136,7 @@ def hunt(
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
-    """Files tried, agreed, and disagreed by kind."""
+    """Return a table of the files tried, agreed, and disagreed by format."""
     counted: dict[str, collections.Counter] = {}
     differences = [outcome.found for outcome in outcomes if outcome.found.outcome == PIXELS]
     for outcome in outcomes:

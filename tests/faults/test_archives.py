@@ -1,6 +1,7 @@
-"""Damaged and hostile archives and indices: an error that names the file, or images; no hang, and no huge allocation.
+"""Damaged and hostile archives and indices must give images or an error that names the file.
 
-Each mutation follows from its seed. A hang is the time limit's to find (conftest.py).
+They must not cause a hang or a huge allocation. Each mutation follows from its seed. The time limit in conftest.py
+detects hangs.
 """
 
 import copy
@@ -26,7 +27,7 @@ from dali_compat.runtime import saved
 
 KINDS = {".rec": "DALIRecordIO", ".tfrecord": "DALITFRecord", ".lmdb": "DALILMDB", ".tar": "DALIWebDataset"}
 COUNT = 300 if ALL else 100  # mutations of each kind
-MOST = 32 << 20  # bytes; the archives have some 10 KB
+MEMORY_LIMIT = 32 << 20  # bytes; the archives have about 10 KB
 NUMBERS = [
     0,
     1,
@@ -43,7 +44,7 @@ NUMBERS = [
     2**63,
     2**64 - 1,
 ]
-TEXTS = [
+TEXT_VALUES = [
     b"-1",
     b"-99",
     b"99999999999",
@@ -60,8 +61,8 @@ TEXTS = [
 
 
 @pytest.fixture(scope="session")
-def small(tmp_path_factory) -> Path:
-    """A folder of 4 small images, ``images``, and archives of it."""
+def small_archives(tmp_path_factory) -> Path:
+    """A folder ``images`` with 4 small images, and archives of it."""
     root = tmp_path_factory.mktemp("small")
     make_folder(root / "images", classes=2, per_class=2, low=20, high=30)
     for ending in KINDS if find_spec("lmdb") else KINDS.keys() - {".lmdb"}:
@@ -76,11 +77,14 @@ def cache_home(tmp_path, monkeypatch) -> Path:
 
 
 def mutated(data: bytes, seed: int) -> bytes:
-    """One or two places are changed: bits, bytes, numbers, digits; or cut out, put in, doubled; or the end is gone."""
+    """Change one or two positions of the data.
+
+    A change replaces bits, bytes, numbers or digits, removes, inserts or repeats a part, or truncates the data.
+    """
     rng, data = np.random.default_rng(seed), bytearray(data)
     for _ in range(rng.integers(1, 3)):
         at, length = int(rng.integers(len(data))), int(rng.integers(1, 40))
-        number, text = NUMBERS[rng.integers(len(NUMBERS))], TEXTS[rng.integers(len(TEXTS))]
+        number, text = NUMBERS[rng.integers(len(NUMBERS))], TEXT_VALUES[rng.integers(len(TEXT_VALUES))]
         change = rng.integers(9)
         if change == 0:
             data[at] ^= 1 << int(rng.integers(8))
@@ -113,7 +117,7 @@ def _head(data: bytes, seed: int) -> bytes:
 
 
 def _tar_header(data: bytes, seed: int) -> bytes:
-    """The sums of the headers are right: what they say is read."""
+    """Damage a header and correct its checksum, so that its contents are read."""
     header = bytearray(mutated(data[: tar.BLOCK], seed)[: tar.BLOCK].ljust(tar.BLOCK, b"\0"))
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
@@ -121,7 +125,7 @@ def _tar_header(data: bytes, seed: int) -> bytes:
 
 
 def _tar_text(data: bytes, seed: int) -> bytes:
-    """An extended header or a long name before the first member, and its text damaged."""
+    """Prepend an extended header or a long name with damaged text."""
     kind = b"xL"[seed % 2]
     text = b"".join(b"%d %s\n" % (len(line) + 4, line) for line in (b"path=000000000.jpg", b"comment=" + b"a" * 40))
     header = bytearray(tar.member("text", mutated(text, seed)))
@@ -132,7 +136,7 @@ def _tar_text(data: bytes, seed: int) -> bytes:
 
 
 def _tfrecord_data(data: bytes, seed: int) -> bytes:
-    """The checksums are right: what the Example says is read."""
+    """Damage the Example and correct the checksums, so that its contents are read."""
     (length,) = struct.unpack("<Q", data[:8])
     head, rest = data[12 : 12 + 200], data[12 + 200 : 12 + length]
     example = mutated(head, seed) + rest
@@ -142,7 +146,7 @@ def _tfrecord_data(data: bytes, seed: int) -> bytes:
 
 
 def _lmdb_pages(data: bytes, seed: int) -> bytes:
-    """Where a page begins, its header and its nodes' positions are; at its end lie the nodes."""
+    """Damage the start of a page, with its header and the positions of nodes, or its end, with the nodes."""
     page = 4096 * (seed % (len(data) // 4096))
     part = slice(page, page + 200) if seed % 3 else slice(page + 4096 - 200, page + 4096)
     return data[: part.start] + mutated(data[part], seed)[:200].ljust(200, b"\0") + data[part.stop :]
@@ -163,7 +167,7 @@ CASES = {
 
 
 def outcome(archive: Path) -> str:
-    """What comes of an archive: "read", or the kind of the error, all of whose texts name the archive's files."""
+    """Return "read" or the kind of the error. Every error must name the archive's files."""
     try:
         dataset = getattr(dali_compat, KINDS[archive.suffix])(archive)
     except (ImageReadError, ValueError) as error:
@@ -178,26 +182,26 @@ def outcome(archive: Path) -> str:
     return "read"
 
 
-def _copied(small: Path, name: str, folder: Path) -> Path:
-    if not (small / name).exists():
+def _copy(small_archives: Path, name: str, folder: Path) -> Path:
+    if not (small_archives / name).exists():
         pytest.skip("lmdb is not installed")
     folder.mkdir()
-    for source in small.glob(f"{Path(name).stem}{Path(name).suffix}"):
+    for source in small_archives.glob(f"{Path(name).stem}{Path(name).suffix}"):
         (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
     if name == "all.rec":
-        shutil.copy(small / "all.idx", folder / "all.idx")
+        shutil.copy(small_archives / "all.idx", folder / "all.idx")
     return folder / name
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_damaged_archive(small, tmp_path, case):
+def test_damaged_archive_is_read_or_raises_with_the_file_name(small_archives, tmp_path, case):
     name, damaged, mutate = CASES[case]
-    archive = _copied(small, name, tmp_path / "data")
+    archive = _copy(small_archives, name, tmp_path / "data")
     if case.startswith("rec"):
         (tmp_path / "data" / "all.idx").unlink()
     [target] = (tmp_path / "data").rglob(damaged) if archive.is_dir() else [tmp_path / "data" / damaged]
     whole, found = target.read_bytes(), []
-    outcome(archive)  # what is imported only now does not count below
+    outcome(archive)  # import everything now, so that it does not count below
     for seed in range(COUNT):
         for index in (tmp_path / "data").rglob("*.npz"):
             index.unlink()
@@ -205,12 +209,12 @@ def test_a_damaged_archive(small, tmp_path, case):
         tracemalloc.start()
         try:
             found.append(outcome(archive))
-            assert tracemalloc.get_traced_memory()[1] < MOST, seed
+            assert tracemalloc.get_traced_memory()[1] < MEMORY_LIMIT, seed
         except BaseException as error:
             raise AssertionError(f"mutation {seed}") from error
         finally:
             tracemalloc.stop()
-    assert len(found) == COUNT and set(found) - {"read"}  # not all are harmless
+    assert len(found) == COUNT and set(found) - {"read"}  # some are harmless
 
 
 IDX_LINES = [
@@ -224,27 +228,27 @@ IDX_LINES = [
 
 
 @pytest.mark.parametrize("line", IDX_LINES, ids=lambda line: line[2:14])
-def test_an_offset_that_no_file_has(small, tmp_path, line):
-    archive = _copied(small, "all.rec", tmp_path / "data")
+def test_index_with_an_impossible_offset_raises(small_archives, tmp_path, line):
+    archive = _copy(small_archives, "all.rec", tmp_path / "data")
     archive.with_suffix(".idx").write_text(f"0\t0\n{line}\n")
     with pytest.raises((ImageReadError, ValueError), match=r"all\.(rec, record 1 at byte|idx, line 2).*"):
         dali_compat.DALIRecordIO(archive)
 
 
-def test_an_idx_without_an_end_of_line(small, tmp_path):
-    archive = _copied(small, "all.rec", tmp_path / "data")
+def test_index_without_end_of_line_raises_without_reading_all_of_it(small_archives, tmp_path):
+    archive = _copy(small_archives, "all.rec", tmp_path / "data")
     archive.with_suffix(".idx").write_bytes(b"7" * (64 << 20))
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match=r"all\.idx, line 1: "):
             dali_compat.DALIRecordIO(archive)
-        assert tracemalloc.get_traced_memory()[1] < MOST
+        assert tracemalloc.get_traced_memory()[1] < MEMORY_LIMIT
     finally:
         tracemalloc.stop()
 
 
 @pytest.mark.parametrize("label", [1e30, -1e19, 2.0**63])
-def test_a_label_beyond_64_bits(tmp_path, label):
+def test_label_beyond_64_bits_raises(tmp_path, label):
     record = struct.pack("<IfQQ", 0, label, 0, 0) + b"image!!!"
     (tmp_path / "a.rec").write_bytes(struct.pack("<II", 0xCED7230A, len(record)) + record)
     with pytest.raises(ValueError, match=r"a\.rec, record 0 at byte 0: its label .* is not a class number"):
@@ -256,7 +260,7 @@ def test_a_label_beyond_64_bits(tmp_path, label):
             dali_compat.DALIWebDataset(tmp_path / "a.tar")
 
 
-LEAD_NOWHERE = [  # Python 3.13 refuses all of them
+DAMAGED_HEADERS = [  # Python 3.13 refuses all of them
     (b"0 path=a.jpg\n", "$^"),
     (b"3 path=a.jpg\n", "contains no images"),
     (b"9" * 18 + b" path=a.jpg\n", "sample 'a' at byte 1536: it has no image, only '.{79}$"),  # a name of 512 bytes
@@ -264,8 +268,8 @@ LEAD_NOWHERE = [  # Python 3.13 refuses all of them
 ]
 
 
-@pytest.mark.parametrize("text, words", LEAD_NOWHERE)
-def test_an_extended_header_that_leads_nowhere(tmp_path, text, words):
+@pytest.mark.parametrize("text, words", DAMAGED_HEADERS)
+def test_damaged_extended_tar_header_raises(tmp_path, text, words):
     header = bytearray(tar.member("x", text))
     header[156] = ord("x")
     header[148:156] = b" " * 8
@@ -277,7 +281,7 @@ def test_an_extended_header_that_leads_nowhere(tmp_path, text, words):
 
 @pytest.mark.parametrize("kind", [b"x", b"L", b"K", b"g"])
 @pytest.mark.parametrize("size", [b"77777777777\0", b"\x80" + b"\0" * 3 + b"\xff" * 8, b"\xff" * 12])
-def test_a_text_that_the_file_does_not_have(tmp_path, kind, size):
+def test_tar_header_with_text_beyond_the_file_raises(tmp_path, kind, size):
     header = bytearray(tar.member("x", b""))
     header[124:136], header[156:157], header[148:156] = size, kind, b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
@@ -286,7 +290,7 @@ def test_a_text_that_the_file_does_not_have(tmp_path, kind, size):
         dali_compat.DALIWebDataset(tmp_path / "a.tar")
 
 
-# ---- cached indices: a damaged one is made anew
+# ---- cached indices, which are rebuilt if damaged
 
 
 def _index_of(folder: Path) -> Path:
@@ -295,8 +299,8 @@ def _index_of(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("ending", KINDS)
-def test_a_damaged_index_of_an_archive(small, tmp_path, ending):
-    archive = _copied(small, f"all{ending}", tmp_path / "data")
+def test_damaged_archive_index_is_rebuilt(small_archives, tmp_path, ending):
+    archive = _copy(small_archives, f"all{ending}", tmp_path / "data")
     make = getattr(dali_compat, KINDS[ending])
     expected = make(archive)
     index = _index_of(tmp_path / "data")
@@ -311,7 +315,7 @@ def test_a_damaged_index_of_an_archive(small, tmp_path, ending):
 
 
 def _poisoned(arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
-    """One number of one array is another, or the array has another shape or type."""
+    """Change one number, the shape or the type of one array."""
     rng = np.random.default_rng(seed)
     name = sorted(arrays)[rng.integers(len(arrays))]
     array = arrays[name].copy()
@@ -327,10 +331,13 @@ def _poisoned(arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]
 
 
 @pytest.mark.parametrize("ending", KINDS)
-def test_a_poisoned_index_of_an_archive(small, tmp_path, ending):
-    """Its rows lie within the archive, or it is made anew: reading them never fails otherwise than by their bytes. That
-    it has no row, or LMDB's no label, is said."""
-    archive = _copied(small, f"all{ending}", tmp_path / "data")
+def test_archive_index_with_wrong_numbers_is_rebuilt_or_raises_for_its_files(small_archives, tmp_path, ending):
+    """If its rows lie inside the archive they are used, else the index is rebuilt.
+
+    Reading can then fail only because of the bytes that are read. An index without rows, or without the labels of LMDB,
+    raises an error.
+    """
+    archive = _copy(small_archives, f"all{ending}", tmp_path / "data")
     outcome(archive)
     index = _index_of(tmp_path / "data")
     meta, arrays = saved.load(index)
@@ -339,12 +346,12 @@ def test_a_poisoned_index_of_an_archive(small, tmp_path, ending):
         assert outcome(archive) in ("read", "ValueError"), seed
 
 
-OTHERS = [None, -1, 1, 1 << 70, 0.5, "", "..", "../x", "/etc", [], [1], ["../q.jpg"], ["a/b.jpg"], [".."], {}]
+WRONG_VALUES = [None, -1, 1, 1 << 70, 0.5, "", "..", "../x", "/etc", [], [1], ["../q.jpg"], ["a/b.jpg"], [".."], {}]
 
 
-def test_a_damaged_list_of_a_folder(small, cache_home, monkeypatch):
+def test_damaged_folder_index_is_rebuilt_and_never_leaves_the_folder(small_archives, cache_home, monkeypatch):
     monkeypatch.setattr(folder_index, "_TICK", 0)
-    root = small / "images"
+    root = small_archives / "images"
     expected = ImageFolder(root)
     folder_index.cached_samples(root)
     index = _index_of(cache_home)
@@ -357,11 +364,11 @@ def test_a_damaged_list_of_a_folder(small, cache_home, monkeypatch):
         else:
             rng, other = np.random.default_rng(seed), copy.deepcopy(meta)
             row = other["folders"][rng.integers(len(other["folders"]))]
-            row[rng.integers(len(row))] = OTHERS[rng.integers(len(OTHERS))]
+            row[rng.integers(len(row))] = WRONG_VALUES[rng.integers(len(WRONG_VALUES))]
             saved.save(index, other, {})
             try:
                 samples = folder_index.cached_samples(root)[2]
-            except FileNotFoundError:  # a class without images, as it says
+            except FileNotFoundError:  # a class without images according to the index
                 continue
             assert all(path.startswith(below) and ".." not in path[len(below) :].split("/") for path, _ in samples), (
                 seed

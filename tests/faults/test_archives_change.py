@@ -1,6 +1,8 @@
-"""Archives that somebody writes to, cuts, replaces or deletes while a program reads them: each batch is what the
-archive held when it was indexed, or an ImageReadError that names it; never another image beside a label, and no end of
-the program where the archive has become shorter before a batch begins."""
+"""Archives that are written to, truncated, replaced or deleted while a program reads them.
+
+Each batch contains the samples as they were indexed, or is an ImageReadError that names the archive. A label never
+comes with another image. The program does not crash if an archive was truncated before a batch begins.
+"""
 
 import os
 from importlib.util import find_spec
@@ -27,8 +29,10 @@ TRANSFORM = T.Compose([T.CenterCrop(24), T.PILToTensor()])
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory) -> Path:
-    """Two archives of each kind, ``first`` and ``second``, that differ in their pixels alone: of images without
-    compression, so that each lies where the other's does."""
+    """Two archives of each kind, ``first`` and ``second``, that differ only in their pixels.
+
+    The images are uncompressed, so that they have the same positions in both.
+    """
     root = tmp_path_factory.mktemp("packed")
     for number, name in enumerate(("first", "second")):
         for index in range(COUNT):
@@ -50,27 +54,27 @@ def kind(request) -> str:
 
 @pytest.fixture
 def archive(packed, kind, tmp_path, monkeypatch) -> Path:
-    """A copy of the first one of a kind. It is not of this very moment, which is all that a clock of some ms knows."""
+    """A copy of the first archive of a kind, with an old modification time, because clocks resolve only some ms."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     copy = copied(packed / f"first.{kind}", tmp_path / f"own.{kind}")
     os.utime(inside(copy), (1e9, 1e9))
     return copy
 
 
-def _second(archive: Path, packed: Path) -> bytes:
+def _second_contents(archive: Path, packed: Path) -> bytes:
     return inside(packed / f"second{archive.suffix}").read_bytes()
 
 
-def _write(archive: Path, packed: Path) -> None:
-    """All of it, in place: the same inode and length."""
-    data = _second(archive, packed)
+def _overwrite(archive: Path, packed: Path) -> None:
+    """Overwrite all of it in place, with the same inode and length."""
+    data = _second_contents(archive, packed)
     with open(inside(archive), "r+b") as file:
         assert os.fstat(file.fileno()).st_size == len(data)
         file.write(data)
 
 
 def _write_one_byte(archive: Path, packed: Path) -> None:
-    """In the middle, far from what the index has sums of."""
+    """Change a byte in the middle, which has no checksum in the index."""
     with open(inside(archive), "r+b") as file:
         file.seek(os.fstat(file.fileno()).st_size // 2)
         byte = file.read(1)
@@ -93,7 +97,7 @@ def _append(archive: Path, packed: Path) -> None:
 
 def _replace(archive: Path, packed: Path) -> None:
     new = inside(archive).with_suffix(".new")
-    new.write_bytes(_second(archive, packed))
+    new.write_bytes(_second_contents(archive, packed))
     os.replace(new, inside(archive))
 
 
@@ -101,8 +105,8 @@ def _delete(archive: Path, packed: Path) -> None:
     inside(archive).unlink()
 
 
-WRITTEN = {"written": _write, "one byte": _write_one_byte, "cut": _cut, "empty": _empty, "longer": _append}
-ELSEWHERE = {"replaced": _replace, "deleted": _delete}
+WRITES = {"written": _overwrite, "one byte": _write_one_byte, "cut": _cut, "empty": _empty, "longer": _append}
+REPLACEMENTS = {"replaced": _replace, "deleted": _delete}
 
 
 def _dataset(archive: Path, **kwargs):
@@ -119,40 +123,40 @@ def _check_batch(batch, wanted) -> None:
     assert labels.tolist() == [index // (COUNT // 2) for index in indices.tolist()]
 
 
-def _refuses(iterator, archive: Path) -> None:
+def _assert_batch_raises(iterator, archive: Path) -> None:
     with pytest.raises(ImageReadError, match="has changed since it was indexed; create a new data set") as caught:
         next(iterator)
     assert str(inside(archive)) in str(caught.value)
 
 
-@pytest.mark.parametrize("change", WRITTEN)
-def test_an_archive_that_is_written_to_between_epochs(archive, packed, change):
+@pytest.mark.parametrize("change", WRITES)
+def test_archive_changed_between_epochs_raises_for_every_batch(archive, packed, change):
     dataset = _dataset(archive)
     wanted = _wanted(dataset)
     loader = DataLoader(dataset, BATCH, device="cpu", fallback="error")
     for batch in loader:
         _check_batch(batch, wanted)
-    WRITTEN[change](archive, packed)
+    WRITES[change](archive, packed)
     iterator = iter(loader)
     for _ in range(COUNT // BATCH):
-        _refuses(iterator, archive)
+        _assert_batch_raises(iterator, archive)
     with pytest.raises(StopIteration):
         next(iterator)
     with pytest.raises(ImageReadError, match="has changed since it was indexed"):
         dataset[0]
 
 
-@pytest.mark.parametrize("change", WRITTEN)
-def test_an_archive_that_is_written_to_before_the_first_epoch(archive, packed, change):
+@pytest.mark.parametrize("change", WRITES)
+def test_archive_changed_before_the_first_epoch_raises(archive, packed, change):
     dataset = _dataset(archive)
-    WRITTEN[change](archive, packed)
-    _refuses(iter(DataLoader(dataset, BATCH, device="cpu", fallback="error")), archive)
+    WRITES[change](archive, packed)
+    _assert_batch_raises(iter(DataLoader(dataset, BATCH, device="cpu", fallback="error")), archive)
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
 @pytest.mark.parametrize("change", ["written", "one byte", "longer"])
-def test_an_archive_that_is_written_to_during_an_epoch(archive, packed, change, epoch):
-    """Batches under way, too: DALI may have read them before, or after."""
+def test_archive_changed_during_an_epoch_gives_old_samples_or_raises(archive, packed, change, epoch):
+    """Batches in flight are included, which DALI may have read before or after the change."""
     dataset = _dataset(archive)
     wanted = _wanted(dataset)
     loader = DataLoader(dataset, BATCH, device="cpu", fallback="error")
@@ -160,11 +164,11 @@ def test_an_archive_that_is_written_to_during_an_epoch(archive, packed, change, 
         list(loader)
     iterator = iter(loader)
     _check_batch(next(iterator), wanted)
-    WRITTEN[change](archive, packed)
+    WRITES[change](archive, packed)
     for number in range(1, COUNT // BATCH):
         try:
             _check_batch(next(iterator), wanted)
-            assert number == 1  # it was made already
+            assert number == 1  # it was prepared before
         except ImageReadError as error:
             assert str(inside(archive)) in str(error)
     if change != "written":
@@ -175,9 +179,9 @@ def test_an_archive_that_is_written_to_during_an_epoch(archive, packed, change, 
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-@pytest.mark.parametrize("change", WRITTEN)
-def test_an_archive_that_is_written_to_while_dali_decodes(archive, packed, monkeypatch, change, epoch):
-    """Between the look at headers and what comes of them."""
+@pytest.mark.parametrize("change", WRITES)
+def test_archive_changed_while_dali_decodes_raises(archive, packed, monkeypatch, change, epoch):
+    """The change comes after the headers are read and before the result is used."""
     dataset = _dataset(archive)
     loader = DataLoader(dataset, BATCH, device="cpu", fallback="error", num_workers=1, prefetch_factor=1)
     for _ in range(epoch):
@@ -187,19 +191,19 @@ def test_an_archive_that_is_written_to_while_dali_decodes(archive, packed, monke
     def receive_and_write(pipeline, ticket):
         made = receive(pipeline, ticket)
         if not received:
-            WRITTEN[change](archive, packed)
+            WRITES[change](archive, packed)
         received.append(ticket)
         return made
 
     monkeypatch.setattr(DecodePipeline, "receive", receive_and_write)
     iterator = iter(loader)
-    _refuses(iterator, archive)
+    _assert_batch_raises(iterator, archive)
     assert received
-    _refuses(iterator, archive)
+    _assert_batch_raises(iterator, archive)
 
 
-def test_what_dali_refuses_of_an_archive_that_was_written_to(archive, monkeypatch):
-    """The search for the culprit touches no bytes that may be gone."""
+def test_archive_with_overwritten_bytes_that_dali_refuses_raises(archive, monkeypatch):
+    """Looking for the damaged sample must not read bytes that may be gone."""
     dataset = _dataset(archive)
     loader = DataLoader(dataset, BATCH, device="cpu", fallback="error", num_workers=1, prefetch_factor=1)
     submit = DecodePipeline.submit
@@ -210,47 +214,45 @@ def test_what_dali_refuses_of_an_archive_that_was_written_to(archive, monkeypatc
         return submit(pipeline, images, *args)
 
     monkeypatch.setattr(DecodePipeline, "submit", write_and_submit)
-    _refuses(iter(loader), archive)
+    _assert_batch_raises(iter(loader), archive)
 
 
-@pytest.mark.parametrize("change", ELSEWHERE)
-def test_an_archive_in_whose_place_another_is(archive, packed, change):
-    """The one that was opened stays what it was, for as long as it is open. Who opens the path anew is told."""
+@pytest.mark.parametrize("change", REPLACEMENTS)
+def test_replaced_or_deleted_archive_is_read_until_it_is_reopened(archive, packed, change):
     dataset = _dataset(archive)
     wanted = _wanted(dataset)
     loader = DataLoader(dataset, BATCH, device="cpu", fallback="error")
     iterator = iter(loader)
     _check_batch(next(iterator), wanted)
-    ELSEWHERE[change](archive, packed)
+    REPLACEMENTS[change](archive, packed)
     for _ in range(2):
         for batch in iterator:
             _check_batch(batch, wanted)
         iterator = iter(loader)
-    dataset._files.__init__(dataset.files, dataset._files._stats)  # as a process does that has too many files open
+    dataset._files.__init__(dataset.files, dataset._files._stats)  # reopen the files, as happens if too many are open
     with pytest.raises(ImageReadError, match=r"has changed since it was indexed|No such file") as caught:
         next(iter(loader))
     assert str(inside(archive)) in str(caught.value)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_archive_that_is_written_to_where_torch_does_the_work(archive, packed, workers):
+def test_changed_archive_with_torchs_loader_raises(archive, packed, workers):
     dataset = Wrapped(_dataset(archive))
     loader = DataLoader(dataset, BATCH, device="cpu", fallback="silent", num_workers=workers)
     assert len(list(loader)) == COUNT // BATCH
-    _write(archive, packed)
+    _overwrite(archive, packed)
     with pytest.raises(ImageReadError, match="has changed since it was indexed"):
         list(loader)
 
 
-def test_one_of_several_archives(archive, packed, tmp_path):
-    """on_error decides of the samples of the one that was written to; the others are what they are."""
+def test_changed_archive_in_concat_dataset_with_on_error_skips_only_its_samples(archive, packed, tmp_path):
     kept = copied(packed / f"second{archive.suffix}", tmp_path / f"kept{archive.suffix}")
     folder = DALIImageFolder(packed / "first", TRANSFORM, return_index=True)
     parts = [_dataset(archive), _dataset(kept), folder]
     loader = DataLoader(ConcatDataset(parts), 5, device="cpu", fallback="error", on_error="skip")
     assert sum(len(labels) for _, labels, _ in loader) == 3 * COUNT
     wanted = [*_wanted(parts[1]), *_wanted(parts[2])]
-    _write(archive, packed)
+    _overwrite(archive, packed)
     with pytest.warns(dali_compat.BadImageWarning):
         images = torch.cat([images for images, _, _ in loader])
     assert torch.equal(images, torch.stack(wanted))

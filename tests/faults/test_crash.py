@@ -1,4 +1,4 @@
-"""Trainings that are killed go on as if nothing had been; crash.py has the whole of it."""
+"""Killed trainings resume without a difference. crash.py runs more cases."""
 
 import importlib.util
 from pathlib import Path
@@ -14,28 +14,30 @@ SCRIPT = Path(__file__).with_name("crash.py")
 CASES = ["folder, 0 workers, ranks [1]", "arrays, 2", "function, 2", "arrays, 0 workers, ranks [2, 1, 3]"]
 
 
-def killed(*arguments: str) -> str:
+def run_with_kills(*arguments: str) -> str:
     return said(programs.python(SCRIPT, *arguments))
 
 
 KILLS = 2 if ALL else 1
 
 
-def test_killed_trainings_go_on():
-    told = killed("--kills", "2", "--device", "cpu", "--only", *CASES)
-    assert told.count("the same after 2 kills") == len(CASES)
+def test_killed_trainings_resume_without_a_difference():
+    output = run_with_kills("--kills", "2", "--device", "cpu", "--only", *CASES)
+    assert output.count("the same after 2 kills") == len(CASES)
 
 
-def test_killed_trainings_of_frameworks_go_on():
-    there = [kind for kind, module in MODULES.items() if importlib.util.find_spec(module.partition(".")[0])]
-    if not there:
+def test_killed_trainings_of_frameworks_resume_without_a_difference():
+    installed = [kind for kind, module in MODULES.items() if importlib.util.find_spec(module.partition(".")[0])]
+    if not installed:
         pytest.skip("no framework is installed")
-    told = killed("--kills", str(KILLS), "--device", "cpu", "--only", *(f"{kind}, 0 workers" for kind in there))
-    assert told.count(f"the same after {KILLS} kills") == len(there)
+    output = run_with_kills(
+        "--kills", str(KILLS), "--device", "cpu", "--only", *(f"{kind}, 0 workers" for kind in installed)
+    )
+    assert output.count(f"the same after {KILLS} kills") == len(installed)
 
 
 @pytest.mark.gpu
-def test_killed_trainings_go_on_on_a_gpu():
+def test_killed_trainings_on_gpu_resume_without_a_difference():
     cases = "folder, 0 workers, ranks [1]", "arrays, 2 workers"
-    told = killed("--kills", "4", "--processes", "2", "--device", "cuda", "--only", *cases)
-    assert told.count("the same after 4 kills") == len(cases)
+    output = run_with_kills("--kills", "4", "--processes", "2", "--device", "cuda", "--only", *cases)
+    assert output.count("the same after 4 kills") == len(cases)

@@ -1,4 +1,4 @@
-"""Random custom data sets with both loaders, and whether the program that compares them notices what is wrong."""
+"""Random custom data sets with both loaders, and tests of the program that compares them."""
 
 import ast
 import itertools
@@ -12,10 +12,10 @@ from torch.utils import data
 
 from faults import data_sets
 from faults.data_sets import CRASHED, DIFFERS, HUNG, VARIES, Job
-from faults.phrases import HEADER, KINDS, learned
+from faults.phrases import HEADER, KINDS, learn_phrases
 
 PROGRAMS = 40 if ALL else 16
-FUNCTIONS = 500 if ALL else 150  # of which each test tries the arguments
+FUNCTIONS = 500 if ALL else 150  # functions whose arguments are tried in each test
 
 
 @pytest.fixture(scope="module")
@@ -28,34 +28,34 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def phrases():
-    return learned(1, 60, FUNCTIONS)
+    return learn_phrases(1, 60, FUNCTIONS)
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_random_data_sets_are_the_same_with_both_loaders(root, seed, workers):
-    jobs = list(itertools.islice(data_sets.jobs_of(seed, learned(seed, 60, FUNCTIONS), (workers,)), PROGRAMS))
+def test_random_data_sets_give_the_same_with_both_loaders(root, seed, workers):
+    jobs = list(itertools.islice(data_sets.jobs_of(seed, learn_phrases(seed, 60, FUNCTIONS), (workers,)), PROGRAMS))
     outcomes = data_sets.results(jobs, str(root))
-    wrong = "\n".join(data_sets.told(one) for one in outcomes if one.kind not in ("", VARIES))
+    wrong = "\n".join(data_sets.as_program(one) for one in outcomes if one.kind not in ("", VARIES))
     assert len(outcomes) == PROGRAMS and not wrong, wrong
     assert sum(one.on_dali for one in outcomes) >= PROGRAMS // 2
     assert sum(bool(one.raises) for one in outcomes) <= PROGRAMS // 4
 
 
-def test_phrases_are_of_all_kinds(phrases):
-    """Arguments are found for most functions; some give an image or a tensor again."""
+def test_phrases_cover_all_kinds(phrases):
+    """Arguments are found for most functions, and some return an image or a tensor again."""
     assert len(phrases) > FUNCTIONS
     for kind in KINDS:
         assert {"", kind} <= {one.gives for one in phrases if one.takes == kind}, kind
 
 
-def test_programs_are_python(phrases):
+def test_random_programs_are_valid_python(phrases):
     for job in itertools.islice(data_sets.jobs_of(5, phrases), 200):
         ast.parse(job.source)
 
 
-# ---- what is wrong is noticed
+# ---- differences are detected
 
 PLAIN = """
 OPTIONS = {'batch_size': 4, 'num_workers': 0}
@@ -78,13 +78,13 @@ def job(source, number=0):
     return Job(number, HEADER + source)
 
 
-def altered(change=lambda batch: batch, before=lambda dataset: None):
+def altered_loader(change_batch=lambda batch: batch, change_dataset=lambda dataset: None):
     """A loader that changes the batches of torch's loader, or the data set before each epoch."""
 
     class Altered(data.DataLoader):
         def __iter__(self):
-            before(self.dataset)
-            return map(change, super().__iter__())
+            change_dataset(self.dataset)
+            return map(change_batch, super().__iter__())
 
         def explain(self):
             return "altered"
@@ -92,62 +92,64 @@ def altered(change=lambda batch: batch, before=lambda dataset: None):
     return lambda dataset, **options: Altered(dataset, **options)
 
 
-def counted_twice(dataset):
+def increment_count(dataset):
     dataset.count += 1
 
 
 @pytest.mark.parametrize(
     "loader, text",
     [
-        (altered(), ""),
-        (altered(lambda batch: [batch[0] + 1e-6, batch[1]]), "values differ"),
-        (altered(lambda batch: [batch[0][:, :, 1:], batch[1]]), "shape"),
-        (altered(lambda batch: [batch[0].double(), batch[1]]), "dtype"),
-        (altered(lambda batch: [batch[0].to(memory_format=torch.channels_last), batch[1]]), "stride"),
-        (altered(lambda batch: tuple(batch)), "expected builtins.list"),
-        (altered(lambda batch: 1 / 0), "ZeroDivisionError"),
-        (altered(before=counted_twice), "attributes['count']"),
-        (altered(before=lambda dataset: torch.rand(1)), "values differ"),
+        (altered_loader(), ""),
+        (altered_loader(lambda batch: [batch[0] + 1e-6, batch[1]]), "values differ"),
+        (altered_loader(lambda batch: [batch[0][:, :, 1:], batch[1]]), "shape"),
+        (altered_loader(lambda batch: [batch[0].double(), batch[1]]), "dtype"),
+        (altered_loader(lambda batch: [batch[0].to(memory_format=torch.channels_last), batch[1]]), "stride"),
+        (altered_loader(lambda batch: tuple(batch)), "expected builtins.list"),
+        (altered_loader(lambda batch: 1 / 0), "ZeroDivisionError"),
+        (altered_loader(change_dataset=increment_count), "attributes['count']"),
+        (altered_loader(change_dataset=lambda dataset: torch.rand(1)), "values differ"),
     ],
 )
-def test_what_differs_is_described(root, monkeypatch, loader, text):
+def test_difference_between_loaders_is_described(root, monkeypatch, loader, text):
     monkeypatch.setattr(data_sets, "under_test", loader)
     monkeypatch.setattr(black_box, "under_test", loader)
-    outcome = data_sets.compared(job(PLAIN), data_sets.files_of(root))
+    outcome = data_sets.compare_program(job(PLAIN), data_sets.files_of(root))
     assert outcome.kind == (DIFFERS if text else "") and text in outcome.text, outcome.text
 
 
-def test_data_set_that_varies_is_no_difference(root, monkeypatch):
-    monkeypatch.setattr(data_sets, "under_test", altered())
-    outcome = data_sets.compared(
+def test_data_set_that_varies_with_torchs_loader_is_not_reported(root, monkeypatch):
+    monkeypatch.setattr(data_sets, "under_test", altered_loader())
+    outcome = data_sets.compare_program(
         job(PLAIN.replace("), i", "), time.time_ns()").replace("\n", "\nimport time\n", 1)), data_sets.files_of(root)
     )
     assert outcome.kind == VARIES
 
 
-def test_statements_that_raise_are_left_out(root):
+def test_statements_that_raise_are_removed_from_programs(root):
     wrong = job(PLAIN.replace("unused = torch.rand(2)", "unused = 1 / (i - 5)"), number=1)
-    assert "unused" not in data_sets.legal(wrong, data_sets.files_of(root)).source
-    assert "return F.to_tensor(image), i" in data_sets.legal(wrong, data_sets.files_of(root)).source
+    assert "unused" not in data_sets.without_failing_statements(wrong, data_sets.files_of(root)).source
+    assert (
+        "return F.to_tensor(image), i" in data_sets.without_failing_statements(wrong, data_sets.files_of(root)).source
+    )
 
 
-def test_crash_names_its_program(root):
+def test_crash_is_reported_with_its_program(root):
     crash = job(PLAIN.replace("unused = torch.rand(2)", "__import__('os').abort()"), number=8)
     outcomes = data_sets.results([job(PLAIN), crash, job(PLAIN)], str(root))
     assert [one.kind for one in outcomes] == ["", CRASHED, ""]
-    assert "Aborted" in outcomes[1].text and "abort()" in data_sets.told(outcomes[1])
+    assert "Aborted" in outcomes[1].text and "abort()" in data_sets.as_program(outcomes[1])
 
 
-def test_hang_names_its_program(root):
+def test_hang_is_reported_with_its_program(root):
     hang = job(PLAIN.replace("unused = torch.rand(2)", "__import__('time').sleep(999)"), number=16)
     (outcome,) = data_sets.attempt([hang], str(root), seconds=3)
-    assert outcome.kind == HUNG and "number 16" in data_sets.told(outcome)
+    assert outcome.kind == HUNG and "number 16" in data_sets.as_program(outcome)
 
 
-def test_programs_become_shorter(monkeypatch):
+def test_minimized_program_keeps_only_the_difference(monkeypatch):
     def attempt(jobs, root, seconds):
         return [data_sets.Outcome(one, DIFFERS if "resize" in one.source else "", "attributes") for one in jobs]
 
     monkeypatch.setattr(data_sets, "attempt", attempt)
-    shortest = data_sets.minimised(data_sets.Outcome(job(PLAIN), DIFFERS, "attributes"), "").job.source
+    shortest = data_sets.minimized(data_sets.Outcome(job(PLAIN), DIFFERS, "attributes"), "").job.source
     assert "resize" in shortest and "unused" not in shortest and "import io" not in shortest

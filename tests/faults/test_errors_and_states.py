@@ -1,9 +1,9 @@
-"""A few rounds of errors_and_states.py, and errors that it must notice."""
+"""A few rounds of errors_and_states.py, and wrong states that it must detect."""
 
 import pytest
 
 from faults import errors_and_states
-from faults.errors_and_states import PLACES, DataLoader, compared, drawn, write_images
+from faults.errors_and_states import PLACES, DataLoader, check_round, round_of, write_images
 
 ROUNDS = 12
 
@@ -17,15 +17,15 @@ def root(tmp_path_factory):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("route", PLACES)
-def test_a_state_after_an_error_counts_what_the_loop_has_had(root, route):
-    numbers = (number for number in range(1_000_000) if drawn(number).route == route)
-    wrong = [compared(number, root)[0] for number, _ in zip(numbers, range(ROUNDS), strict=False)]
+def test_state_after_an_error_counts_the_batches_that_the_loop_received(root, route):
+    numbers = (number for number in range(1_000_000) if round_of(number).route == route)
+    wrong = [check_round(number, root)[0] for number, _ in zip(numbers, range(ROUNDS), strict=False)]
     assert not any(wrong), "\n".join(wrong)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_state_that_counts_a_batch_too_many_is_found(root, monkeypatch):
-    class Counting(DataLoader):
+def test_state_that_counts_an_extra_batch_is_detected(root, monkeypatch):
+    class Miscounting(DataLoader):
         def state_dict(self):
             state = super().state_dict()
             if state["epoch"] and state["epoch"]["given"]:
@@ -33,7 +33,7 @@ def test_a_state_that_counts_a_batch_too_many_is_found(root, monkeypatch):
                 state["epoch"]["samples"] += self.batch_size or 0
             return state
 
-    monkeypatch.setattr(errors_and_states, "DataLoader", Counting)
+    monkeypatch.setattr(errors_and_states, "DataLoader", Miscounting)
     for route in PLACES:
-        numbers = (number for number in range(1_000_000) if drawn(number).route == route)
-        assert any(compared(number, root)[0] for number, _ in zip(numbers, range(ROUNDS), strict=False)), route
+        numbers = (number for number in range(1_000_000) if round_of(number).route == route)
+        assert any(check_round(number, root)[0] for number, _ in zip(numbers, range(ROUNDS), strict=False)), route

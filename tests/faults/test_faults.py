@@ -1,8 +1,8 @@
-"""Some thousand damaged files: torchvision and our loader agree on each of them, pixel by pixel.
+"""torchvision and our loader agree on a few thousand damaged files, pixel by pixel.
 
-What is not the same on purpose: a JPEG of which only coded data are flipped or missing, structure and end being whole,
-is accepted by both (libjpeg warns, and nobody asks). On the CPU its pixels are the same as well; a GPU's decoder may
-make another picture of what is none, so its pixels are compared where exact=True alone.
+There is one intended exception. If only coded data of a JPEG are flipped or missing, and its structure and end are
+intact, both accept it, because libjpeg only warns. On the CPU the pixels are equal. A GPU's decoder may produce
+different garbage, so the pixels are compared only with exact=True.
 """
 
 import os
@@ -12,50 +12,50 @@ import torch
 
 from dali_compat.engine.planes import engines
 from faults import run
-from faults.compare import AGREED, CRASHED, PIXELS, Found, compare, write
+from faults.compare import AGREED, CRASHED, PIXELS, FileResult, compare, write
 from faults.originals import originals, saved
 
 FILES = 1000
 
 
-def _disagreed(outcomes: list) -> list[str]:
+def _disagreements(outcomes: list) -> list[str]:
     wrong = [outcome for outcome in outcomes if outcome.found.outcome != AGREED]
     return [f"{one.job.seed}-{one.number} {one.found.outcome}: {one.name} {one.found.text}" for one in wrong]
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_damaged_files(seed):
+def test_loaders_agree_on_damaged_files(seed):
     outcomes = list(run.hunt(FILES, seed))
-    assert len(outcomes) > 0.9 * FILES  # windows leave out the smallest
-    assert not _disagreed(outcomes), run.table(outcomes)
+    assert len(outcomes) > 0.9 * FILES  # windows exclude the smallest files
+    assert not _disagreements(outcomes), run.table(outcomes)
 
 
-def test_damaged_photos(photos):
+def test_loaders_agree_on_damaged_photos(photos):
     outcomes = list(run.hunt(FILES // 2, 3, photos=str(photos)))
     assert any("photo" in outcome.name for outcome in outcomes)
-    assert not _disagreed(outcomes), run.table(outcomes)
+    assert not _disagreements(outcomes), run.table(outcomes)
 
 
 @pytest.mark.gpu
-def test_damaged_files_on_a_gpu():
+def test_loaders_agree_on_damaged_files_on_gpu():
     outcomes = list(run.hunt(2 * FILES, 4, "cuda", processes=4))
-    assert not _disagreed(outcomes), run.table(outcomes)
+    assert not _disagreements(outcomes), run.table(outcomes)
 
 
 @pytest.mark.gpu
-def test_damaged_files_by_a_gpus_jpeg_engine(photos):
-    """Of some of them it makes other noise than Pillow: nobody sees it."""
+def test_loaders_agree_on_damaged_files_with_jpeg_engine(photos):
+    """The JPEG engine decodes some files to different garbage. These must not reach the user."""
     engine = engines.engine_of(torch.device("cuda", torch.cuda.current_device()))
     if isinstance(engine, str):
         pytest.skip(f"this GPU's engine is not used: {engine}")
     for seed, of_photos in ((4, None), (5, str(photos))):
         outcomes = list(run.hunt(2 * FILES, seed, "cuda", processes=4, photos=of_photos, engine=True))
-        assert not _disagreed(outcomes), run.table(outcomes)
+        assert not _disagreements(outcomes), run.table(outcomes)
 
 
 @pytest.mark.parametrize("window", [False, True], ids=["whole", "window"])
-def test_whole_files(window, tmp_path):
+def test_loaders_agree_on_intact_files(window, tmp_path):
     files = originals()
     for number, name in enumerate(files):
         write(tmp_path / f"class_{number % 3}" / name, files[name])
@@ -63,10 +63,10 @@ def test_whole_files(window, tmp_path):
     assert len(found) == len(files) and not [one for one in found if one.outcome != AGREED]
 
 
-# ---- the harness notices
+# ---- the harness detects disagreement
 
 
-def test_other_pixels_are_found(tmp_path, monkeypatch):
+def test_different_pixels_are_detected(tmp_path, monkeypatch):
     write(tmp_path / "class_a" / "a.jpg", saved("JPEG"))
     monkeypatch.setattr("faults.compare.expected", lambda root: [torch.zeros(3, 53, 71, dtype=torch.uint8)])
     for window in (False, True):
@@ -74,7 +74,7 @@ def test_other_pixels_are_found(tmp_path, monkeypatch):
         assert found.outcome == PIXELS and found.mean > 10 and found.max > 100
 
 
-def test_a_file_that_torchvision_alone_accepts_or_rejects_is_found(tmp_path, monkeypatch):
+def test_file_that_only_one_loader_accepts_is_detected(tmp_path, monkeypatch):
     write(tmp_path / "class_a" / "a.jpg", saved("JPEG"))
     write(tmp_path / "class_a" / "b.jpg", b"no image")
     theirs = [None, torch.zeros(3, 53, 71, dtype=torch.uint8)]
@@ -86,11 +86,11 @@ def _crashes_on_seven(job, connection):
     for number in job.numbers:
         if number == 7:
             os.abort()
-        connection.send(run.Outcome(job, number, "a.jpg", Found(f"{number}.img", AGREED)))
+        connection.send(run.Outcome(job, number, "a.jpg", FileResult(f"{number}.img", AGREED)))
     connection.send(None)
 
 
-def test_a_crash_is_one_finding(monkeypatch):
+def test_crash_is_reported_for_one_file(monkeypatch):
     monkeypatch.setattr(run, "_child", _crashes_on_seven)
     outcomes = run.results(run.Job(tuple(range(12)), 0, "cpu", False))
     assert sorted(outcome.number for outcome in outcomes) == list(range(12))

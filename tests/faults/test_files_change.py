@@ -1,5 +1,8 @@
-"""Files that are deleted, replaced or made unreadable while an epoch runs: each batch is what torch gives for the files
-as they were before or after, or an ImageReadError that names one of them; never a wrong image beside a right label."""
+"""Files that are deleted, replaced or made unreadable while an epoch runs.
+
+Each batch equals torch's for the files as they were before or after the change, or is an ImageReadError that names one
+of them. A correct label never comes with a wrong image.
+"""
 
 import os
 import shutil
@@ -18,7 +21,7 @@ from dali_compat.engine.dali.pipeline import DecodePipeline, PipelineError
 from dali_compat.epoch import decode
 
 BATCH, COUNT, SIDE = 3, 24, 80
-CHANGED = (7, 13, 19)  # of batches 2, 4 and 6: the others are as they were
+CHANGED = (7, 13, 19)  # of batches 2, 4 and 6; the others are unchanged
 TRANSFORMS = {
     "crop": T.Compose([T.CenterCrop(40), T.PILToTensor()]),
     "resize": T.Compose([T.Resize((40, 50)), T.CenterCrop(40), T.PILToTensor()]),
@@ -31,13 +34,13 @@ def _picture(seed: int, height: int, width: int) -> Image.Image:
 
 
 def _replace(path: Path, height: int, width: int, format: str = "JPEG") -> None:
-    """Atomically, as a good tool does."""
+    """Replace a file atomically, like a good tool."""
     _picture(len(path.name), height, width).save(path.with_suffix(".new"), format)
     os.replace(path.with_suffix(".new"), path)
 
 
-def _in_place(path: Path, height: int, width: int) -> None:
-    """The same inode, and the times that it had."""
+def _overwrite(path: Path, height: int, width: int) -> None:
+    """Overwrite a file, keeping its inode and times."""
     stat = path.stat()
     _picture(3, height, width).save(path, "JPEG")
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
@@ -50,16 +53,16 @@ def _cut(path: Path) -> None:
 CHANGES = {
     "deleted": Path.unlink,
     "a folder": lambda path: (path.unlink(), path.mkdir()),
-    "a link to itself": lambda path: (path.unlink(), path.symlink_to(path.name)),  # not even root can read it
+    "a link to itself": lambda path: (path.unlink(), path.symlink_to(path.name)),  # even root cannot read it
     "empty": lambda path: path.write_bytes(b""),
     "cut": _cut,
     "no image": lambda path: path.write_bytes(b"nonsense" * 500),
     "another image of the same size": lambda path: _replace(path, SIDE, SIDE),
-    "another image of the same size and times": lambda path: _in_place(path, SIDE, SIDE),
+    "another image of the same size and times": lambda path: _overwrite(path, SIDE, SIDE),
     "a larger image": lambda path: _replace(path, 120, 90),
     "a smaller image": lambda path: _replace(path, 50, 60),
-    "a smaller image with the same times": lambda path: _in_place(path, 50, 60),
-    "one that lies on its side": lambda path: _replace(path, 100, 50),
+    "a smaller image with the same times": lambda path: _overwrite(path, 50, 60),
+    "a rotated image": lambda path: _replace(path, 100, 50),
     "a PNG": lambda path: _replace(path, SIDE, SIDE, "PNG"),
     "a PNG of another size": lambda path: _replace(path, 70, 96, "PNG"),
     "a GIF": lambda path: _replace(path, SIDE, SIDE, "GIF"),
@@ -75,8 +78,8 @@ def root(tmp_path) -> Path:
     return folder
 
 
-def _given(dataset, indices) -> list[torch.Tensor | None]:
-    """What torch's loader makes of each file as it is now; None where it cannot."""
+def _images_now(dataset, indices) -> list[torch.Tensor | None]:
+    """Return the image that torch's loader reads from each file now, or None if it fails."""
     images = []
     for index in indices:
         try:
@@ -87,7 +90,7 @@ def _given(dataset, indices) -> list[torch.Tensor | None]:
 
 
 def _results(iterator) -> list:
-    """The rest of an epoch: each batch, or the error in its place."""
+    """Return the rest of an epoch, with errors in place of batches."""
     results = []
     while True:
         try:
@@ -114,33 +117,33 @@ def _check(results, numbers, before, after, paths) -> None:
 @pytest.mark.alike
 @pytest.mark.parametrize("transform, workers", [*((name, 0) for name in TRANSFORMS), ("crop", 2)])
 @pytest.mark.parametrize("change", CHANGES)
-def test_files_that_change_during_an_epoch(root, change, transform, workers):
-    """In the first epoch, before most headers are read; in the second, when all are known; and in the one after it."""
+def test_files_changed_during_an_epoch_give_old_or_new_images_or_errors(root, change, transform, workers):
+    """The change comes in the first epoch, before most headers are read, and in the second, when all are known."""
     dataset = DALIImageFolder(root, TRANSFORMS[transform], return_index=True)
     paths = [Path(path) for path, _ in dataset.samples]
     numbers = [batch.tolist() for batch in torch.arange(COUNT).split(BATCH)]
     loader = DataLoader(dataset, BATCH, device="cpu", exact=True, num_workers=workers, fallback="error")
     backup = root.parent / "backup"
     shutil.copytree(root, backup)
-    before = _given(dataset, range(COUNT))
+    before = _images_now(dataset, range(COUNT))
     for _ in range(2):
         iterator = iter(loader)
         results = [next(iterator)]
         for index in CHANGED:
             CHANGES[change](paths[index])
-        after = _given(dataset, range(COUNT))
+        after = _images_now(dataset, range(COUNT))
         results += _results(iterator)
         _check(results, numbers, before, after, paths)
         _check(_results(iter(loader)), numbers, after, after, paths)
-        for index in CHANGED:  # for the second round they are as they were
+        for index in CHANGED:  # restore the files for the second round
             path = paths[index]
             path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
             shutil.copy2(backup / path.relative_to(root), path)
         _check(_results(iter(loader)), numbers, before, before, paths)
 
 
-def test_a_file_that_is_being_written(root, monkeypatch):
-    """It is whole again when somebody looks why DALI could not decode it."""
+def test_file_that_is_being_written_is_read_again(root, monkeypatch):
+    """The file is complete again when the loader checks why DALI failed."""
     dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
     loader = DataLoader(dataset, BATCH, device="cpu", fallback="error")
     wanted = [images for images, _, _ in loader]
@@ -168,7 +171,7 @@ def test_a_file_that_is_being_written(root, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_files_that_become_unreadable(root):
+def test_files_that_become_unreadable_give_errors(root):
     dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
     loader = DataLoader(dataset, BATCH, device="cpu", fallback="error")
     iterator = iter(loader)
@@ -180,9 +183,9 @@ def test_files_that_become_unreadable(root):
     assert len(errors) == len(CHANGED) and all("Permission" in str(error) for error in errors)
 
 
-def test_a_batch_that_fails_again_is_an_error(root, monkeypatch):
-    """Although every file is whole: it is read once more, and not for ever."""
-    transforms = {"transform": TRANSFORMS["crop"], "target_transform": int}  # a user's: no thread makes the next batch
+def test_batch_that_fails_twice_with_intact_files_raises(root, monkeypatch):
+    """The batch is read once more, not repeatedly."""
+    transforms = {"transform": TRANSFORMS["crop"], "target_transform": int}  # so no thread prepares the next batch
     dataset = DALIImageFolder(root, **transforms, return_index=True)
     iterator = iter(DataLoader(dataset, BATCH, device="cpu", exact=True, fallback="error"))
     next(iterator)
@@ -191,7 +194,7 @@ def test_a_batch_that_fails_again_is_an_error(root, monkeypatch):
     def failing(pipeline, ticket):
         receive(pipeline, ticket)
         received.append(ticket)
-        if pipeline.batch_size == BATCH:  # not those that look for the culprit
+        if pipeline.batch_size == BATCH:  # not the pipelines that look for the damaged file
             raise PipelineError("half a file")
 
     monkeypatch.setattr(DecodePipeline, "receive", failing)
@@ -201,8 +204,8 @@ def test_a_batch_that_fails_again_is_an_error(root, monkeypatch):
 
 
 @pytest.mark.parametrize("ending", ["bmp", "ppm"])
-def test_an_image_of_the_same_length_that_lies_on_its_side(root, ending):
-    """Of these formats the length in bytes says nothing of the sides."""
+def test_rotated_image_with_the_same_file_length_is_read_with_its_new_size(root, ending):
+    """The file length of these formats does not determine the sides."""
     for seed, path in enumerate(sorted(root.glob("*/*.jpg"))):
         _picture(seed, 80, 60).save(path.with_suffix(f".{ending}"))
         path.unlink()
@@ -210,42 +213,42 @@ def test_an_image_of_the_same_length_that_lies_on_its_side(root, ending):
     paths = [Path(path) for path, _ in dataset.samples]
     numbers = [batch.tolist() for batch in torch.arange(COUNT).split(BATCH)]
     loader = DataLoader(dataset, BATCH, device="cpu", exact=True, fallback="error")
-    before = _given(dataset, range(COUNT))
+    before = _images_now(dataset, range(COUNT))
     _check(_results(iter(loader)), numbers, before, before, paths)
     for index in CHANGED:
         length = paths[index].stat().st_size
         _picture(100 + index, 60, 80).save(paths[index])
         assert paths[index].stat().st_size == length
-    after = _given(dataset, range(COUNT))
+    after = _images_now(dataset, range(COUNT))
     _check(_results(iter(loader)), numbers, after, after, paths)
 
 
 def _markers(data: bytearray, rng) -> None:
-    """What DALI forgives, and Pillow does not."""
+    """Write markers, which DALI accepts and Pillow refuses."""
     at = len(data) // 2
     data[at : at + 64] = b"\xff" * 64
 
 
 def _zeros(data: bytearray, rng) -> None:
-    """The rest of it, as after a crash."""
+    """Fill the rest with zeros, as after a crash."""
     data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
 
 
-def _anything(data: bytearray, rng) -> None:
+def _random_bytes(data: bytearray, rng) -> None:
     at, length = int(rng.integers(300, len(data))), int(rng.integers(1, 500))
     data[at : at + length] = rng.bytes(len(data[at : at + length]))
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("times", ["its times", "new times"])
-@pytest.mark.parametrize("damage", [_markers, _zeros, _anything], ids=lambda one: one.__name__)
-def test_damage_in_place_of_a_file_that_is_known(root, damage, times):
-    """The same length, sides and, with its times put back, dates: what Pillow refuses is an error in the next epoch."""
+@pytest.mark.parametrize("damage", [_markers, _zeros, _random_bytes], ids=lambda one: one.__name__)
+def test_known_file_damaged_in_place_raises_in_the_next_epoch(root, damage, times):
+    """Length, sides and optionally the times of the file are unchanged."""
     dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
     paths = [Path(path) for path, _ in dataset.samples]
     numbers = [batch.tolist() for batch in torch.arange(COUNT).split(BATCH)]
     loader = DataLoader(dataset, BATCH, device="cpu", exact=True, fallback="error")
-    before, refused = _given(dataset, range(COUNT)), 0
+    before, refused = _images_now(dataset, range(COUNT)), 0
     _check(_results(iter(loader)), numbers, before, before, paths)
     for turn in range(8):
         whole = {index: paths[index].read_bytes() for index in CHANGED}
@@ -256,7 +259,7 @@ def test_damage_in_place_of_a_file_that_is_known(root, damage, times):
             assert paths[index].stat().st_size == stat.st_size
             if times == "its times":
                 os.utime(paths[index], ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        after = _given(dataset, range(COUNT))
+        after = _images_now(dataset, range(COUNT))
         for _ in range(2):
             results = _results(iter(loader))
             _check(results, numbers, after, after, paths)
@@ -269,17 +272,17 @@ def test_damage_in_place_of_a_file_that_is_known(root, damage, times):
     assert refused
 
 
-def test_a_file_that_is_touched_is_looked_at_once_more(root, monkeypatch):
-    """Its bytes are those that it had: it is checked before DALI decodes it, and not again."""
+def test_touched_file_is_checked_exactly_once_more(root, monkeypatch):
+    """The bytes are unchanged, so one check before DALI decodes the file suffices."""
     dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
     loader = DataLoader(dataset, BATCH, device="cpu", exact=True, fallback="error")
     wanted = torch.cat([images for images, _, _ in loader])
-    looked, look = [], headers.look
+    checked, look = [], headers.look
     monkeypatch.setattr(decode, "is_intact", None)
-    monkeypatch.setattr(headers, "look", lambda path: looked.append(path) or look(path))
+    monkeypatch.setattr(headers, "look", lambda path: checked.append(path) or look(path))
     list(loader)
-    assert not looked
+    assert not checked
     os.chmod(dataset.samples[3][0], 0o600)
     for _ in range(3):
         assert torch.equal(torch.cat([images for images, _, _ in loader]), wanted)
-        assert looked == [dataset.samples[3][0]]
+        assert checked == [dataset.samples[3][0]]

@@ -1,4 +1,4 @@
-"""Files that DALI once took otherwise than torchvision (issue 10): accepted, or with other pixels."""
+"""Files that DALI once accepted or decoded unlike torchvision."""
 
 import io
 import struct
@@ -26,21 +26,21 @@ def _large(kind="JPEG", **options) -> bytes:
     return file.getvalue()
 
 
-def _in_scan(marker: int, behind: int = 2000) -> bytes:
+def _in_scan(marker: int, offset: int = 2000) -> bytes:
     data = _large(quality=95)
-    at = data.index(b"\xff\xda") + behind
+    at = data.index(b"\xff\xda") + offset
     return data[:at] + bytes([0xFF, marker]) + data[at + 2 :]
 
 
 def _scans_left_out() -> bytes:
-    """A progressive picture with an end and without its refinement, which libjpeg smooths."""
+    """Return a complete progressive image without its refinement scans, which libjpeg smooths."""
     pieces = pieces_of(_large(progressive=True))
     scans = [i for i, (marker, _) in enumerate(pieces) if marker == SOS]
     return b"".join(piece for _, piece in pieces[: scans[2]] + pieces[-1:])
 
 
 def _inverted_by_adobe() -> bytes:
-    """Adobe's marker, which says that colours are RGB, behind the frame."""
+    """Return a JPEG with Adobe's marker for RGB colors after the frame."""
     data = saved("JPEG", subsampling=0)
     data = data[:2] + data[4 + struct.unpack_from(">H", data, 4)[0] :]  # no JFIF
     at = data.index(b"\xff\xda")
@@ -53,7 +53,7 @@ def _webp_repeated() -> bytes:
 
 
 def _rows(count: int) -> bytes:
-    """A TIFF that has fewer rows in its only strip than it claims."""
+    """Return a TIFF with fewer rows in its only strip than its header claims."""
     return tiffs.of_samples(np.asarray(picture()), ROWS=count)
 
 
@@ -91,14 +91,14 @@ FINDINGS = {
 
 @pytest.mark.parametrize("window", [False, True], ids=["whole", "window"])
 @pytest.mark.parametrize("name", FINDINGS)
-def test_found(name, window, tmp_path):
+def test_loaders_agree_on_file(name, window, tmp_path):
     write(tmp_path / "class_a" / name, FINDINGS[name])
     (found,) = compare(tmp_path, window=window)
     assert found.outcome == AGREED, found
 
 
 @pytest.mark.parametrize("name", ["junk next page.tif", "next page in the data.tif"])
-def test_no_step_is_left_out_for_what_pillow_reads_at_last(name, tmp_path):
+def test_file_that_falls_back_to_pillow_gets_all_steps(name, tmp_path):
     write(tmp_path / "class_a" / name, FINDINGS[name])
     transform = T.Compose([T.Resize((20, 30)), T.ToTensor(), T.Normalize((0.5,) * 3, (0.2,) * 3)])
     folder = ImageFolder(tmp_path, transform)
@@ -108,7 +108,7 @@ def test_no_step_is_left_out_for_what_pillow_reads_at_last(name, tmp_path):
 
 
 @pytest.mark.parametrize("cache", [None, 1 << 20])
-def test_a_limit_of_pixels_that_is_lowered_between_epochs(cache, tmp_path, monkeypatch):
+def test_max_image_pixels_lowered_between_epochs_takes_effect(cache, tmp_path, monkeypatch):
     write(tmp_path / "class_a" / "a.jpg", saved("JPEG"))
     options = {} if cache is None else {"cache": cache}
     loader = DataLoader(ImageFolder(tmp_path, T.PILToTensor()), device="cpu", fallback="error", **options)

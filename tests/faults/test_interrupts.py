@@ -1,7 +1,8 @@
-"""After an interrupt, wherever it came, no image stands beside another one's label, no batch is given twice, the next
-epoch is right, and so is the state. The epoch itself is over, unless the interrupt was taken for a batch's own error.
+"""Interrupts at any line of the loader.
 
-CI tries some hundred places; INTERRUPT_PLACES=100000 tries them all.
+Afterwards, no image has the label of another, no batch is repeated, and the next epoch and the state are correct. The
+epoch itself is over, unless the interrupt was reported as the error of a batch. CI tries a few hundred lines;
+INTERRUPT_PLACES=100000 tries all of them.
 """
 
 import os
@@ -15,9 +16,9 @@ from torch.utils import data
 
 from dali_compat import DALIImageFolder, DALIRecordIO
 from dali_compat.archives.pack import pack
-from faults.interrupts import Alarm, Interrupt, Places, Truth
+from faults.interrupts import Alarm, ExpectedSamples, Interrupt, RaiseAtLine
 
-PLACES = int(os.environ.get("INTERRUPT_PLACES", 24 if ALL else 12))  # of a case
+LINES_TRIED = int(os.environ.get("INTERRUPT_PLACES", 24 if ALL else 12))  # lines tried for each case
 
 
 def _shifted(label):
@@ -39,7 +40,7 @@ def _files(root, transform=EXACT):
     return DALIImageFolder(root, transform, return_index=True)
 
 
-CASES = {  # name: data set of a folder, options of the loader
+CASES = {  # name: (data set of a folder, options of the loader)
     "files": (_files, dict(batch_size=3)),
     "files drawn ahead": (_files, dict(batch_size=3, num_workers=2)),
     "records": (_records, dict(batch_size=3)),
@@ -51,7 +52,7 @@ CASES = {  # name: data set of a folder, options of the loader
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """12 images of two classes; two of them are read by PIL."""
+    """12 images of two classes. PIL reads two of them."""
     root = make_folder(tmp_path_factory.mktemp("interrupted") / "images", classes=2, per_class=5, special=False)
     for name in ("class_a", "class_b"):
         with Image.open(root / name / "00.jpg") as image:
@@ -68,35 +69,35 @@ def _loader(make, dataset, options, device="cpu"):
 
 
 def _order(loader, seed):
-    """(label, index) of every sample of an epoch's batches."""
+    """Return (label, index) of all samples in each batch of an epoch."""
     torch.manual_seed(seed)
     return [list(zip(labels.tolist(), indices.tolist(), strict=True)) for *_, labels, indices in loader]
 
 
-def _interrupted(loader, at, error, within=""):
-    """Batches until the interrupt, the iterator if there is one, and the place."""
+def _run_until_interrupt(loader, at, error, within=""):
+    """Return the batches before the interrupt, the iterator if it exists, and the context."""
     batches, iterator = [], None
-    with Places(at, error, within) as places:
+    with RaiseAtLine(at, error, within) as places:
         try:
             iterator = iter(loader)
             for batch in iterator:
-                batches.append(batch)  # noqa: PERF402  (what came before an interrupt counts)
+                batches.append(batch)  # noqa: PERF402  (batches before an interrupt count)
         except error:
             pass
-        except RuntimeError as refusal:  # a batch has taken the exception for its own error, and others are met first
+        except RuntimeError as refusal:  # reported as the error of a batch
             assert error is Alarm and "iter(loader) starts another" in str(refusal)
     return batches, iterator, places
 
 
-def _rest(iterator, error):
-    """What the same iterator gives afterwards; None where it refuses."""
+def _remaining_batches(iterator, error):
+    """Return the remaining batches of the same iterator, or None if it refuses to continue."""
     batches = []
     while True:
         try:
             batches.append(next(iterator))
         except StopIteration:
             return batches
-        except error:  # an exception that was taken for a batch's own comes with that batch
+        except error:  # the exception is raised with the batch that it was reported for
             continue
         except RuntimeError as refusal:
             assert "iter(loader) starts another" in str(refusal)
@@ -105,78 +106,80 @@ def _rest(iterator, error):
             return None
 
 
-def _is_all_but_one(given: list, order: list) -> bool:
-    """One batch may be lost: the one on its way to the caller."""
-    return given == order or any(given == order[:i] + order[i + 1 :] for i in range(len(order)))
+def _lacks_at_most_one(received: list, order: list) -> bool:
+    """Return True if at most one batch is missing. The batch in transit to the caller may be lost."""
+    return received == order or any(received == order[:i] + order[i + 1 :] for i in range(len(order)))
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("error", [Interrupt, Alarm])
 @pytest.mark.parametrize("case", CASES)
-def test_an_interrupt_at_every_place(root, case, error):
-    _interrupt_at_every_place(root, case, error, "cpu")
+def test_interrupt_at_any_line_leaves_loader_and_state_correct(root, case, error):
+    _interrupt_at_many_lines(root, case, error, "cpu")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES)
-def test_an_interrupt_at_every_place_beside_a_gpu(root, case):
-    _interrupt_at_every_place(root, case, Interrupt, "cuda")
+def test_interrupt_at_any_line_on_gpu_leaves_loader_and_state_correct(root, case):
+    _interrupt_at_many_lines(root, case, Interrupt, "cuda")
 
 
-def _interrupt_at_every_place(root, case, error, device):
-    """Beside a GPU at fewer places: a pipeline takes longer to build."""
+def _interrupt_at_many_lines(root, case, error, device):
+    """Try fewer lines on a GPU, because building a pipeline takes longer."""
     make, options = CASES[case]
     fewer = 2 if device == "cuda" else 1
     dataset = make(root)
-    truth, loader = Truth(dataset), _loader(ours, dataset, options, device)
-    torchs = _loader(stock, list(truth.images), options | {"num_workers": 0})  # without images; in the same order:
-    assert _order(torchs, 0) == _order(_loader(stock, dataset, options), 0)
+    expected, loader = ExpectedSamples(dataset), _loader(ours, dataset, options, device)
+    torch_loader = _loader(
+        stock, list(expected.images), options | {"num_workers": 0}
+    )  # without images, in the same order
+    assert _order(torch_loader, 0) == _order(_loader(stock, dataset, options), 0)
     torch.manual_seed(0)
     list(loader)
-    lines = _interrupted(loader, None, error)[2].passed
+    lines = _run_until_interrupt(loader, None, error)[2].passed
     assert lines > 100
     over = 0
-    for at in range(0, lines, max(1, lines * fewer // PLACES)):
-        order = _order(torchs, at)
+    for at in range(0, lines, max(1, lines * fewer // LINES_TRIED)):
+        order = _order(torch_loader, at)
         torch.manual_seed(at)
-        batches, iterator, places = _interrupted(loader, at, error)
-        given = [truth.check(batch) for batch in batches]
+        batches, iterator, places = _run_until_interrupt(loader, at, error)
+        received = [expected.check(batch) for batch in batches]
         if iterator is not None:
             resumed = _loader(ours, dataset, options, device)
             resumed.load_state_dict(loader.state_dict())
-            rest = _rest(iterator, error)  # first: it may draw its order now
+            rest = _remaining_batches(iterator, error)  # before the next epoch, because it may draw its order only now
             if rest is None:
                 over += 1
                 assert all(pipeline.idle for pipeline in loader._route._pipelines), places.where
             else:
-                whole = given + [truth.check(batch) for batch in rest]
-                assert _is_all_but_one(whole, order), (places.where, whole, order)
-            if given != order:
-                after = [truth.check(batch) for batch in resumed]
-                assert _is_all_but_one(given + after, order), (places.where, given, after, order)
+                whole = received + [expected.check(batch) for batch in rest]
+                assert _lacks_at_most_one(whole, order), (places.where, whole, order)
+            if received != order:
+                after = [expected.check(batch) for batch in resumed]
+                assert _lacks_at_most_one(received + after, order), (places.where, received, after, order)
         torch.manual_seed(at)
         for epoch in range(2):
-            order = _order(torchs, at + epoch)
+            order = _order(torch_loader, at + epoch)
             torch.manual_seed(at + epoch)
-            assert [truth.check(batch) for batch in loader] == order, (places.where, epoch)
-    assert over or error is Alarm or device == "cuda"  # where the few places may all lie outside of next()
+            assert [expected.check(batch) for batch in loader] == order, (places.where, epoch)
+    assert over or error is Alarm or device == "cuda"  # or if the few lines are all outside of next()
     iterator = None
     for pipeline in loader._route._pipelines:
         assert pipeline.idle and not pipeline._done and not pipeline._wanted
 
 
-def _plain(root):
-    """Of the folder's images those that DALI reads."""
+def _read_by_dali(root):
+    """Return the images of the folder that DALI reads."""
     dataset = _files(root)
     return data.Subset(dataset, [i for i, (path, _) in enumerate(dataset.samples) if "cmyk" not in path])
 
 
 @pytest.mark.parametrize("cache", [None, 1 << 30], ids=["from files", "from a cache"])
-def test_a_batch_that_is_not_the_one_due_is_an_error(root, cache):
-    """Should DALI ever give another: the numbers beside the pixels tell."""
-    dataset = _plain(root)
+def test_batch_out_of_order_raises(root, cache):
+    """The indices that accompany the pixels reveal that DALI returned another batch."""
+    dataset = _read_by_dali(root)
     options = dict(num_workers=1, prefetch_factor=4, device="cpu", cache=cache)
-    truth, loader = Truth(dataset), ours(dataset, 2, **options)
+    expected, loader = ExpectedSamples(dataset), ours(dataset, 2, **options)
     list(loader)
     iterator = iter(loader)
     batches = [next(iterator), next(iterator)]
@@ -187,25 +190,25 @@ def test_a_batch_that_is_not_the_one_due_is_an_error(root, cache):
         batches.extend(iterator)
     with pytest.raises(RuntimeError, match="an interrupt has stopped this epoch"):
         next(iterator)
-    assert sum(map(truth.check, batches), []) == list(truth.images)[: 2 * len(batches)]
-    assert sum(map(truth.check, loader), []) == list(truth.images)
+    assert sum(map(expected.check, batches), []) == list(expected.images)[: 2 * len(batches)]
+    assert sum(map(expected.check, loader), []) == list(expected.images)
 
 
 @pytest.mark.parametrize("error", [Interrupt, Alarm])
-def test_an_interrupt_at_every_line_of_the_iterator(root, error):
-    """Of an epoch of two batches, no place left out."""
-    dataset = data.Subset(_plain(root), range(4))
-    truth, loader, within = Truth(dataset), ours(dataset, 2, device="cpu"), "/iterator.py"
-    order = [truth.check(batch) for batch in loader]
-    lines = _interrupted(loader, None, error, within)[2].passed
+def test_interrupt_at_every_line_of_the_iterator_leaves_loader_correct(root, error):
+    """An epoch of two batches, interrupted at every line."""
+    dataset = data.Subset(_read_by_dali(root), range(4))
+    expected, loader, within = ExpectedSamples(dataset), ours(dataset, 2, device="cpu"), "/iterator.py"
+    order = [expected.check(batch) for batch in loader]
+    lines = _run_until_interrupt(loader, None, error, within)[2].passed
     assert lines > 50
     for at in range(lines):
-        batches, iterator, places = _interrupted(loader, at, error, within)
-        given = [truth.check(batch) for batch in batches]
-        rest = _rest(iterator, error) if iterator is not None else None
+        batches, iterator, places = _run_until_interrupt(loader, at, error, within)
+        received = [expected.check(batch) for batch in batches]
+        rest = _remaining_batches(iterator, error) if iterator is not None else None
         if rest is not None:
-            given += [truth.check(batch) for batch in rest]
-            assert _is_all_but_one(given, order), (places.where, given)
+            received += [expected.check(batch) for batch in rest]
+            assert _lacks_at_most_one(received, order), (places.where, received)
         elif error is Interrupt:
-            assert given == order[: len(given)], (places.where, given)
-        assert [truth.check(batch) for batch in loader] == order, places.where
+            assert received == order[: len(received)], (places.where, received)
+        assert [expected.check(batch) for batch in loader] == order, places.where

@@ -1,5 +1,7 @@
-"""A GPU that lags behind the host: DALI must not write where dropped batches were, and next() does not
-wait."""
+"""Correct batches while a GPU lags behind the host.
+
+DALI must not overwrite the memory of dropped batches that are still in use, and next() must not wait.
+"""
 
 import gc
 
@@ -12,11 +14,11 @@ from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
 from dali_compat import DALIImageFolder
-from faults.interrupts import Truth
+from faults.interrupts import ExpectedSamples
 
 MILLISECONDS_20, A_SECOND = 40_000_000, 2_000_000_000  # cycles
 
-# whose arguments come to more than 64 KB, in a batch of 128
+# Their arguments exceed 64 KB in a batch of 128.
 LARGE = [
     T.RandAugment(),
     T.RandAugment(interpolation=T.InterpolationMode.BILINEAR),
@@ -31,11 +33,11 @@ LARGE = [
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [dict(), dict(num_workers=2), dict(cache=1 << 28)], ids=str)
-def test_a_gpu_that_lags(tmp_path, options):
-    """Every batch is summed behind 20 ms of other work, and dropped; the sums are those of torchvision's pixels."""
+def test_dropped_batches_are_intact_while_the_gpu_lags(tmp_path, options):
+    """Each batch is summed after 20 ms of other work and dropped. The sums must equal those of torchvision's pixels."""
     dataset = DALIImageFolder(make_folder(tmp_path / "images", classes=2, per_class=8), EXACT, return_index=True)
-    truth = Truth(dataset)
-    sums = {name: image.sum().item() for name, image in truth.images.items()}
+    expected_samples = ExpectedSamples(dataset)
+    sums = {name: image.sum().item() for name, image in expected_samples.images.items()}
     loader = ours(dataset, 2, shuffle=True, exact=True, device="cuda", **options)
     found = []
     for _ in range(10):
@@ -48,7 +50,7 @@ def test_a_gpu_that_lags(tmp_path, options):
             assert total == sums[label, index]
 
 
-def _all(samples: list) -> list[torch.Tensor]:
+def _images(samples: list) -> list[torch.Tensor]:
     return [image for image, _ in samples]
 
 
@@ -58,14 +60,14 @@ def _all(samples: list) -> list[torch.Tensor]:
     "options",
     [
         dict(transform=T.Compose([T.RandomResizedCrop(224), T.ToTensor(), T.Normalize([0.5], [0.25])])),
-        dict(transform=T.PILToTensor(), collate_fn=_all),
-        dict(transform=T.PILToTensor(), collate_fn=_all, memory_format=torch.channels_last),
+        dict(transform=T.PILToTensor(), collate_fn=_images),
+        dict(transform=T.PILToTensor(), collate_fn=_images, memory_format=torch.channels_last),
     ],
     ids=["one size", "many sizes", "many sizes, channels last"],
 )
-def test_memory_of_dali_that_is_dropped_while_a_gpu_lags(photos, options, engines, monkeypatch):
-    """These tensors are DALI's own memory, which its next batches get. Sums behind 20 ms of other work are those of an
-    epoch without it."""
+def test_dropped_memory_of_dali_is_not_reused_while_the_gpu_lags(photos, options, engines, monkeypatch):
+    """These tensors are DALI's memory, which its next batches reuse. The sums after 20 ms of other work must equal
+    those of an epoch without delay."""
     if engines is not None:
         monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", engines)
     dataset = DALIImageFolder(photos, options["transform"])
@@ -84,7 +86,7 @@ def test_memory_of_dali_that_is_dropped_while_a_gpu_lags(photos, options, engine
             del images
         return torch.stack(found).cpu()
 
-    sums(1)  # files are looked at
+    sums(1)  # reads all headers
     wanted = sums(1)
     assert torch.equal(sums(MILLISECONDS_20), wanted)
     loader.close()
@@ -93,57 +95,62 @@ def test_memory_of_dali_that_is_dropped_while_a_gpu_lags(photos, options, engine
 @pytest.mark.gpu
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("transform", LARGE, ids=str)
-def test_batches_are_made_while_a_gpu_lags(tmp_path, transform, exact, monkeypatch):
-    """What torch does to a batch goes behind a second of other work on the GPU. next() does not wait, and the
-    images are those of an epoch without it. One batch, and what is prepared behind it: CUDA keeps about 1,000
-    launches that it has not begun, and RandAugment has 300 a batch."""
+def test_next_does_not_wait_while_the_gpu_lags(tmp_path, transform, exact, monkeypatch):
+    """Batch operations are queued after one second of other work on the GPU.
+
+    next() must not wait, and the images must equal those of an epoch without delay. Only one batch and the prepared one
+    are tested, because CUDA queues about 1,000 launches and RandAugment needs 300 for each batch.
+    """
     monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "0")
     folder = make_folder(tmp_path / "images", classes=2, per_class=16, special=False)
     dataset = DALIImageFolder(folder, T.Compose([T.RandomResizedCrop(224), transform, T.ToTensor()]))
     drawn = RandomSampler(dataset, replacement=True, num_samples=6 * 128)
     loader = ours(dataset, 128, sampler=drawn, device="cuda", exact=exact)
-    list(loader)  # files are looked at, and kernels loaded
-    torch.cuda._sleep(A_SECOND)  # and memory is there for batches that are not done
+    list(loader)  # reads all headers and loads the kernels
+    torch.cuda._sleep(A_SECOND)  # allocates memory for unfinished batches
     torch.manual_seed(0)
     wanted = [images for images, _ in loader]
     torch.manual_seed(0)
     batches = iter(loader)
-    given = [next(batches)[0] for _ in range(2)]
-    gc.collect()  # pipelines of other tests: whoever frees one waits for the GPU
+    received = [next(batches)[0] for _ in range(2)]
+    gc.collect()  # pipelines of other tests; freeing one waits for the GPU
     torch.cuda.synchronize()
     torch.cuda._sleep(A_SECOND)
     done = torch.cuda.Event()
     done.record()
-    given.append(next(batches)[0])
+    received.append(next(batches)[0])
     assert not done.query()
-    assert all(torch.equal(images, expected) for images, expected in zip(given, wanted[:3], strict=True))
+    assert all(torch.equal(images, expected) for images, expected in zip(received, wanted[:3], strict=True))
     loader.close()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("engines", ["0", None], ids=["no engine", "engines"])
 @pytest.mark.parametrize("exact", [False, True])
-def test_images_are_the_same_beside_a_full_gpu(photos, exact, engines, monkeypatch):
-    """Matrix products keep all multiprocessors, so that kernels of batches wait, milliseconds each. A JPEG engine need
-    not wait: nvJPEG writes at once, whatever its stream has still to do (pytorch/vision#9606)."""
+def test_images_are_correct_while_matrix_products_occupy_the_gpu(photos, exact, engines, monkeypatch):
+    """Matrix products occupy all multiprocessors, so that each kernel of a batch waits for milliseconds.
+
+    A JPEG engine need not wait, since nvJPEG writes at once regardless of pending work on its stream
+    (pytorch/vision#9606).
+    """
     if engines is not None:
         monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", engines)
     transform = T.Compose([T.Resize(256), T.CenterCrop(224), T.PILToTensor()])
     drawn = RandomSampler(range(len(ImageFolder(photos))), replacement=True, num_samples=100 * 64)
     loader = ours(DALIImageFolder(photos, transform), 64, sampler=drawn, device="cuda", exact=exact)
-    list(loader)  # files are looked at
+    list(loader)  # reads all headers
     torch.manual_seed(0)
     wanted = [images.clone() for images, _ in loader]
     factor = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    product, full = torch.empty_like(factor), torch.cuda.Stream()
-    full.wait_stream(torch.cuda.current_stream())
+    product, busy_stream = torch.empty_like(factor), torch.cuda.Stream()
+    busy_stream.wait_stream(torch.cuda.current_stream())
     torch.manual_seed(0)
-    given = []
+    received = []
     for images, _ in loader:
-        given.append(images.clone())
-        with torch.cuda.stream(full):
+        received.append(images.clone())
+        with torch.cuda.stream(busy_stream):
             for _ in range(10):
                 torch.mm(factor, factor, out=product)
-    wrong = [i for i, (mine, others) in enumerate(zip(given, wanted, strict=True)) if not torch.equal(mine, others)]
+    wrong = [i for i, (mine, others) in enumerate(zip(received, wanted, strict=True)) if not torch.equal(mine, others)]
     loader.close()
     assert not wrong

@@ -1,4 +1,4 @@
-"""A few rounds of limits.py, and what a low limit of open files or threads does."""
+"""A few rounds of limits.py, and tests with a low limit of open files or threads."""
 
 import os
 import threading
@@ -11,10 +11,10 @@ from torchvision import transforms as T
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.engine.dali.pipeline import DecodePipeline
 from faults import limits
-from faults.limits import KILLED, LIMITS, RIGHT, STORAGES, Round, drawn, make_files, tried
+from faults.limits import KILLED, LIMITS, RIGHT, STORAGES, Round, make_files, round_of, run_round
 
 ROUNDS = 2
-FEW = Round("folder", "files", 40, 0, False, 40, 0, "skip", False)
+FEW_FILES = Round("folder", "files", 40, 0, False, 40, 0, "skip", False)
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +27,16 @@ def root(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("limit", LIMITS)
-def test_no_limit_makes_an_epoch_wrong(root, limit):
-    numbers = [number for number in range(1000) if drawn(number).limit == limit][:ROUNDS]
-    wrong = [tried(number, root)[0] for number in numbers]
+def test_epoch_under_any_limit_is_correct_or_raises(root, limit):
+    numbers = [number for number in range(1000) if round_of(number).limit == limit][:ROUNDS]
+    wrong = [run_round(number, root)[0] for number in numbers]
     assert not any(wrong), "\n".join(wrong)
 
 
 def _numbers_of(*wanted: Round) -> list[int]:
-    """The first rounds that are as wanted in limit, value and storage."""
+    """Return the first rounds with the given limit, value and storage."""
     return [
-        next(n for n in range(10**6) if (one := drawn(n))._replace(workers=0, function=False, late=False) == want
+        next(n for n in range(10**6) if (one := round_of(n))._replace(workers=0, function=False, late=False) == want
              and one.workers == 0 and not one.function and not one.late)
         for want in wanted
     ]  # fmt: skip
@@ -44,28 +44,28 @@ def _numbers_of(*wanted: Round) -> list[int]:
 
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.filterwarnings("ignore")
-def test_all_samples_come_with_fewer_open_files_than_a_batch_has(root, storage):
-    number = _numbers_of(FEW._replace(storage=storage))[0]
-    assert tried(number, root) == ("", RIGHT)
+def test_epoch_with_fewer_open_files_than_samples_in_a_batch_is_complete(root, storage):
+    number = _numbers_of(FEW_FILES._replace(storage=storage))[0]
+    assert run_round(number, root) == ("", RIGHT)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_batch_that_leaves_good_images_out_is_found(root, monkeypatch):
-    number = _numbers_of(FEW)[0]
-    right = limits.expected(drawn(number), root)
+def test_missing_good_images_are_detected(root, monkeypatch):
+    number = _numbers_of(FEW_FILES)[0]
+    right = limits.expected(round_of(number), root)
     monkeypatch.setattr(limits, "expected", lambda one, root: right[::-1])
-    text, _ = tried(number, root)
+    text, _ = run_round(number, root)
     assert "epoch 0 has 40 samples" in text
 
 
-def _exits(*args):
+def _exit_with_status_3(*args):
     os._exit(3)
 
 
-def test_a_crash_is_found(root, monkeypatch):
-    monkeypatch.setattr(limits, "_child", _exits)
-    assert tried(_numbers_of(FEW)[0], root)[0].startswith("ended with status 3")
-    assert tried(_numbers_of(FEW)[0], root)[1] == KILLED
+def test_crash_is_detected(root, monkeypatch):
+    monkeypatch.setattr(limits, "_child", _exit_with_status_3)
+    assert run_round(_numbers_of(FEW_FILES)[0], root)[0].startswith("ended with status 3")
+    assert run_round(_numbers_of(FEW_FILES)[0], root)[1] == KILLED
 
 
 @pytest.fixture
@@ -74,25 +74,25 @@ def loader(tmp_path):
     return DataLoader(dataset, 5, device="cpu", exact=True)
 
 
-def test_epoch_without_a_thread_for_prefetching_is_complete(loader, monkeypatch):
+def test_epoch_when_prefetch_thread_cannot_start_is_complete(loader, monkeypatch):
     wanted = [images for images, _ in loader]
     start, refused = threading.Thread.start, []
 
-    def start_but_not_ours(thread):
+    def start_other_threads(thread):
         if thread.name == "dali_compat prefetch":
             refused.append(thread)
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    monkeypatch.setattr(threading.Thread, "start", start_but_not_ours)
+    monkeypatch.setattr(threading.Thread, "start", start_other_threads)
     assert all(map(torch.equal, [images for images, _ in loader], wanted)) and refused
     monkeypatch.undo()
     assert all(map(torch.equal, [images for images, _ in loader], wanted))
 
 
-def test_loader_is_usable_after_dali_could_not_start_its_threads(loader, monkeypatch):
+def test_loader_is_usable_after_dali_failed_to_start_threads(loader, monkeypatch):
     def fails(pipeline, template):
-        raise RuntimeError("Resource temporarily unavailable")  # DALI's words
+        raise RuntimeError("Resource temporarily unavailable")  # DALI's message
 
     monkeypatch.setattr(DecodePipeline, "_build", fails)
     with pytest.raises(RuntimeError, match=r"^Resource temporarily unavailable; raise .*\(ulimit -u"):

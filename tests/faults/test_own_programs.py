@@ -1,4 +1,4 @@
-"""Data sets of one's own: random ones, and those that once gave other data or ended the process, with both loaders."""
+"""Custom data sets with both loaders: random programs, and programs that once gave other data or crashed."""
 
 import ast
 import itertools
@@ -8,8 +8,7 @@ import pytest
 from helpers import ALL
 from torch.utils import data
 
-from faults import own_compare
-from faults import own_programs as own
+from faults import own_compare, own_programs
 from faults.own_cases import CASES, HEADER
 from faults.own_compare import DIFFERS, LEAKS, RAISES, RELATION, Setting
 from faults.own_vocabulary import program
@@ -22,38 +21,38 @@ ONE = Setting(batch_size=4)
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("own")
     own_compare.make_files(root)
-    time.sleep(0.05)  # what was written just now is read by the data set itself
+    time.sleep(0.05)  # recently written files are read by the data set itself
     return root
 
 
-def _wrong(outcomes) -> str:
-    return "\n".join(own.told(outcome) for outcome in outcomes if outcome.found)
+def _reports(outcomes) -> str:
+    return "\n".join(own_programs.as_program(outcome) for outcome in outcomes if outcome.found)
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_random_programs(root, seed):
-    outcomes = own.results(list(itertools.islice(own.jobs_of(seed), PROGRAMS)), str(root))
-    assert len(outcomes) == PROGRAMS and not _wrong(outcomes), _wrong(outcomes)
+def test_random_programs_give_the_same_with_both_loaders(root, seed):
+    outcomes = own_programs.results(list(itertools.islice(own_programs.jobs_of(seed), PROGRAMS)), str(root))
+    assert len(outcomes) == PROGRAMS and not _reports(outcomes), _reports(outcomes)
     assert sum(outcome.route == "DALI" for outcome in outcomes) >= PROGRAMS // 5
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("number", range(len(own.SETTINGS)), ids=["exact", "default", "workers"])
-def test_once_wrong(root, number, device):
-    """Each under one of the settings, or all of them with REPETITIONS=all."""
-    step, setting = 1 if ALL else len(own.SETTINGS), own.SETTINGS[number]._replace(device=device)
-    jobs = [own.Job(0, HEADER + source, setting) for source in [*CASES.values()][number::step]]
-    outcomes = own.results(jobs, str(root))
-    assert len(outcomes) == len(jobs) and not _wrong(outcomes), _wrong(outcomes)
+@pytest.mark.parametrize("number", range(len(own_programs.SETTINGS)), ids=["exact", "default", "workers"])
+def test_program_that_once_differed_gives_the_same_with_both_loaders(root, number, device):
+    """Each program runs with one of the settings, or with all of them if REPETITIONS=all."""
+    step, setting = 1 if ALL else len(own_programs.SETTINGS), own_programs.SETTINGS[number]._replace(device=device)
+    jobs = [own_programs.Job(0, HEADER + source, setting) for source in [*CASES.values()][number::step]]
+    outcomes = own_programs.results(jobs, str(root))
+    assert len(outcomes) == len(jobs) and not _reports(outcomes), _reports(outcomes)
 
 
-def test_programs_are_python():
+def test_random_programs_are_valid_python():
     for number in range(300):
         ast.parse(program(number))
 
 
-# ---- the harness notices
+# ---- the harness detects differences
 
 PLAIN = """
 class Own(Files):
@@ -75,8 +74,8 @@ class Own(Files):
 """
 
 
-def _altered(change):
-    """A loader in the place of ours, which changes what torch's gives."""
+def _altered_loader(change):
+    """Return a loader that replaces ours and changes the batches of torch's loader."""
 
     class Altered(data.DataLoader):
         def __init__(self, *args, exact, device, fallback, **options):
@@ -99,7 +98,7 @@ def _smaller(batch):
     return [(image[:, :-1], label) for image, label in batch]
 
 
-def _late(batch):
+def _wrong_label(batch):
     return [(image, label - 1) for image, label in batch]
 
 
@@ -121,7 +120,7 @@ def _equal(batch):
     [
         (PLAIN, _brighter, DIFFERS),
         (PLAIN, _smaller, DIFFERS),
-        (PLAIN, _late, DIFFERS),
+        (PLAIN, _wrong_label, DIFFERS),
         (PLAIN, list, None),
         (PLAIN, _raising, RAISES),
         (PAIR, _apart, RELATION),
@@ -131,17 +130,18 @@ def _equal(batch):
     ],
 )
 @pytest.mark.parametrize("exact", [True, False])
-def test_what_differs_is_found(root, tmp_path, monkeypatch, source, change, kind, exact):
-    monkeypatch.setattr(own_compare, "DataLoader", _altered(change))
+def test_difference_between_loaders_is_detected(root, tmp_path, monkeypatch, source, change, kind, exact):
+    monkeypatch.setattr(own_compare, "DataLoader", _altered_loader(change))
     file = tmp_path / "program.py"
     file.write_text(HEADER + source)
-    setting = ONE._replace(exact=exact, workers=2 if source in (PAIR, APART) else 0)  # where it draws other numbers
+    # With workers, programs that draw get other numbers than with torch's loader.
+    setting = ONE._replace(exact=exact, workers=2 if source in (PAIR, APART) else 0)
     found, _ = own_compare.compare(file, own_compare.files_of(root), setting)
     assert {one.kind for one in found} == ({kind} if kind else set()), found
 
 
-def test_threads_are_found(root, tmp_path, monkeypatch):
-    monkeypatch.setattr(own_compare, "DataLoader", _altered(list))
+def test_leaked_threads_are_detected(root, tmp_path, monkeypatch):
+    monkeypatch.setattr(own_compare, "DataLoader", _altered_loader(list))
     counts = iter([10, 10 + own_compare.THREADS + 1])
     monkeypatch.setattr(own_compare, "_threads", lambda: next(counts))
     file = tmp_path / "program.py"
@@ -154,16 +154,16 @@ CRASH = "import os\nclass Own(Files):\n    def __getitem__(self, i):\n        os
 HANG = "import time\nclass Own(Files):\n    def __getitem__(self, i):\n        time.sleep(9999)\n"
 
 
-def test_a_crash_names_its_program(root):
-    jobs = [own.Job(number, HEADER + source, ONE) for number, source in enumerate([PLAIN, CRASH, PLAIN])]
-    outcomes = own.results(jobs, str(root))
-    assert [[one.kind for one in outcome.found] for outcome in outcomes] == [[], [own.CRASHED], []]
-    assert "Aborted" in outcomes[1].found[0].text and "os.abort()" in own.told(outcomes[1])
+def test_crash_is_reported_with_its_program(root):
+    jobs = [own_programs.Job(number, HEADER + source, ONE) for number, source in enumerate([PLAIN, CRASH, PLAIN])]
+    outcomes = own_programs.results(jobs, str(root))
+    assert [[one.kind for one in outcome.found] for outcome in outcomes] == [[], [own_programs.CRASHED], []]
+    assert "Aborted" in outcomes[1].found[0].text and "os.abort()" in own_programs.as_program(outcomes[1])
 
 
-def test_a_hang_names_its_program(root):
-    (outcome,) = own.attempt([own.Job(5, HEADER + HANG, ONE)], str(root), seconds=2)
-    assert [one.kind for one in outcome.found] == [own.HUNG] and "number 5" in own.told(outcome)
+def test_hang_is_reported_with_its_program(root):
+    (outcome,) = own_programs.attempt([own_programs.Job(5, HEADER + HANG, ONE)], str(root), seconds=2)
+    assert [one.kind for one in outcome.found] == [own_programs.HUNG] and "number 5" in own_programs.as_program(outcome)
 
 
 LONG = """
@@ -184,22 +184,29 @@ class Own:
 """
 
 
-def test_programs_become_shorter(monkeypatch):
+def test_minimized_program_keeps_only_the_crash(monkeypatch):
     def attempt(jobs, root, seconds):
         (job,) = jobs
-        return [own.Outcome(job, (own.Found(own.CRASHED, ""),) if "os.abort()" in job.source else ())]
+        return [
+            own_programs.Outcome(
+                job, (own_programs.Finding(own_programs.CRASHED, ""),) if "os.abort()" in job.source else ()
+            )
+        ]
 
-    monkeypatch.setattr(own, "attempt", attempt)
-    shortest = own.minimised(own.Outcome(own.Job(0, LONG, ONE), (own.Found(own.CRASHED, ""),)), "").job.source
+    monkeypatch.setattr(own_programs, "attempt", attempt)
+    shortest = own_programs.minimized(
+        own_programs.Outcome(own_programs.Job(0, LONG, ONE), (own_programs.Finding(own_programs.CRASHED, ""),)), ""
+    ).job.source
     assert "os.abort()" in shortest and not any(word in shortest for word in ("paths.sort", "i % 2", "self.paths"))
 
 
-def test_random_draws_are_no_differences(root, tmp_path):
-    """Of torch's own loader with other seeds nothing is wrong."""
+def test_torchs_loader_with_other_seeds_has_no_differences(root, tmp_path):
     setting = Setting(exact=True)
     files = own_compare.files_of(root)
-    for job in itertools.islice(own.jobs_of(9), 8):
+    for job in itertools.islice(own_programs.jobs_of(9), 8):
         file = tmp_path / f"{job.number}.py"
         file.write_text(job.source)
-        one, other, third = (own_compare.ran(file, files, setting, data.DataLoader, (seed, 1)) for seed in (1, 2, 3))
+        one, other, third = (
+            own_compare.run_program(file, files, setting, data.DataLoader, (seed, 1)) for seed in (1, 2, 3)
+        )
         assert not list(own_compare._differences(one, other, third, setting, 0.03))

@@ -1,4 +1,4 @@
-"""Files that are damaged between two epochs: the samples are torch's, and no decoder prints to stderr."""
+"""Files damaged between two epochs. The samples equal torch's, and no decoder prints to stderr."""
 
 import ast
 

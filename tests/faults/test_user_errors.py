@@ -1,5 +1,7 @@
-"""Errors that the user's own code raises: of the same type and at the same batch as with torch's loader, and the loader
-serves on, with the right order and pixels."""
+"""Errors raised by the user's code have the same type and position as with torch's loader.
+
+Afterwards the loader continues with the correct order and pixels.
+"""
 
 import pytest
 import torch
@@ -10,24 +12,24 @@ from torchvision import transforms as T
 from dali_compat import DALIImageFolder, DataLoader
 
 BATCH, COUNT = 3, 12
-AT = {"first": 1, "middle": 5, "last": 11}  # the sample that fails: of batch 0, 1 or 3
+AT = {"first": 1, "middle": 5, "last": 11}  # index of the failing sample, in batch 0, 1 or 3
 WHOLE = [list(range(begin, begin + BATCH)) for begin in range(0, COUNT, BATCH)]
 CROP = [T.CenterCrop(40), T.PILToTensor()]
 
 
 class Mistake(Exception):
-    """Nobody else's."""
+    """An exception class that only these tests raise."""
 
 
-class Two(Exception):
-    """One that cannot be made from its text alone, as torch makes errors of workers."""
+class TwoArgumentError(Exception):
+    """An exception that cannot be recreated from its message, as torch does for errors of workers."""
 
     def __init__(self, what, where):
         super().__init__(what, where)
 
 
 def _raise(error):
-    raise Two("here", "there") if error is Two else error("my own words")
+    raise TwoArgumentError("here", "there") if error is TwoArgumentError else error("my own words")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def root(tmp_path_factory):
 
 
 class Numbered(DALIImageFolder):
-    """Targets are the indices."""
+    """A folder whose targets are the indices."""
 
     def __init__(self, root, transform, target_transform=None):
         super().__init__(root, transform, target_transform)
@@ -44,7 +46,7 @@ class Numbered(DALIImageFolder):
 
 
 class Switch:
-    """Raises where ``self.on`` and a number is ``at``; one that a test turns off."""
+    """Raise an error at number ``at``, while ``self.on`` is True."""
 
     def __init__(self, at, error):
         self.at, self.error, self.on = at, error, True
@@ -89,8 +91,8 @@ class Collate(Switch):
         return data.default_collate(samples)
 
 
-class Function(Switch):
-    """A transform that knows an image by its pixels: each file's are its own."""
+class Transform(Switch):
+    """A transform that identifies each image by its pixels."""
 
     def __init__(self, at, error, known):
         super().__init__(at, error)
@@ -101,7 +103,7 @@ class Function(Switch):
         return image
 
 
-def _known(root):
+def _pixels_of_all(root):
     crop = T.CenterCrop(40)
     return [crop(image).tobytes() for image, _ in DALIImageFolder(root)]
 
@@ -126,8 +128,8 @@ def _in_collate(root, at, error):
     return switch, Numbered(root, T.Compose(CROP)), {"batch_size": BATCH, "collate_fn": switch}
 
 
-def _in_function(root, at, error):
-    switch = Function(at, error, _known(root))
+def _in_transform(root, at, error):
+    switch = Transform(at, error, _pixels_of_all(root))
     transform = T.Compose([T.CenterCrop(40), switch, T.PILToTensor()])
     return switch, Numbered(root, transform), {"batch_size": BATCH}
 
@@ -137,12 +139,12 @@ PLACES = {
     "batch sampler": _in_batch_sampler,
     "target_transform": _in_target_transform,
     "collate_fn": _in_collate,
-    "function": _in_function,
+    "function": _in_transform,
 }
 
 
 def _results(loader) -> list:
-    """Each batch, or the type of the error in its place."""
+    """Return each batch, or the type of the error in its place."""
     results, iterator = [], None
     while len(results) < 2 * len(WHOLE):
         try:
@@ -169,12 +171,12 @@ def _assert_same(mine: list, theirs: list) -> None:
 @pytest.mark.alike
 @pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
 @pytest.mark.parametrize("at, error, workers", [
-    *((at, error, 0) for at in AT for error in (Mistake, Two, KeyError, OSError, StopIteration)),
+    *((at, error, 0) for at in AT for error in (Mistake, TwoArgumentError, KeyError, OSError, StopIteration)),
     *((at, Mistake, 2) for at in AT),
-    *(("middle", error, 2) for error in (Two, StopIteration)),
+    *(("middle", error, 2) for error in (TwoArgumentError, StopIteration)),
 ])  # fmt: skip
 @pytest.mark.parametrize("place", PLACES)
-def test_an_error_of_the_users(root, place, at, error, workers):
+def test_user_error_is_raised_at_the_same_batch_as_in_torch(root, place, at, error, workers):
     loaders, switches = [], []
     for kind in (data.DataLoader, DataLoader):
         switch, dataset, options = PLACES[place](root, AT[at], error)
@@ -182,12 +184,12 @@ def test_an_error_of_the_users(root, place, at, error, workers):
         loaders.append(kind(dataset, num_workers=workers, **options, **more))
         switches.append(switch)
     theirs, mine = (_results(loader) for loader in loaders)
-    assert loaders[1].explain().startswith("torchvision" if place == "function" else "DALI")  # it reads the pixels
+    assert loaders[1].explain().startswith("torchvision" if place == "function" else "DALI")  # it reads pixels
     expected = _outline(theirs)
-    if error is Two and place in ("target_transform", "collate_fn"):  # torch's workers cannot send it; here are none
-        expected = [Two if result is RuntimeError else result for result in expected]
+    if error is TwoArgumentError and place in ("target_transform", "collate_fn"):  # torch's workers cannot send it
+        expected = [TwoArgumentError if result is RuntimeError else result for result in expected]
     assert _outline(mine) == expected
-    assert _outline(theirs) != WHOLE  # a StopIteration ends torch's epoch without workers
+    assert _outline(theirs) != WHOLE  # a StopIteration ends torch's epoch if there are no workers
     for switch in switches:
         switch.on = False
     theirs, mine = (_results(loader) for loader in loaders)

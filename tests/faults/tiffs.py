@@ -1,4 +1,4 @@
-"""TIFF files, written tag by tag: Pillow writes few of what it reads."""
+"""TIFF files, written tag by tag because Pillow writes few of the kinds that it reads."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import numpy as np
 
 _SHORT, _LONG = 3, 4
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER, OFFSETS, ORIENTATION = 256, 257, 258, 259, 262, 266, 273, 274
-SAMPLES, ROWS, COUNTS, PLANAR, PREDICTOR, COLOUR_MAP, TILE_WIDTH, TILE_HEIGHT = 277, 278, 279, 284, 317, 320, 322, 323
+SAMPLES, ROWS, COUNTS, PLANAR, PREDICTOR, COLOR_MAP, TILE_WIDTH, TILE_HEIGHT = 277, 278, 279, 284, 317, 320, 322, 323
 TILE_OFFSETS, TILE_COUNTS, EXTRA_SAMPLES, SAMPLE_FORMAT = 324, 325, 338, 339
 
 
 def tiff(
     strips: list[bytes], tags: dict[int, list[int]], order: str = "<", next_page: int = 0, tiles: bool = False
 ) -> bytes:
-    """One page; ``tags`` are numbers, offsets and counts of the strips (or tiles) are added."""
+    """Return a TIFF with one page. ``tags`` maps numbers to values; offsets and counts of the strips or tiles are
+    added."""
     data, starts = b"", []
     for strip in strips:
         starts.append(8 + len(data))
@@ -43,7 +44,8 @@ def tiff(
 
 
 def of_samples(samples: np.ndarray, order: str = "<", rows: int = 1000, next_page: int = 0, **tags: int) -> bytes:
-    """``samples`` (H, W, C) of any type, in strips of ``rows``; more tags by their names here."""
+    """Return a TIFF of ``samples`` (H, W, C) of any type, in strips of ``rows``. ``tags`` are named as in this
+    module."""
     height, width, channels = samples.shape
     samples = samples.astype(samples.dtype.newbyteorder(order))
     fields = {
@@ -107,7 +109,7 @@ def written(picture: Callable) -> dict[str, bytes]:
         "orientation 3.tif": of_samples(rgb, ORIENTATION=3),
         "junk next page.tif": of_samples(rgb, next_page=0x12345678),
         "next page in the data.tif": of_samples(rgb, next_page=20),
-        "palette.tif": of_samples(gray, PHOTOMETRIC=3, COLOUR_MAP=[(i * 257 * 7) % 65536 for i in range(768)]),
+        "palette.tif": of_samples(gray, PHOTOMETRIC=3, COLOR_MAP=[(i * 257 * 7) % 65536 for i in range(768)]),
         "bilevel.tif": _bilevel(gray[..., 0]),
     }
 

@@ -1,4 +1,4 @@
-"""The thread beside the caller's step: whoever waits sees what a signal's handler raises, and never too little."""
+"""The prefetch thread. A waiting caller receives the exceptions that a signal handler raises."""
 
 import queue
 import threading
@@ -19,7 +19,7 @@ def gate():
 
 
 @pytest.fixture
-def aside():
+def thread():
     made = PrefetchThread(torch.device("cpu"))
     yield made
     made.end(lambda: None, waits=True)
@@ -27,40 +27,40 @@ def aside():
 
 @pytest.mark.parametrize("error", [TimeoutError, RuntimeError, ValueError])
 @pytest.mark.parametrize("how", ["wait", "settle"])
-def test_what_a_signals_handler_raises_reaches_the_caller(gate, aside, error, how):
-    aside.do(gate.wait)
+def test_exception_of_signal_handler_while_waiting_reaches_the_caller(gate, thread, error, how):
+    thread.do(gate.wait)
     with (
         pytest.raises(error, match="the handler's"),
         interrupted(lambda: error("the handler's"), within=threading.Condition.wait),
     ):
-        getattr(aside, how)()
+        getattr(thread, how)()
     gate.set()
-    aside.wait()
+    thread.wait()
 
 
-def test_after_a_garbage_collector_the_thread_ends_by_itself(gate):
-    """It may hold what the thread waits for."""
-    aside, ended = PrefetchThread(torch.device("cpu")), []
-    aside.do(gate.wait)
-    aside.end(lambda: ended.append(threading.get_ident()), waits=False)
+def test_end_without_waiting_returns_and_thread_ends_later(gate):
+    """The garbage collector may run while it holds a lock that the thread needs, so end() must not wait."""
+    thread, ended = PrefetchThread(torch.device("cpu")), []
+    thread.do(gate.wait)
+    thread.end(lambda: ended.append(threading.get_ident()), waits=False)
     assert ended == []
     gate.set()
-    aside.settle()
-    assert ended == [aside._thread.ident]
+    thread.settle()
+    assert ended == [thread._thread.ident]
 
 
-def test_what_was_made_in_the_thread_is_raised_here(aside):
+def test_wait_when_work_raised_reraises_its_error_once(thread):
     def work():
         raise KeyError("the work's")
 
-    aside.do(work)
+    thread.do(work)
     with pytest.raises(KeyError, match="the work's"):
-        aside.wait()
-    aside.wait()
+        thread.wait()
+    thread.wait()
 
 
-class _Needed(threading.Event):
-    """Notes how long the thread rests; it does not."""
+class _RecordedRests(threading.Event):
+    """Record the requested rests without resting."""
 
     def __init__(self):
         super().__init__()
@@ -70,27 +70,27 @@ class _Needed(threading.Event):
         self.rests.put(timeout)
 
 
-def test_beside_a_gpu_it_rests_for_a_part_of_the_step_and_no_longer_than_it_may(monkeypatch, aside):
+def test_thread_with_gpu_rests_for_a_bounded_part_of_the_step(monkeypatch, thread):
     clock, rests = [100.0], []
     monkeypatch.setattr("dali_compat.epoch.prefetch_thread.perf_counter", lambda: clock[0])
-    aside._needed = _Needed()
+    thread._needed = _RecordedRests()
     for step in (1e-3, 10, 0, 0):
-        aside.do(lambda: None)
-        rests.append(aside._needed.rests.get(timeout=60))
+        thread.do(lambda: None)
+        rests.append(thread._needed.rests.get(timeout=60))
         clock[0] += step
-        _wait_beside_a_gpu(aside)
+        _wait_as_with_gpu(thread)
     assert rests == pytest.approx([0, _REST * 1e-3, _LONGEST_REST, 0])
 
 
-def test_who_asks_at_once_does_not_let_it_rest(aside):
-    done, aside._rest = [], 10_000.0
-    aside.do(lambda: done.append(True))
-    _wait_beside_a_gpu(aside)
+def test_wait_when_called_at_once_ends_the_rest(thread):
+    done, thread._rest = [], 10_000.0
+    thread.do(lambda: done.append(True))
+    _wait_as_with_gpu(thread)
     assert done == [True]
 
 
-def _wait_beside_a_gpu(aside):
-    """But do() without one: it asks which stream is current."""
-    aside._device = torch.device("cuda")
-    aside.wait()
-    aside._device = torch.device("cpu")
+def _wait_as_with_gpu(thread):
+    """Call wait() with a GPU device. do() runs without one, because it looks up the current stream."""
+    thread._device = torch.device("cuda")
+    thread.wait()
+    thread._device = torch.device("cpu")

@@ -1,4 +1,7 @@
-"""Batched colour, filters and policies against torchvision: on PIL images and on tensors, bit for bit but for blurs."""
+"""Batched color operations, filters and policies, compared with torchvision on PIL images and tensors.
+
+Results must be equal bit for bit, except for blurs.
+"""
 
 import functools
 
@@ -42,7 +45,7 @@ FLOATS_REFUSED = {("posterize", "v1"), ("equalize", "v1")}  # by torchvision
 
 @functools.cache
 def batches() -> dict[str, np.ndarray]:
-    """Eight images each, uint8 (N, H, W, C)."""
+    """Sets of eight images, uint8 (N, H, W, C)."""
     rng = np.random.default_rng(0)
     drawn = np.stack([make_image(rng, 45, 61) for _ in range(8)])
     ramp = np.linspace(0, 255, 48 * 32).reshape(1, 48, 32, 1)
@@ -61,7 +64,7 @@ def batches() -> dict[str, np.ndarray]:
 
 
 def as_batch(images: np.ndarray, layout: str = "NHWC") -> torch.Tensor:
-    """(N, C, H, W), as DALI's batches lie in memory or contiguous."""
+    """Return images as (N, C, H, W), either contiguous or in the memory layout of DALI's batches."""
     batch = torch.tensor(images).permute(0, 3, 1, 2)
     return batch.contiguous() if layout == "NCHW" else batch
 
@@ -71,7 +74,7 @@ def as_pil(image: torch.Tensor) -> Image.Image:
 
 
 def reference(op: str, like: str, image: torch.Tensor, *value) -> torch.Tensor:
-    """torchvision on one image."""
+    """Apply torchvision's function to one image."""
     function = getattr(F2 if like == "v2" else F1, FUNCTIONS.get(op, op))
     if like == "pil":
         return F1.pil_to_tensor(function(as_pil(image), *value))
@@ -96,7 +99,7 @@ def result(op: str, like: str, batch: torch.Tensor, values) -> torch.Tensor:
 @pytest.mark.alike
 @pytest.mark.parametrize("images, layout", [*((name, "NHWC") for name in batches()), ("drawn", "NCHW")])
 @pytest.mark.parametrize("op", OPS)
-def test_as_on_pil_images(op, images, layout):
+def test_batched_color_equals_torchvision_on_pil_images(op, images, layout):
     batch = as_batch(batches()[images], layout)
     _, values = OPS[op]
     assert torch.equal(result(op, "pil", batch, values), expected(op, "pil", batch, values))
@@ -106,13 +109,13 @@ def test_as_on_pil_images(op, images, layout):
 @pytest.mark.parametrize("images", ["drawn", "faint", "gray", "constant", "1x5", "3x3", "one pixel, gray"])
 @pytest.mark.parametrize("like", ["v1", "v2"])
 @pytest.mark.parametrize("op", OPS)
-def test_as_on_whole_number_tensors(op, like, images):
+def test_batched_color_equals_torchvision_on_uint8_tensors(op, like, images):
     batch = as_batch(batches()[images])
     _, values = OPS[op]
     assert torch.equal(result(op, like, batch, values), expected(op, like, batch, values))
 
 
-# where torchvision's result hangs on the order of sums (convolutions, 5e-7) or on where a row of vectors ends (2e-7)
+# Tolerances for results that depend on the order of sums (convolutions, 5e-7) or the end of a row of vectors (2e-7).
 LIMITS = {"sharpness": 1e-6, "contrast": 3e-7}
 
 
@@ -121,7 +124,7 @@ LIMITS = {"sharpness": 1e-6, "contrast": 3e-7}
 @pytest.mark.parametrize("images", ["drawn", "gray", "constant", "1x5", "3x3"])
 @pytest.mark.parametrize("like", ["v1", "v2"])
 @pytest.mark.parametrize("op", OPS)
-def test_as_on_floating_point_tensors(op, like, images, dtype):
+def test_batched_color_is_close_to_torchvision_on_floating_point_tensors(op, like, images, dtype):
     if (op, like) in FLOATS_REFUSED:
         pytest.skip("torchvision refuses it")
     batch = (as_batch(batches()[images]) / 255).to(dtype)
@@ -133,7 +136,7 @@ def test_as_on_floating_point_tensors(op, like, images, dtype):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_a_batch_of_one_and_many_parts_are_the_same(op, monkeypatch):
+def test_batched_color_does_not_depend_on_batch_size_or_parts(op, monkeypatch):
     batch = as_batch(batches()["drawn"])
     _, values = OPS[op]
     whole = result(op, "pil", batch, values)
@@ -142,25 +145,25 @@ def test_a_batch_of_one_and_many_parts_are_the_same(op, monkeypatch):
     assert torch.equal(result(op, "pil", batch, values), whole)
 
 
-# ---- hue, of all colours
+# ---- hue of all colors
 
 
-def all_colours() -> np.ndarray:
-    """(2**24, 3) uint8."""
+def all_colors() -> np.ndarray:
+    """Return all colors, (2**24, 3) uint8."""
     return np.stack(np.meshgrid(*[np.arange(256, dtype=np.uint8)] * 3, indexing="ij"), -1).reshape(-1, 3)
 
 
-def test_hue_of_every_colour():
-    pixels = all_colours().reshape(256, 256, 256, 3)
-    shifts = (np.random.default_rng(0).permutation(256) - 128) / 256  # another one for each 65536 colours
+def test_hue_of_every_color_equals_torchvision():
+    pixels = all_colors().reshape(256, 256, 256, 3)
+    shifts = (np.random.default_rng(0).permutation(256) - 128) / 256  # a different shift for each group of 65536 colors
     made = kernel_of("hue")(as_batch(pixels), {"factor": shifts}, like="pil")
     for image, shift, got in zip(pixels, shifts, made, strict=True):
         want = F1.pil_to_tensor(F1.adjust_hue(Image.fromarray(image), float(shift)))
         assert torch.equal(got, want)
 
 
-def test_gray_of_every_colour():
-    pixels = all_colours()
+def test_gray_of_every_color_equals_pillow():
+    pixels = all_colors()
     made = kernel_of("grayscale")(
         as_batch(pixels.reshape(256, 256, 256, 3)), {}, like="pil", dtype=torch.uint8, channels=1
     )
@@ -168,8 +171,8 @@ def test_gray_of_every_colour():
     assert np.array_equal(made.numpy().reshape(-1), np.asarray(gray).reshape(-1))
 
 
-def test_every_colour_back_from_hue_saturation_and_value():
-    hsv = all_colours()
+def test_hsv_tables_convert_every_color_to_pillows_rgb():
+    hsv = all_colors()
     *_, weights = hsv_tables(torch.device("cpu"))
     rgb = np.asarray(Image.frombytes("HSV", (4096, 4096), hsv.tobytes()).convert("RGB")).reshape(256 * 256, 256, 3)
     value = np.arange(256, dtype=np.float32)
@@ -184,19 +187,19 @@ def test_every_colour_back_from_hue_saturation_and_value():
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("images", ["drawn", "noise", "1x1"])
-def test_grayscale(images, channels):
+def test_grayscale_equals_torchvision(images, channels):
     batch = as_batch(batches()[images])
     made = kernel_of("grayscale")(batch, {}, like="pil", dtype=torch.uint8, channels=channels)
     wanted = [F1.pil_to_tensor(F1.to_grayscale(as_pil(image), channels)) for image in batch]
     assert torch.equal(made, torch.stack(wanted))
-    for functions, like in ((F1, "v1"), (F2, "v2")):  # which round otherwise
+    for functions, like in ((F1, "v1"), (F2, "v2")):  # each rounds differently
         for tensors in (batch.contiguous(), batch / 255):
             made = kernel_of("grayscale")(tensors, {}, like=like, dtype=tensors.dtype, channels=channels)
             assert torch.equal(made, torch.stack([functions.rgb_to_grayscale(image, channels) for image in tensors]))
 
 
 @pytest.mark.parametrize("images", ["drawn", "gray"])
-def test_permute_channels(images):
+def test_permute_channels_equals_torchvision(images):
     batch = as_batch(batches()[images])
     order = np.random.default_rng(0).permuted(np.tile(np.arange(batch.shape[1], dtype=np.int32), (8, 1)), axis=1)
     made = kernel_of("permute_channels")(batch, {"order": order})
@@ -213,7 +216,7 @@ SIGMA = np.array([(0.1, 0.1), (2, 2), (0.5, 1.5), (1.1, 1.1), (0.7, 0.2), (5, 5)
 @pytest.mark.parametrize("kernel_size", [(3, 3), (23, 23), (5, 9), (1, 1), (1, 7)])
 @pytest.mark.parametrize("like", ["pil", "pil by v2", "v1", "v2"])
 @pytest.mark.parametrize("images", ["drawn", "gray", "noise"])
-def test_gaussian_blur(images, like, kernel_size):
+def test_gaussian_blur_of_uint8_differs_from_torchvision_only_by_rounding(images, like, kernel_size):
     batch = as_batch(batches()[images])
     function = (F2 if "v2" in like else F1).gaussian_blur
     wanted = []
@@ -222,14 +225,15 @@ def test_gaussian_blur(images, like, kernel_size):
         wanted.append(F1.pil_to_tensor(made) if "pil" in like else made)
     made = kernel_of("gaussian_blur")(batch, {"sigma": SIGMA}, kernel_size=kernel_size, like=like[:3].strip())
     different = (made.int() - torch.stack(wanted).int()).abs()
-    # a sum of 529 products in another order: rounding goes the other way in 4e-5 of the pixels (measured; one is 3e-5)
+    # The 529 products are summed in another order, which changes the rounding of 4e-5 of the pixels (measured; 3e-5 is
+    # one pixel).
     assert different.max() <= 1 and different.float().mean() < 2e-4
     assert made.dtype == torch.uint8
 
 
 @pytest.mark.parametrize("like", ["v1", "v2"])
 @pytest.mark.parametrize("dtype, limit", [(torch.float32, 2e-6), (torch.float64, 1e-6), (torch.float16, 0)])
-def test_gaussian_blur_of_floating_point(like, dtype, limit):
+def test_gaussian_blur_of_floating_point_is_close_to_torchvision(like, dtype, limit):
     batch = (as_batch(batches()["drawn"]) / 255).to(dtype)
     function = (F2 if like == "v2" else F1).gaussian_blur
     if dtype == torch.float16 and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
@@ -254,7 +258,7 @@ def jittered(like, image, row):
 @pytest.mark.parametrize("like", ["pil", "v1", "v2"])
 @pytest.mark.parametrize("without", ["", "contrast", "hue brightness"])
 @pytest.mark.parametrize("images", ["drawn", "gray", "1x5"])
-def test_color_jitter(images, without, like):
+def test_color_jitter_equals_torchvision(images, without, like):
     rng, batch = np.random.default_rng(0), as_batch(batches()[images])
     arrays = {"order": np.argsort(rng.random((8, 4)), 1).astype(np.int32)}
     ranges = {"brightness": (0, 2), "contrast": (0, 2), "saturation": (0, 2), "hue": (-0.5, 0.5)}
@@ -267,7 +271,7 @@ def test_color_jitter(images, without, like):
 
 @pytest.mark.parametrize("like", ["pil", "v2"])
 @pytest.mark.parametrize("images", ["drawn", "gray"])
-def test_photometric_distort(images, like):
+def test_photometric_distort_equals_torchvision(images, like):
     rng, batch = np.random.default_rng(1), as_batch(batches()[images])
     names = ("brightness", "contrast_before", "saturation", "hue", "contrast_after")
     arrays = {name: rng.uniform(0.5, 1.5, 8) for name in names}
@@ -302,7 +306,7 @@ V2 = v2.RandAugment()
 
 
 def augmented(name, magnitude, image, interpolation="nearest", fill=None, version="v1"):
-    """torchvision's operation of a policy, on a PIL image or a tensor."""
+    """Apply one of torchvision's policy operations to a PIL image or a tensor."""
     mode = InterpolationMode(interpolation)
     if version == "v2":
         options = {"interpolation": mode, "fill": {type(image): fill}}
@@ -326,7 +330,7 @@ def check_augment(batch, name, magnitudes, like, version, interpolation="nearest
 @pytest.mark.parametrize("like, version", [("pil", "v1"), ("pil", "v2"), ("v1", "v1"), ("v2", "v2")])
 @pytest.mark.parametrize("images", ["drawn", "gray", "2x3"])
 @pytest.mark.parametrize("name", [name for name in AUGMENTATIONS if name[:5] not in ("Shear", "Trans", "Rotat")])
-def test_augment_values(name, images, like, version):
+def test_augment_of_colors_equals_torchvision(name, images, like, version):
     magnitudes = MAGNITUDES.get(name, ENHANCED)
     if name == "Solarize" and version == "v2":
         magnitudes = [magnitude / 255 for magnitude in magnitudes]
@@ -347,14 +351,14 @@ def test_augment_values(name, images, like, version):
     ],
 )
 @pytest.mark.parametrize("name", ["ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"])
-def test_augment_places(name, like, interpolation, fill):
+def test_augment_of_geometry_equals_torchvision(name, like, interpolation, fill):
     fill = fill and (fill if like == "pil" else tuple(map(float, fill)))
     check_augment(
         as_batch(batches()["drawn"]), name, MAGNITUDES[name], like, "v2" if like == "v2" else "v1", interpolation, fill
     )
 
 
-def test_augment_of_everything_at_once():
+def test_augment_with_a_different_operation_per_image_equals_torchvision():
     rng = np.random.default_rng(0)
     batch = as_batch(batches()["drawn"]).repeat(4, 1, 1, 1)
     which = np.concatenate([np.arange(-1, 15), rng.integers(-1, 15, 16)]).astype(np.int32)
@@ -374,11 +378,11 @@ def test_augment_of_everything_at_once():
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_augmix(version, dtype):
+def test_augmix_equals_torchvision(version, dtype):
     rng, (width, depth) = np.random.default_rng(0), (3, 3)
     names = [name for name in AUGMENTATIONS if name not in ("Identity", "Invert")]
     if dtype != torch.uint8:
-        names = [name for name in names if name not in ("Posterize", "Equalize")]  # which v1 refuses
+        names = [name for name in names if name not in ("Posterize", "Equalize")]  # v1 refuses these
     batch = as_batch(batches()["drawn"])
     batch = batch if dtype == torch.uint8 else batch / 255
     which = rng.integers(0, len(names), (8, width, depth)).astype(np.int32)
@@ -391,7 +395,7 @@ def test_augmix(version, dtype):
     arrays = {"which": numbers[which], "magnitude": magnitude, "mix": mix}
     made = kernel_of("augmix")(batch, arrays, interpolation="bilinear", fill=None, like=version)
     for i, image in enumerate(batch.contiguous()):
-        weights = torch.from_numpy(mix[i : i + 1])  # as AugMix.forward, which has a batch of one
+        weights = torch.from_numpy(mix[i : i + 1])  # one image per batch, as in AugMix.forward
         wanted = weights[:, 0].view(1, 1, 1, 1) * image[None]
         for chain in range(width):
             link = image[None]
@@ -399,7 +403,7 @@ def test_augmix(version, dtype):
                 if k >= 0:
                     link = augmented(names[k], m, link, "bilinear", None, version)
             wanted.add_(weights[:, 1 + chain].view(1, 1, 1, 1) * link)
-        limit = 0 if dtype == torch.uint8 else 3e-6  # 1e-6: sharpness and contrast, one after the other
+        limit = 0 if dtype == torch.uint8 else 3e-6  # measured 1e-6: sharpness and contrast in succession
         torch.testing.assert_close(made[i], wanted[0].to(dtype), rtol=0, atol=limit)
 
 
@@ -407,14 +411,14 @@ def test_augmix(version, dtype):
 
 
 @functools.cache
-def centre_crops(root) -> np.ndarray:
+def center_crops(root) -> np.ndarray:
     files = sorted(root.glob("*/*"))[:64]
     return np.stack([np.asarray(F1.center_crop(Image.open(file).convert("RGB"), 224)) for file in files])
 
 
 @pytest.mark.parametrize("op", sorted(name for name, one in OPERATIONS.items() if one.takes_frames))
 @pytest.mark.parametrize("channels", [1, 3])
-def test_images_of_different_sizes_in_frames(op, channels):
+def test_framed_images_of_different_sizes_equal_single_images(op, channels):
     rng, count = np.random.default_rng(8), 40
     sizes = [(1, 1), (90, 3), (3, 90), *rng.integers(5, 60, (count - 3, 2)).tolist()]
     images = [torch.from_numpy(rng.integers(0, 256, (channels, *size), np.uint8)) for size in sizes]
@@ -432,11 +436,11 @@ def test_images_of_different_sizes_in_frames(op, channels):
     }.get(op, {"factor": jitter["contrast"]})
     one = step(op, ImageSpec(channels=channels), like="pil")
     framed = batch.framed(one, images, arrays)
-    alone = [
+    single = [
         batch.kernel_of(op)(image[None], batch.rows_of(arrays, [row]), like="pil")[0]
         for row, image in enumerate(images)
     ]
-    assert all(torch.equal(a, b) for a, b in zip(framed, alone, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(framed, single, strict=True))
     batches = list(of_similar_size(images))
     assert sorted(np.concatenate([rows for rows, *_ in batches]).tolist()) == list(range(count)) and len(batches) < 12
     for rows, height, width in batches:
@@ -446,20 +450,20 @@ def test_images_of_different_sizes_in_frames(op, channels):
 @pytest.mark.gpu
 @pytest.mark.parametrize("images", ["drawn", "gray", "constant", "1x5"])
 @pytest.mark.parametrize("op", OPS)
-def test_the_same_on_a_gpu(op, images):
+def test_batched_color_on_gpu_equals_cpu(op, images):
     batch = as_batch(batches()[images])
     _, values = OPS[op]
     for like in ("pil", "v1", "v2"):
         different = (result(op, like, batch.cuda(), values).cpu().int() - result(op, like, batch, values).int()).abs()
         if like == "pil":
             assert different.max() == 0
-        else:  # a GPU multiplies by 1 / 6 where a CPU divides, for one
+        else:  # for example, a GPU multiplies by 1 / 6 and a CPU divides by 6
             assert different.max() <= 1 and different.float().mean() < 1e-3
 
 
 @pytest.mark.gpu
-def test_photos_on_a_gpu(photos):
-    batch, rng = as_batch(centre_crops(photos)), np.random.default_rng(0)
+def test_jitter_and_blur_of_photos_on_gpu_equal_cpu(photos):
+    batch, rng = as_batch(center_crops(photos)), np.random.default_rng(0)
     n = len(batch)
     arrays = {"order": np.argsort(rng.random((n, 4)), 1).astype(np.int32), "hue": rng.uniform(-0.5, 0.5, n)}
     arrays |= {name: rng.uniform(0, 2, n) for name in ("brightness", "contrast", "saturation")}
@@ -473,8 +477,8 @@ def test_photos_on_a_gpu(photos):
 
 @pytest.mark.parametrize("like", ["v1", "v2"])
 @pytest.mark.parametrize("op", ["brightness", "contrast", "saturation", "sharpness"])
-def test_the_last_values_of_floats_of_any_size_are_torchvisions(op, like):
-    """torch rounds those that do not fill a vector differently, in additions with alpha=."""
+def test_color_of_float_images_of_any_size_equals_torchvision(op, like):
+    """With alpha=, torch rounds the trailing elements that do not fill a vector differently."""
     generator = torch.Generator().manual_seed(5)
     factors = np.random.default_rng(5).uniform(0, 2, 8)
     function = getattr(F1 if like == "v1" else F2, FUNCTIONS[op])

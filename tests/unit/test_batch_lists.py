@@ -1,4 +1,4 @@
-"""Threads that resize image by image: in order, with errors, after a fork, and when the interpreter ends."""
+"""Threads that resize images one by one: order, errors, forks and interpreter shutdown."""
 
 import os
 import threading
@@ -13,8 +13,7 @@ from dali_compat.ops.pixels import lists
 from dali_compat.ops.pixels.lists import each, spare_batch, uniform
 
 
-def test_memory_of_batches_that_are_gone_is_used_again():
-    """And of no others, whoever has a part of them."""
+def test_spare_batch_reuses_memory_only_after_all_views_are_freed():
     lists._spare.clear()
     first = spare_batch((2, 3, 400, 500))
     at = first.data_ptr()
@@ -33,7 +32,7 @@ def test_memory_of_batches_that_are_gone_is_used_again():
     assert spare_batch((1, 3, 400, 500)).shape == (1, 3, 400, 500) and len(lists._spare) <= 4
 
 
-def test_threads_get_memory_of_their_own():
+def test_spare_batch_in_several_threads_gives_separate_memory():
     lists._spare.clear()
 
     def filled(number: int) -> bool:
@@ -47,24 +46,24 @@ def test_threads_get_memory_of_their_own():
         assert all(pool.map(filled, range(64)))
 
 
-def test_rows_come_in_order_and_from_several_threads():
+def test_each_runs_in_several_threads_and_returns_rows_in_order():
     barrier = threading.Barrier(min(2, len(os.sched_getaffinity(0))), timeout=60)
 
     def add(a, b):
-        barrier.wait()  # which one thread alone would not pass
+        barrier.wait()  # needs two threads to pass
         return a + b
 
     assert each(add, range(10), range(10, 20)) == list(range(10, 30, 2))
     assert each(add, [], []) == []
 
 
-def test_an_error_is_the_callers():
+def test_each_when_a_row_raises_reraises_the_error():
     with pytest.raises(ZeroDivisionError):
         each(lambda x: 1 // x, [2, 1, 0, 3])
     assert each(lambda x: 1 // x, [2, 1]) == [0, 1]
 
 
-def test_a_forked_child_has_threads_of_its_own():
+def test_each_in_forked_child_starts_new_threads():
     assert each(abs, [-1, -2]) == [1, 2]
     child = os.fork()
     if not child:
@@ -73,7 +72,7 @@ def test_a_forked_child_has_threads_of_its_own():
 
 
 @pytest.mark.parametrize("before", ["", "each(abs, [-1, -2])"], ids=["unused", "used"])
-def test_a_thread_that_outlives_the_main_thread(before):
+def test_each_works_after_the_main_thread_has_ended(before):
     code = f"""
 import threading, time
 from dali_compat.ops.pixels.lists import each
@@ -88,7 +87,7 @@ threading.Thread(target=late).start()
     assert (done.returncode, done.stdout) == (0, "[3, 4]\n"), done.stderr
 
 
-def test_uniform():
+def test_uniform_stacks_equal_shapes_and_returns_other_lists_unchanged():
     images = [torch.from_numpy(np.full((3, 4, 5), i, np.uint8)) for i in range(3)]
     assert torch.equal(uniform(images), torch.stack(images))
     for other in (images[0][:, :2], images[0].float()):

@@ -1,4 +1,4 @@
-"""Random pixels, and what spoils images: the generator against its definition, kernels against torchvision."""
+"""Random pixels and corrupting operations, compared with the generator's definition and with torchvision."""
 
 import io
 
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def drawn(channels: int = 3, height: int = 45, width: int = 61) -> torch.Tensor:
-    """Eight pictures (8, C, H, W) uint8, lying in memory as DALI's do."""
+    """Return eight images (8, C, H, W) uint8 with the memory layout of DALI's batches."""
     rng = np.random.default_rng(0)
     images = [
         Image.fromarray(make_image(rng, height, width)).convert("RGB" if channels == 3 else "L") for _ in range(8)
@@ -31,7 +31,7 @@ def drawn(channels: int = 3, height: int = 45, width: int = 61) -> torch.Tensor:
 
 
 def squares64(counter: int, key: int) -> int:
-    """Widynski's C code, in Python's whole numbers."""
+    """Widynski's C code in Python integers."""
     mask = 2**64 - 1
 
     def round_of(x, added):
@@ -46,7 +46,7 @@ def squares64(counter: int, key: int) -> int:
     return t ^ ((x * x + y) & mask) >> 32
 
 
-def test_squares():
+def test_squares_equal_the_reference_implementation():
     keys = squares.mixed(KEYS)
     assert len(set(keys.tolist())) == len(KEYS) and (keys % 2 == 1).all()
     counters = [0, 1, 2, 1000, 2**40 + 3]
@@ -55,7 +55,7 @@ def test_squares():
         assert [number % 2**64 for number in row] == [squares64(counter, key % 2**64) for counter in counters]
 
 
-def test_uniform_numbers():
+def test_uniforms_are_uniform_and_uncorrelated():
     u = squares.uniforms(KEYS, 100_000, CPU).double()
     assert u.shape == (8, 100_000) and u.min() >= 0 and u.max() < 1
     assert ((u * 2**24) % 1 == 0).all()
@@ -66,7 +66,7 @@ def test_uniform_numbers():
     assert torch.corrcoef(torch.cat([u, u.roll(1, 1)])).fill_diagonal_(0).abs().max() < 5 / 100_000**0.5
 
 
-def test_normal_numbers():
+def test_normals_have_the_moments_of_a_normal_distribution():
     z = squares.normals(KEYS, 100_001, CPU).double()
     assert z.shape == (8, 100_001) and torch.isfinite(z).all()
     n = z.numel()
@@ -77,7 +77,7 @@ def test_normal_numbers():
 
 
 @pytest.mark.parametrize("function", [squares.uniforms, squares.normals])
-def test_numbers_depend_on_key_and_index_alone(function):
+def test_random_numbers_depend_only_on_key_and_index(function):
     whole = function(KEYS, 1000, CPU)
     assert torch.equal(function(KEYS[3:5], 1000, CPU), whole[3:5])
     assert torch.equal(function(KEYS, 501, CPU), whole[:, :501])
@@ -93,7 +93,7 @@ WINDOWS = {
 
 @pytest.mark.parametrize("value", [(0.0, 0.0, 0.0), (1.5, -0.25, 200.0)])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_erase(dtype, value):
+def test_erase_equals_torchvision(dtype, value):
     batch = drawn() if dtype == torch.uint8 else drawn() / 255
     value = tuple(abs(v) for v in value) if dtype == torch.uint8 else value
     before = batch.clone()
@@ -106,7 +106,7 @@ def test_erase(dtype, value):
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_erase_with_random_pixels(dtype, channels):
+def test_erase_with_random_pixels_equals_torchvision(dtype, channels):
     batch = drawn(channels) if dtype == torch.uint8 else drawn(channels) / 255
     made = kernel_of("erase")(batch, {**WINDOWS, "key": KEYS}, value=None)
     pixels = squares.normals(KEYS, batch[0].numel(), CPU).view(batch.shape)
@@ -125,7 +125,7 @@ def test_erase_with_random_pixels(dtype, channels):
 
 @pytest.mark.parametrize("clip", [True, False])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float16])
-def test_gaussian_noise(dtype, clip, monkeypatch):
+def test_gaussian_noise_equals_torchvision_with_the_same_noise(dtype, clip, monkeypatch):
     if dtype == torch.uint8 and tuple(map(int, torchvision.__version__.split(".")[:2])) < (0, 21):
         pytest.skip("this torchvision refuses uint8 images")
     batch = drawn() if dtype == torch.uint8 else (drawn() / 255).to(dtype)
@@ -142,7 +142,7 @@ def test_gaussian_noise(dtype, clip, monkeypatch):
         torch.testing.assert_close(got, want, rtol=0, atol=limit)
 
 
-def test_parts_do_not_matter(monkeypatch):
+def test_gaussian_noise_in_parts_equals_whole_batch(monkeypatch):
     whole = kernel_of("gaussian_noise")(drawn(), {"key": KEYS}, mean=0.0, sigma=0.1, clip=True)
     monkeypatch.setattr(values, "_CPU_PART", 1)
     assert torch.equal(kernel_of("gaussian_noise")(drawn(), {"key": KEYS}, mean=0.0, sigma=0.1, clip=True), whole)
@@ -152,7 +152,7 @@ def test_parts_do_not_matter(monkeypatch):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_jpeg(channels):
+def test_jpeg_equals_torchvision(channels):
     batch, quality = drawn(channels), np.array([1, 5, 25, 50, 75, 90, 99, 100], np.int32)
     made = kernel_of("jpeg")(batch, {"quality": quality}, like="pil")
     for image, q, got in zip(batch, quality.tolist(), made, strict=True):
@@ -168,7 +168,7 @@ def test_jpeg(channels):
 
 
 @pytest.mark.gpu
-def test_the_same_on_a_gpu():
+def test_noise_and_erase_on_gpu_are_close_to_cpu():
     gpu = torch.device("cuda")
     assert torch.equal(squares.uniforms(KEYS, 10_001, gpu).cpu(), squares.uniforms(KEYS, 10_001, CPU))
     torch.testing.assert_close(

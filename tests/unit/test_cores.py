@@ -1,4 +1,4 @@
-"""The cores that a process may use: its own, and what a container's CPU quota allows."""
+"""Usable cores: the CPU affinity of the process and a container's CPU quota."""
 
 import math
 import os
@@ -13,7 +13,7 @@ from dali_compat.runtime import cores
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A function of the process's groups, as /proc/self/cgroup has them, and of files below the groups' mount."""
+    """Return a function that sets /proc/self/cgroup and the files of the cgroup mount."""
 
     def make(groups: str, files: dict[str, str], allowed: int = 64) -> None:
         (tmp_path / "process").write_text(groups)
@@ -39,7 +39,7 @@ POD = "kubepods/burstable/pod1"
     ("0::/\n", {}, math.inf, 64),
     (f"0::/{POD}\n", {f"{POD}/cpu.max": "max 100000", "kubepods/cpu.max": "800000 100000"}, 8, 8),
     (f"0::/{POD}\n", {f"{POD}/cpu.max": "200000 100000", "kubepods/cpu.max": "800000 100000"}, 2, 2),
-    ("0::/docker/1\n", {"cpu.max": "200000 100000"}, 2, 2),  # seen from within, where the path is the host's
+    ("0::/docker/1\n", {"cpu.max": "200000 100000"}, 2, 2),  # inside the container; the path is that of the host
     (f"5:cpuset:/\n4:cpu,cpuacct:/{POD}\n", {f"cpu/{POD}/cpu.cfs_quota_us": "300000\n",
                                              f"cpu/{POD}/cpu.cfs_period_us": "100000\n"}, 3, 3),
     ("4:cpuacct,cpu:/docker/1\n0::/\n", {"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "25000"}, 2, 2),
@@ -48,24 +48,24 @@ POD = "kubepods/burstable/pod1"
     ("", {"cpu.max": "100000 100000"}, math.inf, 64),
     ("0::/\n", {"cpu.max": "damaged"}, math.inf, 64),
 ])  # fmt: skip
-def test_a_quota_counts_as_cores(machine, groups, files, quota, usable):
+def test_cpu_quota_limits_usable_cores(machine, groups, files, quota, usable):
     machine(groups, files)
     assert (cores.cpu_quota(), cores.usable_cores()) == (quota, usable)
 
 
-def test_a_quota_above_what_the_process_may_run_on_changes_nothing(machine):
+def test_usable_cores_when_quota_exceeds_affinity_is_the_affinity(machine):
     machine("0::/\n", {"cpu.max": "400000 100000\n"}, allowed=2)
     assert cores.usable_cores() == 2
 
 
-def test_without_groups_all_cores_count(machine, tmp_path, monkeypatch):
+def test_usable_cores_without_cgroups_is_the_affinity(machine, tmp_path, monkeypatch):
     machine("", {})
     monkeypatch.setattr(cores, "_PROCESS", tmp_path / "nothing")
     assert cores.usable_cores() == 64
 
 
 @pytest.mark.skipif(not os.access("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", os.W_OK), reason="no group can be made here")
-def test_a_process_in_a_group_of_its_own():
+def test_cpu_quota_in_a_real_cgroup_is_read():
     group = Path("/sys/fs/cgroup/cpu/dali_compat_test")
     try:
         group.mkdir()

@@ -1,4 +1,4 @@
-"""How much memory is free."""
+"""Free memory of the CPU."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from dali_compat.runtime.device import free_memory
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """machine(limit, used, cached): a machine with 10,000 KB available, and perhaps a control group."""
+    """machine(limit, used, cached): a machine with 10,000 KB available and optionally a control group."""
     monkeypatch.setattr(device, "Path", lambda path: Path(f"{tmp_path}{path}"))
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "meminfo").write_text("MemTotal: 20000 kB\nMemFree: 5 kB\nMemAvailable: 10000 kB\n")
@@ -26,7 +26,7 @@ def machine(tmp_path, monkeypatch):
     return pretend
 
 
-def test_without_a_control_group_it_is_the_machines(machine):
+def test_free_memory_without_a_control_group_is_the_machines(machine):
     assert free_memory(torch.device("cpu")) == 10_240_000
 
 
@@ -37,6 +37,6 @@ def test_without_a_control_group_it_is_the_machines(machine):
     ("6000000", 6_500_000, 0, 0),
     ("60000000", 5_000_000, 0, 10_240_000),
 ])  # fmt: skip
-def test_the_control_groups_limit_counts(machine, limit, used, cached, free):
+def test_free_memory_in_a_control_group_is_bounded_by_its_limit(machine, limit, used, cached, free):
     machine(limit, used, cached)
     assert free_memory(torch.device("cpu")) == free

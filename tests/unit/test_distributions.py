@@ -1,6 +1,7 @@
-"""Random parameters have torchvision's distributions: two-sample tests against its own get_params and make_params.
+"""Random parameters follow torchvision's distributions.
 
-Every comparison is made at a significance of one in ten thousand, with fixed seeds; wrong distributions must fail.
+Two-sample tests compare them with torchvision's get_params and make_params at a significance level of 1e-4 with fixed
+seeds. Wrong distributions must fail.
 """
 
 import math
@@ -18,28 +19,34 @@ COUNT = 6000
 
 
 def statistic(a, b) -> float:
-    """Kolmogorov and Smirnov's: the largest distance between two samples' distribution functions."""
+    """Kolmogorov-Smirnov statistic, the largest distance between two empirical distribution functions."""
     a, b = np.sort(np.ravel(a)), np.sort(np.ravel(b))
     at = np.concatenate([a, b])
     return np.abs(np.searchsorted(a, at, "right") / len(a) - np.searchsorted(b, at, "right") / len(b)).max()
 
 
 def differ(a, b) -> bool:
-    """Whether two samples come from different distributions,
-    wrong in SIGNIFICANCE of the cases (fewer for whole numbers)."""
+    """Return True if two samples come from different distributions.
+
+    Wrong in SIGNIFICANCE of the cases, in fewer for whole numbers.
+    """
     return statistic(a, b) > math.sqrt(-math.log(SIGNIFICANCE / 2) / 2 * (1 / len(a) + 1 / len(b)))
 
 
 def quantile(freedom: int) -> float:
-    """What chi-square exceeds in SIGNIFICANCE of the cases (Wilson and Hilferty, 1931; 7% too much at one degree of
-    freedom, less at more)."""
-    normal = 3.719  # what a standard normal variable exceeds in SIGNIFICANCE of the cases
+    """Quantile of chi-square that is exceeded with probability SIGNIFICANCE.
+
+    By Wilson and Hilferty, 1931; 7% too large at one degree of freedom, less at more.
+    """
+    normal = 3.719  # the same quantile of a standard normal variable
     return freedom * (1 - 2 / (9 * freedom) + normal * math.sqrt(2 / (9 * freedom))) ** 3
 
 
 def misfit(counts, probabilities) -> bool:
-    """Pearson's goodness of fit: whether ``counts`` come from other probabilities. Cells where fewer than 5 are
-    expected are taken together; where none can be, none may be."""
+    """Pearson's goodness of fit. Return True if ``counts`` do not fit ``probabilities``.
+
+    Cells with an expectation below 5 are merged. Cells with probability zero must be empty.
+    """
     counts, expected = np.asarray(counts, float), np.asarray(probabilities, float) * np.sum(counts)
     if counts[expected == 0].any():
         return True
@@ -49,7 +56,7 @@ def misfit(counts, probabilities) -> bool:
 
 
 def unlike_in(a, b) -> bool:
-    """Pearson's test of homogeneity: whether two samples of hashable things come from different distributions."""
+    """Pearson's test of homogeneity. Return True if two samples of hashable values differ in distribution."""
     names = {name: i for i, name in enumerate(dict.fromkeys([*a, *b]))}
     counts = np.array([np.bincount([names[x] for x in sample], minlength=len(names)) for sample in (a, b)], float)
     counts, both = _merged(counts, counts.sum(0) * min(len(a), len(b)) / (len(a) + len(b)))
@@ -58,7 +65,7 @@ def unlike_in(a, b) -> bool:
 
 
 def _merged(counts, expected):
-    """The columns of counts where at least 5 are expected, and the others as one."""
+    """Merge the columns with an expectation below 5 into one."""
     rare = expected < 5
     if not rare.any():
         return counts, expected
@@ -67,8 +74,8 @@ def _merged(counts, expected):
     return (counts, expected) if expected[-1] >= 5 else (counts[:, :-1], expected[:-1])
 
 
-def unlike(ours: np.ndarray, theirs: np.ndarray) -> list[str]:
-    """Which properties of two samples of windows (i, j, h, w) differ in distribution."""
+def differing_properties(ours: np.ndarray, theirs: np.ndarray) -> list[str]:
+    """Names of the properties of two samples of windows (i, j, h, w) that differ in distribution."""
 
     def properties(windows):
         i, j, h, w = windows.T.astype(float)
@@ -87,16 +94,16 @@ IMAGENET = {"scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3)}
 RESIZED_CROPS = [
     (300, 400, IMAGENET),
     (33, 20, IMAGENET),
-    (20, 900, IMAGENET),  # hardly any try fits: the central window
+    (20, 900, IMAGENET),  # hardly any attempt fits, so the central window is used
     (900, 20, IMAGENET),
-    (60, 400, {"scale": (0.3, 1.0), "ratio": (0.5, 2.0)}),  # about half of them
+    (60, 400, {"scale": (0.3, 1.0), "ratio": (0.5, 2.0)}),  # about half of the attempts fit
     (64, 64, {"scale": (0.9, 1.0), "ratio": (3.0, 4.0)}),
     (100, 50, {"scale": (0.001, 0.002), "ratio": (0.9, 1.1)}),
     (1, 1, IMAGENET),
 ]
 
 
-def _theirs(version, height, width, scale, ratio) -> np.ndarray:
+def torchvision_windows(version, height, width, scale, ratio) -> np.ndarray:
     torch.manual_seed(1)
     image = torch.empty(1, height, width)
     if version == "v1":
@@ -108,25 +115,30 @@ def _theirs(version, height, width, scale, ratio) -> np.ndarray:
 
 @pytest.mark.alike
 @pytest.mark.parametrize("height, width, args", RESIZED_CROPS)
-def test_random_resized_crop(height, width, args):
-    theirs = _theirs("v1", height, width, **args)
+def test_random_resized_crop_has_v1s_distribution(height, width, args):
+    theirs = torchvision_windows("v1", height, width, **args)
     for seed in range(2):
-        assert unlike(windows("random_resized_crop", height, width, seed, **args), theirs) == []
+        assert differing_properties(windows("random_resized_crop", height, width, seed, **args), theirs) == []
 
 
-def test_random_resized_crop_of_v2():
-    assert unlike(windows("random_resized_crop", 300, 400, **IMAGENET), _theirs("v2", 300, 400, **IMAGENET)) == []
+def test_random_resized_crop_has_v2s_distribution():
+    assert (
+        differing_properties(
+            windows("random_resized_crop", 300, 400, **IMAGENET), torchvision_windows("v2", 300, 400, **IMAGENET)
+        )
+        == []
+    )
 
 
-def test_the_central_window_is_torchvisions():
-    """Where no try can fit, there is no chance left: equal numbers."""
+def test_random_resized_crop_when_no_attempt_fits_equals_torchvision():
+    """No randomness is left if no attempt can fit, so the numbers are equal."""
     for height, width in ((5, 900), (900, 5), (7, 300), (1, 40)):
         args = {"scale": (0.95, 1.0), "ratio": (3 / 4, 4 / 3)}
         ours = np.unique(windows("random_resized_crop", height, width, **args), axis=0)
         assert ours.tolist() == [list(v1.RandomResizedCrop.get_params(torch.empty(1, height, width), **args))]
 
 
-def test_windows_lie_within_the_image():
+def test_random_resized_crop_windows_lie_within_the_image():
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 300, (COUNT, 2))
     values = run("random_resized_crop", sizes, **IMAGENET)
@@ -138,24 +150,24 @@ def test_windows_lie_within_the_image():
 
 
 @pytest.mark.parametrize("height, width, size", [(50, 80, (32, 32)), (33, 33, (32, 30)), (32, 200, (32, 32))])
-def test_random_crop(height, width, size):
+def test_random_crop_has_torchvisions_distribution(height, width, size):
     torch.manual_seed(1)
     theirs = np.array([v1.RandomCrop.get_params(torch.empty(1, height, width), size) for _ in range(COUNT)])
-    assert unlike(windows("random_crop", height, width, size=size), theirs) == []
+    assert differing_properties(windows("random_crop", height, width, size=size), theirs) == []
     transform = v2.RandomCrop(size)
     drawn = [transform.make_params([torch.empty(1, height, width)]) for _ in range(COUNT)]
     theirs = np.array([(p["top"], p["left"], *size) for p in drawn])
-    assert unlike(windows("random_crop", height, width, seed=1, size=size), theirs) == []
+    assert differing_properties(windows("random_crop", height, width, seed=1, size=size), theirs) == []
 
 
-def test_every_position_is_drawn():
+def test_random_crop_draws_every_position():
     ours = windows("random_crop", 12, 13, size=(10, 10))
     assert len(np.unique(ours[:, :2], axis=0)) == 3 * 4
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9, 1.0])
-def test_bernoulli(p):
-    """Frequencies are within 4 standard deviations, and one image's flag says nothing about the next one's."""
+def test_bernoulli_has_frequency_p_and_independent_rows(p):
+    """The frequency is within 4 standard deviations of p and successive flags are uncorrelated."""
     flags = run("bernoulli", np.ones((COUNT, 2), int), p=p)["flag"]
     assert abs(flags.mean() - p) <= 4 * math.sqrt(p * (1 - p) / COUNT)
     if 0 < p < 1:
@@ -165,7 +177,7 @@ def test_bernoulli(p):
 # ---- the tests themselves
 
 
-def test_the_statistic():
+def test_kolmogorov_smirnov_separates_equal_and_different_samples():
     assert statistic([1, 2, 3], [1, 2, 3]) == 0
     assert statistic([1, 2], [3, 4]) == 1
     assert statistic([1, 2, 3, 4], [3, 4, 5, 6]) == 0.5
@@ -174,8 +186,8 @@ def test_the_statistic():
     assert differ(rng.random(COUNT), rng.random(COUNT) ** 1.2)
 
 
-def test_chi_square():
-    """Quantiles are those of the tables, and samples of few things are told apart."""
+def test_chi_square_separates_equal_and_different_samples():
+    """Quantiles match published tables, and samples with few distinct values are distinguished."""
     for freedom, exact in ((1, 15.137), (2, 18.421), (5, 25.745), (24, 58.613), (100, 161.319)):
         assert exact <= quantile(freedom) * 1.001 and quantile(freedom) < exact * 1.075
     rng = np.random.default_rng(0)
@@ -194,32 +206,38 @@ WRONG = {
     "height and width swapped": lambda: windows("random_resized_crop", 400, 300, **IMAGENET),
     "top left": lambda: windows("random_resized_crop", 300, 400, **IMAGENET) * [0, 0, 1, 1],
     "one off": lambda: np.add(windows("random_resized_crop", 300, 400, **IMAGENET), [6, 0, 0, 0]),
-    "ratio not logarithmic": lambda: _with_ratio(lambda low, high, u: low + (high - low) * u),
-    "side instead of area": lambda: _with_area(lambda low, high, u: (low**0.5 + (high**0.5 - low**0.5) * u) ** 2),
+    "ratio not logarithmic": lambda: windows_with_ratio(lambda low, high, u: low + (high - low) * u),
+    "side instead of area": lambda: windows_with_area(
+        lambda low, high, u: (low**0.5 + (high**0.5 - low**0.5) * u) ** 2
+    ),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_distributions_are_found(name):
-    assert unlike(WRONG[name](), _theirs("v1", 300, 400, **IMAGENET)) != []
+def test_wrong_window_distributions_are_detected(name):
+    assert differing_properties(WRONG[name](), torchvision_windows("v1", 300, 400, **IMAGENET)) != []
 
 
-def _with_ratio(of):
-    return _by_hand(lambda low, high, u: low + (high - low) * u, of)
+def windows_with_ratio(formula):
+    return windows_by_formulas(lambda low, high, u: low + (high - low) * u, formula)
 
 
-def _with_area(of):
-    return _by_hand(of, lambda low, high, u: math.exp(math.log(low) + (math.log(high) - math.log(low)) * u))
+def windows_with_area(formula):
+    return windows_by_formulas(
+        formula, lambda low, high, u: math.exp(math.log(low) + (math.log(high) - math.log(low)) * u)
+    )
 
 
-def test_a_draw_by_hand_is_right_where_its_formulas_are():
-    """So that the wrong ones fail for what is wrong with them."""
-    right = _by_hand(lambda low, high, u: low + (high - low) * u, lambda low, high, u: low * (high / low) ** u)
-    assert unlike(right, _theirs("v1", 300, 400, **IMAGENET)) == []
+def test_windows_by_the_right_formulas_have_torchvisions_distribution():
+    """Ensures that the wrong formulas are the only reason for the failures above."""
+    right = windows_by_formulas(
+        lambda low, high, u: low + (high - low) * u, lambda low, high, u: low * (high / low) ** u
+    )
+    assert differing_properties(right, torchvision_windows("v1", 300, 400, **IMAGENET)) == []
 
 
-def _by_hand(scale_of, ratio_of, height=300, width=400) -> np.ndarray:
-    """RandomResizedCrop with these laws, image by image."""
+def windows_by_formulas(scale_of, ratio_of, height=300, width=400) -> np.ndarray:
+    """Draw RandomResizedCrop windows one by one with the given formulas."""
     rng, found = np.random.default_rng(2), []
     while len(found) < COUNT:
         area = height * width * scale_of(*IMAGENET["scale"], rng.random())

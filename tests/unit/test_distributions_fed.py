@@ -1,6 +1,6 @@
-"""torchvision's own get_params and make_params, fed our uniform numbers, give our parameters: the arithmetic is theirs.
+"""Random parameters equal those of torchvision's get_params and make_params for the same uniform numbers.
 
-What the statistical tests cannot see, this does: bounds, rounding, float32.
+This covers bounds, rounding and float32, which the statistical tests cannot resolve.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ SIZES = np.concatenate([RNG.integers(1, 3000, (700, 2)), RNG.integers(1, 40, (30
 
 
 def drawn(name, sizes, seed=0, position=0, **args):
-    """(uniform numbers, arrays, sizes after) of a draw."""
+    """Return (uniform numbers, arrays, sizes after) of a draw."""
     chosen = draw(name, **args)
     u = Randoms(seed, position, len(sizes))(3, uniforms_of(chosen))
     return u, *run(chosen, np.asarray(sizes), u)
@@ -31,7 +31,7 @@ def drawn(name, sizes, seed=0, position=0, **args):
 
 @contextmanager
 def fed(rand=(), randint=(), uniform=()):
-    """Within it torch.rand, torch.randint and Tensor.uniform_ turn these numbers in [0, 1), in order, into theirs."""
+    """Make torch.rand, torch.randint and Tensor.uniform_ use these numbers in [0, 1), in order."""
     rand, randint, uniform = deque(rand), deque(randint), deque(uniform)
 
     def as_rand(*size):
@@ -64,7 +64,7 @@ def image(height, width):
 @pytest.mark.parametrize("translate", [None, (0.3, 0.5)])
 @pytest.mark.parametrize("scale", [None, (0.5, 1.7)])
 @pytest.mark.parametrize("shear", [None, (-7.0, 9.0), (-7.0, 9.0, 3.0, 4.0)])
-def test_affine(translate, scale, shear):
+def test_affine_parameters_equal_v1(translate, scale, shear):
     args = {"degrees": (-33.3, 55.5), "translate": translate, "scale": scale, "shear": shear}
     u, ours, after = drawn("affine_parameters", SIZES, **args)
     assert after is SIZES or np.array_equal(after, SIZES)
@@ -81,7 +81,7 @@ def test_affine(translate, scale, shear):
         assert mine == theirs
 
 
-def test_v2_draws_affine_parameters_as_v1():
+def test_affine_parameters_equal_v2():
     args = {"degrees": (-33.3, 55.5), "translate": (0.3, 0.5), "scale": (0.5, 1.7), "shear": (-7.0, 9.0, 3.0, 4.0)}
     u, ours, _ = drawn("affine_parameters", SIZES[:200], **args)
     transform = v2.RandomAffine(**args)
@@ -97,7 +97,7 @@ def test_v2_draws_affine_parameters_as_v1():
 
 
 @pytest.mark.parametrize("distortion_scale", [0.0, 0.3, 0.5, 1.0])
-def test_perspective(distortion_scale):
+def test_perspective_points_equal_v1(distortion_scale):
     u, ours, _ = drawn("perspective_points", SIZES, distortion_scale=distortion_scale, p=0.5)
     for row, (height, width) in enumerate(SIZES.tolist()):
         with fed(randint=u[row, 1:]):
@@ -106,7 +106,7 @@ def test_perspective(distortion_scale):
     assert np.array_equal(ours["flag"], u[:, 0] < 0.5)
 
 
-def test_v2_draws_perspective_points_as_v1():
+def test_perspective_points_equal_v2():
     u, ours, _ = drawn("perspective_points", SIZES[300:500], distortion_scale=0.7, p=0.5)
     transform, points = v2.RandomPerspective(0.7), []
     with mock.patch(
@@ -123,8 +123,9 @@ ERASED = {"usual": ((0.02, 0.33), (0.3, 3.3)), "large": ((0.7, 1.0), (0.5, 2.0))
 
 @pytest.mark.parametrize("name", ERASED)
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_erasing(name, version):
-    """float32 against our float64 may move a side of the window that is within 1e-6 of a half: none of these 1,003."""
+def test_erasing_windows_equal_torchvision(name, version):
+    """float32 and our float64 may round differently within 1e-6 of a half, which occurs in none of these 1,003
+    sizes."""
     scale, ratio = ERASED[name]
     u, ours, after = drawn("erasing", SIZES, p=1.0, scale=scale, ratio=ratio, random_value=False)
     assert np.array_equal(after, SIZES) and set(ours) == {"start", "shape", "flag"}
@@ -144,7 +145,7 @@ def test_erasing(name, version):
 
 
 @pytest.mark.parametrize("side_range", [(1.0, 4.0), (1.0, 1.0), (1.1, 1.3)])
-def test_zoom_out(side_range):
+def test_zoom_out_padding_equals_torchvision(side_range):
     u, ours, after = drawn("zoom_out", SIZES, side_range=side_range, p=0.7)
     transform = v2.RandomZoomOut(side_range=side_range, p=0.7)
     for row, (height, width) in enumerate(SIZES.tolist()):
@@ -156,7 +157,7 @@ def test_zoom_out(side_range):
         assert after[row].tolist() == ours["shape"][row].tolist() == [top + height + bottom, left + width + right]
 
 
-def _sizes_of(name, transform, by, **args):
+def compared_sizes(name, transform, by, **args):
     u, ours, after = drawn(name, LARGE, **args)
     for row, (height, width) in enumerate(LARGE.tolist()):
         with fed(**{by: u[row]}):
@@ -168,31 +169,32 @@ def _sizes_of(name, transform, by, **args):
 LARGE = SIZES[SIZES.min(1) > 100]
 
 
-def test_scale_jitter():
+def test_scale_jitter_size_equals_torchvision():
     transform = v2.ScaleJitter((700, 511), (0.1, 2.0))
-    for ours, theirs, _ in _sizes_of("scale_jitter", transform, "rand", target_size=(700, 511), scale_range=(0.1, 2.0)):
+    for ours, theirs, _ in compared_sizes(
+        "scale_jitter", transform, "rand", target_size=(700, 511), scale_range=(0.1, 2.0)
+    ):
         assert ours == theirs
 
 
 @pytest.mark.parametrize("min_size, max_size", [((256, 288, 333), None), ((256, 288, 333), 400), ((7,), 1000)])
-def test_random_shortest_size(min_size, max_size):
+def test_random_shortest_size_equals_torchvision(min_size, max_size):
     args = {"min_size": min_size, "max_size": max_size}
     transform = v2.RandomShortestSize(list(min_size), max_size)
-    for ours, theirs, _ in _sizes_of("random_shortest_size", transform, "randint", **args):
+    for ours, theirs, _ in compared_sizes("random_shortest_size", transform, "randint", **args):
         assert ours == theirs
 
 
-def test_random_resize():
+def test_random_resize_equals_torchvision():
     from torchvision.transforms.functional import _compute_resized_output_size
 
-    for ours, theirs, size in _sizes_of(
+    for ours, theirs, size in compared_sizes(
         "random_resize", v2.RandomResize(100, 300), "randint", min_size=100, max_size=300
     ):
         assert ours == list(_compute_resized_output_size(size, theirs))
 
 
-def test_sizes_of_nothing_are_refused():
-    """As torchvision's resize refuses them."""
+def test_drawing_an_empty_size_raises_like_torchvision():
     with pytest.raises(ImageTooSmall, match="height and width must be > 0") as raised:
         drawn("scale_jitter", [[300, 300], [3, 1000]], target_size=(20, 20), scale_range=(0.1, 0.2))
     assert raised.value.row == 1
@@ -201,7 +203,7 @@ def test_sizes_of_nothing_are_refused():
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_colour(version):
+def test_color_jitter_factors_equal_torchvision(version):
     ranges = {"brightness": (0.3, 1.9), "contrast": (0.7, 0.8), "saturation": None, "hue": (-0.1, 0.3)}
     u, ours, _ = drawn("color_jitter", SIZES, **ranges)
     assert set(ours) == {"order", "brightness", "contrast", "hue"}
@@ -216,7 +218,7 @@ def test_colour(version):
     assert ours["order"].dtype == np.int32 and ours["hue"].dtype == np.float64
 
 
-def test_photometric_distort():
+def test_photometric_distort_parameters_equal_torchvision():
     ranges = {"brightness": (0.875, 1.125), "contrast": (0.5, 1.5), "saturation": (0.3, 1.5), "hue": (-0.05, 0.07)}
     u, ours, _ = drawn("photometric_distort", SIZES, **ranges, p=0.4, channels=3)
     transform = v2.RandomPhotometricDistort(**ranges, p=0.4)
@@ -232,7 +234,7 @@ def test_photometric_distort():
         assert (ours["order"][row] == -1).all() == (theirs["channel_permutation"] is None)
 
 
-def test_blur_and_jpeg():
+def test_blur_sigma_and_jpeg_quality_equal_torchvision():
     u, ours, _ = drawn("blur_sigma", SIZES, sigma=(0.1, 2.0))
     for row in range(200):
         with fed(uniform=[*u[row], *u[row]]):
@@ -248,7 +250,7 @@ def test_blur_and_jpeg():
             assert v2.JPEG((5, 8)).make_params([])["quality"] == ours["quality"][row]
 
 
-def test_angles():
+def test_rotation_angle_equals_torchvision():
     u, ours, _ = drawn("rotation", SIZES, degrees=(-12.3, 45.6), expand=False, center=None, like="v1")
     for row in range(300):
         with fed(uniform=[*u[row], *u[row]]):
@@ -267,7 +269,7 @@ MIXED = RNG.integers(1, 900, (300, 2))
 
 @contextmanager
 def recorded(version, transform):
-    """The (name, magnitude) of each operation that a policy runs; the operations do nothing."""
+    """Record the (name, magnitude) of each operation that a policy would run."""
     calls = []
 
     def note(img, name, magnitude, *_, **__):
@@ -284,14 +286,15 @@ def recorded(version, transform):
         yield calls
 
 
-def _signs(version, u):
-    """A number that makes torchvision take the minus sign where u < .5: v1's 0 or 1 is 1 for it, v2's rand <= .5."""
+def sign_numbers(version, u):
+    """Numbers that make torchvision choose the minus sign if u < .5. v1 draws 0 or 1 and negates on 1, v2 on rand <=
+    .5."""
     return {"randint": [1 - u]} if version == "v1" else {"rand": [u]}
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("policy", ["imagenet", "cifar10", "svhn"])
-def test_auto_augment(version, policy):
+def test_auto_augment_operations_equal_torchvision(version, policy):
     transform = {"v1": v1, "v2": v2}[version].AutoAugment(v1.AutoAugmentPolicy(policy))
     u, first, _ = drawn("auto_augment", MIXED, policy=policy, like=version, at=0)
     _, second, _ = drawn("auto_augment", MIXED, policy=policy, like=version, at=1)
@@ -300,9 +303,9 @@ def test_auto_augment(version, policy):
         names = [AUGMENTATIONS[ours["which"][row]] for ours in both]
         if version == "v1":
             numbers = {"randint": u[row, [0, 3, 4]], "rand": u[row, [1, 2]]}
-        else:  # it asks for a sign only where it needs one
-            asked = [*[1, 3][: 2 - (names[0] in UNSIGNED)], *[2, 4][: 2 - (names[1] in UNSIGNED)]]
-            numbers = {"randint": u[row, :1], "rand": u[row, asked]}
+        else:  # v2 draws a sign only for operations that need one
+            sign_columns = [*[1, 3][: 2 - (names[0] in UNSIGNED)], *[2, 4][: 2 - (names[1] in UNSIGNED)]]
+            numbers = {"randint": u[row, :1], "rand": u[row, sign_columns]}
         with recorded(version, transform) as calls, fed(**numbers):
             transform(image(height, width))
         mine = [(n, ours["magnitude"][row]) for n, ours in zip(names, both, strict=True) if ours["flag"][row]]
@@ -312,11 +315,11 @@ def test_auto_augment(version, policy):
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("magnitude, bins", [(9, 31), (0, 10), (14, 15)])
-def test_rand_augment(version, magnitude, bins):
+def test_rand_augment_operation_equals_torchvision(version, magnitude, bins):
     transform = {"v1": v1, "v2": v2}[version].RandAugment(1, magnitude, bins)
     u, ours, _ = drawn("rand_augment", MIXED, magnitude=magnitude, num_magnitude_bins=bins, like=version)
     for row, (height, width) in enumerate(MIXED.tolist()):
-        sign = _signs(version, u[row, 1])
+        sign = sign_numbers(version, u[row, 1])
         numbers = {**sign, "randint": [u[row, 0], *sign.get("randint", [])]}
         with recorded(version, transform) as calls, fed(**numbers):
             transform(image(height, width))
@@ -325,11 +328,11 @@ def test_rand_augment(version, magnitude, bins):
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("bins", [31, 10])
-def test_trivial_augment_wide(version, bins):
+def test_trivial_augment_wide_operation_equals_torchvision(version, bins):
     transform = {"v1": v1, "v2": v2}[version].TrivialAugmentWide(bins)
     u, ours, _ = drawn("trivial_augment_wide", MIXED, num_magnitude_bins=bins, like=version)
     for row, (height, width) in enumerate(MIXED.tolist()):
-        name, sign = AUGMENTATIONS[ours["which"][row]], _signs(version, u[row, 1])
+        name, sign = AUGMENTATIONS[ours["which"][row]], sign_numbers(version, u[row, 1])
         bin_ = [] if name in PLAIN else [u[row, 2]]
         numbers = {**sign, "randint": [u[row, 0], *bin_, *sign.get("randint", [])]}
         with recorded(version, transform) as calls, fed(**numbers):
@@ -339,11 +342,11 @@ def test_trivial_augment_wide(version, bins):
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("chain_depth, all_ops", [(-1, True), (2, False)])
-def test_aug_mix(version, chain_depth, all_ops):
-    """Chains: depth, then for every operation which, bin and sign as far as it has them. And what is mixed."""
+def test_aug_mix_chains_equal_torchvision(version, chain_depth, all_ops):
+    """A chain draws its depth, then the operation, bin and sign of each step as needed, and finally the mixture."""
     args = {"severity": 4, "mixture_width": 2, "chain_depth": chain_depth, "alpha": 1.0, "all_ops": all_ops}
     transform = {"v1": v1, "v2": v2}[version].AugMix(**args)
-    sizes = MIXED[:100] // 9 + 1  # torchvision mixes pixels
+    sizes = MIXED[:100] // 9 + 1  # small, because torchvision mixes pixels
     u, ours, _ = drawn("aug_mix", sizes, **args, like=version)
     deepest = ours["which"].shape[2]
     steps = u[:, 2 : 2 + 6 * deepest].reshape(-1, 3, 2, deepest)
@@ -360,7 +363,7 @@ def test_aug_mix(version, chain_depth, all_ops):
                     continue
                 name = AUGMENTATIONS[which]
                 expected.append((name, ours["magnitude"][row, chain, at]))
-                number = _signs(version, sign) if name not in UNSIGNED else {}
+                number = sign_numbers(version, sign) if name not in UNSIGNED else {}
                 randint += [op, *([] if name in PLAIN else [bin_]), *number.get("randint", [])]
                 rand += number.get("rand", [])
         with recorded(version, transform) as calls, fed(rand=rand, randint=randint):
@@ -368,8 +371,8 @@ def test_aug_mix(version, chain_depth, all_ops):
         assert calls == expected
 
 
-def test_weights_of_aug_mix():
-    """torchvision's products of its Dirichlet variates: that of (image, mixture), then that of the chains."""
+def test_aug_mix_weights_equal_products_of_dirichlet_variates():
+    """As in torchvision, the variates of (image, mixture) are multiplied by those of the chains."""
     u, ours, _ = drawn("aug_mix", MIXED, severity=3, mixture_width=3, chain_depth=1, alpha=1.0, all_ops=True, like="v1")
     gamma = torch.from_numpy(-np.log1p(-u[:, -5:]))
     share = gamma[:, :2] / gamma[:, :2].sum(1, keepdim=True)

@@ -1,6 +1,6 @@
-"""AutoAugment, RandAugment, TrivialAugmentWide and AugMix: which operations, how strong, and in what mixture.
+"""Operations, magnitudes and mixture weights of AutoAugment, RandAugment, TrivialAugmentWide and AugMix.
 
-Against records of what torchvision's transforms do, and against the probabilities that their tables imply.
+They are compared with recorded calls of torchvision's transforms and with the probabilities in its tables.
 """
 
 import functools
@@ -25,19 +25,19 @@ VERSIONS = {"v1": v1, "v2": v2}
 MIX = {"severity": 3, "mixture_width": 3, "chain_depth": -1, "alpha": 1.0, "all_ops": True}
 
 
-def ours(name, count=COUNT, seed=0, **args):
+def our_arrays(name, count=COUNT, seed=0, **args):
     return drawn(name, np.tile([HEIGHT, WIDTH], (count, 1)), seed, **args)[1]
 
 
 def pairs(arrays) -> list:
-    """The (operation, magnitude) of each row, as recorded() has them."""
+    """Return the (operation, magnitude) of each row in the format of recorded()."""
     both = zip(arrays["which"].tolist(), arrays["magnitude"].tolist(), strict=True)
     return [(AUGMENTATIONS[which], m) for which, m in both]
 
 
 @functools.cache
 def records(version, transform, *args) -> list[tuple]:
-    """What a transform of torchvision did to each of many images."""
+    """Record the operations that a torchvision transform applies to each of many images."""
     made, picture, found = getattr(VERSIONS[version], transform)(*args), image(HEIGHT, WIDTH), []
     if transform == "AugMix":
         picture = torch.zeros(1, HEIGHT, WIDTH, dtype=torch.uint8)
@@ -56,21 +56,20 @@ POLICIES = ("imagenet", "cifar10", "svhn")
 
 
 def sub_policies(policy):
-    """((name, chance, bin), (name, chance, bin)) of each sub-policy."""
+    """Return ((name, probability, bin), (name, probability, bin)) of each sub-policy."""
     return v1.AutoAugment(v1.AutoAugmentPolicy(policy)).policies
 
 
 def applied(policy, version, **how):
-    """The operations applied to each row, as recorded() has them."""
-    both = [ours("auto_augment", policy=policy, like=version, at=at, **how) for at in (0, 1)]
+    """Return the operations applied to each row in the format of recorded()."""
+    both = [our_arrays("auto_augment", policy=policy, like=version, at=at, **how) for at in (0, 1)]
     rows = zip(*(zip(pairs(a), a["flag"].tolist(), strict=True) for a in both), strict=True)
     return [tuple(pair for pair, flag in row if flag) for row in rows]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_both_operations_are_of_one_sub_policy(policy, version):
-    """In the steps that the transform becomes."""
+def test_auto_augment_steps_take_both_operations_from_one_sub_policy(policy, version):
     steps = translate(VERSIONS[version].AutoAugment(v1.AutoAugmentPolicy(policy))).translated[0].steps
     sizes = np.tile([HEIGHT, WIDTH], (RECORDS, 1))
     first, second = compute(steps, sizes, Randoms(1, 0, RECORDS), slice(None))
@@ -81,7 +80,7 @@ def test_both_operations_are_of_one_sub_policy(policy, version):
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_auto_augment_does_what_torchvisions_does(policy, version):
+def test_auto_augment_has_torchvisions_distribution(policy, version):
     found, expected = applied(policy, version), records(version, "AutoAugment", v1.AutoAugmentPolicy(policy))
     assert not unlike_in(found, expected)
     names = [tuple(name for name, _ in row) for row in found]
@@ -93,8 +92,8 @@ def test_auto_augment_does_what_torchvisions_does(policy, version):
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_auto_augment_fits_its_table(policy, version):
-    """Of every sub-policy, none, the first, the second or both operations, with the chances of the table."""
+def test_auto_augment_has_the_probabilities_of_its_table(policy, version):
+    """Each sub-policy applies none, the first, the second or both operations."""
     chances = Counter()
     for (first, p, _), (second, q, _) in sub_policies(policy):
         for names, chance in (
@@ -110,9 +109,8 @@ def test_auto_augment_fits_its_table(policy, version):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_auto_augments_signs(policy):
-    """Half of those that have one are negative, whatever the other operation's."""
-    both = [ours("auto_augment", 20000, policy=policy, like="v1", at=at) for at in (0, 1)]
+def test_auto_augment_signs_are_balanced_and_independent(policy):
+    both = [our_arrays("auto_augment", 20000, policy=policy, like="v1", at=at) for at in (0, 1)]
     signs = [np.sign(a["magnitude"]) * ((a["which"] >= 1) & (a["which"] <= 9)) for a in both]
     for sign in signs:
         assert not misfit([(sign < 0).sum(), (sign > 0).sum()], [0.5, 0.5])
@@ -121,9 +119,9 @@ def test_auto_augments_signs(policy):
         assert not misfit(np.bincount(negative[0] + 2 * negative[1], minlength=4), [0.25] * 4)
 
 
-def test_wrong_tables_are_found():
+def test_wrong_auto_augment_tables_are_detected():
     assert unlike_in(applied("imagenet", "v1"), records("v1", "AutoAugment", v1.AutoAugmentPolicy("cifar10")))
-    both = [ours("auto_augment", policy="imagenet", like="v1", at=at, seed=at) for at in (0, 1)]
+    both = [our_arrays("auto_augment", policy="imagenet", like="v1", at=at, seed=at) for at in (0, 1)]
     rows = zip(*(zip(pairs(a), a["flag"].tolist(), strict=True) for a in both), strict=True)
     apart = [tuple(p for p, flag in row if flag) for row in rows]
     expected = records("v1", "AutoAugment", v1.AutoAugmentPolicy("imagenet"))
@@ -135,8 +133,8 @@ def test_wrong_tables_are_found():
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("magnitude, bins", [(9, 31), (3, 10)])
-def test_rand_augment(version, magnitude, bins):
-    found = pairs(ours("rand_augment", magnitude=magnitude, num_magnitude_bins=bins, like=version))
+def test_rand_augment_has_torchvisions_distribution(version, magnitude, bins):
+    found = pairs(our_arrays("rand_augment", magnitude=magnitude, num_magnitude_bins=bins, like=version))
     expected = [row[0] for row in records(version, "RandAugment", 1, magnitude, bins)]
     expected = [pair or ("Identity", 0.0) for pair in expected]
     assert not unlike_in(found, expected) and set(found) == set(expected)
@@ -148,8 +146,8 @@ def test_rand_augment(version, magnitude, bins):
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("bins", [31, 5])
-def test_trivial_augment_wide(version, bins):
-    arrays = ours("trivial_augment_wide", 20000, num_magnitude_bins=bins, like=version)
+def test_trivial_augment_wide_has_torchvisions_distribution(version, bins):
+    arrays = our_arrays("trivial_augment_wide", 20000, num_magnitude_bins=bins, like=version)
     found = pairs(arrays)
     expected = [row[0] for row in records(version, "TrivialAugmentWide", bins)]
     assert not unlike_in(found, expected) and not unlike_in([n for n, _ in found], [n for n, _ in expected])
@@ -163,24 +161,23 @@ def test_trivial_augment_wide(version, bins):
         assert len(strengths) == bins and not misfit(list(strengths.values()), [1 / bins] * bins)
 
 
-def test_bins_and_signs_are_independent():
-    arrays = ours("trivial_augment_wide", 20000, num_magnitude_bins=5, like="v1")
+def test_trivial_augment_wide_bins_and_signs_are_independent():
+    arrays = our_arrays("trivial_augment_wide", 20000, num_magnitude_bins=5, like="v1")
     magnitude = arrays["magnitude"][(arrays["which"] == AUGMENTATIONS.index("Rotate")) & (arrays["magnitude"] != 0)]
     counts = Counter(magnitude.tolist())
     assert len(counts) == 8 and not misfit(list(counts.values()), [1 / 8] * 8)
 
 
 @pytest.mark.parametrize("like, other", [("v1", "v2"), ("v2", "v1")])
-def test_the_two_versions_differ(like, other):
-    """In Solarize's unit alone."""
-    found = set(pairs(ours("trivial_augment_wide", 20000, num_magnitude_bins=31, like=like)))
+def test_trivial_augment_wide_versions_differ_only_in_solarize(like, other):
+    found = set(pairs(our_arrays("trivial_augment_wide", 20000, num_magnitude_bins=31, like=like)))
     expected = {row[0] for row in records(other, "TrivialAugmentWide", 31)}
     assert {name for name, _ in expected - found} == {"Solarize"}
     assert max(m for n, m in found if n == "Solarize") == (255 if like == "v1" else 1)
 
 
-def test_wrong_bins_are_found():
-    found = pairs(ours("trivial_augment_wide", num_magnitude_bins=31, like="v1"))
+def test_missing_signs_and_operations_are_detected():
+    found = pairs(our_arrays("trivial_augment_wide", num_magnitude_bins=31, like="v1"))
     expected = [row[0] for row in records("v1", "TrivialAugmentWide", 31)]
     unsigned = [(name, abs(m)) for name, m in found]
     assert unlike_in(unsigned, expected)
@@ -191,8 +188,7 @@ def test_wrong_bins_are_found():
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("height, width", [(1, 1), (1, 900), (331, 224), (5000, 37)])
 @pytest.mark.parametrize("transform", ["AutoAugment", "RandAugment", "AugMix", "TrivialAugmentWide"])
-def test_magnitudes_of_translations(transform, version, height, width):
-    """They follow the image's own sides: torchvision's table for this image, to the bit."""
+def test_translation_magnitudes_equal_torchvisions_table_for_the_image_size(transform, version, height, width):
     kind, sizes = getattr(VERSIONS[version], transform), np.tile([height, width], (4000, 1))
     if version == "v2":
         tables = {name: of(10, height, width) for name, (of, _) in kind._AUGMENTATION_SPACE.items()}
@@ -218,9 +214,9 @@ def test_magnitudes_of_translations(transform, version, height, width):
 @pytest.mark.alike
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("all_ops", [True, False])
-def test_chains_of_aug_mix(version, all_ops):
-    """A chain's depth, and in it operations and magnitudes. (Records have all chains of an image in one row.)"""
-    arrays = ours("aug_mix", 4000, **{**MIX, "all_ops": all_ops}, like=version)
+def test_aug_mix_chains_have_torchvisions_distribution(version, all_ops):
+    """Compare the depths, operations and magnitudes of chains. A record has all chains of an image in one row."""
+    arrays = our_arrays("aug_mix", 4000, **{**MIX, "all_ops": all_ops}, like=version)
     within = arrays["which"] >= 0
     depth = within.sum(2)
     assert (within == (np.arange(3) < depth[..., None])).all() and (arrays["magnitude"][~within] == 0).all()
@@ -238,8 +234,8 @@ def test_chains_of_aug_mix(version, all_ops):
     )
 
 
-def test_operations_of_a_chain_are_independent():
-    which = ours("aug_mix", 20000, **{**MIX, "chain_depth": 2, "mixture_width": 2, "all_ops": False}, like="v1")[
+def test_aug_mix_operations_are_independent():
+    which = our_arrays("aug_mix", 20000, **{**MIX, "chain_depth": 2, "mixture_width": 2, "all_ops": False}, like="v1")[
         "which"
     ]
     assert which.shape == (20000, 2, 2)
@@ -252,16 +248,16 @@ def test_operations_of_a_chain_are_independent():
 
 
 @pytest.mark.parametrize("severity", [1, 3, 10])
-def test_severity(severity):
-    arrays = ours("aug_mix", **{**MIX, "severity": severity}, like="v1")
+def test_aug_mix_severity_is_the_number_of_magnitudes(severity):
+    arrays = our_arrays("aug_mix", **{**MIX, "severity": severity}, like="v1")
     strengths = Counter(np.abs(arrays["magnitude"][arrays["which"] == AUGMENTATIONS.index("Rotate")]).tolist())
     assert len(strengths) == severity and not misfit(list(strengths.values()), [1 / severity] * severity)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.2, 3.7])
 @pytest.mark.parametrize("width", [1, 3])
-def test_weights_of_aug_mix(alpha, width):
-    mix = ours("aug_mix", 4000, **{**MIX, "alpha": alpha, "mixture_width": width}, like="v1")["mix"]
+def test_aug_mix_weights_have_torchvisions_distribution(alpha, width):
+    mix = our_arrays("aug_mix", 4000, **{**MIX, "alpha": alpha, "mixture_width": width}, like="v1")["mix"]
     assert mix.shape == (4000, 1 + width) and mix.dtype == np.float32 and (mix > 0).all() and (mix < 1).all()
     assert np.allclose(mix.sum(1), 1, atol=1e-6)
     torch.manual_seed(0)
@@ -276,16 +272,16 @@ def test_weights_of_aug_mix(alpha, width):
         assert abs(np.corrcoef(mix[:, 0], share)[0, 1]) < 4.5 / 4000**0.5
 
 
-def test_weights_of_tiny_alphas_are_numbers():
-    """Gamma variates underflow there; torch gives halves, ones and the least float32."""
+def test_aug_mix_weights_with_tiny_alpha_are_finite():
+    """Gamma variates underflow for these alphas; torch returns halves, ones and the smallest float32."""
     for alpha in (1e-3, 1e-5):
-        mix = ours("aug_mix", 300, **{**MIX, "alpha": alpha}, like="v1")["mix"]
+        mix = our_arrays("aug_mix", 300, **{**MIX, "alpha": alpha}, like="v1")["mix"]
         assert np.isfinite(mix).all() and np.allclose(mix.sum(1), 1, atol=1e-6) and (mix[:, 0] == 0.5).any()
 
 
-def test_wrong_weights_are_found():
-    mix = ours("aug_mix", 4000, **MIX, like="v1")["mix"]
-    flat = ours("aug_mix", 4000, **{**MIX, "alpha": 1.6}, like="v1")["mix"]
+def test_wrong_aug_mix_weights_are_detected():
+    mix = our_arrays("aug_mix", 4000, **MIX, like="v1")["mix"]
+    flat = our_arrays("aug_mix", 4000, **{**MIX, "alpha": 1.6}, like="v1")["mix"]
     assert differ(mix[:, 0], flat[:, 0])
     rng = np.random.default_rng(0).random((4000, 3))
     assert differ(mix[:, 1] / mix[:, 1:].sum(1), rng[:, 0] / rng.sum(1)), "shares of uniform numbers"

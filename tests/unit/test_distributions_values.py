@@ -1,4 +1,4 @@
-"""Choices, colours, warps and v2's own transforms: the laws of get_params and make_params, and independence."""
+"""Distributions and independence of choices, colors, warps and transforms that only v2 has."""
 
 import inspect
 import itertools
@@ -19,7 +19,7 @@ from dali_compat.ops.translators import LATER
 from dali_compat.plan import draw
 from unit.test_distributions import COUNT, differ, misfit, statistic, unlike_in
 from unit.test_distributions_fed import drawn, image
-from unit.test_kinds import ROWS, kind_of, own
+from unit.test_kinds import ROWS, kind_of, own_steps
 
 RANGES = {"brightness": (0.6, 1.4), "contrast": (0.6, 1.4), "saturation": (0.2, 1.8), "hue": (-0.1, 0.1)}
 AFFINE = {"degrees": (-30.0, 30.0), "translate": (0.1, 0.3), "scale": (0.5, 2.0), "shear": (-5.0, 5.0, -9.0, 2.0)}
@@ -56,24 +56,24 @@ DRAWS = [
     ("aug_mix", MIX),
     ("aug_mix", {**MIX, "alpha": 0.4, "chain_depth": 2, "like": "v2"}),
 ]
-# and the other draws of the catalogue, as its rows make them
+# The remaining draws of the catalogue, with the arguments of its rows.
 NAMED = {name for name, _ in DRAWS}
-STEPS = [s for row in ROWS for s in own(*row)[1] if s.draw and s.draw.name in draws._DRAWS]
+STEPS = [s for row in ROWS for s in own_steps(*row)[1] if s.draw and s.draw.name in draws._DRAWS]
 OTHERS = [s.draw for s in STEPS if s.draw.name not in NAMED and is_random(s)]
 DRAWS += [(drawn.name, dict(drawn.args)) for drawn in dict.fromkeys(OTHERS)]
-IDS = [f"{i}-{name}" for i, (name, _) in enumerate(DRAWS)]
+DRAW_IDS = [f"{i}-{name}" for i, (name, _) in enumerate(DRAWS)]
 
 
-def alike(count=COUNT, height=60, width=80):
+def repeated_size(count=COUNT, height=60, width=80):
     return np.tile([height, width], (count, 1))
 
 
 def values(name, rows=COUNT, height=60, width=80, seed=0, **args):
-    return drawn(name, alike(rows, height, width), seed, **args)[1]
+    return drawn(name, repeated_size(rows, height, width), seed, **args)[1]
 
 
-def theirs(sample, count=COUNT):
-    """A sample of count of torchvision's parameters."""
+def torchvision_sample(sample, count=COUNT):
+    """Draw a sample of torchvision's parameters."""
     torch.manual_seed(1)
     random.seed(1)
     return np.array([sample() for _ in range(count)])
@@ -82,23 +82,23 @@ def theirs(sample, count=COUNT):
 # ---- every draw
 
 
-def test_every_draw_is_here():
+def test_every_registered_draw_is_tested():
     of_steps = {
         name: kind_of(function)
         for name, (uniforms, function) in draws._DRAWS.items()
-        if uniforms  # others draw nothing, or are made of others
-        and kind_of(function) not in LATER  # of packages that may not be there: test_timm.py
+        if uniforms  # others draw nothing or combine other draws
+        and kind_of(function) not in LATER  # for packages that may not be installed, see test_timm.py
         and "of" not in inspect.signature(function).parameters
     }
-    del of_steps["given"]  # which a data set's own code draws
+    del of_steps["given"]  # drawn by the data set's code
     unknown = set(of_steps) - {name for name, _ in DRAWS}
     assert not unknown, [
         f"no row of tests/parity/catalogue.py draws {name} of ops/{of_steps[name]}.py" for name in unknown
     ]
 
 
-@pytest.mark.parametrize("name, args", DRAWS, ids=IDS)
-def test_any_split_of_a_batch_draws_the_same(name, args):
+@pytest.mark.parametrize("name, args", DRAWS, ids=DRAW_IDS)
+def test_draws_do_not_depend_on_batch_size(name, args):
     sizes = np.random.default_rng(2).integers(40, 200, (97, 2))
     _, whole, after = drawn(name, sizes, position=1000, **args)
     assert all(len(array) == 97 for array in whole.values())
@@ -110,9 +110,9 @@ def test_any_split_of_a_batch_draws_the_same(name, args):
         assert np.array_equal(after, np.concatenate([sizes for _, sizes in parts]))
 
 
-@pytest.mark.parametrize("name, args", DRAWS, ids=IDS)
-def test_one_image_says_nothing_about_the_next(name, args):
-    """Of every number drawn, neighbours' correlation is within 4.5 standard deviations of none."""
+@pytest.mark.parametrize("name, args", DRAWS, ids=DRAW_IDS)
+def test_draws_of_successive_images_are_uncorrelated(name, args):
+    """The correlation of successive values of every column is within 4.5 standard deviations of zero."""
     varying = 0
     for key, array in values(name, **args).items():
         for column in np.nan_to_num(array.reshape(COUNT, -1).astype(float)).T:
@@ -122,8 +122,8 @@ def test_one_image_says_nothing_about_the_next(name, args):
     assert varying or name in ("random_shortest_size", "random_resize")
 
 
-@pytest.mark.parametrize("name, args", DRAWS, ids=IDS)
-def test_another_seed_draws_others(name, args):
+@pytest.mark.parametrize("name, args", DRAWS, ids=DRAW_IDS)
+def test_draws_with_another_seed_differ(name, args):
     one, other = (values(name, 500, seed=seed, **args) for seed in (0, 1))
     assert any(one[key].tobytes() != other[key].tobytes() for key in one)
 
@@ -148,9 +148,9 @@ INDEPENDENT = {
 
 
 @pytest.mark.parametrize("name", INDEPENDENT)
-def test_parameters_are_independent_of_each_other(name):
+def test_parameters_of_one_draw_are_independent(name):
     columns = INDEPENDENT[name](values(name, **dict(DRAWS)[name]))
-    if name == "trivial_augment_wide":  # of the operations with a sign
+    if name == "trivial_augment_wide":  # only operations with a sign
         columns = [c[(columns[0] >= 1) & (columns[0] <= 9) & (columns[1] != 0)] for c in columns]
     assert (_correlations(columns) < 4.5 / math.sqrt(len(columns[0]))).all()
 
@@ -159,52 +159,55 @@ def test_parameters_are_independent_of_each_other(name):
 
 
 @pytest.mark.parametrize("p", [(1,), (1, 1), (0.2, 0.3, 0.5), (3, 0, 1, 7), (0, 1), (1e-3, 1), (1, 0)])
-def test_choice(p):
+def test_choice_has_the_distribution_of_random_choices(p):
     ours = values("choice", p=p)["choice"]
     assert ours.dtype == np.int32 and not misfit(np.bincount(ours, minlength=len(p)), np.array(p) / sum(p))
     names = list(range(len(p)))
-    assert not unlike_in(theirs(lambda: random.choices(names, weights=p)[0]).tolist(), ours.tolist())
+    assert not unlike_in(torchvision_sample(lambda: random.choices(names, weights=p)[0]).tolist(), ours.tolist())
 
 
-def test_choice_at_its_boundaries(monkeypatch):
-    """A number on the boundary of two weights chooses as random.choices does."""
+def test_choice_on_boundary_of_two_weights_equals_random_choices(monkeypatch):
     for p in ((1, 1, 2), (0, 1, 1, 0), (1, 0, 0, 3)):
         for u in (0.0, 0.25, 0.5, 0.75, 1 - 2**-53):
             monkeypatch.setattr(random.Random, "random", lambda self, u=u: u)
             (expected,) = random.Random().choices(range(len(p)), weights=p)
-            arrays, _ = draws.run(draw("choice", p=p), alike(1), np.array([[u]]))
+            arrays, _ = draws.run(draw("choice", p=p), repeated_size(1), np.array([[u]]))
             assert arrays["choice"].tolist() == [expected]
 
 
-def test_choice_is_v2s():
+def test_choice_has_the_distribution_of_v2_random_choice():
     chosen = v2.RandomChoice([lambda x, i=i: i for i in range(3)], p=[2, 5, 3])
-    assert not unlike_in(theirs(lambda: chosen(0)).tolist(), values("choice", p=(2, 5, 3))["choice"].tolist())
+    assert not unlike_in(
+        torchvision_sample(lambda: chosen(0)).tolist(), values("choice", p=(2, 5, 3))["choice"].tolist()
+    )
 
 
 @pytest.mark.parametrize(
     "name, args", [("order", {"n": 4}), ("channel_permutation", {"channels": 3}), ("color_jitter", RANGES)]
 )
-def test_every_order_is_as_likely(name, args):
+def test_every_permutation_is_equally_likely(name, args):
     orders = [tuple(row) for row in values(name, **args)["order"].tolist()]
     all_of_them = list(itertools.permutations(range(len(orders[0]))))
     assert not misfit([orders.count(order) for order in all_of_them], np.full(len(all_of_them), 1 / len(all_of_them)))
-    assert not unlike_in(orders, list(map(tuple, theirs(lambda: torch.randperm(len(orders[0])).numpy()).tolist())))
+    assert not unlike_in(
+        orders, list(map(tuple, torchvision_sample(lambda: torch.randperm(len(orders[0])).numpy()).tolist()))
+    )
 
 
-def test_keys():
+def test_random_keys_are_uniform_53_bit_integers():
     keys = values("random_key")["key"]
     assert keys.dtype == np.int64 and keys.min() >= 0 and keys.max() < 2**53 and len(np.unique(keys)) == COUNT
     assert not differ(keys / 2**53, np.random.default_rng(0).random(COUNT))
     assert not differ(keys % 4096 / 4096, np.random.default_rng(0).random(COUNT)), "its low bits are random, too"
 
 
-def test_a_chance_with_values():
+def test_bernoulli_with_values_returns_flags_and_constant_values():
     both = values("bernoulli", p=0.3, values=(("bits", 3), ("threshold", 0.5)))
     assert not misfit(np.bincount(both["flag"], minlength=2), [0.7, 0.3])
     assert (both["bits"] == 3).all() and (both["threshold"] == 0.5).all() and both["bits"].dtype == np.int32
 
 
-def test_numbers_for_translations_of_ones_own():
+def test_uniforms_for_custom_translations_are_uniform_and_independent():
     u = values("uniforms", count=3)["uniforms"]
     assert u.dtype == np.float32 and u.shape == (COUNT, 3) and u.min() >= 0 and u.max() < 1
     assert (
@@ -213,24 +216,24 @@ def test_numbers_for_translations_of_ones_own():
     )
 
 
-# ---- colour
+# ---- color
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_color_jitter(version):
+def test_color_jitter_has_torchvisions_distribution(version):
     ours = values("color_jitter", **RANGES)
     if version == "v1":
-        sample = theirs(lambda: v1.ColorJitter.get_params(*RANGES.values())[1:])
+        sample = torchvision_sample(lambda: v1.ColorJitter.get_params(*RANGES.values())[1:])
     else:
         made = v2.ColorJitter(**RANGES)
-        sample = theirs(lambda: [p[f"{name}_factor"] for p in [made.make_params([])] for name in RANGES])
+        sample = torchvision_sample(lambda: [p[f"{name}_factor"] for p in [made.make_params([])] for name in RANGES])
     for name, column in zip(RANGES, sample.T, strict=True):
         assert not differ(ours[name], column), name
         assert RANGES[name][0] - 1e-6 <= ours[name].min() and ours[name].max() <= RANGES[name][1] + 1e-6
 
 
 def _distorted(parameters):
-    """As our arrays have them."""
+    """Return the parameters in the order of our arrays."""
     contrast, before = parameters["contrast_factor"], parameters["contrast_before"]
     row = {name: parameters[f"{name}_factor"] for name in ("brightness", "saturation", "hue")}
     row |= {"contrast_before": contrast if before else None, "contrast_after": None if before else contrast}
@@ -239,10 +242,10 @@ def _distorted(parameters):
 
 
 @pytest.mark.parametrize("p", [0.5, 0.0, 1.0, 0.2])
-def test_photometric_distort(p):
+def test_photometric_distort_has_torchvisions_distribution(p):
     ours = values("photometric_distort", **RANGES, p=p)
     made, pixels = v2.RandomPhotometricDistort(**RANGES, p=p), [torch.empty(3, 2, 2)]
-    sample = theirs(lambda: _distorted(made.make_params(pixels)), 3000)
+    sample = torchvision_sample(lambda: _distorted(made.make_params(pixels)), 3000)
     names = ("brightness", "saturation", "hue", "contrast_before", "contrast_after")
     for name, column in zip(names, sample[:, :5].T, strict=True):
         applied, expected = ours[name][~np.isnan(ours[name])], column[~np.isnan(column)]
@@ -252,20 +255,20 @@ def test_photometric_distort(p):
     assert not unlike_in(list(map(tuple, ours["order"].tolist())), list(map(tuple, sample[:, 5:].astype(int).tolist())))
 
 
-def test_one_channel_is_permuted_too():
+def test_photometric_distort_permutes_a_single_channel():
     assert set(values("photometric_distort", **RANGES, p=0.5, channels=1)["order"].ravel().tolist()) == {-1, 0}
 
 
-def test_blur_sigma():
+def test_blur_sigma_has_torchvisions_distribution():
     sigma = values("blur_sigma", sigma=(0.1, 2.0))["sigma"]
     assert sigma.shape == (COUNT, 2) and (sigma[:, 0] == sigma[:, 1]).all()
-    assert not differ(sigma[:, 0], theirs(lambda: v1.GaussianBlur.get_params(0.1, 2.0)))
+    assert not differ(sigma[:, 0], torchvision_sample(lambda: v1.GaussianBlur.get_params(0.1, 2.0)))
 
 
 @pytest.mark.parametrize("quality", [(1, 100), (7, 7), (50, 53)])
-def test_jpeg_quality(quality):
+def test_jpeg_quality_has_torchvisions_distribution(quality):
     ours, made = values("jpeg_quality", quality=quality)["quality"], v2.JPEG(quality)
-    assert not unlike_in(ours.tolist(), theirs(lambda: made.make_params([])["quality"]).tolist())
+    assert not unlike_in(ours.tolist(), torchvision_sample(lambda: made.make_params([])["quality"]).tolist())
     assert (ours.min(), ours.max()) == quality
 
 
@@ -273,15 +276,15 @@ def test_jpeg_quality(quality):
 
 
 @pytest.mark.parametrize("degrees", [(-30.0, 30.0), (0.0, 360.0), (10.0, 11.0), (-400.0, 400.0)])
-def test_angles(degrees):
+def test_rotation_angle_has_torchvisions_distribution(degrees):
     ours = values("rotation", degrees=degrees, expand=False, center=None, like="pil")["angle"]
-    assert not differ(ours, theirs(lambda: v1.RandomRotation.get_params(list(degrees))))
+    assert not differ(ours, torchvision_sample(lambda: v1.RandomRotation.get_params(list(degrees))))
 
 
 @pytest.mark.parametrize("height, width", [(60, 80), (3, 1000), (1000, 3), (1, 1)])
-def test_affine(height, width):
+def test_affine_parameters_have_torchvisions_distribution(height, width):
     ours = values("affine_parameters", height=height, width=width, **AFFINE)
-    sample = theirs(lambda: np.hstack(v1.RandomAffine.get_params(*AFFINE.values(), [width, height])))
+    sample = torchvision_sample(lambda: np.hstack(v1.RandomAffine.get_params(*AFFINE.values(), [width, height])))
     columns = [ours["angle"], *ours["translate"].T, ours["scale"], *ours["shear"].T]
     assert not any(differ(a, b) for a, b in zip(columns, sample.T, strict=True))
     assert not unlike_in(ours["translate"][:, 1].tolist(), sample[:, 2].astype(int).tolist())
@@ -289,9 +292,9 @@ def test_affine(height, width):
 
 @pytest.mark.parametrize("height, width", [(60, 80), (5, 900), (900, 5), (1, 1), (2, 3)])
 @pytest.mark.parametrize("distortion_scale", [0.5, 1.0])
-def test_perspective(height, width, distortion_scale):
+def test_perspective_points_have_torchvisions_distribution(height, width, distortion_scale):
     ours = values("perspective_points", 3000, height, width, distortion_scale=distortion_scale, p=0.25)
-    sample = theirs(lambda: v1.RandomPerspective.get_params(width, height, distortion_scale)[1], 3000)
+    sample = torchvision_sample(lambda: v1.RandomPerspective.get_params(width, height, distortion_scale)[1], 3000)
     for a, b in zip(ours["endpoints"].reshape(-1, 8).T, sample.reshape(-1, 8).T, strict=True):
         assert not differ(a, b) and not unlike_in(a.tolist(), b.tolist())
     assert not misfit(np.bincount(ours["flag"], minlength=2), [0.75, 0.25])
@@ -303,8 +306,8 @@ ANGLES = [(-180.0, 180.0), (0.0, 0.0), (30.0, 30.0), (45.0, 45.0), (90.0, 90.0),
 
 @pytest.mark.parametrize("degrees", ANGLES, ids=str)
 @pytest.mark.parametrize("center", [None, (0, 0), (11, 3), (7.5, 20.25)], ids=str)
-def test_sizes_of_expanding_rotations(degrees, center):
-    """Those of what torchvision makes of such images: PIL, and tensors by v1 and v2."""
+def test_rotation_with_expand_has_torchvisions_output_size(degrees, center):
+    """Compare with the sizes that torchvision returns for PIL images and for tensors of v1 and v2."""
     sizes = np.random.default_rng(0).integers(1, 40, (40, 2))
     sizes[::4] = sizes[::4, :1]  # squares
     for like in ("pil", "v1", "v2"):
@@ -317,15 +320,15 @@ def test_sizes_of_expanding_rotations(degrees, center):
             assert expected == ([made.height, made.width] if like == "pil" else list(made.shape[1:]))
 
 
-def test_sizes_of_large_rotations():
-    """float32's errors grow with the image."""
+def test_rotation_with_expand_of_large_images_has_torchvisions_output_size():
+    """The float32 error grows with the image."""
     sizes = np.random.default_rng(0).integers(1000, 9000, (1000, 2))
     for like in ("pil", "v1", "v2"):
         _, ours, after = drawn("rotation", sizes, degrees=(-180.0, 180.0), expand=True, center=None, like=like)
         rows = zip(sizes.tolist(), ours["angle"].tolist(), after.tolist(), strict=True)
         for (height, width), angle, expected in rows:
             if like == "pil":
-                made = _Rotated((width, height)).rotate(angle, expand=True).wanted
+                made = _SizeRecorder((width, height)).rotate(angle, expand=True).requested
             else:
                 module = v2.functional._geometry if like == "v2" else F.F_t
                 turned = angle % 360 if like == "v2" else angle
@@ -334,23 +337,23 @@ def test_sizes_of_large_rotations():
             assert tuple(expected[::-1]) == made
 
 
-class _Rotated(Image.Image):
-    """An image that has a size and no pixels, and notes what size is asked for."""
+class _SizeRecorder(Image.Image):
+    """An image without pixels that records the requested output size."""
 
     def __init__(self, size):
         super().__init__()
         self._size = size
 
     def transform(self, size, *_, **__):
-        self.wanted = size
+        self.requested = size
         return self
 
 
 @pytest.mark.parametrize("center", [None, (3, 4)])
-def test_without_expand_sizes_stay(center):
+def test_rotation_without_expand_keeps_the_size(center):
     for like in ("pil", "v1", "v2"):
-        _, _, after = drawn("rotation", alike(40), degrees=(90.0, 90.0), expand=False, center=center, like=like)
-        assert np.array_equal(after, alike(40))
+        _, _, after = drawn("rotation", repeated_size(40), degrees=(90.0, 90.0), expand=False, center=center, like=like)
+        assert np.array_equal(after, repeated_size(40))
 
 
 # ---- windows and sizes
@@ -359,8 +362,8 @@ def test_without_expand_sizes_stay(center):
 @pytest.mark.alike
 @pytest.mark.parametrize("height, width", [(60, 80), (20, 900), (900, 20), (2, 2), (1, 50)])
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_erasing(height, width, version):
-    """Windows of the rows that are erased; and how many are not, because no try fits."""
+def test_erasing_has_torchvisions_distribution(height, width, version):
+    """Compare the windows of erased rows and the number of rows without a fitting attempt."""
     ours = values("erasing", 4000, height, width, p=1.0, **ERASING, random_value=False)
     picture, made = image(height, width), v2.RandomErasing(**ERASING)
 
@@ -371,7 +374,7 @@ def test_erasing(height, width, version):
         p = made.make_params([picture])
         return [p["v"] is not None, *(p[k] for k in "ijhw")]
 
-    sample = theirs(sample, 4000)
+    sample = torchvision_sample(sample, 4000)
     assert not unlike_in(ours["flag"].tolist(), sample[:, 0].tolist())
     flag = ours["flag"] == 1
     erased, expected = np.concatenate([ours["start"], ours["shape"]], 1)[flag], sample[sample[:, 0] == 1, 1:]
@@ -385,16 +388,16 @@ def test_erasing(height, width, version):
     assert (ours["shape"][~flag] == 0).all()
 
 
-def test_erasing_is_for_some():
+def test_erasing_applies_with_probability_p():
     ours = values("erasing", p=0.3, **ERASING, random_value=True)
     assert not misfit(np.bincount(ours["flag"], minlength=2), [0.7, 0.3]) and len(np.unique(ours["key"])) == COUNT
 
 
 @pytest.mark.parametrize("height, width", [(60, 80), (3, 500)])
-def test_zoom_out(height, width):
-    _, ours, after = drawn("zoom_out", alike(COUNT, height, width), side_range=(1.0, 4.0), p=0.5)
+def test_zoom_out_has_torchvisions_distribution(height, width):
+    _, ours, after = drawn("zoom_out", repeated_size(COUNT, height, width), side_range=(1.0, 4.0), p=0.5)
     made, picture = v2.RandomZoomOut(), [image(height, width)]
-    left, top, right, bottom = theirs(lambda: made.make_params(picture)["padding"]).T
+    left, top, right, bottom = torchvision_sample(lambda: made.make_params(picture)["padding"]).T
     on = (after > [height, width]).any(1)
     assert abs(on.mean() - 0.5) < 0.03 and (ours["start"][~on] == 0).all() and (after[~on] == [height, width]).all()
     for a, b in ((-ours["start"][on, 0], top), (-ours["start"][on, 1], left), (after[on, 0], top + bottom + height),
@@ -414,34 +417,34 @@ SIZED = [
 @pytest.mark.alike
 @pytest.mark.parametrize("name, args, made", SIZED, ids=lambda x: x if isinstance(x, str) else "")
 @pytest.mark.parametrize("height, width", [(60, 80), (300, 100), (40, 900)])
-def test_random_sizes(name, args, made, height, width):
+def test_random_sizes_have_torchvisions_distribution(name, args, made, height, width):
     ours = values(name, 3000, height, width, **args)["size"].astype(int)
     picture = [image(height, width)]
-    sample = theirs(lambda: made.make_params(picture)["size"], 3000)
+    sample = torchvision_sample(lambda: made.make_params(picture)["size"], 3000)
     if name == "random_resize":
         sample = np.array([F._compute_resized_output_size((height, width), s) for s in sample.tolist()])
     assert not differ(ours[:, 0], sample[:, 0]) and not differ(ours[:, 1], sample[:, 1])
     assert not unlike_in(list(map(tuple, ours.tolist())), list(map(tuple, sample.tolist())))
 
 
-# ---- these tests find what is wrong
+# ---- the tests detect wrong draws
 
 
-def _normal(low, high, seed=0):
+def _uniform(low, high, seed=0):
     u = np.random.default_rng(seed).random(COUNT)
     return low + (high - low) * u
 
 
 WRONG = {
-    "a wider range": lambda: (values("blur_sigma", sigma=(0.1, 2.2))["sigma"][:, 0], _normal(0.1, 2.0)),
-    "sigma not linear": lambda: (np.exp(_normal(np.log(0.1), np.log(2.0))), _normal(0.1, 2.0)),
-    "shifts truncated": lambda: (np.trunc(_normal(-6, 6)), theirs(_shift)),
-    "a quality too few": lambda: (values("jpeg_quality", quality=(50, 52))["quality"], theirs(_quality)),
+    "a wider range": lambda: (values("blur_sigma", sigma=(0.1, 2.2))["sigma"][:, 0], _uniform(0.1, 2.0)),
+    "sigma not linear": lambda: (np.exp(_uniform(np.log(0.1), np.log(2.0))), _uniform(0.1, 2.0)),
+    "shifts truncated": lambda: (np.trunc(_uniform(-6, 6)), torchvision_sample(_shift)),
+    "a quality too few": lambda: (values("jpeg_quality", quality=(50, 52))["quality"], torchvision_sample(_quality)),
     "degrees from zero": lambda: (
         values("rotation", degrees=(0.0, 30.0), expand=False, center=None, like="pil")["angle"],
-        theirs(lambda: v1.RandomRotation.get_params([-30.0, 30.0])),
+        torchvision_sample(lambda: v1.RandomRotation.get_params([-30.0, 30.0])),
     ),
-    "x and y swapped": lambda: (values("affine_parameters", **AFFINE)["translate"][:, 1], theirs(_shift)),
+    "x and y swapped": lambda: (values("affine_parameters", **AFFINE)["translate"][:, 1], torchvision_sample(_shift)),
 }
 
 
@@ -454,13 +457,13 @@ def _quality():
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_values_are_found(name):
+def test_wrong_value_distributions_are_detected(name):
     ours, sample = WRONG[name]()
     assert unlike_in(ours.tolist(), sample.tolist()) or differ(ours, sample)
 
 
-def test_wrong_orders_are_found():
-    """Swapping each place with any place, the well-known mistake, makes some orders likelier."""
+def test_biased_permutations_are_detected():
+    """Swapping each position with any position is a well-known mistake that makes some orders likelier."""
     rng, found = np.random.default_rng(0), []
     for _ in range(COUNT):
         order = [0, 1, 2]
@@ -473,8 +476,8 @@ def test_wrong_orders_are_found():
     assert unlike_in(found, [tuple(p) for p in values("channel_permutation", channels=3)["order"].tolist()])
 
 
-def test_a_coin_for_each_contrast_is_found():
-    """One coin says where contrast goes; two would apply it twice, or never."""
+def test_independent_contrast_positions_are_detected():
+    """One flag decides the position of contrast; two would apply it twice or never."""
     ours, other = (values("photometric_distort", seed=seed, **RANGES, p=1.0) for seed in (0, 1))
     before, after = (np.isnan(ours[name]).tolist() for name in ("contrast_before", "contrast_after"))
     others = np.isnan(other["contrast_after"]).tolist()
@@ -482,7 +485,7 @@ def test_a_coin_for_each_contrast_is_found():
     assert set(pairs) == {(True, False), (False, True)} and unlike_in(pairs, mixed)
 
 
-def test_correlations_are_found():
+def test_correlated_parameters_are_detected():
     rng = np.random.default_rng(0)
     a = rng.random(COUNT)
     assert _correlations([a, a + 3 * rng.random(COUNT)])[0] > 4.5 / math.sqrt(COUNT)

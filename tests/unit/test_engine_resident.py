@@ -1,4 +1,4 @@
-"""The resident engine's shortcuts give what the steps give one by one."""
+"""Shortcuts of the engine for images in memory give the results of the single steps."""
 
 import numpy as np
 import pytest
@@ -24,14 +24,14 @@ def images_of(channels=3, size=(13, 11), count=50):
 
 
 def drawn(transform, images):
-    """(steps, their arrays)."""
+    """Return (plan, arrays of its steps)."""
     spec = ImageSpec(channels=images.shape[1], size=tuple(images.shape[2:]))
     plan = lower(translate(transform, spec), Options(), decoded=True)
     sizes = np.tile(spec.size, (len(images), 1))
     return plan, compute(plan.batch, sizes, Randoms(7, 5, len(images)), slice(None))
 
 
-def one_by_one(steps, images, arrays):
+def run_step_by_step(steps, images, arrays):
     for step, values in zip(steps, arrays, strict=True):
         images = images if step.op == "choose" else kernels.run(step, images, values)
     return images
@@ -68,23 +68,23 @@ WINDOWS = {
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("case", WINDOWS)
-def test_windows_and_flips_in_one(case, channels):
-    transforms, together = WINDOWS[case]
+def test_gathered_windows_and_flips_equal_single_steps(case, channels):
+    transforms, gathered_steps = WINDOWS[case]
     images = images_of(channels)
     plan, arrays = drawn(T.Compose(transforms), images)
-    assert resident._leading_windows(plan.batch, channels) == together
-    expected = one_by_one(plan.batch[:together], images, arrays[:together])
-    assert torch.equal(resident.gather(images, plan.batch[:together], arrays[:together]), expected)
+    assert resident._leading_windows(plan.batch, channels) == gathered_steps
+    expected = run_step_by_step(plan.batch[:gathered_steps], images, arrays[:gathered_steps])
+    assert torch.equal(resident.gather(images, plan.batch[:gathered_steps], arrays[:gathered_steps]), expected)
     program = resident.Program(plan.batch, plan.takes, torch.device("cpu"))
     assert torch.equal(
-        torch.stack(list(program(images, arrays))), torch.stack(list(one_by_one(plan.batch, images, arrays)))
+        torch.stack(list(program(images, arrays))), torch.stack(list(run_step_by_step(plan.batch, images, arrays)))
     )
 
 
-def test_colors_of_channels():
+def test_gathered_padding_with_a_color_per_channel_equals_single_steps():
     images = images_of()
     plan, arrays = drawn(T.RandomCrop(13, padding=2, fill=(1, 20, 255)), images)
-    assert torch.equal(resident.gather(images, plan.batch, arrays), one_by_one(plan.batch, images, arrays))
+    assert torch.equal(resident.gather(images, plan.batch, arrays), run_step_by_step(plan.batch, images, arrays))
 
 
 CONVERSIONS = {
@@ -101,13 +101,13 @@ CONVERSIONS = {
 
 
 @pytest.mark.parametrize("case", CONVERSIONS)
-def test_conversions_by_a_table(case, monkeypatch):
-    """As a GPU has them; here on the CPU, where the steps are torchvision's own."""
+def test_conversions_by_lookup_table_equal_single_steps(case, monkeypatch):
+    """The lookup table is used on a GPU; the expected result comes from torchvision's steps on the CPU."""
     transforms, span = CONVERSIONS[case]
     images = images_of()
     plan, arrays = drawn(T.Compose(transforms), images)
     assert plan.batch[slice(*resident._conversions(plan.batch))] == plan.batch[slice(*span)]
-    expected = one_by_one(plan.batch, images, arrays)
+    expected = run_step_by_step(plan.batch, images, arrays)
     program = resident.Program(plan.batch, plan.takes, torch.device("cpu"))
     program._first, program._last = span
     program._table = conversion_table(plan.batch[slice(*span)]) if span[1] else None
@@ -121,8 +121,8 @@ def test_conversions_by_a_table(case, monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CONVERSIONS)
-def test_a_gpu_gives_the_same(case):
+def test_conversions_on_gpu_equal_single_steps_on_cpu(case):
     images = images_of()
     plan, arrays = drawn(T.Compose(CONVERSIONS[case][0]), images)
     program = resident.Program(plan.batch, plan.takes, torch.device("cuda"))
-    assert torch.equal(program(images.cuda(), arrays).cpu(), one_by_one(plan.batch, images, arrays))
+    assert torch.equal(program(images.cuda(), arrays).cpu(), run_step_by_step(plan.batch, images, arrays))

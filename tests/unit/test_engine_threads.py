@@ -1,5 +1,4 @@
-"""engine/planes/engine and engines, with decoders of their own in the place of a GPU's: who waits for whom, and what
-becomes of errors."""
+"""Threads and errors of the JPEG engine (engine/planes/engine and engines), with fake decoders."""
 
 import io
 import os
@@ -41,7 +40,7 @@ PLACES = planes_of(np.array([[8, 8]]), np.array([0]), np.array([0]))
 
 
 class Decoder:
-    """One that calls ``Decoder.work``."""
+    """A decoder that calls ``Decoder.work``."""
 
     stream, version, work = None, "0", staticmethod(lambda: None)
 
@@ -67,16 +66,16 @@ def engine(monkeypatch):
 
 
 @pytest.fixture
-def held(monkeypatch):
-    """Decoders do not end before this is set."""
+def gate(monkeypatch):
+    """An event that decoders wait for."""
     event = threading.Event()
     monkeypatch.setattr(Decoder, "work", lambda self: event.wait(60))
     yield event
     event.set()
 
 
-def test_an_error_comes_with_the_planes(engine, monkeypatch):
-    """At the program's end, too, where nobody but the caller is left to decode."""
+def test_result_when_decoding_fails_raises_the_error(engine, monkeypatch):
+    """At interpreter shutdown the calling thread decodes, so the error is raised there."""
 
     def fail(self):
         raise EngineError("not supported")
@@ -90,8 +89,7 @@ def test_an_error_comes_with_the_planes(engine, monkeypatch):
             decoding.result()
 
 
-def test_more_callers_than_decoders(engine, monkeypatch):
-    """At the program's end every caller decodes itself."""
+def test_submit_at_interpreter_shutdown_decodes_in_each_calling_thread(engine, monkeypatch):
     monkeypatch.setattr(Decoder, "work", lambda self: time.sleep(0.05))
     engine._threads.shutdown()
     made = []
@@ -104,13 +102,12 @@ def test_more_callers_than_decoders(engine, monkeypatch):
 
 
 def unchecked(copy, known=True):
-    """Of FILES; ``known``: whether these are the bytes that they should have."""
+    """Return unchecked FILES; ``known`` is True if the bytes match their header hashes."""
     facts = np.zeros(1, FACTS)
     return UncheckedFiles(copy, FILES.checksums(facts["marks"]) ^ np.uint64(0 if known else 4), facts)
 
 
-def test_files_are_copied_meanwhile(engine, held):
-    """In a thread of the engine's, though all decoders are busy."""
+def test_files_are_copied_in_another_thread_while_decoders_are_busy(engine, gate):
     busy, threads, copied = [engine.submit(FILES, PLACES) for _ in range(2)], [], threading.Event()
 
     def copy():
@@ -120,34 +117,33 @@ def test_files_are_copied_meanwhile(engine, held):
 
     decoding = engine.submit(unchecked(copy), PLACES)
     assert copied.wait(60) and threads != [threading.main_thread()]
-    held.set()
+    gate.set()
     assert [len(one.result()) for one in (*busy, decoding)] == [256] * 3
     assert decoding.chosen.tolist() == [0]
 
 
-def test_other_bytes_are_not_decoded(engine, monkeypatch):
+def test_files_with_unexpected_bytes_are_not_decoded(engine, monkeypatch):
     monkeypatch.setattr(Decoder, "work", lambda self: pytest.fail("it decodes"))
     decoding = engine.submit(unchecked(lambda: FILES, known=False), PLACES)
     decoding.result()
     assert not len(decoding.chosen)
 
 
-def test_nothing_to_decode_waits_for_no_decoder(engine, held):
+def test_batch_without_decodable_files_does_not_wait_for_a_decoder(engine, gate):
     busy = [engine.submit(FILES, PLACES) for _ in range(2)]
     engine.submit(unchecked(lambda: FILES, known=False), PLACES).result()
     assert not any(decoding.done.done() for decoding in busy)
 
 
-class Large:
-    """Something of the files."""
+class Payload:
+    """An object that the copy of the files refers to."""
 
 
-def test_files_that_cannot_be_copied(engine):
-    """Nor is anything of them kept by who keeps the error."""
+def test_error_of_copy_is_raised_and_keeps_no_references(engine):
     kept = []
 
     def copy():
-        large = Large()
+        large = Payload()
         kept.append(weakref.ref(large))
         raise MemoryError("no room")
 
@@ -157,8 +153,8 @@ def test_files_that_cannot_be_copied(engine):
     assert decoding.bytes == 0 and kept[0]() is None and error.value
 
 
-def test_no_more_threads(engine, monkeypatch):
-    """The caller decodes, and a thread that comes later does not do so once more."""
+def test_submit_when_no_thread_can_start_decodes_once_in_the_caller(engine, monkeypatch):
+    """A thread that starts later must not decode the same files again."""
     started = []
 
     def refused(self):
@@ -169,49 +165,49 @@ def test_no_more_threads(engine, monkeypatch):
         patch.setattr(threading.Thread, "start", refused)
         decoding = engine.submit(FILES, PLACES)
     assert started and decoding.done.done()
-    assert len(engine.submit(FILES, PLACES).result()) == 256  # whose thread finds the first one in the queue
+    assert len(engine.submit(FILES, PLACES).result()) == 256  # its thread finds the first batch in the queue
     engine._threads.shutdown()
     assert len(decoding.result()) == 256
 
 
-def test_a_fork_waits_for_its_threads(engine, held, monkeypatch):
+def test_fork_waits_for_decoding_threads(engine, gate, monkeypatch):
     monkeypatch.setitem(engines._engines, 5, engine)
     decoding = engine.submit(FILES, PLACES)
-    threading.Timer(0.2, held.set).start()
+    threading.Timer(0.2, gate.set).start()
     engines._before_fork()
     assert decoding.done.done()
 
 
-def test_a_timeout_of_somebody_else_is_not_the_engines(engine, held):
+def test_timeout_error_of_a_signal_handler_does_not_disable_the_engine(engine, gate):
     decoding = engine.submit(FILES, PLACES)
     late = partial(TimeoutError, "a step takes too long")
     with pytest.raises(TimeoutError, match="a step"), interrupted(late, within=threading.Condition.wait):
         decoding.result()
-    held.set()
+    gate.set()
     assert len(decoding.result()) == 256
 
 
-def test_it_is_not_silent_where_this_process_was_stopped(engine, held, monkeypatch):
-    """For longer than the engine may take: then one wait is over at once."""
+def test_engine_is_not_given_up_after_the_process_was_suspended(engine, gate, monkeypatch):
+    """If the process was suspended for longer than the timeout, one wait returns at once."""
     stops, wait = [True], one.futures_wait
 
     def futures_wait(futures, seconds):
         if stops:
             stops.clear()
             return wait(futures, 0)
-        held.set()
+        gate.set()
         return wait(futures, 60)
 
     monkeypatch.setattr(one, "futures_wait", futures_wait)
     assert len(engine.submit(FILES, PLACES).result()) == 256
 
 
-def test_it_is_waited_for_once(engine, held, monkeypatch):
+def test_engine_that_does_not_respond_is_given_up_after_one_timeout(engine, gate, monkeypatch):
     decodings = [engine.submit(FILES, PLACES) for _ in range(4)]
     monkeypatch.setattr(one, "_PATIENCE", 0.2)
     with pytest.raises(EngineSilent):
         decodings[0].result()
-    monkeypatch.setattr(one, "_PATIENCE", 10_000)  # decoders end before; then there were planes
+    monkeypatch.setattr(one, "_PATIENCE", 10_000)  # the decoders finish within this time and would return planes
     with pytest.warns(RuntimeWarning, match="has not answered"):
         engine.give_up()
     assert not engine.exact.any()
@@ -232,17 +228,16 @@ MISSING = {
 }
 
 
-@pytest.mark.parametrize("lacks", MISSING)
-def test_where_something_is_missing_the_cpu_decodes(engine, libraries, monkeypatch, lacks):
-    """And explain() and doctor say why."""
+@pytest.mark.parametrize("missing", MISSING)
+def test_route_when_engine_is_unavailable_decodes_on_cpu_and_explains_why(engine, libraries, monkeypatch, missing):
     monkeypatch.setattr(engines, "_engines", {})
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(total_memory=2**34))
     monkeypatch.setattr(one, "Decoder", real_decoder)
     statuses = {"engine": {"nvjpegCreateEx": 7}, "memory": {"nvjpegJpegStateCreate": 5}}
     libraries += {"library": [], "symbol": [types.SimpleNamespace(_handle=None)]}.get(
-        lacks, [Library(**statuses.get(lacks, {}))]
+        missing, [Library(**statuses.get(missing, {}))]
     )
-    if lacks == "triton":
+    if missing == "triton":
         monkeypatch.setitem(sys.modules, "triton", None)
         monkeypatch.delitem(sys.modules, "dali_compat.engine.planes.kernels", raising=False)
         monkeypatch.delattr("dali_compat.engine.planes.kernels", raising=False)
@@ -250,23 +245,22 @@ def test_where_something_is_missing_the_cpu_decodes(engine, libraries, monkeypat
     route = DaliRoute(GPU, 1, 2, 4, [plan], {})
     assert route.uses_jpeg_engine and route.jpegs.startswith("exact: JPEGs on the GPU's engine, if it has one")
     assert route.jpeg_engine() is None
-    assert route.jpegs.startswith(f"exact, on the CPU, not on a JPEG engine: {MISSING[lacks]}")
+    assert route.jpegs.startswith(f"exact, on the CPU, not on a JPEG engine: {MISSING[missing]}")
     assert not route.compared_jpegs
-    assert doctor._exact_engine(GPU.index).startswith(f"but not with exact=True: {MISSING[lacks]}")
+    assert doctor._exact_engine(GPU.index).startswith(f"but not with exact=True: {MISSING[missing]}")
 
 
-def test_a_loader_without_a_gpu_asks_for_none(monkeypatch):
-    """torch without CUDA, for example."""
-    monkeypatch.setattr(engines, "engine_of", lambda device: pytest.fail("somebody asks"))
-    monkeypatch.setattr(engines, "begin", lambda device: pytest.fail("somebody asks"))
+def test_route_without_gpu_does_not_look_for_an_engine(monkeypatch):
+    monkeypatch.setattr(engines, "engine_of", lambda device: pytest.fail("must not be called"))
+    monkeypatch.setattr(engines, "begin", lambda device: pytest.fail("must not be called"))
     plan = lower(translate(T.RandomResizedCrop(8)), Options(exact=True, channels_last=False, gpu=False))
     route = DaliRoute(CPU, 1, 2, 4, [plan], {})
     assert route.jpeg_engine() is None and not route.uses_jpeg_engine and not route.compared_jpegs
     route.begin_decoder()
 
 
-class Pillow(VerifiedEngine):
-    """Its planes are the file: ``render`` makes pixels of it."""
+class PillowEngine(VerifiedEngine):
+    """Engine whose planes are the file itself; ``render`` decodes it."""
 
     def __init__(self):
         self.device, self.exact = CPU, np.zeros(256, bool)
@@ -295,27 +289,27 @@ def kernels(engine, monkeypatch):
     return module
 
 
-def test_a_sampling_that_it_refuses_leaves_the_others(kernels):
-    assert dict(engines.compared(Pillow())) == {1: True, 0x11: True, 0x21: False, 0x22: True, 0x12: True}
+def test_compared_when_one_sampling_is_unsupported_keeps_the_others(kernels):
+    assert dict(engines.compared(PillowEngine())) == {1: True, 0x11: True, 0x21: False, 0x22: True, 0x12: True}
 
 
-@pytest.mark.parametrize("blind", [0, 1])
-def test_a_comparison_that_always_says_the_same_is_of_no_use(kernels, monkeypatch, blind):
-    monkeypatch.setattr(kernels, "differs", lambda *args: torch.tensor([blind]))
-    assert not any(dict(engines.compared(Pillow())).values())
+@pytest.mark.parametrize("constant", [0, 1])
+def test_compared_when_comparison_is_constant_trusts_no_sampling(kernels, monkeypatch, constant):
+    monkeypatch.setattr(kernels, "differs", lambda *args: torch.tensor([constant]))
+    assert not any(dict(engines.compared(PillowEngine())).values())
 
 
 class Library:
-    """nvJPEG's, of these statuses by its functions' names.
+    """A fake nvJPEG library with the given statuses, keyed by function name.
 
     Attributes:
-        asked: (files, width, height) for which room was asked.
-        decoded: how many files each call had.
-        freed: how many handles were destroyed.
+        requested: (files, width, height) of each allocation.
+        decoded: number of files of each call.
+        freed: number of destroyed handles.
     """
 
     def __init__(self, **statuses):
-        self._statuses, self.asked, self.decoded, self.freed = statuses, [], [], 0
+        self._statuses, self.requested, self.decoded, self.freed = statuses, [], [], 0
 
     def __getattr__(self, name):
         if not name.startswith("nvjpeg"):
@@ -331,7 +325,7 @@ class Library:
         return 0
 
     def _nvjpegDecodeBatchedPreAllocate(self, handle, state, files, width, height, *others):
-        self.asked.append((files, width, height))
+        self.requested.append((files, width, height))
         return 0
 
     def _nvjpegDecodeBatchedInitialize(self, handle, state, files, *others):
@@ -341,7 +335,7 @@ class Library:
 
 @pytest.fixture
 def libraries(monkeypatch):
-    """What Nvjpeg finds."""
+    """The libraries that Nvjpeg finds."""
     found = []
     monkeypatch.setattr(nvjpeg, "nvjpeg_libraries", lambda: iter(found))
     monkeypatch.setattr(nvjpeg.ctypes, "PyDLL", lambda name, handle: handle)
@@ -349,20 +343,20 @@ def libraries(monkeypatch):
     return found
 
 
-def test_no_library(libraries):
+def test_nvjpeg_without_library_raises(libraries):
     with pytest.raises(EngineError, match="library was not found"):
         Nvjpeg()
 
 
 @pytest.mark.parametrize("how", [{"nvjpegCreateEx": 7}, {"engines": 0}])
-def test_no_engine(libraries, how):
+def test_nvjpeg_without_engine_raises_and_frees_its_handle(libraries, how):
     libraries.append(Library(**how))
     with pytest.raises(EngineError, match=r"^this GPU has no JPEG engine$"):
         Nvjpeg()
     assert libraries[0].freed == int("engines" in how)
 
 
-def test_a_library_for_another_driver_leaves_the_next(libraries):
+def test_nvjpeg_skips_libraries_that_do_not_work(libraries):
     class Old:
         _handle = None
 
@@ -371,25 +365,26 @@ def test_a_library_for_another_driver_leaves_the_next(libraries):
 
 
 @pytest.mark.parametrize(("status", "error"), [(3, EngineError), (4, EngineError), (5, EngineMemoryError)])
-def test_what_the_library_says(libraries, status, error):
+def test_nvjpeg_decode_raises_the_error_of_the_status(libraries, status, error):
     libraries.append(Library(nvjpegDecodeBatched=status))
     made, numbers = Nvjpeg(), np.zeros(1, np.uint64)
     with pytest.raises(error, match="nvjpegDecodeBatched: "):
         made.decode(numbers, numbers, np.zeros((1, 8), np.uint64), 9, 0)
 
 
-def test_room_is_kept_by_what_comes(libraries):
-    """And never for a square of a long side, for as many files as a call may have: 256 of 16384 would be 200 GB."""
+def test_nvjpeg_buffers_grow_with_the_images(libraries):
+    """Buffers are never sized for the longest side times the most files: 256 images of 16384 pixels would need 200
+    GB."""
     libraries.append(Library())
     made = Nvjpeg()
     for count, longest in ((8, 200), (8, 500), (8, 40), (300, 900), (8, 16384), (8, 700)):
         numbers = np.zeros(count, np.uint64)
         made.decode(numbers, numbers, np.zeros((count, 8), np.uint64), longest, 0)
-    assert libraries[0].asked == [(256, 256, 256), (256, 512, 512), (256, 1024, 1024)]
+    assert libraries[0].requested == [(256, 256, 256), (256, 512, 512), (256, 1024, 1024)]
 
 
-def test_long_sides_come_in_calls_of_few():
-    """So what each place of a call has needed is bounded, wherever in the batches they were."""
+def test_calls_with_large_images_have_few_files():
+    """This bounds the memory of each position of a call, regardless of the order in the batches."""
     rng = np.random.default_rng(0)
     for sides in ([500] * 256, [1024] * 300, [40] * 1000):
         calls = nvjpeg.calls_of(np.array(sides))
@@ -408,7 +403,7 @@ def test_long_sides_come_in_calls_of_few():
     assert [len(call) for call in nvjpeg.calls_of(np.array([300] * 250 + [1280] * 6))] == [256]
 
 
-def test_a_decoder_gives_each_call_its_files(engine, monkeypatch):
+def test_decoder_passes_each_call_its_files(engine, monkeypatch):
     calls = []
     decoder = object.__new__(real_decoder)
     decoder.stream = types.SimpleNamespace(cuda_stream=0, synchronize=lambda: calls.append("done"))
@@ -419,8 +414,8 @@ def test_a_decoder_gives_each_call_its_files(engine, monkeypatch):
     assert calls == [[[1, 2], [11, 12], 2 * nothing], "done", [[0], [10], nothing], "done"]
 
 
-def test_errors_keep_no_planes(engine, monkeypatch):
-    """Somebody may keep an error for long, and that its traceback."""
+def test_stored_errors_keep_no_planes(engine, monkeypatch):
+    """An error may be stored for long together with its traceback."""
 
     def fail(self):
         raise EngineError("not supported")
@@ -433,7 +428,7 @@ def test_errors_keep_no_planes(engine, monkeypatch):
     assert error.traceback and decoding._planes is None and not engine.is_full
 
 
-def test_a_small_gpu_has_less_in_flight(engine, monkeypatch):
+def test_bytes_in_flight_are_limited_by_gpu_memory(engine, monkeypatch):
     decoding = engine.submit(FILES, PLACES)
     assert not engine.is_full
     monkeypatch.setattr(engine, "memory", 32 * 255)
@@ -443,12 +438,12 @@ def test_a_small_gpu_has_less_in_flight(engine, monkeypatch):
     assert [len(group) for group in bounded(np.arange(8), facts, 2**34)] == [8]
     assert [len(group) for group in bounded(np.arange(8), facts, 128 * 512)] == [2] * 4
     large = facts.copy()
-    large["lengths"] = [9, 600, 9, 9, 9, 500, 9, 9]  # files, of small images
+    large["lengths"] = [9, 600, 9, 9, 9, 500, 9, 9]  # small images with long files
     made = [group.tolist() for group in bounded(np.arange(8), large, 128 * 512)]
     assert made == [[0], [1], [2, 3], [4], [5, 6], [7]]
 
 
-def test_a_launch_of_kernels_has_65535_images_at_most():
+def test_groups_have_at_most_65535_images():
     many = 140_000
     facts = np.zeros(many, FACTS)
     facts["sizes"], facts["chroma"] = 1, 1
@@ -458,8 +453,8 @@ def test_a_launch_of_kernels_has_65535_images_at_most():
     assert as_many_as_fit(np.arange(many), facts, 2**30).tolist() == groups[0].tolist()
 
 
-def test_others_may_begin_while_it_is_asked_what_is_in_flight(engine, monkeypatch):
-    """The set of them must not be walked while it changes: that is an error."""
+def test_is_full_while_other_threads_submit_does_not_raise(engine, monkeypatch):
+    """Iterating over the set while it changes would raise an error."""
     begun = []
 
     class Counted:
@@ -475,7 +470,7 @@ def test_others_may_begin_while_it_is_asked_what_is_in_flight(engine, monkeypatc
     assert not engine.is_full and len(begun) == 3
 
 
-def test_a_fork_waits_for_its_start(monkeypatch):
+def test_fork_waits_for_the_start_of_an_engine(monkeypatch):
     device, begun = torch.device("cuda", 6), []
 
     def new(given):
@@ -496,8 +491,8 @@ def test_a_fork_waits_for_its_start(monkeypatch):
     assert known == "none is there" and begun == [device]
 
 
-def test_a_fork_waits_for_comparisons(engine, monkeypatch):
-    """Its child would have the locks that their thread has."""
+def test_fork_waits_for_comparisons(engine, monkeypatch):
+    """Otherwise the child would inherit the locks held by their thread."""
     done = []
     monkeypatch.setattr(engine, "_alike", lambda *args: done.append(time.sleep(0.3)) or np.ones(1, bool))
     monkeypatch.setitem(engines._engines, 7, engine)
@@ -510,14 +505,14 @@ def test_a_fork_waits_for_comparisons(engine, monkeypatch):
     assert found == 2
 
 
-def test_a_fork_waits_for_what_an_aside_begins_meanwhile(engine, monkeypatch):
-    """A comparison, after it was asked whether there are any."""
+def test_fork_waits_for_comparisons_that_a_prefetch_thread_starts_meanwhile(engine, monkeypatch):
+    """The comparison starts after the fork hook has checked for running ones."""
     done = []
     monkeypatch.setattr(engine, "_alike", lambda *args: time.sleep(0.3) or np.ones(1, bool))
     monkeypatch.setitem(engines._engines, 7, engine)
 
     def begin():
-        time.sleep(0.2)  # engines have been waited for
+        time.sleep(0.2)  # by now the engines have been waited for
         engine.compare(FILES, PLACES, np.zeros(1, np.uint8), [torch.zeros(8, 8, 3, dtype=torch.uint8)], done.append)
 
     late = prefetch_thread.PrefetchThread(CPU)

@@ -1,6 +1,6 @@
-"""DALI's resize and warps against Pillow and torchvision, on drawn pictures of sizes of their own.
+"""DALI's resize and warps, compared with Pillow and torchvision on generated images of different sizes.
 
-Differences are in levels of 255. What was measured stands beside each limit.
+Differences are in levels of 255. The measured value is given next to each limit.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ TYPES = {"float32": types.FLOAT, "int32": types.INT32}
 
 @pytest.fixture(scope="module")
 def pictures():
-    """Sizes so varied that Pillow begins with either axis."""
+    """Images of varied sizes, so that Pillow starts with either axis."""
     rng = np.random.default_rng(0)
     shapes = [(300, 400), (400, 300), (120, 700), (500, 130), (375, 500), (333, 500), (500, 375), (96, 96), (40, 60),
               (60, 41), (400, 600), (257, 301)]  # fmt: skip
@@ -39,23 +39,23 @@ def sizes_of(images):
 
 
 def drawn(name, images, seed=0, **args):
-    """(arrays, sizes after) of one draw."""
+    """Return (arrays, sizes after) of one draw."""
     step = Step("crop", ImageSpec(), draw=draw(name, **args))
     (arrays,) = compute((step,), sizes_of(images), Randoms(seed, 0, len(images)), slice(None))
     return arrays
 
 
 def dali(op, images, arrays, device="cpu", **args):
-    """What a node of the graph makes of images, as DecodePipeline feeds it."""
+    """Run a node of the DALI graph on images, with the inputs that DecodePipeline feeds."""
     pipe = Pipeline(len(images), 2, 0 if device == "gpu" else None, exec_dynamic=True)
     with pipe:
-        given = fn.external_source(lambda: images, layout="HWC")
+        inputs = fn.external_source(lambda: images, layout="HWC")
         nodes = fn.external_source(
             lambda: [np.ascontiguousarray(a) for a in arrays.values()], num_outputs=len(arrays), batch=True,
             dtype=[TYPES[a.dtype.name] for a in arrays.values()], ndim=[a.ndim - 1 for a in arrays.values()],
         )  # fmt: skip
-        given = given.gpu() if device == "gpu" else given
-        pipe.set_outputs(getattr(graph, op)(given, dict(zip(arrays, nodes, strict=True)), **args))
+        inputs = inputs.gpu() if device == "gpu" else inputs
+        pipe.set_outputs(getattr(graph, op)(inputs, dict(zip(arrays, nodes, strict=True)), **args))
     pipe.build()
     (made,) = pipe.run()
     made = made.as_cpu() if device == "gpu" else made
@@ -63,14 +63,14 @@ def dali(op, images, arrays, device="cpu", **args):
 
 
 def error(ours, expected):
-    """Mean over images of the mean difference, and the greatest difference."""
+    """Return the mean of the images' mean differences, and the largest difference."""
     assert [a.shape for a in ours] == [np.shape(b) for b in expected]
     differences = [abs(a.astype(float) - np.asarray(b)) for a, b in zip(ours, expected, strict=True)]
     return np.mean([d.mean() for d in differences]), max(d.max() for d in differences)
 
 
 def windows(crop, full, seed=0):
-    """start and shape of the windows of resized images."""
+    """Return start and shape of the windows of resized images."""
     if crop is None:
         return np.zeros_like(full), full
     (arrays,) = compute((Step("crop", ImageSpec(), draw=crop),), full, Randoms(seed, 0, len(full)), slice(None))
@@ -78,7 +78,7 @@ def windows(crop, full, seed=0):
 
 
 def resized(images, size, interpolation, passes, crop=None, device="cpu", like="pil", seed=0):
-    """(DALI's, Pillow's)"""
+    """Return (DALI's result, Pillow's result)."""
     resize = draw("resize", size=size)
     arrays = drawn("resize_lowered", images, seed, resize=resize, crop=crop, passes=passes)
     full = drawn("resize", images, size=size)["size"].astype(int)
@@ -93,8 +93,8 @@ def resized(images, size, interpolation, passes, crop=None, device="cpu", like="
 # ---- resize in two passes
 
 
-# of the filters measured: .019, .022, .028 whole, for DALI repeats the border where Pillow leaves taps out; .0028,
-# .0037, .0042 within; .0078/12, .011/7, .014/7 where some windows are at the border. One pass gives .12 to .15
+# Measured for the three filters. Whole images: .019, .022, .028, because DALI repeats the border and Pillow drops taps.
+# Inside: .0028, .0037, .0042. With some windows at the border: .0078/12, .011/7, .014/7. One pass gives .12 to .15.
 WINDOWS = {
     None: (0.032, 16),
     draw("center_crop", size=(30, 50)): (0.005, 2),
@@ -105,7 +105,7 @@ WINDOWS = {
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
 @pytest.mark.parametrize("crop", WINDOWS)
-def test_two_passes_are_closer_to_pillow_than_one(pictures, crop, interpolation, device):
+def test_resize_in_two_passes_is_closer_to_pillow_than_in_one(pictures, crop, interpolation, device):
     one, two = (
         error(*resized(pictures, (61,), interpolation, passes, crop, device)) for passes in ("one", "as Pillow")
     )
@@ -116,8 +116,8 @@ def test_two_passes_are_closer_to_pillow_than_one(pictures, crop, interpolation,
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_width_first_is_close_to_v2_on_tensors(pictures, interpolation, device):
-    """.043/14, .033/9; one pass .13/14, .14/9."""
+def test_resize_width_first_is_close_to_v2_on_tensors(pictures, interpolation, device):
+    """Measured .043/14 and .033/9; one pass gives .13/14 and .14/9."""
     if not resizes_in_whole_numbers(interpolation):
         pytest.skip("this torchvision resizes in floating point on this processor")
     found = {}
@@ -138,22 +138,22 @@ def _on_tensor(functional, image, size, interpolation):
 # ---- warps
 
 
-GIVEN: dict[str, np.ndarray] = {}
+FIXED: dict[str, np.ndarray] = {}
 
 
 @draws()
-def given_here(sizes, u):
-    """A draw of the test's own."""
-    return dict(GIVEN), GIVEN["size"].astype(np.int64)
+def fixed_parameters(sizes, u):
+    """A draw that returns the parameters in FIXED."""
+    return dict(FIXED), FIXED["size"].astype(np.int64)
 
 
 def warped(op, kind, images, values, interpolation, fill, device, size=None):
-    """(DALI's, Pillow's); ``values`` are rows of PIL's data."""
+    """Return (DALI's result, Pillow's result); ``values`` are rows of PIL's data."""
     name = "matrix" if op == "warp_affine" else "coefficients"
     new = sizes_of(images) if size is None else np.tile(size, (len(images), 1))
-    GIVEN.clear()
-    GIVEN.update({name: values, "size": new.astype(np.int32)})
-    arrays = drawn("dali_matrix", images, of=draw("given_here"), interpolation=interpolation)
+    FIXED.clear()
+    FIXED.update({name: values, "size": new.astype(np.int32)})
+    arrays = drawn("dali_matrix", images, of=draw("fixed_parameters"), interpolation=interpolation)
     ours = dali(op, images, arrays, device, interpolation=interpolation, fill=fill)
     expected = [
         Image.fromarray(i).transform((w, h), kind, tuple(v), FILTERS[interpolation], fillcolor=fill or 0)
@@ -177,8 +177,8 @@ def _matrices(images, kind, seed=0):
     return np.array(rows)
 
 
-def _few_differ(ours, expected, share, level=0):
-    """Less than ``share`` of the values differ by more than ``level``."""
+def check_few_differ(ours, expected, share, level=0):
+    """Assert that less than ``share`` of the values differ by more than ``level``."""
     assert [a.shape for a in ours] == [b.shape for b in expected]
     differ = [abs(a.astype(int) - b) > level for a, b in zip(ours, expected, strict=True)]
     assert sum(d.sum() for d in differ) < share * sum(d.size for d in differ)
@@ -187,21 +187,21 @@ def _few_differ(ours, expected, share, level=0):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("fill", [None, (10, 120, 250)])
 @pytest.mark.parametrize("kind", ["turned", "shifted", "scaled"])
-def test_affine(pictures, kind, fill, device):
+def test_affine_differs_from_pillow_in_few_pixels(pictures, kind, fill, device):
     matrix = _matrices(pictures, kind)
     for size in (None, (90, 200)):
         both = warped("warp_affine", Image.AFFINE, pictures, matrix, "nearest", fill, device, size)
-        _few_differ(*both, 1e-4)  # 5e-6: the nearest of two pixels at a tie
+        check_few_differ(*both, 1e-4)  # 5e-6: nearest pixel at a tie
         both = warped("warp_affine", Image.AFFINE, pictures, matrix, "bilinear", fill, device, size)
-        _few_differ(*both, 0.005)  # 1e-4 (DALI 1.53: 3e-3) are truncated to the level below or above
-        _few_differ(*both, 1e-5, level=1)  # none
+        check_few_differ(*both, 0.005)  # 1e-4 (DALI 1.53: 3e-3) are truncated to an adjacent level
+        check_few_differ(*both, 1e-5, level=1)  # none
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("angle, scale", [(90, 1), (180, 1), (270, 1), (0, 0.5), (0, 2)])
-def test_lines_of_pixels_on_edges(pictures, angle, scale, device):
-    """Right angles about the centre, where height and width are even and odd, and simple scales: whole lines of
-    coordinates are on the edges of pixels, and DALI counts in float32."""
+def test_affine_with_coordinates_on_pixel_edges_equals_pillow(pictures, angle, scale, device):
+    """Right angles about the center, for even and odd sides, and simple scales put whole lines of coordinates on the
+    edges of pixels, and DALI computes in float32."""
     shapes = sizes_of(pictures).tolist()
     matrix = np.array([rotation(angle, shape)[1] for shape in shapes])
     if scale != 1:
@@ -214,7 +214,7 @@ def test_lines_of_pixels_on_edges(pictures, angle, scale, device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("fill", [None, (10, 120, 250)])
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-def test_perspective(pictures, interpolation, fill, device):
+def test_perspective_differs_from_pillow_in_few_pixels(pictures, interpolation, fill, device):
     step = Step("warp_perspective", ImageSpec(), (("interpolation", interpolation), ("fill", fill)))
     if not graph.supports(step):
         pytest.skip("this DALI interpolates between 32nds of a pixel")
@@ -222,18 +222,18 @@ def test_perspective(pictures, interpolation, fill, device):
     points = [RandomPerspective.get_params(w, h, 0.5) for h, w in sizes_of(pictures).tolist()]
     values = np.array([F1._get_perspective_coeffs(*p) for p in points])
     both = warped("warp_perspective", Image.PERSPECTIVE, pictures, values, interpolation, fill, device)
-    _few_differ(*both, 0.002)  # 1e-5, 3e-4
-    _few_differ(*both, 1e-4, level=8)  # 1e-5: at the rim, inside or outside
+    check_few_differ(*both, 0.002)  # 1e-5, 3e-4
+    check_few_differ(*both, 1e-4, level=8)  # 1e-5: inside or outside at the border
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_rows_without_a_flag_stay(pictures, device):
-    GIVEN.clear()
+def test_warp_leaves_rows_without_flag_unchanged(pictures, device):
+    FIXED.clear()
     values = np.concatenate([_matrices(pictures, "turned"), np.zeros((len(pictures), 2))], 1)
     flag = np.arange(len(pictures), dtype=np.int32) % 2
-    GIVEN.update(coefficients=values, size=sizes_of(pictures).astype(np.int32), flag=flag)
+    FIXED.update(coefficients=values, size=sizes_of(pictures).astype(np.int32), flag=flag)
     for interpolation in ("nearest", "bilinear"):
-        arrays = drawn("dali_matrix", pictures, of=draw("given_here"), interpolation=interpolation)
+        arrays = drawn("dali_matrix", pictures, of=draw("fixed_parameters"), interpolation=interpolation)
         assert set(arrays) == {"matrix", "size"}
         ours = dali("warp_perspective", pictures, arrays, device, interpolation=interpolation, fill=(9, 9, 9))
         for image, made, changed in zip(pictures, ours, flag, strict=True):
@@ -241,16 +241,16 @@ def test_rows_without_a_flag_stay(pictures, device):
 
 
 @pytest.mark.parametrize("op", ["warp_affine", "warp_perspective"])
-def test_dali_when_asked_to_warp_supports_all_but_bicubic(op):
-    def can(interpolation):
+def test_dali_supports_warps_except_bicubic(op):
+    def supported(interpolation):
         step = Step(op, ImageSpec(), (("interpolation", interpolation), ("fill", None), ("like", "pil")))
         return step.operation.in_dali(step, torch.uint8, Options()) and graph.supports(step)
 
-    assert can("nearest") and not can("bicubic")
-    assert can("bilinear") == (op == "warp_affine" or graph._FINE_WARPS)
+    assert supported("nearest") and not supported("bicubic")
+    assert supported("bilinear") == (op == "warp_affine" or graph._FINE_WARPS)
 
 
-def test_uniforms_are_those_of_the_inner_draw():
+def test_dali_matrix_uses_the_uniforms_of_its_inner_draw():
     inner = draw("affine_parameters", degrees=(-30, 30), translate=None, scale=None, shear=None)
     of = draw("affine_matrix", of=inner, center=None, like="pil")
     images = [np.zeros((20, 30, 3), np.uint8)] * 3

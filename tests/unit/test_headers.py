@@ -1,4 +1,4 @@
-"""Sizes without decoding, and which files have to go through PIL."""
+"""Image sizes from headers, and the choice of files that PIL must decode."""
 
 import io
 import struct
@@ -55,7 +55,7 @@ def without(data: bytes, *markers: int) -> bytes:
 
 
 def renamed(data: bytes, names: bytes) -> bytes:
-    """Its three components, in the frame and in the only scan."""
+    """Rename the three components in the frame and the only scan."""
     frame, scan = sof_at(data), data.index(b"\xff\xda")
     for number, name in enumerate(names):
         data = changed(changed(data, frame + 10 + 3 * number, name), scan + 5 + 2 * number, name)
@@ -76,8 +76,8 @@ def sixteen_bits(kind) -> bytes:
     return file.getvalue()
 
 
-def sixteen_bit_colours() -> bytes:
-    """A PNG that Pillow cannot write, but reads as RGB."""
+def sixteen_bit_colors() -> bytes:
+    """Return a PNG that Pillow reads as RGB but cannot write."""
     rows = np.zeros((HEIGHT, 1 + 6 * WIDTH), np.uint8)  # a filter byte before each row
     rows[:, 1:] = np.random.default_rng(0).integers(0, 256, (HEIGHT, 6 * WIDTH))
     header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 16, 2, 0, 0, 0)
@@ -96,7 +96,7 @@ def bitmap(name) -> bytes:
     return bitmaps.bmps(lambda mode="RGB": photo(mode))[name]
 
 
-FILL = b"\xff" * 300  # any number of them may stand before a marker
+FILL = b"\xff" * 300  # any number of these bytes may precede a marker
 FILES = {
     "baseline": (jpeg, DALI),
     "progressive": (lambda: jpeg(progressive=True), DALI),
@@ -124,7 +124,7 @@ FILES = {
     "no end marker": (lambda: jpeg()[:-2], None),  # PIL may forgive it
     "truncated": (lambda: jpeg()[: len(jpeg()) // 2], PIL),  # PIL raises the error
     "truncated header": (lambda: jpeg()[:30], UNREADABLE),
-    "start alone": (lambda: b"\xff\xd8", UNREADABLE),
+    "only the start marker": (lambda: b"\xff\xd8", UNREADABLE),
     "12 bits": (lambda: changed(jpeg(), sof_at(jpeg()) + 4, 12), (PIL, UNREADABLE)),
     "no height": (lambda: changed(changed(jpeg(), sof_at(jpeg()) + 5, 0), sof_at(jpeg()) + 6, 0), (PIL, UNREADABLE)),
     "arithmetic": (lambda: changed(jpeg(), sof_at(jpeg()) + 1, 0xC9), PIL),
@@ -136,7 +136,7 @@ FILES = {
     "PNG alpha": (lambda: saved("PNG", "RGBA"), DALI),
     "PNG gray alpha": (lambda: saved("PNG", "LA"), DALI),
     "PNG 16 bits": (lambda: sixteen_bits("PNG"), PIL),
-    "PNG 16 bits RGB": (sixteen_bit_colours, PIL),
+    "PNG 16 bits RGB": (sixteen_bit_colors, PIL),
     "PNG animated": (lambda: animated("PNG"), PIL),
     "TIFF": (lambda: saved("TIFF"), PIL),
     "TIFF orientation 3": (lambda: saved("TIFF", exif=with_exif(3)), PIL),
@@ -172,7 +172,7 @@ def write(path, data: bytes) -> str:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_kind_and_size(name, tmp_path):
+def test_read_header_returns_kind_and_size(name, tmp_path):
     make, kind = FILES[name]
     try:
         data = make()
@@ -187,21 +187,20 @@ def test_kind_and_size(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name, (_, kind) in FILES.items() if kind == DALI])
-def test_what_dali_gets_is_whole(name, tmp_path):
-    """PIL decodes it, too: DALI must never be the only one."""
+def test_files_for_dali_can_be_decoded_by_pil(name, tmp_path):
     Image.open(write(tmp_path / "named.jpg", FILES[name][0]())).convert("RGB")
 
 
-def test_a_cut_anywhere_is_never_dalis(tmp_path):
-    """A decoder that reads a window alone may not notice that the rest is missing."""
+def test_truncated_file_is_never_decoded_by_dali(tmp_path):
+    """A decoder that reads only a window may not notice that the rest is missing."""
     data = jpeg()
     start = sof_at(data)
     for length in [*range(0, len(data) - 40, max(1, len(data) // 60)), start + 3, start + 9, start + 10]:
         assert read_header(write(tmp_path / "cut.jpg", data[:length]))[0] in (PIL, UNREADABLE)
 
 
-def test_the_frame_header_at_every_place_of_the_first_read(tmp_path):
-    """The markers are read 4096 bytes at a time."""
+def test_frame_header_across_the_end_of_the_first_read_is_found(tmp_path):
+    """Markers are read in blocks of 4096 bytes."""
     data = jpeg(mode="L")
     at = sof_at(data)
     for place in range(4080, 4110):
@@ -210,7 +209,7 @@ def test_the_frame_header_at_every_place_of_the_first_read(tmp_path):
         assert read_header(write(tmp_path / "padded.jpg", padded))[:3] == (DALI, HEIGHT, WIDTH)
 
 
-def test_truncated_files_are_pils_where_the_user_wants_them_loaded(tmp_path, monkeypatch):
+def test_truncated_file_with_load_truncated_images_goes_to_pil(tmp_path, monkeypatch):
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     for data in (jpeg()[:-2], jpeg()[: len(jpeg()) // 2]):
         assert read_header(write(tmp_path / "cut.jpg", data))[:3] == (PIL, HEIGHT, WIDTH)
@@ -221,32 +220,32 @@ def test_missing_files_and_folders_are_unreadable(tmp_path):
         assert read_header(str(path))[:3] == (UNREADABLE, 1, 1)
 
 
-# ---- what is kept
+# ---- caching
 
 
 @pytest.fixture
-def counted(monkeypatch):
-    """The paths of which headers were read."""
+def read_paths(monkeypatch):
+    """The paths whose headers were read."""
     paths = []
-    own = headers.read_header
-    monkeypatch.setattr(headers, "read_header", lambda path: paths.append(path) or own(path))
+    original = headers.read_header
+    monkeypatch.setattr(headers, "read_header", lambda path: paths.append(path) or original(path))
     return paths
 
 
-def test_headers_are_read_once(tmp_path, counted):
+def test_headers_are_read_once(tmp_path, read_paths):
     paths = [write(tmp_path / f"{i}.jpg", jpeg()) for i in range(40)]
     table = Headers()
     sizes, kinds = sizes_and_kinds(table, [3, 0, 39], [paths[3], paths[0], paths[39]])
-    assert counted == [paths[3], paths[0], paths[39]]
+    assert read_paths == [paths[3], paths[0], paths[39]]
     assert sizes.tolist() == [[HEIGHT, WIDTH]] * 3 and sizes.dtype == np.int64 and kinds.tolist() == [DALI] * 3
     sizes_and_kinds(table, [0, 1, 39], [paths[0], paths[1], paths[39]])
-    assert counted[3:] == [paths[1]]
+    assert read_paths[3:] == [paths[1]]
     sizes_and_kinds(table, [1000], [paths[2]])  # a data set that has grown
     sizes_and_kinds(table, [0, 3], [paths[0], paths[3]])
-    assert counted[4:] == [paths[2]]
+    assert read_paths[4:] == [paths[2]]
 
 
-def test_mended_files_are_read_again(tmp_path, counted):
+def test_unreadable_file_when_repaired_is_read_again(tmp_path, read_paths):
     path, table = write(tmp_path / "a.jpg", b"garbage"), Headers()
     for _ in range(2):
         assert sizes_and_kinds(table, [0], [path])[1].tolist() == [UNREADABLE]
@@ -254,10 +253,10 @@ def test_mended_files_are_read_again(tmp_path, counted):
     for _ in range(2):
         sizes, kinds = sizes_and_kinds(table, [0], [path])
         assert kinds.tolist() == [PIL] and sizes.tolist() == [[HEIGHT, WIDTH]]
-    assert len(counted) == 3
+    assert len(read_paths) == 3
 
 
-def test_another_file_at_an_index_is_read(tmp_path):
+def test_header_is_read_again_when_index_has_another_file(tmp_path):
     small = write(tmp_path / "b.png", saved("PNG", "L"))
     Image.new("RGB", (5, 4)).save(small)
     paths, table = [write(tmp_path / "a.jpg", jpeg()), small], Headers()
@@ -265,8 +264,8 @@ def test_another_file_at_an_index_is_read(tmp_path):
     assert sizes_and_kinds(table, [0, 1], paths[::-1])[0].tolist() == [[4, 5], [HEIGHT, WIDTH]]
 
 
-def test_another_file_at_an_index_is_compared_anew(tmp_path):
-    """What other processes know of files that this one has not seen, and of those that cannot be read yet, holds."""
+def test_verdicts_are_cleared_when_index_has_another_file(tmp_path):
+    """Verdicts from other processes remain valid for files not seen here and for files that cannot be read yet."""
     paths = [write(tmp_path / f"{i}.jpg", jpeg() if i else b"garbage") for i in range(4)]
     table, index = Headers(), np.arange(4)
     verdicts = table.verdicts("one")
@@ -278,8 +277,8 @@ def test_another_file_at_an_index_is_compared_anew(tmp_path):
     assert verdicts.of(4).tolist() == [ENGINES, 0, 0, ENGINES]
 
 
-def test_the_same_file_taken_in_another_way_is_read(tmp_path):
-    """A data set may be set to turn its images as their EXIF says."""
+def test_header_is_read_again_when_exif_orientation_is_applied(tmp_path):
+    """A data set may switch to applying the EXIF orientation."""
     exif = Image.Exif()
     exif[ORIENTATION] = 6
     Image.new("RGB", (WIDTH, HEIGHT)).save(tmp_path / "a.jpg", exif=exif)
@@ -288,7 +287,7 @@ def test_the_same_file_taken_in_another_way_is_read(tmp_path):
         assert sizes_and_kinds(table, [0], [source])[0].tolist() == [size]
 
 
-def test_what_dali_failed_on_stays_pils(tmp_path):
+def test_file_that_dali_failed_on_goes_to_pil(tmp_path):
     path, table = write(tmp_path / "a.jpg", jpeg()), Headers()
     assert sizes_and_kinds(table, [2], [path])[1].tolist() == [DALI]
     table.use_pil(2)
@@ -296,7 +295,7 @@ def test_what_dali_failed_on_stays_pils(tmp_path):
     assert kinds.tolist() == [PIL] and sizes.tolist() == [[HEIGHT, WIDTH]]
 
 
-def test_pillows_limit_of_pixels_may_change(tmp_path, monkeypatch):
+def test_change_of_max_image_pixels_changes_the_kind(tmp_path, monkeypatch):
     paths, table = [write(tmp_path / "a.jpg", jpeg()), write(tmp_path / "b.jpg", jpeg(mode="L"))], Headers()
     Image.new("RGB", (5, 4)).save(paths[1])
     for limit, kinds in (
@@ -310,7 +309,7 @@ def test_pillows_limit_of_pixels_may_change(tmp_path, monkeypatch):
         assert found.tolist() == kinds and sizes.tolist() == [[HEIGHT, WIDTH], [4, 5]]
 
 
-def test_slow_disks_are_read_in_threads(tmp_path, monkeypatch):
+def test_headers_read_in_threads_equal_those_read_sequentially(tmp_path, monkeypatch):
     paths = [write(tmp_path / f"{i}.jpg", saved("JPEG") if i % 3 else b"") for i in range(50)]
     expected = sizes_and_kinds(Headers(), list(range(50)), paths)
     monkeypatch.setattr(headers, "_SLOW", -1.0)
@@ -322,8 +321,8 @@ def test_slow_disks_are_read_in_threads(tmp_path, monkeypatch):
 # ---- the bytes that state an image's size
 
 
-def test_any_other_byte_gives_another_mark():
-    """Of an unchanged sum, and at either end of a word, too."""
+def test_mark_changes_with_any_single_byte():
+    """Also if the sum is unchanged, and at either end of a word."""
     rng = np.random.default_rng(0)
     for stated in (rng.integers(0, 256, STATED, np.uint8), np.zeros(STATED, np.uint8), np.full(STATED, 255, np.uint8)):
         others = np.repeat(stated[None], STATED * 255, 0)
@@ -332,19 +331,19 @@ def test_any_other_byte_gives_another_mark():
         found = marks(others)
         assert found.dtype == np.uint64 and len(found) == STATED * 255
         assert not (found == marks(stated[None])[0]).any()
-        assert len(np.unique(found[at < 8])) == 8 * 255  # and two changes of a word are not confused
+        assert len(np.unique(found[at < 8])) == 8 * 255  # two changes within a word give different marks
 
 
-def test_marks_are_of_rows_alone():
+def test_mark_of_a_row_does_not_depend_on_other_rows():
     rows = np.random.default_rng(1).integers(0, 256, (7, STATED), np.uint8)
     assert marks(rows).tolist() == [int(marks(row[None])[0]) for row in rows]
-    assert marks(rows[:, ::-1]).tolist() == marks(rows[:, ::-1].copy()).tolist()  # however they lie in memory
+    assert marks(rows[:, ::-1]).tolist() == marks(rows[:, ::-1].copy()).tolist()  # independent of the memory layout
     swapped = rows.reshape(7, -1, 8)[:, ::-1].reshape(7, STATED)
     assert not (marks(swapped) == marks(rows)).any()
 
 
 def sized(kind: str, height: int, width: int, prefix: bytes = b"", **options) -> bytes:
-    """A picture of these sides; ``prefix`` comes behind a JPEG's first bytes."""
+    """Return an image with these sides. ``prefix`` is inserted after the first bytes of a JPEG."""
     file = io.BytesIO()
     Image.fromarray(make_image(np.random.default_rng(1), height, width)).save(file, kind, **options)
     return after_start(file.getvalue(), prefix) if prefix else file.getvalue()
@@ -353,8 +352,8 @@ def sized(kind: str, height: int, width: int, prefix: bytes = b"", **options) ->
 APPS = segment(0xE2, b"ICC_PROFILE\0" * 20) + segment(0xE1, b"Exif\0\0" + bytes(9000))
 STATING = {
     "JPEG": ("JPEG", {}),
-    "JPEG behind segments": ("JPEG", {"prefix": APPS}),
-    "JPEG behind fill bytes": ("JPEG", {"prefix": FILL * 20}),
+    "JPEG after segments": ("JPEG", {"prefix": APPS}),
+    "JPEG after fill bytes": ("JPEG", {"prefix": FILL * 20}),
     "progressive JPEG": ("JPEG", {"progressive": True}),
     "PNG": ("PNG", {}),
     "BMP": ("BMP", {}),
@@ -366,12 +365,12 @@ OTHER_SIDES = [(HEIGHT + 1, WIDTH), (HEIGHT, WIDTH + 1), (HEIGHT - 1, WIDTH), (W
 
 
 def mark_of(header) -> int:
-    """Of the bytes that it states."""
+    """Mark of the bytes that contain the size."""
     return int(marks(np.frombuffer(header.stated, np.uint8)[None])[0])
 
 
 def header_and_mark(path, data: bytes):
-    """The header of a file, and what its bytes give at a place."""
+    """Return the header of a file and a function that computes the mark at a position."""
     found = read_header(write(path, data))
 
     def mark_at(place: int, other: bytes = data) -> int:
@@ -381,8 +380,8 @@ def header_and_mark(path, data: bytes):
 
 
 @pytest.mark.parametrize("name", STATING)
-def test_the_mark_is_of_the_bytes_that_state_the_size(name, tmp_path):
-    """Whoever compares a file's bytes there finds out that it has other sides, though it has the same length."""
+def test_mark_changes_when_the_size_changes(name, tmp_path):
+    """Comparing the bytes at this position detects other sides even if the length of the file is the same."""
     kind, options = STATING[name]
     data = sized(kind, HEIGHT, WIDTH, **options)
     found, mark_at = header_and_mark(tmp_path / "a", data)
@@ -395,9 +394,8 @@ def test_the_mark_is_of_the_bytes_that_state_the_size(name, tmp_path):
         assert (again.height, again.width) == (height, width) and mark_of(again) != mark_of(found)
 
 
-@pytest.mark.parametrize("name", ["JPEG", "JPEG behind segments", "progressive JPEG"])
-def test_sides_stand_in_a_jpegs_frame(name, tmp_path):
-    """Where one of the four bytes changes nothing else does, and the mark does."""
+@pytest.mark.parametrize("name", ["JPEG", "JPEG after segments", "progressive JPEG"])
+def test_mark_changes_with_each_byte_of_the_size_in_a_jpeg_frame(name, tmp_path):
     kind, options = STATING[name]
     data = sized(kind, HEIGHT, WIDTH, **options)
     found, mark_at = header_and_mark(tmp_path / "a", data)
@@ -409,7 +407,7 @@ def test_sides_stand_in_a_jpegs_frame(name, tmp_path):
         assert mark_at(found.at, other) == mark_of(again) != mark_of(found)
 
 
-def test_facts_are_those_of_the_headers(tmp_path):
+def test_facts_equal_the_headers(tmp_path):
     data = [sized("JPEG", HEIGHT, WIDTH, prefix=APPS), sized("PNG", 9, 8), sized("BMP", 20, 30), b"no image"]
     paths, table = [write(tmp_path / str(i), one) for i, one in enumerate(data)], Headers()
     keys = np.array(list(map(hash, paths)))

@@ -1,4 +1,4 @@
-"""Several steps on each image by itself: what they give one after another, to the last bit."""
+"""Several steps applied image by image equal the same steps applied one after another."""
 
 import threading
 
@@ -52,10 +52,10 @@ NORMALIZE = step("normalize", FLOAT.but(normalized=True), mean=MEAN, std=STD), {
 GRAY = step("grayscale", ImageSpec(channels=1), like="pil", dtype=torch.uint8, channels=1), {}
 
 
-def each_step(steps, given, arrays):
+def each_step(steps, inputs, arrays):
     for one, values in zip(steps, arrays, strict=True):
-        given = kernels.run(one, given, values)
-    return given
+        inputs = kernels.run(one, inputs, values)
+    return inputs
 
 
 @pytest.mark.parametrize("convert", range(3))
@@ -70,20 +70,20 @@ def each_step(steps, given, arrays):
     ],
 )
 @pytest.mark.parametrize("normalize", [False, True])
-def test_as_one_step_after_another(work, convert, normalize):
-    for given in (images(), torch.stack(images([(200, 230)] * 4))):
-        if not isinstance(given, list) and {"pad", "crop"} & {one.op for one, _ in work}:
-            continue  # whose numbers are for those sizes
+def test_run_all_equals_one_step_after_another(work, convert, normalize):
+    for inputs in (images(), torch.stack(images([(200, 230)] * 4))):
+        if not isinstance(inputs, list) and {"pad", "crop"} & {one.op for one, _ in work}:
+            continue  # their arrays are for these sizes only
         steps, arrays = zip(*work, TO_FLOAT[convert], *[NORMALIZE] * normalize, strict=True)
-        assert image_by_image.able(steps, given) == len(steps)
-        expected = each_step(steps, given, arrays)
-        found = image_by_image.run_all(steps, given, arrays)
+        assert image_by_image.able(steps, inputs) == len(steps)
+        expected = each_step(steps, inputs, arrays)
+        found = image_by_image.run_all(steps, inputs, arrays)
         assert type(found) is type(expected)
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def test_sizes_that_were_foretold_or_not():
-    """A batch where the plan knows of one size; images of another are left as they are, for who looks at sizes."""
+def test_run_all_with_expected_or_other_sizes_equals_single_steps():
+    """The plan may predict one size for the batch. Images of another size are passed on to the size check."""
     for size in ((50, 60), (50, 61), None):
         last = Step("to_dtype", FLOAT.but(size=size), (("dtype", torch.float32), ("like", "v1")))
         steps, arrays = zip(BY_TORCH, (last, {}), strict=True)
@@ -91,7 +91,7 @@ def test_sizes_that_were_foretold_or_not():
         assert torch.equal(found, each_step(steps, images(), arrays))
 
 
-def test_gray_and_other_numbers():
+def test_run_all_for_gray_images_and_other_constants_equals_single_steps():
     thirds = step("normalize", FLOAT, mean=(1 / 3,), std=(0.7,)), {}
     steps, arrays = zip(GRAY, (TO_FLOAT[0][0].but(gives=FLOAT.but(channels=1)), {}), thirds, strict=True)
     steps = (*steps[:2], steps[2].but(gives=FLOAT.but(channels=1)))
@@ -99,7 +99,7 @@ def test_gray_and_other_numbers():
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def test_what_no_arithmetic_gives_comes_of_a_table(monkeypatch):
+def test_run_all_when_no_arithmetic_is_exact_uses_a_table(monkeypatch):
     monkeypatch.setattr(image_by_image, "_WAYS", ())
     monkeypatch.setattr(image_by_image, "_conversion", image_by_image._Conversion)
     steps, arrays = zip(FLIP, TO_FLOAT[0], NORMALIZE, strict=True)
@@ -107,7 +107,7 @@ def test_what_no_arithmetic_gives_comes_of_a_table(monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def test_memory_is_used_again_where_nobody_has_it():
+def test_run_all_does_not_reuse_memory_that_is_still_referenced():
     last = Step("to_dtype", FLOAT.but(size=(50, 60)), (("dtype", torch.float32), ("like", "v1")))
     steps, arrays = zip(BY_TORCH, (last, {}), strict=True)
     first = image_by_image.run_all(steps, images(), arrays)
@@ -118,8 +118,7 @@ def test_memory_is_used_again_where_nobody_has_it():
     assert image_by_image.run_all(steps, images(), arrays).data_ptr() != there and torch.equal(part, kept)
 
 
-def test_threads_do_not_share_out_their_work():
-    """And others are left as they are."""
+def test_each_limits_torch_to_one_thread_only_in_its_own_threads():
     before = torch.get_num_threads()
     assert set(lists.each(lambda n: torch.get_num_threads(), range(8))) == {1}
     found = []

@@ -1,4 +1,4 @@
-"""Private names that the package uses, each tested by name with the installed versions."""
+"""Private names that the package uses, tested one by one with the installed versions."""
 
 import ast
 import concurrent.futures
@@ -25,7 +25,7 @@ import dali_compat
 from dali_compat.runtime import internals
 
 PACKAGE = Path(dali_compat.__file__).parent
-# Modules that follow private functions of torchvision, timm or Pillow, or read attributes of known data sets.
+# Modules that reimplement private functions of torchvision, timm or Pillow, or read attributes of known data sets.
 FOLLOWERS = "ops/", "tracing/", "inspection/", "data/", "archives/"
 
 
@@ -38,7 +38,7 @@ def _is_private(name: str) -> bool:
 
 
 def _defined(tree: ast.AST) -> set[str]:
-    """Names that a module defines: functions, classes, variables, and attributes that it sets."""
+    """Return the functions, classes, variables and attributes that a module defines."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -82,7 +82,7 @@ FIXED = {"3.10.14": False, "3.10.15": True, "3.11.9": False, "3.11.10": True, "3
 
 
 @pytest.mark.parametrize("version", FIXED)
-def test_head_lock_is_taken_in_pythons_whose_forked_children_may_wait_for_it(monkeypatch, version):
+def test_head_lock_is_taken_in_versions_with_the_fork_deadlock(monkeypatch, version):
     calls = []
 
     class Library(ctypes.PyDLL):
@@ -93,7 +93,7 @@ def test_head_lock_is_taken_in_pythons_whose_forked_children_may_wait_for_it(mon
     monkeypatch.setattr(ctypes, "PyDLL", Library)
     monkeypatch.setattr(sys, "version_info", (*map(int, version.split(".")), "final", 0))
     internals.take_head_lock()
-    assert calls == ([] if FIXED[version] else [("PyThreadState_SetAsyncExc", 0)])  # 0 threads have changed
+    assert calls == ([] if FIXED[version] else [("PyThreadState_SetAsyncExc", 0)])  # no thread was changed
 
 
 def test_reset_lock_frees_a_lock_of_another_thread():
@@ -106,7 +106,7 @@ def test_reset_lock_frees_a_lock_of_another_thread():
     assert lock.acquire(blocking=False)
 
 
-def test_at_exit_before_threads_is_before_python_waits_for_them():
+def test_at_exit_before_threads_runs_before_python_joins_threads():
     code = """
 import threading
 from dali_compat.runtime.internals import at_exit_before_threads
@@ -118,11 +118,11 @@ print("end")
     assert programs.run(code, seconds=60).returncode == 0
 
 
-def test_callers_are_those_of_the_calling_function():
+def test_callers_start_at_the_caller_of_the_calling_function():
     def here():
         return next(internals.callers()).f_code.co_name
 
-    assert here() == "test_callers_are_those_of_the_calling_function"
+    assert here() == "test_callers_start_at_the_caller_of_the_calling_function"
 
 
 def test_processes_of_a_pool_are_its_workers():
@@ -145,7 +145,7 @@ module_runner()({"mine" if is_module else "__main__"!r}, alter_argv={is_module})
 
 
 def test_spawned_processes_get_preparation_data():
-    """install() adds itself to it."""
+    """install() adds itself to this data."""
     assert [*inspect.signature(multiprocessing.spawn.get_preparation_data).parameters] == ["name"]
     assert "get_preparation_data" in Path(multiprocessing.spawn.__file__).with_name("popen_spawn_posix.py").read_text()
 
@@ -156,14 +156,14 @@ def test_spawned_processes_get_preparation_data():
 @pytest.mark.parametrize(
     "kind, name", [(kind, name) for kind, names in internals.ITERATORS.items() for name in ("__init__", *names)]
 )
-def test_torchs_iterators_have(kind, name):
+def test_torch_iterators_have_private_attribute(kind, name):
     made = getattr(dataloader, kind)
     loader = data.DataLoader([1, 2], num_workers="Multi" in kind)
     iterator = made(loader) if kind != "_BaseDataLoaderIter" else iter(loader)
     assert hasattr(iterator, name)
 
 
-def test_torchs_fetcher_of_a_stream_has_its_iterator_and_its_end():
+def test_torch_fetcher_of_iterable_dataset_has_dataset_iter_and_ended():
     class Stream(data.IterableDataset):
         def __iter__(self):
             return iter([1])
@@ -181,18 +181,18 @@ def test_profiler_check_is_true_within_torchs_profiler():
 
 
 @pytest.mark.gpu
-def test_current_stream_is_torchs():
+def test_current_stream_of_equals_torchs_current_stream():
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         assert internals.current_stream_of(torch.device("cuda", 0)) == stream.cuda_stream
 
 
-def test_the_function_for_the_current_stream_is_there():
+def test_torch_has_cuda_get_current_raw_stream():
     if torch.backends.cuda.is_built():
         assert callable(torch._C._cuda_getCurrentRawStream)
 
 
-def test_version_of_a_tensor_changes_in_place():
+def test_version_of_a_tensor_changes_after_in_place_operation():
     tensor = torch.zeros(2)
     before = internals.version_of(tensor)
     assert internals.version_of(tensor) == before
@@ -200,10 +200,10 @@ def test_version_of_a_tensor_changes_in_place():
     assert internals.version_of(tensor) > before
 
 
-def test_collate_functions_are_those_that_are_not_torchs(monkeypatch):
+def test_collate_functions_are_the_registered_ones_except_torchs(monkeypatch):
     from torch.utils.data._utils.collate import default_collate_fn_map
 
-    before = internals.collate_functions()  # those of deferred tensors, if a data set was traced
+    before = internals.collate_functions()  # functions for deferred tensors, if a data set was traced
 
     def own(batch, *, collate_fn_map=None):
         return "own"
@@ -220,7 +220,7 @@ def test_leaves_by_path_are_named():
 @pytest.mark.parametrize(
     "wrap", [list, lambda made: data.Subset(made, [0, 1]), lambda made: data.ConcatDataset([made])]
 )
-def test_data_set_being_read_is_the_loaders(batch_size, wrap):
+def test_data_set_being_read_returns_the_data_set_of_the_loader(batch_size, wrap):
     class Mine(data.Dataset):
         def __len__(self):
             return 2
@@ -268,7 +268,7 @@ def test_framework_calls_are_those_of_the_frameworks():
 
 
 @pytest.mark.parametrize("damage", [slice(100), slice(10), slice(0)])
-def test_file_of_an_error_of_pillows_is_the_file(tmp_path, damage):
+def test_file_of_returns_the_file_of_a_pillow_error(tmp_path, damage):
     buffer = io.BytesIO()
     Image.fromarray(np.arange(3072, dtype=np.uint8).reshape(32, 32, 3)).save(buffer, "PNG")
     file = tmp_path / "broken.png"
@@ -283,7 +283,7 @@ def test_file_of_an_error_of_pillows_is_the_file(tmp_path, damage):
 
 
 @pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
-def test_trainer_is_at_last_batch_of_its_own_loader(name, tmp_path):
+def test_trainer_is_at_last_batch_only_for_its_own_loader(name, tmp_path):
     lightning = pytest.importorskip(name)
     loader, other = (torch.utils.data.DataLoader(torch.ones(4, 1)) for _ in range(2))
     found = []

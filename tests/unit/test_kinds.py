@@ -1,4 +1,7 @@
-"""Every transform has all that it needs, in the module of its kind. What is missing is named, with the file to open."""
+"""Each transform has its draw and kernels in the module of its kind.
+
+Failures name the missing part and the file to edit.
+"""
 
 import warnings
 from pathlib import Path
@@ -13,23 +16,23 @@ from dali_compat.plan import OPERATIONS, ImageSpec, Operation, Options, Step, dr
 from dali_compat.translate import translate
 
 OPS = Path(ops.__file__).parent
-# draws of several kinds, which ops/draws.py holds
+# Draws used by several kinds, defined in ops/draws.py.
 SHARED = {
     "bernoulli": "flips, colours and sharpness are applied or not",
     "random_key": "ElasticTransform and GaussianNoise make random pixels of it",
 }
-# kinds whose translators also make another one's steps
+# Kinds whose translators also create steps of another kind.
 BORROWS = {"resize": {"windows"}}
 ROWS = [(entry, version) for entry in TRANSFORMS for version in entry.versions()]
-each = pytest.mark.parametrize("entry, version", ROWS, ids=[f"{entry.name}-{version}" for entry, version in ROWS])
+every_row = pytest.mark.parametrize("entry, version", ROWS, ids=[f"{entry.name}-{version}" for entry, version in ROWS])
 
 
 def kind_of(function) -> str:
     return function.__module__.rpartition(".")[2]
 
 
-def own(entry, version) -> tuple[str, list[Step]]:
-    """The kind of a row's translator, and the steps that it makes itself."""
+def own_steps(entry, version) -> tuple[str, list[Step]]:
+    """Return the kind of a row's translator, and the steps that it creates itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         *before, transform = entry.made(version).transforms
@@ -41,7 +44,7 @@ def own(entry, version) -> tuple[str, list[Step]]:
 
 
 def draws_missing(kind: str, s: Step) -> list[str]:
-    """What is not where it should be of a step's draw."""
+    """List missing or misplaced parts of a step's draw."""
     if s.draw is None:
         return []
     name = s.draw.name
@@ -56,13 +59,13 @@ def draws_missing(kind: str, s: Step) -> list[str]:
 
 
 def kernels_missing(kind: str, s: Step) -> list[str]:
-    """What is not where it should be of a step's kernels."""
-    own = OPERATIONS.get(s.op, Operation(s.op))
-    if own.unchanged or s.op == "choose":
+    """List missing or misplaced parts of a step's kernels."""
+    own_steps = OPERATIONS.get(s.op, Operation(s.op))
+    if own_steps.unchanged or s.op == "choose":
         return []
-    lowered, wrong = own.lowered(s, Options(), False), []
+    lowered, wrong = own_steps.lowered(s, Options(), False), []
     op = lowered.op
-    kernel = OPERATIONS.get(op, own).kernel
+    kernel = OPERATIONS.get(op, own_steps).kernel
     if lowered.draw is not None and lowered.draw.name not in drawn._DRAWS:
         wrong.append(f"no draw is called {lowered.draw.name!r}: write it in ops/{kind}.py, with @draws")
     if kernel is None:
@@ -70,17 +73,17 @@ def kernels_missing(kind: str, s: Step) -> list[str]:
             f"no kernel is called {op!r}: write it in ops/{kind}.py, with @kernel, and its argument image= "
             f"unless it is exact to the last bit"
         )
-    elif own.image is None and own.kernel is None:  # lowered: kernels do it as another op
+    elif own_steps.image is None and own_steps.kernel is None:  # lowered: another op implements it
         wrong.append(f"{s.op!r} cannot run on one image: write it in ops/{kind}.py, @image_kernel({s.op!r})")
-    found = [f for f in (kernel, own.image) if f is not None]
+    found = [f for f in (kernel, own_steps.image) if f is not None]
     kinds = {kind, *BORROWS.get(kind, ())}
     return wrong + [
         f"{f.__qualname__} is in {f.__module__}: move it to ops/{kind}.py" for f in found if kind_of(f) not in kinds
     ]
 
 
-def test_every_registered_transform_has_a_row_and_nothing_else():
-    """tests/parity/measure.py measures it, and the tests of the rows below find it."""
+def test_catalogue_has_one_row_per_registered_transform():
+    """tests/parity/measure.py and the tests of the rows below use these rows."""
     names = [entry.name for entry in TRANSFORMS]
     registered = {kind.__name__ for kind in _TRANSLATORS if of_torch(kind)}
     no_row, no_translator = registered - set(names), set(names) - registered
@@ -93,16 +96,16 @@ def of_torch(kind: type) -> bool:
     return kind.__module__.partition(".")[0] in ("torch", "torchvision")
 
 
-@each
-def test_a_transform_is_whole_in_the_module_of_its_kind(entry, version):
-    kind, steps = own(entry, version)
+@every_row
+def test_transform_has_draw_and_kernels_in_the_module_of_its_kind(entry, version):
+    kind, steps = own_steps(entry, version)
     missing = [wrong for s in steps for wrong in (*draws_missing(kind, s), *kernels_missing(kind, s))]
-    missing = list(dict.fromkeys(missing))  # a draw that is missing is so for the kernel, too
-    assert not missing, "\n".join(missing)  # all of it, which pytest would cut
+    missing = list(dict.fromkeys(missing))  # the kernel check reports a missing draw again
+    assert not missing, "\n".join(missing)  # the whole text, which pytest would truncate
 
 
-def test_what_is_missing_is_named():
-    """Also: these tests can fail."""
+def test_missing_parts_are_reported_with_their_file():
+    """This also shows that the tests above can fail."""
     nothing = step("no_such_op", ImageSpec(), draw("no_such_draw"))
     assert "ops/color.py" in draws_missing("color", nothing)[0]
     assert ["with @draws" in wrong for wrong in kernels_missing("color", nothing)] == [True, False]
@@ -113,29 +116,30 @@ def test_what_is_missing_is_named():
     assert len(kernels_missing("color", blur)) == 2
 
 
-def test_what_is_shared_is_shared():
-    """By rows of several kinds."""
+def test_shared_draws_are_used_by_several_kinds():
     users: dict[str, set[str]] = {}
     for entry, version in ROWS:
-        kind, steps = own(entry, version)
+        kind, steps = own_steps(entry, version)
         for s in steps:
             if s.draw is not None:
                 users.setdefault(s.draw.name, set()).add(kind)
     assert {name for name, kinds in users.items() if len(kinds) > 1} == set(SHARED)
 
 
-def test_what_is_borrowed_is_borrowed():
+def test_borrowed_kinds_are_used():
     for kind, others in BORROWS.items():
-        steps = [s for entry, version in ROWS for found, made in [own(entry, version)] if found == kind for s in made]
+        steps = [
+            s for entry, version in ROWS for found, made in [own_steps(entry, version)] if found == kind for s in made
+        ]
         assert others <= {kind_of(s.operation.kernel) for s in steps}
 
 
-def test_every_module_is_imported_so_registers():
+def test_every_module_of_ops_is_imported():
     names = {path.stem for path in OPS.glob("*.py")}
     assert names > LATER and all(hasattr(ops, name) for name in names - {"__init__", *LATER})
 
 
-def test_a_draw_without_answers_names_the_file(monkeypatch):
+def test_draw_without_answers_raises_with_the_file_name(monkeypatch):
     monkeypatch.delitem(ANSWERS, "blur_sigma")
     blur = step("gaussian_blur", ImageSpec(), draw("blur_sigma", sigma=(1, 2)))
     with pytest.raises(NotImplementedError, match=r"draw_blur_sigma .*catalogue.py"):
@@ -145,7 +149,7 @@ def test_a_draw_without_answers_names_the_file(monkeypatch):
     ]
 
 
-def test_a_name_is_drawn_by_one_function():
+def test_registering_a_draw_twice_raises():
     with pytest.raises(ValueError, match=r"is drawn in .*draws already"):
 
         @drawn.draws(uniforms=1)

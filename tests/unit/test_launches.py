@@ -1,7 +1,7 @@
-"""ops/operations: operations of each image's own by two launches give the pixels of torch's kernels, whose own tests
-compare them with Pillow's.
+"""Two-launch kernels with a different operation per image (ops/operations).
 
-Without a GPU Triton's interpreter runs them.
+They give the pixels of torch's kernels, which other tests compare with Pillow. Without a GPU, Triton's interpreter runs
+them.
 """
 
 import os
@@ -29,7 +29,7 @@ runs = interpreted.runs
 
 @pytest.fixture(autouse=True)
 def launches(monkeypatch):
-    """Taken on a CPU, too; gives how many images each had."""
+    """Enable launches also on a CPU; return the number of images of each."""
     counts = []
     if interpreted.ON_GPU or interpreted.INTERPRETS:
 
@@ -40,14 +40,14 @@ def launches(monkeypatch):
         monkeypatch.setattr(operations, "by_launches", counted)
         monkeypatch.setattr(operations, "launches_agree", lambda *key: True)
         monkeypatch.setattr(operations, "_has_launches", lambda device: True)
-        if interpreted.INTERPRETS:  # it takes as long for a large block as for a small one
+        if interpreted.INTERPRETS:  # the interpreter takes the same time for any block size
             monkeypatch.setattr(operations, "_BLOCK", 4096)
             monkeypatch.setattr(operations, "_TABLE_BLOCK", 4096)
     return counts
 
 
 def photos(count: int, channels: int, height: int, width: int) -> torch.Tensor:
-    """Images of noise, of steps, of one colour, and of few values."""
+    """Return images of noise, of steps, of one color, and with few values."""
     rng = np.random.default_rng(height)
     made = rng.integers(0, 256, (count, channels, height, width), dtype=np.uint8)
     made[1::4] = np.linspace(0, 255, width, dtype=np.uint8)
@@ -73,7 +73,7 @@ def numbers_of(chosen, rng) -> np.ndarray:
 
 
 def both(images, chosen, numbers, **how):
-    """What launches give and what torch gives."""
+    """Return the results of the launches and of torch."""
     made = operations.run(images.to(DEVICE), chosen, numbers, like="pil", **how)
     modes = np.zeros(len(images), np.int64) + how.get("interpolations", 0)
     return made.cpu(), operations.by_torch(images, chosen, numbers, modes, how.get("fill"), how.get("area"))
@@ -83,7 +83,7 @@ def both(images, chosen, numbers, **how):
 @runs
 @pytest.mark.parametrize("channels, height, width", [(3, 45, 61), (1, 45, 61), (3, 1, 1), (3, 2, 7), (1, 3, 3)])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_each_operation(name, channels, height, width, launches):
+def test_launched_operation_equals_torch(name, channels, height, width, launches):
     images, chosen = photos(6, channels, height, width), np.full(6, CODES[name])
     given = {"interpolations": np.arange(6) % 3, "fill": (3, 250, 117)[:channels]}
     made, wanted = both(images, chosen, numbers_of(chosen, np.random.default_rng(7)), **given)
@@ -94,7 +94,7 @@ def test_each_operation(name, channels, height, width, launches):
 
 @runs
 @pytest.mark.parametrize("seed", range(2))
-def test_all_at_once(seed, launches):
+def test_launch_with_a_different_operation_per_image_equals_torch(seed, launches):
     rng, layout = np.random.default_rng(seed), (torch.contiguous_format, torch.channels_last)[seed % 2]
     images = photos(40, 3, 37, 53).contiguous(memory_format=layout)
     chosen, before = rng.integers(0, len(OPERATIONS), 40), images.clone()
@@ -104,8 +104,8 @@ def test_all_at_once(seed, launches):
 
 
 @runs
-def test_images_that_begin_anywhere(launches):
-    """Not at a multiple of 16, as each image of a list may. Their pixels are right there, too."""
+def test_launch_with_unaligned_images_equals_torch(launches):
+    """Images in a list need not start at a multiple of 16 bytes."""
     given = photos(7, 3, 15, 17).to(DEVICE)
     chosen = np.array([CODES[name] for name in ("equalize", "contrast", "warp", "sharpness", "hue", "saturation")])
     numbers = numbers_of(chosen, np.random.default_rng(1))
@@ -116,8 +116,7 @@ def test_images_that_begin_anywhere(launches):
 
 
 @runs
-def test_pixels_that_do_not_count(launches):
-    """The mean of an image with a black frame is that of the image."""
+def test_contrast_with_area_ignores_the_frame(launches):
     images = photos(4, 3, 20, 30)
     images[:, :, 15:] = 0
     made, wanted = both(images, np.full(4, CODES["contrast"]), np.full((4, 6), 0.4), area=np.full(4, 15 * 30))
@@ -126,7 +125,7 @@ def test_pixels_that_do_not_count(launches):
 
 ROWS = [
     ([1, 0, 5, 0, 1, -3], True),  # a translation by whole pixels
-    ([1, 0, 5.3, 0, 1, -3], False),  # its coordinates are added up
+    ([1, 0, 5.3, 0, 1, -3], False),  # coordinates are accumulated
     ([0.7, 0, 5, 0, 1.2, -3], False),
     ([0.7, 0.1, 5, 0.2, 1.2, -3], True),
     ([1, 0.1, 40000, 0.2, 1, -3], False),  # beyond 16.16
@@ -135,7 +134,7 @@ ROWS = [
 
 
 @runs
-def test_coordinates_that_pillow_adds_up_are_left_to_torch(launches):
+def test_warps_with_accumulated_coordinates_equal_torch(launches):
     matrices = np.array([row for row, _ in ROWS], float)
     images, chosen = photos(len(ROWS), 3, 33, 47), np.full(len(ROWS), CODES["warp"])
     assert is_fixed(matrices, (33, 47)).tolist() == [fixed for _, fixed in ROWS]
@@ -155,7 +154,7 @@ def test_coordinates_that_pillow_adds_up_are_left_to_torch(launches):
     ],
     ids=str,
 )
-def test_transforms(transform, launches, monkeypatch):
+def test_transforms_with_launches_equal_torch(transform, launches, monkeypatch):
     images = photos(12, 3, 64, 48)
     spec = ImageSpec(size=(64, 48), channels=3)
     steps = translate(transform, spec).translated[0].steps
@@ -172,13 +171,15 @@ def test_transforms(transform, launches, monkeypatch):
     assert torch.equal(made, transformed(images))
 
 
-# ---- whether there are any
+# ---- availability
 
 
 @interpreted.elsewhere
-def test_a_compiler_takes_them():
-    """For an H100, which need not be there: the interpreter knows no types. No product is fused with a sum, which
-    would be rounded once; and no image is compiled for anew, wherever it begins and whatever its size."""
+def test_kernels_compile_for_hopper_without_fused_multiply_add():
+    """Compile for an H100, which need not be present, because the interpreter does not check types.
+
+    A fused multiply-add would be rounded once. Kernels are not recompiled for other offsets or sizes of images.
+    """
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
@@ -199,14 +200,14 @@ def test_a_compiler_takes_them():
 
 
 @pytest.fixture
-def nothing_is_known(monkeypatch):
+def no_results_cached(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(operations, "_found", {})
 
 
 @runs
 @pytest.mark.parametrize("channels", [1, 3])
-def test_they_are_tried_once(nothing_is_known, channels, monkeypatch):
+def test_launches_are_compared_once(no_results_cached, channels, monkeypatch):
     calls = []
 
     def counted(*given, by_torch=operations.by_torch):
@@ -218,8 +219,8 @@ def test_they_are_tried_once(nothing_is_known, channels, monkeypatch):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_trying_sees_each_operation(channels, monkeypatch):
-    """Each changes the image that it is tried on, so that one which does nothing is noticed."""
+def test_comparison_changes_the_image_with_each_operation(channels, monkeypatch):
+    """So that an operation without effect is noticed."""
     monkeypatch.setattr(operations, "by_launches", lambda images, *given: images)
     given, made = operations.compared(torch.device("cpu"), channels)
     names = [*OPERATIONS, "warp", "warp"]
@@ -229,7 +230,7 @@ def test_trying_sees_each_operation(channels, monkeypatch):
 
 
 @runs
-def test_other_pixels_than_torchs_are_refused(nothing_is_known, caplog, monkeypatch):
+def test_launches_with_wrong_pixels_are_refused(no_results_cached, caplog, monkeypatch):
     def off(images, *given, by_torch=operations.by_torch):
         made = by_torch(images, *given)
         made[CODES["autocontrast"]] = images[CODES["autocontrast"]]
@@ -241,7 +242,7 @@ def test_other_pixels_than_torchs_are_refused(nothing_is_known, caplog, monkeypa
     assert "without Triton kernels: their results differ from torch's" in caplog.text
 
 
-def test_without_a_compiler_torch_does_the_work(nothing_is_known, monkeypatch, caplog):
+def test_launches_without_triton_are_refused(no_results_cached, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "dali_compat.ops.operations.kernels", None)
     with caplog.at_level("INFO", "dali_compat"):
         assert not operations.launches_agree(torch.device("cpu"), 3)
@@ -249,13 +250,13 @@ def test_without_a_compiler_torch_does_the_work(nothing_is_known, monkeypatch, c
 
 
 @runs
-def test_a_large_image_is_left_to_torch(launches):
+def test_large_image_is_processed_by_torch(launches):
     images, chosen = torch.zeros(1, 1, 1025, 1024, dtype=torch.uint8, device=DEVICE), np.array([CODES["invert"]])
     assert operations.run(images, chosen, np.zeros((1, 6)), like="pil").eq(255).all() and launches == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_fork_waits_for_the_compiler(nothing_is_known):
+def test_fork_waits_for_the_compiler(no_results_cached):
     begins, goes_on = threading.Event(), threading.Event()
 
     def reference(*given):

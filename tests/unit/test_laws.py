@@ -1,9 +1,9 @@
-"""Images have torchvision's laws: two-sample tests of each row of the catalogue, ours beside its own draws.
+"""Images follow torchvision's distributions, tested with two samples for each row of the catalogue.
 
-Parity dictates our numbers to torchvision, so it cannot see that a flag is set half as often. Here both draw for
-themselves, and simple features of the images are compared: sides, means, extremes, gradients, roughness, single pixels.
-Each feature, and each pair of some of them, is a Pearson test of homogeneity over cells of equal mass. All of them
-together raise a false alarm in FALSE_ALARMS of the runs with other seeds; the seeds are fixed.
+The parity tests feed torchvision our random numbers, so they cannot detect a flag that is set half as often. Here both
+sides draw their own numbers, and simple features of the images are compared: sides, means, extremes, gradients,
+roughness and single pixels. Each feature, and each pair of some of them, is a Pearson test of homogeneity over cells of
+equal mass. With other seeds, all tests together raise a false alarm in FALSE_ALARMS of the runs. The seeds are fixed.
 """
 
 import functools
@@ -28,21 +28,21 @@ from dali_compat.ops import draws
 from dali_compat.ops.draws import is_random
 from unit.test_kinds import ROWS
 
-MANY = 800  # of torchvision's images; of ours twice as many
-# fewer where they are slow; more where what may be chosen looks alike, or they are quick
-OTHERWISE = {"ElasticTransform": 300, "AugMix": 500, "RandomChoice": 2000, "AutoAugment": 2000}
-OTHERWISE |= {"RandomHorizontalFlip": 3000, "RandomCrop": 3000}
+MANY = 800  # number of torchvision's images; twice as many of ours
+# Fewer for slow transforms; more for fast ones and for those with similar choices.
+OTHER_COUNTS = {"ElasticTransform": 300, "AugMix": 500, "RandomChoice": 2000, "AutoAugment": 2000}
+OTHER_COUNTS |= {"RandomHorizontalFlip": 3000, "RandomCrop": 3000}
 CELLS, CELLS_OF_PAIRS = 24, 5
 FALSE_ALARMS = 1e-3
-# The photos of parity are larger than this picture. Its gradients tell where a pixel comes from
+# The parity photos are larger than this image. Its gradients identify the source of each pixel.
 SIZES = {"224": "20", "256": "24", "288": "28", "112": "10"}
 HEIGHT, WIDTH = 24, 32
 ROW, COLUMN = np.mgrid[:HEIGHT, :WIDTH]
 PICTURE = np.stack([10 + 7 * COLUMN, 20 + 9 * ROW, 40 + (5 * COLUMN + 3 * ROW) % 130], -1).astype(np.uint8)
 
 
-def made(entry, version):
-    """A row's transform, for PICTURE."""
+def transform_of(entry, version):
+    """Return a row's transform, adapted to PICTURE."""
     before = catalogue.TAKES[entry.takes].replace("CenterCrop(224)", f"CenterCrop(({HEIGHT}, {WIDTH}))")
     expression = re.sub(r"\d+", lambda number: SIZES.get(number[0], number[0]), entry.expression)
     return catalogue.VERSIONS[version].Compose(
@@ -56,7 +56,7 @@ def draws_of(transform) -> list:
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    RANDOM = [(entry, version) for entry, version in ROWS if draws_of(made(entry, version))]
+    RANDOM = [(entry, version) for entry, version in ROWS if draws_of(transform_of(entry, version))]
 CONSTANT = [row for row in ROWS if row not in RANDOM]
 
 
@@ -68,7 +68,7 @@ def of_rows(rows):
 
 
 def features(images: list) -> np.ndarray:
-    """(N, F) numbers of N images."""
+    """Return (N, F) features of N images."""
     arrays = [_array(image) for image in images]
     places = defaultdict(list)
     for place, array in enumerate(arrays):
@@ -80,7 +80,7 @@ def features(images: list) -> np.ndarray:
 
 
 def _array(image) -> np.ndarray:
-    """(H, W, C); views one below the other."""
+    """Return an array (H, W, C). Views are concatenated vertically."""
     if isinstance(image, tuple):
         return np.concatenate([_array(view) for view in image])
     array = np.asarray(image) if isinstance(image, Image.Image) else np.moveaxis(image.numpy(), -3, -1)
@@ -88,7 +88,7 @@ def _array(image) -> np.ndarray:
 
 
 def _features(images: np.ndarray) -> np.ndarray:
-    """Of (N, H, W, C), where a gray image has one channel three times."""
+    """Return the features of (N, H, W, C). A gray image is treated as three equal channels."""
     n, height, width, channels = images.shape
     planes = torch.from_numpy(images).movedim(3, 1).expand(n, 3, height, width).float().contiguous()
     flat = planes.flatten(2)
@@ -108,7 +108,7 @@ def _features(images: np.ndarray) -> np.ndarray:
     return torch.cat([*first, *more], 1).numpy()
 
 
-PAIRED = 10  # the first features, which are compared in pairs, too
+PAIRED = 10  # the first features are also compared in pairs
 COUNT = _features(np.zeros((1, 2, 2, 3))).shape[1]
 PAIRS = list(itertools.combinations(range(PAIRED), 2))
 TESTS = COUNT + len(PAIRS)
@@ -118,8 +118,10 @@ SIGNIFICANCE = FALSE_ALARMS / TESTS / len(RANDOM)
 
 
 def cells(values: np.ndarray, count: int) -> np.ndarray:
-    """The cell of each value, of ``count`` with as many values; equal ones (but for rounding) share the one in which
-    their middle rank is."""
+    """Return the cell of each value, out of ``count`` cells of equal mass.
+
+    Equal values (up to rounding) share the cell of their middle rank.
+    """
     order = np.argsort(values, kind="stable")
     ranked = values[order]
     begins = np.flatnonzero(np.diff(ranked, prepend=-np.inf) > 1e-5 * np.abs(ranked).max())
@@ -130,8 +132,8 @@ def cells(values: np.ndarray, count: int) -> np.ndarray:
     return found
 
 
-def is_unlike(cell: np.ndarray, split: int, significance: float) -> bool:
-    """Pearson's test of homogeneity: whether the first ``split`` are in other cells than the rest."""
+def cells_differ(cell: np.ndarray, split: int, significance: float) -> bool:
+    """Pearson's test of homogeneity. Return True if the first ``split`` values differ in distribution from the rest."""
     counts = np.array([np.bincount(part, minlength=cell.max() + 1) for part in (cell[:split], cell[split:])], float)
     expected = counts.sum(1, keepdims=True) * counts.sum(0) / len(cell)
     rare = expected.min(0) < 5
@@ -146,48 +148,48 @@ def is_unlike(cell: np.ndarray, split: int, significance: float) -> bool:
 
 @functools.cache
 def quantile(freedom: int, significance: float) -> float:
-    """What chi-square exceeds so often (Wilson and Hilferty, 1931)."""
+    """Quantile of chi-square that is exceeded with this probability (Wilson and Hilferty, 1931)."""
     normal = NormalDist().inv_cdf(1 - significance)
     return freedom * (1 - 2 / (9 * freedom) + normal * math.sqrt(2 / (9 * freedom))) ** 3
 
 
-def unlike(ours: np.ndarray, theirs: np.ndarray) -> list[tuple[int, ...]]:
-    """The features, and the pairs of them, whose distribution differs."""
-    both = np.concatenate([ours, theirs]).T
+def unlike(our_features: np.ndarray, torchvision_features: np.ndarray) -> list[tuple[int, ...]]:
+    """Return the features, and pairs of features, that differ in distribution."""
+    both = np.concatenate([our_features, torchvision_features]).T
     coarse = [cells(both[i], CELLS_OF_PAIRS) for i in range(PAIRED)]
     tested = {(i,): cells(both[i], CELLS) for i in range(COUNT)}
     tested |= {(i, j): CELLS_OF_PAIRS * coarse[i] + coarse[j] for i, j in PAIRS}
-    return [which for which, cell in tested.items() if is_unlike(cell, len(ours), SIGNIFICANCE)]
+    return [which for which, cell in tested.items() if cells_differ(cell, len(our_features), SIGNIFICANCE)]
 
 
 # ---- the samples
 
 
-def many(entry) -> int:
-    return OTHERWISE.get(entry.name, MANY)
+def sample_count(entry) -> int:
+    return OTHER_COUNTS.get(entry.name, MANY)
 
 
 @functools.cache
-def theirs(entry, version) -> np.ndarray:
+def torchvision_features(entry, version) -> np.ndarray:
     torch.manual_seed(1)
     random.seed(1)
-    transform, picture = made(entry, version), Image.fromarray(PICTURE)
-    return features([transform(picture) for _ in range(many(entry))])
+    transform, picture = transform_of(entry, version), Image.fromarray(PICTURE)
+    return features([transform(picture) for _ in range(sample_count(entry))])
 
 
-_kept: dict[tuple, np.ndarray] = {}
+_cache: dict[tuple, np.ndarray] = {}
 
 
-def ours(entry, version, fault=None) -> np.ndarray:
-    """The images of one plan are kept: most transforms have one in v1 and v2."""
-    transform, count = made(entry, version), 2 * many(entry)
+def our_features(entry, version, fault=None) -> np.ndarray:
+    """The images of a plan are cached, because most transforms have the same plan in v1 and v2."""
+    transform, count = transform_of(entry, version), 2 * sample_count(entry)
     key = entry, fault, *(plan.steps for plan in plan_of(transform).chains)
-    if key not in _kept:
+    if key not in _cache:
         dataset = DALIArrayDataset(np.broadcast_to(PICTURE, (count, *PICTURE.shape)), np.zeros(count), transform)
         torch.manual_seed(0)
         loader = DataLoader(dataset, count, device="cpu", exact=True, collate_fn=_images, fallback="error")
-        _kept[key] = features(next(iter(loader)))
-    return _kept[key]
+        _cache[key] = features(next(iter(loader)))
+    return _cache[key]
 
 
 def _images(samples) -> list:
@@ -197,8 +199,8 @@ def _images(samples) -> list:
 pytestmark = pytest.mark.filterwarnings("ignore:The transform `ToTensor:UserWarning")
 
 
-def _once(rows):
-    """Each transform in one of its versions, by turns; policies, whose tables differ, in both."""
+def one_version_each(rows):
+    """Alternate between versions; policies have different tables, so both are tested."""
     by_entry = defaultdict(list)
     for row in rows:
         by_entry[row[0]].append(row)
@@ -210,14 +212,14 @@ def _once(rows):
     ]
 
 
-@of_rows(_once(RANDOM))
-def test_images_have_torchvisions_law(entry, version):
-    assert unlike(ours(entry, version), theirs(entry, version)) == []
+@of_rows(one_version_each(RANDOM))
+def test_images_have_torchvisions_distribution(entry, version):
+    assert unlike(our_features(entry, version), torchvision_features(entry, version)) == []
 
 
 @of_rows(CONSTANT)
-def test_what_is_not_random_here_is_not_random_there(entry, version):
-    transform = made(entry, version)
+def test_transforms_without_draws_are_constant_in_torchvision(entry, version):
+    transform = transform_of(entry, version)
     found = features([transform(Image.fromarray(PICTURE)) for _ in range(20)])
     assert (found == found[0]).all()
 
@@ -232,23 +234,23 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_false_alarms_are_as_rare_as_is_said(name):
+def test_false_alarms_are_as_rare_as_the_significance(name):
     rng, significance, runs = np.random.default_rng(0), 3e-3, 1000
     samples = (np.asarray(SAMPLES[name](rng, 600), float) for _ in range(runs))
-    alarms = sum(is_unlike(cells(both, CELLS), 400, significance) for both in samples)
+    alarms = sum(cells_differ(cells(both, CELLS), 400, significance) for both in samples)
     assert alarms <= 10  # a Poisson variable of mean 3 exceeds it once in 3,400 times
 
 
-# ---- laws that are wrong
+# ---- wrong distributions
 
-# what changes no law of these images, or is another kind of argument
-NO_LAWS = {"size", "target_size", "center", "channels", "n", "values", "num_magnitude_bins"}
-NO_LAWS |= {"mixture_width", "chain_depth", "alpha", "at"}
-ANY_NUMBERS = {"random_key"}  # one of 52 bits is as good as one of 53
+# Arguments that do not change the distribution of these images, or that cannot be halved.
+WITHOUT_EFFECT = {"size", "target_size", "center", "channels", "n", "values", "num_magnitude_bins"}
+WITHOUT_EFFECT |= {"mixture_width", "chain_depth", "alpha", "at"}
+ANY_NUMBERS = {"random_key"}  # 52 random bits look like 53
 
 
 def halved(value):
-    """A number, or an interval about its middle; None of what is neither."""
+    """Halve a number, or an interval about its center. Return None for other values."""
     if isinstance(value, (bool, str, type(None))):
         return None
     if isinstance(value, (int, float)):
@@ -260,27 +262,27 @@ def halved(value):
 
 
 def _faults():
-    """(row, draw, the argument that is halved, or "numbers")."""
+    """Yield (row, draw, the halved argument or "numbers")."""
     for entry, version in RANDOM:
         if (entry, version) != [row for row in RANDOM if row[0] == entry][-1]:
             continue
-        for drawn in dict.fromkeys(draws_of(made(entry, version))):
-            always = drawn.name == "bernoulli" and dict(drawn.args)["p"] == 1  # with any number
+        for drawn in dict.fromkeys(draws_of(transform_of(entry, version))):
+            always = drawn.name == "bernoulli" and dict(drawn.args)["p"] == 1  # regardless of the number
             if drawn.name not in ANY_NUMBERS and not always:
                 yield entry, version, drawn.name, "numbers"
             for name, value in drawn.args:
-                if name not in NO_LAWS and halved(value) is not None:
+                if name not in WITHOUT_EFFECT and halved(value) is not None:
                     yield entry, version, drawn.name, name
 
 
 FAULTS = list(dict.fromkeys(_faults()))
 
 
-def plant(monkeypatch, name, argument):
+def plant_fault(monkeypatch, name, argument):
     uniforms, own = draws._DRAWS[name]
 
     def wrong(sizes, u, **args):
-        if argument == "numbers":  # an order of ascending numbers is none, too
+        if argument == "numbers":  # sorted numbers do not give a random order either
             u = np.sort(u, 1) / 2
         else:
             args[argument] = halved(args[argument])
@@ -295,6 +297,6 @@ def plant(monkeypatch, name, argument):
     FAULTS,
     ids=[f"{entry.name}-{name}-{argument}" for entry, _, name, argument in FAULTS],
 )
-def test_a_law_that_is_halved_is_noticed(entry, version, name, argument, monkeypatch):
-    plant(monkeypatch, name, argument)
-    assert unlike(ours(entry, version, (name, argument)), theirs(entry, version)) != []
+def test_distribution_with_a_halved_argument_is_detected(entry, version, name, argument, monkeypatch):
+    plant_fault(monkeypatch, name, argument)
+    assert unlike(our_features(entry, version, (name, argument)), torchvision_features(entry, version)) != []

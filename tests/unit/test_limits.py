@@ -1,4 +1,4 @@
-"""What bench says that limits, and what it says to change, as functions of what was measured."""
+"""The bottleneck and the advice that bench reports, as functions of the measurements."""
 
 from dataclasses import replace
 
@@ -33,12 +33,12 @@ FOLDER = replace(IDLE, path="photos", folder=True, depth=2, batch_size=256, free
         (dict(python=0.085, read=0.09, cpu=1.5), PYTHON, "85% of the time"),  # the first
         (dict(others=1.2), BUSY_MACHINE, "other programs have 75% of the 16 cores"),
         (dict(others=1.2, python=0.09), PYTHON, "90% of the time, while other programs have 75%"),
-        (dict(others=1.2, read=0.09), BUSY_MACHINE, "75%"),  # they make reading slow, too
-        (dict(others=0.8, cpu=1.4, threads=16), CPU, "87%"),  # the loader itself has all cores
+        (dict(others=1.2, read=0.09), BUSY_MACHINE, "75%"),  # other programs slow down reading, too
+        (dict(others=0.8, cpu=1.4, threads=16), CPU, "87%"),  # the loader itself uses all cores
         (dict(others=1.0), DECODER, "cores 6%"),  # a third is idle
     ],
 )
-def test_what_limits_alone(measured, limits, why):
+def test_limit_names_the_bottleneck_and_the_reason(measured, limits, why):
     verdict = limit(replace(IDLE, **measured))
     assert verdict.limit == limits and why in verdict.why
 
@@ -50,7 +50,7 @@ def test_what_limits_alone(measured, limits, why):
         (DISK, dict(folder=False), ["cache=0.5", "a faster disk"]),
         (CPU, {}, ["num_workers=16 (now 4)", "cache=0.5", "more cores"]),
         (CPU, dict(threads=16, exact=True, gpu_there=True), ["device='cuda'", "exact=False", "cache", "more cores"]),
-        (CPU, dict(threads=16, decoded=6e8), ["more cores"]),  # decoded, they do not fit
+        (CPU, dict(threads=16, decoded=6e8), ["more cores"]),  # the decoded images do not fit into memory
         (CPU, dict(threads=16, cached=True), ["more cores"]),
         (DECODER, dict(exact=True, gpu=True), ["exact=False", "prefetch_factor=4 (now 2)", "cache", "smaller images"]),
         (HOST, {}, ["larger batches (now 256)", "no collate_fn"]),
@@ -60,7 +60,7 @@ def test_what_limits_alone(measured, limits, why):
         (BUSY_MACHINE, {}, ["measure again when the other programs have ended"]),
     ],
 )
-def test_what_to_change(limits, setting, words):
+def test_advice_lists_the_settings_to_change(limits, setting, words):
     lines = advice(limits, replace(FOLDER, **setting))
     assert len(lines) == len(words)
     assert all(word in line for word, line in zip(words, lines, strict=True)), lines

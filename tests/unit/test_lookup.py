@@ -1,4 +1,4 @@
-"""Where samples are: tables and one look-up after another say the same, which is what ``dataset[index]`` says."""
+"""Samples found with tables, and one by one, equal ``dataset[index]``."""
 
 import random
 
@@ -25,8 +25,8 @@ class Folder(DatasetFolder):
         self.transform, self.target_transform, self.loader = None, None, str
 
 
-class Own(list):
-    """A sequence of one's own."""
+class CustomList(list):
+    """A custom sequence."""
 
 
 def tables_of(dataset) -> dict:
@@ -49,7 +49,7 @@ KINDS = [_as_list, tuple, _as_tensor, _as_array, lambda indices: range(-len(indi
 
 
 def nested(rng: random.Random, folders: list[Folder], depth: int) -> data.Dataset:
-    """A folder, or Subsets and ConcatDatasets over some; never empty."""
+    """Return a folder, or nested Subsets and ConcatDatasets of folders, never empty."""
     kind = rng.choice(["folder", "subset", "concat"]) if depth else "folder"
     if kind == "folder":
         return rng.choice(folders)
@@ -60,12 +60,12 @@ def nested(rng: random.Random, folders: list[Folder], depth: int) -> data.Datase
     return data.Subset(inner, rng.choice(KINDS)([rng.randrange(-len(inner), len(inner)) for _ in range(count)]))
 
 
-def given(rng: random.Random, index: int):
-    """An index as samplers may give it."""
+def random_index(rng: random.Random, index: int):
+    """Return an index of a type that samplers use."""
     return rng.choice([int, int, np.int64, np.int32, torch.tensor, lambda i: torch.tensor(i, dtype=torch.int32)])(index)
 
 
-def assert_alike(dataset, indices) -> None:
+def assert_lookups_agree(dataset, indices) -> None:
     tabled, listed = in_tables(dataset, indices, tables_of(dataset)), look_up(dataset, indices)
     assert tabled is not None
     wanted = [dataset[int(index)] for index in indices]
@@ -91,7 +91,7 @@ def assert_alike(dataset, indices) -> None:
 
 
 def by_row(found) -> list[tuple]:
-    """(row, leaf, index, key) of each."""
+    """Return (row, leaf, index, key) of each sample."""
     return sorted(
         (row, id(one.leaf), index, key)
         for one in found
@@ -100,20 +100,22 @@ def by_row(found) -> list[tuple]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_tables_and_look_up_agree(seed):
+def test_tables_and_look_up_agree_for_nested_data_sets(seed):
     rng = random.Random(seed)
     folders = [Folder(name, rng.randint(1, 9)) for name in "abc"]
     dataset = nested(rng, folders, seed % 4)
     for count in (1, 2, 17):
-        assert_alike(dataset, [given(rng, rng.randrange(-len(dataset), len(dataset))) for _ in range(count)])
+        assert_lookups_agree(
+            dataset, [random_index(rng, rng.randrange(-len(dataset), len(dataset))) for _ in range(count)]
+        )
 
 
-def test_the_same_part_twice():
+def test_look_up_when_a_data_set_occurs_twice():
     folder = Folder("a", 5)
     dataset = data.ConcatDataset([folder, data.Subset(folder, [4, -5]), folder])
-    assert_alike(dataset, [11, 0, 5, 6, 7, -1, -12])
-    assert_alike(dataset, [4, 5, 11])
-    assert_alike(data.ConcatDataset([dataset, dataset]), [0, 12, 23, -24])
+    assert_lookups_agree(dataset, [11, 0, 5, 6, 7, -1, -12])
+    assert_lookups_agree(dataset, [4, 5, 11])
+    assert_lookups_agree(data.ConcatDataset([dataset, dataset]), [0, 12, 23, -24])
 
 
 BOOLS = [True, False, torch.tensor(True), np.array(True)]
@@ -121,34 +123,34 @@ BOOLS = [True, False, torch.tensor(True), np.array(True)]
 
 @pytest.mark.parametrize("index", BOOLS, ids=repr)
 @pytest.mark.parametrize("make", [list, tuple, np.array, torch.tensor])
-def test_bools_are_looked_up(make, index):
-    """They are indices of a list, and masks of an array."""
+def test_boolean_indices_are_not_taken_from_tables(make, index):
+    """A bool is an index of a list, and a mask of an array."""
     folder = Folder("a", 3)
     subset = data.Subset(folder, make([2, 1, 0]))
     for dataset in (folder, subset, data.ConcatDataset([folder, subset]), data.Subset(subset, [1, 0])):
         assert in_tables(dataset, [0, index], tables_of(dataset)) is None
-        assert_same_end(dataset, [0, index])
+        assert_same_outcome(dataset, [0, index])
 
 
-def test_indices_may_be_an_array():
-    assert_alike(data.Subset(Folder("a", 3), [2, 1]), np.array([1, 0, -1]))
-    assert_alike(data.Subset(Folder("a", 3), [2, 1]), torch.tensor([1, 0, -1]))
+def test_look_up_accepts_an_array_of_indices():
+    assert_lookups_agree(data.Subset(Folder("a", 3), [2, 1]), np.array([1, 0, -1]))
+    assert_lookups_agree(data.Subset(Folder("a", 3), [2, 1]), torch.tensor([1, 0, -1]))
 
 
-# ---- what is wrong
+# ---- errors
 
 
-def end_of(function, *args):
+def outcome(function, *args):
     try:
         return "result", function(*args)
     except Exception as error:
         return type(error), str(error)
 
 
-def assert_same_end(dataset, indices) -> None:
-    """Tables give nothing, and what is looked up ends as torch's fetcher does."""
-    wanted = end_of(lambda: [dataset[index] for index in indices])
-    found = end_of(lambda: [*map(tuple, zip(*_columns(look_up(dataset, indices)), strict=True))])
+def assert_same_outcome(dataset, indices) -> None:
+    """Assert that look_up() ends like torch's fetcher and that in_tables() gives the same or nothing."""
+    wanted = outcome(lambda: [dataset[index] for index in indices])
+    found = outcome(lambda: [*map(tuple, zip(*_columns(look_up(dataset, indices)), strict=True))])
     assert found == wanted
     tabled = in_tables(dataset, indices, tables_of(dataset))
     if tabled is not None:
@@ -170,35 +172,33 @@ def wrong_data_sets():
     yield "Subset of a ConcatDataset", data.Subset(data.ConcatDataset([folder, folder]), [7, -8, 0])
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")  # torch, of a wrong index
+pytestmark = pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")  # torch, for a wrong index
 WRONG = [-1000, 1000, 1.0, None, "1", (1,), 1 << 70, torch.tensor(1.0), torch.tensor([0, 1]), np.float64(1), object]
 
 
 @pytest.mark.parametrize("index", WRONG, ids=str)
 @pytest.mark.parametrize("name", dict(wrong_data_sets()))
-def test_a_wrong_index(name, index):
+def test_wrong_index_raises_the_error_of_the_data_set(name, index):
     dataset = dict(wrong_data_sets())[name]
     assert in_tables(dataset, [0, index, 1], tables_of(dataset)) is None
-    assert_same_end(dataset, [0, index, 1])
-    assert end_of(look_up, dataset, [0, index])[0] == end_of(lambda: dataset[index])[0]
+    assert_same_outcome(dataset, [0, index, 1])
+    assert outcome(look_up, dataset, [0, index])[0] == outcome(lambda: dataset[index])[0]
 
 
 @pytest.mark.parametrize("indices", [[0, 9], [0, -5], [0.0, 1.0], ["0"], [None], np.array([0.0]), torch.tensor([9, 0])])
-def test_wrong_indices_of_a_subset(indices):
-    """Where a batch has none of the wrong ones it is not their concern."""
+def test_subset_with_wrong_indices_raises_only_for_these_samples(indices):
     dataset = data.Subset(Folder("a", 4), indices)
-    for asked in [[0], [0, len(indices) - 1], [len(indices)]]:
-        assert_same_end(dataset, asked)
+    for positions in [[0], [0, len(indices) - 1], [len(indices)]]:
+        assert_same_outcome(dataset, positions)
 
 
-def test_tables_of_nothing():
+def test_empty_batch_has_no_samples():
     folder = Folder("a", 4)
     assert in_tables(folder, [], tables_of(folder)) is None
     assert look_up(folder, []).found() == [] and look_up(folder, []).sources == []
 
 
-def test_samples_that_have_changed():
-    """A batch that has one of them is looked up."""
+def test_batch_with_changed_samples_is_not_taken_from_tables():
     folder, other = Folder("a", 4), Folder("b", 4)
     dataset = data.ConcatDataset([folder, other])
     tables = tables_of(dataset)
@@ -210,7 +210,7 @@ def test_samples_that_have_changed():
     assert in_tables(dataset, [0], tables) is None
 
 
-def test_a_part_without_a_table():
+def test_batch_with_a_data_set_without_table_is_not_taken_from_tables():
     dataset = data.ConcatDataset([Folder("a", 4), Folder("b", 4)])
     tables = tables_of(dataset)
     del tables[id(dataset.datasets[1])]
@@ -218,7 +218,7 @@ def test_a_part_without_a_table():
     assert in_tables(dataset, [0, 4], tables) is None
 
 
-def test_some_rows():
+def test_only_and_but_select_rows():
     folder = Folder("a", 4)
     dataset = data.ConcatDataset([folder, Folder("b", 4)])
     listed = look_up(dataset, [1, 6, 2, -1])
@@ -231,7 +231,7 @@ def test_some_rows():
         assert kept.index.tolist() == [2] and kept.keys.tolist() == [hash(kept.leaf.samples[2][0])]
 
 
-def test_records_are_looked_up(image_root, tmp_path):
+def test_look_up_of_record_archive_has_no_table(image_root, tmp_path):
     pack(image_root, tmp_path / "all.rec")
     archive = DALIRecordIO(tmp_path / "all.rec")
     assert in_tables(archive, [0, 1], {}) is None
@@ -257,7 +257,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("indices", PLAIN)
-def test_plain(indices):
+def test_known_data_sets_with_known_indices_are_plain(indices):
     folder = Folder("a", 4)
     subset = data.Subset(folder, PLAIN[indices])
     for dataset in (folder, subset, data.ConcatDataset([folder, subset]), data.Subset(subset, PLAIN[indices])):
@@ -274,22 +274,22 @@ def _not_tabled(folder: Folder) -> data.Dataset:
     return folder
 
 
-class OwnSubset(data.Subset):
-    """May do something else."""
+class CustomSubset(data.Subset):
+    """A subclass that may behave differently."""
 
 
 NOT_PLAIN = {
     "target_transform": _transformed,
-    "another sequence": lambda folder: data.Subset(folder, Own([1, 0])),
+    "another sequence": lambda folder: data.Subset(folder, CustomList([1, 0])),
     "a text": lambda folder: data.Subset(folder, "10"),
     "no table": _not_tabled,
-    "a Subset of one's own": lambda folder: OwnSubset(folder, [1, 0]),
+    "a custom Subset": lambda folder: CustomSubset(folder, [1, 0]),
     "another data set": lambda folder: data.TensorDataset(torch.zeros(3)),
 }
 
 
 @pytest.mark.parametrize("case", NOT_PLAIN)
-def test_not_plain(case):
+def test_other_data_sets_and_indices_are_not_plain(case):
     dataset = NOT_PLAIN[case](Folder("a", 4))
     nested = data.ConcatDataset([Folder("b", 2), dataset]), data.Subset(dataset, [0]), data.ConcatDataset([dataset])
     for outer in (dataset, *nested):
@@ -297,8 +297,7 @@ def test_not_plain(case):
         assert is_plain(outer, tables) is False
 
 
-def test_no_sequence_of_the_users_is_asked_beside_them():
-    """Whatever it gives is what torch takes."""
+def test_custom_sequence_of_indices_is_read_like_in_torch():
     folder = Folder("a", 4)
-    dataset = data.Subset(folder, Own([3, -4]))
-    assert_alike(dataset, [0, 1, -1])
+    dataset = data.Subset(folder, CustomList([3, -4]))
+    assert_lookups_agree(dataset, [0, 1, -1])

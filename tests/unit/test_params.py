@@ -1,5 +1,4 @@
-"""Geometry is torchvision's arithmetic, and draws follow torchvision's distributions, keyed by seed,
-stream and position."""
+"""Geometry equals torchvision's arithmetic, and draws are keyed by seed, stream and position."""
 
 import random
 
@@ -27,7 +26,7 @@ SIZES = np.concatenate(
 
 
 def run(name, sizes, seed=0, position=0, stream=0, **args):
-    """(arrays, sizes after) of one draw."""
+    """Return (arrays, sizes after) of one draw."""
     step = Step("crop", ImageSpec(), draw=draw(name, **args), stream=stream)
     (values,) = compute((step,), np.asarray(sizes), Randoms(seed, position, len(sizes)), slice(None))
     return values
@@ -40,10 +39,10 @@ def run(name, sizes, seed=0, position=0, stream=0, **args):
     "size, max_size",
     [((256,), None), ((7,), None), ((224, 99), None), ((256,), 300), ((33,), 34), (None, 500), ((600,), 1000)],
 )
-def test_resize_is_torchvisions(size, max_size):
-    asked = size and list(size)
+def test_resize_size_equals_torchvision(size, max_size):
+    requested = size and list(size)
     expected = np.array(
-        [_compute_resized_output_size(tuple(s), asked, max_size, allow_size_none=True) for s in SIZES.tolist()]
+        [_compute_resized_output_size(tuple(s), requested, max_size, allow_size_none=True) for s in SIZES.tolist()]
     )
     possible = (expected >= 1).all(1)
     assert possible.sum() > 2000
@@ -54,8 +53,8 @@ def test_resize_is_torchvisions(size, max_size):
 
 
 @pytest.mark.parametrize("numbers", [(10, 10, 0, 5), (10, 10, 5, 0), (9, 10, 4, 4), (10, 11, 4, 4)])
-def test_no_numbers_for_an_image_of_another_size(numbers):
-    """Nor without pixels. (height, width) before and after."""
+def test_given_numbers_for_an_image_of_another_size_raise(numbers):
+    """Also for images without pixels. The parameters are (height, width) before and after."""
     layout = (("start", (2,), "int32"),)
     step = Step("crop", ImageSpec(), draw=draw("given", at=1, layout=layout, sized=True))
     randoms = np.array([[7, 10, 10, 4, 4, 1, 2], [7, *numbers, 1, 2]], float)
@@ -67,19 +66,19 @@ def test_no_numbers_for_an_image_of_another_size(numbers):
 
 
 @pytest.mark.parametrize("padding", [(-5, -5, -5, -5), (0, 0, 0, -10), (1 << 15, 0, 0, 1 << 15)])
-def test_no_image_without_pixels_or_of_any_number(padding):
+def test_pad_to_an_empty_or_huge_image_raises(padding):
     with pytest.raises(ImageTooSmall, match="op gives an image of") as raised:
         run("pad", [[30, 30], [10, 10]], padding=padding)
     assert raised.value.row == (0 if padding[0] > 0 else 1)
 
 
 def _numbered(height, width):
-    """An image that says where each of its pixels comes from, plus one: padding is 0."""
+    """Return an image whose pixel values are their positions plus one. Padding is 0."""
     return torch.arange(1, height * width + 1, dtype=torch.int32).reshape(1, height, width)
 
 
 def _window_of(image: torch.Tensor, width_before: int):
-    """start and shape of the window that an image of _numbered() shows."""
+    """Return start and shape of the window that an image made by _numbered() shows."""
     rows, columns = (image[0] > 0).any(1).nonzero()[:, 0], (image[0] > 0).any(0).nonzero()[:, 0]
     first = int(image[0, rows[0], columns[0]]) - 1
     return [first // width_before - int(rows[0]), first % width_before - int(columns[0])], list(image.shape[1:])
@@ -89,20 +88,20 @@ SMALL = RNG.integers(1, 60, (300, 2))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (20, 20), (21, 34), (60, 7), (64, 65)])
-def test_center_crop_is_torchvisions(size):
+def test_center_crop_window_equals_torchvision(size):
     ours = run("center_crop", SMALL, size=size)
     for (h, w), start, shape in zip(SMALL.tolist(), ours["start"].tolist(), ours["shape"].tolist(), strict=True):
         assert (start, shape) == _window_of(F.center_crop(_numbered(h, w), list(size)), w)
 
 
 @pytest.mark.parametrize("padding", [(0, 0, 0, 0), (3, 3, 3, 3), (1, 2, 3, 4), (9, 0, 0, 5)])
-def test_pad_is_torchvisions(padding):
+def test_pad_window_equals_torchvision(padding):
     ours = run("pad", SMALL, padding=padding)
     for (h, w), start, shape in zip(SMALL.tolist(), ours["start"].tolist(), ours["shape"].tolist(), strict=True):
         assert (start, shape) == _window_of(F.pad(_numbered(h, w), list(padding)), w)
 
 
-def test_sizes_go_from_step_to_step():
+def test_each_step_starts_from_the_sizes_after_the_previous_one():
     plan = lower(translate(v1.Compose([v1.Pad(3), v1.Resize(50), v1.CenterCrop(40), v1.ToTensor()])))
     arrays = compute(plan.steps, SMALL, Randoms(0, 0, len(SMALL)), slice(None))
     padded = SMALL + 6
@@ -112,12 +111,12 @@ def test_sizes_go_from_step_to_step():
 
 
 @pytest.mark.parametrize("filter", [Image.BILINEAR, Image.BICUBIC, Image.LANCZOS])
-def test_the_order_of_pillows_passes(filter):
-    """vertical_first says which of two one-dimensional resizes Pillow does first."""
-    rng, told = np.random.default_rng(1), 0
+def test_vertical_first_matches_the_order_of_pillows_passes(filter):
+    """vertical_first() returns which of two one-dimensional resizes Pillow applies first."""
+    rng, distinguishable = np.random.default_rng(1), 0
     for trial in range(250):
         (h, w), (oh, ow) = rng.integers(2, 90, 2).tolist(), rng.integers(2, 90, 2).tolist()
-        if trial >= 200:  # twice as many lines go as columns
+        if trial >= 200:  # rows and columns shrink by similar factors
             h, oh = 2 * w + oh, 2 * ow + oh
         elif trial >= 150:  # very tall
             h, w, oh, ow = rng.integers(290, 320).item(), 3, rng.integers(2, 400).item(), rng.integers(1, 9).item()
@@ -127,11 +126,11 @@ def test_the_order_of_pillows_passes(filter):
         horizontal = image.resize((ow, h), filter).resize((ow, oh), filter).tobytes()
         first = resample.vertical_first(np.array([[h, w]]), np.array([[oh, ow]]))[0]
         assert both == (vertical if first else horizontal)
-        told += vertical != horizontal
-    assert told > 100
+        distinguishable += vertical != horizontal
+    assert distinguishable > 100
 
 
-def test_pillows_order_is_asked_of_its_code(monkeypatch):
+def test_vertical_first_with_an_older_pillow_is_false(monkeypatch):
     """An older Pillow always starts with the width."""
     own = Image.Image.resize
 
@@ -147,8 +146,8 @@ def test_pillows_order_is_asked_of_its_code(monkeypatch):
 
 
 @pytest.mark.parametrize("passes", ["one", "as Pillow", "width first"])
-def test_a_resize_with_a_crop_reads_the_crops_part_of_the_input(passes):
-    """The regions of the calls, composed, are the window's part of the input."""
+def test_resize_with_crop_reads_only_the_window_of_the_input(passes):
+    """The composed regions of the calls equal the window's part of the input."""
     sizes = RNG.integers(60, 900, (200, 2))
     crop = draw("center_crop", size=(40, 33))
     resize = draw("resize", size=(50,), max_size=None)
@@ -160,7 +159,7 @@ def test_a_resize_with_a_crop_reads_the_crops_part_of_the_input(passes):
     if passes == "one":
         start, end = calls["roi_start"], calls["roi_end"]
         assert (calls["size"] == (40, 33)).all()
-    else:  # the region of the second call, in pixels of the first call's output, taken back to the input
+    else:  # the region of the second call, mapped from the output of the first call to the input
         back = (calls["roi_end"] - calls["roi_start"]) / calls["size"]
         start = calls["roi_start"] + calls["second_roi_start"] * back
         end = calls["roi_start"] + calls["second_roi_end"] * back
@@ -174,14 +173,14 @@ def test_a_resize_with_a_crop_reads_the_crops_part_of_the_input(passes):
 
 
 @pytest.mark.parametrize("k, width", [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (22, 24)])
-def test_numbers_are_numpys(k, width):
-    """Those of numpy's Generator, bit for bit: results of older versions stay."""
+def test_random_numbers_equal_numpys_philox(k, width):
+    """Bit for bit those of numpy's Generator, so that results of older versions remain valid."""
     numbers = np.random.Generator(np.random.Philox(key=[7, 3])).random((105, width))
     assert np.array_equal(Randoms(7, 5, 100)(3, k), numbers[5:, :k])
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 22])
-def test_draws_do_not_depend_on_the_batch(k):
+def test_random_numbers_do_not_depend_on_the_batch(k):
     whole = Randoms(7, 0, 100)(3, k)
     assert whole.shape == (100, k) and whole.min() >= 0 and whole.max() < 1
     for split in (1, 7, 32, 99):
@@ -197,7 +196,7 @@ def test_draws_do_not_depend_on_the_batch(k):
         ("random_resized_crop", {"scale": (0.08, 1), "ratio": (0.75, 4 / 3)}),
     ],
 )
-def test_rows_of_a_batch_draw_what_the_batch_draws(name, args):
+def test_selected_rows_draw_the_values_of_the_whole_batch(name, args):
     steps = (Step("crop", ImageSpec(), draw=draw(name, **args), stream=2),)
     sizes, randoms = RNG.integers(20, 90, (50, 2)), Randoms(11, 640, 50)
     (whole,) = compute(steps, sizes, randoms, slice(None))
@@ -207,7 +206,7 @@ def test_rows_of_a_batch_draw_what_the_batch_draws(name, args):
         assert all(np.array_equal(part[key], whole[key][rows]) for key in whole)
 
 
-def test_seeds_streams_and_positions_differ():
+def test_numbers_of_other_seeds_streams_and_positions_are_uncorrelated():
     u = [
         Randoms(seed, position, 500)(stream, 2)
         for seed, position, stream in [(0, 0, 0), (1, 0, 0), (0, 500, 0), (0, 0, 1), (2**63 - 1, 0, 0), (1, 0, 1)]
@@ -220,8 +219,7 @@ def test_seeds_streams_and_positions_differ():
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_streams_survive_lowering(exact):
-    """A fused plan draws what the chain of torchvision's steps draws."""
+def test_fused_plan_draws_the_values_of_the_single_steps(exact):
     transform = v1.Compose(
         [
             v1.Resize(60),
@@ -257,7 +255,7 @@ def test_streams_survive_lowering(exact):
 
 @pytest.mark.skipif(not resizes_in_whole_numbers("bilinear"), reason="DALI resizes")
 @pytest.mark.parametrize("middle", [[v1.RandomCrop(40)], [v1.CenterCrop(40), v1.RandomHorizontalFlip()], []])
-def test_a_cpus_resize_with_what_follows_draws_the_same(middle):
+def test_fused_resize_on_cpu_draws_the_values_of_the_single_steps(middle):
     transform = v1.Compose([v1.Resize(60) if middle else v1.Resize((60, 50)), *middle, v1.ToTensor()])
     plan, sizes, randoms = lower(translate(transform)), RNG.integers(60, 90, (64, 2)), Randoms(5, 128, 64)
     (step,) = plan.batch
@@ -271,8 +269,8 @@ def test_a_cpus_resize_with_what_follows_draws_the_same(middle):
     assert (arrays["shape"] == (40 if "crop" in of else (60, 50))).all()
 
 
-def test_steps_after_a_gate_see_the_sizes_behind_it():
-    """Half of the images are 10 x 10 when the crop comes, the others what they were."""
+def test_steps_after_a_gate_use_the_sizes_after_it():
+    """Half of the images are 10 x 10 before the crop, the others are unchanged."""
     chooses = Step("choose", ImageSpec(), draw=draw("bernoulli", p=0.5), stream=0)
     resize = Step("resize", ImageSpec(), draw=draw("resize", size=(10, 10)), stream=1, when=(Gate(0, 1),))
     crop = Step("crop", ImageSpec(), draw=draw("center_crop", size=(4, 4)), stream=2)
@@ -282,8 +280,8 @@ def test_steps_after_a_gate_see_the_sizes_behind_it():
     assert np.array_equal(cropped["start"], np.where(gated["flag"][:, None], 3, 28).repeat(2, 1))
 
 
-def test_what_has_no_weight_is_never_chosen():
-    """Not even by the number 0, which is drawn once in 2**53 times."""
+def test_choice_with_weight_zero_is_never_chosen():
+    """Not even for the number 0, which is drawn once in 2**53 times."""
     for p, chosen in (((0.0, 1.0), 1), ((0.0, 0.0, 2.0, 0.0), 2), ((1.0, 0.0), 0)):
         arrays, _ = draws.run(draw("choice", p=p), np.full((2, 2), 5), np.array([[0.0], [1 - 2**-53]]))
         assert arrays["choice"].tolist() == [chosen, chosen]
@@ -293,7 +291,7 @@ GENERATORS = {"torch": torch.rand, "random": lambda count: [random.random()] * c
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_own_generators_leave_the_others_where_they_were(name):
+def test_own_generators_restore_the_global_generators(name):
     def some() -> list[float]:
         return list(map(float, GENERATORS[name](3)))
 
@@ -303,14 +301,14 @@ def test_own_generators_leave_the_others_where_they_were(name):
     found = [some()]
     with own_generators(1, 2):
         own = some()
-    with pytest.raises(KeyError), own_generators(1, 2):  # noqa: PT012  (an error within them)
+    with pytest.raises(KeyError), own_generators(1, 2):  # noqa: PT012  (an error inside the context)
         assert some() == own
         raise KeyError
     assert [*found, some()] == expected and own not in expected
 
 
-def test_generators_are_where_they_were():
-    """NumPy's, too, whose second normal number of two is kept apart from its other state."""
+def test_set_generators_restores_the_states():
+    """NumPy stores the second normal number of a pair separately from the rest of its state."""
     for before in (lambda: None, np.random.rand, np.random.randn, lambda: np.random.randn(2)):
         np.random.seed(3)
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""All that tracing/patches.py replaces exists in the installed Pillow, torchvision and torch, and is replaced."""
+"""Functions that tracing/patches.py replaces exist in the installed Pillow, torchvision and torch, and are replaced."""
 
 import importlib
 from operator import attrgetter
@@ -64,7 +64,7 @@ WRAPPED = [
 ]
 
 
-def named(places):
+def for_each(places):
     return pytest.mark.parametrize("owner, name", places, ids=[f"{owner.__name__}.{name}" for owner, name in places])
 
 
@@ -77,17 +77,17 @@ def kernels(name):
     return {function.__name__: registry for function, registry in _utils._KERNEL_REGISTRY.items()}[name]
 
 
-def is_own(function):
+def is_patched(function):
     return function.__module__ == patches.__name__
 
 
-@named(TAKEN_OVER)
-def test_function_when_installed_has_other_code(owner, name):
+@for_each(TAKEN_OVER)
+def test_function_when_installed_has_replaced_code(owner, name):
     function = attrgetter(name)(owner)
     assert f"_dali_compat_{function.__name__}" in function.__code__.co_names
 
 
-@named(WRAPPED)
+@for_each(WRAPPED)
 def test_method_when_installed_stands_for_pillows(owner, name):
     assert hasattr(attrgetter(name)(owner), STANDS_FOR)
 
@@ -95,20 +95,20 @@ def test_method_when_installed_stands_for_pillows(owner, name):
 @pytest.mark.parametrize("name", [*IN_V1_AND_V2, *IN_V2])
 def test_v2_function_when_installed_has_kernels_of_deferred_tensors(name):
     function = getattr(v2.functional, name)
-    kinds = [kind for kind, real in REAL_CLASS.items() if real in kernels(name)]  # not masks, in some
-    assert len(kinds) > 1 and all(is_own(_utils._get_kernel(function, kind)) for kind in kinds)
+    kinds = [kind for kind, real in REAL_CLASS.items() if real in kernels(name)]  # some have no kernel for masks
+    assert len(kinds) > 1 and all(is_patched(_utils._get_kernel(function, kind)) for kind in kinds)
 
 
 @pytest.mark.parametrize("name", OF_PIL_IMAGES)
 def test_v2_function_when_installed_has_a_kernel_of_deferred_images(name):
-    assert is_own(kernels(name)[Image.Image])
+    assert is_patched(kernels(name)[Image.Image])
 
 
 def test_core_of_images_when_installed_is_a_property():
     assert Image.Image.im.fget.__module__.startswith("dali_compat")
 
 
-@named([(_geometry, "_get_fill"), (_auto_augment, "_get_fill")])
+@for_each([(_geometry, "_get_fill"), (_auto_augment, "_get_fill")])
 def test_comparisons_of_classes_when_installed_are_replaced(owner, name):
     assert hasattr(getattr(owner, name), STANDS_FOR)
 
@@ -119,7 +119,7 @@ def test_to_dtype_when_installed_is_replaced():
 
 @pytest.mark.parametrize("module", [transforms, v2])
 def test_transforms_when_installed_are_still_translated(module):
-    """Translation refuses a class of torchvision's that somebody has replaced methods or functions of."""
+    """Translation refuses a torchvision class if its methods or functions were replaced."""
     kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, torch.nn.Module)]
     assert len(kinds) > 20
     for kind in kinds:
@@ -127,8 +127,8 @@ def test_transforms_when_installed_are_still_translated(module):
 
 
 def test_wrap_when_installed_takes_deferred_tensors():
-    """torchvision 0.20 has no method that deferred tensors could override."""
-    assert hasattr(tv_tensors.TVTensor, "wrap") or is_own(tv_tensors.wrap)
+    """torchvision 0.20 has no such method that deferred tensors could override."""
+    assert hasattr(tv_tensors.TVTensor, "wrap") or is_patched(tv_tensors.wrap)
 
 
 def test_collation_when_installed_takes_deferred_tensors():
@@ -142,8 +142,8 @@ def test_torchcodecs_decoders_when_imported_are_replaced():
         assert f"_dali_compat_{name}" in getattr(module, name).__code__.co_names, name
 
 
-def test_names_here_are_those_of_the_package():
-    """A function that is replaced has to be named above."""
+def test_names_in_this_file_equal_those_of_the_package():
+    """A replaced function must be listed above."""
     ops = {f"ImageOps.{name}" for name in OF_IMAGEOPS}
     assert ops | {*IN_V1_AND_V2, *IN_V1, *IN_V2, *OTHERS} == OPERATIONS.keys()
     assert {*METHODS} == {*_METHODS, "load"}

@@ -1,4 +1,4 @@
-"""engine/planes/program: which pixels steps choose, against Pillow and torchvision on each image."""
+"""Pixels selected by steps (engine/planes/program), compared with Pillow and torchvision."""
 
 import random
 
@@ -38,7 +38,7 @@ def some_steps(rng):
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_they_choose_what_torchvision_chooses(seed):
+def test_picked_pixels_equal_torchvision(seed):
     chain, pixels = some_steps(random.Random(seed)), np.random.default_rng(seed)
     plan = lower(translate(chain), Options(exact=True, gpu=True))
     assert not plan.after

@@ -1,4 +1,4 @@
-"""The account that users read, and what each recipe becomes, pinned. docs/explain.md shows such an account."""
+"""Golden tests of explain() and of the lowered plan of each recipe. docs/explain.md shows an example."""
 
 import re
 
@@ -25,14 +25,14 @@ RRC = "RandomResizedCrop(size=(224, 224), scale=(0.08, 1.0), ratio=(0.75, {}), i
 RESIZE = "Resize(size=256, interpolation=bilinear, max_size=None, antialias=True)"
 CPU, BATCH, EACH = "DALI on CPU", "torch, on the batch", "torch, image by image"
 NORMALIZE = f"Normalize(mean={MEAN}, std={STD})"
-# which differ between versions of torchvision
+# differ between versions of torchvision
 V2_RRC, V2_NORMALIZE = (" ".join(repr(t).split()) for t in (v2.RandomResizedCrop(224), v2.Normalize(MEAN, STD)))
 DECODE = ["(decode)", "decode", CPU, "exact"]
 
 WHOLE = resizes_in_whole_numbers("bilinear")
 NEAR = "mean error .02 of 255 and maximum 2 on photos (exact=True: 0)" if WHOLE else "exact"
 
-# recipe, exact: rows of the account
+# (recipe, exact): rows of explain()
 ACCOUNTS = {
     ("train", False): [
         [RRC.format(1.3333), "crop (random_resized_crop), resize", f"{CPU} + {EACH}", NEAR],
@@ -71,7 +71,7 @@ ACCOUNTS = {
         [V2_NORMALIZE, "normalize", BATCH, "exact"],
     ],
 }
-# recipe, exact: operators of DALI with what gives their arguments, and torch's operations on the batch
+# (recipe, exact): DALI operators with the draws of their arguments, and torch operations on the batch
 LOWERED = {
     ("train", True): ("crop(random_resized_crop)", "resize(resize) flip(bernoulli) to_dtype() normalize()"),
     ("val", True): ("", "resize(resize) crop(center_crop) to_dtype() normalize()"),
@@ -91,7 +91,7 @@ if WHOLE:  # else Pillow resizes
     LOWERED["val", False] = "", "resize_mirror_normalize(resized_window)"
 RECIPES = {"train": TRAIN, "val": VAL, "idiom": IDIOM}
 
-each = pytest.mark.parametrize("name, exact", ACCOUNTS, ids=lambda value: str(value))
+every_account = pytest.mark.parametrize("name, exact", ACCOUNTS, ids=lambda value: str(value))
 
 
 def _rows(text: str) -> list[list[str]]:
@@ -102,21 +102,21 @@ def _outline(steps) -> str:
     return " ".join(f"{s.op}({s.draw.name if s.draw else ''})" for s in steps)
 
 
-@each
-def test_lowered_operators(name, exact):
+@every_account
+def test_lowered_operators_of_each_recipe(name, exact):
     plan = lower(translate(RECIPES[name]), Options(exact))
     assert (_outline(plan.dali), _outline(plan.batch)) == LOWERED[name, exact]
     assert plan.gives.dtype == torch.float32 and plan.gives.size == (224, 224)
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_operators_of_a_gpu(name):
+def test_lowered_operators_of_each_recipe_on_gpu(name):
     plan = lower(translate(RECIPES[name]), Options(gpu=True))
     assert (_outline(plan.dali), _outline(plan.batch)) == LOWERED_GPU[name]
 
 
-@each
-def test_explain(name, exact, image_root):
+@every_account
+def test_explain_of_each_recipe(name, exact, image_root):
     loader = DataLoader(
         DALIImageFolder(image_root, RECIPES[name]), 4, num_workers=2, device="cpu", exact=exact, pin_memory=True
     )
@@ -128,7 +128,7 @@ def test_explain(name, exact, image_root):
     assert ignored.strip() == "without effect: pin_memory=True"
 
 
-def test_a_gpu_chain_without_random_steps_resizes_as_pillow_does():
+def test_gpu_chain_without_random_steps_resizes_in_pillows_passes():
     def passes(transform, **options):
         plan = lower(translate(transform), Options(**options))
         return next(dict(s.draw.args)["passes"] for s in plan.dali if s.op == "resize")
@@ -140,25 +140,27 @@ def test_a_gpu_chain_without_random_steps_resizes_as_pillow_does():
 
 
 def on_planes(*transforms):
-    """What kernels do, and what torch does after them; None where that is not for a JPEG engine."""
+    """Return the operations of the kernels and of torch after them, or None if the JPEG engine is not used."""
     plan = lower(translate(v2.Compose([*transforms])), Options(exact=True, gpu=True))
     if not plan.from_planes:
         return None
     return tuple(" ".join(s.op for s in steps) for steps in (plan.planes, plan.after))
 
 
-def test_planes_are_resized_only_where_torchvision_counts_as_kernels_do(monkeypatch):
-    """Before 0.21 v2 resizes floats, where bilinear meets AVX512."""
-    for whole in (True, False):
-        alike = "dali_compat.ops.arguments.resizes_in_whole_numbers"
-        monkeypatch.setattr(alike, lambda interpolation, whole=whole: whole)
-        assert ("resize" in on_planes(IDIOM)[0]) == whole
+def test_planes_are_resized_only_if_torchvision_resizes_integers(monkeypatch):
+    """Before 0.21, v2 resizes floats for bilinear interpolation with AVX512."""
+    for integers in (True, False):
+        target = "dali_compat.ops.arguments.resizes_in_whole_numbers"
+        monkeypatch.setattr(target, lambda interpolation, integers=integers: integers)
+        assert ("resize" in on_planes(IDIOM)[0]) == integers
         assert on_planes(TRAIN) == ("crop resize flip to_dtype normalize", "")
 
 
-def test_what_kernels_do_on_planes():
-    """They filter to one size, or choose pixels. The rest is torch's, as it is without them, and where DALI has steps
-    of its own on images of several sizes, it decodes."""
+def test_operations_that_kernels_apply_to_planes():
+    """Kernels filter to one size, or select pixels.
+
+    torch applies the remaining steps as usual. If DALI has steps for images of several sizes, DALI decodes.
+    """
     tensor, size = v2.ToImage(), (8, 8)
     nearest, box = ({"interpolation": InterpolationMode[name]} for name in ("NEAREST", "BOX"))
     assert on_planes(v1.RandomResizedCrop(8, **nearest), v1.ToTensor()) == ("crop resize to_dtype", "")
@@ -176,8 +178,8 @@ def test_what_kernels_do_on_planes():
     assert on_planes(v1.RandomCrop(8), v1.Pad(4, fill=7), v1.Grayscale(3)) == ("crop", "pad grayscale")
 
 
-def test_what_a_gpu_resizes_in_floating_point_is_not_called_exact():
-    """It adds in another order. Pillow's and v2's sums of uint8 are of whole numbers."""
+def test_floating_point_resize_on_gpu_is_not_reported_as_exact():
+    """A GPU sums in another order. Pillow and v2 sum integers for uint8 images."""
 
     def fidelity(*transforms):
         return lower(translate(v2.Compose([*transforms])), Options(exact=True, gpu=True)).lines[-1].fidelity
@@ -193,7 +195,7 @@ def test_what_a_gpu_resizes_in_floating_point_is_not_called_exact():
     )
 
 
-def test_a_crop_becomes_a_resizes_window_only_where_it_lies_within():
+def test_crop_is_fused_into_resize_only_if_it_lies_inside():
     def ops(*transforms):
         plan = lower(translate(v1.Compose([*transforms, v1.PILToTensor()])), Options(gpu=True))
         return [s.op for s in plan.dali]
@@ -208,7 +210,7 @@ def test_a_crop_becomes_a_resizes_window_only_where_it_lies_within():
     assert ops(v1.Resize(256), v1.CenterCrop(20), v1.CenterCrop(9)) == ["resize", "crop"]
 
 
-def test_geometry_goes_before_what_works_pixel_by_pixel():
+def test_geometry_is_moved_before_pixelwise_steps():
     plan = lower(
         translate(v1.Compose([v1.ToTensor(), v1.RandomCrop(20), v1.RandomHorizontalFlip(), v1.Normalize(MEAN, STD)]))
     )
@@ -218,16 +220,14 @@ def test_geometry_goes_before_what_works_pixel_by_pixel():
 
 
 def test_equal_transforms_translate_equally():
-    """So that data sets of a ConcatDataset share a plan, and an epoch finds the last one's pipeline."""
+    """Data sets of a ConcatDataset can share a plan, and an epoch can reuse the previous pipeline."""
     again = v1.Compose([v1.Resize(256), v1.CenterCrop(224), v1.ToTensor(), v1.Normalize(list(MEAN), list(STD))])
     assert lower(translate(VAL)).steps == lower(translate(again)).steps
     assert lower(translate(VAL)).steps != lower(translate(TRAIN)).steps
     hash(lower(translate(VAL)).steps)
 
 
-def test_explain_fits_a_terminal(image_root):
-    """Arguments that do not fit are left out whole."""
-
+def test_explain_omits_arguments_that_do_not_fit_a_terminal(image_root):
     long = v1.RandomResizedCrop(224, scale=(0.1, 1.0))
     transform = v1.Compose([long, v1.ToTensor()])
     loader = DataLoader(DALIImageFolder(image_root, transform), device="cpu", fallback="silent")
@@ -237,10 +237,10 @@ def test_explain_fits_a_terminal(image_root):
 
 
 @pytest.mark.parametrize(
-    "brings, said", [([], True), ([v1.ToTensor()], False), ([v1.Lambda(lambda image: image)], False)]
+    "added, announced", [([], True), ([v1.ToTensor()], False), ([v1.Lambda(lambda image: image)], False)]
 )
-def test_pil_samples_are_announced_where_they_are(image_root, brings, said):
-    """What a function of the user's gives is not known before it is called."""
-    transform = v1.Compose([v1.CenterCrop(40), *brings])
+def test_explain_announces_pil_samples_unless_a_callable_may_change_them(image_root, added, announced):
+    """The result of a user's function is unknown before it is called."""
+    transform = v1.Compose([v1.CenterCrop(40), *added])
     loader = DataLoader(DALIImageFolder(image_root, transform), device="cpu", fallback="silent")
-    assert ("samples are PIL images" in loader.explain()) == said
+    assert ("samples are PIL images" in loader.explain()) == announced

@@ -1,6 +1,6 @@
-"""engine/planes: the kernels against libjpeg-turbo's arithmetic, written with numpy, and Pillow's own resizing.
+"""Kernels of engine/planes, compared with libjpeg-turbo's arithmetic in numpy and with Pillow's resize.
 
-Without a GPU Triton's interpreter runs them.
+Without a GPU, Triton's interpreter runs them.
 """
 
 import random
@@ -35,15 +35,15 @@ runs = interpreted.runs
 
 @pytest.fixture(autouse=True)
 def blocks(monkeypatch):
-    """The interpreter takes as long for a large one as for a small one."""
+    """Use small blocks, because the interpreter takes the same time for any block size."""
     if interpreted.INTERPRETS:
         from dali_compat.engine.planes import kernels
 
         monkeypatch.setattr(kernels, "_BLOCK", 2048)
 
 
-class Made:
-    """Images of random planes: where these lie on the device, and the colours they stand for."""
+class RandomPlanes:
+    """Images of random planes, with their position on the device and their expected colors."""
 
     def __init__(self, shapes, steps, seed=0):
         rng = np.random.default_rng(seed)
@@ -87,8 +87,8 @@ def tensors(images):
 
 
 @interpreted.elsewhere
-def test_they_compile_for_a_gpu():
-    """Without one: the interpreter takes what the compiler refuses."""
+def test_kernels_compile_for_a_gpu():
+    """The interpreter accepts code that the compiler refuses; no GPU is needed to compile."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
@@ -121,18 +121,18 @@ def test_they_compile_for_a_gpu():
 @runs
 @pytest.mark.parametrize("steps", [(0, 0), (1, 1), (2, 1), (2, 2), (1, 2)])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 2), (2, 1), (3, 4), (4, 5), (5, 3), (16, 17), (33, 32)])
-def test_colours(steps, shape):
-    made = Made([shape], [steps], seed=sum(shape))
+def test_rendered_colors_equal_libjpeg_turbo(steps, shape):
+    made = RandomPlanes([shape], [steps], seed=sum(shape))
     assert torch.equal(made.rendered(whole(made.sizes), shape), tensors(made.images))
 
 
 @runs
-def test_one_other_value_is_found_wherever_it_is(monkeypatch):
+def test_differs_detects_a_single_changed_value_at_any_position(monkeypatch):
     from dali_compat.engine.planes import kernels
 
-    monkeypatch.setattr(kernels, "_PROGRAMS", 2)  # which have several blocks each
+    monkeypatch.setattr(kernels, "_PROGRAMS", 2)  # several blocks for each program
     monkeypatch.setattr(kernels, "_BLOCK", 256)
-    made = Made([(5, 7), (20, 41), (1, 1), (50, 30)], [(2, 2), (1, 1), (0, 0), (2, 1)])
+    made = RandomPlanes([(5, 7), (20, 41), (1, 1), (50, 30)], [(2, 2), (1, 1), (0, 0), (2, 1)])
     rows, layout = whole_rows_of(made.planes)
     begins = np.concatenate([[0], np.cumsum([image.size for image in made.images])])
     pixels = torch.from_numpy(np.concatenate([image.ravel() for image in made.images])).to(DEVICE)
@@ -156,8 +156,8 @@ STEPS = [(2, 2), (2, 1), (1, 1), (0, 0), (2, 2), (1, 2)]
 @runs
 @pytest.mark.parametrize("interpolation", PILLOWS)
 @pytest.mark.parametrize("size", [(24, 24), (40, 17)])
-def test_windows_are_resized_as_pillow_does(interpolation, size):
-    made = Made(SHAPES, STEPS)
+def test_resized_windows_equal_pillow(interpolation, size):
+    made = RandomPlanes(SHAPES, STEPS)
     rng = np.random.default_rng(5)
     start = (rng.random((6, 2)) * (made.sizes - 1)).astype(np.int64)
     shape = 1 + (rng.random((6, 2)) * (made.sizes - start)).astype(np.int64)
@@ -176,9 +176,9 @@ def test_windows_are_resized_as_pillow_does(interpolation, size):
 @runs
 @pytest.mark.parametrize("like", ["pil", "v2"])
 @pytest.mark.parametrize("interpolation", PILLOWS)
-def test_a_window_of_what_was_resized(like, interpolation):
-    """Resize and CenterCrop; the last window reaches beyond the image, where torchvision has black."""
-    made = Made(SHAPES, STEPS)
+def test_window_of_resized_image_equals_pillow_and_torchvision(like, interpolation):
+    """As for Resize and CenterCrop. The last window extends beyond the image, which torchvision fills with black."""
+    made = RandomPlanes(SHAPES, STEPS)
     full = np.maximum(made.sizes * 32 // made.sizes.min(1, keepdims=True), 1)
     full[-1] = 20, 28
     begin = (full - 24) // 2
@@ -196,8 +196,8 @@ def test_a_window_of_what_was_resized(like, interpolation):
 @runs
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
-def test_conversions(dtype, channels_last):
-    made = Made(SHAPES[:2], STEPS[:2])
+def test_rendered_conversion_equals_lookup_table(dtype, channels_last):
+    made = RandomPlanes(SHAPES[:2], STEPS[:2])
     tensor = ImageSpec("tensor", dtype=dtype)
     values = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
     steps = (
@@ -215,14 +215,14 @@ def test_conversions(dtype, channels_last):
 @pytest.mark.alike
 @runs
 @pytest.mark.parametrize("steps", [(0, 0), (1, 1), (2, 1), (2, 2), (1, 2)])
-def test_windows_at_every_offset(steps, monkeypatch):
-    """Modulo 16, in both directions; the interpreter takes each once."""
+def test_windows_at_every_offset_modulo_16_are_exact(steps, monkeypatch):
+    """Both coordinates vary; the interpreter tests each value once."""
     from dali_compat.engine.planes import kernels
 
-    made, size = Made([(24, 23)], [steps]), (8, 7)
+    made, size = RandomPlanes([(24, 23)], [steps]), (8, 7)
     begins = np.array([(top, left) for top in range(16) for left in range(16)])
     if not interpreted.ON_GPU:
-        monkeypatch.setattr(kernels, "_BLOCK", 64)  # a window, without pixels that are not there
+        monkeypatch.setattr(kernels, "_BLOCK", 64)  # smaller than a window
         begins = begins[begins[:, 1] == 7 * begins[:, 0] % 16]
     made.planes = geometry.Planes(*(np.repeat(part, len(begins), 0) for part in made.planes))
     sizes, nothing = np.tile(size, (len(begins), 1)), np.zeros_like(begins)
@@ -232,14 +232,16 @@ def test_windows_at_every_offset(steps, monkeypatch):
 
 
 @runs
-def test_a_compiler_that_computes_otherwise_is_found_out(monkeypatch):
-    """As one whose windows begin a pixel later, and one that gives nothing."""
+def test_resizes_alike_is_false_for_kernels_with_other_results(monkeypatch):
+    """One wrong kernel shifts windows by a pixel, the other returns zeros."""
     from dali_compat.engine.planes import kernels
 
     assert engines.resizes_alike(torch.device(DEVICE))
-    true, aside = geometry.Windows, np.array([0, 1])
+    real_windows, one_pixel = geometry.Windows, np.array([0, 1])
     with monkeypatch.context() as patch:
-        patch.setattr(engines, "Windows", lambda start, size, *rest: true(start + aside, size - aside, *rest))
+        patch.setattr(
+            engines, "Windows", lambda start, size, *rest: real_windows(start + one_pixel, size - one_pixel, *rest)
+        )
         assert not engines.resizes_alike(torch.device(DEVICE))
     monkeypatch.setattr(kernels, "render", lambda *given: given[-1].zero_())
     assert not engines.resizes_alike(torch.device(DEVICE))
@@ -247,12 +249,14 @@ def test_a_compiler_that_computes_otherwise_is_found_out(monkeypatch):
 
 # ---- chains of transforms
 
-MIXED = [(37, 51), (90, 33), (12, 12), (410, 4)]  # the last is one that Pillow may resize vertically first
+MIXED = [(37, 51), (90, 33), (12, 12), (410, 4)]  # Pillow may resize the last one vertically first
 
 
 def some_chain(rng, number):
-    """Of crops, sizes, flips and conversions, and perhaps of what kernels do not do on planes; ``number`` says how it
-    begins."""
+    """Return a random chain of crops, resizes, flips, conversions and steps without kernels.
+
+    ``number`` selects its first steps.
+    """
     kind = rng.choice([v1, v2])
     on_tensors = kind is v2 and rng.random() < 0.6
     how = {"interpolation": rng.choice([InterpolationMode.BILINEAR, InterpolationMode.BICUBIC]), "antialias": True}
@@ -265,7 +269,7 @@ def some_chain(rng, number):
         (kind.Resize(9, max_size=200, **how), kind.CenterCrop(16)),
         (kind.RandomCrop((4, 3)), kind.Resize(size, **how)),
         (kind.CenterCrop((20, 30)), kind.Resize(size, **how)),
-        # what is not filtered, or not to one size
+        # no filter, or several output sizes
         (kind.RandomResizedCrop(size, (0.05, 1.0), **nearest),),
         (kind.Resize(rng.randint(4, 60), **nearest), kind.RandomVerticalFlip(), kind.CenterCrop((20, 5))),
         (kind.RandomHorizontalFlip(), kind.RandomResizedCrop(size, (0.05, 1.0), **how)),
@@ -293,10 +297,10 @@ def some_chain(rng, number):
 @pytest.mark.alike
 @runs
 @pytest.mark.parametrize("seed", range(12))
-def test_any_chain_is_torchvisions(seed):
+def test_any_chain_on_planes_equals_torchvision(seed):
     chain = some_chain(random.Random(seed), seed)
     plan = lower(translate(chain), Options(exact=True, channels_last=bool(seed % 2), gpu=True))
-    made, rows = Made(MIXED, [(2, 2), (0, 0), (1, 1), (2, 1)], seed), np.arange(len(MIXED))
+    made, rows = RandomPlanes(MIXED, [(2, 2), (0, 0), (1, 1), (2, 1)], seed), np.arange(len(MIXED))
     arrays = compute((*plan.planes, *plan.after), made.sizes, Randoms(seed, 0, len(rows)), rows)
     begin = len(plan.planes)
     result = PlanesProgram(plan, arrays[:begin], made.sizes)(made.bytes, made.planes)

@@ -1,4 +1,4 @@
-"""data/prefetch.py: processes that look at files give what looking at them here gives, or nothing."""
+"""Processes that inspect files (data/prefetch.py) return the headers that this process would read, or nothing."""
 
 import os
 import signal
@@ -45,8 +45,8 @@ def paths(tmp_path_factory):
 
 
 @pytest.mark.parametrize("module", ["dali_compat.data.prefetch", "dali_compat.remote.event_loop"])
-def test_processes_start_without_torch(module):
-    """With it a first epoch would have them seconds later, and each would take half a gigabyte."""
+def test_worker_modules_do_not_import_torch(module):
+    """Importing it would delay the first epoch by seconds, and take half a gigabyte in each process."""
     code = f"import sys, {module}; print({{'torch', 'torchvision', 'nvidia.dali'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "set()\n"
 
@@ -66,12 +66,12 @@ def wait_until_ready(prefetcher):
         time.sleep(0.01)
 
 
-def same(found, wanted):
+def identical(found, wanted):
     return found.dtype == wanted.dtype and np.array_equal(found, wanted)
 
 
-def test_packages_of_pythonpath_where_the_current_folder_is_kept_out(paths, tmp_path, monkeypatch):
-    """Its first folder is Python's first then."""
+def test_prefetcher_with_pythonsafepath_finds_packages_of_pythonpath(paths, tmp_path, monkeypatch):
+    """The first folder of PYTHONPATH then comes first in sys.path."""
     packages = Path(np.__file__).parents[1]
     (tmp_path / "deps").symlink_to(packages)
     (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.path.remove({os.fspath(packages)!r})")
@@ -80,12 +80,12 @@ def test_packages_of_pythonpath_where_the_current_folder_is_kept_out(paths, tmp_
     made = HeaderPrefetcher(1)
     try:
         wait_until_ready(made)
-        assert same(made.result(made.request(paths)), facts_of([look(path) for path in paths]))
+        assert identical(made.result(made.request(paths)), facts_of([look(path) for path in paths]))
     finally:
         made.close()
 
 
-def test_a_look_tells_who_reads_a_file_and_whether_it_is_intact(paths):
+def test_look_returns_the_kind_and_whether_the_file_is_intact(paths):
     for path, kind in zip(paths, KINDS.values(), strict=True):
         header = look(path)
         assert header.kind == kind and header.intact == (kind == DALI), path
@@ -93,26 +93,26 @@ def test_a_look_tells_who_reads_a_file_and_whether_it_is_intact(paths):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 200])
-def test_answers_are_what_a_look_gives_whatever_the_order(started, paths, count):
+def test_results_equal_look_when_fetched_in_any_order(started, paths, count):
     several = [(paths * 40)[shift : shift + count] for shift in range(3)]
     tickets = [started.request(files) for files in several]
     for i in (1, 2, 0):
-        assert same(started.result(tickets[i]), facts_of([look(path) for path in several[i]]))
+        assert identical(started.result(tickets[i]), facts_of([look(path) for path in several[i]]))
 
 
-def test_answers_that_nobody_asked_for_are_in_nobodys_way(started, paths):
+def test_results_that_are_never_fetched_do_not_block_later_requests(started, paths):
     dropped = [started.request(paths) for _ in range(20)]
     assert None not in dropped
-    assert same(started.result(started.request(paths[:3])), facts_of([look(path) for path in paths[:3]]))
+    assert identical(started.result(started.request(paths[:3])), facts_of([look(path) for path in paths[:3]]))
 
 
-def test_a_request_that_would_fill_a_pipe_is_refused(started, paths):
+def test_request_that_would_fill_the_pipe_returns_none(started, paths):
     assert started.request(paths * 10_000) is None
     assert started.request(paths) is not None
 
 
-def test_whoever_has_not_started_is_not_waited_for(paths, monkeypatch):
-    monkeypatch.setattr(forks, "_CODE", "import time; time.sleep(600)")  # never
+def test_request_before_processes_have_started_returns_none(paths, monkeypatch):
+    monkeypatch.setattr(forks, "_CODE", "import time; time.sleep(600)")  # never ready
     made = HeaderPrefetcher(1)
     try:
         assert made.request(paths) is None
@@ -121,7 +121,7 @@ def test_whoever_has_not_started_is_not_waited_for(paths, monkeypatch):
 
 
 @pytest.mark.parametrize("has_answered", [False, True])
-def test_a_process_that_is_killed_ends_them_all(paths, has_answered):
+def test_prefetcher_stops_all_processes_when_one_is_killed(paths, has_answered):
     made = HeaderPrefetcher(2)
     wait_until_ready(made)
     killed, ids = made._processes[1], [process._process.pid for process in made._processes]
@@ -140,7 +140,7 @@ def test_a_process_that_is_killed_ends_them_all(paths, has_answered):
 
 
 @pytest.mark.parametrize("method", ["ask", "answer"])
-def test_an_interrupt_ends_their_use(paths, method, monkeypatch):
+def test_prefetcher_is_not_used_after_keyboard_interrupt(paths, method, monkeypatch):
     made = HeaderPrefetcher(2)
     wait_until_ready(made)
     ticket = made.request(paths)
@@ -158,7 +158,7 @@ def test_an_interrupt_ends_their_use(paths, method, monkeypatch):
     prefetch._end(processes)
 
 
-def test_they_end_with_whoever_asks():
+def test_process_ends_when_its_parent_closes_the_pipe():
     made = HeaderPrefetcher(1)
     wait_until_ready(made)
     process = made._processes[0]
@@ -167,7 +167,7 @@ def test_they_end_with_whoever_asks():
     made.close()
 
 
-def test_what_is_known_meanwhile_stays(paths):
+def test_prefetched_headers_do_not_overwrite_known_ones(paths):
     headers, keys = Headers(), np.arange(3)
     index, facts = np.array([4, 0, 2]), facts_of([look(path) for path in paths[:3]])
     assert headers.unseen(5) == 5 and headers.unknown(index, keys).all()

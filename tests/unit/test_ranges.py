@@ -1,4 +1,4 @@
-"""The names of stages in profilers."""
+"""Names of the loader's stages in profilers."""
 
 import types
 
@@ -20,7 +20,7 @@ def names(profile) -> set[str]:
     return {event.key for event in profile.key_averages() if event.key.startswith("dali_compat: ")}
 
 
-def test_a_trace_names_the_stages(tmp_path):
+def test_profiler_trace_contains_the_stages(tmp_path):
     folder = make_folder(tmp_path, classes=2, per_class=2, special=False)
     transform = T.Compose([T.RandomResizedCrop(32), T.ColorJitter(0.4), T.ToTensor()])
     loader = DataLoader(DALIImageFolder(folder, transform), 2, device="cpu", num_workers=1, collate_fn=list)
@@ -31,14 +31,14 @@ def test_a_trace_names_the_stages(tmp_path):
     assert "transforms in torch" in found
 
 
-def test_without_a_profiler_nothing_is_recorded(monkeypatch):
-    monkeypatch.setattr(decorators.profiler, "record_function", None)  # what would raise
+def test_stage_without_profiler_records_nothing(monkeypatch):
+    monkeypatch.setattr(decorators.profiler, "record_function", None)  # calling it would raise
     assert half(4) == 2
     with torch.profiler.profile(), pytest.raises(TypeError):
         half(4)
 
 
-def test_nsight_gets_balanced_ranges(monkeypatch):
+def test_nsight_ranges_are_balanced_after_an_error(monkeypatch):
     pushed = []
     domain = types.SimpleNamespace(push_range=pushed.append, pop_range=lambda: pushed.append("end"))
     monkeypatch.setattr(decorators, "_domain", domain)

@@ -1,4 +1,4 @@
-"""Whether a data set's code opens images, found out without running it."""
+"""Static detection of data sets whose code opens images."""
 
 import functools
 
@@ -30,8 +30,8 @@ class Loads:
         return load(path)
 
 
-class Of(data.Dataset):
-    """Something of its own that is called."""
+class Calls(data.Dataset):
+    """A data set that calls the given function."""
 
     def __init__(self, loader):
         self.loader = loader
@@ -40,7 +40,7 @@ class Of(data.Dataset):
         return self.loader(i)
 
 
-class Several(Of):
+class CallsEach(Calls):
     def __getitem__(self, i):
         for one in self.loader:
             i = one(i)
@@ -78,8 +78,8 @@ def of_torchvision(kind):
     return kind.__new__(kind)
 
 
-class Inside(data.Dataset):
-    """It calls a method of one of torchvision's that it holds."""
+class Holds(data.Dataset):
+    """A data set that holds one of torchvision's and calls its method."""
 
     def __init__(self):
         self.coco = of_torchvision(datasets.CocoDetection)
@@ -97,39 +97,46 @@ class Tokens(data.Dataset):
 
 
 OPENS = {
-    "default_loader": Of(default_loader),
-    "pil_loader": Of(functools.partial(pil_loader)),
-    "a function": Of(load),
-    "a lambda": Of(lambda path: load(path)),
-    "an object": Of(Loads()),
-    "a method": Of(Loads().__call__),
-    "of a list": Several([str, load]),
-    "within Compose": Of(T.Compose([load, T.ToTensor()])),
+    "default_loader": Calls(default_loader),
+    "pil_loader": Calls(functools.partial(pil_loader)),
+    "a function": Calls(load),
+    "a lambda": Calls(lambda path: load(path)),
+    "an object": Calls(Loads()),
+    "a method": Calls(Loads().__call__),
+    "of a list": CallsEach([str, load]),
+    "within Compose": Calls(T.Compose([load, T.ToTensor()])),
     "a class": Static(),
     "a property": Property(),
     "kept by functools": Cached(),
     "torchvision's, in a method": of_torchvision(datasets.CocoDetection),
     "torchvision's, in a base's method": of_torchvision(datasets.CocoCaptions),
     "torchvision's, of pairs": of_torchvision(datasets.CarlaStereo),
-    "a method of torchvision's": Inside(),
+    "a method of torchvision's": Holds(),
 }
 
 
 @pytest.mark.parametrize("way", OPENS)
-def test_a_data_set_whose_code_opens_images_is_found(way):
+def test_data_set_that_opens_images_is_detected(way):
     dataset = OPENS[way]
     assert may_open(dataset) and any(map(reads_images, with_inner(dataset)))
 
 
-def test_a_data_set_whose_code_opens_none_is_not_found():
-    itself = Several([])
+def test_data_set_that_opens_no_images_is_not_detected():
+    itself = CallsEach([])
     itself.loader.append(itself.__getitem__)
-    for dataset in (Tokens(), Of(size), Of(T.Compose([T.ToTensor()])), Of(None), itself, data.Subset([1], [0])):
+    for dataset in (
+        Tokens(),
+        Calls(size),
+        Calls(T.Compose([T.ToTensor()])),
+        Calls(None),
+        itself,
+        data.Subset([1], [0]),
+    ):
         assert not may_open(dataset) and not reads_images(dataset)
 
 
-def test_a_package_that_can_open_images_is_not_the_users_code(monkeypatch):
-    """As that of a tokenizer."""
-    dataset = Of(Loads())
+def test_installed_package_that_can_open_images_is_not_user_code(monkeypatch):
+    """For example, a tokenizer."""
+    dataset = Calls(Loads())
     monkeypatch.setattr(static_checks, "is_installed", lambda path: path == load.__code__.co_filename)
     assert may_open(dataset) and not reads_images(dataset)

@@ -1,4 +1,4 @@
-"""Which device a loader's batches come out on; its pipelines, and their threads."""
+"""The device of a loader's batches, its pipelines and their threads."""
 
 import os
 from itertools import pairwise
@@ -17,7 +17,7 @@ from dali_compat.routes.dali import DaliRoute
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A machine whose current GPU is number 1, where CUDA has not started."""
+    """A machine with two GPUs. Number 1 is current, and CUDA is not initialized."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
@@ -25,7 +25,7 @@ def gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("device", [None, "cuda", torch.device("cuda")])
-def test_the_current_gpu_is_asked_for_when_an_epoch_starts(gpu, monkeypatch, device):
+def test_resolve_device_without_index_reads_the_current_gpu_only_on_start(gpu, monkeypatch, device):
     assert resolve_device(device, start=False) == torch.device("cuda")
     assert resolve_device(device, start=True) == torch.device("cuda", 1)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -33,11 +33,11 @@ def test_the_current_gpu_is_asked_for_when_an_epoch_starts(gpu, monkeypatch, dev
 
 
 @pytest.mark.parametrize("device", [0, "cuda:0", torch.device("cuda", 0)])
-def test_a_named_gpu_is_that_gpu(gpu, device):
+def test_resolve_device_with_index_returns_that_gpu(gpu, device):
     assert resolve_device(device, start=False) == resolve_device(device, start=True) == torch.device("cuda", 0)
 
 
-def test_making_a_loader_does_not_start_cuda(gpu, monkeypatch, image_root):
+def test_creating_a_loader_does_not_initialize_cuda(gpu, monkeypatch, image_root):
     from torchvision import transforms as T
 
     import dali_compat.routes as route
@@ -52,12 +52,12 @@ def test_making_a_loader_does_not_start_cuda(gpu, monkeypatch, image_root):
     assert loader.explain().startswith("DALI route on cuda:")
 
 
-def test_without_a_gpu_it_is_the_cpu(monkeypatch):
+def test_resolve_device_without_gpu_returns_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_device(None, start=True) == torch.device("cpu")
 
 
-# ---- pipelines, lent and kept
+# ---- borrowed and cached pipelines
 
 
 @pytest.fixture
@@ -72,29 +72,29 @@ def loader(image_root):
     loader.close()
 
 
-class Lasting:
-    """An epoch, as a pipeline knows it."""
+class FakeEpoch:
+    """The attributes of an epoch that a pipeline reads."""
 
     over = False
 
 
-def test_an_idle_pipeline_serves_batches_that_it_has_room_for(loader):
+def test_borrow_returns_an_idle_pipeline_that_is_large_enough(loader):
     route, [plan] = loader._route, loader._route.plans
-    first, second = Lasting(), Lasting()
+    first, second = FakeEpoch(), FakeEpoch()
     small = route.borrow(plan, 3, Form(PATHS), first)
-    assert small.batch_size == 4  # the loader's
-    assert route.borrow(plan, 4, Form(PATHS), second) is not small  # lent to the first
+    assert small.batch_size == 4  # the loader's batch size
+    assert route.borrow(plan, 4, Form(PATHS), second) is not small  # borrowed by the first
     first.over = True
-    third = Lasting()
+    third = FakeEpoch()
     assert route.borrow(plan, 4, Form(PATHS), third) is small
     third.over = second.over = True
-    large = route.borrow(plan, 5, Form(PATHS), Lasting())
+    large = route.borrow(plan, 5, Form(PATHS), FakeEpoch())
     assert large is not small and large.batch_size == 5
 
 
-def test_a_pipeline_is_lent_for_its_plan_and_form_alone(loader):
+def test_borrow_returns_an_idle_pipeline_only_for_its_plan_and_form(loader):
     route, [plan] = loader._route, loader._route.plans
-    epoch, other = Lasting(), Lasting()
+    epoch, other = FakeEpoch(), FakeEpoch()
     idle = route.borrow(plan, 4, Form(PATHS), epoch)
     epoch.over = True
     assert route.borrow(plan, 4, Form(BYTES), other) is not idle
@@ -103,8 +103,8 @@ def test_a_pipeline_is_lent_for_its_plan_and_form_alone(loader):
 
 
 @pytest.fixture
-def turns(loader, monkeypatch):
-    """Its pipelines, in the order in which they get batches, where a second one is opened at the second."""
+def used_pipelines(loader, monkeypatch):
+    """Record the pipeline of each batch; a second pipeline is opened at the second batch."""
     monkeypatch.setattr(DaliRoute, "engines_do", True)
     monkeypatch.setattr(epoch_module, "_ALONE", 1)
     monkeypatch.setattr(warm, "in_background", lambda function: function())
@@ -113,35 +113,35 @@ def turns(loader, monkeypatch):
     return used
 
 
-def test_pipelines_take_turns_where_engines_decode(loader, monkeypatch, turns):
+def test_two_pipelines_alternate_when_jpeg_engines_decode(loader, monkeypatch, used_pipelines):
     with monkeypatch.context() as patch:
         patch.setattr(DaliRoute, "engines_do", False)
         wanted = [images for images, _ in loader]
-        assert len(wanted) > 4 and len(set(turns)) == 1
-    for _ in range(2):  # the second epoch begins with both
-        turns.clear()
+        assert len(wanted) > 4 and len(set(used_pipelines)) == 1
+    for _ in range(2):  # the second epoch starts with both
+        used_pipelines.clear()
         assert all(map(torch.equal, wanted, (images for images, _ in loader)))
         one, other = loader._route._pipelines
-        assert len(turns) == len(wanted) and {*turns} == {one, other}
-        assert all(a is not b for a, b in pairwise(turns[2:]))
+        assert len(used_pipelines) == len(wanted) and {*used_pipelines} == {one, other}
+        assert all(a is not b for a, b in pairwise(used_pipelines[2:]))
     for _ in loader:
-        break  # a broken epoch leaves both, too
+        break  # an interrupted epoch keeps both, too
     assert all(map(torch.equal, wanted, (images for images, _ in loader)))
     assert {one, other} == set(loader._route._pipelines)
 
 
-def test_a_second_pipeline_that_cannot_be_opened(loader, monkeypatch, turns):
+def test_epoch_when_second_pipeline_fails_to_open_continues_with_one(loader, monkeypatch, used_pipelines):
     def another(self):
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(DecodePipeline, "another", another)
     for _ in range(2):
         assert sum(len(images) for images, _ in loader) == len(loader.dataset)
-    assert len(set(turns)) == 1
+    assert len(set(used_pipelines)) == 1
 
 
-def test_a_second_pipeline_comes_when_the_loader_is_closed(loader, monkeypatch, turns):
-    later, others = [], list(live)  # of other tests
+def test_second_pipeline_that_opens_after_close_is_closed(loader, monkeypatch, used_pipelines):
+    later, others = [], list(live)  # pipelines of other tests
     monkeypatch.setattr(warm, "in_background", later.append)
     batches = iter(loader)
     for _ in range(3):
@@ -152,7 +152,7 @@ def test_a_second_pipeline_comes_when_the_loader_is_closed(loader, monkeypatch, 
     assert not route._pipelines and not any(pipeline.usable for pipeline in live if pipeline not in others)
 
 
-def test_idle_pipelines_of_old_plans_go(loader):
+def test_idle_pipeline_is_closed_when_the_transform_changes(loader):
     from torchvision import transforms as T
 
     before = len(list(loader))
@@ -163,7 +163,7 @@ def test_idle_pipelines_of_old_plans_go(loader):
     assert [pipeline.plan for pipeline in loader._route._pipelines] == loader._route.plans
 
 
-def test_lent_pipelines_of_old_plans_stay(loader):
+def test_borrowed_pipeline_is_kept_when_the_transform_changes(loader):
     from torchvision import transforms as T
 
     iterator = iter(loader)
@@ -175,8 +175,7 @@ def test_lent_pipelines_of_old_plans_stay(loader):
     assert {tuple(images.shape[2:]) for images, _ in iterator} == {(40, 40)}
 
 
-def test_another_number_of_workers_is_that_many_threads(loader):
-    """From the next epoch on."""
+def test_changed_num_workers_takes_effect_in_the_next_epoch(loader):
     for threads in (1, 3):
         loader.num_workers = threads
         list(loader)
@@ -187,8 +186,10 @@ def test_another_number_of_workers_is_that_many_threads(loader):
     (12, None, 0, 12), (12, "4", 0, 3), (12, "5", 0, 2), (12, "100", 0, 1), (100, None, 0, 16), (100, "2", 0, 16),
     (12, "4", 5, 5), (12, "", 0, 12),
 ])  # fmt: skip
-def test_threads_are_this_processs_share_of_the_cores(image_root, monkeypatch, cores, processes, workers, threads):
-    """LOCAL_WORLD_SIZE is torchrun's: how many processes share the machine."""
+def test_default_threads_are_the_share_of_the_cores_of_this_process(
+    image_root, monkeypatch, cores, processes, workers, threads
+):
+    """torchrun sets LOCAL_WORLD_SIZE to the number of processes on the machine."""
     from torchvision import transforms as T
 
     from dali_compat import DALIImageFolder, DataLoader
@@ -203,7 +204,7 @@ def test_threads_are_this_processs_share_of_the_cores(image_root, monkeypatch, c
 
 
 @pytest.mark.parametrize(
-    "engines, available, threads, load, said",
+    "engines, available, threads, load, explained",
     [
         (None, 12, 12, 1, "12 CPU threads, or 4 if the GPU has enough JPEG engines"),
         (7, 12, 4, 1, "4 CPU threads (of 12: the GPU has 7 JPEG engines, and more threads would slow a training step)"),
@@ -212,8 +213,8 @@ def test_threads_are_this_processs_share_of_the_cores(image_root, monkeypatch, c
         (0, 12, 12, 0, "12 CPU threads (the GPU has no JPEG engines)"),
     ],
 )
-def test_threads_follow_from_the_jpeg_engines(monkeypatch, engines, available, threads, load, said):
-    """With many, more threads would slow a training step; without, the threads decode."""
+def test_threads_depend_on_the_number_of_jpeg_engines(monkeypatch, engines, available, threads, load, explained):
+    """With many engines, more threads would slow a training step; without engines, the threads decode."""
     from dali_compat.engine.dali import warm
     from dali_compat.routes import explain
     from dali_compat.routes.dali import DaliRoute
@@ -221,8 +222,8 @@ def test_threads_follow_from_the_jpeg_engines(monkeypatch, engines, available, t
     monkeypatch.setattr(warm, "known_jpeg_engines", lambda index: engines)
     monkeypatch.setattr(explain, "hidden_jpeg_engines", lambda index: None)
     route = DaliRoute(torch.device("cuda", 0), available, 4, 256, [], {}, gpu_jpegs=True)
-    assert (route.threads, route.load, explain._threads(route)) == (threads, load, said)
-    if engines == 7:  # which are bound by pixels
+    assert (route.threads, route.load, explain._threads(route)) == (threads, load, explained)
+    if engines == 7:  # limited by the number of pixels
         large = DaliRoute(torch.device("cuda", 0), 12, 4, 256, [], {}, gpu_jpegs=True, large=True)
         assert (large.threads, large.load) == (12, 0.7)
     other = DaliRoute(torch.device("cuda", 0), available, 4, 256, [], {})  # PNG, or exact=True

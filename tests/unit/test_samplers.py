@@ -1,4 +1,4 @@
-"""Batches as arrays are those of torch's BatchSampler, and draw as it draws."""
+"""Batches of indices as arrays equal those of torch's BatchSampler and consume the same random numbers."""
 
 import numpy as np
 import pytest
@@ -28,8 +28,8 @@ def _states(sampler):
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("size", [1, 5, 8, 24, 30])
 @pytest.mark.parametrize("kind", ["in order", "shuffled", "generator"])
-def test_as_torch_draws(kind, size, drop_last):
-    """The states of the generators, too, after every batch and at the end, of two epochs."""
+def test_array_batches_equal_torchs_and_leave_the_same_generator_states(kind, size, drop_last):
+    """The states are compared after every batch and at the end of two epochs."""
     runs = []
     for arrays in (False, True):
         torch.manual_seed(7)
@@ -53,7 +53,7 @@ class Backwards(data.SequentialSampler):
 @pytest.mark.parametrize("kind", ["in order", "shuffled", "generator"])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("begin", [0, 3, 10, COUNT, COUNT + 5])
-def test_batches_from_a_sample_on(kind, drop_last, begin):
+def test_array_batches_that_begin_at_a_sample_equal_the_rest(kind, drop_last, begin):
     whole, rest = [
         np.concatenate([[], *in_arrays(data.BatchSampler(sampler, 1 if at == 0 else 5, drop_last), at)])
         for at in (0, begin)
@@ -64,7 +64,7 @@ def test_batches_from_a_sample_on(kind, drop_last, begin):
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_the_rest_of_an_epoch_for_other_ranks(drop_last):
+def test_rest_of_an_epoch_is_dealt_to_a_changed_number_of_ranks(drop_last):
     whole = list(DistributedSampler(range(COUNT), 1, 0, seed=5))
     rest = [
         of_the_rest(DistributedSampler(range(COUNT), 4, rank, seed=5, drop_last=drop_last), 10) for rank in range(4)
@@ -76,7 +76,7 @@ def test_the_rest_of_an_epoch_for_other_ranks(drop_last):
 
 @pytest.mark.parametrize("stride", [2, 7, 256, 257, 1000])
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_numbers_of_one_rank_are_those_of_its_places(stride, k):
+def test_random_numbers_of_a_rank_are_those_of_its_positions(stride, k):
     every = Randoms(3, 11, 4 * stride)(2, k)
     assert (Randoms(3, 11, 4, stride)(2, k) == every[::stride]).all()
     assert Randoms(3, 11, 0, stride)(2, k).shape == (0, k)
@@ -99,5 +99,5 @@ class InPairs(data.BatchSampler):
         InPairs(data.SequentialSampler(range(COUNT)), 2, False),
     ],
 )
-def test_others_are_asked_themselves(sampler):
+def test_other_samplers_have_no_array_batches(sampler):
     assert in_arrays(sampler) is None

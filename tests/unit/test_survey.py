@@ -1,4 +1,4 @@
-"""Data sets of small images are decoded with libjpeg's interpolation of chroma, where a GPU decodes."""
+"""On a GPU, data sets of small images are decoded with libjpeg's chroma interpolation."""
 
 import os
 import statistics
@@ -22,7 +22,7 @@ def folder(root, side: int, ending: str = "jpg", count: int = 20) -> DALIImageFo
     return DALIImageFolder(root, T.PILToTensor())
 
 
-def test_what_a_folder_holds(tmp_path):
+def test_survey_returns_the_kind_and_the_median_size_of_files(tmp_path):
     small, large, png = folder(tmp_path / "a", 32), folder(tmp_path / "b", 400), folder(tmp_path / "c", 20, "png", 50)
     sizes = [os.path.getsize(path) for path, _ in large.samples]
     assert survey([small])[1] < 2000 < survey([large])[1] == statistics.median(sizes)
@@ -43,7 +43,7 @@ def test_what_a_folder_holds(tmp_path):
         (400, T.PILToTensor(), 3, "mean error .2 of 255"),
     ],
 )
-def test_how_a_gpu_decodes(tmp_path, side, transform, limit, text):
+def test_gpu_decodes_small_images_with_libjpegs_chroma_interpolation(tmp_path, side, transform, limit, text):
     data = folder(tmp_path / "a", side)
     data.transform = transform
     loader = DataLoader(data, 7, device="cuda", fallback="error")

@@ -1,4 +1,4 @@
-"""The tables of image folders' samples: what they give, and that no change of the list goes unnoticed."""
+"""Tables of the samples of image folders: their contents, and detection of every change of the list."""
 
 import gc
 import os
@@ -28,52 +28,51 @@ class Incomparable:
     __hash__ = None
 
 
-def made(samples) -> SampleTable:
-    """The table of an image folder's samples."""
+def table_for(samples) -> SampleTable:
+    """Return the table of an image folder's samples."""
     return SampleTable((samples,), columns_of_pairs(samples))
 
 
 def folder_of(samples) -> DatasetFolder:
-    """An image folder without files."""
+    """Return an image folder without files."""
     folder = DatasetFolder.__new__(DatasetFolder)
     folder.samples, folder.transform, folder.target_transform, folder.loader = samples, None, None, str
     return folder
 
 
-# ---- what a table gives
+# ---- contents
 
 
 @pytest.mark.parametrize("index", [range(8), [3], [6], [2], [2, 2], [0, 3], [5, 4, 1], [7, 6, 0, 6]])
-def test_paths_are_rows_with_zeros_behind_them(index):
-    rows = made(SAMPLES).paths(np.array(index))
+def test_paths_are_rows_padded_with_zeros(index):
+    rows = table_for(SAMPLES).paths(np.array(index))
     encoded = [os.fsencode(PATHS[i]) for i in index]
     width = max(map(len, encoded))
     assert rows.dtype == np.uint8 and rows.shape == (len(index), width)
     assert [row.tobytes() for row in rows] == [path.ljust(width, b"\0") for path in encoded]
 
 
-def test_rows_may_be_written_to():
-    """They are no views of the table."""
-    table = made(SAMPLES)
+def test_writing_to_paths_does_not_change_the_table():
+    table = table_for(SAMPLES)
     table.paths(np.array([0, 1, 3]))[:] = 1
     table.paths(np.array([3, 3]))[:] = 1
     assert table.paths(np.array([3])).tobytes() == b"ccc"
 
 
-def test_targets_keys_and_path():
-    table = made(SAMPLES)
+def test_table_has_the_targets_keys_and_paths_of_the_samples():
+    table = table_for(SAMPLES)
     assert len(table) == len(SAMPLES)
     assert table.targets.dtype == np.int64 and table.targets.tolist() == [target for _, target in SAMPLES]
     assert table.keys.dtype == np.int64 and table.keys.tolist() == [hash(path) for path in PATHS]
     assert table.texts(np.arange(len(table))) == PATHS
 
 
-def test_any_int64_is_a_target():
+def test_targets_may_be_any_int64():
     extremes = [np.iinfo(np.int64).min, -1, 0, np.iinfo(np.int64).max]
-    assert made([("a", target) for target in extremes]).targets.tolist() == extremes
+    assert table_for([("a", target) for target in extremes]).targets.tolist() == extremes
 
 
-# ---- what is still the same
+# ---- unchanged lists
 
 
 def _equal_entry(samples):
@@ -96,15 +95,15 @@ SAME = {
 
 @pytest.mark.parametrize("change", SAME)
 @pytest.mark.parametrize("index", [[1], [0, 1], range(8)])
-def test_what_is_equal_is_the_same(change, index):
+def test_list_with_equal_entries_is_unchanged(change, index):
     samples = list(SAMPLES)
-    table = made(samples)
+    table = table_for(samples)
     SAME[change](samples)
     assert table.is_of((samples,)) is True and table.holds((samples,), np.array(index)) is True
 
 
-def test_another_list_of_the_same():
-    table = made(list(SAMPLES))
+def test_another_list_with_the_same_entries_is_unchanged():
+    table = table_for(list(SAMPLES))
     assert table.is_of((list(SAMPLES),)) and table.holds((list(SAMPLES),), np.array([0, 7]))
 
 
@@ -116,33 +115,33 @@ def _entry(make):
 
 
 class Text(str):
-    """A path that is equal to its text."""
+    """A path that equals its text."""
 
 
 class Number(int):
-    """A target that is equal to its value, and prints otherwise."""
+    """A target that equals its value."""
 
 
 class Pair(tuple):
-    """A sample of the user's own."""
+    """A custom sample class."""
 
 
 ANOTHER_ENTRY = {
     "path": _entry(lambda path, target: (path + "x", target)),
     "target": _entry(lambda path, target: (path, target + 1)),
     "a list": _entry(lambda path, target: [path, target]),
-    "a tuple of one's own": _entry(lambda path, target: Pair((path, target))),
-    "three things": _entry(lambda path, target: (path, target, 0)),
-    "one thing": _entry(lambda path, target: (path,)),
+    "a custom tuple": _entry(lambda path, target: Pair((path, target))),
+    "three values": _entry(lambda path, target: (path, target, 0)),
+    "one value": _entry(lambda path, target: (path,)),
     "None": _entry(lambda path, target: None),
     "PathLike": _entry(lambda path, target: (pathlib.PurePosixPath(path), target)),
     "bytes": _entry(lambda path, target: (path.encode(), target)),
-    "a text of one's own": _entry(lambda path, target: (Text(path), target)),
+    "a custom str": _entry(lambda path, target: (Text(path), target)),
     "numpy int": _entry(lambda path, target: (path, np.int64(target))),
     "numpy int32": _entry(lambda path, target: (path, np.int32(target))),
     "float": _entry(lambda path, target: (path, float(target))),
     "tensor": _entry(lambda path, target: (path, torch.tensor(target))),
-    "an int of one's own": _entry(lambda path, target: (path, Number(target))),
+    "a custom int": _entry(lambda path, target: (path, Number(target))),
     "target None": _entry(lambda path, target: (path, None)),
     "arrays": _entry(lambda path, target: (path, np.array([target, target]))),
     "incomparable": _entry(lambda path, target: (path, Incomparable())),
@@ -150,10 +149,10 @@ ANOTHER_ENTRY = {
 
 
 @pytest.mark.parametrize("change", ANOTHER_ENTRY)
-def test_another_entry_is_noticed(change):
-    """Torch's default_collate makes something else of what is equal but of another type."""
+def test_changed_entry_is_detected(change):
+    """torch's default_collate treats equal values of another type differently."""
     samples = list(SAMPLES)
-    table = made(samples)
+    table = table_for(samples)
     ANOTHER_ENTRY[change](samples)
     assert table.is_of((samples,)) is False
     assert table.holds((samples,), np.array([1])) is False
@@ -163,9 +162,9 @@ def test_another_entry_is_noticed(change):
 
 
 @pytest.mark.parametrize("target", [True, False])
-def test_a_bool_is_no_number(target):
+def test_bool_target_in_place_of_a_number_is_detected(target):
     samples = [("a", int(target)), ("b", 5)]
-    table = made(samples)
+    table = table_for(samples)
     samples[0] = ("a", target)
     assert (
         not table.is_of((samples,))
@@ -174,9 +173,9 @@ def test_a_bool_is_no_number(target):
     )
 
 
-def test_two_that_are_swapped():
+def test_swapped_entries_are_detected():
     samples = list(SAMPLES)
-    table = made(samples)
+    table = table_for(samples)
     samples[0], samples[3] = samples[3], samples[0]
     assert not table.is_of((samples,))
     assert not table.holds((samples,), np.array([0])) and not table.holds((samples,), np.array([1, 3]))
@@ -184,7 +183,7 @@ def test_two_that_are_swapped():
 
 
 class Samples(list):
-    """A list of one's own."""
+    """A custom list."""
 
     def __getitem__(self, index):
         return ("other", 0)
@@ -196,29 +195,29 @@ ANOTHER_LIST = {
     "empty": lambda samples: [],
     "a tuple": tuple,
     "an array": lambda samples: np.array(samples, dtype=object),
-    "a list of one's own": Samples,
+    "a custom list": Samples,
     "None": lambda samples: None,
 }
 
 
 @pytest.mark.parametrize("change", ANOTHER_LIST)
-def test_another_list_is_noticed(change):
-    """Even where the entries that are asked for are the same: a negative index finds another."""
+def test_changed_list_is_detected(change):
+    """Even if the requested entries are unchanged, because a negative index would refer to another."""
     samples = ANOTHER_LIST[change](list(SAMPLES))
-    table = made(list(SAMPLES))
+    table = table_for(list(SAMPLES))
     assert table.is_of((samples,)) is False
     assert table.holds((samples,), np.array([0])) is False and table.holds((samples,), np.array([0, 2])) is False
 
 
-def test_a_table_is_not_changed_with_its_list():
+def test_table_does_not_change_with_its_list():
     samples = list(SAMPLES)
-    table = made(samples)
+    table = table_for(samples)
     samples.clear()
     assert table.texts(np.array([6])) == [PATHS[6]] and len(table) == 8 and not table.is_of((samples,))
 
 
-def test_nothing_of_the_users_is_compared():
-    """A table is asked in a thread."""
+def test_user_objects_are_not_compared():
+    """Tables are used in a thread."""
     compared = []
 
     class Target:
@@ -229,7 +228,7 @@ def test_nothing_of_the_users_is_compared():
         __hash__ = None
 
     samples = list(SAMPLES)
-    table = made(samples)
+    table = table_for(samples)
     samples[1] = (samples[1][0], Target())
     assert not table.is_of((samples,)) and not table.holds((samples,), np.array([1])) and compared == []
 
@@ -238,26 +237,26 @@ def test_nothing_of_the_users_is_compared():
 
 
 @pytest.mark.parametrize("change", [*ANOTHER_ENTRY, "bool", "too large", "zero byte"])
-def test_no_table_of_other_entries(change):
-    """Neither of a new data set, nor where there was one."""
+def test_table_of_is_none_for_other_entries(change):
+    """Both for a new data set and for one that had a table before."""
     more = {
         "bool": _entry(lambda path, target: (path, True)),
         "too large": _entry(lambda path, target: (path, 1 << 63)),
         "zero byte": _entry(lambda path, target: ("a\0b", target)),
     }
     samples = list(SAMPLES)
-    was = folder_of(list(SAMPLES))
-    assert table_of(was) is not None
+    with_table = folder_of(list(SAMPLES))
+    assert table_of(with_table) is not None
     (ANOTHER_ENTRY | more)[change](samples)
-    (ANOTHER_ENTRY | more)[change](was.samples)
+    (ANOTHER_ENTRY | more)[change](with_table.samples)
     if change in ("path", "target"):
-        assert table_of(folder_of(samples)).is_of((samples,)) and table_of(was).is_of((samples,))
+        assert table_of(folder_of(samples)).is_of((samples,)) and table_of(with_table).is_of((samples,))
     else:
-        assert table_of(folder_of(samples)) is None and table_of(was) is None
+        assert table_of(folder_of(samples)) is None and table_of(with_table) is None
 
 
 @pytest.mark.parametrize("change", sorted(set(ANOTHER_LIST) - {"appended", "shortened"}))
-def test_no_table_of_other_lists(change):
+def test_table_of_is_none_for_other_lists(change):
     folder = folder_of(list(SAMPLES))
     assert table_of(folder) is not None
     folder.samples = ANOTHER_LIST[change](folder.samples)
@@ -266,12 +265,12 @@ def test_no_table_of_other_lists(change):
     assert table_of(folder).is_of((SAMPLES,))
 
 
-def test_no_table_of_other_data_sets():
+def test_table_of_is_none_for_other_data_sets():
     assert table_of(torch.utils.data.TensorDataset(torch.zeros(3))) is None and table_of(SAMPLES) is None
 
 
 @pytest.mark.parametrize("kind", [ImageFolder, DALIImageFolder])
-def test_one_table_as_long_as_the_samples_are_the_same(image_root, kind):
+def test_table_is_reused_while_the_samples_are_unchanged(image_root, kind):
     dataset = kind(image_root)
     table = table_of(dataset)
     assert table_of(dataset) is table and table.targets.tolist() == dataset.targets
@@ -281,7 +280,7 @@ def test_one_table_as_long_as_the_samples_are_the_same(image_root, kind):
 
 
 @pytest.mark.parametrize("change", ["path", "target"])
-def test_it_is_made_again_when_samples_change(image_root, change):
+def test_table_is_rebuilt_when_samples_change(image_root, change):
     dataset = ImageFolder(image_root)
     table = table_of(dataset)
     ANOTHER_ENTRY[change](dataset.samples)
@@ -291,21 +290,21 @@ def test_it_is_made_again_when_samples_change(image_root, change):
     assert len(table_of(dataset)) == 3
 
 
-def test_all_loaders_share_it(image_root, monkeypatch):
-    made, epochs = [], []
+def test_table_is_shared_by_all_loaders_of_a_data_set(image_root, monkeypatch):
+    table_for, epochs = [], []
     init, begin = SampleTable.__init__, DaliEpoch.__init__
-    monkeypatch.setattr(SampleTable, "__init__", lambda self, *args: (made.append(self), init(self, *args))[1])
+    monkeypatch.setattr(SampleTable, "__init__", lambda self, *args: (table_for.append(self), init(self, *args))[1])
     monkeypatch.setattr(DaliEpoch, "__init__", lambda self, *args: (epochs.append(self), begin(self, *args))[1])
     dataset = DALIImageFolder(image_root, EXACT)
     loaders = [ours(dataset, 5, device="cpu"), ours(torch.utils.data.Subset(dataset, [3, 1]), 2, device="cpu")]
     for _ in range(2):
         for loader in loaders:
             assert sum(len(labels) for _, labels in loader) == len(loader.sampler)
-    assert len(made) == 1 and len(epochs) == 4
-    assert all(list(epoch.tables.items()) == [(id(dataset), made[0])] for epoch in epochs)
+    assert len(table_for) == 1 and len(epochs) == 4
+    assert all(list(epoch.tables.items()) == [(id(dataset), table_for[0])] for epoch in epochs)
 
 
-def test_it_goes_with_the_data_set(image_root):
+def test_table_is_freed_with_its_data_set(image_root):
     gc.collect()
     before = len(module._of_dataset._kept)
     dataset = ImageFolder(image_root)

@@ -1,4 +1,4 @@
-"""What translates, and what a refusal says: the transform, the reason, and what to write instead."""
+"""Translation of transforms, and the transform, reason and remedy that a refusal contains."""
 
 import inspect
 
@@ -21,7 +21,7 @@ def refusal(*transforms) -> Untranslatable:
     return refused
 
 
-class Mine(v1.Resize):
+class ResizeSubclass(v1.Resize):
     def forward(self, img):
         return super().forward(img)
 
@@ -31,13 +31,13 @@ class Callable:
         return image
 
 
-def by_name(image):
+def plain_function(image):
     return image
 
 
 TO_TENSOR = v1.ToTensor()
 PIL = v1.PILToTensor()
-# the transforms, of which the one at fault; what the reason and the remedy say
+# (transforms, index of the refused one, text of the reason, text of the remedy)
 REFUSALS = {
     "dict fill": ([v2.Pad(2, fill={tv_tensors.Image: 1})], 0, "fill as a dict", "pass only the fill of images"),
     "fill for one channel": (
@@ -95,14 +95,14 @@ REFUSALS = {
         "to have it run on batches, dali_compat.reg",
     ),
     "Lambda": (
-        [v1.Lambda(by_name)],
+        [v1.Lambda(plain_function)],
         0,
         "no translation is registered for it",
         "to have it run on batches, write it as a class",
     ),
-    "subclass": ([Mine(20)], 0, "a subclass of Resize may do something else", "to have it run on batches"),
+    "subclass": ([ResizeSubclass(20)], 0, "a subclass of Resize may do something else", "to have it run on batches"),
     "inside containers": (
-        [v1.Compose([nn.Sequential(v1.CenterCrop(9), Mine(20))])],
+        [v1.Compose([nn.Sequential(v1.CenterCrop(9), ResizeSubclass(20))])],
         None,
         "a subclass of Resize",
         "to have it run on batches",
@@ -121,8 +121,8 @@ def test_refusals_name_transform_reason_and_remedy(name):
     assert text.startswith(f"{error.transform}: {error.reason}") and text.endswith(error.remedy) and "\n" not in text
 
 
-def test_functions_are_named():
-    for transform, name in ((by_name, "by_name"), (lambda x: x, "<lambda>"), (torch.flip, "flip")):
+def test_refusal_of_a_function_contains_its_name():
+    for transform, name in ((plain_function, "plain_function"), (lambda x: x, "<lambda>"), (torch.flip, "flip")):
         refused = translate(transform).refused
         assert refused.transform.endswith(name) and "no translation is registered" in refused.reason
         assert "write it as a class" in refused.remedy
@@ -130,7 +130,7 @@ def test_functions_are_named():
 
 
 class Small(v1.Resize):
-    """Only its constructor is its own."""
+    """A subclass that changes only the constructor."""
 
     def __init__(self, size: int = 20):
         super().__init__(size, antialias=False)
@@ -144,7 +144,7 @@ class Preset(v2.Compose):
         return "Preset"
 
 
-def test_a_subclass_that_is_only_made_otherwise():
+def test_subclass_with_another_constructor_is_translated():
     assert translate(Small()).translated[0].steps == translate(v1.Resize(20, antialias=False)).translated[0].steps
     steps = [step.op for entry in translate(Preset()).translated for step in entry.steps]
     assert steps == ["resize", "crop"]
@@ -163,20 +163,20 @@ class Looks:
         type("Nothing", (v2.Resize,), {"make_params": lambda self, inputs: {}}),
     ],
 )
-def test_a_subclass_that_may_do_something_else(kind):
+def test_subclass_that_changes_behavior_is_refused(kind):
     assert "may do something else" in refusal(kind(20)).reason
 
 
-def test_what_a_subclass_has_on_the_object_counts():
+def test_subclass_instance_with_replaced_forward_is_refused():
     transform = Small()
     transform.forward = lambda image: image
     assert "forward method was replaced" in refusal(transform).reason
 
 
-# ---- instances that are not what their class is
+# ---- modified instances
 
 
-def test_a_replaced_forward_is_refused():
+def test_instance_with_replaced_forward_is_refused():
     transform = v1.Resize(20)
     transform.forward = lambda image: image
     assert "forward method was replaced" in refusal(transform).reason
@@ -186,7 +186,7 @@ def test_a_replaced_forward_is_refused():
 
 
 @pytest.mark.parametrize("hook", ["register_forward_hook", "register_forward_pre_hook"])
-def test_hooks_are_refused(hook):
+def test_transform_with_hooks_is_refused(hook):
     transform = v2.CenterCrop(20)
     handle = getattr(transform, hook)(lambda *args: None)
     assert "hooks" in refusal(transform).reason
@@ -194,7 +194,7 @@ def test_hooks_are_refused(hook):
     translate(transform)
 
 
-def test_hooks_of_containers_are_refused():
+def test_container_with_hooks_is_refused():
     container = nn.Sequential(v2.CenterCrop(20))
     container.register_forward_hook(lambda *args: None)
     assert "hooks" in refusal(container).reason
@@ -204,7 +204,7 @@ def test_hooks_of_containers_are_refused():
 
 
 class FromTheFuture(nn.Module):
-    """A transform whose constructor has got one more argument."""
+    """A transform whose constructor has a new argument."""
 
     def __init__(self, size, corners="square"):
         super().__init__()
@@ -217,7 +217,7 @@ def registered():
     _TRANSLATORS.pop(FromTheFuture, None)
 
 
-def test_an_argument_is_honoured_or_refused(registered, monkeypatch):
+def test_argument_without_translation_is_refused_unless_default(registered, monkeypatch):
     @register(FromTheFuture, consumes="size")
     def translator(t, spec):
         return (step("crop", spec, inside=False),)
@@ -229,12 +229,12 @@ def test_an_argument_is_honoured_or_refused(registered, monkeypatch):
     monkeypatch.setattr(translator, "__module__", "dali_compat.ops.windows")
     assert "not supported by this version" in refusal(FromTheFuture(3, corners="round")).reason
     odd = FromTheFuture(3)
-    del odd.corners  # where it is kept under another name, nobody can tell
+    del odd.corners  # an argument stored under another name cannot be checked
     assert "corners" in refusal(odd).reason
 
 
-def test_the_registry_refuses_duplicates(registered):
-    register(FromTheFuture, None)(lambda t, spec: ())  # None: what this torchvision lacks
+def test_registering_a_transform_twice_raises(registered):
+    register(FromTheFuture, None)(lambda t, spec: ())  # None: missing in this torchvision
     assert None not in _TRANSLATORS
     with pytest.raises(ValueError, match="FromTheFuture has a translator already"):
         register(FromTheFuture)(lambda t, spec: ())
@@ -244,17 +244,15 @@ def test_the_registry_refuses_duplicates(registered):
 
 
 @pytest.mark.parametrize("kind", _TRANSLATORS, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
-def test_every_constructor_argument_is_consumed(kind):
-    """Of this torchvision: one that a translator does not name would go to torchvision for every value but its
-    default."""
+def test_translator_consumes_every_constructor_argument(kind):
+    """An argument not listed by the translator would be refused for every value except its default."""
     arguments = inspect.signature(kind).parameters.values()
     names = {p.name for p in arguments if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     function, consumed = _TRANSLATORS[kind]
     assert names == consumed, f"consumes= of {function.__name__} in {function.__module__}"
 
 
-def test_both_versions_are_registered():
-    """A transform that has a namesake in the other version translates in both."""
+def test_transforms_in_v1_and_v2_are_registered_for_both():
     namesakes = {
         getattr(version, kind.__name__): kind
         for kind in _TRANSLATORS
@@ -262,15 +260,15 @@ def test_both_versions_are_registered():
         if kind in (getattr(v1, kind.__name__, None), getattr(v2, kind.__name__, None))
         and hasattr(version, kind.__name__)
     }
-    half = [
-        f"register {other} beside {kind}, in {_TRANSLATORS[kind][0].__module__}"
+    missing = [
+        f"register {other} next to {kind}, in {_TRANSLATORS[kind][0].__module__}"
         for other, kind in namesakes.items()
         if other not in _TRANSLATORS
     ]
-    assert len(namesakes) > 60 and half == []
+    assert len(namesakes) > 60 and missing == []
 
 
-def test_specs_follow_the_chain():
+def test_each_step_has_the_spec_of_its_output():
     transform = v2.Compose([v2.Grayscale(), v2.Resize((9, 8)), v2.ToImage(), v2.ToDtype(torch.float16, scale=True)])
     translated = translate(transform).translated
     gives = [t.steps[-1].gives for t in translated]
@@ -282,14 +280,14 @@ def test_specs_follow_the_chain():
     ]
 
 
-def test_sizes_after_a_rotation():
+def test_rotation_with_expand_makes_the_size_unknown():
     def gives(expand):
         return translate(v1.Compose([v1.CenterCrop(20), v1.RandomRotation(30, expand=expand)])).gives.size
 
     assert gives(False) == (20, 20) and gives(True) is None
 
 
-def test_branches_of_different_sizes_leave_images_of_any_size():
+def test_branches_with_different_sizes_make_the_size_unknown():
     def gives(*sizes):
         return translate(v1.RandomChoice([v1.CenterCrop(size) for size in sizes])).gives.size
 
@@ -305,11 +303,11 @@ def _last(crops):
 
 @pytest.mark.parametrize("interpolation", [InterpolationMode.BOX, InterpolationMode.LANCZOS])
 @pytest.mark.parametrize("policy", [v1.AutoAugment, v1.RandAugment, v1.TrivialAugmentWide, v2.RandAugment, v1.AugMix])
-def test_policies_by_an_interpolation_that_torchvision_refuses(policy, interpolation):
+def test_policies_with_unsupported_interpolation_are_refused(policy, interpolation):
     chain = translate(policy(interpolation=interpolation))
     assert chain.refused and f"interpolation={interpolation.value!r}" in str(chain.refused)
 
 
-def test_aug_mix_mixes_tensors():
+def test_aug_mix_with_bicubic_is_refused():
     assert translate(v1.AugMix(interpolation=InterpolationMode.BICUBIC)).refused
     assert not translate(v1.RandAugment(interpolation=InterpolationMode.BICUBIC)).refused

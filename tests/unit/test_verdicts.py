@@ -1,4 +1,4 @@
-"""data/verdicts: words hold for the bytes that they are about, and for no others."""
+"""Verdicts of data/verdicts hold only for the bytes that they were made for."""
 
 import threading
 from pathlib import Path
@@ -15,14 +15,14 @@ MARKS = RNG.integers(0, 1 << 63, len(FILES), np.uint64)
 
 
 def checksums(files, marks, begin=0):
-    """Of files one behind another, from ``begin`` on; what is around them is anything."""
+    """Return the checksums of files stored one after another from ``begin`` on, between random bytes."""
     lengths = np.array([len(file) for file in files], np.int64)
     memory = RNG.integers(0, 256, begin + int(lengths.sum()) + 16, np.uint8)
     memory[begin:-16] = np.concatenate([np.zeros(0, np.uint8), *files])
     return module.checksums(memory, begin + np.cumsum(lengths) - lengths, lengths, marks)
 
 
-def test_words_keep_both():
+def test_verdict_contains_the_decoder_and_the_checksum():
     for decoder in (ENGINES, PILLOWS):
         made = checksums(FILES, MARKS)
         words = made | np.uint8(decoder)
@@ -31,7 +31,7 @@ def test_words_keep_both():
 
 
 @pytest.mark.parametrize("number", range(len(FILES)))
-def test_any_other_byte_is_another_checksum(number):
+def test_checksum_changes_with_any_bit(number):
     (before,) = checksums(FILES[number : number + 1], MARKS[:1])
     for at in range(len(FILES[number])):
         for bit in range(8):
@@ -40,27 +40,27 @@ def test_any_other_byte_is_another_checksum(number):
             assert checksums([file], MARKS[:1])[0] != before, (at, bit)
 
 
-def test_other_lengths_and_marks_are_other_checksums():
+def test_checksum_changes_with_length_and_mark():
     zeros = [np.zeros(count, np.uint8) for count in range(40)]
     marks = np.zeros(40, np.uint64)
-    assert len(set(checksums(zeros, marks).tolist())) >= 33  # those without eight bytes are no images
+    assert len(set(checksums(zeros, marks).tolist())) >= 33  # fewer than eight bytes are not an image
     assert len(set(checksums(zeros[-1:] * 40, np.arange(40, dtype=np.uint64)).tolist())) == 40
 
 
-def test_a_file_has_the_same_wherever_it_lies():
+def test_checksum_does_not_depend_on_the_position_in_memory():
     small = [RNG.integers(0, 256, count, np.uint8) for count in range(20)]
     files = [*FILES, *small, *FILES[::-1]]
     marks = np.zeros(len(files), np.uint64)
-    alone = [checksums([file], marks[:1])[0] for file in files]
+    single = [checksums([file], marks[:1])[0] for file in files]
     for begin in range(16):
-        assert checksums(files, marks, begin).tolist() == alone
+        assert checksums(files, marks, begin).tolist() == single
 
 
-def test_no_files():
+def test_checksums_of_no_files_are_empty():
     assert checksums([], np.zeros(0, np.uint64)).shape == (0,)
 
 
-def test_what_is_kept():
+def test_verdicts_are_stored_and_forgotten_by_index():
     verdicts = Verdicts("one")
     index, words = (
         np.array([3, 100, 7]),
@@ -74,7 +74,7 @@ def test_what_is_kept():
     assert verdicts.of(101).nonzero()[0].tolist() == [3]
 
 
-def test_several_threads_put_while_it_grows():
+def test_put_from_several_threads_while_growing_loses_nothing():
     verdicts, count = Verdicts("one"), 4000
 
     def put(begin):
@@ -92,40 +92,40 @@ def test_several_threads_put_while_it_grows():
 # ---- shared with other processes
 
 
-def some(*numbers):
+def verdicts_of(*numbers):
     return np.array(numbers, np.uint64) << np.uint64(2) | np.uint64(ENGINES)
 
 
-def told(verdicts):
+def known(verdicts):
     return (verdicts.words(np.arange(5)) >> np.uint64(2)).tolist()
 
 
-def test_processes_share_what_they_know(tmp_path):
+def test_share_merges_the_verdicts_of_two_processes(tmp_path):
     first, second, other = Verdicts("one"), Verdicts("one"), Verdicts("another")
     file = tmp_path / "list.npz"
-    first.put(np.array([0, 1]), some(10, 11))
-    second.put(np.array([1, 4]), some(21, 24))
+    first.put(np.array([0, 1]), verdicts_of(10, 11))
+    second.put(np.array([1, 4]), verdicts_of(21, 24))
     for verdicts in (first, second, first, other):
         verdicts.share(file, "samples", 5)
-    assert told(second) == [10, 21, 0, 0, 24] and told(first) == [10, 11, 0, 0, 24] and told(other) == [0] * 5
+    assert known(second) == [10, 21, 0, 0, 24] and known(first) == [10, 11, 0, 0, 24] and known(other) == [0] * 5
     later = Verdicts("one")
     later.share(file, "samples", 5)
-    assert told(later) == [10, 11, 0, 0, 24]
+    assert known(later) == [10, 11, 0, 0, 24]
 
 
-def test_what_was_forgotten_does_not_come_back(tmp_path):
+def test_forgotten_verdict_is_not_restored_by_share(tmp_path):
     first, second = Verdicts("one"), Verdicts("one")
-    first.put(np.array([3]), some(13))
+    first.put(np.array([3]), verdicts_of(13))
     for verdicts in (first, second):
         verdicts.share(tmp_path / "list.npz", "samples", 5)
     second.forget(3)
     second.share(tmp_path / "list.npz", "samples", 5)
-    assert told(second) == [0] * 5
+    assert known(second) == [0] * 5
 
 
-def test_of_other_samples_nothing_is_taken(tmp_path):
+def test_share_ignores_verdicts_of_other_samples(tmp_path):
     first = Verdicts("one")
-    first.put(np.arange(5), some(*range(10, 15)))
+    first.put(np.arange(5), verdicts_of(*range(10, 15)))
     first.share(tmp_path / "list.npz", "samples", 5)
     for samples, count in (("others", 5), ("samples", 4), ("samples", 6)):
         verdicts = Verdicts("one")
@@ -134,22 +134,22 @@ def test_of_other_samples_nothing_is_taken(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"nonsense"])
-def test_a_damaged_file_is_made_anew(tmp_path, damage):
+def test_share_replaces_a_damaged_file(tmp_path, damage):
     first = Verdicts("one")
-    first.put(np.arange(5), some(*range(10, 15)))
+    first.put(np.arange(5), verdicts_of(*range(10, 15)))
     first.share(tmp_path / "list.npz", "samples", 5)
     (file,) = tmp_path.iterdir()
     file.write_bytes(damage(file.read_bytes()))
     second = Verdicts("one")
     second.share(tmp_path / "list.npz", "samples", 5)
-    assert told(second) == [0] * 5
+    assert known(second) == [0] * 5
     first.share(tmp_path / "list.npz", "samples", 5)
     second.share(tmp_path / "list.npz", "samples", 5)
-    assert told(second) == [10, 11, 12, 13, 14]
+    assert known(second) == [10, 11, 12, 13, 14]
 
 
-def test_where_nothing_can_be_written():
+def test_share_with_unwritable_file_keeps_the_verdicts():
     first = Verdicts("one")
-    first.put(np.arange(5), some(*range(10, 15)))
+    first.put(np.arange(5), verdicts_of(*range(10, 15)))
     first.share(Path("/proc/list.npz"), "samples", 5)
-    assert told(first) == [10, 11, 12, 13, 14]
+    assert known(first) == [10, 11, 12, 13, 14]

@@ -1,4 +1,4 @@
-"""nvJPEG's start in the background: how often, what becomes of it, forks and the program's end."""
+"""Start of nvJPEG in the background: how often, its result, forks and the end of the program."""
 
 import contextlib
 import os
@@ -17,18 +17,18 @@ SECONDS = 280
 
 
 @pytest.fixture(autouse=True)
-def nothing_started(monkeypatch):
-    """As in a new process."""
+def clean_state(monkeypatch):
+    """Reset the state to that of a new process."""
     monkeypatch.setattr(warm, "_starts", {})
     monkeypatch.setattr(warm, "_others", [])
 
 
-class Made:
-    """A decoder whose making can be held up.
+class BlockingDecoder:
+    """A decoder whose creation blocks until ``go`` is set.
 
     Attributes:
-        calls: indices of devices that it was made for.
-        closed: how often it was closed.
+        calls: device indices that it was created for.
+        closed: number of calls of close().
     """
 
     engines = 7
@@ -36,7 +36,7 @@ class Made:
     def __init__(self):
         self.calls, self.closed, self.go, self.begun = [], 0, threading.Event(), threading.Event()
 
-    def __call__(self, index: int) -> "Made":
+    def __call__(self, index: int) -> "BlockingDecoder":
         self.calls.append(index)
         self.begun.set()
         assert self.go.wait(SECONDS)
@@ -46,8 +46,8 @@ class Made:
         self.closed += 1
 
 
-def test_it_begins_once_a_device():
-    made = Made()
+def test_begin_starts_once_per_device():
+    made = BlockingDecoder()
     made.go.set()
     for index in (0, 1, 0, 1, 0):
         warm.begin(index, made)
@@ -59,8 +59,8 @@ def test_it_begins_once_a_device():
     assert sorted(made.calls) == [0, 1] and made.closed == 1
 
 
-def test_begin_does_not_wait():
-    made = Made()
+def test_begin_returns_before_the_decoder_is_ready():
+    made = BlockingDecoder()
     warm.begin(0, made)
     assert warm._starts[0].thread.is_alive()
     made.go.set()
@@ -68,8 +68,8 @@ def test_begin_does_not_wait():
     assert not warm._starts[0].thread.is_alive()
 
 
-def test_what_is_not_needed_any_more_is_closed_once():
-    made = Made()
+def test_drop_closes_a_ready_decoder_once():
+    made = BlockingDecoder()
     made.go.set()
     warm.begin(0, made)
     warm.finish()
@@ -79,8 +79,8 @@ def test_what_is_not_needed_any_more_is_closed_once():
     assert made.closed == 1
 
 
-def test_what_comes_too_late_is_closed():
-    made = Made()
+def test_drop_before_the_decoder_is_ready_closes_it_later():
+    made = BlockingDecoder()
     warm.begin(0, made)
     warm.drop(0)
     assert made.closed == 0
@@ -89,8 +89,8 @@ def test_what_comes_too_late_is_closed():
     assert made.closed == 1
 
 
-def test_who_waits_has_it():
-    made = Made()
+def test_jpeg_engines_waits_for_a_started_decoder():
+    made = BlockingDecoder()
     threading.Timer(0.2, made.go.set).start()
     warm.begin(0, made)
     assert warm.known_jpeg_engines(0) is None
@@ -98,22 +98,22 @@ def test_who_waits_has_it():
     assert warm._starts[0]._made is made and made.calls == [0]
 
 
-def test_who_waits_begins_it(monkeypatch):
-    made = Made()
+def test_jpeg_engines_starts_the_decoder_if_necessary(monkeypatch):
+    made = BlockingDecoder()
     made.go.set()
     monkeypatch.setattr(warm, "Handle", made)
     assert warm.jpeg_engines(1) == warm.jpeg_engines(1) == 7
     assert warm._starts[1]._made is made and made.calls == [1]
 
 
-def test_nothing_to_drop():
+def test_drop_without_decoder_does_nothing():
     warm.drop(0)
     assert warm._starts == {}
 
 
-def test_an_error_is_left_to_the_first_pipeline(monkeypatch):
-    told = []
-    monkeypatch.setattr(threading, "excepthook", told.append)
+def test_error_in_background_is_not_reported(monkeypatch):
+    reported = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
 
     def fail(index):
         raise RuntimeError("no memory")
@@ -121,11 +121,11 @@ def test_an_error_is_left_to_the_first_pipeline(monkeypatch):
     warm.begin(0, fail)
     warm.finish()
     warm.drop(0)
-    assert told == [] and warm.jpeg_engines(0) == 0
+    assert reported == [] and warm.jpeg_engines(0) == 0
 
 
 class Nvjpeg:
-    """nvJPEG's library: the status of opening each backend, and what it says of its engines."""
+    """A fake nvJPEG library, with the status of opening each backend and its engine counts."""
 
     def __init__(self, hardware=0, default=0, info=0, engines=7, parts=1):
         self.statuses, self.info, self.engines, self.parts, self.open = (
@@ -158,10 +158,10 @@ class Nvjpeg:
         (Nvjpeg(engines=8, parts=0), 8),
         (Nvjpeg(engines=0), 0),
         (Nvjpeg(hardware=7), 0),  # NVJPEG_STATUS_ARCH_MISMATCH
-        (Nvjpeg(info=9), 1),  # it opened, but does not tell
+        (Nvjpeg(info=9), 1),  # it opens but does not report its engines
     ],
 )
-def test_nvjpeg_says_how_many_engines_there_are(monkeypatch, library, engines):
+def test_handle_returns_the_number_of_engines_that_nvjpeg_reports(monkeypatch, library, engines):
     monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([library]))
     monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: types.SimpleNamespace(synchronize=lambda: None))
@@ -172,17 +172,17 @@ def test_nvjpeg_says_how_many_engines_there_are(monkeypatch, library, engines):
     assert library.open == 0
 
 
-@pytest.mark.parametrize("said, engines", [("0", 0), ("2", 2), ("9", 7), ("", 7), ("all", 7)])
-def test_fewer_engines_by_a_variable(monkeypatch, said, engines):
-    monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", said)
-    made = Made()
+@pytest.mark.parametrize("value, engines", [("0", 0), ("2", 2), ("9", 7), ("", 7), ("all", 7)])
+def test_environment_variable_limits_the_engines(monkeypatch, value, engines):
+    monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", value)
+    made = BlockingDecoder()
     made.go.set()
     warm.begin(0, made)
     assert warm.jpeg_engines(0) == engines
 
 
 @pytest.mark.gpu
-def test_the_engines_of_this_gpu(monkeypatch):
+def test_handle_of_this_gpu_returns_its_engines(monkeypatch):
     monkeypatch.delenv("DALI_COMPAT_JPEG_ENGINE", raising=False)
     made = warm.Handle(0)
     made.close()
@@ -190,8 +190,8 @@ def test_the_engines_of_this_gpu(monkeypatch):
     assert made.engines >= 5 if many else made.engines >= 0
 
 
-def test_the_end_of_the_program_closes_it():
-    made = Made()
+def test_end_of_the_program_closes_the_decoder_once():
+    made = BlockingDecoder()
     made.go.set()
     warm.begin(0, made)
     warm.finish()
@@ -200,8 +200,8 @@ def test_the_end_of_the_program_closes_it():
     assert made.closed == 1
 
 
-def test_a_fork_waits_and_the_child_has_nothing():
-    made = Made()
+def test_fork_waits_for_the_decoder_and_the_child_has_none():
+    made = BlockingDecoder()
     warm.begin(0, made)
     assert made.begun.wait(SECONDS)
     threading.Timer(0.3, made.go.set).start()
@@ -214,15 +214,15 @@ def test_a_fork_waits_and_the_child_has_nothing():
     assert made.closed == 1
 
 
-# ---- the handle itself, of a library that counts
+# ---- the handle, with a library that records calls
 
 
 class Library:
-    """nvJPEG for a GPU that has no JPEG engine.
+    """nvJPEG for a GPU without a JPEG engine.
 
     Attributes:
-        backends: asked for, one after another.
-        destroyed: handles.
+        backends: requested backends in order.
+        destroyed: destroyed handles.
     """
 
     def __init__(self, *statuses: int):
@@ -240,7 +240,7 @@ class Library:
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """torch believes that there is a GPU."""
+    """Make torch report a GPU."""
     stream = contextlib.nullcontext()
     stream.synchronize = lambda: None
     monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
@@ -248,7 +248,7 @@ def cuda(monkeypatch):
 
 
 @pytest.mark.parametrize(("statuses", "backends"), [((0,), [3]), ((6, 0), [3, 0])], ids=["engine", "no engine"])
-def test_a_handle_is_closed_once(monkeypatch, cuda, statuses, backends):
+def test_handle_is_closed_once(monkeypatch, cuda, statuses, backends):
     library = Library(*statuses)
     monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([library]))
     handle = warm.Handle(0)
@@ -257,7 +257,7 @@ def test_a_handle_is_closed_once(monkeypatch, cuda, statuses, backends):
     assert library.backends == backends and library.destroyed == [7]
 
 
-def test_a_handle_that_fails_says_why(monkeypatch, cuda):
+def test_handle_that_fails_raises_with_the_status(monkeypatch, cuda):
     monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([Library(6, 2)]))
     with pytest.raises(RuntimeError, match="nvjpegCreateEx: status 2"):
         warm.Handle(0)
@@ -286,7 +286,7 @@ warm.begin(0, Opened)
 
 
 @pytest.mark.parametrize("when", ["at once", "ready", "dropped"])
-def test_a_program_ends_quietly(when):
+def test_program_with_background_start_ends_without_errors(when):
     code = {
         "at once": "print('done'); go.set()",
         "ready": "go.set(); warm.finish(); print('done')",
@@ -296,7 +296,7 @@ def test_a_program_ends_quietly(when):
     assert said(result) == "done\nclosed\n" and result.stderr == ""
 
 
-def test_ctrl_c_ends_a_program():
+def test_keyboard_interrupt_ends_a_program_with_background_start():
     result = programs.run(BEGIN + "import signal; go.set(); signal.raise_signal(signal.SIGINT)", seconds=SECONDS)
-    assert result.returncode in (1, -signal.SIGINT)  # 1 where the thread has just executed code of its own
+    assert result.returncode in (1, -signal.SIGINT)  # 1 if the thread has just run Python code
     assert result.stderr.strip().endswith("KeyboardInterrupt")

@@ -1,6 +1,7 @@
-"""What is seen through and what is not: a guess that is wrong would train on other images, and nobody would notice.
+"""Tracing of user-defined wrappers, and refusal of wrappers that do more than apply transforms.
 
-Each wrapper that is seen is also run as it is, and its pixels are compared with those of what was seen.
+A wrong trace would silently train on other images. Each traced wrapper is also called, and its pixels are compared with
+those of the traced chain.
 """
 
 import abc
@@ -68,11 +69,11 @@ class Odd(enum.Enum):
         return random.choice([WEAK, STRONG])
 
 
-# ---- wrappers that only apply transforms; the structures are those of public code
+# ---- wrappers that only apply transforms, with the structure of public code
 
 
 class Preset:
-    """torchvision's references."""
+    """As in torchvision's references."""
 
     def __init__(self, size=20):
         self.transforms = T.Compose([T.Resize(size), T.CenterCrop(size), T.PILToTensor()])
@@ -82,7 +83,7 @@ class Preset:
 
 
 class TwoCrops:
-    """SimSiam, MoCo."""
+    """As in SimSiam and MoCo."""
 
     def __init__(self, base_transform):
         self.base_transform = base_transform
@@ -99,7 +100,7 @@ class TransformTwice(TwoCrops):
 
 
 class MultiCrop:
-    """DINO."""
+    """As in DINO."""
 
     def __init__(self, local_crops_number=3):
         self.global_transfo1, self.global_transfo2, self.local_transfo = WEAK, STRONG, SMALL
@@ -115,7 +116,7 @@ class MultiCrop:
 
 
 class MultiView:
-    """lightly."""
+    """As in lightly."""
 
     def __init__(self, transforms):
         self.transforms = transforms
@@ -125,7 +126,7 @@ class MultiView:
 
 
 class NCrops:
-    """solo-learn."""
+    """As in solo-learn."""
 
     def __init__(self, transform, num_crops):
         self.transform, self.num_crops = transform, num_crops
@@ -172,7 +173,7 @@ class Neural(nn.Module):
 
 
 class Sequence(T.Compose):
-    """A subclass of a known class that does the same."""
+    """A subclass of a known class with the same behavior."""
 
     def __call__(self, img):
         for t in self.transforms:
@@ -246,7 +247,7 @@ class Scheduled:
 class ByMode:
     def __init__(self, mode):
         self.mode = mode
-        self.rng, self.lock, self.logger = random.Random(0), threading.Lock(), logging.getLogger("x")  # never used
+        self.rng, self.lock, self.logger = random.Random(0), threading.Lock(), logging.getLogger("x")  # unused
 
     def __call__(self, image):
         return {Mode.WEAK: WEAK, Mode.STRONG: STRONG}[self.mode](image) if self.rng is not None else image
@@ -306,9 +307,9 @@ def in_steps(image):
     return {name: transform(image) for name, transform in {"a": SMALL, "b": TO_TENSOR}.items()}
 
 
-SEEN = {
+TRACED = {
     "references' preset": (Preset(), 1),
-    "a preset in a Compose's place": (Sequence([Preset(), T.ConvertImageDtype(torch.float)]), 1),
+    "a preset in a Compose": (Sequence([Preset(), T.ConvertImageDtype(torch.float)]), 1),
     "SimSiam": (TwoCrops(WEAK), 2),
     "a tuple of two": (TransformTwice(STRONG), 2),
     "DINO": (MultiCrop(), 5),
@@ -324,7 +325,7 @@ SEEN = {
     "properties, static and class methods": (Properties(), 1),
     "a dataclass, and recursion": (Data(), 1),
     "a schedule": (Scheduled(), 1),
-    "an enum, and what is never used": (ByMode(Mode.STRONG), 1),
+    "an enum, and unused attributes": (ByMode(Mode.STRONG), 1),
     "a bound method": (ByMode(Mode.WEAK).strong, 1),
     "__getattr__": (Lazy(), 1),
     "a lambda": (lambda im: WEAK(im), 1),
@@ -332,30 +333,30 @@ SEEN = {
     "a dict": (lambda im: {"weak": WEAK(im), "strong": STRONG(im)}, 2),
     "nested": (lambda im: {"global": [WEAK(im), WEAK(im)], "local": (SMALL(im), (STRONG(im),))}, 4),
     "a namedtuple": (lambda im: Pair(weak=WEAK(im), strong=STRONG(im)), 2),
-    "a typed one": (lambda im: Typed(WEAK(im), STRONG(im)), 2),
-    "the image itself beside a view": (lambda im: (im, WEAK(im)), 2),
+    "a typed namedtuple": (lambda im: Typed(WEAK(im), STRONG(im)), 2),
+    "the image itself and a view": (lambda im: (im, WEAK(im)), 2),
     "one view twice": (lambda im: [WEAK(im)] * 2, 2),
-    "views of one crop": (lambda im: [TO_TENSOR(one) for one in [CROP(im)] * 2], 2),
+    "two views of one crop": (lambda im: [TO_TENSOR(one) for one in [CROP(im)] * 2], 2),
     "default arguments": (with_default, 1),
     "a partial": (functools.partial(with_default, transform=CROP, then=TO_TENSOR), 1),
     "a closure": (closure(WEAK, SMALL, STRONG), 2),
     "a decorator": (normal, 1),
     "stages of a global list": (in_steps, 2),
-    "a transform made on the way": (lambda im: T.ToTensor()(v2.Resize((COUNT * 5, 9), antialias=True)(im)), 1),
-    "a Compose made on the way": (lambda im: T.Compose([CROP, *STAGES])(im), 1),
-    "a Lambda of torchvision's": (T.Lambda(lambda im: WEAK(im)), 1),
+    "a transform created in the call": (lambda im: T.ToTensor()(v2.Resize((COUNT * 5, 9), antialias=True)(im)), 1),
+    "a Compose created in the call": (lambda im: T.Compose([CROP, *STAGES])(im), 1),
+    "torchvision's Lambda": (T.Lambda(lambda im: WEAK(im)), 1),
     "v2": (TwoCrops(v2.Compose([v2.CenterCrop(9), v2.ToImage()])), 2),
     "views()": (dali_compat.views(WEAK, SMALL), 2),
-    "an argument's check that passes": (lambda im: WEAK(im) if isinstance(COUNT, int) and COUNT in (1, 2) else im, 1),
+    "an argument check that passes": (lambda im: WEAK(im) if isinstance(COUNT, int) and COUNT in (1, 2) else im, 1),
     "a Compose's transforms": (lambda im: [t(im) for t in WEAK.transforms[:1]], 1),
     "Pillow's convert": (lambda im: WEAK(im.convert("RGB")), 1),
     "convert to gray": (lambda im: TO_TENSOR(CROP(im).convert(mode="L")), 1),
-    "convert alone": (lambda im: im.convert("RGB").convert("L"), 1),
+    "only convert": (lambda im: im.convert("RGB").convert("L"), 1),
     "a tensor's half": (lambda im: TO_TENSOR(CROP(im)).half(), 1),
     "a tensor's bfloat16 of one view": (lambda im: (TO_TENSOR(CROP(im)).bfloat16(), WEAK(im)), 2),
-    "a tensor's float, which it is": (lambda im: TO_TENSOR(CROP(im)).float(), 1),
+    "float of a float tensor": (lambda im: TO_TENSOR(CROP(im)).float(), 1),
     "a tensor's double": (lambda im: TO_TENSOR(CROP(im)).double(), 1),
-    "convert beside a view": (lambda im: (im.convert("L"), WEAK(im)), 2),
+    "convert and a view": (lambda im: (im.convert("L"), WEAK(im)), 2),
 }
 
 
@@ -364,24 +365,24 @@ def _as_arrays(sample) -> list:
         return [*sample, *(one for value in sample.values() for one in _as_arrays(value))]
     if isinstance(sample, (list, tuple)):
         return [type(sample), *(one for value in sample for one in _as_arrays(value))]
-    if isinstance(sample, torch.Tensor) and sample.dtype == torch.bfloat16:  # which NumPy has not
+    if isinstance(sample, torch.Tensor) and sample.dtype == torch.bfloat16:  # NumPy has no bfloat16
         return ["bfloat16", sample.float().numpy()]
     return [np.asarray(sample)]
 
 
-def _chained(seen, path):
+def run_chain(seen, path):
     image = IMAGE
     for at in path:
         image = seen.transforms[at](image)
     return image
 
 
-@pytest.mark.parametrize("case", SEEN)
-def test_seen(case):
-    function, count = SEEN[case]
+@pytest.mark.parametrize("case", TRACED)
+def test_traced_wrapper_equals_the_called_one(case):
+    function, count = TRACED[case]
     seen = look_through(function, known)
     assert len(seen.paths) == count and any(seen.paths)
-    mine, theirs = filled(seen.structure, [_chained(seen, path) for path in seen.paths]), function(IMAGE)
+    mine, theirs = filled(seen.structure, [run_chain(seen, path) for path in seen.paths]), function(IMAGE)
     for one, other in zip(_as_arrays(mine), _as_arrays(theirs), strict=True):
         assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
     assert seen.chain is None or len(seen.chain) == len(seen.paths[0])
@@ -403,7 +404,7 @@ class Helped(NamedTuple):
 
 
 class Disordered:
-    """A large set that has shrunk has places where a new one has not."""
+    """A set that has shrunk may iterate in another order than its copy."""
 
     def __init__(self):
         self.names = set(range(100))
@@ -618,12 +619,12 @@ REFUSED = {
     "randint": (lambda im: WEAK(im) if random.randint(0, 1) else STRONG(im), r"uses random.randint\(\) itself"),
     "numpy": (lambda im: WEAK(im) if np.random.rand() < 0.5 else STRONG(im), r"uses numpy.random.rand\(\) itself"),
     "torch": (lambda im: WEAK(im) if torch.rand(1) < 0.5 else STRONG(im), r"uses torch.rand\(\) itself"),
-    "a generator of its own": (Coin().own, "uses self.rng.random itself"),
-    "numpy's of its own": (Coin().own_numpy, "uses self.numpys.random itself"),
-    "torch's of its own": (Coin().own_torch, r"uses torch.rand\(\) itself"),
+    "a generator as attribute": (Coin().own, "uses self.rng.random itself"),
+    "a numpy generator as attribute": (Coin().own_numpy, "uses self.numpys.random itself"),
+    "a torch generator as attribute": (Coin().own_torch, r"uses torch.rand\(\) itself"),
     "a tensor": (Coin().tensor, "uses self.p itself"),
     "shuffled": (Coin().shuffled, "uses self.rng.shuffle itself"),
-    "an enum's own code": (lambda im: Odd.ONE.pick()(im), "uses Odd.ONE itself"),
+    "a method of an enum": (lambda im: Odd.ONE.pick()(im), "uses Odd.ONE itself"),
     "time": (lambda im: WEAK(im) if time.time() % 2 < 1 else STRONG(im), r"uses time.time\(\) itself"),
     "the environment": (lambda im: WEAK(im) if "WEAK" in os.environ else STRONG(im), "uses os.environ itself"),
     "a file": (lambda im: WEAK(im) if open(os.devnull).read() else STRONG(im), r"uses open\(\) itself"),
@@ -645,9 +646,9 @@ REFUSED = {
         lambda im: WEAK(im.convert("HSV").convert("RGB")),
         "the image's convert with unsupported arguments",
     ),
-    "a mode of its own": (lambda im: WEAK(im.convert()), "with unsupported arguments"),
-    "a convert with more": (lambda im: WEAK(im.convert("L", dither=None)), "with unsupported arguments"),
-    "half with more": (
+    "convert without a mode": (lambda im: WEAK(im.convert()), "with unsupported arguments"),
+    "convert with more arguments": (lambda im: WEAK(im.convert("L", dither=None)), "with unsupported arguments"),
+    "half with more arguments": (
         lambda im: TO_TENSOR(im).half(memory_format=torch.channels_last),
         "the image's half with unsupported arguments",
     ),
@@ -680,12 +681,12 @@ REFUSED = {
     "forward": (lambda im: SMALL.forward(im), "uses Resize.forward itself"),
     "a constant": (lambda im: 3, "not an image: int"),
     "nothing": (lambda im: None, "not an image: nonetype"),
-    "a constant beside it": (lambda im: (WEAK(im), 0), "not an image: int"),
+    "an image and a constant": (lambda im: (WEAK(im), 0), "not an image: int"),
     "an OrderedDict": (lambda im: OrderedDict(a=WEAK(im)), r"uses OrderedDict\(\) itself|constructs"),
     "another image": (lambda im: (WEAK(im), IMAGE), "not an image"),
-    "a class made on the way": (lambda im: TwoCrops(WEAK)(im), "constructs a TwoCrops object"),
+    "a wrapper created in the call": (lambda im: TwoCrops(WEAK)(im), "constructs a TwoCrops object"),
     "a deep copy": (lambda im: copy.deepcopy(WEAK)(im), r"uses copy.deepcopy\(\) itself"),
-    "itself alone": (lambda im: im, "^$"),
+    "only the image": (lambda im: im, "^$"),
     "exceptions": (tries, "handles exceptions"),
     "swallows all": (swallows, "handles exceptions"),
     "a loop without an end": (retries, "while loop"),
@@ -698,8 +699,8 @@ REFUSED = {
     "__getattribute__": (Magic(), "^$"),
     "a descriptor": (Described(), "^$"),
     "a transform changed": (changes_transform, "changes the attribute size"),
-    "a way out": (way_out, "inspects classes"),
-    "another": (lambda im: WEAK(im) if getattr(1, "__class__").__class__(im) else im, "inspects classes"),  # noqa: B009
+    "subclasses of object": (way_out, "inspects classes"),
+    "the class of a class": (lambda im: WEAK(im) if getattr(1, "__class__").__class__(im) else im, "inspects classes"),  # noqa: B009
     "setattr": (lambda im: setattr(Mode.WEAK, "x", 1) or WEAK(im), r"uses setattr\(\) itself"),
     "an enum of transforms": (lambda im: Kinds.FLIP.value(im), "uses Kinds itself|uses Kinds.FLIP"),
     "a namedtuple's default": (lambda im: Defaults(WEAK(im)).then(im), r"uses Defaults\(\) itself"),
@@ -710,12 +711,12 @@ REFUSED = {
 }
 
 
-def _generators():
+def generator_states():
     return pickle.dumps((random.getstate(), np.random.get_state(), torch.get_rng_state().tolist()))
 
 
-def _state(function) -> bytes:
-    """Of all that the refused ones would change."""
+def state_of(function) -> bytes:
+    """Return the state that the refused wrappers would change."""
     own = attributes(function.__self__) if type(function) is types.MethodType else {}
     own = {name: one.get_state().tolist() if isinstance(one, torch.Generator) else one for name, one in own.items()}
     cells, defaults = [], ""
@@ -726,26 +727,26 @@ def _state(function) -> bytes:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_and_nothing_has_changed(case, capsys):
+def test_refused_wrapper_raises_and_changes_no_state(case, capsys):
     function, reason = REFUSED[case]
-    before = _generators(), _state(function)
+    before = generator_states(), state_of(function)
     with pytest.raises(Unseen, match=reason):
         look_through(function, known)
-    assert (_generators(), _state(function)) == before and capsys.readouterr() == ("", "")
+    assert (generator_states(), state_of(function)) == before and capsys.readouterr() == ("", "")
 
 
-def test_there_are_enough():
-    assert len(SEEN) >= 40 and len(REFUSED) >= 40
+def test_cases_include_at_least_forty_of_each_kind():
+    assert len(TRACED) >= 40 and len(REFUSED) >= 40
 
 
-def test_who_calls_transforms_meanwhile_is_not_seen():
-    """Worker threads, say: nothing is patched."""
+def test_tracing_does_not_affect_transforms_called_in_other_threads():
+    """Nothing is patched while a wrapper is traced."""
     classes = {kind: dict(vars(kind)) for kind in (T.Compose, T.CenterCrop, nn.Module, TwoCrops)}
-    wrong, over = [], threading.Event()
+    wrong, done = [], threading.Event()
 
     def work():
         expected = WEAK(IMAGE)
-        while not over.is_set():
+        while not done.is_set():
             if not torch.equal(WEAK(IMAGE), expected):
                 wrong.append(1)
 
@@ -754,29 +755,28 @@ def test_who_calls_transforms_meanwhile_is_not_seen():
     for _ in range(100):
         assert len(look_through(TwoCrops(WEAK), known).transforms) == 2
         assert all(dict(vars(kind)) == then for kind, then in classes.items())
-    over.set()
+    done.set()
     thread.join()
     assert wrong == []
 
 
 @pytest.mark.parametrize("wrapper", [TwoCrops, Counter])
-def test_nothing_of_the_users_is_kept(wrapper):
-    """Seen through or not; without Python's cycle collector."""
+def test_traced_or_refused_wrapper_is_not_kept_alive(wrapper):
+    """Checked without Python's cycle collector."""
     function = wrapper(WEAK) if wrapper is TwoCrops else wrapper()
     gone = weakref.ref(function)
     called = function if wrapper is TwoCrops else function.attribute
     gc.collect()
     gc.disable()
     try:
-        assert bool(translate(called).refused)  # of one image
+        assert bool(translate(called).refused)  # a chain for one image
         del function, called
         assert gone() is None
     finally:
         gc.enable()
 
 
-def test_a_change_meanwhile_is_not_certain(monkeypatch):
-    """Between the first time and the second."""
+def test_wrapper_that_changes_between_two_traces_is_refused(monkeypatch):
     switch, made = {"weak": True}, []
 
     def changing(image):
@@ -792,7 +792,7 @@ def test_a_change_meanwhile_is_not_certain(monkeypatch):
         look_through(changing, known_and_changing)
 
 
-def test_a_plan_is_that_of_the_plain_chain():
+def test_plan_of_a_wrapper_equals_that_of_the_plain_chain():
     plain, wrapped = (lower(translate(t)) for t in (Preset().transforms, Preset()))
     assert plain.steps == wrapped.steps and plain.key == wrapped.key and plain.lines == wrapped.lines
 
@@ -802,7 +802,7 @@ class Loop:
         return self.base(image)
 
 
-def test_one_that_contains_itself_through_a_compose_is_called():
+def test_wrapper_that_contains_itself_is_refused():
     loop = Loop()
     loop.base = T.Compose([loop])
     chain = translate(T.Compose([T.CenterCrop(8), loop, T.ToTensor()]))
@@ -812,20 +812,20 @@ def test_one_that_contains_itself_through_a_compose_is_called():
     assert "it contains itself" in str(translate(container).refused)
 
 
-def test_between_others():
+def test_wrapper_between_other_transforms_is_translated():
     chain = translate(T.Compose([GRAY, Preset(), T.RandomErasing()]))
     assert not chain.refused and len(chain.translated) == 5
     gated = translate(T.RandomApply([Preset()], p=0.5))
-    assert "different kinds" in str(gated.refused)  # as without the wrapper
+    assert "different kinds" in str(gated.refused)  # the same without the wrapper
 
 
-def test_views_that_something_takes_are_called():
+def test_views_that_are_not_the_last_step_are_refused():
     chain = translate(T.Compose([CROP, TwoCrops(WEAK), T.Lambda(torch.stack)]), views=True)
     assert "it gives several images, and is not the last" in chain.refused.reason
-    assert translate(TwoCrops(WEAK)).refused  # nor where one image is asked for
+    assert translate(TwoCrops(WEAK)).refused  # nor if one image is required
 
 
-class OwnBlur:
+class CustomBlur:
     def __init__(self, sigma=(0.1, 2.0)):
         self.sigma = sigma
 
@@ -833,7 +833,7 @@ class OwnBlur:
         return x.filter(ImageFilter.GaussianBlur(radius=random.uniform(*self.sigma)))
 
 
-class OwnSolarize:
+class CustomSolarize:
     def __init__(self, p):
         self.p = p
 
@@ -841,17 +841,17 @@ class OwnSolarize:
         return ImageOps.solarize(img) if random.random() < self.p else img
 
 
-def test_a_function_without_a_translation_is_named_within_others():
-    chain = translate(T.Compose([CROP, OwnBlur(), OwnSolarize(0.2), GRAY]))
-    assert chain.refused.name == "OwnBlur" and len(chain.translated) == 1
-    within = translate(T.Compose([CROP, T.RandomApply([OwnBlur()], p=0.5), T.Lambda(lambda image: image.copy())]))
-    assert within.refused.name == "OwnBlur" and str(within.refused).startswith("RandomApply(p=0.5): OwnBlur: ")
+def test_refusal_of_a_nested_function_contains_its_name():
+    chain = translate(T.Compose([CROP, CustomBlur(), CustomSolarize(0.2), GRAY]))
+    assert chain.refused.name == "CustomBlur" and len(chain.translated) == 1
+    within = translate(T.Compose([CROP, T.RandomApply([CustomBlur()], p=0.5), T.Lambda(lambda image: image.copy())]))
+    assert within.refused.name == "CustomBlur" and str(within.refused).startswith("RandomApply(p=0.5): CustomBlur: ")
 
 
-def test_registered_classes_are_known(monkeypatch):
+def test_registered_class_inside_a_wrapper_is_known(monkeypatch):
     class Mine:
         def __call__(self, image):
-            raise AssertionError("nobody calls it")
+            raise AssertionError("must not be called")
 
     @register(Mine)
     def mine(transform, spec):
@@ -863,11 +863,16 @@ def test_registered_classes_are_known(monkeypatch):
         del _TRANSLATORS[Mine]
 
 
-def test_objects_without_a_repr_are_named_by_their_class():
+def test_objects_without_repr_are_described_by_their_class():
     def function(image):
         return image
 
-    inner = T.RandomApply([OwnBlur(), functools.partial(function, 3)], p=0.5)
-    said = describe(T.Compose([inner, MultiView([OwnBlur()])]))
-    assert "OwnBlur" in said and "MultiView" in said and "0x" not in said and "<" not in said
-    assert describe(MultiView([OwnBlur()])) == "MultiView" and "0x" not in str(translate(inner).refused)
+    inner = T.RandomApply([CustomBlur(), functools.partial(function, 3)], p=0.5)
+    description = describe(T.Compose([inner, MultiView([CustomBlur()])]))
+    assert (
+        "CustomBlur" in description
+        and "MultiView" in description
+        and "0x" not in description
+        and "<" not in description
+    )
+    assert describe(MultiView([CustomBlur()])) == "MultiView" and "0x" not in str(translate(inner).refused)

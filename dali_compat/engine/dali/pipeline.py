@@ -59,6 +59,8 @@ class DecodePipeline:
     borrower: weakref.ref | None = None  # the epoch that uses it; set by routes/dali.py
     meter: Any = None  # counts the seconds of waiting for DALI
     template: list[Arrays] | None = None  # one row of the first batch's arrays, once it is built
+    samples = 0  # number of samples submitted so far
+    has_another = False  # whether another() was called in the background
 
     def __init__(
         self,
@@ -148,6 +150,7 @@ class DecodePipeline:
             arguments.append((np.zeros(len(images), np.int32) if stated_at is None else stated_at)[:, None])
         self._schedule(InFlight(ticket, [given, _numbers(ticket, len(images)), *arguments]))
         self._wanted.add(ticket)
+        self.samples += len(images)
         self.in_step = True
         return ticket
 
