@@ -1,4 +1,4 @@
-"""torchvision's data sets of arrays, made from tiny files in their own layout; and references for their transforms."""
+"""torchvision's data sets of arrays, made from tiny files in their layouts, and references for their transforms."""
 
 import bz2
 import copy
@@ -79,7 +79,7 @@ def usps(root, monkeypatch):
 
 
 def svhn(root, monkeypatch):
-    """As SVHN.__init__ leaves it, without scipy's reader of .mat files."""
+    """Return a data set in the state that SVHN.__init__ gives, without scipy's reader of .mat files."""
     dataset = tv.SVHN.__new__(tv.SVHN)
     tv.VisionDataset.__init__(dataset, str(root))
     dataset.split = "train"
@@ -113,7 +113,7 @@ TORCHVISION = {
 
 
 def reference(dataset, indices, seed: int) -> list[torch.Tensor]:
-    """What torchvision's transform makes of samples when it draws what an epoch of ours with this seed draws."""
+    """Return torchvision's transforms of the samples, with the random numbers of an epoch with this seed."""
     plan = lower(translate(dataset.transform, spec_of(images_of(dataset))), Options(), decoded=True)
     untransformed = copy.copy(dataset)
     untransformed.transform = None

@@ -1,4 +1,4 @@
-"""The same case on torch's loader and on ours."""
+"""Helpers that run a case on torch's loader and on dali_compat's."""
 
 import contextlib
 import subprocess
@@ -13,7 +13,7 @@ from dali_compat import DataLoader
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-# DALI on the CPU gives exactly torchvision's pixels for these: decoding, cropping and flipping round nothing
+# DALI on the CPU gives exactly torchvision's pixels, because decoding, cropping and flipping do not round
 EXACT = T.Compose([T.CenterCrop(40), T.PILToTensor()])
 EXACT_FLIPPED = T.Compose([T.CenterCrop(40), T.RandomVerticalFlip(1.0), T.PILToTensor()])
 SMALL = T.Compose([T.Resize((16, 16)), T.PILToTensor()])
@@ -24,7 +24,7 @@ OPTIONS = dict(exact=True, memory_format=torch.channels_last, fallback="error", 
 
 
 class Wrapped(data.Dataset):
-    """A data set that is no image folder, and gives many samples at once: torch's own loader reads it."""
+    """A data set with __getitems__ around a folder, read by torch's own loader."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -44,12 +44,12 @@ def stock(dataset, *args, **kwargs) -> data.DataLoader:
 
 
 def ours(dataset, *args, **kwargs) -> DataLoader:
-    """On the default device; a fallback is an error, so that a test never compares torch with torch."""
+    """Return a loader on the default device. A fallback is an error, so that a test cannot compare torch with torch."""
     return DataLoader(dataset, *args, **{"fallback": "error"} | kwargs)
 
 
 def outline(batch):
-    """What must be equal on any device: shape and dtype of images, the values of everything else."""
+    """Return the parts that must be equal on any device: shape and dtype of images, the values of everything else."""
     if isinstance(batch, torch.Tensor):
         return (tuple(batch.shape), batch.dtype) if batch.ndim >= 3 else (batch.tolist(), batch.dtype)
     if isinstance(batch, (list, tuple)):
@@ -60,7 +60,7 @@ def outline(batch):
 
 
 def outlines(loader, epochs: int = 2, seed: int = 0) -> list[list]:
-    """outline() of every batch of some epochs under one seed."""
+    """Return the outline of each batch of some epochs under one seed."""
     torch.manual_seed(seed)
     return [[outline(batch) for batch in loader] for _ in range(epochs)]
 
@@ -78,20 +78,20 @@ def assert_same_pixels(mine, theirs) -> None:
 
 
 def assert_same_epoch(mine, theirs) -> None:
-    """Two loaders give the same pixels and targets, to the last bit."""
+    """Check that two loaders give bitwise equal pixels and equal targets."""
     mine, theirs = list(mine), list(theirs)
     assert_same_pixels([batch[0].cpu() for batch in mine], [batch[0] for batch in theirs])
     assert [batch[1].tolist() for batch in mine] == [batch[1].tolist() for batch in theirs]
 
 
 def assert_ours(loader, **options) -> None:
-    """A loader that a framework has rebuilt is still our class, on the DALI route, with these options."""
+    """Check that a loader rebuilt by a framework is a dali_compat loader on the DALI route with these options."""
     assert type(loader) is DataLoader and loader.explain().startswith("DALI route")
     assert {name: getattr(loader, name) for name in options} == options
 
 
 def error_of(function, *args, **kwargs) -> Exception:
-    """The exception that a call must raise."""
+    """Return the exception raised by a call; fail if there is none."""
     try:
         result = function(*args, **kwargs)
     except Exception as error:
@@ -100,21 +100,21 @@ def error_of(function, *args, **kwargs) -> Exception:
 
 
 def python(code: str, *args: str, seconds: int = 280) -> subprocess.CompletedProcess:
-    """Run code in a fresh interpreter, with this repository on its path."""
+    """Run code in a new interpreter with this repository on its path."""
     prelude = f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}, {str(REPOSITORY / 'tests')!r}]\n"
     command = [sys.executable, "-c", prelude + code, *args]
     return subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=REPOSITORY)
 
 
 def said(result: subprocess.CompletedProcess) -> str:
-    """The output of a program that must succeed."""
+    """Return the output of a program; fail if the program failed."""
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
 
 @contextlib.contextmanager
 def no_gc():
-    """Without Python's cycle collector: what disappears has lost its last reference."""
+    """Disable Python's cycle collector, so that only reference counts free objects."""
     import gc
 
     gc.collect()

@@ -1,4 +1,4 @@
-"""Transforms of another module that ask for the exact class of what they get."""
+"""Transforms in another module that check the exact class of their input."""
 
 import torch
 from PIL import Image

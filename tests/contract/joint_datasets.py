@@ -1,4 +1,4 @@
-"""Data sets whose samples have masks, boxes, points and labels beside an image, which transforms change together."""
+"""Data sets whose samples have masks, boxes, points and labels that are transformed together with the image."""
 
 import random
 
@@ -19,7 +19,7 @@ FILL = {tv_tensors.Image: (123, 117, 104), tv_tensors.Mask: 0, "others": 7}
 
 
 class Joint(data.Dataset):
-    """Photos, and a mask, boxes and points that are made of the sample's number."""
+    """Photos with a mask, boxes and points that depend on the sample's index."""
 
     def __init__(self, folder: ImageFolder, transforms=None):
         self.paths = [path for path, _ in folder.samples]
@@ -53,13 +53,13 @@ class WithMask(Joint):
 
 
 class AsDict(Joint):
-    """Nested, with everything that torchvision knows."""
+    """A nested dict with every type of tv_tensors."""
 
     def __getitem__(self, i):
         image = self.image(i)
         width, height = image.size
         points = torch.tensor([[3.0, 4.0], [width / 2, height / 3]])
-        if hasattr(tv_tensors, "KeyPoints"):  # not in older torchvisions
+        if hasattr(tv_tensors, "KeyPoints"):  # missing in older torchvision
             points = tv_tensors.KeyPoints(points, canvas_size=(height, width))
         sample = {
             "image": image,
@@ -70,8 +70,8 @@ class AsDict(Joint):
         return self.transforms(sample)
 
 
-class OfAllFormats(Joint):
-    """Boxes of another format in each sample, of the rotated ones, too, where torchvision has these."""
+class AllBoxFormats(Joint):
+    """Boxes in a different format for each sample, including rotated ones if torchvision supports them."""
 
     def boxes(self, i, image):
         boxes, formats = super().boxes(i, image), [*tv_tensors.BoundingBoxFormat]
@@ -84,7 +84,7 @@ class OfAllFormats(Joint):
 
 
 class Instances(Joint):
-    """A mask of each thing, of one file, and their boxes."""
+    """A mask of each instance, read from one file, and the boxes of the masks."""
 
     def __getitem__(self, i):
         labels = torch.as_tensor(np.array(Image.open(self.masks[i])))
@@ -97,7 +97,7 @@ class Instances(Joint):
 
 
 class Pair(Joint):
-    """As with v1: the functions are called on both, with numbers that are drawn once."""
+    """v1 functions, called on image and mask with the same numbers."""
 
     def __getitem__(self, i):
         image, mask = self.image(i), Image.open(self.masks[i])
@@ -119,7 +119,7 @@ class Pair(Joint):
 
 
 class Tensors(Joint):
-    """The mask becomes whole numbers without being looked at."""
+    """A mask converted to integers without reading its values."""
 
     def __getitem__(self, i):
         image, mask = F2.to_image(self.image(i)), tv_tensors.Mask(Image.open(self.masks[i]))
@@ -128,8 +128,8 @@ class Tensors(Joint):
         return image, mask.squeeze(0).long()
 
 
-class Sized(Joint):
-    """A size is read between two steps."""
+class ReadsSize(Joint):
+    """A data set that reads a size between two steps."""
 
     def __getitem__(self, i):
         image, mask = self.image(i), Image.open(self.masks[i])
@@ -141,16 +141,16 @@ class Sized(Joint):
         return F.to_tensor(image), F.pil_to_tensor(mask)
 
 
-def _sanitised(*transforms):
+def _with_sanitize(*transforms):
     return v2.Compose([*transforms, v2.SanitizeBoundingBoxes(labels_getter=_labels)])
 
 
 def _labels(inputs):
-    """Of a pair, or of a nested dict."""
+    """Return the labels of a pair or of a nested dict."""
     return inputs["target"]["labels"] if isinstance(inputs, dict) else inputs[1]["labels"]
 
 
-SSD = _sanitised(
+SSD = _with_sanitize(
     v2.RandomPhotometricDistort(),
     v2.RandomZoomOut(fill=FILL),
     v2.RandomIoUCrop(),
@@ -158,14 +158,14 @@ SSD = _sanitised(
     v2.Resize((40, 40)),
     *TO_FLOAT,
 )
-LSJ = _sanitised(
+LSJ = _with_sanitize(
     v2.ToImage(),
     v2.ScaleJitter((48, 48), (0.3, 1.6)),
     v2.RandomCrop((48, 48), pad_if_needed=True, fill=FILL),
     v2.RandomHorizontalFlip(),
     v2.ToDtype(torch.float32, scale=True),
 )
-DETR = _sanitised(
+DETR = _with_sanitize(
     v2.RandomHorizontalFlip(),
     v2.RandomChoice(
         [

@@ -1,5 +1,5 @@
-"""torchvision's data sets of detection and segmentation, made of tiny photos in their layouts: each function writes the
-files below a folder, and gives the data set."""
+"""torchvision's detection and segmentation data sets with tiny photos: each function writes the files below a folder
+and returns the data set."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ def _save(path: Path, image: Image.Image) -> Path:
 
 
 def photos():
-    """Photos of several sizes, and of each a mask of few labels."""
+    """Yield photos of several sizes, each with a mask of a few labels."""
     rng = np.random.default_rng(0)
     for number in range(COUNT):
         image = Image.fromarray(make_image(rng, *map(int, rng.integers(70, 130, 2))))
@@ -35,7 +35,7 @@ def photos():
 
 
 def corners(number: int, image: Image.Image) -> list[list[int]]:
-    """Boxes, as two corners each; one or two of them."""
+    """Return one or two boxes, each as two corners."""
     width, height = image.size
     return [[5, 6, width // 2, height - 3], [20 + number, 30, width - 9, height - 20]][: 1 + number % 2]
 
@@ -63,7 +63,7 @@ def voc_detection(root: Path):
 
 
 class _Annotations:
-    """What pycocotools gives of a file of them."""
+    """The annotations of a file, in place of pycocotools."""
 
     def __init__(self, of_image):
         self._of_image = of_image
@@ -79,7 +79,7 @@ class _Annotations:
 
 
 def coco(root: Path):
-    """Image 1 has no annotations."""
+    """Return CocoDetection; image 1 has no annotations."""
     of_image = {}
     for number, image, _ in photos():
         _save(root / f"{number}.jpg", image)
@@ -157,7 +157,7 @@ def _sbd(root: Path, mode: str):
 
 
 def _contents(path: str) -> dict:
-    """What scipy.io.loadmat gives of such a file; here the labels are in a PNG beside it."""
+    """Return the content that scipy.io.loadmat would return; the labels are in a PNG next to the file."""
     labels = np.array(Image.open(path.replace(".mat", ".png")))
 
     class Sparse:

@@ -1,4 +1,4 @@
-"""Data sets as people write them, over the files and labels of an image folder."""
+"""Typical custom data sets, with the files and labels of an image folder."""
 
 import csv
 import io
@@ -42,10 +42,10 @@ class Plain(data.Dataset):
         return image, self.labels[i]
 
 
-# ---- which are left to DALI
+# ---- data sets whose images are deferred
 
 
-class OfV2(Plain):
+class WithV2(Plain):
     def __init__(self, folder):
         super().__init__(folder, V2)
 
@@ -58,7 +58,7 @@ class AsDict(Plain):
 
 
 class Boxes(Plain):
-    """Columns of an image's only box: contiguous to torch, whatever their strides."""
+    """Columns of an image's only box, contiguous in torch for any stride."""
 
     def __getitem__(self, i):
         image, label = super().__getitem__(i)
@@ -67,7 +67,7 @@ class Boxes(Plain):
 
 
 class Pets(data.Dataset):
-    """As in Accelerate's cv_example.py."""
+    """The data set of Accelerate's cv_example.py."""
 
     def __init__(self, folder):
         self.file_names = [path for path, _ in folder.samples]
@@ -90,7 +90,7 @@ class Pets(data.Dataset):
 
 
 class Kaggle(Plain):
-    """Of a CSV file, by pandas where it is there."""
+    """A data set from a CSV file, read by pandas if installed."""
 
     def __init__(self, folder):
         self.root, self.transform = Path(folder.root), TRANSFORM
@@ -133,8 +133,8 @@ class InMemory(Plain):
         return self.transform(Image.open(io.BytesIO(self.blobs[i])).convert("RGB")), self.labels[i]
 
 
-class Helped(Plain):
-    """By methods and functions of its own."""
+class OpensByMethod(Plain):
+    """Images opened by a method and a function."""
 
     def load(self, path):
         return read_rgb(path)
@@ -147,7 +147,7 @@ def read_rgb(path):
     return Image.open(path).convert("RGB")
 
 
-class Loaded(Plain):
+class UsesLoaders(Plain):
     def __getitem__(self, i):
         load = default_loader if i % 2 else pil_loader
         return TRANSFORM(load(self.paths[i])), torch.eye(4)[self.labels[i]]
@@ -167,7 +167,7 @@ class AsList(Plain):
         return [i, self.transform(read_rgb(self.paths[i]))]
 
 
-class Bare(Plain):
+class ImageOnly(Plain):
     def __getitem__(self, i):
         return self.transform(read_rgb(self.paths[i]))
 
@@ -177,8 +177,8 @@ class Gray(Plain):
         return AFTER(T.CenterCrop(16)(Image.open(self.paths[i]).convert("L"))), self.labels[i]
 
 
-class AsItIs(Plain):
-    """Without convert()."""
+class WithoutConvert(Plain):
+    """Images without convert()."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -188,8 +188,8 @@ class AsItIs(Plain):
         return self.transform(Image.open(self.paths[i])), self.labels[i]
 
 
-class InSteps(Plain):
-    """Transforms that are made for each sample."""
+class CreatesTransforms(Plain):
+    """Transforms created for each sample."""
 
     def __getitem__(self, i):
         image = T.CenterCrop(16)(read_rgb(self.paths[i]))
@@ -198,7 +198,7 @@ class InSteps(Plain):
 
 
 class ByClass(Plain):
-    """Some classes are flipped."""
+    """Flips for some classes."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -209,7 +209,7 @@ class ByClass(Plain):
 
 
 class Noisy(Plain):
-    """Labels are wrong at times."""
+    """Random labels for some samples."""
 
     def __getitem__(self, i):
         image, label = super().__getitem__(i)
@@ -217,7 +217,7 @@ class Noisy(Plain):
 
 
 class Mixed(Plain):
-    """Another index, at times, of a generator of its own, and of torch's."""
+    """Random replacement of the index, with a numpy generator and torch's."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -230,7 +230,7 @@ class Mixed(Plain):
 
 
 class WithPath(ImageFolder):
-    """A folder that gives the path, too."""
+    """An ImageFolder that also returns the path."""
 
     def __init__(self, folder):
         super().__init__(folder.root, TRANSFORM)
@@ -240,7 +240,7 @@ class WithPath(ImageFolder):
 
 
 class Transformed(data.Dataset):
-    """A Subset with a transform of its own."""
+    """A Subset with a transform."""
 
     def __init__(self, folder):
         self.subset, self.transform = data.Subset(ImageFolder(folder.root), range(3, 20)), TRANSFORM
@@ -255,14 +255,14 @@ class Transformed(data.Dataset):
         return x, y
 
 
-class Ordered(Plain):
+class AsOrderedDict(Plain):
     def __getitem__(self, i):
         image, label = super().__getitem__(i)
         return OrderedDict(image=image, label=label)
 
 
-class Checked(Plain):
-    """It looks what the image is, not at its pixels."""
+class ChecksClass(Plain):
+    """Checks of the image's class, which do not read its pixels."""
 
     def __getitem__(self, i):
         image = Image.open(self.paths[i])
@@ -273,7 +273,7 @@ class Checked(Plain):
 
 
 class Tried(Plain):
-    """Of a file that cannot be read another one."""
+    """The next file in place of an unreadable one."""
 
     def __getitem__(self, i):
         try:
@@ -283,8 +283,8 @@ class Tried(Plain):
         return self.transform(image), self.labels[i]
 
 
-class ByAttribute(Plain):
-    """With a loader of one's choice, as in torchvision's folders."""
+class LoaderAttribute(Plain):
+    """A loader attribute as in torchvision's folders."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -313,7 +313,7 @@ class Decoder:
 
 
 class ByReader(Plain):
-    """Objects of other classes open the image."""
+    """Images opened by objects of other classes."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -323,8 +323,8 @@ class ByReader(Plain):
         return self.transform(self.reader.read(i)), self.labels[i]
 
 
-class Measured(Plain):
-    """It asks what headers say: of an image as it was opened, and of one that was converted."""
+class ReadsSize(Plain):
+    """Mode and size, read from an opened and from a converted image."""
 
     def __getitem__(self, i):
         image = Image.open(self.paths[i])
@@ -335,8 +335,8 @@ class Measured(Plain):
         return self.transform(image), number
 
 
-class Resized(Plain):
-    """By Pillow, as many do."""
+class UsesResize(Plain):
+    """Pillow's resize() and torchvision's transforms."""
 
     def __getitem__(self, i):
         image = read_rgb(self.paths[i])
@@ -345,8 +345,8 @@ class Resized(Plain):
         return AFTER(T.CenterCrop(16)(image)), self.labels[i]
 
 
-class Turned(Plain):
-    """As its EXIF says, flipped now and then, and asked for its size behind transforms."""
+class UsesExif(Plain):
+    """EXIF orientation, occasional flips, and the size after transforms."""
 
     def __getitem__(self, i):
         image = ImageOps.exif_transpose(Image.open(self.paths[i]))
@@ -360,8 +360,8 @@ class Turned(Plain):
         return AFTER(image), self.labels[i]
 
 
-class Functional(Plain):
-    """By functions instead of transforms."""
+class UsesFunctions(Plain):
+    """Functions instead of transforms."""
 
     def __getitem__(self, i):
         image = F.resize(read_rgb(self.paths[i]), [20, 24] if i % 2 else 22)
@@ -369,8 +369,8 @@ class Functional(Plain):
         return F.normalize(F.to_tensor(image), [0.5, 0.4, 0.3], std=[0.2, 0.3, 0.4]).float(), self.labels[i]
 
 
-class Segmented(Plain):
-    """With a mask that its own code makes."""
+class WithMask(Plain):
+    """A mask computed by the data set."""
 
     def __getitem__(self, i):
         mask = np.array(Image.open(self.paths[i]).convert("L").resize((16, 16)), np.int64) // 128
@@ -382,25 +382,27 @@ class MaybeToTensor(T.ToTensor):
         return pic if isinstance(pic, torch.Tensor) else super().__call__(pic)
 
 
-class Cropped(T.CenterCrop):
+class CropSubclass(T.CenterCrop):
     def __init__(self):
         super().__init__(16)
 
 
-class OfSubclasses(Plain):
-    """Transforms of subclasses that do what their bases do."""
+class SubclassedTransforms(Plain):
+    """Subclasses of transforms with unchanged behaviour."""
 
     def __init__(self, folder):
-        super().__init__(folder, T.Compose([T.Resize(20), Cropped(), MaybeToTensor(), T.Normalize((0.5,), (0.25,))]))
+        super().__init__(
+            folder, T.Compose([T.Resize(20), CropSubclass(), MaybeToTensor(), T.Normalize((0.5,), (0.25,))])
+        )
 
 
 class Dataset(Plain):
-    """Of a package of one's own that is called as Hugging Face's."""
+    """A class in a module with the name of Hugging Face's package."""
 
     __module__ = "datasets.pets"
 
 
-class Masked(Plain):
+class ImageAndMask(Plain):
     def __getitem__(self, i):
         image, mask = read_rgb(self.paths[i]), Image.open(self.paths[i]).convert("L")
         return AFTER(T.CenterCrop(16)(image)), AFTER(T.CenterCrop(16)(mask))
@@ -413,7 +415,7 @@ class TwoCrops(Plain):
 
 
 class Triplets(Plain):
-    """Of several files, one of them twice; nested, and of several shapes and sources."""
+    """Images of several files, one of them twice, nested and of several shapes and sources."""
 
     def __getitem__(self, i):
         anchor = self.transform(read_rgb(self.paths[i]))
@@ -424,14 +426,14 @@ class Triplets(Plain):
 
 
 class LargeMasks(Plain):
-    """Which its own code makes; the image is DALI's."""
+    """Large masks computed by the data set."""
 
     def __getitem__(self, i):
         mask = np.array(Image.open(self.paths[i]).convert("L").resize((1100, 1000)), np.int64)
         return self.transform(read_rgb(self.paths[i])), mask, torch.from_numpy(mask[:, ::2].copy())
 
 
-class CutBeyond(Plain):
+class CropsBeyondImage(Plain):
     def __getitem__(self, i):
         image = read_rgb(self.paths[i])
         return self.transform(image.crop((-1, 0, 18, 18))), self.labels[i]
@@ -469,8 +471,8 @@ class Batched(Plain):
         return [self[i] for i in indices]
 
 
-class Delegating(data.Dataset):
-    """Without a batch size torch calls its __getitem__, and with one another data set's __getitems__."""
+class DelegatesGetitems(data.Dataset):
+    """A data set whose __getitems__ belongs to another data set; torch calls it only if there is a batch size."""
 
     def __init__(self, folder):
         self.inner = data.Subset(Plain(folder), range(len(folder.samples)))
@@ -487,32 +489,42 @@ class Delegating(data.Dataset):
 
 SERVED = [
     Plain,
-    OfV2,
+    WithV2,
     AsDict,
     Boxes,
     Pets,
     Kaggle,
     OpenedFile,
     InMemory,
-    Helped,
-    Loaded,
+    OpensByMethod,
+    UsesLoaders,
     Named,
     AsList,
-    Bare,
+    ImageOnly,
     Gray,
-    InSteps,
+    CreatesTransforms,
 ]
-SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
-SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized, Turned, Functional, Segmented]
-SERVED += [Masked, TwoCrops, Triplets, LargeMasks, CutBeyond, Stacked]
-SERVED += [Cached, CachedTensors, Batched, Delegating]
+SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, WithoutConvert, AsOrderedDict, ChecksClass]
+SERVED += [
+    LoaderAttribute,
+    ByReader,
+    SubclassedTransforms,
+    Dataset,
+    ReadsSize,
+    UsesResize,
+    UsesExif,
+    UsesFunctions,
+    WithMask,
+]
+SERVED += [ImageAndMask, TwoCrops, Triplets, LargeMasks, CropsBeyondImage, Stacked]
+SERVED += [Cached, CachedTensors, Batched, DelegatesGetitems]
 
 
-# ---- which make their samples themselves
+# ---- data sets that are left to torch's loader
 
 
 class Arrays(Plain):
-    """As with albumentations, or OpenCV."""
+    """Arrays, as for albumentations or OpenCV."""
 
     def __getitem__(self, i):
         image = np.array(read_rgb(self.paths[i]))[:16, :16]

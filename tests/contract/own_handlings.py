@@ -1,4 +1,4 @@
-"""What the code of a data set does with an image: each function is a `__getitem__`, of a list of paths and an index."""
+"""Processing of an image in a custom data set: each function is a `__getitem__` of a list of paths and an index."""
 
 import copy
 import io
@@ -18,20 +18,20 @@ TAIL = T.Compose([T.Resize((32, 40)), T.ToTensor()])
 CROP = T.RandomResizedCrop(24)
 
 
-def opened(paths, i):
+def open_rgb(paths, i):
     return Image.open(paths[i % len(paths)]).convert("RGB")
 
 
-# ---- images of PIL's: changed in place, asked, made anew
+# ---- PIL images: changed, read and created
 
 
 def thumbnail(paths, i):
-    image = opened(paths, i)
+    image = open_rgb(paths, i)
     image.thumbnail((50, 50))
     return T.CenterCrop(24)(F.to_tensor(image))
 
 
-def thumbnail_before_it_is_read(paths, i):
+def thumbnail_before_reading(paths, i):
     image = Image.open(paths[i])
     image.thumbnail((50, 50))
     return T.CenterCrop(24)(F.to_tensor(image.convert("RGB")))
@@ -44,19 +44,19 @@ def draft(paths, i):
 
 
 def pasted_into(paths, i):
-    image = opened(paths, i)
+    image = open_rgb(paths, i)
     image.paste((255, 0, 0), (0, 0, 20, 20))
     return TAIL(image)
 
 
-def drawn_on_afterwards(paths, i):
-    image = opened(paths, i)
+def drawn_on_after_its_transform(paths, i):
+    image = open_rgb(paths, i)
     before = TAIL(image)
     ImageDraw.Draw(image).rectangle((0, 0, 30, 30), fill=(0, 255, 0))
     return before, TAIL(image)
 
 
-def what_it_knows(paths, i):
+def image_attributes(paths, i):
     image = Image.open(paths[i])
     first = image.format, image.mode, image.filename == paths[i], sorted(map(str, image.info)), image.size
     rgb = image.convert("RGB")
@@ -65,8 +65,8 @@ def what_it_knows(paths, i):
     return F.to_tensor(window), str((first, second))
 
 
-def resized_in_all_ways(paths, i):
-    image = opened(paths, i)
+def resized_in_several_ways(paths, i):
+    image = open_rgb(paths, i)
     return [
         F.to_tensor(image.resize((40, 30), Image.Resampling.LANCZOS)),
         F.to_tensor(image.resize((40, 30), Image.Resampling.BILINEAR, (3, 4, 30, 35))),
@@ -75,8 +75,8 @@ def resized_in_all_ways(paths, i):
     ]
 
 
-def turned_in_all_ways(paths, i):
-    image = opened(paths, i)
+def rotated_and_transposed(paths, i):
+    image = open_rgb(paths, i)
     return [
         TAIL(image.rotate(33, expand=True, fillcolor=(9, 8, 7))),
         TAIL(image.rotate(-20, Image.Resampling.BICUBIC, center=(10, 20), translate=(3, 5))),
@@ -86,7 +86,7 @@ def turned_in_all_ways(paths, i):
 
 
 def in_other_modes(paths, i):
-    image = opened(paths, i)
+    image = open_rgb(paths, i)
     swapped = Image.merge("RGB", image.split()[::-1])
     return [
         TAIL(image.convert("L")),
@@ -111,7 +111,7 @@ def by_imageops(paths, i):
 
 
 def letterboxed(paths, i):
-    image = opened(paths, i)
+    image = open_rgb(paths, i)
     scale = 40 / max(image.size)
     image = image.resize([max(1, int(side * scale)) for side in image.size], Image.Resampling.BICUBIC)
     canvas = Image.new("RGB", (40, 40), (114, 114, 114))
@@ -120,17 +120,17 @@ def letterboxed(paths, i):
 
 
 def blended(paths, i):
-    one, other = (opened(paths, k).resize((40, 40)) for k in (i, i + 1))
+    one, other = (open_rgb(paths, k).resize((40, 40)) for k in (i, i + 1))
     return F.to_tensor(Image.blend(one, other, 0.3))
 
 
-def measured(paths, i):
-    image = opened(paths, i)
-    return TAIL(image), image.getextrema(), image.getbbox(), image.histogram()[:5], opened(paths, i) == image
+def statistics(paths, i):
+    image = open_rgb(paths, i)
+    return TAIL(image), image.getextrema(), image.getbbox(), image.histogram()[:5], open_rgb(paths, i) == image
 
 
 def copied(paths, i):
-    image = opened(paths, i)
+    image = open_rgb(paths, i)
     return (
         TAIL(copy.copy(image)),
         TAIL(copy.deepcopy(image)),
@@ -141,7 +141,7 @@ def copied(paths, i):
 
 def saved_and_read(paths, i):
     file = io.BytesIO()
-    opened(paths, i).resize((30, 30)).save(file, "JPEG", quality=40)
+    open_rgb(paths, i).resize((30, 30)).save(file, "JPEG", quality=40)
     return F.to_tensor(Image.open(io.BytesIO(file.getvalue())))
 
 
@@ -156,14 +156,14 @@ def from_an_open_file(paths, i):
     return TAIL(image)
 
 
-def closed(paths, i):
+def closed_after_load(paths, i):
     with Image.open(paths[i]) as image:
         image.load()
     return TAIL(image.convert("RGB"))
 
 
 def as_arrays(paths, i):
-    image = opened(paths, i)
+    image = open_rgb(paths, i)
     window = np.asarray(image.crop((0, 0, 30, 30))).copy()
     return np.array(image.resize((20, 20))).tolist(), torch.from_numpy(window).permute(2, 0, 1).float() / 255
 
@@ -172,7 +172,7 @@ def as_arrays(paths, i):
 
 
 def changed_in_place(paths, i):
-    image = TAIL(opened(paths, i))
+    image = TAIL(open_rgb(paths, i))
     image += 1
     image[0] *= 0.5
     image[:, :5] = 0
@@ -181,13 +181,13 @@ def changed_in_place(paths, i):
     return image
 
 
-def computed_with(paths, i):
-    image = TAIL(opened(paths, i))
+def arithmetic(paths, i):
+    image = TAIL(open_rgb(paths, i))
     return image * 2 - 1, -image, image > 0.5, image.sum(), (image - image.mean()) / image.std()
 
 
 def shaped(paths, i):
-    image = TAIL(opened(paths, i))
+    image = TAIL(open_rgb(paths, i))
     return (
         image.permute(1, 2, 0),
         image[None].squeeze(0),
@@ -199,24 +199,24 @@ def shaped(paths, i):
 
 
 def stacked(paths, i):
-    image = opened(paths, i)
+    image = open_rgb(paths, i)
     both = TAIL(image), TAIL(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT))
     return torch.stack(both), torch.cat(both), 0.3 * both[0] + 0.7 * both[1]
 
 
-def the_same_twice(paths, i):
-    image = TAIL(opened(paths, i))
+def same_tensor_twice(paths, i):
+    image = TAIL(open_rgb(paths, i))
     return {"image": image, "more": [image, {"image": image, "number": i}]}
 
 
-def what_a_tensor_knows(paths, i):
-    image = F.to_tensor(opened(paths, i))
+def tensor_attributes(paths, i):
+    image = F.to_tensor(open_rgb(paths, i))
     known = image.shape[1], image.ndim, image.numel(), str(image.dtype), len(image), str(image.device)
     return T.Resize((20, 20))(image), known, isinstance(image, torch.Tensor), torch.is_tensor(image)
 
 
 def resized_as_tensors(paths, i):
-    image = opened(paths, i)
+    image = open_rgb(paths, i)
     whole, real = F.pil_to_tensor(image), F.to_tensor(image)
     return [
         F.resize(whole, [20, 21], antialias=True),
@@ -226,8 +226,8 @@ def resized_as_tensors(paths, i):
     ]
 
 
-def of_attributes(paths, i):
-    image = opened(paths, i)
+def custom_attributes(paths, i):
+    image = open_rgb(paths, i)
     image.mine = 5
     tensor = TAIL(image)
     tensor.mine = 6
@@ -237,22 +237,22 @@ def of_attributes(paths, i):
 # ---- random numbers
 
 
-def seeded_within(paths, i):
+def seeded_per_sample(paths, i):
     torch.manual_seed(i)
-    one = CROP(opened(paths, i))
+    one = CROP(open_rgb(paths, i))
     torch.manual_seed(i)
-    return F.to_tensor(one), F.to_tensor(CROP(opened(paths, i))), torch.rand(1)
+    return F.to_tensor(one), F.to_tensor(CROP(open_rgb(paths, i))), torch.rand(1)
 
 
-def forked(paths, i):
+def in_forked_generator(paths, i):
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        image = CROP(opened(paths, i))
+        image = CROP(open_rgb(paths, i))
     return F.to_tensor(image), torch.rand(2), random.random(), np.random.rand()
 
 
-def chosen_by_the_program(paths, i):
-    image = opened(paths, i)
+def chosen_by_random_numbers(paths, i):
+    image = open_rgb(paths, i)
     if random.random() < 0.5:
         image = F.hflip(image)
     if np.random.rand() < 0.5:
@@ -267,19 +267,19 @@ def chosen_by_the_program(paths, i):
 
 
 def several_crops(paths, i):
-    image = opened(paths, i)
+    image = open_rgb(paths, i)
     views = T.Compose([CROP, T.ToTensor()])
     five, ten = T.FiveCrop(20)(image), F.ten_crop(image, 20)
     return [views(image), views(image), *map(F.to_tensor, five), torch.stack([F.to_tensor(one) for one in ten])]
 
 
 def erased(paths, i):
-    image = T.Compose([T.Resize((40, 40)), T.ToTensor(), T.RandomErasing(0.9, value="random")])(opened(paths, i))
+    image = T.Compose([T.Resize((40, 40)), T.ToTensor(), T.RandomErasing(0.9, value="random")])(open_rgb(paths, i))
     return torch.nn.Sequential(T.RandomErasing(0.9), T.Normalize([0.4] * 3, [0.3] * 3))(image)
 
 
 def boxes_and_masks(paths, i):
-    image = tv_tensors.Image(opened(paths, i))
+    image = tv_tensors.Image(open_rgb(paths, i))
     height, width = image.shape[-2:]
     corners = [[0, 0, width / 2, height / 2], [5, 5, width - 5, height - 5]]
     boxes = tv_tensors.BoundingBoxes(corners, format="XYXY", canvas_size=(height, width))
@@ -290,7 +290,7 @@ def boxes_and_masks(paths, i):
 
 def in_a_thread(paths, i):
     made = []
-    thread = threading.Thread(target=lambda: made.append(TAIL(opened(paths, i))))
+    thread = threading.Thread(target=lambda: made.append(TAIL(open_rgb(paths, i))))
     thread.start()
     thread.join()
     return made[0]
@@ -299,5 +299,5 @@ def in_a_thread(paths, i):
 HANDLINGS = {
     name: function
     for name, function in list(vars().items())
-    if getattr(function, "__module__", "") == __name__ and function is not opened
+    if getattr(function, "__module__", "") == __name__ and function is not open_rgb
 }

@@ -1,4 +1,4 @@
-"""One folder of images, stored in every way that the loader reads."""
+"""One folder of images, stored in every format that the loader reads."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -9,7 +9,7 @@ import pytest
 import dali_compat
 from dali_compat.archives.pack import pack
 
-# name: (class, file that pack makes, whether its .idx is taken away)
+# name: (class, file written by pack, whether its .idx is deleted)
 STORAGES = {
     "folder": ("DALIImageFolder", None, False),
     "rec": ("DALIRecordIO", "all.rec", False),
@@ -22,8 +22,10 @@ ARCHIVES = [name for name in STORAGES if name != "folder"]
 
 
 def stored(root: Path, storage: str, place: Path) -> Callable:
-    """A function that gives a data set of ``root``'s images, packed into ``place`` if need be; it takes a data set's
-    arguments other than the path."""
+    """Return a function that makes a data set of the images of ``root``, packed into ``place`` if necessary.
+
+    The function takes the arguments of the data set except the path.
+    """
     kind, file, without_idx = STORAGES[storage]
     if storage == "lmdb" and not find_spec("lmdb"):
         pytest.skip("lmdb is not installed")

@@ -1,4 +1,4 @@
-"""Programs that read images from an iterable data set, each with the options of its loader."""
+"""Programs that read images from an iterable data set, with the arguments of their loaders."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ JOINT = v2.Compose(
 )
 
 
-def opened(path):
+def open_rgb(path):
     return Image.open(path).convert("RGB")
 
 
@@ -46,11 +46,11 @@ def read(path):
         return file.read()
 
 
-def decoded(held):
-    return SMALL(opened(io.BytesIO(held)))
+def decode(encoded_bytes):
+    return SMALL(open_rgb(io.BytesIO(encoded_bytes)))
 
 
-def same(value):
+def identity(value):
     return value
 
 
@@ -58,7 +58,7 @@ def same(value):
 
 
 class Stream(data.IterableDataset):
-    """Of the files that are this worker's."""
+    """A stream of this worker's share of the files."""
 
     def __init__(self, files):
         self.files = files
@@ -69,12 +69,12 @@ class Stream(data.IterableDataset):
 
     def __iter__(self):
         for number, path in enumerate(self.mine()):
-            yield TRAINING(opened(path)), number
+            yield TRAINING(open_rgb(path)), number
 
 
 class InAllWorkers(Stream):
     def __iter__(self):
-        return ((SMALL(opened(path)), path) for path in self.files)
+        return ((SMALL(open_rgb(path)), path) for path in self.files)
 
 
 class WithLength(Stream):
@@ -91,22 +91,22 @@ class FromBytes(Stream):
 class Views(Stream):
     def __iter__(self):
         for path in self.mine():
-            image = opened(path)
+            image = open_rgb(path)
             yield [TRAINING(image), TRAINING(image)], SMALL(image)
 
 
 class Frames(Stream):
-    """Three files a sample, in a nested dict."""
+    """Three files per sample, in a nested dict."""
 
     def __iter__(self):
         for paths in zip(*[iter(self.mine())] * 3, strict=False):
-            yield {"clip": {"frames": torch.stack([SMALL(opened(path)) for path in paths]), "names": list(paths)}}
+            yield {"clip": {"frames": torch.stack([SMALL(open_rgb(path)) for path in paths]), "names": list(paths)}}
 
 
 class WithBoxes(Stream):
     def __iter__(self):
         for path in self.mine():
-            image = opened(path)
+            image = open_rgb(path)
             mask = tv_tensors.Mask(torch.arange(image.height * image.width).reshape(image.height, image.width) % 3)
             boxes = tv_tensors.BoundingBoxes([[2, 3, 9, 12]], format="XYXY", canvas_size=(image.height, image.width))
             yield JOINT(image, {"mask": mask, "boxes": boxes})
@@ -120,39 +120,39 @@ class WithMaskFiles(Stream):
     def __iter__(self):
         for path in self.mine():
             mask = Image.open(self.masks / f"{Path(path).parent.name}{Path(path).stem}.png")
-            yield JOINT(opened(path), tv_tensors.Mask(F.pil_to_tensor(mask)))
+            yield JOINT(open_rgb(path), tv_tensors.Mask(F.pil_to_tensor(mask)))
 
 
 class Shuffled(Stream):
-    """By a buffer of deferred images."""
+    """A shuffle buffer of deferred images."""
 
     def __iter__(self):
-        held = []
+        encoded_bytes = []
         for number, path in enumerate(self.mine()):
-            held.append((TRAINING(opened(path)), number))
-            if len(held) > 5:
-                yield held.pop(random.randrange(len(held)))
-        yield from held
+            encoded_bytes.append((TRAINING(open_rgb(path)), number))
+            if len(encoded_bytes) > 5:
+                yield encoded_bytes.pop(random.randrange(len(encoded_bytes)))
+        yield from encoded_bytes
 
 
 class ShuffledBytes(Stream):
-    """By a buffer of encoded images, with a generator of its own."""
+    """A shuffle buffer of encoded images, with a custom generator."""
 
     def __init__(self, files):
         super().__init__(files)
         self.generator = torch.Generator().manual_seed(3)
 
     def __iter__(self):
-        held = []
+        encoded_bytes = []
         for path in self.mine():
-            held.append(read(path))
-            if len(held) > 5:
-                yield decoded(held.pop(int(torch.randint(len(held), (), generator=self.generator))))
-        yield from map(decoded, held)
+            encoded_bytes.append(read(path))
+            if len(encoded_bytes) > 5:
+                yield decode(encoded_bytes.pop(int(torch.randint(len(encoded_bytes), (), generator=self.generator))))
+        yield from map(decode, encoded_bytes)
 
 
 class OneBuffer(Stream):
-    """Whose bytes each image replaces."""
+    """One buffer, overwritten for each image."""
 
     def __iter__(self):
         buffer = io.BytesIO()
@@ -160,48 +160,48 @@ class OneBuffer(Stream):
             buffer.seek(0)
             buffer.truncate()
             buffer.write(read(path))
-            yield TRAINING(opened(buffer))
+            yield TRAINING(open_rgb(buffer))
 
 
 class OtherFiles(Stream):
-    """Every third image from a file without a name."""
+    """A file without a name for every third image."""
 
     def __iter__(self):
         for number, path in enumerate(self.mine()):
             file = io.BytesIO(read(path))
-            yield SMALL(opened(io.BufferedReader(file) if number % 3 == 2 else file))
+            yield SMALL(open_rgb(io.BufferedReader(file) if number % 3 == 2 else file))
 
 
 class InThreads(Stream):
-    """Transformed in threads."""
+    """Transforms in threads."""
 
     def __iter__(self):
         with ThreadPoolExecutor(2) as pool:
-            yield from pool.map(SMALL, map(opened, self.mine()))
+            yield from pool.map(SMALL, map(open_rgb, self.mine()))
 
 
 class InBatches(Stream):
-    """Made by the data set."""
+    """Batches made by the data set."""
 
     def __iter__(self):
         samples = iter(self.mine())
         while paths := list(itertools.islice(samples, 4)):
-            yield torch.stack([TRAINING(opened(path)) for path in paths]), torch.arange(len(paths))
+            yield torch.stack([TRAINING(open_rgb(path)) for path in paths]), torch.arange(len(paths))
 
 
 class Epochs(Stream):
-    """Each epoch is another."""
+    """The number of the epoch as label."""
 
     epoch = 0
 
     def __iter__(self):
         self.epoch += 1
         for path in self.mine():
-            yield SMALL(opened(path)), self.epoch
+            yield SMALL(open_rgb(path)), self.epoch
 
 
 class SetEpoch(Stream):
-    """Its loop sets the epoch, which is the seed of the order."""
+    """An order that depends on the epoch set by the training loop."""
 
     def set_epoch(self, epoch):
         self.epoch = epoch
@@ -210,7 +210,7 @@ class SetEpoch(Stream):
         order = list(self.mine())
         random.Random(self.epoch).shuffle(order)
         for path in order:
-            yield TRAINING(opened(path)), path
+            yield TRAINING(open_rgb(path)), path
 
 
 class Endless(Stream):
@@ -219,18 +219,18 @@ class Endless(Stream):
             yield from super().__iter__()
 
 
-class OfARank(Stream):
-    """Its part of a world of two."""
+class PartOfRank(Stream):
+    """The part of one rank in a world of two."""
 
     rank, world = 1, 2
 
     def __iter__(self):
         for path in self.mine()[self.rank :: self.world]:
-            yield TRAINING(opened(path)), path
+            yield TRAINING(open_rgb(path)), path
 
 
 class Mixed(Stream):
-    """Of two sources, by weights."""
+    """Two sources, chosen by weights."""
 
     def __iter__(self):
         paths = self.mine()
@@ -238,7 +238,7 @@ class Mixed(Stream):
         while True:
             number = random.choices([0, 1], [0.7, 0.3])[0]
             try:
-                yield SMALL(opened(next(sources[number]))), number
+                yield SMALL(open_rgb(next(sources[number]))), number
             except StopIteration:
                 return
 
@@ -251,22 +251,22 @@ class ItsOwnIterator(Stream):
     def __next__(self):
         if not self.left:
             raise StopIteration
-        return TRAINING(opened(self.left.pop(0)))
+        return TRAINING(open_rgb(self.left.pop(0)))
 
 
 class SkipsBroken(Stream):
     def __iter__(self):
         for number, path in enumerate(self.mine()):
-            held = read(path)
-            for one in (held[:20] if number % 3 == 1 else held, held):
+            encoded_bytes = read(path)
+            for one in (encoded_bytes[:20] if number % 3 == 1 else encoded_bytes, encoded_bytes):
                 try:
-                    yield decoded(one), number
+                    yield decode(one), number
                 except OSError:
                     continue
 
 
 class BySize(Stream):
-    """Only wide images, as their headers say."""
+    """Only wide images, selected by their headers."""
 
     def __iter__(self):
         for path in self.mine():
@@ -278,7 +278,7 @@ class BySize(Stream):
 class OfPillow(Stream):
     def __iter__(self):
         for path in self.mine():
-            yield opened(path), path
+            yield open_rgb(path), path
 
 
 def tensors_of(samples):
@@ -286,12 +286,12 @@ def tensors_of(samples):
     return torch.stack([TRAINING(image) for image in images]), list(paths)
 
 
-class Unlike(Stream):
-    """Images of unlike sizes."""
+class DifferentSizes(Stream):
+    """Images of different sizes."""
 
     def __iter__(self):
         for path in self.mine():
-            yield T.functional.to_tensor(opened(path))
+            yield T.functional.to_tensor(open_rgb(path))
 
 
 class ByTorchvision(Stream):
@@ -302,7 +302,7 @@ class ByTorchvision(Stream):
 
 
 class Tar(Stream):
-    """Members of an archive that is read once."""
+    """Members of a tar archive, read sequentially."""
 
     def __init__(self, files):
         super().__init__(files)
@@ -321,18 +321,18 @@ class Zip(Stream):
     """Members of a compressed archive."""
 
     def __iter__(self):
-        held = io.BytesIO()
-        with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+        encoded_bytes = io.BytesIO()
+        with zipfile.ZipFile(encoded_bytes, "w", zipfile.ZIP_DEFLATED) as archive:
             for path in self.files:
                 archive.write(path)
-        with zipfile.ZipFile(held) as archive:
+        with zipfile.ZipFile(encoded_bytes) as archive:
             for name in archive.namelist():
                 with archive.open(name) as member:
                     yield SMALL(Image.open(member).convert("RGB")), name, member.tell()
 
 
 class FromTheWeb(Stream):
-    """Every other image from the open response, which Pillow reads to its end."""
+    """Responses of a web server; Pillow reads every other one directly, to its end."""
 
     def __init__(self, files, address):
         super().__init__(files)
@@ -345,13 +345,13 @@ class FromTheWeb(Stream):
                 yield TRAINING(image.convert("RGB")), number
 
 
-def own_part(number):
-    """A worker_init_fn as in torch's documentation, which changes the worker's data set."""
+def keep_part_of_worker(number):
+    """Keep the worker's part of the files, in a worker_init_fn as in torch's documentation."""
     info = data.get_worker_info()
     info.dataset.files = info.dataset.files[number :: info.num_workers]
 
 
-# ---- what the programs read
+# ---- inputs of the programs
 
 
 class _Silent(http.server.SimpleHTTPRequestHandler):
@@ -359,14 +359,14 @@ class _Silent(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-class Given(NamedTuple):
-    """What the programs read.
+class ProgramInputs(NamedTuple):
+    """Inputs of the programs.
 
     Attributes:
         files: paths of JPEGs.
-        masks: a folder of PNGs, one for each of the files.
-        address: of a web server of all files of this machine.
-        shards: two archives with an image, a class and a JSON file for each of the files, as webdataset names them.
+        masks: folder with a PNG for each file.
+        address: of a web server for all files of this machine.
+        shards: pattern of two webdataset archives with an image, a class and a JSON file for each file.
     """
 
     files: list[str]
@@ -376,7 +376,7 @@ class Given(NamedTuple):
 
 
 @contextlib.contextmanager
-def given(files: list[str], root: Path) -> Iterator[Given]:
+def program_inputs(files: list[str], root: Path) -> Iterator[ProgramInputs]:
     masks = root / "masks"
     masks.mkdir()
     for path in files:
@@ -387,28 +387,28 @@ def given(files: list[str], root: Path) -> Iterator[Given]:
         with tarfile.open(root / f"{shard}.tar", "w") as tar:
             for number, path in enumerate(files[shard::2]):
                 facts = json.dumps({"a": [1, 2], "b": number}).encode()
-                for ending, held in (("jpg", read(path)), ("cls", b"%d" % (number % 3)), ("json", facts)):
+                for ending, encoded_bytes in (("jpg", read(path)), ("cls", b"%d" % (number % 3)), ("json", facts)):
                     member = tarfile.TarInfo(f"{shard}{number:04}.{ending}")
-                    member.size = len(held)
-                    tar.addfile(member, io.BytesIO(held))
-    time.sleep(0.05)  # files that were written just now are not deferred
+                    member.size = len(encoded_bytes)
+                    tar.addfile(member, io.BytesIO(encoded_bytes))
+    time.sleep(0.05)  # files written just now are not deferred
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Silent, directory="/")) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield Given(files, masks, f"http://127.0.0.1:{server.server_port}", str(root / "{0..1}.tar"))
+        yield ProgramInputs(files, masks, f"http://127.0.0.1:{server.server_port}", str(root / "{0..1}.tar"))
         server.shutdown()
 
 
 class Program(NamedTuple):
-    """A data set and its loader's arguments.
+    """A data set and the arguments of its loader.
 
     Attributes:
-        make: returns the data set.
+        make: function that returns the data set.
         batch_size: of the loader.
         options: other arguments of the loader.
-        needs: a package that the data set is from.
+        needs: package that the data set requires.
     """
 
-    make: Callable[[Given], Any]
+    make: Callable[[ProgramInputs], Any]
     batch_size: int | None = 4
     options: dict[str, Any] = {}
     needs: str = "torch"
@@ -421,7 +421,7 @@ def _of_files(kind: Callable[[list[str]], Any], batch_size: int | None = 4, **op
 _KINDS = [Stream, InAllWorkers, WithLength, FromBytes, Views, WithBoxes, Shuffled, ShuffledBytes, Epochs, SetEpoch]
 _KINDS += [
     Endless,
-    OfARank,
+    PartOfRank,
     Mixed,
     OneBuffer,
     OtherFiles,
@@ -440,9 +440,9 @@ PROGRAMS: dict[str, Program] = {kind.__name__: _of_files(kind) for kind in _KIND
     "FromTheWeb": Program(lambda one: FromTheWeb(one.files[:6], one.address)),
     "InBatches": _of_files(InBatches, None),
     "samples that are not batched": _of_files(Stream, None),
-    "images of unlike sizes": _of_files(Unlike, 4, collate_fn=list),
+    "images of unlike sizes": _of_files(DifferentSizes, 4, collate_fn=list),
     "Pillow's images, which collate_fn converts": _of_files(OfPillow, 4, collate_fn=tensors_of),
-    "a worker_init_fn": _of_files(InAllWorkers, 4, worker_init_fn=own_part),
+    "a worker_init_fn": _of_files(InAllWorkers, 4, worker_init_fn=keep_part_of_worker),
     "two data sets": _of_files(lambda files: data.ChainDataset([Stream(files[:5]), WithLength(files[5:])])),
 }
 
@@ -451,7 +451,7 @@ PROGRAMS: dict[str, Program] = {kind.__name__: _of_files(kind) for kind in _KIND
 
 
 def _of_webdataset(make: Callable[[Any, str], Any], batch_size: int | None = 4, **options: Any) -> Program:
-    def made(one: Given) -> Any:
+    def made(one: ProgramInputs) -> Any:
         import webdataset
 
         return make(webdataset, one.shards)
@@ -464,14 +464,14 @@ def _webdataset(steps: Callable[[Any], Any], batch_size: int | None = 4, **optio
     return _of_webdataset(lambda wds, shards: steps(wds.WebDataset(shards, **options)), batch_size)
 
 
-def with_every_name(samples):
-    """A stage that adds how many samples came before."""
+def add_number(samples):
+    """Add the number of earlier samples, as a stage of a pipeline."""
     for number, sample in enumerate(samples):
         yield sample | {"number": number}
 
 
-def _decoder(key, held):
-    return opened(io.BytesIO(held)) if key.endswith("jpg") else None
+def _decoder(key, encoded_bytes):
+    return open_rgb(io.BytesIO(encoded_bytes)) if key.endswith("jpg") else None
 
 
 def _as_open_clip(wds, shards):
@@ -507,7 +507,7 @@ def _mix(wds, shards):
 
 
 def _training_tuples(one):
-    return one.decode("pil").to_tuple("jpg", "cls").map_tuple(TRAINING, same)
+    return one.decode("pil").to_tuple("jpg", "cls").map_tuple(TRAINING, identity)
 
 
 PROGRAMS |= {
@@ -521,7 +521,7 @@ PROGRAMS |= {
         "a map": _webdataset(lambda one: one.decode("pil").map(lambda a: (SMALL(a["jpg"]), a["__key__"]))),
         "batched": _webdataset(lambda one: _training_tuples(one).batched(3), None),
         "listed": _webdataset(lambda one: _training_tuples(one).listed(3), None),
-        "encoded": _webdataset(lambda one: one.to_tuple("jpg", "cls").map_tuple(decoded, str)),
+        "encoded": _webdataset(lambda one: one.to_tuple("jpg", "cls").map_tuple(decode, str)),
         "a decoder": _webdataset(lambda one: one.decode(_decoder).to_tuple("jpg").map_tuple(TRAINING)),
         "shuffled before": _webdataset(lambda one: _training_tuples(one.shuffle(8, seed=2)), shardshuffle=2),
         "shuffled after": _webdataset(lambda one: _training_tuples(one).shuffle(8, seed=2), shardshuffle=2),
@@ -529,7 +529,7 @@ PROGRAMS |= {
         "stages": _webdataset(
             lambda one: (
                 one.decode("pil", only=["jpg"])
-                .compose(with_every_name)
+                .compose(add_number)
                 .select(lambda sample: sample["number"] % 4)
                 .map(lambda sample: (TRAINING(sample["jpg"]), sample["number"]))
             )
@@ -553,11 +553,11 @@ def row_of(example):
 
 
 def row_of_bytes(example):
-    return {"pixels": decoded(read(example["image"]["path"]))}
+    return {"pixels": decode(read(example["image"]["path"]))}
 
 
 def _hugging_face(steps: Callable[[Any, Any], Any], batch_size: int | None = 4) -> Program:
-    def made(one: Given) -> Any:
+    def made(one: ProgramInputs) -> Any:
         import datasets
         import datasets.distributed
 

@@ -1,4 +1,4 @@
-"""Arguments, attributes and what a batch is made of: torch's, and ours."""
+"""Arguments and attributes of the loader, compared with torch's."""
 
 import inspect
 import warnings
@@ -24,7 +24,7 @@ OPTIONS = {
 OPTIONS |= {"on_error": "raise", "on_error_in_python": False, "snapshot_every_n_steps": 1}
 
 
-def _parameters(function):
+def _parameters_of(function):
     return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
 
 
@@ -33,13 +33,13 @@ def _parameters(function):
 
 @pytest.mark.parametrize("of", [lambda c: c, lambda c: c.__init__, lambda c: object.__new__(c).__init__])
 def test_signature_is_torchs_and_our_options(of):
-    torchs, mine = _parameters(of(data.DataLoader)), _parameters(of(DataLoader))
+    torchs, mine = _parameters_of(of(data.DataLoader)), _parameters_of(of(DataLoader))
     assert mine[: len(torchs)] == torchs
     assert mine[len(torchs) :] == [(name, inspect.Parameter.KEYWORD_ONLY, value) for name, value in OPTIONS.items()]
 
 
 def test_signature_of_the_folder_is_torchvisions_and_ours():
-    torchvisions, mine = _parameters(ImageFolder), _parameters(DALIImageFolder)
+    torchvisions, mine = _parameters_of(ImageFolder), _parameters_of(DALIImageFolder)
     assert mine[: len(torchvisions)] == torchvisions
     assert mine[len(torchvisions) :] == [
         *((name, inspect.Parameter.KEYWORD_ONLY, False) for name in ("orient", "return_index", "index_cache")),
@@ -47,7 +47,7 @@ def test_signature_of_the_folder_is_torchvisions_and_ours():
     ]
 
 
-def test_names_and_types(folder):
+def test_public_names_exist_and_classes_are_torchs_subclasses(folder):
     loader = ours(folder)
     assert DALIDataLoader is DataLoader and set(dali_compat.__all__) <= set(dir(dali_compat))
     assert isinstance(loader, data.DataLoader) and type(loader).__name__ == "DataLoader"
@@ -55,7 +55,7 @@ def test_names_and_types(folder):
     assert isinstance(iter(loader), data.dataloader._BaseDataLoaderIter)
 
 
-def test_the_class_can_be_subscripted(folder):
+def test_a_subclass_of_the_subscripted_class_works(folder):
     class Mine(DataLoader[int]):
         pass
 
@@ -74,7 +74,7 @@ def test_positional_arguments_are_torchs(folder):
 
 # ---- errors of arguments
 
-BAD = {
+BAD_ARGUMENTS = {
     "num_workers": dict(num_workers=-1),
     "timeout": dict(timeout=-1),
     "prefetch_factor without workers": dict(prefetch_factor=2),
@@ -95,9 +95,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("case", BAD_ARGUMENTS)
 def test_errors_of_arguments_are_torchs(folder, case):
-    mine, theirs = error_of(ours, folder, **BAD[case]), error_of(stock, folder, **BAD[case])
+    mine, theirs = error_of(ours, folder, **BAD_ARGUMENTS[case]), error_of(stock, folder, **BAD_ARGUMENTS[case])
     assert type(mine) is type(theirs) and str(mine) == str(theirs)
 
 
@@ -109,13 +109,13 @@ def test_errors_of_arguments_are_torchs(folder, case):
         (lambda root: Plain(ImageFolder(root)), True),
         (lambda root: data.TensorDataset(torch.zeros(4)), True),
     ],
-    ids=["threads", "function", "own data set", "torch's own"],
+    ids=["threads", "function", "custom data set", "TensorDataset"],
 )
-def test_only_processes_can_be_too_many(image_root, made, processes):
-    with warnings.catch_warnings(record=True) as said:
+def test_too_many_workers_warn_only_if_they_are_processes(image_root, made, processes):
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         DataLoader(made(image_root), num_workers=10**4, device="cpu", fallback="silent")
-    assert [str(one.message)[:40] for one in said] == ["This DataLoader will create 10000 worker"] * processes
+    assert [str(one.message)[:40] for one in warned] == ["This DataLoader will create 10000 worker"] * processes
 
 
 class Stream(data.IterableDataset):
@@ -129,7 +129,7 @@ def test_errors_of_arguments_with_an_iterable_data_set(arguments):
     assert type(mine) is type(theirs) and str(mine) == str(theirs)
 
 
-def test_shuffling_nothing_raises_as_torchs(tmp_path):
+def test_shuffling_an_empty_data_set_raises_torchs_error(tmp_path):
     (tmp_path / "empty").mkdir()
     dataset = DALIImageFolder(tmp_path, EXACT, allow_empty=True)
     mine, theirs = error_of(ours, dataset, shuffle=True), error_of(stock, dataset, shuffle=True)
@@ -148,7 +148,7 @@ def test_shuffling_nothing_raises_as_torchs(tmp_path):
         dict(cache_device="cuda", device="cpu"),
     ],
 )
-def test_errors_of_our_own_options(folder, wrong):
+def test_errors_of_added_options_name_the_option(folder, wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         DataLoader(folder, **wrong)
 
@@ -163,28 +163,28 @@ def test_len_of_an_iterable_data_set_is_torchs():
 @pytest.mark.parametrize(
     "name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"]
 )
-def test_attributes_that_may_not_change(folder, name):
+def test_read_only_attributes_raise_torchs_error_when_set(folder, name):
     mine, theirs = (error_of(setattr, make(folder), name, 1) for make in (ours, stock))
     assert type(mine) is type(theirs) is ValueError and str(mine) == str(theirs)
 
 
-def test_attributes_are_torchs(folder):
-    """Frameworks rebuild loaders from public attributes, so each must be the name of a constructor argument."""
+def test_public_attributes_are_constructor_arguments_as_in_torch(folder):
+    """Frameworks rebuild loaders from public attributes."""
     mine, theirs = vars(ours(folder, 4, num_workers=2)), vars(stock(folder, 4, num_workers=2))
     public = {name for name in mine if not name.startswith("_")}
     assert public == {name for name in theirs if not name.startswith("_")} | set(OPTIONS)
     assert public <= set(inspect.signature(DataLoader).parameters)
 
 
-# ---- arguments that must not disturb
+# ---- arguments without effect on batches
 
 
-def _fail(worker):
+def _fail_in_worker(worker):
     raise AssertionError("no worker process must start")
 
 
 ACCEPTED = {
-    "worker_init_fn": (dict(num_workers=2, worker_init_fn=_fail), "worker_init_fn=_fail"),
+    "worker_init_fn": (dict(num_workers=2, worker_init_fn=_fail_in_worker), "worker_init_fn=_fail_in_worker"),
     "pin_memory": (dict(pin_memory=True), "pin_memory=True"),
     "timeout": (dict(num_workers=2, timeout=5), "timeout=5"),
     "persistent_workers": (dict(num_workers=2, persistent_workers=True), "persistent_workers=True"),
@@ -196,7 +196,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_arguments_are_honoured_or_said_to_do_nothing(folder, name):
+def test_explain_shows_each_argument_or_lists_it_as_without_effect(folder, name):
     arguments, line = ACCEPTED[name]
     if name not in {*inspect.signature(data.DataLoader).parameters}:
         pytest.skip("not an argument of this torch")
@@ -206,13 +206,13 @@ def test_arguments_are_honoured_or_said_to_do_nothing(folder, name):
     if name not in ("num_workers", "prefetch_factor"):
         assert line in explained.split("without effect:")[1]
     with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)  # torch's, of pin_memory on a machine without GPU
+        warnings.simplefilter("error", UserWarning)  # torch's, for pin_memory without a GPU
         found = outlines(loader)
     assert found == outlines(stock(folder, 5))
 
 
 @pytest.mark.parametrize("arguments", [{}, {"num_workers": 2}, {"num_workers": 2, "prefetch_factor": 3}])
-def test_defaults_are_not_said_to_do_nothing(folder, arguments):
+def test_explain_does_not_list_defaults_as_without_effect(folder, arguments):
     assert "without effect" not in ours(folder, **arguments).explain()
 
 
@@ -226,7 +226,7 @@ def test_defaults_are_not_said_to_do_nothing(folder, arguments):
         ({"num_workers": 2, "prefetch_factor": 7}, 7, 7),
     ],
 )
-def test_batches_in_flight_are_those_that_the_user_gives_or_the_devices_own(folder, arguments, cpu, gpu):
-    """torch puts 2 where there are workers and nothing was given."""
+def test_batches_in_flight_follow_prefetch_factor_or_the_device(folder, arguments, cpu, gpu):
+    """torch sets prefetch_factor to 2 if there are workers and none is given."""
     loader = ours(folder, 4, **arguments)
     assert [_depth(loader, torch.device(name)) for name in ("cpu", "cuda")] == [cpu, gpu]

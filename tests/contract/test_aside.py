@@ -1,4 +1,4 @@
-"""The thread that works on the next batches while the caller uses one: whose code runs in it, and how it ends."""
+"""The prefetch thread: which code runs in it, and how it ends."""
 
 import gc
 import os
@@ -22,88 +22,90 @@ PATIENCE = 60  # seconds
 
 
 @pytest.fixture
-def seen() -> set:
-    """Threads that the user's code has run in."""
+def thread_ids() -> set:
+    """Identifiers of the threads that ran the user's code."""
     return set()
 
 
-_others: set[threading.Thread] = set()  # of tests before: an exception in an iterator's last lines may leave one
+_earlier_threads: set[threading.Thread] = (
+    set()
+)  # threads left by earlier tests, such as by an exception in an iterator's last lines
 
 
-def _threads() -> list[threading.Thread]:
+def _prefetch_threads() -> list[threading.Thread]:
     there = [thread for thread in threading.enumerate() if thread.name.startswith("dali_compat prefetch")]
-    return [thread for thread in there if thread not in _others]
+    return [thread for thread in there if thread not in _earlier_threads]
 
 
-def _wait_until(is_so) -> bool:
+def _wait_until(condition) -> bool:
     end = time.monotonic() + PATIENCE
-    while not is_so() and time.monotonic() < end:
+    while not condition() and time.monotonic() < end:
         time.sleep(0.01)
-    return is_so()
+    return condition()
 
 
-def _none_left() -> bool:
-    return _wait_until(lambda: not _threads())
+def _no_prefetch_threads() -> bool:
+    return _wait_until(lambda: not _prefetch_threads())
 
 
 @pytest.fixture(autouse=True)
-def no_thread_is_left():
+def check_no_thread_remains():
     gc.collect()
-    _others.clear()
-    _others.update(_threads())
+    _earlier_threads.clear()
+    _earlier_threads.update(_prefetch_threads())
     yield
     gc.collect()
-    assert _none_left()
+    assert _no_prefetch_threads()
 
 
-# ---- whose code runs in it
+# ---- code that runs in the thread
 
 
-def test_it_does_work(exact_folder, monkeypatch):
-    """Else all that follows proves nothing."""
+def test_batches_are_prepared_in_one_other_thread(exact_folder, monkeypatch):
+    """Check the premise of the tests below."""
     threads, prepare = set(), DaliBatch.prepare
     monkeypatch.setattr(DaliBatch, "prepare", lambda batch: (threads.add(threading.get_ident()), prepare(batch))[1])
     assert_same_pixels(pixels(ours(exact_folder, 5, device="cpu")), pixels(stock(exact_folder, 5)))
     assert len(threads) == 1 and threading.get_ident() not in threads
 
 
-class Noting:
-    def __init__(self, seen, function):
-        self.seen, self.function = seen, function
+class RecordsThread:
+    def __init__(self, thread_ids, function):
+        self.thread_ids, self.function = thread_ids, function
 
     def __call__(self, *args):
-        self.seen.add(threading.get_ident())
+        self.thread_ids.add(threading.get_ident())
         return self.function(*args)
 
 
-class Sequence(list):
-    """Of one's own."""
+class RecordingList(list):
+    """A list whose reads record the thread."""
 
-    def __init__(self, seen, values):
+    def __init__(self, thread_ids, values):
         super().__init__(values)
-        self.seen = seen
+        self.thread_ids = thread_ids
 
     def __getitem__(self, at):
-        self.seen.add(threading.get_ident())
+        self.thread_ids.add(threading.get_ident())
         return super().__getitem__(at)
 
 
-def _drawn(seen, values):
+def _recording_iterator(thread_ids, values):
     for value in values:
-        seen.add(threading.get_ident())
+        thread_ids.add(threading.get_ident())
         yield value
 
 
-class Drawn:
-    def __init__(self, seen, values):
-        self.seen, self.values = seen, values
+class RecordingIterable:
+    def __init__(self, thread_ids, values):
+        self.thread_ids, self.values = thread_ids, values
 
     def __iter__(self):
-        return _drawn(self.seen, self.values)
+        return _recording_iterator(self.thread_ids, self.values)
 
 
 class Doubled(torch.nn.Module):
-    """A registered transform."""
+    """A transform registered with on_batch."""
 
     def __init__(self, function):
         super().__init__()
@@ -113,45 +115,51 @@ class Doubled(torch.nn.Module):
         return image
 
 
-def _registered(root, seen):
+def _registered(root, thread_ids):
     register(Doubled, consumes="function")(lambda t, spec: on_batch(t.function, spec))
-    function = Noting(seen, lambda images: images)
+    function = RecordsThread(thread_ids, lambda images: images)
     return ours(DALIImageFolder(root, T.Compose([*EXACT.transforms, Doubled(function)])), 3, device="cpu")
 
 
-def _lambda(root, seen):
-    transform = T.Compose([*EXACT.transforms, T.Lambda(Noting(seen, lambda image: image))])
+def _lambda(root, thread_ids):
+    transform = T.Compose([*EXACT.transforms, T.Lambda(RecordsThread(thread_ids, lambda image: image))])
     return DataLoader(DALIImageFolder(root, transform), 3, device="cpu", fallback="silent")
 
 
-USERS = {
-    "sampler": lambda root, seen: ours(DALIImageFolder(root, EXACT), 3, sampler=Drawn(seen, range(20)), device="cpu"),
-    "batch_sampler": lambda root, seen: ours(
-        DALIImageFolder(root, EXACT), batch_sampler=Drawn(seen, [[i, i + 1] for i in range(9)]), device="cpu"
+LOADERS = {
+    "sampler": lambda root, thread_ids: ours(
+        DALIImageFolder(root, EXACT), 3, sampler=RecordingIterable(thread_ids, range(20)), device="cpu"
     ),
-    "collate_fn": lambda root, seen: ours(
-        DALIImageFolder(root, EXACT), 3, collate_fn=Noting(seen, data.default_collate), device="cpu"
+    "batch_sampler": lambda root, thread_ids: ours(
+        DALIImageFolder(root, EXACT),
+        batch_sampler=RecordingIterable(thread_ids, [[i, i + 1] for i in range(9)]),
+        device="cpu",
     ),
-    "target_transform": lambda root, seen: ours(DALIImageFolder(root, EXACT, Noting(seen, int)), 3, device="cpu"),
+    "collate_fn": lambda root, thread_ids: ours(
+        DALIImageFolder(root, EXACT), 3, collate_fn=RecordsThread(thread_ids, data.default_collate), device="cpu"
+    ),
+    "target_transform": lambda root, thread_ids: ours(
+        DALIImageFolder(root, EXACT, RecordsThread(thread_ids, int)), 3, device="cpu"
+    ),
     "Lambda": _lambda,
-    "Subset.indices": lambda root, seen: ours(
-        data.Subset(DALIImageFolder(root, EXACT), Sequence(seen, range(20))), 3, device="cpu"
+    "Subset.indices": lambda root, thread_ids: ours(
+        data.Subset(DALIImageFolder(root, EXACT), RecordingList(thread_ids, range(20))), 3, device="cpu"
     ),
     "on_batch": _registered,
 }
 
 
-@pytest.mark.parametrize("case", USERS)
-def test_the_users_code_runs_in_the_callers_thread(image_root, seen, case):
-    loader = USERS[case](image_root, seen)
+@pytest.mark.parametrize("case", LOADERS)
+def test_the_users_code_runs_in_the_callers_thread(image_root, thread_ids, case):
+    loader = LOADERS[case](image_root, thread_ids)
     assert loader.explain().startswith("DALI route")
     for _ in range(2):
         assert len(list(loader)) > 5
-    assert seen == {threading.get_ident()}
+    assert thread_ids == {threading.get_ident()}
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_under_the_callers_grad_mode(exact_folder, mode):
+def test_batches_equal_torchs_under_any_grad_mode(exact_folder, mode):
     with mode():
         before = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         found = list(ours(exact_folder, 5, device="cpu"))
@@ -162,12 +170,11 @@ def test_under_the_callers_grad_mode(exact_folder, mode):
             images.add_(1), labels.add_(1)
 
 
-# ---- its errors
+# ---- errors in the thread
 
 
 @pytest.mark.parametrize("work", ["start", "prepare"])
-def test_an_error_comes_with_its_batch(exact_folder, monkeypatch, work):
-    """And the loader goes on behind it."""
+def test_an_error_is_raised_with_its_batch_and_the_epoch_continues(exact_folder, monkeypatch, work):
 
     class Broken(Exception):
         pass
@@ -193,28 +200,28 @@ def test_an_error_comes_with_its_batch(exact_folder, monkeypatch, work):
     assert raised and (work == "start" or raised != [threading.get_ident()])
 
 
-# ---- how it ends
+# ---- how the thread ends
 
 
 @pytest.mark.parametrize("batches", [1, 2, 5, 6])
-def test_no_thread_is_left(exact_folder, batches):
+def test_thread_ends_when_its_iterator_is_deleted(exact_folder, batches):
     iterator = iter(ours(exact_folder, 5, device="cpu"))
     for _ in range(batches):
         next(iterator, None)
-    assert len(_threads()) <= 1 and (batches > 4 or _threads())
+    assert len(_prefetch_threads()) <= 1 and (batches > 4 or _prefetch_threads())
     del iterator
-    assert _none_left()
+    assert _no_prefetch_threads()
 
 
-def test_no_thread_is_left_of_many_epochs(exact_folder):
+def test_threads_end_when_many_epochs_are_abandoned(exact_folder):
     loader = ours(exact_folder, 5, device="cpu")
     for _ in range(50):
         next(iter(loader))
-    assert _none_left()
+    assert _no_prefetch_threads()
     assert_same_pixels(pixels(loader), pixels(stock(exact_folder, 5)))
 
 
-def test_an_iterator_in_a_cycle(exact_folder):
+def test_thread_ends_when_its_iterator_is_in_a_reference_cycle(exact_folder):
     loader = ours(exact_folder, 5, device="cpu")
     for _ in range(5):
         cycle = [iter(loader)]
@@ -222,12 +229,12 @@ def test_an_iterator_in_a_cycle(exact_folder):
         cycle.append(cycle)
         del cycle
         gc.collect()
-    assert _none_left()
+    assert _no_prefetch_threads()
 
 
 @pytest.fixture
 def held(monkeypatch):
-    """It works until this is set."""
+    """An event that DaliBatch.prepare waits for."""
     event, started, prepare = threading.Event(), threading.Event(), DaliBatch.prepare
 
     def slow(batch):
@@ -241,7 +248,7 @@ def held(monkeypatch):
     event.set()
 
 
-def test_close_while_it_works(exact_folder, held):
+def test_close_while_the_thread_works_ends_the_epoch(exact_folder, held):
     loader = ours(exact_folder, 5, device="cpu")
     iterator = iter(loader)
     next(iterator)
@@ -254,8 +261,7 @@ def test_close_while_it_works(exact_folder, held):
     assert_same_pixels(pixels(loader), pixels(stock(exact_folder, 5)))
 
 
-def test_a_fork_while_it_works(exact_folder, held):
-    """It waits, and the child makes a loader and a thread of its own."""
+def test_fork_waits_for_the_thread_and_the_child_starts_another(exact_folder, held):
     iterator = iter(ours(exact_folder, 5, device="cpu"))
     next(iterator)
     assert held.started.wait(PATIENCE)
@@ -267,7 +273,7 @@ def test_a_fork_while_it_works(exact_folder, held):
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_program_may_end_right_after_next(image_root, kept):
+def test_a_program_exits_cleanly_right_after_next(image_root, kept):
     code = """
 from dali_compat import DataLoader, DALIImageFolder
 from contract.both import EXACT
@@ -281,10 +287,10 @@ if sys.argv[2] == "True":
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_an_interrupt_between_the_lines_of_do(before):
-    """end() comes to an end, and what was asked for is done by then, or never."""
-    aside, done = PrefetchThread(torch.device("cpu")), []
-    tasks = aside._tasks
+def test_end_returns_after_do_was_interrupted(before):
+    """Check that the task was either run before end() returned or dropped."""
+    prefetch, done = PrefetchThread(torch.device("cpu")), []
+    tasks = prefetch._tasks
 
     class Interrupted:
         def put(self, task):
@@ -292,51 +298,51 @@ def test_an_interrupt_between_the_lines_of_do(before):
                 tasks.put(task)
             raise KeyboardInterrupt
 
-    aside._tasks = Interrupted()
+    prefetch._tasks = Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        aside.do(lambda: (time.sleep(0.05), done.append(1)))
-    aside._tasks = tasks
-    aside.end(lambda: done.append(2), waits=True)
+        prefetch.do(lambda: (time.sleep(0.05), done.append(1)))
+    prefetch._tasks = tasks
+    prefetch.end(lambda: done.append(2), waits=True)
     assert done == [2] if before else [1, 2]
 
 
-def test_end_comes_to_an_end_twice():
-    """An interrupt may have stopped the first one while it waited."""
-    aside, done = PrefetchThread(torch.device("cpu")), []
+def test_end_returns_when_called_twice():
+    """An interrupt may have stopped the first call while it waited."""
+    prefetch, done = PrefetchThread(torch.device("cpu")), []
     for number in range(2):
-        aside.end(lambda number=number: done.append(number), waits=True)
+        prefetch.end(lambda number=number: done.append(number), waits=True)
     assert done == [0]
 
 
-def test_an_end_that_nobody_waits_for():
-    aside, may, done = PrefetchThread(torch.device("cpu")), threading.Event(), []
-    aside.do(lambda: (may.wait(PATIENCE), done.append(1)))
-    aside.end(lambda: done.append(2), waits=False)
+def test_end_without_waiting_runs_its_task_last():
+    prefetch, may, done = PrefetchThread(torch.device("cpu")), threading.Event(), []
+    prefetch.do(lambda: (may.wait(PATIENCE), done.append(1)))
+    prefetch.end(lambda: done.append(2), waits=False)
     assert not done
     may.set()
-    aside.settle()
+    prefetch.settle()
     assert done == [1, 2]
 
 
-def test_wait_raises_once():
-    aside = PrefetchThread(torch.device("cpu"))
-    aside.do(lambda: 1 / 0)
+def test_wait_raises_an_error_only_once():
+    prefetch = PrefetchThread(torch.device("cpu"))
+    prefetch.do(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        aside.wait()
-    aside.wait()
-    aside.end(lambda: None, waits=True)
+        prefetch.wait()
+    prefetch.wait()
+    prefetch.end(lambda: None, waits=True)
 
 
-def test_it_need_not_wait_for_itself():
-    aside, done = PrefetchThread(torch.device("cpu")), []
-    aside.do(lambda: (aside.settle(), aside.end(lambda: done.append(2), waits=True), done.append(1)))
-    aside._ended.wait(PATIENCE)
+def test_end_called_in_the_thread_does_not_wait_for_itself():
+    prefetch, done = PrefetchThread(torch.device("cpu")), []
+    prefetch.do(lambda: (prefetch.settle(), prefetch.end(lambda: done.append(2), waits=True), done.append(1)))
+    prefetch._ended.wait(PATIENCE)
     assert done == [1, 2]
 
 
 @pytest.mark.parametrize("where", ["next", "iter"])
-def test_a_lock_that_an_interrupt_left_locked(exact_folder, monkeypatch, where):
-    """By the thread that waits: it is released, and all goes on."""
+def test_a_lock_left_locked_by_an_interrupt_is_released(exact_folder, monkeypatch, where):
+    """Interrupt the waiting thread while it holds the lock."""
     loader, lock, taken, prepare = ours(exact_folder, 5, device="cpu"), forks.new_lock(), threading.Event(), []
     monkeypatch.setattr(
         DaliBatch, "prepare", lambda batch: (taken.wait(PATIENCE), lock.acquire(), lock.release(), prepare.append(1))
@@ -364,7 +370,7 @@ def test_a_lock_that_an_interrupt_left_locked(exact_folder, monkeypatch, where):
 # ---- locks
 
 
-def test_unlock_all_releases_what_this_thread_holds():
+def test_unlock_all_releases_only_locks_held_by_this_thread():
     mine, others, free = (forks.new_lock() for _ in range(3))
     for _ in range(3):
         mine.acquire()

@@ -1,4 +1,4 @@
-"""What a batch is made of: containers, types and targets as torch's collation gives them; copies of loaders."""
+"""Containers, types and targets of a batch as in torch's collation; copies of loaders."""
 
 import copy
 import pickle
@@ -19,7 +19,7 @@ from contract.both import EXACT, RANDOM, SMALL, error_of, ours, outline, outline
 from dali_compat import DALIImageFolder, DataLoader
 
 
-def test_a_batch_is_torchs_list(image_root):
+def test_a_batch_is_a_list_as_torchs(image_root):
     mine = next(iter(ours(DALIImageFolder(image_root, RANDOM), 5)))
     theirs = next(iter(stock(ImageFolder(image_root, RANDOM), 5)))
     assert type(mine) is type(theirs) is list and outline(mine) == outline(theirs)
@@ -27,7 +27,7 @@ def test_a_batch_is_torchs_list(image_root):
     assert type(images) is type(labels) is torch.Tensor
     assert labels.shape == (5,) and labels.dtype == torch.int64 and not images.requires_grad
     assert images.is_contiguous() and images.device == labels.device
-    mine[0] = images.mul_(2)  # a list, of tensors that may be written to
+    mine[0] = images.mul_(2)  # a list, and its tensors are writable
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -45,7 +45,7 @@ def test_one_image_outlives_its_batch_and_loader(exact_folder):
     assert torch.equal(image, exact_folder[2][0])
 
 
-def test_collate_gets_torchs_samples(image_root):
+def test_collate_fn_gets_the_same_samples_as_in_torch(image_root):
     def collate(samples):
         assert type(samples) is list and all(type(sample) is tuple for sample in samples)
         kinds = {(type(image), image.dtype, type(target)) for image, target in samples}
@@ -65,7 +65,7 @@ def test_samples_of_transforms_to_image_are_tv_tensors(image_root):
 
 
 @pytest.mark.parametrize("mix", [v2.MixUp(num_classes=3), v2.CutMix(num_classes=3)])
-def test_mixing_collates(image_root, mix):
+def test_mixup_and_cutmix_in_collate_fn_give_mixed_labels(image_root, mix):
     dataset = ImageFolder(image_root, T.Compose([T.Resize((16, 16)), T.ToTensor()]))
 
     def collate(samples):
@@ -77,12 +77,12 @@ def test_mixing_collates(image_root, mix):
     assert labels.shape == (8, 3) and torch.allclose(labels.sum(1), torch.ones(8, device=labels.device))
 
 
-def test_default_collate_passed_by_hand_is_the_default(folder):
+def test_default_collate_passed_explicitly_changes_nothing(folder):
     default = ours(folder, 5, collate_fn=data.default_collate)
     assert outlines(default) == outlines(ours(folder, 5)) and default.explain() == ours(folder, 5).explain()
 
 
-def test_collates_of_any_container(image_root):
+def test_batches_of_any_container_keep_their_types(image_root):
     dataset = DALIImageFolder(image_root, SMALL)
 
     def collate(samples):
@@ -122,13 +122,13 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_targets_of_any_kind(image_root, kind):
+def test_targets_of_any_type_are_collated_as_torchs(image_root, kind):
     dataset = DALIImageFolder(image_root, SMALL, target_transform=TARGETS[kind])
     assert outlines(ours(dataset, 5, shuffle=True)) == outlines(stock(dataset, 5, shuffle=True))
 
 
 @pytest.mark.parametrize("dataset_kind", ["uneven images", "no target", "mixed samples"])
-def test_what_default_collate_refuses(image_root, dataset_kind):
+def test_errors_of_default_collate_are_torchs(image_root, dataset_kind):
     folder = {
         "uneven images": lambda: DALIImageFolder(image_root, T.Compose([T.Resize(20), T.PILToTensor()])),
         "no target": lambda: DALIImageFolder(image_root, SMALL, target_transform=lambda t: None),
@@ -144,7 +144,7 @@ def test_what_default_collate_refuses(image_root, dataset_kind):
     assert type(mine) is type(theirs) and str(mine).startswith(str(theirs))
 
 
-def test_memory_format(image_root):
+def test_memory_format_channels_last_gives_equal_values(image_root):
     dataset = DALIImageFolder(image_root, EXACT)
     plain, last = (
         next(iter(ours(dataset, 5, memory_format=f)))[0] for f in (torch.contiguous_format, torch.channels_last)
@@ -154,7 +154,7 @@ def test_memory_format(image_root):
 
 
 RAGGED = {
-    "as they are": [T.PILToTensor()],
+    "unchanged": [T.PILToTensor()],
     "flipped": [T.RandomHorizontalFlip(1.0), T.PILToTensor()],
     "padded": [T.Pad(3), T.ToTensor()],
     "inverted": [T.RandomInvert(1.0), T.PILToTensor()],
@@ -164,8 +164,8 @@ RAGGED = {
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("transforms", RAGGED)
-def test_memory_format_of_images_of_different_sizes(image_root, transforms, memory_format):
-    """Also of those that PIL decodes: some of the first class."""
+def test_memory_format_applies_to_images_of_different_sizes(image_root, transforms, memory_format):
+    """The first class includes files decoded by PIL."""
     dataset = DALIImageFolder(image_root, T.Compose(RAGGED[transforms]))
     batches = list(ours(dataset, 5, collate_fn=list, memory_format=memory_format, device="cpu"))
     images = [image for batch in batches for image, _ in batch]
@@ -175,7 +175,7 @@ def test_memory_format_of_images_of_different_sizes(image_root, transforms, memo
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(images, expected, strict=True))
 
 
-def test_default_dtype(image_root):
+def test_default_dtype_float64_gives_the_same_batches_as_torch(image_root):
     torch.set_default_dtype(torch.float64)
     try:
         assert outlines(ours(ImageFolder(image_root, RANDOM), 5)) == outlines(stock(ImageFolder(image_root, RANDOM), 5))
@@ -207,13 +207,13 @@ def test_batches_are_on_the_current_gpu(folder):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:0", 0, torch.device("cuda")])
-def test_device(folder, device):
+def test_batches_are_on_the_given_device(folder, device):
     expected = torch.device("cpu") if device == "cpu" else torch.device("cuda", 0)
     for arguments in (dict(), dict(batch_size=None), dict(collate_fn=data.default_collate)):
         assert [batch[0].device for batch in ours(folder, device=device, **arguments)] == [expected] * 24
 
 
 @pytest.mark.gpu
-def test_fallback_ends_on_the_gpu():
+def test_batches_of_a_fallback_are_on_the_gpu():
     loader = DataLoader(data.TensorDataset(torch.arange(6), torch.arange(6)), 2, fallback="silent")
     assert all(part.is_cuda for batch in loader for part in batch)

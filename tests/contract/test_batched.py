@@ -1,4 +1,4 @@
-"""batched(): transforms of batches that are tensors already. Pixels and laws are in parity/test_batched.py."""
+"""batched(): transforms of whole batches of tensors. parity/test_batched.py compares pixels and distributions."""
 
 import copy
 import pickle
@@ -20,20 +20,20 @@ BYTES = torch.arange(64 * 3 * 12 * 10).mul_(7).remainder_(256).to(torch.uint8).v
 FLOATS = BYTES / 255
 
 
-class Mine:
-    """Has no translation: it looks at the pixels."""
+class FlipIfPositive:
+    """A transform without a translation, because it reads pixels."""
 
     def __call__(self, image):
         return image.flip(-1) if image.float().mean() > 0 else image
 
 
-def one_by_one(transform, images, seed=0):
+def transform_each(transform, images, seed=0):
     torch.manual_seed(seed)
     return torch.stack([transform(image) for image in images])
 
 
 @pytest.mark.parametrize("flip", [v1.RandomHorizontalFlip(), v2.RandomHorizontalFlip()])
-def test_each_image_has_numbers_of_its_own_which_the_seed_says(flip):
+def test_each_image_is_flipped_independently_and_repeats_with_the_seed(flip):
     augment = batched(flip, fallback="error")
     torch.manual_seed(0)
     first, second = augment(BYTES), augment(BYTES)
@@ -44,15 +44,15 @@ def test_each_image_has_numbers_of_its_own_which_the_seed_says(flip):
     assert not torch.equal(first, second)
 
 
-def test_nothing_is_drawn_where_nothing_is_random():
+def test_a_transform_that_is_not_random_leaves_the_generator():
     state = torch.get_rng_state()
     made = batched(v2.Compose([v2.CenterCrop(8), v2.ToDtype(torch.float32, scale=True)]), fallback="error")(BYTES)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(made, BYTES[..., 2:10, 1:9] * (1 / 255))
 
 
-class Flipped:
-    """A collate_fn."""
+class FlipInCollate:
+    """A collate_fn with a batched transform."""
 
     def __init__(self):
         self.augment = batched(v2.RandomHorizontalFlip(), fallback="error")
@@ -61,10 +61,12 @@ class Flipped:
         return self.augment(torch.stack(samples))
 
 
-def test_in_collate_fn_with_workers():
+def test_batched_in_collate_fn_follows_the_seed_in_workers():
     epochs = []
     for context, workers in (("fork", 2), ("fork", 2), ("fork", 1), ("spawn", 1)):
-        loader = data.DataLoader(BYTES, 16, num_workers=workers, collate_fn=Flipped(), multiprocessing_context=context)
+        loader = data.DataLoader(
+            BYTES, 16, num_workers=workers, collate_fn=FlipInCollate(), multiprocessing_context=context
+        )
         torch.manual_seed(0)
         epochs.append(torch.cat(list(loader)))
     flips = (epochs[0] == BYTES.flip(-1)).flatten(1).all(1).view(4, 16)
@@ -72,7 +74,7 @@ def test_in_collate_fn_with_workers():
     assert len({tuple(batch.tolist()) for batch in flips}) == 4 and 16 < flips.sum() < 48
 
 
-def test_a_transform_that_changes_between_batches():
+def test_a_change_of_the_transform_applies_to_the_next_batch():
     flip = v1.RandomHorizontalFlip(0)
     augment = batched(flip, fallback="error")
     assert torch.equal(augment(BYTES), BYTES)
@@ -80,22 +82,22 @@ def test_a_transform_that_changes_between_batches():
     assert torch.equal(augment(BYTES), BYTES.flip(-1))
 
 
-def test_images_of_other_sizes_kinds_and_memory_formats():
+def test_sizes_types_and_memory_formats_may_differ_between_batches():
     augment = batched(v2.Compose([v2.Resize((6, 6)), v2.ToDtype(torch.float32, scale=True)]), exact=True)
     for images in (BYTES, BYTES[:3, :1], BYTES[:, :, :9], BYTES.contiguous(memory_format=torch.channels_last)):
-        assert torch.equal(augment(images), one_by_one(augment.transform, images))
+        assert torch.equal(augment(images), transform_each(augment.transform, images))
     image = augment(tv_tensors.Image(BYTES))
     assert type(image) is tv_tensors.Image and torch.equal(image, augment(BYTES))
     assert type(batched(v2.ToImage())(BYTES)) is tv_tensors.Image
 
 
-def test_what_one_image_becomes():
+def test_outputs_may_be_views_lists_or_pil_images():
     two = batched(dali_compat.views(v2.CenterCrop(4), v2.RandomHorizontalFlip(1)), fallback="error")(BYTES)
     assert torch.equal(two[0], BYTES[..., 4:8, 3:7]) and torch.equal(two[1], BYTES.flip(-1))
     several = batched(v2.RandomResize(5, 9), fallback="error")(BYTES)
     assert isinstance(several, list) and len({image.shape for image in several}) > 1
     gray = batched(v2.Grayscale(3), fallback="error")(BYTES)
-    gray[:, 0] = 0  # three planes of their own
+    gray[:, 0] = 0  # its three planes share no memory
     assert gray[:, 1].any()
     pictures = batched(v2.ToPILImage(), fallback="silent")(BYTES)
     assert len(pictures) == 64 and isinstance(pictures[0], Image.Image)
@@ -103,9 +105,9 @@ def test_what_one_image_becomes():
 
 FALLBACKS = {
     "a function": (
-        v2.Compose([v2.RandomHorizontalFlip(), Mine()]),
+        v2.Compose([v2.RandomHorizontalFlip(), FlipIfPositive()]),
         BYTES,
-        r"no translation .*Mine|Mine.*no translation",
+        r"no translation .*FlipIfPositive|FlipIfPositive.*no translation",
     ),
     "channels": (v2.RandomHorizontalFlip(), BYTES.view(-1, 6, 12, 5), "6 channels of torch.uint8"),
     "whole numbers": (v2.RandomVerticalFlip(), BYTES.short() * 100, "torch.int16"),
@@ -113,27 +115,27 @@ FALLBACKS = {
 
 
 @pytest.mark.parametrize("case", FALLBACKS)
-def test_what_kernels_do_not_do_torchvision_does(case):
+def test_unsupported_input_falls_back_to_torchvision_with_a_warning(case):
     transform, images, reason = FALLBACKS[case]
     augment = batched(transform)
-    with pytest.warns(FallbackWarning, match=reason) as told:
+    with pytest.warns(FallbackWarning, match=reason) as warned:
         augment(images)
     torch.manual_seed(0)
     made = augment(images)
-    assert len(told) == 1 and told[0].filename == __file__
-    assert torch.equal(made, one_by_one(transform, images))
+    assert len(warned) == 1 and warned[0].filename == __file__
+    assert torch.equal(made, transform_each(transform, images))
     with pytest.raises(RuntimeError, match=reason):
         batched(transform, fallback="error")(images)
 
 
-def test_images_that_require_gradients_get_them():
+def test_gradients_reach_images_that_require_them():
     images = FLOATS.clone().requires_grad_()
     batched(v2.Normalize((0.5,) * 3, (0.5,) * 3), fallback="silent")(images).sum().backward()
     assert torch.equal(images.grad, torch.full_like(images, 2))
 
 
-def test_boxes_and_masks_go_along():
-    """By torchvision itself, sample by sample."""
+def test_boxes_and_masks_are_transformed_with_the_images():
+    """torchvision transforms each sample."""
     transform = v2.Compose([v2.RandomHorizontalFlip(), v2.RandomCrop(8)])
     masks = tv_tensors.Mask(BYTES[:, 0])
     boxes = [
@@ -152,8 +154,8 @@ def test_boxes_and_masks_go_along():
 
 
 @pytest.mark.parametrize("boxes_each", [1, 2, None], ids=["one box", "two boxes", "other numbers"])
-def test_lists_stay_lists(boxes_each):
-    """Whatever the samples of a batch have in common."""
+def test_lists_of_boxes_masks_and_names_stay_lists(boxes_each):
+    """Shapes of the boxes may be equal or differ within the batch."""
 
     def boxes(i):
         rows = [[i % 5, 1, 9, 8], [0, 2, 4, 6 + i % 3], [1, 1, 2, 2]][: boxes_each or 1 + i % 3]
@@ -171,8 +173,8 @@ def test_lists_stay_lists(boxes_each):
     assert type(moved) is type(turned) is type(names) is list and isinstance(made, torch.Tensor)
 
 
-def test_a_box_an_image():
-    """(N, 4), as torchvision's boxes of a batch of crops."""
+def test_one_box_per_image_is_flipped_with_its_image():
+    """The boxes have shape (N, 4)."""
     boxes = tv_tensors.BoundingBoxes([[i % 5, 1, 9, 8] for i in range(64)], format="XYXY", canvas_size=(12, 10))
     torch.manual_seed(0)
     made, moved = batched(v2.RandomHorizontalFlip(), fallback="silent")(BYTES, boxes)
@@ -197,7 +199,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_said(case):
+def test_wrong_arguments_are_named(case):
     transform, given, error, text = WRONG[case]
     with pytest.raises(error, match=text):
         batched(transform, fallback="silent")(*given)
@@ -205,14 +207,14 @@ def test_what_is_wrong_is_said(case):
         batched(transform, fallback="often")
 
 
-def test_a_registered_transform(registry):  # noqa: F811
+def test_a_registered_transform_draws_for_each_image(registry):  # noqa: F811
     register(Doubled, consumes="chance")(lambda t, spec: on_batch(_doubled, spec, uniforms=1, chance=t.chance))
     made = batched(Doubled(0.4), fallback="error")(FLOATS)
     doubled = (made == FLOATS * 2).flatten(1).all(1)
     assert (doubled ^ (made == FLOATS).flatten(1).all(1)).all() and 10 < doubled.sum() < 42
 
 
-def test_a_module_as_any_other():
+def test_batched_is_a_module_that_can_be_copied_and_pickled():
     augment = batched(v2.RandomHorizontalFlip(), fallback="error")
     model = nn.Sequential(augment, nn.Flatten(), nn.Linear(360, 2))
     for one in (model.eval(), model.train(), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
@@ -226,7 +228,7 @@ def test_a_module_as_any_other():
 @pytest.mark.parametrize(
     "mode", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu"), lambda: torch.device("meta")]
 )
-def test_modes_of_the_caller_change_nothing(mode):
+def test_torch_modes_of_the_caller_do_not_change_the_batch(mode):
     augment = batched(v2.Compose([v2.ColorJitter(0.4), v2.RandomCrop(9, padding=1)]), fallback="error")
     torch.manual_seed(0)
     expected = augment(FLOATS)
@@ -236,8 +238,8 @@ def test_modes_of_the_caller_change_nothing(mode):
     assert torch.equal(made, expected) and made.dtype == expected.dtype and not made.requires_grad
 
 
-def test_a_step_that_torch_compiles(recwarn):
-    """The compiler leaves it to Python, and compiles what comes before and after."""
+def test_torch_compile_of_a_training_step_gives_the_same_result(recwarn):
+    """The compiler breaks the graph at the transform."""
     augment, model = batched(v2.RandomHorizontalFlip(), fallback="error"), nn.Conv2d(3, 2, 3)
 
     def step(images):
@@ -254,7 +256,7 @@ def test_a_step_that_torch_compiles(recwarn):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_numbers_are_the_same_and_a_graph_is_refused():
+def test_results_on_a_gpu_equal_the_cpus_and_cuda_graphs_are_refused():
     augment = batched(v2.Compose([v2.RandomHorizontalFlip(), v2.RandomCrop(9)]), fallback="error")
     torch.manual_seed(0)
     expected = augment(BYTES)

@@ -1,4 +1,4 @@
-"""cache=: what is decoded once and kept gives the same batches as what is decoded each time."""
+"""cache=: batches of cached images equal batches of images that are decoded in each epoch."""
 
 import copy
 import pickle
@@ -30,7 +30,7 @@ from dali_compat.routes.dali import DaliRoute
 from dali_compat.routes.decoded_cache import DecodedCache
 
 ENOUGH = 100_000_000
-SOME = 300_000  # bytes: six or so of the 24 images
+SOME = 300_000  # bytes of about six of the 24 images
 
 TRANSFORMS = {
     "center crop": EXACT,
@@ -47,21 +47,21 @@ TRANSFORMS = {
 
 
 def epochs(dataset, count=3, **options) -> list:
-    """Batches of some epochs under one seed."""
+    """Return the batches of `count` epochs under one seed."""
     torch.manual_seed(0)
     loader = DataLoader(dataset, 5, shuffle=True, fallback="silent", **options)
     return [batch for _ in range(count) for batch in loader]
 
 
-def kept(loader) -> int:
-    """How many images the account says."""
+def count_cached(loader) -> int:
+    """Return the number of cached images from explain()."""
     (line,) = [line for line in loader.explain().splitlines() if "cache of decoded images" in line]
     return int(re.search(r": ([\d,]+) images", line)[1].replace(",", ""))
 
 
 @pytest.fixture
-def decodes(monkeypatch):
-    """The forms of the pipelines that are built, in order."""
+def built_forms(monkeypatch):
+    """Forms of the decode pipelines, in the order of their construction."""
     from dali_compat.engine.dali.pipeline import DecodePipeline
 
     built, build = [], DecodePipeline._build
@@ -74,15 +74,15 @@ def decodes(monkeypatch):
 @pytest.mark.alike
 @pytest.mark.parametrize("budget", [ENOUGH, SOME, 1])
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_batches_are_the_same(image_root, transform, budget):
-    """exact=True, for which a GPU's loader decodes on the CPU, too: equal to the last bit on any device."""
+def test_exact_batches_are_the_same_with_a_cache(image_root, transform, budget):
+    """exact=True decodes on the CPU also for a GPU, so batches are bitwise equal on any device."""
     dataset = DALIImageFolder(image_root, TRANSFORMS[transform])
     assert_same_epoch(epochs(dataset, exact=True, cache=budget), _on_host(epochs(dataset, exact=True)))
 
 
 @pytest.mark.parametrize("transform", ["center crop", "random resized crop", "resize, crop"])
-def test_batches_are_the_same_by_default(image_root, transform):
-    """On the CPU to the last bit. A GPU may decode a window and a whole image in different ways."""
+def test_default_batches_are_the_same_with_a_cache(image_root, transform):
+    """Batches on the CPU are bitwise equal. A GPU may decode a window and a whole image differently."""
     dataset = DALIImageFolder(image_root, TRANSFORMS[transform])
     mine, plain = epochs(dataset, cache=ENOUGH), _on_host(epochs(dataset))
     if torch.cuda.is_available():
@@ -97,34 +97,34 @@ def _on_host(batches) -> list:
     return [[part.cpu() for part in batch] for batch in batches]
 
 
-def test_each_image_is_decoded_once(image_root, decodes, monkeypatch):
+def test_each_image_is_decoded_only_once(image_root, built_forms, monkeypatch):
     dataset = DALIImageFolder(image_root, EXACT, return_index=True)
     loader = ours(dataset, 5, cache=ENOUGH, device="cpu")
-    assert kept(loader) == 0
+    assert count_cached(loader) == 0
     expected = pixels(loader)
-    assert kept(loader) == 24
+    assert count_cached(loader) == 24
     monkeypatch.setattr(graph, "decode", None)
-    decodes.clear()
+    built_forms.clear()
     for _ in range(2):
         assert_same_pixels(pixels(loader), expected)
-    assert [form.given for form in decodes] == ["pixels"]
+    assert [form.given for form in built_forms] == ["pixels"]
     assert_same_pixels(expected, pixels(stock(dataset, 5)))
 
 
-def test_a_full_cache(image_root, decodes):
-    """What is in serves; the rest is decoded each time, no longer whole."""
+def test_a_full_cache_serves_its_images_and_the_others_are_decoded(image_root, built_forms):
+    """Later epochs decode the other images without caching them."""
     loader = ours(DALIImageFolder(image_root, EXACT), 24, cache=SOME, device="cpu")
     first = pixels(loader)
-    assert 0 < kept(loader) < 24 and "it is full: the other images are decoded each time" in loader.explain()
-    used = kept(loader)
+    assert 0 < count_cached(loader) < 24 and "it is full: the other images are decoded each time" in loader.explain()
+    used = count_cached(loader)
     assert_same_pixels(pixels(loader), first)
-    assert kept(loader) == used
-    assert decodes == [Form("paths", keep=True), Form("pixels"), Form("paths")]
+    assert count_cached(loader) == used
+    assert built_forms == [Form("paths", keep=True), Form("pixels"), Form("paths")]
 
 
 @pytest.mark.parametrize("budget, count", [(59, 0), (60, 1), (119, 1), (120, 2), (179, 2), (180, 3), (1000, 4)])
 def test_the_budget_is_never_exceeded(budget, count):
-    """Four images of 60 bytes."""
+    """The test caches four images of 60 bytes."""
     cache = DecodedCache(budget, torch.device("cpu"), False)
     images = [torch.full((4, 5, 3), number, dtype=torch.uint8) for number in range(4)]
     cache.add(["0", "1"], images[:2])
@@ -134,8 +134,8 @@ def test_the_budget_is_never_exceeded(budget, count):
     assert all((cache.get(name) == int(name)).all() for name in "0123"[:count])
 
 
-def test_an_image_that_comes_twice_is_counted_once():
-    """A sampler with replacement gives it twice in a batch."""
+def test_an_image_added_twice_is_counted_once():
+    """A sampler with replacement repeats an image in a batch."""
     cache = DecodedCache(120, torch.device("cpu"), False)
     images = [torch.full((4, 5, 3), number, dtype=torch.uint8) for number in range(2)]
     cache.add(["0", "0"], [images[0], images[0]])
@@ -143,32 +143,32 @@ def test_an_image_that_comes_twice_is_counted_once():
     assert not cache.full and all((cache.get(str(number)) == number).all() for number in range(2))
 
 
-def test_a_share_of_memory(image_root, monkeypatch):
+def test_cache_as_a_fraction_is_a_share_of_free_memory(image_root, monkeypatch):
     monkeypatch.setattr(cache_module, "free_memory", lambda device: 4_000_000)
     assert "of 1.0 MB" in ours(DALIImageFolder(image_root, EXACT), cache=0.25).explain()
     monkeypatch.undo()
     assert 10_000_000 < cache_module.free_memory(torch.device("cpu")) < 1 << 50
 
 
-def test_off_by_default(image_root, decodes):
+def test_no_cache_is_used_by_default(image_root, built_forms):
     loader = ours(DALIImageFolder(image_root, EXACT), 24)
     assert "cache" not in loader.explain()
-    assert len(pixels(loader)) == 1 and decodes == [Form("paths")]
+    assert len(pixels(loader)) == 1 and built_forms == [Form("paths")]
 
 
-def test_other_transforms_share_it(image_root, decodes):
-    """Pixels do not depend on what follows."""
+def test_the_cache_is_kept_when_the_transform_changes(image_root, built_forms):
+    """Cached pixels do not depend on the transform."""
     dataset = DALIImageFolder(image_root, EXACT)
     loader = ours(dataset, 5, cache=ENOUGH, device="cpu")
     pixels(loader)
     dataset.transform = T.Compose([T.CenterCrop(30), T.PILToTensor()])
-    decodes.clear()
+    built_forms.clear()
     assert_same_pixels(pixels(loader), pixels(stock(dataset, 5)))
-    assert [form.given for form in decodes] == ["pixels"]
+    assert [form.given for form in built_forms] == ["pixels"]
 
 
-def test_samples_may_change(image_root):
-    """Images are known by their file, not by their place."""
+def test_the_cache_follows_files_when_samples_are_reordered(image_root):
+    """Cache keys are paths, not indices."""
     dataset = DALIImageFolder(image_root, EXACT)
     loader = ours(dataset, 5, cache=ENOUGH, device="cpu")
     pixels(loader)
@@ -176,54 +176,54 @@ def test_samples_may_change(image_root):
     assert_same_epoch(loader, stock(dataset, 5))
 
 
-def test_parts_and_copies_of_one_folder(image_root):
+def test_parts_and_copies_of_one_folder_share_cached_images(image_root):
     dataset = DALIImageFolder(image_root, EXACT)
     twice = data.ConcatDataset([dataset, data.Subset(DALIImageFolder(image_root, EXACT), range(20))])
     loader = ours(twice, 7, sampler=[5, 5, 5, 29, *range(44)], cache=ENOUGH, device="cpu")
     expected = pixels(stock(twice, 7, sampler=[5, 5, 5, 29, *range(44)]))
     for _ in range(2):
         assert_same_pixels(pixels(loader), expected)
-    assert kept(loader) == 24
+    assert count_cached(loader) == 24
 
 
 @pytest.mark.parametrize("storage", ARCHIVES)
-def test_archives(image_root, storage, tmp_path, monkeypatch):
+def test_a_cached_archive_is_read_only_once(image_root, storage, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     dataset = stored(image_root, storage, tmp_path)(EXACT)
     loader = ours(dataset, 5, cache=ENOUGH, device="cpu")
     expected = pixels(stock(dataset, 5))
     assert_same_pixels(pixels(loader), expected)
-    monkeypatch.setattr(dataset, "read", None)  # no byte of the archive is asked for again
+    monkeypatch.setattr(dataset, "read", None)  # the second epoch must not read the archive
     assert_same_pixels(pixels(loader), expected)
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
-def test_a_copy_of_the_loader_begins_anew(image_root, copied):
+def test_a_copy_of_a_loader_has_an_empty_cache(image_root, copied):
     loader = ours(DALIImageFolder(image_root, EXACT), 5, cache=ENOUGH, device="cpu")
     expected = pixels(loader)
     other = copied(loader)
-    assert other.cache == ENOUGH and kept(other) == 0 and kept(loader) == 24
+    assert other.cache == ENOUGH and count_cached(other) == 0 and count_cached(loader) == 24
     assert_same_pixels(pixels(other), expected)
 
 
-def test_close_frees_it(image_root):
+def test_close_empties_the_cache(image_root):
     loader = ours(DALIImageFolder(image_root, EXACT), 5, cache=ENOUGH, device="cpu")
     expected = pixels(loader)
     loader.close()
-    assert kept(loader) == 0
+    assert count_cached(loader) == 0
     assert_same_pixels(pixels(loader), expected)
 
 
-def test_settings_that_make_other_pixels_begin_anew(image_root):
+def test_the_cache_is_emptied_when_exact_changes(image_root):
     loader = ours(DALIImageFolder(image_root, EXACT), 5, cache=ENOUGH, device="cpu")
     pixels(loader)
     loader.exact = True
-    assert kept(loader) == 0
+    assert count_cached(loader) == 0
     loader.cache = None
     assert "cache" not in loader.explain()
 
 
-def test_abandoned_epochs_and_several_at_once(image_root):
+def test_concurrent_epochs_after_an_abandoned_one_give_the_same_batches(image_root):
     dataset = DALIImageFolder(image_root, EXACT)
     loader = ours(dataset, 5, cache=SOME, num_workers=2, device="cpu")
     expected = pixels(stock(dataset, 5))
@@ -238,20 +238,19 @@ def test_abandoned_epochs_and_several_at_once(image_root):
         assert_same_pixels(results[i], expected)
 
 
-def test_odd_files_among_ordinary_ones(tmp_path):
-    """PIL decodes them each time, beside what is kept."""
+def test_odd_files_are_decoded_by_pil_in_each_epoch(tmp_path):
     dataset = DALIImageFolder(test_odd_files.make_odd_folder(tmp_path / "odd"), EXACT)
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
     loader = ours(dataset, 6, sampler=order, device="cpu", cache=ENOUGH)
     expected = pixels(stock(dataset, 6, sampler=order))
     for _ in range(3):
         assert_same_pixels(pixels(loader), expected)
-    assert 20 <= kept(loader) < len(dataset)
+    assert 20 <= count_cached(loader) < len(dataset)
 
 
 @pytest.mark.parametrize("damage", ["zero bytes", "cut at 70 %", "garbage", "cut PNG"])
-def test_a_bad_file(own_root, damage):
-    """It stays an error, in later epochs too, and the others come."""
+def test_a_bad_file_is_an_error_in_each_epoch(own_root, damage):
+    """The other batches are complete."""
     dataset = DALIImageFolder(own_root, EXACT, return_index=True)
     test_errors.DAMAGE[damage](test_errors._path(dataset))
     loader = ours(dataset, 2, cache=ENOUGH)
@@ -260,12 +259,12 @@ def test_a_bad_file(own_root, damage):
         assert [isinstance(r, ImageReadError) for r in results if isinstance(r, Exception)] == [True]
         assert str(test_errors._path(dataset)) in str(results[2])
         assert [r[2].tolist() for r in results if not isinstance(r, Exception)] == [[0, 1], [2, 3], [6, 7]]
-    assert kept(loader) >= 6
+    assert count_cached(loader) >= 6
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["from the start", "after its header was read"])
-def test_what_dali_alone_accepts_is_not_kept(own_root, before):
-    """A marker amid the coded data, of which libjpeg says that the stream is broken: in every epoch."""
+def test_a_broken_stream_that_only_dali_accepts_is_not_cached(own_root, before):
+    """Insert a marker into the coded data, which libjpeg reports as an error."""
     dataset = DALIImageFolder(own_root, EXACT, return_index=True)
     if before:
         list(ours(dataset, 2, device="cpu"))
@@ -283,8 +282,8 @@ def test_what_dali_alone_accepts_is_not_kept(own_root, before):
         assert [r[2].tolist() for r in results if not isinstance(r, Exception)] == [[0, 1], [2, 3], [6, 7]]
 
 
-def test_one_image_smaller_than_the_crop(own_root):
-    """An error of an argument, not of a decoder, in an epoch that decodes nothing."""
+def test_an_image_smaller_than_the_crop_is_named_when_it_is_cached(own_root):
+    """The error comes from an argument, in an epoch without decoding."""
     dataset = DALIImageFolder(own_root, EXACT)
     small = dataset.samples[test_errors.BAD][0]
     Image.fromarray(make_image(np.random.default_rng(1), 45, 45)).save(small)
@@ -302,7 +301,7 @@ def test_one_image_smaller_than_the_crop(own_root):
 @pytest.mark.parametrize("place", [None, "cpu"])
 @pytest.mark.parametrize("budget", [ENOUGH, SOME])
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_batches_are_the_same_from_a_gpu(image_root, transform, budget, place):
+def test_batches_are_the_same_with_a_cache_on_either_device(image_root, transform, budget, place):
     dataset = DALIImageFolder(image_root, TRANSFORMS[transform])
     mine = _on_host(epochs(dataset, exact=True, cache=budget, cache_device=place))
     assert_same_epoch(mine, _on_host(epochs(dataset, exact=True)))
@@ -312,20 +311,20 @@ def test_batches_are_the_same_from_a_gpu(image_root, transform, budget, place):
 @pytest.mark.parametrize(
     "place, given", [(None, "pixels on the GPU"), ("cuda", "pixels on the GPU"), ("cpu", "pixels")]
 )
-def test_each_image_is_decoded_once_to_a_gpu(image_root, decodes, monkeypatch, place, given):
+def test_each_image_is_decoded_only_once_for_a_gpu(image_root, built_forms, monkeypatch, place, given):
     loader = ours(DALIImageFolder(image_root, EXACT), 5, cache=ENOUGH, cache_device=place)
     expected = pixels(loader)
-    assert kept(loader) == 24 and ("in host memory" if place == "cpu" else "in GPU memory") in loader.explain()
+    assert count_cached(loader) == 24 and ("in host memory" if place == "cpu" else "in GPU memory") in loader.explain()
     monkeypatch.setattr(graph, "decode", None)
-    decodes.clear()
+    built_forms.clear()
     for _ in range(3):
         assert_same_pixels(pixels(loader), expected)
-    assert [form.given for form in decodes] == [given]
+    assert [form.given for form in built_forms] == [given]
 
 
 @pytest.mark.gpu
-def test_an_image_that_is_kept_is_read_at_once(image_root):
-    """By a batch that is started while the one that kept it is on its way; and by many of the same batch."""
+def test_an_image_can_be_read_as_soon_as_it_is_cached(image_root):
+    """It is read by a batch that starts before the caching batch is complete, and repeatedly by one batch."""
     order = [0, 1, 2, 0, 0, 1] * 20 + list(range(24)) * 5
     dataset = DALIImageFolder(image_root, RANDOM)
     mine = epochs(data.Subset(dataset, order), 2, exact=True, cache=ENOUGH)
@@ -333,18 +332,18 @@ def test_an_image_that_is_kept_is_read_at_once(image_root):
 
 
 @pytest.mark.gpu
-def test_archives_and_folders_from_a_gpu(image_root, tmp_path, monkeypatch):
+def test_archives_and_folders_share_a_cache_on_a_gpu(image_root, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     both = data.ConcatDataset([stored(image_root, "tar", tmp_path)(EXACT), DALIImageFolder(image_root, EXACT)])
     loader = ours(both, 5, cache=ENOUGH, exact=True)
     expected = pixels(ours(both, 5, exact=True))
     for _ in range(2):
         assert_same_pixels(pixels(loader), expected)
-    assert kept(loader) == 48
+    assert count_cached(loader) == 48
 
 
 @pytest.mark.gpu
-def test_close_frees_a_gpus_memory(image_root):
+def test_close_frees_the_memory_of_a_gpu(image_root):
     loader = ours(DALIImageFolder(image_root, EXACT), 5, cache=ENOUGH)
     iterator = iter(loader)
     batches = list(iterator)
@@ -365,8 +364,8 @@ def test_close_frees_a_gpus_memory(image_root):
         (0.75, "cuda", 3000),
     ],
 )
-def test_at_most_half_of_a_gpu_unless_it_is_asked_for(monkeypatch, budget, place, most):
-    """What is free is asked for when the first batch is there: CUDA may not have started before."""
+def test_the_cache_takes_at_most_half_of_a_gpu_unless_requested(monkeypatch, budget, place, most):
+    """Free memory is measured at the first batch, because CUDA may not be initialised before it."""
     monkeypatch.setattr(cache_module, "free_memory", lambda device: 4000 if device.type == "cuda" else 1 / 0)
     cache = DecodedCache(budget, torch.device("cuda"), False, place)
     assert cache._most is None and "in GPU memory: 0 images" in str(cache)
@@ -374,8 +373,8 @@ def test_at_most_half_of_a_gpu_unless_it_is_asked_for(monkeypatch, budget, place
     assert cache._most == most
 
 
-def test_another_gpu_begins_anew():
-    """Pixels stay where they are."""
+def test_another_gpu_gets_an_empty_cache():
+    """Cached pixels stay on their device."""
     loader = SimpleNamespace(cache=ENOUGH, exact=False, cache_device=None)
     first, second = torch.device("cuda", 0), torch.device("cuda", 1)
     before = DaliRoute(first, 1, 2, 5, [], {}, cache=route._cache(loader, first, None))
@@ -387,8 +386,8 @@ def test_another_gpu_begins_anew():
 
 
 @pytest.mark.parametrize("error", [torch.cuda.OutOfMemoryError("CUDA out of memory"), MemoryError()])
-def test_no_memory_is_left_in_the_middle_of_an_epoch(image_root, monkeypatch, error):
-    """It is as if the budget had ended there: batches come as before."""
+def test_the_cache_counts_as_full_when_memory_runs_out(image_root, monkeypatch, error):
+    """Batches do not change."""
     dataset = DALIImageFolder(image_root, EXACT)
     loader = ours(dataset, 5, cache=ENOUGH, device="cpu")
     copies, calls = cache_module._copies, []
@@ -403,12 +402,12 @@ def test_no_memory_is_left_in_the_middle_of_an_epoch(image_root, monkeypatch, er
     expected = pixels(stock(dataset, 5))
     for _ in range(2):
         assert_same_pixels(pixels(loader), expected)
-        assert kept(loader) == 10 and "it is full" in loader.explain()
+        assert count_cached(loader) == 10 and "it is full" in loader.explain()
 
 
 @pytest.mark.parametrize("at", [1, 2, 5])
-def test_dali_takes_no_batch(image_root, monkeypatch, at):
-    """A GPU without memory for it, say. That batch is an error; none is mistaken for another."""
+def test_an_error_of_dalis_fails_only_its_own_batch(image_root, monkeypatch, at):
+    """Simulate a GPU that runs out of memory when DALI is fed."""
     dataset = DALIImageFolder(image_root, EXACT)
     loader = ours(dataset, 5, cache=ENOUGH, device="cpu")
     expected = pixels(loader)
@@ -429,7 +428,7 @@ def test_dali_takes_no_batch(image_root, monkeypatch, at):
     assert_same_pixels(pixels(loader), expected)
 
 
-def test_close_frees_it_under_a_living_iterator(image_root):
+def test_close_frees_images_while_an_iterator_exists(image_root):
     loader = ours(DALIImageFolder(image_root, EXACT), 5, cache=ENOUGH, device="cpu")
     iterator = iter(loader)
     assert len(list(iterator)) == 5
@@ -439,7 +438,7 @@ def test_close_frees_it_under_a_living_iterator(image_root):
     assert not any(image() is not None for image in images)
 
 
-def test_without_effect_where_torchvision_works(image_root):
+def test_explain_reports_that_cache_has_no_effect_on_a_fallback(image_root):
     def opened(path):
         return np.asarray(Image.open(path).convert("RGB"))
 

@@ -1,4 +1,4 @@
-"""Data sets that change after a loader was made: the next epoch follows, as torch's does."""
+"""Changes of a data set after its loader was made take effect in the next epoch, as in torch."""
 
 import copy
 
@@ -28,15 +28,15 @@ def _edit_transform(dataset):
     dataset.transform.transforms[0].size = (24, 32)
 
 
-def _target_transform(dataset):
+def _set_target_transform(dataset):
     dataset.target_transform = lambda target: target * 2
 
 
-def _samples(dataset):
+def _replace_samples(dataset):
     dataset.samples = dataset.samples[10:16]
 
 
-def _edit_samples(dataset):
+def _reverse_samples(dataset):
     dataset.samples.reverse()
 
 
@@ -44,7 +44,7 @@ def _relabel(dataset):
     dataset.samples[:] = [(path, 7) for path, _ in dataset.samples]
 
 
-def _float_labels(dataset):
+def _set_float_labels(dataset):
     dataset.samples[:] = [(path, float(label)) for path, label in dataset.samples]
 
 
@@ -56,11 +56,11 @@ CHANGES = [
     _set_transform,
     _extend_transform,
     _edit_transform,
-    _target_transform,
-    _samples,
-    _edit_samples,
+    _set_target_transform,
+    _replace_samples,
+    _reverse_samples,
     _relabel,
-    _float_labels,
+    _set_float_labels,
     _swap_two,
 ]
 
@@ -76,7 +76,7 @@ def test_changes_reach_the_next_epoch(image_root, kind, change):
     assert_same_epoch(loader, stock(dataset, 4, sampler=sampler))
 
 
-def _as_it_is(image):
+def _identity(image):
     return image
 
 
@@ -86,9 +86,8 @@ def _of_arrays(image_root, transform):
 
 @pytest.mark.filterwarnings("ignore:torch's own loader reads DALIArrayDataset")
 @pytest.mark.parametrize("make", [datasets.ImageFolder, _of_arrays])
-def test_changes_behind_a_function(image_root, make):
-    """Its transforms are what they are when the epoch begins, too."""
-    dataset = make(image_root, T.Compose([_as_it_is, T.CenterCrop(16), T.PILToTensor()]))
+def test_changes_of_a_transform_after_a_function_reach_the_next_epoch(image_root, make):
+    dataset = make(image_root, T.Compose([_identity, T.CenterCrop(16), T.PILToTensor()]))
     loader = ours(dataset, 4, sampler=range(6), device="cpu", fallback="silent")
     list(loader)
     dataset.transform.transforms[1].size = (12, 8)
@@ -96,8 +95,8 @@ def test_changes_behind_a_function(image_root, make):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_changes_before_the_first_epoch(image_root, change):
-    """timm sets dataset.transform after it has made the loader's arguments."""
+def test_changes_before_the_first_epoch_take_effect(image_root, change):
+    """timm sets dataset.transform after it has prepared the loader's arguments."""
     dataset = DALIImageFolder(image_root)
     loader = DataLoader(dataset, 4, sampler=range(6), fallback="silent", device="cpu")
     dataset.transform = EXACT
@@ -107,8 +106,8 @@ def test_changes_before_the_first_epoch(image_root, change):
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_another_fidelity_reaches_the_next_epoch(image_root, exact):
-    """Of the same transform, which the fastest kernels resize otherwise than torchvision."""
+def test_a_change_of_exact_reaches_the_next_epoch(image_root, exact):
+    """The fastest kernels resize differently from torchvision."""
     transform = T.Compose([T.Resize((33, 47), T.InterpolationMode.BICUBIC), T.PILToTensor()])
     loaders = [
         ours(DALIImageFolder(image_root, transform), 24, exact=first, device="cpu") for first in (exact, not exact)
@@ -120,8 +119,8 @@ def test_another_fidelity_reaches_the_next_epoch(image_root, exact):
     assert torch.equal(found, next(iter(stock(loaders[1].dataset, 24)))[0]) == exact
 
 
-def test_one_part_of_several_changes(image_root):
-    """The distinct transforms stay the same two; which part has which does not."""
+def test_a_transform_changed_in_one_part_reaches_the_next_epoch(image_root):
+    """The set of distinct transforms stays the same; only their assignment to parts changes."""
     parts = [DALIImageFolder(image_root, transform) for transform in (EXACT, EXACT_FLIPPED, EXACT)]
     dataset = data.ConcatDataset(parts)
     loader = ours(dataset, 24, device="cpu")
@@ -131,7 +130,7 @@ def test_one_part_of_several_changes(image_root):
 
 
 @pytest.mark.parametrize("transform", [EXACT, EXACT_FLIPPED])
-def test_a_part_is_replaced(image_root, transform):
+def test_a_replaced_data_set_of_a_subset_reaches_the_next_epoch(image_root, transform):
     subset = data.Subset(DALIImageFolder(image_root, EXACT), range(6))
     loader = ours(subset, 4, device="cpu")
     assert_same_epoch(loader, stock(subset, 4))
@@ -143,7 +142,7 @@ def test_a_part_is_replaced(image_root, transform):
     assert_same_epoch(loader, stock(subset, 4))
 
 
-def test_a_part_is_added(image_root):
+def test_a_part_added_to_a_concat_data_set_reaches_the_next_epoch(image_root):
     dataset = data.ConcatDataset([DALIImageFolder(image_root, EXACT)])
     loader = ours(dataset, 5, sampler=[0, 1, 23], device="cpu")
     assert_same_epoch(loader, stock(dataset, 5, sampler=[0, 1, 23]))
@@ -162,7 +161,7 @@ def _replace_entries(dataset):
 
 
 def _as_floats(dataset):
-    """Equal, and of another dtype in a batch."""
+    """Give equal targets with another dtype."""
     dataset.samples[:] = [(path, float(target)) for path, target in dataset.samples]
 
 
@@ -170,7 +169,7 @@ def _as_bools(dataset):
     dataset.samples = [(path, bool(target)) for path, target in dataset.samples]
 
 
-EDITS = [_replace_entries, _as_floats, _as_bools, _edit_samples, _relabel, _swap_two]
+EDITS = [_replace_entries, _as_floats, _as_bools, _reverse_samples, _relabel, _swap_two]
 NESTED = {
     "folder": lambda folder: folder,
     "Subset": lambda folder: data.Subset(folder, [5, 0, 1, -1, 3, 2, 9, 15, -7]),
@@ -187,9 +186,9 @@ def _assert_same_batches(mine, theirs):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("nested", NESTED)
 @pytest.mark.parametrize("edit", EDITS)
-def test_samples_change_in_an_epoch(image_root, edit, nested, workers):
-    """Before the first batch; after the second, which those notice that were not under way; and in the next epoch.
-    Torch's loader has no workers: theirs have copies of the data set."""
+def test_samples_edited_during_an_epoch_reach_batches_not_yet_started(image_root, edit, nested, workers):
+    """Edit before the first batch and after the second one. Batches already in flight may have either samples.
+    torch's loader has no workers here, because workers hold copies of the data set."""
     folder = DALIImageFolder(image_root, EXACT)
     dataset = NESTED[nested](folder)
     loader, torchs = ours(dataset, 2, num_workers=workers, device="cpu"), stock(dataset, 2)
@@ -216,8 +215,8 @@ def _mirrored(image):
     return ImageOps.mirror(image)
 
 
-def test_persistent_workers_take_over_a_transform_without_a_translation(image_root):
-    """The order of the next epoch is torch's, too."""
+def test_persistent_workers_use_a_new_transform_without_translation(image_root):
+    """The order of the next epoch is also torch's."""
     dataset, options = DALIImageFolder(image_root, EXACT), dict(shuffle=True, num_workers=2, persistent_workers=True)
     loader = ours(dataset, 5, device="cpu", exact=True, **options)
     torch.manual_seed(0)

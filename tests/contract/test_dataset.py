@@ -1,4 +1,4 @@
-"""DALIImageFolder beside torchvision's ImageFolder, alone and in either loader; what may change after construction."""
+"""DALIImageFolder compared with torchvision's ImageFolder, in samples, batches and later changes."""
 
 import copy
 import io
@@ -63,8 +63,8 @@ def test_random_samples_follow_torchs_seed(image_root):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_in_torchs_loader(image_root, num_workers):
-    """What the HF Trainer and Accelerate do."""
+def test_batches_of_torchs_loader_are_the_same(image_root, num_workers):
+    """The HF Trainer and Accelerate use this combination."""
     mine, theirs = (
         stock(kind(image_root, EXACT), 5, num_workers=num_workers) for kind in (DALIImageFolder, datasets.ImageFolder)
     )
@@ -72,22 +72,24 @@ def test_in_torchs_loader(image_root, num_workers):
     assert outlines(mine) == outlines(theirs)
 
 
-def _saved(dataset):
+def _saved_and_loaded(dataset):
     file = io.BytesIO()
     torch.save(dataset, file)
     file.seek(0)
     return torch.load(file, weights_only=False)
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda d: pickle.loads(pickle.dumps(d)), _saved])
-def test_copies(exact_folder, copied):
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda d: pickle.loads(pickle.dumps(d)), _saved_and_loaded]
+)
+def test_copies_give_the_same_batches(exact_folder, copied):
     list(ours(exact_folder, 5))
     copy_ = copied(exact_folder)
     assert type(copy_) is DALIImageFolder and copy_.return_index and copy_.samples == exact_folder.samples
     assert_same_pixels(pixels(ours(copy_, 5, device="cpu")), pixels(stock(exact_folder, 5)))
 
 
-def test_return_index(image_root):
+def test_return_index_adds_the_index_to_samples_and_batches(image_root):
     dataset = DALIImageFolder(image_root, EXACT, return_index=True)
     image, target, index = dataset[5]
     assert (target, index) == (0, 5) and torch.equal(image, datasets.ImageFolder(image_root, EXACT)[5][0])
@@ -100,66 +102,66 @@ def test_return_index(image_root):
 # ---- subclasses
 
 
-class OwnItems(datasets.ImageFolder):
+class OverridesGetitem(datasets.ImageFolder):
     def __getitem__(self, index):
         image, target = super().__getitem__(index)
         return image * 1, target + 100
 
 
-class OwnBatches(datasets.ImageFolder):
+class OverridesGetitems(datasets.ImageFolder):
     def __getitems__(self, indices):
         return [(self[i][0], 50) for i in indices]
 
 
-class OwnClasses(datasets.ImageFolder):
+class OverridesFindClasses(datasets.ImageFolder):
     def find_classes(self, directory):
         return ["class_c", "class_a"], {"class_c": 0, "class_a": 1}
 
 
-class OwnSamples(datasets.ImageFolder):
+class OverridesMakeDataset(datasets.ImageFolder):
     @staticmethod
     def make_dataset(directory, class_to_idx, extensions=None, is_valid_file=None, allow_empty=False):
         return datasets.ImageFolder.make_dataset(directory, class_to_idx, extensions, is_valid_file, allow_empty)[::-2]
 
 
-class OwnLength(DALIImageFolder):
+class OverridesLen(DALIImageFolder):
     def __len__(self):
         return 7
 
 
-def test_a_subclass_with_its_own_samples_falls_back(image_root):
-    dataset = OwnItems(image_root, EXACT)
+def test_a_subclass_that_overrides_getitem_falls_back(image_root):
+    dataset = OverridesGetitem(image_root, EXACT)
     loader = DataLoader(dataset, 5, fallback="silent")
-    assert "OwnItems" in loader.explain() and "__getitem" in loader.explain()
+    assert "OverridesGetitem" in loader.explain() and "__getitem" in loader.explain()
     assert_same_epoch(loader, stock(dataset, 5))
 
 
-def test_a_subclass_with_its_own_batches_is_traced(image_root):
-    dataset = OwnBatches(image_root, EXACT)
+def test_a_subclass_that_overrides_getitems_is_traced(image_root):
+    dataset = OverridesGetitems(image_root, EXACT)
     loader = ours(dataset, 5, device="cpu")
     assert loader.explain().startswith("DALI route")
     assert_same_epoch(loader, stock(dataset, 5))
 
 
-@pytest.mark.parametrize("kind", [OwnClasses, OwnSamples, OwnLength])
-def test_subclasses_with_their_own_lists_are_respected(image_root, kind):
+@pytest.mark.parametrize("kind", [OverridesFindClasses, OverridesMakeDataset, OverridesLen])
+def test_subclasses_that_override_classes_samples_or_length_are_respected(image_root, kind):
     dataset = kind(image_root, EXACT)
     assert len(dataset) < 24
     assert_same_epoch(ours(dataset, 5, device="cpu"), stock(dataset, 5))
 
 
-def test_a_plain_dataset_folder(image_root):
+def test_a_dataset_folder_gives_torchs_batches(image_root):
     dataset = datasets.DatasetFolder(image_root, pil_loader, extensions=(".png",), transform=EXACT, allow_empty=True)
     assert len(dataset) == 1
     assert_same_epoch(ours(dataset, device="cpu"), stock(dataset))
 
 
-def gray(path):
+def load_gray(path):
     return default_loader(path).point(lambda value: value).convert("L")
 
 
-def test_a_loader_of_ones_own_falls_back(image_root):
-    dataset = DALIImageFolder(image_root, EXACT, loader=gray)
+def test_a_custom_loader_function_falls_back(image_root):
+    dataset = DALIImageFolder(image_root, EXACT, loader=load_gray)
     loader = DataLoader(dataset, 5, fallback="silent")
     assert "loader" in loader.explain() and next(iter(loader))[0].shape[1] == 1
     assert_same_epoch(loader, stock(dataset, 5))
@@ -168,22 +170,22 @@ def test_a_loader_of_ones_own_falls_back(image_root):
     assert next(iter(loader))[0].shape[1] == 3
 
 
-class Brighter(datasets.ImageFolder):
+class HalvesPixels(datasets.ImageFolder):
     def __getitem__(self, index):
         image, label = super().__getitem__(index)
         return image // 2, label
 
 
-def test_a_subclass_that_computes_with_pixels_gets_a_reason(image_root):
-    loader = DataLoader(Brighter(image_root, EXACT), 5, fallback="silent")
-    where = f"test_dataset.py:{Brighter.__getitem__.__code__.co_firstlineno + 2}"
+def test_explain_names_the_line_that_computes_with_pixels(image_root):
+    loader = DataLoader(HalvesPixels(image_root, EXACT), 5, fallback="silent")
+    where = f"test_dataset.py:{HalvesPixels.__getitem__.__code__.co_firstlineno + 2}"
     assert "overrides __getitem__, and uses the tensor's floor_divide (" in loader.explain()
     assert f"{where}); do this on the batch, in the training loop" in loader.explain()
-    assert_same_epoch(loader, stock(Brighter(image_root, EXACT), 5))
+    assert_same_epoch(loader, stock(HalvesPixels(image_root, EXACT), 5))
 
 
-def test_wrapped_for_transforms_v2(image_root):
-    """A class made at run time, with a __getitem__ of its own."""
+def test_a_folder_wrapped_for_transforms_v2_is_deferred(image_root):
+    """torchvision makes the class at run time, with another __getitem__."""
     results = []
     for kind in (DALIImageFolder, datasets.ImageFolder):
         folder = kind(image_root, v2.Compose([v2.ToImage(), v2.CenterCrop(40)]))
@@ -196,7 +198,7 @@ def test_wrapped_for_transforms_v2(image_root):
 
 
 def test_another_image_backend_falls_back(image_root, monkeypatch):
-    """torchvision's default loader follows it; pil_loader does not."""
+    """torchvision's default loader uses the backend; pil_loader does not."""
     loader = DataLoader(DALIImageFolder(image_root, EXACT), fallback="silent", device="cpu")
     assert loader.explain().startswith("DALI route")
     monkeypatch.setattr(torchvision, "_image_backend", "accimage")
@@ -208,7 +210,7 @@ def test_another_image_backend_falls_back(image_root, monkeypatch):
 # ---- files and errors of the constructor
 
 
-def test_names_of_files(tmp_path):
+def test_unusual_file_names_are_read(tmp_path):
     root = make_folder(tmp_path / "Bilder ümläut 画像 [x]*?", classes=1, per_class=5, special=False)
     names = ["ü.jpg", "with space.jpg", "a'\"$(b).jpg", "x" * 200 + ".JPG", os.fsdecode(b"not utf-8 \xff.jpeg")]
     for path, name in zip(sorted((root / "class_a").iterdir()), names, strict=True):
@@ -219,13 +221,13 @@ def test_names_of_files(tmp_path):
 
 
 @pytest.mark.parametrize("convert", [str, os.fsencode, lambda path: __import__("pathlib").Path(path)])
-def test_paths_of_any_type(image_root, convert):
+def test_paths_of_type_str_bytes_and_path_are_read(image_root, convert):
     dataset = DALIImageFolder(image_root, EXACT)
     dataset.samples = [(convert(path), target) for path, target in dataset.samples]
     assert_same_epoch(ours(dataset, 5, device="cpu"), stock(dataset, 5))
 
 
-def test_a_relative_root(image_root, monkeypatch):
+def test_a_relative_root_is_read(image_root, monkeypatch):
     monkeypatch.chdir(image_root.parent)
     dataset = DALIImageFolder(image_root.name, EXACT)
     assert_same_epoch(ours(dataset, 5, device="cpu"), stock(dataset, 5))
@@ -235,7 +237,7 @@ def _no_classes(tmp_path):
     return (tmp_path,), {}
 
 
-def _missing(tmp_path):
+def _missing_root(tmp_path):
     return (tmp_path / "missing",), {}
 
 
@@ -250,12 +252,12 @@ def _no_images(tmp_path):
     return (tmp_path,), {}
 
 
-def _a_file(tmp_path):
+def _root_is_a_file(tmp_path):
     (tmp_path / "file").write_text("x")
     return (tmp_path / "file",), {}
 
 
-@pytest.mark.parametrize("case", [_no_classes, _missing, _empty_class, _no_images, _a_file])
+@pytest.mark.parametrize("case", [_no_classes, _missing_root, _empty_class, _no_images, _root_is_a_file])
 def test_errors_of_the_constructor_are_torchvisions(tmp_path, case):
     arguments, options = case(tmp_path)
     mine, theirs = (error_of(kind, *arguments, **options) for kind in (DALIImageFolder, datasets.ImageFolder))
@@ -265,13 +267,13 @@ def test_errors_of_the_constructor_are_torchvisions(tmp_path, case):
 @pytest.mark.parametrize(
     "arguments", [dict(), dict(root=3), dict(root="x", no_such=1), dict(root=None), dict(transform=EXACT)]
 )
-def test_errors_of_mixed_up_arguments_are_torchvisions(arguments):
+def test_errors_of_wrong_arguments_are_torchvisions(arguments):
     mine, theirs = (error_of(kind, **arguments) for kind in (DALIImageFolder, datasets.ImageFolder))
     assert type(mine) is type(theirs)
     assert str(mine).replace("DALIImageFolder", "ImageFolder") == str(theirs)
 
 
-def test_empty_classes_may_be_allowed(own_root):
+def test_empty_classes_are_accepted_with_allow_empty(own_root):
     (own_root / "class_c").mkdir()
     dataset = DALIImageFolder(own_root, EXACT, allow_empty=True)
     assert dataset.classes == ["class_a", "class_b", "class_c"]

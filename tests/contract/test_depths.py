@@ -1,5 +1,5 @@
-"""Images of 16 bits and more keep their depth, as torchvision's conversions of Pillow's image give them; so do the
-dtypes that a transform ends with, and chances within chances within functions of one's own."""
+"""Images of 16 and more bits keep their depth as in torchvision's conversions; dtypes at the end of a transform;
+nested RandomApply in custom functions."""
 
 import warnings
 from pathlib import Path
@@ -17,12 +17,12 @@ import dali_compat
 from contract.both import assert_same_pixels, stock
 from dali_compat import DALIArrayDataset, DataLoader, FallbackWarning
 
-EDGES = 0, 1, 127, 128, 255, 256, 257, 32767, 32768, 65535  # what 8 bits would make of them differs
+EDGES = 0, 1, 127, 128, 255, 256, 257, 32767, 32768, 65535  # values that differ after a conversion to 8 bits
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
-    """Of each class a gray PNG of 16 bits, TIFFs of 16 and 32 bits and of floats, and a photo of 8 bits."""
+    """Folder with two classes: a gray PNG of 16 bits, TIFFs of 16 and 32 bits and of floats, and photos of 8 bits."""
     root, rng = tmp_path_factory.mktemp("depths"), np.random.default_rng(0)
     for name in "ab":
         (root / name).mkdir()
@@ -37,8 +37,8 @@ def root(tmp_path_factory) -> Path:
     return root
 
 
-class Own(data.Dataset):
-    """Opens images as they are."""
+class OpensImages(data.Dataset):
+    """A data set that opens images in their mode."""
 
     def __init__(self, paths, transform, mode: str = ""):
         self.paths, self.transform, self.mode = paths, transform, mode
@@ -51,7 +51,7 @@ class Own(data.Dataset):
         return self.transform(image.convert(self.mode) if self.mode else image), index
 
 
-def of_kind(root, word: str) -> list[Path]:
+def files_named(root, word: str) -> list[Path]:
     return sorted(path for path in root.rglob("*.*") if word in path.name)
 
 
@@ -64,25 +64,25 @@ TRANSFORMS = {
     "ToImage": v2.ToImage(),
     "ToImage, crop, float": v2.Compose([v2.ToImage(), v2.CenterCrop(30), v2.ToDtype(torch.float32, scale=True)]),
     "int32": v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.int32)]),
-    "float, as it is": v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float32)]),
+    "float, not scaled": v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float32)]),
     "NumPy": lambda image: torch.from_numpy(np.array(image).astype(np.float32)),
 }
 
 
 def assert_same(dataset, theirs=None, **options) -> None:
-    """Batches, or the error in their place, are torch's."""
+    """Check that batches, or the error, equal torch's."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
         loader = DataLoader(dataset, 2, device="cpu", exact=True, **options)
-        expected = list(_until_an_error(stock(theirs or dataset, 2)))
-        made = list(_until_an_error(loader))
+        expected = list(_batches_and_error(stock(theirs or dataset, 2)))
+        made = list(_batches_and_error(loader))
     assert list(map(type, made)) == list(map(type, expected))
     images = [one for one in expected if isinstance(one, torch.Tensor)]
     if images:
         assert_same_pixels([one for one in made if isinstance(one, torch.Tensor)], images)
 
 
-def _until_an_error(loader):
+def _batches_and_error(loader):
     torch.manual_seed(0)
     try:
         for batch in loader:
@@ -94,58 +94,63 @@ def _until_an_error(loader):
 @pytest.mark.alike
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("kind", ["0 I;16", "1 I;16", "2 I", "3 F"])
-def test_an_own_data_set_keeps_the_depth(root, kind, name):
-    assert_same(Own(of_kind(root, kind), TRANSFORMS[name]))
+def test_a_custom_data_set_keeps_the_depth(root, kind, name):
+    assert_same(OpensImages(files_named(root, kind), TRANSFORMS[name]))
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("kind", ["0 I;16", "1 I;16", "2 I", "3 F"])
-def test_it_keeps_it_with_workers(root, kind, name):
-    assert_same(Own(of_kind(root, kind), TRANSFORMS[name]), num_workers=1)
+def test_a_custom_data_set_keeps_the_depth_with_workers(root, kind, name):
+    assert_same(OpensImages(files_named(root, kind), TRANSFORMS[name]), num_workers=1)
 
 
 @pytest.mark.parametrize("kind, mode", [("0 I;16", "I;16"), ("2 I", "I"), ("3 F", "F")])
-def test_the_warning_says_that_it_is_the_depth(root, kind, mode):
-    said = rf"opens images in mode {mode}, of more than 8 bits \(.*test_depths\.py:\d+\)$"
-    with pytest.warns(FallbackWarning, match=said):
-        DataLoader(Own(of_kind(root, kind), TRANSFORMS["crop, ToTensor"]), 2, device="cpu")
+def test_the_fallback_warning_names_the_mode_and_line(root, kind, mode):
+    message = rf"opens images in mode {mode}, of more than 8 bits \(.*test_depths\.py:\d+\)$"
+    with pytest.warns(FallbackWarning, match=message):
+        DataLoader(OpensImages(files_named(root, kind), TRANSFORMS["crop, ToTensor"]), 2, device="cpu")
 
 
-def test_all_sixteen_bits_are_there(root):
-    loader = DataLoader(Own(of_kind(root, "0 I;16"), v1.PILToTensor()), 2, device="cpu", fallback="silent")
+def test_all_sixteen_bits_reach_the_batch(root):
+    loader = DataLoader(OpensImages(files_named(root, "0 I;16"), v1.PILToTensor()), 2, device="cpu", fallback="silent")
     ((images, _),) = loader
-    assert images.dtype in (torch.uint16, torch.int32)  # torchvision's, new and old
+    assert images.dtype in (torch.uint16, torch.int32)  # dtypes of new and old torchvision
     assert images[0, 0, 20, 16 : 16 + len(EDGES)].tolist() == list(EDGES)
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("mode", ["I", "F", "L", "RGB", "I;16"])
 @pytest.mark.parametrize("kind", ["0 I;16", "1 I;16", "2 I", "3 F", "RGB"])
-def test_conversions_of_modes_are_pillows(root, kind, mode):
-    assert_same(Own(of_kind(root, kind), v1.ToTensor(), mode))
+def test_conversions_to_other_modes_equal_pillows(root, kind, mode):
+    assert_same(OpensImages(files_named(root, kind), v1.ToTensor(), mode))
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", ["PILToTensor", "ToTensor", "crop, ToTensor", "ToImage, crop, float", "NumPy"])
-def test_a_data_set_that_begins_with_photos(root, name, workers):
-    """DALI makes these; the deep ones that come later keep their depth."""
+def test_deep_images_after_photos_keep_their_depth(root, name, workers):
+    """DALI decodes the photos."""
     gray = lambda image: image.convert("L") if image.mode == "RGB" else image  # noqa: E731
     for first in ("RGB", "I;16"):
-        paths = [*of_kind(root, first), *of_kind(root, "RGB"), *of_kind(root, "0 I;16"), *of_kind(root, "1 I;16")]
-        assert_same(Own(paths, TRANSFORMS[name]), num_workers=workers)
-        assert_same(Own(paths, v1.Compose([v1.Lambda(gray), TRANSFORMS[name]])), num_workers=workers)
+        paths = [
+            *files_named(root, first),
+            *files_named(root, "RGB"),
+            *files_named(root, "0 I;16"),
+            *files_named(root, "1 I;16"),
+        ]
+        assert_same(OpensImages(paths, TRANSFORMS[name]), num_workers=workers)
+        assert_same(OpensImages(paths, v1.Compose([v1.Lambda(gray), TRANSFORMS[name]])), num_workers=workers)
 
 
 @pytest.mark.parametrize("kind", ["0 I;16", "1 I;16", "2 I", "3 F", "RGB"])
-def test_a_loader_that_opens_them(root, kind):
+def test_image_open_as_loader_keeps_the_depth(root, kind):
     for make in (ImageFolder, dali_compat.DALIImageFolder):
         assert_same(make(root, v1.ToTensor(), loader=Image.open, is_valid_file=lambda path: kind in path))
 
 
-def test_torchvisions_own_loader_makes_eight_bits_of_them(root):
-    """As PyTorch's: pil_loader converts to RGB."""
+def test_torchvisions_default_loader_converts_to_eight_bits(root):
+    """pil_loader converts to RGB."""
     assert_same(ImageFolder(root, v1.PILToTensor()))
     assert_same(dali_compat.DALIImageFolder(root, v1.PILToTensor()), ImageFolder(root, v1.PILToTensor()))
 
@@ -163,8 +168,8 @@ class Float:
         return image.float()
 
 
-class Each:
-    """Applies transforms."""
+class CustomCompose:
+    """A custom Compose."""
 
     def __init__(self, *transforms):
         self.transforms = transforms
@@ -180,7 +185,7 @@ NORMALIZE = v2.Normalize((0.5,) * 3, (0.5,) * 3)
 ENDS = {
     "a lambda's half": v1.Compose([CROP, TENSOR, v1.Lambda(lambda image: image.half())]),
     "a class's half": v1.Compose([CROP, TENSOR, Half()]),
-    "half within a wrapper": Each(CROP, TENSOR, Half()),
+    "half within a wrapper": CustomCompose(CROP, TENSOR, Half()),
     "bfloat16 of bytes": v1.Compose([CROP, v1.PILToTensor(), v1.Lambda(lambda image: image.bfloat16())]),
     "float of a tv_tensor": v2.Compose([CROP, v2.ToImage(), Float(), NORMALIZE]),
     "half, then more": v1.Compose([CROP, TENSOR, Half(), v1.RandomHorizontalFlip(1)]),
@@ -191,13 +196,15 @@ ENDS = {
         [v2.ToImage(), CROP, v2.ToDtype(torch.float32, scale=True), NORMALIZE, v2.ToDtype(torch.bfloat16)]
     ),
     "chances in chances": v1.Compose(
-        [CROP, v1.RandomApply([v1.RandomApply([Each(v1.RandomHorizontalFlip(1))], 1.0)], 1.0), TENSOR]
+        [CROP, v1.RandomApply([v1.RandomApply([CustomCompose(v1.RandomHorizontalFlip(1))], 1.0)], 1.0), TENSOR]
     ),
-    "a wrapper in a chance in a wrapper": Each(
-        CROP, v1.RandomApply([Each(v1.RandomApply([v1.RandomVerticalFlip(1)], 1.0), v1.Grayscale(3))], 1.0), TENSOR
+    "a wrapper in a chance in a wrapper": CustomCompose(
+        CROP,
+        v1.RandomApply([CustomCompose(v1.RandomApply([v1.RandomVerticalFlip(1)], 1.0), v1.Grayscale(3))], 1.0),
+        TENSOR,
     ),
     "v2's": v2.Compose(
-        [CROP, v2.RandomApply([Each(v2.RandomApply([v2.RandomVerticalFlip(1)], 1.0))], 1.0), v2.ToImage()]
+        [CROP, v2.RandomApply([CustomCompose(v2.RandomApply([v2.RandomVerticalFlip(1)], 1.0))], 1.0), v2.ToImage()]
     ),
 }
 
@@ -205,21 +212,21 @@ ENDS = {
 @pytest.mark.alike
 @pytest.mark.parametrize("name", ENDS)
 @pytest.mark.parametrize("of", ["folder", "array", "own"])
-def test_dtypes_and_nested_chances_are_left_to_kernels(root, name, of):
+def test_dtypes_and_nested_random_apply_equal_torchs(root, name, of):
     if of == "folder":
         dataset = ImageFolder(root, ENDS[name], is_valid_file=lambda path: "RGB" in path)
     elif of == "array":
         images = np.random.default_rng(0).integers(0, 256, (5, 40, 44, 3), np.uint8)
         dataset = DALIArrayDataset(images, list(range(5)), ENDS[name])
     else:
-        dataset = Own(of_kind(root, "RGB"), ENDS[name])
+        dataset = OpensImages(files_named(root, "RGB"), ENDS[name])
     seen = (of, name) != ("own", "float of a tv_tensor")
     assert_same(dataset, fallback="error" if seen else "silent")
 
 
 @pytest.mark.parametrize("chance", [v1.RandomApply, v2.RandomApply])
-def test_nested_chances_multiply(chance):
-    flip = Each(chance([Each(chance([v1.RandomHorizontalFlip(1)], 0.5))], 0.5))
+def test_probabilities_of_nested_random_apply_multiply(chance):
+    flip = CustomCompose(chance([CustomCompose(chance([v1.RandomHorizontalFlip(1)], 0.5))], 0.5))
     images = np.zeros((400, 8, 8, 3), np.uint8)
     images[:, :, 0] = 255
     torch.manual_seed(0)
@@ -230,7 +237,7 @@ def test_nested_chances_multiply(chance):
     assert 70 < int(made[:, 0, 0, -1].sum()) < 130
 
 
-def test_half_of_a_pil_image_is_torchvisions_error(root):
+def test_half_of_a_pil_image_raises_attribute_error(root):
     dataset = ImageFolder(root, v1.Compose([CROP, Half()]), is_valid_file=lambda path: "RGB" in path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)

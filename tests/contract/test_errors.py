@@ -1,4 +1,4 @@
-"""Bad files and odd files: an error that names the file, the next batches all the same, and PIL's own pixels."""
+"""Bad and odd files: the error names the file, later batches are complete, and pixels equal PIL's."""
 
 import copy
 import os
@@ -24,7 +24,7 @@ from dali_compat.errors import read_error
 BAD = 4  # index of the damaged file: the third batch of two
 
 
-def _cut(share):
+def _truncate(share):
     def damage(path):
         whole = path.read_bytes()
         path.write_bytes(whole[: int(len(whole) * share)])
@@ -40,11 +40,11 @@ def _text(path):
     path.write_text("<html>404 not found</html>")
 
 
-def _header_of_nothing(path):
+def _only_a_jpeg_header(path):
     path.write_bytes(b"\xff\xd8\xff\xe0")
 
 
-def _a_folder(path):
+def _replaced_by_a_folder(path):
     path.unlink()
     path.mkdir()
 
@@ -63,17 +63,17 @@ def test_a_batch_of_several_sizes_names_two_files_and_the_remedy(image_root, thr
 
 DAMAGE = {
     "zero bytes": lambda path: path.write_bytes(b""),
-    "cut at 30 %": _cut(0.3),
-    "cut at 70 %": _cut(0.7),
-    "cut at 98 %": _cut(0.98),
-    "cut in the header": _cut(0.02),
+    "cut at 30 %": _truncate(0.3),
+    "cut at 70 %": _truncate(0.7),
+    "cut at 98 %": _truncate(0.98),
+    "cut in the header": _truncate(0.02),
     "garbage": _garbage,
     "text": _text,
-    "start of a JPEG": _header_of_nothing,
+    "start of a JPEG": _only_a_jpeg_header,
     "missing": Path.unlink,
-    "a folder": _a_folder,
+    "a folder": _replaced_by_a_folder,
     "dangling link": lambda path: (path.unlink(), path.symlink_to("nowhere")),
-    "cut PNG": lambda path: (Image.open(path).convert("RGB").save(path, "PNG"), _cut(0.6)(path)),
+    "cut PNG": lambda path: (Image.open(path).convert("RGB").save(path, "PNG"), _truncate(0.6)(path)),
 }
 
 TRANSFORMS = {
@@ -85,7 +85,7 @@ TRANSFORMS = {
 
 
 def _run(loader):
-    """Every batch, or the error in its place."""
+    """Return each batch, or the error in its place."""
     results, iterator = [], iter(loader)
     while True:
         try:
@@ -103,17 +103,19 @@ def _path(dataset, index=BAD):
 @pytest.mark.alike
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_bad_file(own_root, damage, transform):
+def test_a_bad_file_is_an_error_with_its_path_and_index(own_root, damage, transform):
     dataset = DALIImageFolder(own_root, TRANSFORMS[transform], return_index=True)
     DAMAGE[damage](_path(dataset))
     loader = ours(dataset, 2)
     theirs = error_of(dataset.__getitem__, BAD)
-    assert isinstance(theirs, OSError)  # torchvision minds, too
+    assert isinstance(theirs, OSError)  # torchvision also refuses the file
     for _ in range(2):
         results = _run(loader)
         errors = [result for result in results if isinstance(result, Exception)]
         assert len(results) == 4 and len(errors) == 1 and results[2] is errors[0]
-        assert isinstance(errors[0], ImageReadError) and isinstance(errors[0], type(theirs))  # which scripts catch
+        assert isinstance(errors[0], ImageReadError) and isinstance(
+            errors[0], type(theirs)
+        )  # classes that scripts catch
         assert (errors[0].errno, errors[0].filename) == (theirs.errno, theirs.filename)
         assert str(_path(dataset)) in str(errors[0]) and f"index {BAD}" in str(errors[0])
         assert [r[2].tolist() for r in results if not isinstance(r, Exception)] == [[0, 1], [2, 3], [6, 7]]
@@ -128,7 +130,7 @@ REASONS = {
 }
 
 
-class _Broken(data.Dataset):
+class _RaisesReadError(data.Dataset):
     def __init__(self, reason):
         self.reason = reason
 
@@ -140,14 +142,14 @@ class _Broken(data.Dataset):
 
 
 @pytest.mark.parametrize("name", REASONS)
-def test_an_error_is_of_its_reasons_class(name):
-    """In torch's workers, too; classes are made once."""
+def test_a_read_error_is_an_instance_of_its_reasons_class(name):
+    """The class must survive pickling by torch's workers."""
     reason = REASONS[name]
     made = read_error("cannot decode a.jpg, index 3", reason)
     copies = (
         pickle.loads(pickle.dumps(made)),
         copy.deepcopy(made),
-        error_of(list, stock(_Broken(reason), num_workers=1)),
+        error_of(list, stock(_RaisesReadError(reason), num_workers=1)),
     )
     for error in (made, *copies):
         assert isinstance(error, ImageReadError) and isinstance(error, type(reason))
@@ -157,15 +159,15 @@ def test_an_error_is_of_its_reasons_class(name):
 
 
 @pytest.mark.parametrize("reason", [SyntaxError("broken PNG file"), IndexError(), StopIteration(), KeyError("a")])
-def test_an_error_is_not_of_every_class(reason):
-    """For loops end at some without a word, and Python makes no class of others."""
+def test_a_read_error_is_not_a_subclass_of_unsuitable_classes(reason):
+    """A for loop would stop silently at StopIteration, and Python cannot combine some other classes."""
     made = read_error("cannot decode a.jpg", reason)
     assert type(made) is ImageReadError and str(pickle.loads(pickle.dumps(made))) == "cannot decode a.jpg"
 
 
 @pytest.mark.parametrize("damage", ["zero bytes", "cut at 70 %", "missing", "garbage"])
-def test_a_file_goes_bad_between_epochs(own_root, damage):
-    """Its header was read while it was good."""
+def test_a_file_damaged_between_epochs_is_an_error(own_root, damage):
+    """Its header was read while it was intact."""
     dataset = DALIImageFolder(own_root, EXACT)
     loader = ours(dataset, 2, device="cpu")
     assert len(pixels(loader)) == 4
@@ -175,8 +177,8 @@ def test_a_file_goes_bad_between_epochs(own_root, damage):
     assert str(_path(dataset)) in str(results[2]) and f"index {BAD}" in str(results[2])
 
 
-def test_nothing_is_kept_of_the_batch_of_a_bad_file(own_root):
-    """What DALI has made of the other files is asked for, or not made."""
+def test_results_of_a_failed_batch_are_released(own_root):
+    """DALI's results for the other files are either received or never made."""
     dataset = DALIImageFolder(own_root, EXACT)
     loader = ours(dataset, 4, device="cpu")
     pixels(loader)
@@ -187,8 +189,7 @@ def test_nothing_is_kept_of_the_batch_of_a_bad_file(own_root):
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_file_is_mended(own_root, damage):
-    """After the error the file is put right; the next epoch has it, as torchvision's would."""
+def test_a_repaired_file_is_read_in_the_next_epoch(own_root, damage):
     dataset = DALIImageFolder(own_root, EXACT)
     loader, path = ours(dataset, 2, device="cpu"), _path(dataset)
     good = path.read_bytes()
@@ -200,24 +201,24 @@ def test_a_file_is_mended(own_root, damage):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_several_bad_files(own_root, num_workers):
+def test_the_first_of_several_bad_files_is_named(own_root, num_workers):
     dataset = DALIImageFolder(own_root, EXACT, return_index=True)
     for index in (0, 1, 2, 7):
         _path(dataset, index).write_bytes(b"bad")
     results = _run(ours(dataset, 2, num_workers=num_workers))
     assert [isinstance(result, ImageReadError) for result in results] == [True, True, False, True]
-    assert str(_path(dataset, 0)) in str(results[0])  # the first of its batch, as torchvision would meet it
+    assert str(_path(dataset, 0)) in str(results[0])  # the first of its batch, as in torchvision
     assert results[2][2].tolist() == [4, 5]
 
 
-def test_the_index_is_the_samplers(own_root):
+def test_the_index_in_an_error_is_the_samplers(own_root):
     subset = data.Subset(DALIImageFolder(own_root, EXACT), [5, 4, 3])
     _path(subset.dataset, 4).write_bytes(b"bad")
     error = error_of(list, ours(subset, 3))
     assert "index 1" in str(error) and str(_path(subset.dataset, 4)) in str(error)
 
 
-def test_an_unreadable_file(own_root):
+def test_an_unreadable_file_is_a_permission_error(own_root):
     dataset = DALIImageFolder(own_root, EXACT)
     _path(dataset).chmod(0)
     if os.access(_path(dataset), os.R_OK):
@@ -228,20 +229,20 @@ def test_an_unreadable_file(own_root):
 
 def test_the_cause_is_torchvisions_error(own_root):
     dataset = DALIImageFolder(own_root, EXACT)
-    _cut(0.7)(_path(dataset))
+    _truncate(0.7)(_path(dataset))
     mine, theirs = error_of(list, ours(dataset, 2)), error_of(list, stock(dataset, 2))
     assert type(mine.__cause__) is type(theirs) and str(theirs) in str(mine)
 
 
-def test_truncated_files_that_the_user_allows(own_root, monkeypatch):
+def test_truncated_files_are_read_if_pillow_allows_them(own_root, monkeypatch):
     dataset = DALIImageFolder(own_root, EXACT)
-    _cut(0.7)(_path(dataset))
+    _truncate(0.7)(_path(dataset))
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     assert_same_pixels(pixels(ours(dataset, 2, device="cpu")), pixels(stock(dataset, 2)))
 
 
 @pytest.mark.parametrize("crop", [T.RandomCrop(400), v2.RandomCrop((400, 20)), T.RandomCrop(300, padding=4)])
-def test_an_image_smaller_than_the_crop(own_root, crop):
+def test_images_smaller_than_the_crop_raise_torchvisions_error(own_root, crop):
     end = v2.PILToTensor() if isinstance(crop, v2.RandomCrop) else T.PILToTensor()
     dataset = DALIImageFolder(own_root, (v2 if isinstance(crop, v2.RandomCrop) else T).Compose([crop, end]))
     mine, theirs = error_of(list, ours(dataset, 2)), error_of(list, stock(dataset, 2))
@@ -249,7 +250,7 @@ def test_an_image_smaller_than_the_crop(own_root, crop):
     assert str(mine).startswith(str(theirs).rstrip(".")) and dataset.samples[0][0] in str(mine)
 
 
-def test_one_image_smaller_than_the_crop(own_root):
+def test_one_image_smaller_than_the_crop_fails_only_its_batch(own_root):
     small = DALIImageFolder(own_root, EXACT).samples[BAD][0]
     for path, _ in DALIImageFolder(own_root).samples:
         Image.fromarray(make_image(np.random.default_rng(1), 90, 90)).resize(
@@ -263,8 +264,8 @@ def test_one_image_smaller_than_the_crop(own_root):
         assert [results[i][2].tolist() for i in (0, 1, 3)] == [[0, 1], [2, 3], [6, 7]]
 
 
-def test_a_batch_that_dali_cannot_begin(own_root, monkeypatch):
-    """As where a GPU has no memory for it: the others come, and whole epochs again."""
+def test_an_error_when_dali_starts_a_batch_fails_only_that_batch(own_root, monkeypatch):
+    """A GPU without memory for the batch raises such an error."""
     dataset, calls, schedule_run = DALIImageFolder(own_root, EXACT), [], dali.Pipeline.schedule_run
 
     def fails_once(pipe):
@@ -281,7 +282,7 @@ def test_a_batch_that_dali_cannot_begin(own_root, monkeypatch):
     assert_same_pixels(pixels(loader), expected)
 
 
-def test_an_error_of_target_transform(own_root):
+def test_an_error_of_target_transform_fails_only_its_batch(own_root):
     def refuse(target):
         if target:
             raise LookupError("no such target")
@@ -292,7 +293,7 @@ def test_an_error_of_target_transform(own_root):
     assert [type(result) for result in mine] == [type(result) for result in theirs]
 
 
-def test_an_error_of_collate(own_root):
+def test_an_error_of_collate_fn_fails_only_its_batch(own_root):
     def refuse(samples):
         if samples[0][1]:
             raise LookupError("no")
@@ -304,8 +305,8 @@ def test_an_error_of_collate(own_root):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_damaged_file_that_keeps_its_ends(own_root, seed):
-    """Bytes overwritten in the middle: PIL may decode that with a warning or refuse; either way we do the same."""
+def test_a_file_damaged_in_the_middle_gives_pils_pixels_or_an_error(own_root, seed):
+    """PIL may decode the overwritten bytes with a warning or refuse them."""
     dataset = DALIImageFolder(own_root, EXACT)
     rng, content = np.random.default_rng(seed), bytearray(_path(dataset).read_bytes())
     for at in rng.integers(len(content) // 2, len(content) - 20, 3):
@@ -316,7 +317,7 @@ def test_a_damaged_file_that_keeps_its_ends(own_root, seed):
     assert_same_pixels(*([r[0] for r in results if not isinstance(r, OSError)] for results in (mine, theirs)))
 
 
-def test_a_file_is_replaced_by_one_of_another_size(own_root):
+def test_a_file_replaced_by_one_of_another_size_is_read(own_root):
     dataset = DALIImageFolder(own_root, EXACT)
     loader = ours(dataset, 2, device="cpu")
     assert_same_pixels(pixels(loader), pixels(stock(dataset, 2)))
@@ -324,8 +325,8 @@ def test_a_file_is_replaced_by_one_of_another_size(own_root):
     assert_same_pixels(pixels(loader), pixels(stock(dataset, 2)))
 
 
-def test_a_file_that_was_replaced_is_read_as_any_other(own_root, monkeypatch):
-    """It is looked at again before DALI reads it."""
+def test_a_replaced_file_is_read_without_pillow(own_root, monkeypatch):
+    """The header is read again before DALI decodes the file."""
     dataset, by_pillow = DALIImageFolder(own_root, EXACT), []
     own = pil.load
     monkeypatch.setattr(pil, "load", lambda source, *rest: by_pillow.append(source) or own(source, *rest))
@@ -338,8 +339,8 @@ def test_a_file_that_was_replaced_is_read_as_any_other(own_root, monkeypatch):
     assert not by_pillow
 
 
-def test_the_other_images_of_a_batch_that_fails_keep_their_places(own_root):
-    """Between two epochs a PNG becomes a GIF under the same name, which DALI does not decode."""
+def test_images_of_a_batch_with_a_png_replaced_by_a_gif_keep_their_order(own_root):
+    """DALI cannot decode the GIF, which keeps the name of the PNG."""
     dataset = DALIImageFolder(own_root, EXACT, return_index=True)
     Image.open(_path(dataset)).save(_path(dataset), "PNG")
     loader = ours(dataset, 8, device="cpu")
@@ -350,32 +351,32 @@ def test_the_other_images_of_a_batch_that_fails_keep_their_places(own_root):
     assert_same_pixels([mine[0]], [theirs[0]])
 
 
-class Late(Exception):
-    """Of a signal's handler."""
+class HandlerError(Exception):
+    """An exception raised by a signal handler."""
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip", "replace"])
-def test_a_handlers_error_is_not_an_images(own_root, monkeypatch, on_error):
-    """It comes while a file of Pillow's is waited for."""
+def test_an_error_of_a_signal_handler_is_not_a_bad_image(own_root, monkeypatch, on_error):
+    """The error is raised while the loader waits for Pillow."""
     dataset = DALIImageFolder(own_root, EXACT)
     for path, _ in dataset.samples:
         Image.open(path).convert("P").save(path, "GIF")
     wanted, own = pixels(stock(dataset, 4)), pil.load
-    asked, go = threading.Event(), threading.Event()
-    monkeypatch.setattr(pil, "load", lambda *args: (asked.set(), go.wait(60), own(*args))[2])
+    loading, go = threading.Event(), threading.Event()
+    monkeypatch.setattr(pil, "load", lambda *args: (loading.set(), go.wait(60), own(*args))[2])
     loader = ours(dataset, 4, device="cpu", on_error=on_error)
 
-    def late() -> Late:
-        go.set()  # the end of an epoch waits for what has begun
-        return Late()
+    def handler_error() -> HandlerError:
+        go.set()  # the end of an epoch waits for work in progress
+        return HandlerError()
 
-    with pytest.raises(Late), interrupted(late, within=threading.Condition.wait, when=asked.is_set):
+    with pytest.raises(HandlerError), interrupted(handler_error, within=threading.Condition.wait, when=loading.is_set):
         list(loader)
     assert loader.errors == []
     assert_same_pixels(pixels(loader), wanted)
 
 
-CUT = {
+SAVE_AS = {
     "PNG": lambda image, path: image.save(path, "PNG"),
     "gray PNG": lambda image, path: image.convert("L").save(path, "PNG"),
     "TIFF": lambda image, path: image.save(path, "TIFF"),
@@ -385,12 +386,12 @@ CUT = {
 
 
 @pytest.mark.parametrize("share", [0.3, 0.98])
-@pytest.mark.parametrize("kind", CUT)
-def test_cut_files_that_pillow_takes_are_not_tried_by_dali(own_root, monkeypatch, capfd, kind, share):
-    """C libraries would write of them to stderr."""
+@pytest.mark.parametrize("kind", SAVE_AS)
+def test_truncated_files_allowed_in_pillow_are_not_sent_to_dali(own_root, monkeypatch, capfd, kind, share):
+    """C libraries would write warnings about them to stderr."""
     dataset = DALIImageFolder(own_root, EXACT)
-    CUT[kind](Image.open(_path(dataset)).convert("RGB"), _path(dataset))
-    _cut(share)(_path(dataset))
+    SAVE_AS[kind](Image.open(_path(dataset)).convert("RGB"), _path(dataset))
+    _truncate(share)(_path(dataset))
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     mine = _run(ours(dataset, 2, device="cpu"))
     assert capfd.readouterr().err == ""

@@ -31,7 +31,7 @@ def stock_loader(image_root):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """terminal(80) makes stdout one of 80 columns, terminal(None) a file."""
+    """Function that makes stdout a terminal of that many columns, or a file for None."""
 
     def pretend(columns: int | None) -> None:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: columns is not None, raising=False)
@@ -46,14 +46,14 @@ def words(text: str) -> list[str]:
 
 @pytest.mark.parametrize("columns", [60, 80, 100])
 @pytest.mark.parametrize("kind", ["loader", "stock_loader"])
-def test_a_narrow_terminal_gets_all_words_within_its_width(kind, columns, request, terminal):
+def test_lines_on_a_narrow_terminal_fit_and_keep_all_words(kind, columns, request, terminal):
     loader = request.getfixturevalue(kind)
     terminal(None)
-    elsewhere = loader.explain()
-    assert max(map(len, elsewhere.splitlines())) > columns
+    in_a_file = loader.explain()
+    assert max(map(len, in_a_file.splitlines())) > columns
     terminal(columns)
     assert max(map(len, loader.explain().splitlines())) <= columns
-    assert words(loader.explain()) == words(elsewhere)
+    assert words(loader.explain()) == words(in_a_file)
 
 
 def test_a_transform_takes_two_lines_on_a_narrow_terminal(loader, terminal):
@@ -64,22 +64,22 @@ def test_a_transform_takes_two_lines_on_a_narrow_terminal(loader, terminal):
     assert lines[-1] == "  without effect: persistent_workers=True"
 
 
-def test_a_wide_terminal_and_wide_change_nothing(loader, terminal):
+def test_wide_or_a_wide_terminal_leaves_lines_unchanged(loader, terminal):
     terminal(None)
-    elsewhere, wide = loader.explain(), loader.explain(wide=True)
+    in_a_file, wide = loader.explain(), loader.explain(wide=True)
     terminal(80)
     assert loader.explain(wide=True) == wide
-    terminal(max(map(len, elsewhere.splitlines())))
-    assert loader.explain() == elsewhere
+    terminal(max(map(len, in_a_file.splitlines())))
+    assert loader.explain() == in_a_file
 
 
 def test_a_notebook_shows_a_table(loader, stock_loader):
-    """With a row for each line, and the texts as they are."""
-    said = loader.explain()
-    shown = said._repr_html_()
-    assert shown.count("<tr") == len(said.splitlines()) and ">ToTensor()</td>" in shown
-    assert shown.count('<td style="text-align:left">') + shown.count('colspan="4" style="text') == shown.count("<td")
+    """The table has a row per line and escapes HTML."""
+    explained = loader.explain()
+    html = explained._repr_html_()
+    assert html.count("<tr") == len(explained.splitlines()) and ">ToTensor()</td>" in html
+    assert html.count('<td style="text-align:left">') + html.count('colspan="4" style="text') == html.count("<td")
     loader.dataset.transform = T.Compose([T.Lambda(lambda x: x.sort()), TRANSFORM])
-    shown = loader.explain()._repr_html_()
-    assert "<lambda>" not in shown and "&lt;lambda&gt;" in shown
+    html = loader.explain()._repr_html_()
+    assert "<lambda>" not in html and "&lt;lambda&gt;" in html
     assert stock_loader.explain()._repr_html_().count("<tr") == len(stock_loader.explain().splitlines())

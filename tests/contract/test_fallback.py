@@ -1,4 +1,4 @@
-"""When torchvision does the work: what is said, once, and that results are torch's own. What importing does."""
+"""Batches and warnings of torchvision's route, and effects of importing the package."""
 
 import os
 import warnings
@@ -17,32 +17,32 @@ from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader, FallbackW
 PACKAGE = REPOSITORY / "dali_compat"
 
 
-class Halve:
+class HalveSize:
     def __call__(self, image):
         return image.resize((image.width // 2, image.height // 2))
 
     def __repr__(self):
-        return "Halve()"
+        return "HalveSize()"
 
 
-class OwnCenterCrop(T.CenterCrop):
-    """A subclass may do something else: it is not the base class."""
+class CenterCropSubclass(T.CenterCrop):
+    """A subclass, which may do anything."""
 
     def forward(self, img):
         return super().forward(img)
 
 
-class OwnCompose(T.Compose):
-    """It looks at the image."""
+class ComposeSubclass(T.Compose):
+    """A Compose that rotates the image first."""
 
     def __call__(self, image):
         return super().__call__(image.rotate(90))
 
 
 UNTRANSLATABLE = {
-    "a callable of one's own": (T.Compose([Halve(), EXACT]), "Halve()"),
-    "a subclass": (T.Compose([OwnCenterCrop(40), T.PILToTensor()]), "OwnCenterCrop"),
-    "a subclass of Compose": (OwnCompose([EXACT]), "OwnCompose"),
+    "a custom callable": (T.Compose([HalveSize(), EXACT]), "HalveSize()"),
+    "a subclass": (T.Compose([CenterCropSubclass(40), T.PILToTensor()]), "CenterCropSubclass"),
+    "a subclass of Compose": (ComposeSubclass([EXACT]), "ComposeSubclass"),
     "a function": (lambda image: EXACT(image.rotate(90)), "lambda"),
     "a hook": (T.Compose([T.CenterCrop(40), T.PILToTensor()]), "hook"),
     "a replaced forward": (T.Compose([T.CenterCrop(40), T.PILToTensor()]), "replaced"),
@@ -78,12 +78,12 @@ READS_PIXELS = {
 
 
 @pytest.mark.parametrize("case", READS_PIXELS)
-def test_warns_once_and_gives_torchs_batches(image_root, case):
+def test_a_fallback_warns_once_and_gives_torchs_batches(image_root, case):
     transform, reason = READS_PIXELS[case]
     dataset = ImageFolder(image_root, transform)
     loader, caught = _warned(lambda: DataLoader(dataset, 5))
     assert len(caught) == 1 and reason in str(caught[0].message) and "\n" not in str(caught[0].message)
-    assert caught[0].filename == __file__  # the user's line, not ours
+    assert caught[0].filename == __file__  # the user's line, not one of dali_compat's
     (batches, explained), more = _warned(lambda: ([pixels(loader), pixels(loader)], loader.explain()))
     assert more == []
     assert explained.startswith("torchvision route") and reason in explained
@@ -91,7 +91,7 @@ def test_warns_once_and_gives_torchs_batches(image_root, case):
         assert_same_pixels(epoch, pixels(stock(dataset, 5)))
 
 
-def test_warns_again_for_another_reason(image_root):
+def test_a_fallback_warns_again_for_another_reason(image_root):
     dataset = ImageFolder(image_root, EXACT)
     loader, caught = _warned(lambda: DataLoader(dataset, 5))
     assert caught == []
@@ -104,7 +104,7 @@ def test_warns_again_for_another_reason(image_root):
     assert _warned(lambda: list(loader))[1] == [] and loader.explain().startswith("DALI route")
 
 
-def test_silent(image_root):
+def test_fallback_silent_does_not_warn(image_root):
     loader, caught = _warned(
         lambda: DataLoader(ImageFolder(image_root, READS_PIXELS["a function"][0]), fallback="silent")
     )
@@ -113,14 +113,14 @@ def test_silent(image_root):
 
 
 @pytest.mark.parametrize("case", READS_PIXELS)
-def test_error(image_root, case):
+def test_fallback_error_raises_with_the_reason(image_root, case):
     transform, reason = READS_PIXELS[case]
     with pytest.raises(RuntimeError, match="fallback='error'") as caught:
         DataLoader(ImageFolder(image_root, transform), fallback="error")
     assert reason in str(caught.value)
 
 
-def test_error_for_a_change_after_construction(image_root):
+def test_fallback_error_raises_for_a_later_change(image_root):
     dataset = ImageFolder(image_root, EXACT)
     loader = ours(dataset, 5)
     dataset.transform = READS_PIXELS["a function"][0]
@@ -129,13 +129,13 @@ def test_error_for_a_change_after_construction(image_root):
 
 
 class MaybeToTensor(T.ToTensor):
-    """open_clip's."""
+    """open_clip's class."""
 
     def __call__(self, image):
         return image if isinstance(image, torch.Tensor) else super().__call__(image)
 
 
-def test_a_custom_conversion_stays_on_dali(image_root):
+def test_a_custom_to_tensor_stays_on_the_dali_route(image_root):
     transform = T.Compose([T.CenterCrop(40), MaybeToTensor(), T.Normalize((0.5,) * 3, (0.2,) * 3)])
     dataset = ImageFolder(image_root, transform)
     loader, caught = _warned(lambda: DataLoader(dataset, 5, exact=True, fallback="error"))
@@ -144,16 +144,16 @@ def test_a_custom_conversion_stays_on_dali(image_root):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_transform_that_gives_text(image_root, workers):
-    """Of which default_collate makes what it gets: a tuple."""
+def test_a_transform_that_returns_text_gives_torchs_batches(image_root, workers):
+    """default_collate makes a tuple of strings."""
     dataset = ImageFolder(image_root, lambda image: str(image.size))
     loader = DataLoader(dataset, 5, num_workers=workers, fallback="silent", device="cpu")
     assert outlines(loader, 1) == outlines(stock(dataset, 5), 1)
     assert type(next(iter(loader))[0]) is tuple
 
 
-class Mute:
-    """Its text is an error."""
+class RaisesInRepr:
+    """A transform whose repr raises an error."""
 
     def __call__(self, image):
         return image.crop((0, 0, 40, 40))
@@ -162,25 +162,25 @@ class Mute:
         raise KeyError("no such mode")
 
 
-def _with_an_attribute_that_its_class_does_not_expect():
+def _with_an_unexpected_attribute():
     crop = T.RandomResizedCrop(40)
-    crop.interpolation = 2  # as before torchvision had an enum
+    crop.interpolation = 2  # as in torchvision before the enum
     with pytest.raises(AttributeError):
         repr(crop)
     return T.Compose([crop, T.PILToTensor()])
 
 
-MUTE = {
-    "a callable of one's own": T.Compose([Mute(), T.PILToTensor()]),
-    "within a wrapper": lambda image: T.Compose([Mute(), T.PILToTensor()])(image),
-    "a transform of torchvision's": _with_an_attribute_that_its_class_does_not_expect(),
+WITHOUT_REPR = {
+    "a custom callable": T.Compose([RaisesInRepr(), T.PILToTensor()]),
+    "within a wrapper": lambda image: T.Compose([RaisesInRepr(), T.PILToTensor()])(image),
+    "a transform of torchvision's": _with_an_unexpected_attribute(),
 }
 
 
-@pytest.mark.parametrize("case", MUTE)
-def test_a_transform_that_has_no_text(image_root, case):
-    """torch never asks for it."""
-    dataset = ImageFolder(image_root, MUTE[case])
+@pytest.mark.parametrize("case", WITHOUT_REPR)
+def test_a_transform_whose_repr_raises_is_accepted(image_root, case):
+    """torch does not call repr()."""
+    dataset = ImageFolder(image_root, WITHOUT_REPR[case])
     loader = DataLoader(dataset, 5, fallback="silent")
     loader.load_state_dict(loader.state_dict())
     assert loader.explain().startswith("DALI route")
@@ -189,8 +189,8 @@ def test_a_transform_that_has_no_text(image_root, case):
     assert loader.explain().startswith("torchvision route") and loader.state_dict()
 
 
-def test_pillows_convert(image_root):
-    """Images are in RGB already: nothing is called."""
+def test_convert_of_rgb_images_equals_torchs(image_root):
+    """The images are already RGB, so convert() has no effect."""
     for convert in (lambda image: image.convert("RGB"), T.Lambda(lambda image: image.convert(mode="L"))):
         for chain in ([convert, EXACT], [T.CenterCrop(40), convert, T.PILToTensor()]):
             dataset = ImageFolder(image_root, T.Compose(chain))
@@ -200,8 +200,7 @@ def test_pillows_convert(image_root):
             assert_same_pixels(pixels(mine), [torch.stack([gray[i][0] for i in range(3)])])
 
 
-def test_pillows_convert_of_something_else(image_root):
-    """Of other modes it is Pillow's; a tensor has none."""
+def test_convert_of_other_modes_equals_torchs_and_fails_for_tensors(image_root):
     rgb = lambda image: image.convert("RGB")  # noqa: E731
     others = {"RGBA": lambda image: image.convert("RGBA"), "P": lambda image: image.quantize(9)}
     for function in others.values():
@@ -220,7 +219,7 @@ class Stream(data.IterableDataset):
         return iter(range(worker.id if worker else 0, 9, worker.num_workers if worker else 1))
 
 
-OTHERS = {
+OTHER_DATASETS = {
     "tensors": lambda: data.TensorDataset(torch.arange(30.0).reshape(10, 3), torch.arange(10)),
     "list": lambda: list(range(10)),
     "dicts": lambda: [{"a": i, "b": [i, str(i)]} for i in range(10)],
@@ -231,26 +230,26 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("case", OTHERS)
-def test_other_data_sets_are_torchs(case, num_workers):
+@pytest.mark.parametrize("case", OTHER_DATASETS)
+def test_other_data_sets_give_torchs_batches(case, num_workers):
     options = dict(batch_size=3, num_workers=num_workers, shuffle=None if case in ("iterable", "chain") else True)
-    mine = DataLoader(OTHERS[case](), fallback="silent", **options)
-    assert outlines(mine) == outlines(stock(OTHERS[case](), **options))
+    mine = DataLoader(OTHER_DATASETS[case](), fallback="silent", **options)
+    assert outlines(mine) == outlines(stock(OTHER_DATASETS[case](), **options))
 
 
 @pytest.mark.parametrize("options", [dict(num_workers=2, persistent_workers=True), dict(num_workers=1, timeout=60)])
 def test_worker_arguments_reach_torchs_workers(options):
-    def seen(worker):
+    def seed_worker(worker):
         torch.manual_seed(worker)
 
     mine, theirs = (
-        make(list(range(8)), 2, worker_init_fn=seen, **options)
+        make(list(range(8)), 2, worker_init_fn=seed_worker, **options)
         for make in (lambda *a, **k: DataLoader(*a, fallback="silent", **k), stock)
     )
     assert outlines(mine) == outlines(theirs)
 
 
-def test_a_folder_without_transform_fails_as_torchs(image_root):
+def test_a_folder_without_transform_raises_torchs_error_with_a_remedy(image_root):
     loader = DataLoader(DALIImageFolder(image_root), fallback="silent")
     with pytest.raises(TypeError, match="default_collate") as mine:
         list(loader)
@@ -260,7 +259,7 @@ def test_a_folder_without_transform_fails_as_torchs(image_root):
     assert "samples are PIL images" in loader.explain()
 
 
-# ---- DALI is not there
+# ---- DALI is not installed
 
 _BLOCK = """
 import importlib.abc
@@ -276,7 +275,7 @@ importlib.metadata.distributions = lambda **kw: others(real(**kw))
 """
 
 
-def test_without_dali_torchvision_does_the_work_except_for_arrays(image_root):
+def test_without_dali_folders_fall_back_and_arrays_do_not(image_root):
     code = """
 import warnings, torch
 from torchvision import transforms as T
@@ -303,7 +302,7 @@ assert "nvidia.dali" not in sys.modules
     of_arrays, *lines = said(python(_BLOCK + code, str(image_root))).splitlines()
     assert of_arrays == "[[0, 1], [2, 3], [4]]"
     assert len(lines) >= 4
-    for line in lines[:2]:  # one line a loader
+    for line in lines[:2]:  # one line per loader
         assert "DALI is not installed" in line and "pip install" in line and "nvidia-dali-cuda" in line
     assert lines[2].startswith("torchvision route") and "pip install" in lines[3]
 
@@ -321,7 +320,7 @@ def test_importing_loads_neither_dali_nor_torchvision(first):
 
 
 @pytest.mark.parametrize("given", [None, "4"])
-def test_importing_gives_cuda_its_queues_unless_set(monkeypatch, given):
+def test_importing_sets_cuda_max_connections_unless_set(monkeypatch, given):
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
     if given:
         monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", given)
@@ -332,7 +331,7 @@ def test_importing_gives_cuda_its_queues_unless_set(monkeypatch, given):
     assert said(python(code)) == f"{expected}\n" and dict(os.environ) == before
 
 
-def test_unknown_names_raise_as_modules_do():
+def test_unknown_names_of_the_package_raise_attribute_error():
     import dali_compat
 
     with pytest.raises(AttributeError, match="no attribute 'Loader'"):

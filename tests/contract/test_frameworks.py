@@ -1,4 +1,4 @@
-"""What frameworks do to a loader, with the frameworks themselves where they are installed."""
+"""Changes that frameworks make to a loader, tested with the frameworks that are installed."""
 
 import copy
 import importlib
@@ -22,8 +22,8 @@ def accelerate():
     return pytest.importorskip("accelerate")
 
 
-def test_accelerate_prepares_torchs_loader_over_our_folder(accelerate, exact_folder):
-    """It rebuilds every loader as its own subclass of torch's: right batches, at torchvision's speed, and a warning."""
+def test_accelerate_prepares_torchs_loader_with_a_warning(accelerate, exact_folder):
+    """Accelerate rebuilds each loader as a subclass of torch's DataLoader, without DALI."""
     from accelerate.data_loader import DataLoaderShard
 
     loader = ours(exact_folder, 5, **OPTIONS | {"fallback": "warn"})
@@ -34,7 +34,7 @@ def test_accelerate_prepares_torchs_loader_over_our_folder(accelerate, exact_fol
     assert_same_pixels(pixels(prepared), pixels(stock(exact_folder, 5)))
 
 
-def test_accelerate_leaves_a_prepared_loader_alone(accelerate, exact_folder):
+def test_accelerate_returns_a_prepared_loader_unchanged(accelerate, exact_folder):
     loader = ours(exact_folder, 5)
     loader._is_accelerate_prepared = True
     assert accelerate.Accelerator(cpu=True).prepare_data_loader(loader) is loader
@@ -46,7 +46,7 @@ def test_accelerate_skips_first_batches(accelerate, exact_folder):
     assert [batch[2].tolist() for batch in skipped] == [list(range(15, 20)), list(range(20, 24))]
 
 
-def test_a_sampler_set_in_place(exact_folder):
+def test_a_sampler_set_in_a_batch_sampler_is_used(exact_folder):
     """Accelerate's set_sampler writes batch_sampler.sampler."""
     loader = ours(exact_folder, 5)
     assert len(list(loader)) == 5
@@ -62,7 +62,7 @@ def ignite():
     return pytest.importorskip("ignite.engine")
 
 
-def test_ignite_updates_a_dataloader(ignite, exact_folder):
+def test_ignite_update_dataloader_gives_a_loader_with_the_same_options(ignite, exact_folder):
     from ignite.engine.deterministic import ReproducibleBatchSampler, update_dataloader
 
     loader = ours(exact_folder, 5, num_workers=1, **OPTIONS)
@@ -74,16 +74,16 @@ def test_ignite_updates_a_dataloader(ignite, exact_folder):
 
 @pytest.mark.parametrize("epoch_length", [None, 2, 5, 7])
 @pytest.mark.parametrize("engine", ["Engine", "DeterministicEngine"])
-def test_ignite_epochs_of_another_length(ignite, exact_folder, engine, epoch_length):
+def test_ignite_epochs_of_any_length_equal_torchs(ignite, exact_folder, engine, epoch_length):
     import ignite.engine as engines
 
     runs = []
     for make in (ours, stock):
-        seen = []
-        run = getattr(engines, engine)(lambda e, batch: seen.append(batch[2].tolist()))
+        indices_seen = []
+        run = getattr(engines, engine)(lambda e, batch: indices_seen.append(batch[2].tolist()))
         torch.manual_seed(0)
         run.run(make(exact_folder, 5, shuffle=True, num_workers=1), max_epochs=3, epoch_length=epoch_length)
-        runs.append(seen)
+        runs.append(indices_seen)
     assert runs[0] == runs[1] and len(runs[0]) == 3 * (epoch_length or 5)
 
 
@@ -112,8 +112,8 @@ def _timm_arguments(timm_loader):
     )
 
 
-def test_timm_create_loader(timm_loader, image_root):
-    """What create_loader does: the transform set late, fast_collate, a worker_init_fn, its PrefetchLoader around it."""
+def test_timm_create_loader_gives_torchs_batches(timm_loader, image_root):
+    """Repeat the steps of create_loader: a late transform, fast_collate, a worker_init_fn and PrefetchLoader."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     runs = []
     for make in (lambda *a, **k: DataLoader(*a, fallback="silent", device="cpu", **k), stock):
@@ -128,7 +128,7 @@ def test_timm_create_loader(timm_loader, image_root):
     assert_same_pixels([images for images, _ in runs[0]], [images for images, _ in runs[1]])
 
 
-def test_timm_transform_set_after_the_loader(timm_loader, image_root):
+def test_timm_transform_set_after_the_loader_takes_effect(timm_loader, image_root):
     dataset = DALIImageFolder(image_root)
     loader = DataLoader(dataset, device="cpu", fallback="silent", **_timm_arguments(timm_loader))
     dataset.transform = EXACT
@@ -136,8 +136,8 @@ def test_timm_transform_set_after_the_loader(timm_loader, image_root):
     assert images.dtype == torch.uint8 and type(images) is torch.Tensor and loader.explain().startswith("DALI route")
 
 
-def test_timm_multi_epochs(timm_loader, folder):
-    """The recipe of MultiEpochsDataLoader, over ours: its double underscores reach torch's class, not ours."""
+def test_timm_multi_epochs_loader_gives_torchs_batches(timm_loader, folder):
+    """Its name-mangled attributes belong to torch's class, not to the subclass."""
 
     def multi(base):
         class MultiEpochsDataLoader(base):
@@ -166,8 +166,8 @@ def test_timm_multi_epochs(timm_loader, folder):
 
 
 @pytest.mark.gpu
-def test_timm_prefetch_loader_on_its_side_stream(timm_loader, image_root):
-    """Batches are read on another stream than the one they came out on, and dropped at once."""
+def test_timm_prefetch_loader_reads_batches_on_another_stream(timm_loader, image_root):
+    """Batches are deleted immediately after use."""
     if "wait_stream(consumer_stream)" not in inspect.getsource(timm_loader.PrefetchLoader.__iter__):
         pytest.skip("before 1.0.30 timm does not wait for the stream that a batch on the GPU comes from")
     dataset = DALIImageFolder(image_root, T.Compose([T.Resize((256, 256)), T.PILToTensor()]))
@@ -185,7 +185,7 @@ def test_timm_prefetch_loader_on_its_side_stream(timm_loader, image_root):
 # ---- torchdata, HF Trainer, Ray, Composer
 
 
-def test_torchdata_stateful_loader_over_our_folder(exact_folder):
+def test_torchdata_stateful_loader_gives_torchs_batches(exact_folder):
     torchdata = pytest.importorskip("torchdata.stateful_dataloader")
     loader = torchdata.StatefulDataLoader(exact_folder, 5)
     assert_same_pixels(pixels(loader), pixels(stock(exact_folder, 5)))
@@ -193,7 +193,7 @@ def test_torchdata_stateful_loader_over_our_folder(exact_folder):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_torchdata_imported_behind_a_replaced_class(exact_folder, monkeypatch, num_workers):
+def test_torchdata_imported_after_replacing_dataloader_works(exact_folder, monkeypatch, num_workers):
     pytest.importorskip("torchdata.stateful_dataloader")
     for name in [name for name in sys.modules if name.startswith("torchdata")]:
         monkeypatch.delitem(sys.modules, name)
@@ -204,23 +204,23 @@ def test_torchdata_imported_behind_a_replaced_class(exact_folder, monkeypatch, n
     assert outlines(loader, 1) == outlines(ours(exact_folder, 5), 1) and loader.state_dict()
 
 
-def test_a_subclass_whose_constructor_calls_torchs_is_torchs(exact_folder):
-    class Skips(DataLoader):
+def test_a_subclass_that_skips_our_constructor_works_as_torchs(exact_folder):
+    class SkipsOurInit(DataLoader):
         def __init__(self, *args, **kwargs):
             data.DataLoader.__init__(self, *args, **kwargs)
 
-    loader = Skips(exact_folder, 5, shuffle=True, num_workers=1)
-    said = "Skips.__init__ does not call dali_compat.DataLoader.__init__"
-    with pytest.warns(FallbackWarning, match=said):
+    loader = SkipsOurInit(exact_folder, 5, shuffle=True, num_workers=1)
+    message = "SkipsOurInit.__init__ does not call dali_compat.DataLoader.__init__"
+    with pytest.warns(FallbackWarning, match=message):
         epochs = outlines(loader)
     assert epochs == outlines(copy.copy(loader)) == outlines(stock(exact_folder, 5, shuffle=True))
-    assert loader.explain().endswith(said)
-    with pytest.raises(AttributeError, match=said):
+    assert loader.explain().endswith(message)
+    with pytest.raises(AttributeError, match=message):
         loader.state_dict()
 
 
-def test_hf_trainer_makes_torchs_loader_over_our_folder(exact_folder):
-    """What Trainer._get_dataloader passes; it takes the folder, not our loader."""
+def test_hf_trainers_arguments_give_torchs_batches(exact_folder):
+    """Trainer._get_dataloader makes its own loader of the data set with these arguments."""
 
     def collate(samples):
         return {"pixel_values": torch.stack([s[0] for s in samples]), "labels": torch.tensor([s[1] for s in samples])}
@@ -240,8 +240,8 @@ def test_hf_trainer_makes_torchs_loader_over_our_folder(exact_folder):
     assert theirs == mine
 
 
-def test_ray_takes_over_the_attributes(exact_folder):
-    """_WrappedDataLoader copies __dict__ and never calls __init__."""
+def test_ray_copies_of_a_loaders_attributes_give_torchs_batches(exact_folder):
+    """_WrappedDataLoader copies __dict__ without calling __init__."""
     loader = ours(exact_folder, 5, shuffle=True)
     list(loader)
 
@@ -253,32 +253,31 @@ def test_ray_takes_over_the_attributes(exact_folder):
         def __iter__(self):
             yield from self._dataloader
 
-    class Taken(DataLoader):
+    class CopiesDict(DataLoader):
         def __init__(self, base):
             self.__dict__.update(base.__dict__)
 
-    for wrapped in (Wrapped(loader), Taken(loader)):
+    for wrapped in (Wrapped(loader), CopiesDict(loader)):
         assert isinstance(wrapped, data.DataLoader) and len(wrapped) == 5
         assert outlines(wrapped) == outlines(stock(exact_folder, 5, shuffle=True))
         with pytest.raises(ValueError, match="should not be set"):
             wrapped.batch_size = 3
 
-    class TakenByTorch(data.DataLoader):
+    class CopiesDictToTorch(data.DataLoader):
         def __init__(self, base):
             self.__dict__.update(base.__dict__)
 
-    assert outlines(TakenByTorch(loader)) == outlines(stock(exact_folder, 5, shuffle=True))
+    assert outlines(CopiesDictToTorch(loader)) == outlines(stock(exact_folder, 5, shuffle=True))
 
 
-def test_composer_asks_whether_iteration_has_begun(exact_folder):
+def test_composer_finds_no_iterator_after_iteration(exact_folder):
     loader = ours(exact_folder, 5)
     assert loader._iterator is None and loader.persistent_workers is False
     next(iter(loader))
     assert loader._iterator is None
 
 
-def test_a_class_of_ones_own(image_root):
-    """Subclasses that pass arguments on, as recipes write them."""
+def test_a_subclass_that_passes_arguments_on_gives_torchs_batches(image_root):
 
     class Mine(DataLoader):
         def __init__(self, root, **kwargs):

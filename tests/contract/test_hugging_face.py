@@ -1,4 +1,4 @@
-"""DALIHuggingFace: rows as datasets gives them, bytes as Arrow has them, and what is refused."""
+"""DALIHuggingFace: rows equal those of datasets, bytes are Arrow's, and unsupported data sets are refused."""
 
 import copy
 import io
@@ -22,7 +22,7 @@ COUNT = 24
 
 @pytest.fixture(scope="module", autouse=True)
 def _cache(tmp_path_factory):
-    """Nothing is written to the user's cache."""
+    """Keep files out of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("hf"))
         yield
@@ -30,12 +30,12 @@ def _cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rows(image_root):
-    """(path, label) of an image folder."""
+    """(path, label) pairs of an image folder."""
     return ImageFolder(image_root).samples
 
 
-def made(rows, embed=True, **columns):
-    """Of encoded bytes, or of paths."""
+def make_dataset(rows, embed=True, **columns):
+    """Return a data set of encoded bytes or of paths."""
     images = [
         {"bytes": Path(path).read_bytes() if embed else None, "path": Path(path).name if embed else path}
         for path, _ in rows
@@ -49,8 +49,8 @@ def made(rows, embed=True, **columns):
     return dataset
 
 
-class Rows(data.Dataset):
-    """What a script would write."""
+class TypicalDataset(data.Dataset):
+    """A data set as in a typical script."""
 
     def __init__(self, dataset, transform):
         self.dataset, self.transform = dataset, transform
@@ -64,8 +64,8 @@ class Rows(data.Dataset):
 
 
 def assert_rows(dataset, loader=None) -> None:
-    """Ours over it, and torch's, give its rows."""
-    theirs = list(stock(Rows(dataset, EXACT), 7))
+    """Check that loaders of dali_compat and of torch give the rows of the data set."""
+    theirs = list(stock(TypicalDataset(dataset, EXACT), 7))
     mine = DALIHuggingFace(dataset, transform=EXACT)
     loader = ours(mine, 7, device="cpu")
     assert loader.explain().startswith("DALI route")
@@ -74,8 +74,8 @@ def assert_rows(dataset, loader=None) -> None:
 
 
 @pytest.mark.parametrize("embed", [True, False], ids=["bytes", "paths"])
-def test_rows(rows, embed):
-    dataset = made(rows, embed)
+def test_rows_labels_and_classes_equal_those_of_datasets(rows, embed):
+    dataset = make_dataset(rows, embed)
     assert_rows(dataset)
     assert (DALIHuggingFace(dataset).paths is None) == embed
     mine = DALIHuggingFace(dataset, transform=EXACT, target_transform=lambda target: -target)
@@ -101,24 +101,23 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_views_of_a_data_set(rows, view):
-    assert_rows(VIEWS[view](made(rows)))
+def test_rows_of_views_equal_those_of_datasets(rows, view):
+    assert_rows(VIEWS[view](make_dataset(rows)))
 
 
 @pytest.mark.parametrize("embed", [True, False], ids=["bytes", "paths"])
-def test_parquet_and_folders(rows, image_root, tmp_path, embed):
-    """As they are loaded from disk."""
+def test_rows_loaded_from_parquet_and_folders_equal_those_of_datasets(rows, image_root, tmp_path, embed):
     if embed:
-        made(rows).to_parquet(tmp_path / "a.parquet", batch_size=7)
+        make_dataset(rows).to_parquet(tmp_path / "a.parquet", batch_size=7)
         dataset = hf.load_dataset("parquet", data_files=str(tmp_path / "a.parquet"), split="train", cache_dir=tmp_path)
     else:
         dataset = hf.load_dataset("imagefolder", data_dir=str(image_root), split="train", cache_dir=tmp_path)
     assert_rows(dataset.shuffle(seed=3))
 
 
-def test_bytes_are_arrows(rows):
-    """No copy: a view of the buffer, whatever the order of rows."""
-    dataset = made(rows).shuffle(seed=0)
+def test_bytes_are_views_of_arrows_buffer(rows):
+    """Bytes are not copied, in any order of rows."""
+    dataset = make_dataset(rows).shuffle(seed=0)
     mine = DALIHuggingFace(dataset)
     (chunk,) = dataset.data.column("image").chunks
     buffers = [buffer for buffer in chunk.field("bytes").buffers() if buffer is not None]
@@ -132,16 +131,16 @@ def test_bytes_are_arrows(rows):
         mine.read([COUNT])
 
 
-def test_rows_with_paths_and_rows_with_bytes(rows, tmp_path):
-    both = hf.concatenate_datasets([made(rows[:5]), made(rows[5:9], embed=False)])
+def test_rows_with_paths_and_rows_with_bytes_can_be_mixed(rows, tmp_path):
+    both = hf.concatenate_datasets([make_dataset(rows[:5]), make_dataset(rows[5:9], embed=False)])
     assert_rows(both)
-    mine = DALIHuggingFace(made([*rows[:2], (str(tmp_path / "none.jpg"), 1)], embed=False))
+    mine = DALIHuggingFace(make_dataset([*rows[:2], (str(tmp_path / "none.jpg"), 1)], embed=False))
     with pytest.raises(OSError, match=r"none\.jpg"):
         mine[2]
 
 
 @pytest.mark.parametrize("embed", [True, False], ids=["bytes", "paths"])
-def test_images_are_turned_as_their_exif_says(tmp_path, embed):
+def test_images_are_turned_by_their_exif_orientation(tmp_path, embed):
     rows = []
     for orientation in (1, 6, 3, None):
         exif = Image.Exif()
@@ -152,11 +151,11 @@ def test_images_are_turned_as_their_exif_says(tmp_path, embed):
         for kind in ("jpg", "png"):
             rows.append((str(tmp_path / f"{orientation}.{kind}"), 0))
             Image.fromarray(pixels).save(rows[-1][0], exif=exif)
-    assert_rows(made(rows, embed))
+    assert_rows(make_dataset(rows, embed))
 
 
-def test_columns_of_targets(rows):
-    dataset = made(
+def test_targets_come_from_columns_of_any_type(rows):
+    dataset = make_dataset(
         rows,
         score=[i / 3 for i in range(COUNT)],
         name=["x", "a"] * 12,
@@ -183,14 +182,14 @@ def test_columns_of_targets(rows):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_copies(rows, copied):
-    mine = DALIHuggingFace(made(rows).select([4, 1, 7]), transform=EXACT)
+def test_copies_give_the_same_batches(rows, copied):
+    mine = DALIHuggingFace(make_dataset(rows).select([4, 1, 7]), transform=EXACT)
     assert_same_epoch(ours(copied(mine), 2, device="cpu"), stock(mine, 2))
 
 
-def test_a_state_of_another_order_is_refused(rows):
-    """Where rows have no names and all targets are alike."""
-    table = made([(path, 0) for path, _ in rows]).cast_column("image", hf.Image(decode=False)).to_dict()
+def test_a_state_of_rows_in_another_order_is_refused(rows):
+    """The rows have no names and equal targets."""
+    table = make_dataset([(path, 0) for path, _ in rows]).cast_column("image", hf.Image(decode=False)).to_dict()
     for image in table["image"]:
         image["path"] = None
     dataset = hf.Dataset.from_dict(table, features=hf.Features(image=hf.Image(), label=hf.Value("int64")))
@@ -204,14 +203,14 @@ def test_a_state_of_another_order_is_refused(rows):
         loader.load_state_dict(states[1])
 
 
-def test_in_torchs_workers(rows):
-    mine = DALIHuggingFace(made(rows), transform=EXACT)
+def test_torchs_workers_give_the_same_batches(rows):
+    mine = DALIHuggingFace(make_dataset(rows), transform=EXACT)
     assert_same_epoch(data.DataLoader(mine, 12, num_workers=1), ours(mine, 12, device="cpu"))
 
 
 @pytest.mark.filterwarnings("ignore:epoch 0")
-def test_a_damaged_image(rows):
-    dataset = made(rows[:4])
+def test_a_damaged_image_is_named_or_skipped(rows):
+    dataset = make_dataset(rows[:4])
     table = dataset.cast_column("image", hf.Image(decode=False)).to_dict()
     table["image"][2]["bytes"] = b"no image"
     mine = DALIHuggingFace(hf.Dataset.from_dict(table, features=dataset.features), transform=EXACT)
@@ -224,8 +223,8 @@ def test_a_damaged_image(rows):
         assert [len(images) for images, _ in ours(mine, 4, device="cpu", on_error="skip")] == [3]
 
 
-def test_what_is_refused(rows):
-    dataset = made(rows[:4], text=["a", "b", "c", None])
+def test_unsupported_data_sets_and_columns_are_refused(rows):
+    dataset = make_dataset(rows[:4], text=["a", "b", "c", None])
     refused = {
         "a streamed data set has no random access": (TypeError, dataset.to_iterable_dataset(), {}),
         r"pass a split such as dataset\['train'\]": (TypeError, hf.DatasetDict(train=dataset), {}),
@@ -252,9 +251,9 @@ def test_what_is_refused(rows):
         DALIHuggingFace(hf.Dataset.from_dict(table, features=features))
 
 
-def test_the_remedy_keeps_the_rows(rows):
-    """What the warning says is followed: batches are the same dictionaries."""
-    dataset = made(rows[:4]).cast_column("image", hf.Image(mode="RGB")).with_format("torch")
+def test_following_the_remedy_for_a_formatted_data_set_keeps_the_rows(rows):
+    """Batches are equal dictionaries."""
+    dataset = make_dataset(rows[:4]).cast_column("image", hf.Image(mode="RGB")).with_format("torch")
     assert "; create its tensors in dataset.with_transform(...)" in DataLoader(dataset, 1, fallback="silent").explain()
     assert ";" not in DataLoader(dataset.remove_columns("image"), 2, fallback="silent").explain()
 
@@ -268,15 +267,15 @@ def test_the_remedy_keeps_the_rows(rows):
         assert all(torch.equal(batch[name], theirs[name]) for name in theirs)
 
 
-def test_cells_that_are_no_numbers(rows):
+def test_cells_that_are_not_numbers_name_their_row(rows):
     columns = {"hot": [[1.0, None], [1.0, 2.0]], "text": [["1", "2"]] * 2, "large": np.array([1, 2**63], np.uint64)}
     for name, values in columns.items():
         with pytest.raises(ValueError, match=f"in '{name}'.*: row "):
-            DALIHuggingFace(made(rows[:2], **{name: values}), target=name)
+            DALIHuggingFace(make_dataset(rows[:2], **{name: values}), target=name)
 
 
-def test_another_data_set_in_its_place(rows):
-    mine = DALIHuggingFace(made(rows[:4]))
+def test_assigning_another_data_set_is_refused(rows):
+    mine = DALIHuggingFace(make_dataset(rows[:4]))
     with pytest.raises(AttributeError, match="create another DALIHuggingFace"):
-        mine.dataset = made(rows)
+        mine.dataset = make_dataset(rows)
     assert len(mine) == len(mine.targets) == 4

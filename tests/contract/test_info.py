@@ -1,4 +1,4 @@
-"""What Pillow knows of an image besides its pixels: functions without a translation get it, as torchvision gives it."""
+"""Pillow's metadata of an image, as passed to functions without a translation."""
 
 import copy
 import pickle
@@ -20,7 +20,7 @@ TAIL = T.Compose([T.CenterCrop((20, 24)), T.PILToTensor()])
 
 @pytest.fixture
 def turned(tmp_path):
-    """JPEG and PNG of each orientation."""
+    """Folder with a JPEG and a PNG of each orientation."""
     (tmp_path / "class").mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
     for orientation in range(1, 9):
@@ -31,38 +31,41 @@ def turned(tmp_path):
     return tmp_path
 
 
-def _same(image):
+def _identity(image):
     return image
 
 
-def _with_its_corner_as_the_exif_says(image):
-    """A function that reads it by itself."""
+def _write_exif_into_the_corner(image):
+    """Read the metadata in a custom function."""
     image.putpixel((0, 0), (image.getexif().get(274, 0), len(image.info), 0))
     return image
 
 
 FUNCTIONS = {
-    "its own": T.Compose([_with_its_corner_as_the_exif_says, TAIL]),
-    "after what keeps it": T.Compose([T.RandomHorizontalFlip(1.0), T.CenterCrop(36), ImageOps.exif_transpose, TAIL]),
-    "after others that keep it": T.Compose([T.RandomInvert(1.0), T.RandomEqualize(1.0), ImageOps.exif_transpose, TAIL]),
-    "after what drops it": T.Compose([T.Pad(2), ImageOps.exif_transpose, TAIL]),
-    "after a jitter, which drops it": T.Compose([T.ColorJitter((0.5, 0.5)), ImageOps.exif_transpose, TAIL]),
-    "after another function": T.Compose([_same, T.RandomVerticalFlip(1.0), ImageOps.exif_transpose, TAIL]),
-    "in a row": T.Compose([_same, ImageOps.exif_transpose, TAIL]),
+    "a custom function": T.Compose([_write_exif_into_the_corner, TAIL]),
+    "after geometry, which keeps metadata": T.Compose(
+        [T.RandomHorizontalFlip(1.0), T.CenterCrop(36), ImageOps.exif_transpose, TAIL]
+    ),
+    "after other transforms that keep metadata": T.Compose(
+        [T.RandomInvert(1.0), T.RandomEqualize(1.0), ImageOps.exif_transpose, TAIL]
+    ),
+    "after padding, which drops metadata": T.Compose([T.Pad(2), ImageOps.exif_transpose, TAIL]),
+    "after color jitter, which drops metadata": T.Compose([T.ColorJitter((0.5, 0.5)), ImageOps.exif_transpose, TAIL]),
+    "after another function": T.Compose([_identity, T.RandomVerticalFlip(1.0), ImageOps.exif_transpose, TAIL]),
+    "after an identity function": T.Compose([_identity, ImageOps.exif_transpose, TAIL]),
 }
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("case", FUNCTIONS)
-def test_functions_see_it(turned, case, num_workers):
+def test_functions_get_the_metadata_of_torchvisions_images(turned, case, num_workers):
     dataset = DALIImageFolder(turned, FUNCTIONS[case])
     loader = _silent(dataset, 5, num_workers=num_workers, exact=True)
     assert "because" in loader.explain()  # its transform has no translation
     assert_same_epoch(loader, stock(ImageFolder(turned, FUNCTIONS[case]), 5))
 
 
-def test_collate_fn_sees_it(turned):
-    """Of PIL images that no transform has made tensors."""
+def test_collate_fn_gets_the_metadata_of_pil_images(turned):
 
     def orientations(samples):
         return [image.getexif().get(274) for image, _ in samples]
@@ -75,7 +78,7 @@ def _silent(*args, **options):
     return DataLoader(*args, fallback="silent", device="cpu", **options)
 
 
-def test_of_views(turned):
+def test_functions_of_several_crops_get_the_metadata(turned):
     transform = T.Compose(
         [T.FiveCrop(30), lambda crops: torch.stack([TAIL(ImageOps.exif_transpose(c)) for c in crops])]
     )
@@ -83,32 +86,32 @@ def test_of_views(turned):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_of_an_archive(turned, num_workers):
-    """Whose images have no path; Hugging Face turns them itself, and the info says so."""
+def test_functions_get_the_metadata_of_images_without_a_path(turned, num_workers):
+    """datasets applies the orientation itself, and the metadata must reflect that."""
     arrow = pytest.importorskip("datasets")
     paths = [path for path, _ in ImageFolder(turned).samples]
     rows = [{"bytes": open(path, "rb").read(), "path": None} for path in paths]
     table = arrow.Dataset.from_dict({"image": rows, "label": list(range(len(rows)))}).cast_column(
         "image", arrow.Image()
     )
-    dataset = DALIHuggingFace(table, "image", "label", transform=FUNCTIONS["its own"])
+    dataset = DALIHuggingFace(table, "image", "label", transform=FUNCTIONS["a custom function"])
     assert_same_epoch(_silent(dataset, 5, num_workers=num_workers), stock(dataset, 5))
 
 
-def test_a_list_of_files(turned):
+def test_functions_get_the_metadata_of_a_list_of_files(turned):
     paths = [path for path, _ in ImageFolder(turned).samples]
-    dataset = DALIImageList(paths, list(range(len(paths))), FUNCTIONS["in a row"])
+    dataset = DALIImageList(paths, list(range(len(paths))), FUNCTIONS["after an identity function"])
     assert_same_epoch(_silent(data.Subset(dataset, [3, 0, 9]), 2), stock(data.Subset(dataset, [3, 0, 9]), 2))
 
 
-def test_nothing_is_read_before_somebody_asks(tmp_path):
+def test_metadata_is_read_only_on_access(tmp_path):
     info = Info(str(tmp_path / "no such file.jpg"))
     again = pickle.loads(pickle.dumps(copy.copy(copy.deepcopy(info.copy()))))
     with pytest.raises(FileNotFoundError, match="no such file"):
         again.get("exif")
 
 
-def test_it_is_a_mapping(turned):
+def test_metadata_behaves_as_a_dict(turned):
     path = str(turned / "class" / "6.jpg")
     info, known = Info(path), Image.open(path).convert("RGB").info
     assert dict(info) == known == dict(info.copy()) and repr(info) == repr(known) and len(info) == len(known)

@@ -1,4 +1,4 @@
-"""install() and uninstall(): torch.utils.data.DataLoader is ours where it is over images, and torch's own elsewhere."""
+"""install() and uninstall(): which loaders of torch.utils.data.DataLoader become dali_compat's."""
 
 import copy
 import logging
@@ -29,8 +29,8 @@ from dali_compat.runtime import Patched, dataset_base, messages
 TORCHS = data.DataLoader.__init__
 
 
-class Own(data.DataLoader):
-    """Made before, with arguments of its own."""
+class Subclass(data.DataLoader):
+    """A subclass defined before install(), with an additional argument."""
 
     def __init__(self, dataset, *, twice=False, **arguments):
         self.twice = twice
@@ -50,7 +50,7 @@ class Numbers(data.Dataset):
 
 
 @pytest.fixture(autouse=True)
-def torchs_own_afterwards(monkeypatch):
+def uninstall_afterwards(monkeypatch):
     monkeypatch.setattr(messages, "_announced", set())
     yield
     uninstall()
@@ -62,10 +62,10 @@ def images(image_root):
     return ImageFolder(image_root, EXACT)
 
 
-# ---- what becomes of loaders
+# ---- classes of loaders
 
 
-def test_a_loader_over_images_is_ours(images):
+def test_a_loader_of_images_is_ours_after_install(images):
     theirs = ImportedBefore(images, 5)
     install(device="cpu")
     for loader_class in (ImportedBefore, data.DataLoader, torch.utils.data.dataloader.DataLoader):
@@ -75,12 +75,12 @@ def test_a_loader_over_images_is_ours(images):
 
 
 @pytest.mark.parametrize("wrap", [lambda d: data.Subset(d, range(9)), lambda d: data.ConcatDataset([d, d])])
-def test_parts_of_images_are_images(images, wrap):
+def test_a_loader_of_parts_of_an_image_folder_is_ours(images, wrap):
     install(device="cpu")
     assert type(data.DataLoader(wrap(images), 5)) is InstalledLoader
 
 
-def test_images_in_memory_are_images():
+def test_a_loader_of_images_in_memory_is_ours():
     install(device="cpu")
     pixels = torch.randint(0, 256, (8, 6, 6, 3), dtype=torch.uint8)
     loader = data.DataLoader(DALIArrayDataset(pixels, range(8), EXACT), 4)
@@ -92,7 +92,7 @@ def test_images_in_memory_are_images():
 
 @pytest.mark.parametrize("dataset", [Numbers(), data.TensorDataset(torch.arange(12)), list(range(12))])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_over_something_else_is_torchs(dataset, workers):
+def test_a_loader_without_images_is_torchs(dataset, workers):
     arguments = dict(batch_size=5, shuffle=True, num_workers=workers)
     theirs = outlines(data.DataLoader(dataset, **arguments))
     with warnings.catch_warnings():
@@ -105,7 +105,7 @@ def test_a_loader_over_something_else_is_torchs(dataset, workers):
         assert outlines(loader) == theirs
 
 
-def test_an_iterable_data_set_is_torchs():
+def test_a_loader_of_an_iterable_data_set_is_torchs():
     class Stream(data.IterableDataset):
         def __iter__(self):
             return iter(range(7))
@@ -115,7 +115,7 @@ def test_an_iterable_data_set_is_torchs():
     assert type(loader) is ImportedBefore and [len(batch) for batch in loader] == [3, 3, 1]
 
 
-def test_errors_of_arguments_are_torchs(images):
+def test_wrong_arguments_raise_torchs_errors_after_install(images):
     install(device="cpu")
     for dataset in (images, Numbers()):
         with pytest.raises(ValueError, match="mutually exclusive"):
@@ -126,68 +126,68 @@ def test_errors_of_arguments_are_torchs(images):
         data.DataLoader(Numbers(), exact=True)
 
 
-def test_a_loader_made_before_stays_torchs(images):
+def test_a_loader_made_before_install_stays_torchs(images):
     loader = data.DataLoader(images, 5)
     install(device="cpu")
     assert type(loader) is ImportedBefore
     again = pickle.loads(pickle.dumps(loader))
     assert type(again) is ImportedBefore
     assert_same_epoch(loader, again)
-    assert isinstance(loader, data.DataLoader) and issubclass(Own, data.DataLoader)
+    assert isinstance(loader, data.DataLoader) and issubclass(Subclass, data.DataLoader)
 
 
 # ---- subclasses
 
 
-def test_a_subclass_is_ours_and_keeps_what_it_does(images):
-    theirs = list(Own(images, batch_size=5, twice=True))
+def test_a_subclass_becomes_ours_and_keeps_its_behaviour(images):
+    theirs = list(Subclass(images, batch_size=5, twice=True))
     install(device="cpu", exact=True)
-    loader = Own(images, batch_size=5, twice=True)
-    assert isinstance(loader, Own) and isinstance(loader, dali_compat.DataLoader) and loader.twice and loader.exact
+    loader = Subclass(images, batch_size=5, twice=True)
+    assert isinstance(loader, Subclass) and isinstance(loader, dali_compat.DataLoader) and loader.twice and loader.exact
     assert loader.explain().startswith("DALI route")
     assert_same_epoch(loader, theirs)
-    assert type(loader).__name__ == "Own" and type(Own(Numbers())) is Own
+    assert type(loader).__name__ == "Subclass" and type(Subclass(Numbers())) is Subclass
 
 
-def test_a_subclass_made_meanwhile_works_afterwards(images):
+def test_a_subclass_defined_during_install_works_after_it(images):
     with install(device="cpu"):
 
-        class Later(data.DataLoader):
+        class DefinedMeanwhile(data.DataLoader):
             pass
 
-        loader = Later(images, batch_size=5)
+        loader = DefinedMeanwhile(images, batch_size=5)
         assert isinstance(loader, dali_compat.DataLoader)
-    assert type(Later(images, batch_size=5)) is Later
-    assert_same_epoch(loader, Later(images, batch_size=5))
+    assert type(DefinedMeanwhile(images, batch_size=5)) is DefinedMeanwhile
+    assert_same_epoch(loader, DefinedMeanwhile(images, batch_size=5))
 
 
-def test_a_subclass_is_copied_and_pickled(images):
+def test_a_subclass_can_be_copied_and_pickled(images):
     install(device="cpu")
-    loader = Own(images, batch_size=5, twice=True)
+    loader = Subclass(images, batch_size=5, twice=True)
     for again in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
         assert type(again) is type(loader) and again.twice
         assert_same_epoch(again, loader)
     assert type(pickle.loads(pickle.dumps(data.DataLoader(images)))) is InstalledLoader
 
 
-def test_a_subclass_made_again_by_its_class_has_the_options(images):
-    """As Lightning makes loaders again, with the arguments that the class knows."""
+def test_a_loader_recreated_from_its_class_has_installed_options(images):
+    """Lightning recreates loaders with the arguments of their class."""
     install(device="cpu", exact=True)
-    loader = Own(images, batch_size=5)
+    loader = Subclass(images, batch_size=5)
     again = type(loader)(images, batch_size=3)
     assert again.exact and again.batch_size == 3 and isinstance(again, dali_compat.DataLoader)
 
 
-# ---- options, and the end
+# ---- options and uninstall()
 
 
-def test_a_loader_has_the_options_and_may_have_others(images):
+def test_installed_options_apply_unless_a_loader_overrides_them(images):
     install(exact=True, device="cpu", cache=0.25, fallback="silent", on_error="skip")
     loader = data.DataLoader(images, 5)
     assert (loader.exact, loader.device, loader.cache, loader.fallback) == (True, "cpu", 0.25, "silent")
     assert loader.on_error == "skip"
     assert data.DataLoader(images, 5, exact=False).exact is False
-    assert dali_compat.DataLoader(images, 5).exact is False  # of whoever names ours
+    assert dali_compat.DataLoader(images, 5).exact is False  # does not apply to dali_compat.DataLoader
 
 
 def test_wrong_options_are_named():
@@ -201,15 +201,15 @@ def test_wrong_options_are_named():
 def test_a_fallback_warns_at_the_users_line(images):
     install(device="cpu")
     images.loader = lambda path: EXACT
-    with pytest.warns(FallbackWarning, match="custom loader") as told:
+    with pytest.warns(FallbackWarning, match="custom loader") as warned:
         data.DataLoader(images, 5)
-    assert told[0].filename == __file__
+    assert warned[0].filename == __file__
     with install(device="cpu", fallback="error"), pytest.raises(RuntimeError, match="custom loader"):
         data.DataLoader(images, 5)
 
 
-class Mine(data.Dataset):
-    """A data set of the user's, whose code looks at the images."""
+class ReadsTensor(data.Dataset):
+    """A custom data set whose code reads the tensors."""
 
     def __init__(self, files):
         self.files = files
@@ -221,12 +221,12 @@ class Mine(data.Dataset):
         return EXACT(Image.open(self.files[index]).convert("RGB")) // 2, index
 
 
-class AsArray(Mine):
+class ReadsArray(ReadsTensor):
     def __getitem__(self, index):
         return torch.from_numpy(np.array(Image.open(self.files[index]).convert("RGB"))[:16, :16]), index
 
 
-class ByTorchvision(data.Dataset):
+class ReadsByTorchvision(data.Dataset):
     def __init__(self, files):
         self.files = files
 
@@ -237,7 +237,7 @@ class ByTorchvision(data.Dataset):
         return read_image(self.files[index])[:1, :16, :16], index
 
 
-class AStream(data.IterableDataset):
+class StreamsArrays(data.IterableDataset):
     def __init__(self, files):
         self.files = files
 
@@ -246,36 +246,35 @@ class AStream(data.IterableDataset):
             yield torch.from_numpy(np.array(Image.open(file).convert("RGB"))[:16, :16])
 
 
-LEFT = {  # to torch's loader, by whatever says why
-    Mine: r"uses the tensor's floor_divide \(.*test_install\.py:\d+\); do this on the batch",
-    AsArray: r"uses the image's pixels \(.*test_install\.py:\d+\); do this by torchvision's transforms",
-    ByTorchvision: "ByTorchvision uses the tensor's getitem",
-    AStream: "AStream uses the image's pixels",
-    lambda files: data.Subset(Mine(files), [0, 1]): "Mine uses the tensor's floor_divide",
-    lambda files: Through(AsArray(files)): "Through uses the image's pixels",
+STAY_TORCHS = {  # data sets whose loaders stay torch's, with the reason
+    ReadsTensor: r"uses the tensor's floor_divide \(.*test_install\.py:\d+\); do this on the batch",
+    ReadsArray: r"uses the image's pixels \(.*test_install\.py:\d+\); do this by torchvision's transforms",
+    ReadsByTorchvision: "ReadsByTorchvision uses the tensor's getitem",
+    StreamsArrays: "StreamsArrays uses the image's pixels",
+    lambda files: data.Subset(ReadsTensor(files), [0, 1]): "ReadsTensor uses the tensor's floor_divide",
+    lambda files: WrapsDataset(ReadsArray(files)): "WrapsDataset uses the image's pixels",
 }
 
 
-@pytest.mark.parametrize("make", LEFT)
-def test_no_loader_over_images_stays_torchs_in_silence(images, make, capsys):
-    """A warning at the user's line, an error and, with verbose, a line tell the reason."""
+@pytest.mark.parametrize("make", STAY_TORCHS)
+def test_a_loader_of_images_that_stays_torchs_gives_the_reason(images, make, capsys):
+    """The reason is in a warning at the user's line, in an error and, if verbose, in a line on stderr."""
     dataset = make([path for path, _ in images.samples])
-    with install(device="cpu"), pytest.warns(FallbackWarning, match=LEFT[make]) as told:
+    with install(device="cpu"), pytest.warns(FallbackWarning, match=STAY_TORCHS[make]) as warned:
         assert type(data.DataLoader(dataset, 2)) is ImportedBefore
-    assert len(told) == 1 and told[0].filename == __file__
-    with install(device="cpu", fallback="error"), pytest.raises(RuntimeError, match=LEFT[make]):
+    assert len(warned) == 1 and warned[0].filename == __file__
+    with install(device="cpu", fallback="error"), pytest.raises(RuntimeError, match=STAY_TORCHS[make]):
         data.DataLoader(dataset, 2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with install(device="cpu", verbose=True):
             data.DataLoader(dataset, 2)
     assert re.search(
-        rf"test_install.py:\d+ runs on torch's own loader, because .*{LEFT[make]}", capsys.readouterr().err
+        rf"test_install.py:\d+ runs on torch's own loader, because .*{STAY_TORCHS[make]}", capsys.readouterr().err
     )
 
 
-def test_a_line_for_each_loader(images, capsys):
-    """Once, when it is made, and where it becomes another."""
+def test_verbose_prints_a_line_per_loader_and_change_of_route(images, capsys):
     with install(device="cpu", verbose=True):
         loader = data.DataLoader(images, 5)
         line = r"\S*test_install.py:\d+ runs on "
@@ -295,7 +294,7 @@ def test_a_line_for_each_loader(images, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_it_ends_with_the_block_and_goes_back_to_what_was_before(images):
+def test_install_as_a_context_restores_the_previous_options(images):
     with install(device="cpu"):
         with install(device="cpu", exact=True):
             assert data.DataLoader(images).exact
@@ -306,7 +305,7 @@ def test_it_ends_with_the_block_and_goes_back_to_what_was_before(images):
     assert type(data.DataLoader(images)) is ImportedBefore
 
 
-def test_uninstall_puts_everything_back(images):
+def test_uninstall_restores_torchs_constructor_and_import_hooks(images):
     finders, prepares = list(sys.meta_path), multiprocessing.spawn.get_preparation_data
     install()
     install(exact=True)
@@ -318,7 +317,7 @@ def test_uninstall_puts_everything_back(images):
     assert type(data.DataLoader(images)) is ImportedBefore
 
 
-def test_somebody_else_who_has_wrapped_the_constructor_keeps_it(images, monkeypatch):
+def test_uninstall_keeps_a_wrapper_around_the_constructor(images, monkeypatch):
     install(device="cpu")
     ours = data.DataLoader.__init__
     monkeypatch.setattr(data.DataLoader, "__init__", lambda self, *args, **kwargs: ours(self, *args, **kwargs))
@@ -329,40 +328,40 @@ def test_somebody_else_who_has_wrapped_the_constructor_keeps_it(images, monkeypa
     assert type(data.DataLoader(images)) is InstalledLoader
 
 
-def test_it_says_in_the_log_what_it_changes(caplog):
+def test_install_logs_its_changes(caplog):
     with caplog.at_level(logging.INFO, "dali_compat"):
         install()
     assert "torch.utils.data.DataLoader uses DALI" in caplog.text
 
 
-def by_hand(image):
+def copied(image):
     return image.copy() if hasattr(image, "copy") else image.clone()
 
 
-# ---- torch's loader over data sets of ours
+# ---- torch's loader with data sets of dali_compat
 
 
 @pytest.fixture
-def nothing_said():
+def forget_warnings():
     dataset_base._said[0] = 0
     yield
     dataset_base._said[0] = 0
 
 
 @pytest.mark.parametrize("wrap", [lambda d: d, lambda d: data.ConcatDataset([data.Subset(d, range(9)), d])])
-def test_torchs_loader_over_our_folder_is_told_once(image_root, wrap, nothing_said):
+def test_torchs_loader_of_our_folder_warns_once(image_root, wrap, forget_warnings):
     dataset = DALIImageFolder(image_root, SMALL)
-    assert dataset[0][1] == 0  # by hand
-    with pytest.warns(FallbackWarning, match="torch's own loader reads DALIImageFolder") as told:
+    assert dataset[0][1] == 0  # indexing does not warn
+    with pytest.warns(FallbackWarning, match="torch's own loader reads DALIImageFolder") as warned:
         list(data.DataLoader(wrap(dataset), 5))
-    assert told[0].filename == __file__
+    assert warned[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         list(data.DataLoader(wrap(DALIImageFolder(image_root, SMALL)), 5))
 
 
-def test_a_worker_process_tells_and_others_know(image_root, nothing_said):
-    """Forked ones, and those of the next epoch."""
+def test_a_warning_in_a_worker_process_is_not_repeated(image_root, forget_warnings):
+    """Later workers and epochs do not repeat it."""
     loader = data.DataLoader(DALIImageFolder(image_root, SMALL), 5, num_workers=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -371,8 +370,8 @@ def test_a_worker_process_tells_and_others_know(image_root, nothing_said):
         assert len(list(loader)) == 5
 
 
-class Warned(data.Dataset):
-    """Its targets count the warnings of the process that reads it."""
+class CountsWarnings(data.Dataset):
+    """A data set whose targets count the warnings during the read."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -384,41 +383,41 @@ class Warned(data.Dataset):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             image, _ = self.inner[index]
-        return by_hand(image), len(caught)
+        return copied(image), len(caught)
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("context", [None, "fork", "spawn"])
-def test_of_one_within_another_our_loader_tells_alone(image_root, context, nothing_said):
-    """Workers that are no forks do not say that torch's loader reads it, and to take ours instead."""
-    dataset = Warned(DALIImageFolder(image_root, SMALL))
+def test_our_loader_of_a_wrapped_folder_does_not_warn(image_root, context, forget_warnings):
+    """Spawned workers must not recommend dali_compat's loader when it is already in use."""
+    dataset = CountsWarnings(DALIImageFolder(image_root, SMALL))
     given = {"num_workers": context is not None, "multiprocessing_context": context}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loader = dali_compat.DataLoader(dataset, 12, device="cpu", **given)
-        epochs = 1 if context == "spawn" else 2  # it takes seconds to start a worker
+        epochs = 1 if context == "spawn" else 2  # starting a spawned worker takes seconds
         labels = torch.cat([labels for _ in range(epochs) for _, labels in loader])
     assert len(labels) == epochs * len(dataset) and labels.sum() == 0
     assert not [one for one in caught if issubclass(one.category, FallbackWarning)]
-    if context != "spawn":  # where a worker of torch's own loader says so
+    if context != "spawn":  # a spawned worker of torch's loader warns
         assert torch.cat([labels for _, labels in data.DataLoader(dataset, 12, **given)]).sum() == 0
 
 
-def test_who_indexes_is_told_nothing(image_root, nothing_said):
+def test_indexing_a_folder_does_not_warn(image_root, forget_warnings):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert DALIImageFolder(image_root, SMALL)[0][1] == 0
 
 
-def test_what_has_been_told_is_not_told_again(image_root, nothing_said):
-    """A loader of ours that falls back has said why."""
+def test_a_fallback_warns_only_about_its_reason(image_root, forget_warnings):
+    """The warning about torch's loader does not follow."""
     dataset = DALIImageFolder(image_root, SMALL, loader=lambda path: pil_loader(path).quantize(8))
-    with pytest.warns(FallbackWarning) as told:
+    with pytest.warns(FallbackWarning) as warned:
         list(dali_compat.DataLoader(dataset, 5))
-    assert len(told) == 1 and "custom loader" in str(told[0].message)
+    assert len(warned) == 1 and "custom loader" in str(warned[0].message)
 
 
-class Through(data.Dataset):
+class WrapsDataset(data.Dataset):
     def __init__(self, inner):
         self.inner = inner
 
@@ -427,21 +426,23 @@ class Through(data.Dataset):
 
     def __getitem__(self, index):
         image, *rest = self.inner[index]
-        return by_hand(image), *rest
+        return copied(image), *rest
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_of_ours_has_told_of_what_a_data_set_holds(image_root, nothing_said, on_error, workers):
+def test_our_loader_on_a_fallback_does_not_warn_about_a_wrapped_folder(image_root, forget_warnings, on_error, workers):
     loader = dali_compat.DataLoader(
-        Through(DALIImageFolder(image_root, SMALL)), 5, num_workers=workers, on_error=on_error, fallback="silent"
+        WrapsDataset(DALIImageFolder(image_root, SMALL)), 5, num_workers=workers, on_error=on_error, fallback="silent"
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert sum(len(labels) for _, labels in loader) == len(loader.dataset)
 
 
-@pytest.mark.parametrize("wrap", [Through, lambda d: data.Subset(Through(d), range(9))])
-def test_torchs_loader_that_reads_through_another_data_set_is_told_what_to_give(image_root, nothing_said, wrap):
-    with pytest.warns(FallbackWarning, match="reads DALIImageFolder through Through, .* the DALIImageFolder itself"):
+@pytest.mark.parametrize("wrap", [WrapsDataset, lambda d: data.Subset(WrapsDataset(d), range(9))])
+def test_torchs_loader_of_a_wrapped_folder_warns_and_names_the_folder(image_root, forget_warnings, wrap):
+    with pytest.warns(
+        FallbackWarning, match="reads DALIImageFolder through WrapsDataset, .* the DALIImageFolder itself"
+    ):
         list(data.DataLoader(wrap(DALIImageFolder(image_root, SMALL)), 5))

@@ -1,4 +1,4 @@
-"""What frameworks do to loaders while install() is in force: those over images stay ours."""
+"""Loaders made or changed by frameworks during install()."""
 
 import json
 import types
@@ -17,7 +17,7 @@ from dali_compat.runtime import dataset_base
 
 
 @pytest.fixture(autouse=True)
-def installed():
+def install_during_test():
     install(device="cpu")
     yield
     uninstall()
@@ -48,7 +48,7 @@ def test_accelerate_prepares_a_loader_of_ours(accelerate, exact_folder):
     assert prepared.stats().images == 20 and len(prepared) == 4
 
 
-def test_accelerate_keeps_options_that_a_loader_has_of_its_own(accelerate, exact_folder):
+def test_accelerate_keeps_the_options_of_a_loader(accelerate, exact_folder):
     accelerator = accelerate.Accelerator(cpu=True)
     loader = DataLoader(exact_folder, 5, exact=True, on_error="skip", memory_format=torch.channels_last)
     prepared = accelerator.prepare(loader)
@@ -71,13 +71,13 @@ def test_accelerates_seeded_sampler_gives_torchs_order(accelerate, exact_folder)
     assert orders[0] == orders[1] and orders[0][0] != orders[0][1]
 
 
-def test_accelerates_dispatch_is_refused_by_name(accelerate, exact_folder):
+def test_accelerates_dispatch_batches_falls_back_with_a_warning(accelerate, exact_folder):
     settings = accelerate.DataLoaderConfiguration(dispatch_batches=True)
     accelerator = accelerate.Accelerator(cpu=True, dataloader_config=settings)
     loader = data.DataLoader(exact_folder, 5)
-    with pytest.warns(FallbackWarning, match="dispatch_batches=True") as told:
+    with pytest.warns(FallbackWarning, match="dispatch_batches=True") as warned:
         prepared = accelerator.prepare(loader)
-    assert type(prepared.base_dataloader) is data.DataLoader and told[0].filename == __file__
+    assert type(prepared.base_dataloader) is data.DataLoader and warned[0].filename == __file__
     assert_same_pixels(pixels(prepared), pixels(loader))
     with install(fallback="error"), pytest.raises(RuntimeError, match="dispatch_batches=True"):
         accelerator.prepare(data.DataLoader(exact_folder, 5))
@@ -113,8 +113,8 @@ with open(f"{Accelerator(cpu=True).process_index}.json", "w") as file:
 """
 
 
-def test_accelerate_shares_a_loader_among_processes(accelerate, image_root, tmp_path, monkeypatch):
-    """As under torchrun; the order, the shares and what is gathered are those of torch's loader."""
+def test_accelerate_shards_a_loader_across_processes_as_torchs(accelerate, image_root, tmp_path, monkeypatch):
+    """Run under torchrun and compare order, shards and gathered samples."""
     (tmp_path / "train.py").write_text(ACCELERATED)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
@@ -122,18 +122,18 @@ def test_accelerate_shares_a_loader_among_processes(accelerate, image_root, tmp_
     said(programs.ranks(2, "-m", "dali_compat", "run", "--fallback", "error", "train.py", image_root))
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert first[0] == second[0] == [True] * 4
-    assert {i for batch in first[1] + second[1] for i in batch} == set(range(24))  # even_batches repeats some
+    assert {i for batch in first[1] + second[1] for i in batch} == set(range(24))  # even_batches repeats some samples
     assert first[2] == second[2] and sum(first[2]) == 24
 
 
 # ---- HF Trainer
 
 
-def test_hf_trainer_takes_batches_of_ours(image_root, tmp_path):
+def test_hf_trainer_trains_with_the_same_batches_as_torchs(image_root, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         transformers = transformers_module()
-    seen = []
+    batches_seen = []
 
     class Model(torch.nn.Module):
         def __init__(self):
@@ -141,7 +141,7 @@ def test_hf_trainer_takes_batches_of_ours(image_root, tmp_path):
             self.layer = torch.nn.Linear(3, 3)
 
         def forward(self, pixels, labels):
-            seen.append((tuple(pixels.shape), labels.tolist()))
+            batches_seen.append((tuple(pixels.shape), labels.tolist()))
             return {"loss": torch.nn.functional.cross_entropy(self.layer(pixels.float().mean((2, 3))), labels)}
 
     def collate(samples):
@@ -158,18 +158,18 @@ def test_hf_trainer_takes_batches_of_ours(image_root, tmp_path):
             Model(), arguments, train_dataset=DALIImageFolder(image_root, EXACT), data_collator=collate
         )
         assert is_ours(trainer.get_train_dataloader()) is (fallback == "error")
-        seen.clear()
+        batches_seen.clear()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trainer.train()
-        runs.append(list(seen))
+        runs.append(list(batches_seen))
     assert runs[0] == runs[1] and len(runs[0]) == 5
 
 
 # ---- Ignite, Ray Train, torchdata, Lightning
 
 
-def test_ignites_auto_dataloader_is_ours(exact_folder):
+def test_ignites_auto_dataloader_gives_our_loader(exact_folder):
     idist = pytest.importorskip("ignite.distributed")
     loader = idist.auto_dataloader(exact_folder, batch_size=5, shuffle=True, num_workers=1)
     assert is_ours(loader)
@@ -177,8 +177,8 @@ def test_ignites_auto_dataloader_is_ours(exact_folder):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_ray_train_prepares_a_loader_of_ours(image_root, monkeypatch):
-    """What a worker calls; tests/examples has a cluster."""
+def test_ray_train_prepares_and_shards_a_loader_of_ours(image_root, monkeypatch):
+    """Call the function that a worker calls; tests/examples uses a cluster."""
     prepare = pytest.importorskip("ray.train.torch").prepare_data_loader
     install(device="cpu", fallback="error")
     folder = DALIImageFolder(image_root, SMALL, return_index=True)
@@ -195,7 +195,7 @@ def test_ray_train_prepares_a_loader_of_ours(image_root, monkeypatch):
         assert (inner.exact, inner.on_error, inner.stats().images) == (True, "skip", 12)
 
 
-def test_torchdatas_stateful_loader_says_that_it_is_torchs(image_root):
+def test_torchdatas_stateful_loader_stays_torchs_and_warns(image_root):
     torchdata = pytest.importorskip("torchdata.stateful_dataloader")
     dataset_base._said[0] = 0
     loader = torchdata.StatefulDataLoader(DALIImageFolder(image_root, SMALL), 5)
@@ -204,7 +204,7 @@ def test_torchdatas_stateful_loader_says_that_it_is_torchs(image_root):
     assert not isinstance(loader, DataLoader)
 
 
-def test_lightning_makes_loaders_again_with_the_options(exact_folder):
+def test_lightning_recreates_a_loader_with_the_installed_options(exact_folder):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         lightning = pytest.importorskip("lightning.pytorch.utilities.data")
@@ -216,10 +216,10 @@ def test_lightning_makes_loaders_again_with_the_options(exact_folder):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_lightning_trains_with_loaders_that_a_hook_makes(exact_folder, tmp_path):
-    """It wraps constructors meanwhile, and makes the loader again for overfit_batches."""
+def test_lightning_trains_with_loaders_made_in_a_hook(exact_folder, tmp_path):
+    """Lightning wraps constructors in the hook, and recreates the loader for overfit_batches."""
     lightning = pytest.importorskip("lightning.pytorch")
-    seen, kinds = [], []
+    batches_seen, kinds = [], []
 
     class Module(lightning.LightningModule):
         def __init__(self):
@@ -231,7 +231,7 @@ def test_lightning_trains_with_loaders_that_a_hook_makes(exact_folder, tmp_path)
 
         def training_step(self, batch, number):
             kinds.append(is_ours(self.trainer.train_dataloader) and self.trainer.train_dataloader.exact)
-            seen.append(batch[2].tolist())
+            batches_seen.append(batch[2].tolist())
             return torch.nn.functional.cross_entropy(self.layer(batch[0].float().mean((2, 3))), batch[1])
 
         def configure_optimizers(self):
@@ -241,4 +241,4 @@ def test_lightning_trains_with_loaders_that_a_hook_makes(exact_folder, tmp_path)
     quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
     trainer = lightning.Trainer(accelerator="cpu", max_epochs=2, overfit_batches=2, default_root_dir=tmp_path, **quiet)
     trainer.fit(Module())
-    assert seen == 2 * [list(range(5)), list(range(5, 10))] and kinds == [True] * 4
+    assert batches_seen == 2 * [list(range(5)), list(range(5, 10))] and kinds == [True] * 4

@@ -1,4 +1,4 @@
-"""Images with masks, boxes, points and labels: torchvision's transforms change all, and DALI makes the images."""
+"""Images with masks, boxes, points and labels, transformed together."""
 
 import pytest
 import torch
@@ -19,13 +19,13 @@ CASES = {
     "all of it": (joint.AsDict, joint.LSJ),
     "warps": (joint.AsDict, joint.WARPS),
     "warps of tensors": (joint.WithMask, joint.WARPS_OF_TENSORS),
-    "boxes of all formats": (joint.OfAllFormats, joint.WARPS),
+    "boxes of all formats": (joint.AllBoxFormats, joint.WARPS),
     "instances": (joint.Instances, joint.LSJ),
     "pair": (joint.Pair, None),
     "tensors": (joint.Tensors, None),
-    "sized": (joint.Sized, None),
+    "sized": (joint.ReadsSize, None),
 }
-if not hasattr(tv_tensors, "KeyPoints"):  # SanitizeBoundingBoxes of older torchvisions refuses a mask of a whole image
+if not hasattr(tv_tensors, "KeyPoints"):  # SanitizeBoundingBoxes of older torchvision refuses a mask of a whole image
     del CASES["all of it"]
 
 
@@ -40,22 +40,22 @@ def folder(own_root):
             mask.save(path.replace(".jpg", "_mask.png"))
     import time
 
-    time.sleep(0.05)  # what was written just now is not left to DALI
+    time.sleep(0.05)  # files written just now are not deferred
     return folder
 
 
-def made(kind, transforms, folder, make, **options):
+def load_samples(kind, transforms, folder, make, **options):
     options = dict(collate_fn=list) | options
     batches = seeded(kind(folder, transforms), 5, shuffle=True, **options)(make)
     return [sample for batch in batches for sample in batch] if options["collate_fn"] is list else batches
 
 
-def unlike(a, b, path="") -> list[str]:
-    """Where two samples differ: in a value, a class, or what boxes and points say of themselves."""
+def differences(a, b, path="") -> list[str]:
+    """Return the differences between two samples in values, types, and the format or canvas of boxes and points."""
     if isinstance(b, dict):
-        return [one for key in b for one in unlike(a[key], b[key], f"{path}[{key!r}]")]
+        return [one for key in b for one in differences(a[key], b[key], f"{path}[{key!r}]")]
     if isinstance(b, (list, tuple)):
-        return [one for n, (x, y) in enumerate(zip(a, b, strict=True)) for one in unlike(x, y, f"{path}[{n}]")]
+        return [one for n, (x, y) in enumerate(zip(a, b, strict=True)) for one in differences(x, y, f"{path}[{n}]")]
     if type(a) is not type(b):
         return [f"{path}: {type(a)} {type(b)}"]
     if not isinstance(b, torch.Tensor):
@@ -71,8 +71,8 @@ def unlike(a, b, path="") -> list[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_equal(folder, name):
-    """With exact=True to the last bit: images, masks, boxes, points, labels, their classes, formats and canvases."""
+def test_exact_samples_equal_torchs(folder, name):
+    """Compare bitwise, with types, formats and canvases."""
     kind, transforms = CASES[name]
     loaders = []
 
@@ -80,24 +80,24 @@ def test_equal(folder, name):
         loaders.append(ours(*args, exact=True, device="cpu", **kwargs))
         return loaders[-1]
 
-    mine, theirs = made(kind, transforms, folder, make), made(kind, transforms, folder, stock)
-    assert not unlike(mine, theirs), unlike(mine, theirs)[:5]
+    mine, theirs = load_samples(kind, transforms, folder, make), load_samples(kind, transforms, folder, stock)
+    assert not differences(mine, theirs), differences(mine, theirs)[:5]
     assert real(loaders[0]) <= len(theirs) / 2
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("name", CASES)
-def test_all_but_pixels_is_equal_by_default(folder, name):
-    """Labels, boxes, points and masks to the last bit; images as near as kernels are."""
+def test_default_samples_equal_torchs_except_for_pixels(folder, name):
+    """Labels, boxes, points and masks are bitwise equal; pixels are close."""
     kind, transforms = CASES[name]
-    mine = made(kind, transforms, folder, lambda *args, **kwargs: ours(*args, device="cpu", **kwargs))
-    theirs = made(kind, transforms, folder, stock)
+    mine = load_samples(kind, transforms, folder, lambda *args, **kwargs: ours(*args, device="cpu", **kwargs))
+    theirs = load_samples(kind, transforms, folder, stock)
     for one, other in zip(_leaves(mine), _leaves(theirs), strict=True):
         if isinstance(other, torch.Tensor) and _is_image(other):
             assert one.shape == other.shape and one.dtype == other.dtype and type(one) is type(other)
             assert (one.double() - other.double()).abs().mean() <= (2.0 if other.dtype == torch.uint8 else 0.02)
         else:
-            assert not unlike(one, other)
+            assert not differences(one, other)
 
 
 def _leaves(value):
@@ -114,44 +114,45 @@ def _is_image(tensor) -> bool:
 
 @pytest.mark.alike
 @pytest.mark.parametrize("name", CASES)
-def test_workers_follow_the_seed_and_the_place(folder, name):
-    """However many they are, and however large a batch is."""
+def test_samples_do_not_depend_on_workers_or_batch_size(folder, name):
     kind, transforms = CASES[name]
 
     def make(*args, **kwargs):
         return ours(*args, exact=True, device="cpu", **kwargs)
 
-    one = made(kind, transforms, folder, make, num_workers=1)
+    one = load_samples(kind, transforms, folder, make, num_workers=1)
     torch.manual_seed(0)
     loader = make(kind(folder, transforms), 3, shuffle=True, collate_fn=list, num_workers=2)
     other = [sample for batch in loader for sample in batch]
-    assert not unlike(one, other)
+    assert not differences(one, other)
 
 
-def test_what_is_fixed_is_torchs_in_workers(folder):
+def test_samples_of_fixed_transforms_in_workers_equal_torchs(folder):
     transforms = v2.Compose([v2.Resize(30), v2.CenterCrop((24, 28)), v2.RandomHorizontalFlip(1.0), *joint.TO_FLOAT])
     for kind in (joint.AsDict, joint.WithMask):
-        mine = made(
+        mine = load_samples(
             kind, transforms, folder, lambda *args, **kw: ours(*args, exact=True, device="cpu", **kw), num_workers=2
         )
-        assert not unlike(mine, made(kind, transforms, folder, stock, num_workers=2))
+        assert not differences(mine, load_samples(kind, transforms, folder, stock, num_workers=2))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_stacked(folder, workers):
-    """By default_collate, which gives plain tensors."""
+def test_default_collate_stacks_images_and_masks_as_torchs(folder, workers):
+    """default_collate gives plain tensors."""
     options = {"collate_fn": None, "num_workers": workers}
     transforms = v2.Compose([v2.Resize((30, 32)), *joint.TO_FLOAT])
     for kind, each in ((joint.WithMask, transforms), (joint.Pair, None)):
         if workers and kind is joint.Pair:
-            continue  # whose numbers are others there
-        mine = made(kind, each, folder, lambda *args, **kw: ours(*args, exact=True, device="cpu", **kw), **options)
-        theirs = made(kind, each, folder, stock, **options)
-        assert not unlike(mine, theirs) and type(mine[0][1]) is torch.Tensor
+            continue  # its random numbers differ in workers
+        mine = load_samples(
+            kind, each, folder, lambda *args, **kw: ours(*args, exact=True, device="cpu", **kw), **options
+        )
+        theirs = load_samples(kind, each, folder, stock, **options)
+        assert not differences(mine, theirs) and type(mine[0][1]) is torch.Tensor
 
 
-def test_pipelines_are_few(folder):
-    """Whatever is drawn: flips, sizes, windows and colours are numbers."""
+def test_random_transforms_need_few_pipelines(folder):
+    """Flips, sizes, windows and colours are inputs of a pipeline."""
     for name in ("ssd", "detr", "segmentation"):
         kind, transforms = CASES[name]
         loader = ours(kind(folder, transforms), 4, device="cpu", collate_fn=list)
@@ -166,8 +167,8 @@ def test_pipelines_are_few(folder):
 
 
 @pytest.mark.parametrize("converted", [True, False])
-def test_fills_by_class(folder, converted):
-    """What was only opened is of a class of its format's; v2 looks for that very class."""
+def test_fill_by_class_equals_torchs(folder, converted):
+    """v2 looks up the exact class, which is the format's class for an image that was only opened."""
     transform = v2.Compose([v2.Pad(3, fill={Image.Image: 200, "others": 5}), *joint.TO_FLOAT])
     paths = [path for path, _ in folder.samples if Image.open(path).mode == "RGB"]
 
@@ -176,6 +177,6 @@ def test_fills_by_class(folder, converted):
             image = Image.open(paths[i % len(paths)])
             return transform(image.convert("RGB") if converted else image)
 
-    mine = made(Filled, None, folder, lambda *args, **kw: ours(*args, exact=True, device="cpu", **kw))
-    assert not unlike(mine, made(Filled, None, folder, stock))
+    mine = load_samples(Filled, None, folder, lambda *args, **kw: ours(*args, exact=True, device="cpu", **kw))
+    assert not differences(mine, load_samples(Filled, None, folder, stock))
     assert {round(255 * float(image[0, 0, 0])) for image in mine} == {200 if converted else 5}

@@ -1,5 +1,4 @@
-"""JPEGs from a GPU's engine are Pillow's pixels, and whatever it does not take, or makes other pixels of, comes as it
-did before."""
+"""A GPU's JPEG engine gives Pillow's pixels; files that it refuses or decodes differently take the usual path."""
 
 import contextlib
 import gc
@@ -58,14 +57,14 @@ def engine(monkeypatch):
     found = engines.engine_of(torch.device("cuda", torch.cuda.current_device()))
     if isinstance(found, str):
         pytest.skip(f"this GPU's engine is not used: {found}")
-    monkeypatch.setattr(verified, "_ENOUGH", 10**9)  # every file is compared
+    monkeypatch.setattr(verified, "_ENOUGH", 10**9)  # compare every file
     yield found
     found.settle(60)  # before the next test counts its calls
 
 
 @pytest.fixture
 def decoded(engine, monkeypatch):
-    """How many files each call of the engine had."""
+    """List of the number of files in each call of the engine."""
     counts, decode = [], Decoder.decode
 
     def counted(self, files, *args):
@@ -76,8 +75,8 @@ def decoded(engine, monkeypatch):
     return counts
 
 
-class Spoilt:
-    """Planes of which one value is changed: the last of each of these files, as bytes."""
+class SpoiltDecoding:
+    """A decoding that changes one value, the last one, of each spoilt file."""
 
     def __init__(self, engine, files, places, spoilt):
         self._files, self._places, self._spoilt = files, places, spoilt
@@ -101,21 +100,21 @@ class Spoilt:
 
 @pytest.fixture
 def spoilt(engine, monkeypatch):
-    """Files, as bytes, of which it makes a wrong pixel."""
+    """Set of file contents that the engine decodes with a wrong pixel."""
     files_spoilt, submit = set(), engine.submit
-    monkeypatch.setattr(engine, "submit", lambda files, places: Spoilt(submit, files, places, files_spoilt))
+    monkeypatch.setattr(engine, "submit", lambda files, places: SpoiltDecoding(submit, files, places, files_spoilt))
     return files_spoilt
 
 
-def compared(engine, loader):
-    """The batches of an epoch after which each file is compared that it may decode."""
+def run_epoch_and_compare(engine, loader):
+    """Return the batches of an epoch after all pending comparisons are complete."""
     batches = list(loader)
     engine.settle(60)
     return batches
 
 
-def known(engine, dataset):
-    """How many files it was seen to decode to Pillow's pixels."""
+def count_verified(engine, dataset):
+    """Return the number of files verified to decode to Pillow's pixels."""
     return int((headers_of(dataset).verdicts(engine.name).of(len(dataset)) == ENGINES).sum())
 
 
@@ -125,14 +124,14 @@ def loaded(dataset, device, **options):
     return list(ours(dataset, device=device, **options))
 
 
-def assert_alike(found, expected):
-    """Trees of tensors."""
+def assert_equal_trees(found, expected):
+    """Check that nested lists of tensors are equal."""
     if isinstance(found, torch.Tensor):
         assert found.dtype == expected.dtype and torch.equal(found.cpu(), expected.cpu())
         return
     assert len(found) == len(expected) > 0
     for one, other in zip(found, expected, strict=True):
-        assert_alike(one, other)
+        assert_equal_trees(one, other)
 
 
 def picture(rng, height, width):
@@ -141,7 +140,7 @@ def picture(rng, height, width):
 
 
 def write(folder, images, **how):
-    """(name, image, options of saving) each, in one class."""
+    """Save each (name, image, options) in one class folder."""
     (folder / "class").mkdir(parents=True, exist_ok=True)
     for name, image, more in images:
         image.save(folder / "class" / name, **{**how, **more})
@@ -150,7 +149,7 @@ def write(folder, images, **how):
 
 @pytest.fixture(scope="module")
 def varied(tmp_path_factory):
-    """JPEGs of all sizes and samplings, and files that the engine does not take, among them."""
+    """Folder of JPEGs of all sizes and samplings, with some files that the engine refuses."""
     rng, images = np.random.default_rng(1), []
     for number in range(120):
         image = picture(rng, *rng.integers(1, 71, 2).tolist())
@@ -168,63 +167,63 @@ def varied(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_exact_is_torchvisions(varied, engine, decoded, name):
+def test_exact_batches_equal_the_cpus(varied, engine, decoded, name):
     dataset = DALIImageFolder(varied, CHAINS[name])
     expected = loaded(dataset, "cpu")
-    assert_alike(loaded(dataset, "cuda"), expected)
+    assert_equal_trees(loaded(dataset, "cuda"), expected)
     engine.settle(60)
     decoded.clear()
-    assert_alike(loaded(dataset, "cuda"), expected)
-    found = known(engine, dataset)
+    assert_equal_trees(loaded(dataset, "cuda"), expected)
+    found = count_verified(engine, dataset)
     assert sum(decoded) == found > 60
 
 
 @pytest.mark.parametrize("name", ["train", "evaluation", "views"])
-def test_photos(photos_or_images, engine, decoded, name):
+def test_batches_of_photos_equal_the_cpus(photos_or_images, engine, decoded, name):
     dataset = DALIImageFolder(photos_or_images, CHAINS[name])
     expected = loaded(dataset, "cpu")
     for _ in range(2):
         decoded.clear()
-        assert_alike(loaded(dataset, "cuda", memory_format=torch.channels_last), expected)
+        assert_equal_trees(loaded(dataset, "cuda", memory_format=torch.channels_last), expected)
         engine.settle(60)
     assert decoded
 
 
-def test_files_like_those_that_agreed(varied, engine, decoded, monkeypatch):
-    """They are decoded at their first sight, all but a few, and have Pillow's pixels."""
+def test_files_of_a_verified_kind_are_decoded_at_first_sight(varied, engine, decoded, monkeypatch):
+    """Only a few of them are compared."""
     dataset = DALIImageFolder(varied, CHAINS["train"])
     expected = loaded(dataset, "cpu", shuffle=False)
     engine.doubt(np.arange(256))
     monkeypatch.setattr(verified, "_ENOUGH", 8)
-    monkeypatch.setattr(engine, "_chance", lambda: 1.0)  # none of them is compared
+    monkeypatch.setattr(engine, "_chance", lambda: 1.0)  # compare none of them
     loaded(Subset(dataset, range(60)), "cuda")
     engine.settle(60)
     for _ in range(2):
-        assert_alike(loaded(dataset, "cuda", shuffle=False), expected)
+        assert_equal_trees(loaded(dataset, "cuda", shuffle=False), expected)
         engine.settle(60)
     found = headers_of(dataset).jpegs(engine.name, engine.exact, 10**6, len(dataset))
     assert found.engines >= 40 and found.likely >= 30 and found.others == 0
 
 
-def test_every_sampling_is_compared(engine):
+def test_common_samplings_of_the_engine_are_verified(engine):
     taken = [chroma for chroma in (1, 0x11, 0x21, 0x22, 0x12) if engine.exact[chroma]]
     assert 0x22 in taken and 0x11 in taken and not engine.exact[0]
 
 
-def test_windows_anywhere(tmp_path, engine, decoded):
+def test_windows_at_any_offset_equal_the_cpus(tmp_path, engine, decoded):
     rng = np.random.default_rng(2)
     names = [(f"{i}{s}.jpg", picture(rng, 79, 77), {"subsampling": s}) for s in (0, 1, 2) for i in range(100)]
-    folder = write(tmp_path, names)  # 64 places for a window in either direction
+    folder = write(tmp_path, names)  # 64 offsets of a window in either direction
     dataset = DALIImageFolder(folder, T.Compose([T.RandomCrop(14), T.PILToTensor()]))
     expected = loaded(dataset, "cpu", batch_size=100)
-    for calls in (6, 3):  # to compare it decodes twice
+    for calls in (6, 3):  # comparing decodes twice
         decoded.clear()
-        assert_alike(loaded(dataset, "cuda", batch_size=100), expected)
+        assert_equal_trees(loaded(dataset, "cuda", batch_size=100), expected)
         engine.settle(60)
         assert decoded == [100] * calls
 
 
-def test_large_images_among_small_ones(tmp_path, engine, decoded, monkeypatch):
+def test_large_images_among_small_ones_are_decoded_in_several_calls(tmp_path, engine, decoded, monkeypatch):
     from dali_compat.epoch import planes_group
 
     monkeypatch.setattr(planes_group, "_MOST", 2**22)
@@ -235,12 +234,12 @@ def test_large_images_among_small_ones(tmp_path, engine, decoded, monkeypatch):
     expected = loaded(dataset, "cpu")
     for _ in range(2):
         decoded.clear()
-        assert_alike(loaded(dataset, "cuda"), expected)
+        assert_equal_trees(loaded(dataset, "cuda"), expected)
         engine.settle(60)
     assert len(decoded) > 1 and sum(decoded) == 5
 
 
-def test_long_sides_in_calls_of_few(tmp_path, engine, monkeypatch):
+def test_images_with_long_sides_are_decoded_in_small_calls(tmp_path, engine, monkeypatch):
     rng, counts, decode = np.random.default_rng(3), [], Nvjpeg.decode
 
     def counted(self, files, *others):
@@ -253,54 +252,54 @@ def test_long_sides_in_calls_of_few(tmp_path, engine, monkeypatch):
     folder = write(tmp_path, [(f"{i}.jpg", picture(rng, *size), {}) for i, size in enumerate(sizes)])
     dataset = DALIImageFolder(folder, CHAINS["train"])
     expected = loaded(dataset, "cpu")
-    for calls in (4, 2):  # to compare it decodes twice
+    for calls in (4, 2):  # comparing decodes twice
         counts.clear()
-        assert_alike(loaded(dataset, "cuda"), expected)
+        assert_equal_trees(loaded(dataset, "cuda"), expected)
         engine.settle(60)
         assert len(counts) == calls and sum(counts) == 4 * calls
 
 
 def test_wrong_pixels_never_reach_a_batch(tmp_path, engine, spoilt, decoded):
-    """The last of a file, which no window of the first epoch has."""
+    """The wrong pixel is the last of a file, outside the windows of the first epoch."""
     rng = np.random.default_rng(8)
     folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 60, 70), {"subsampling": i % 3}) for i in range(8)])
     spoilt |= {(folder / "class" / f"{i}.jpg").read_bytes() for i in (2, 5)}
     dataset = DALIImageFolder(folder, T.Compose([T.CenterCrop(20), T.PILToTensor()]))
-    assert_alike(loaded(dataset, "cuda"), loaded(dataset, "cpu"))
+    assert_equal_trees(loaded(dataset, "cuda"), loaded(dataset, "cpu"))
     engine.settle(60)
     dataset.transform = T.Compose([T.Resize((60, 70)), T.PILToTensor()])
     expected = loaded(dataset, "cpu")
     decoded.clear()
     for _ in range(2):
-        assert_alike(loaded(dataset, "cuda"), expected)
+        assert_equal_trees(loaded(dataset, "cuda"), expected)
     assert decoded == [6, 6]
 
 
-def test_a_wrong_pixel_would_show(tmp_path, engine, spoilt, monkeypatch):
-    """The same where the engine is taken at its word."""
+def test_a_wrong_pixel_reaches_the_batch_without_comparison(tmp_path, engine, spoilt, monkeypatch):
+    """Verify the spoilt fixture with the comparison disabled."""
     monkeypatch.setattr(engine, "differs", lambda planes, places, wanted: np.zeros(len(places.sizes), bool))
     rng = np.random.default_rng(8)
     folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 60, 70), {"subsampling": i % 3}) for i in range(8)])
     spoilt.add((folder / "class" / "2.jpg").read_bytes())
     dataset = DALIImageFolder(folder, T.Compose([T.Resize((60, 70)), T.PILToTensor()]))
     loader = DataLoader(dataset, 8, exact=True, device="cuda")
-    ((first, _),) = compared(engine, loader)
+    ((first, _),) = run_epoch_and_compare(engine, loader)
     ((second, _),) = loader
     assert [i for i in range(8) if not torch.equal(first[i], second[i])] == [2]
 
 
-def test_explain_counts(tmp_path, engine, spoilt):
+def test_explain_counts_verified_and_refused_files(tmp_path, engine, spoilt):
     rng = np.random.default_rng(8)
     folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 60, 70), {}) for i in range(8)])
     spoilt.add((folder / "class" / "2.jpg").read_bytes())
     loader = DataLoader(DALIImageFolder(folder, TRAIN), 8, exact=True, device="cuda")
     assert "the JPEG engine decodes 0 files" in loader.explain() and "8 files are not compared yet" in loader.explain()
-    compared(engine, loader)
+    run_epoch_and_compare(engine, loader)
     assert "the JPEG engine decodes 7 files" in loader.explain() and "not 1 because" in loader.explain()
 
 
-def test_an_epoch_that_goes_on(varied, engine, spoilt):
-    """From a state, in a new loader: files that were compared before it, and those that were not."""
+def test_a_resumed_epoch_equals_the_cpus(varied, engine, spoilt):
+    """A new loader resumes from a state, with files compared before it and files not yet compared."""
     dataset = DALIImageFolder(varied, TRAIN)
     spoilt |= {path.read_bytes() for path in (varied / "class").glob("00*.jpg")}
     expected = loaded(dataset, "cpu")
@@ -308,18 +307,18 @@ def test_an_epoch_that_goes_on(varied, engine, spoilt):
     torch.manual_seed(3)
     loader = ours(dataset, **options)
     batches = iter(loader)
-    assert_alike([next(batches) for _ in range(5)], expected[:5])
+    assert_equal_trees([next(batches) for _ in range(5)], expected[:5])
     state = loader.state_dict()
     del batches
     engine.settle(60)
     for again in (dataset, DALIImageFolder(varied, TRAIN)):
         loader = ours(again, **options)
         loader.load_state_dict(state)
-        assert_alike(list(loader), expected[5:])
+        assert_equal_trees(list(loader), expected[5:])
 
 
 def other_coded_data(data: bytes) -> bytes:
-    """A JPEG with one bit flipped that Pillow still accepts, to other pixels."""
+    """Return a copy of a JPEG with one flipped bit, decoded by Pillow to other pixels."""
     before = np.asarray(Image.open(io.BytesIO(data)))
     for place in range(len(data) - 30, len(data) // 2, -1):
         made = bytearray(data)
@@ -330,25 +329,25 @@ def other_coded_data(data: bytes) -> bytes:
     raise AssertionError("Pillow refuses them all")
 
 
-def test_a_file_that_changes(tmp_path, engine, decoded):
-    """To another size: what was made room for is not what the file has now. To other coded data alone."""
+def test_a_changed_file_is_read_anew(tmp_path, engine, decoded):
+    """One file changes its size, which determined the allocated memory; another only its coded data."""
     rng = np.random.default_rng(4)
     folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 50, 60), {}) for i in range(8)])
     dataset = DALIImageFolder(folder, CHAINS["evaluation"])
     loader = DataLoader(dataset, 8, exact=True, device="cuda")
-    compared(engine, loader)
+    run_epoch_and_compare(engine, loader)
     picture(rng, 500, 640).save(folder / "class" / "3.jpg")
     path = folder / "class" / "5.jpg"
     path.write_bytes(other_coded_data(path.read_bytes()))
     expected = loaded(DALIImageFolder(folder, CHAINS["evaluation"]), "cpu", shuffle=False)
     decoded.clear()
-    assert_alike(compared(engine, loader), expected)
+    assert_equal_trees(run_epoch_and_compare(engine, loader), expected)
     assert decoded == [6]
     for _ in range(2):
-        assert_alike(compared(engine, loader), expected)
+        assert_equal_trees(run_epoch_and_compare(engine, loader), expected)
 
 
-def test_a_damaged_file_is_pils(tmp_path, engine, decoded):
+def test_a_damaged_file_is_skipped_as_on_the_cpu(tmp_path, engine, decoded):
     rng = np.random.default_rng(5)
     folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 90, 80), {}) for i in range(8)])
     path = folder / "class" / "2.jpg"
@@ -359,13 +358,13 @@ def test_a_damaged_file_is_pils(tmp_path, engine, decoded):
     expected = loaded(DALIImageFolder(folder, CHAINS["evaluation"]), "cpu", shuffle=False, on_error="skip")
     for calls in (2, 1):
         decoded.clear()
-        ((images, _),) = compared(engine, loader)
-        assert_alike(images, expected[0][0])
+        ((images, _),) = run_epoch_and_compare(engine, loader)
+        assert_equal_trees(images, expected[0][0])
         assert decoded == [7] * calls
 
 
-def test_what_the_engine_refuses_is_decoded_as_before(tmp_path, engine, decoded, monkeypatch):
-    """At its first sight, and later."""
+def test_files_that_the_engine_refuses_are_decoded_otherwise(tmp_path, engine, decoded, monkeypatch):
+    """The engine refuses one file at first sight and another one later."""
     rng = np.random.default_rng(6)
     folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 50 + i, 60), {}) for i in range(8)])
     refused, decode = [(folder / "class" / "5.jpg").stat().st_size], Nvjpeg.decode
@@ -379,40 +378,40 @@ def test_what_the_engine_refuses_is_decoded_as_before(tmp_path, engine, decoded,
     dataset = DALIImageFolder(folder, CHAINS["evaluation"])
     loader = DataLoader(dataset, 8, exact=True, device="cuda")
     expected = loaded(dataset, "cpu", shuffle=False)
-    assert_alike(compared(engine, loader), expected)
+    assert_equal_trees(run_epoch_and_compare(engine, loader), expected)
     assert decoded[0] == 8
     decoded.clear()
-    assert_alike(compared(engine, loader), expected)
+    assert_equal_trees(run_epoch_and_compare(engine, loader), expected)
     assert decoded == [7]
     refused.append((folder / "class" / "2.jpg").stat().st_size)
-    for _ in range(2):  # it fails; the seven are compared anew
-        assert_alike(compared(engine, loader), expected)
+    for _ in range(2):  # the call fails; the seven files are compared again
+        assert_equal_trees(run_epoch_and_compare(engine, loader), expected)
     decoded.clear()
-    assert_alike(list(loader), expected)
+    assert_equal_trees(list(loader), expected)
     assert decoded == [6]
 
 
-def test_not_wanted(varied, monkeypatch, decoded):
+def test_the_engine_is_not_used_when_disabled(varied, monkeypatch, decoded):
     monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "0")
     dataset = DALIImageFolder(varied, CHAINS["train"])
     for _ in range(2):
-        assert_alike(loaded(dataset, "cuda"), loaded(dataset, "cpu"))
+        assert_equal_trees(loaded(dataset, "cuda"), loaded(dataset, "cpu"))
     assert not decoded
 
 
-def test_archives(varied, engine, decoded, tmp_path):
+def test_files_in_an_archive_are_decoded_by_the_engine(varied, engine, decoded, tmp_path):
     assert main(["pack", str(varied), str(tmp_path / "train.rec")]) == 0
     dataset = DALIRecordIO(tmp_path / "train.rec", CHAINS["train"])
     expected = loaded(dataset, "cpu")
     for _ in range(2):
         decoded.clear()
-        assert_alike(loaded(dataset, "cuda"), expected)
+        assert_equal_trees(loaded(dataset, "cuda"), expected)
         engine.settle(60)
-    assert sum(decoded) == known(engine, dataset) > 60
+    assert sum(decoded) == count_verified(engine, dataset) > 60
 
 
-def test_upright_blocks():
-    """4:4:0 of the images made for the comparison is what Pillow takes it for."""
+def test_generated_440_jpegs_are_440_for_pillow():
+    """These JPEGs are generated for the comparison."""
     *_, upright = engines.made()
     for file in upright:
         header = read_header(file)
@@ -422,7 +421,7 @@ def test_upright_blocks():
         assert header.chroma == 0x12
 
 
-def test_several_loaders_and_an_epoch_left_early(varied, engine):
+def test_concurrent_loaders_and_abandoned_epochs_equal_the_cpus(varied, engine):
     dataset = DALIImageFolder(varied, CHAINS["train"])
     expected = loaded(dataset, "cpu")
     torch.manual_seed(3)
@@ -432,13 +431,12 @@ def test_several_loaders_and_an_epoch_left_early(varied, engine):
         other = iter(ours(dataset, device="cuda", exact=True, batch_size=5))
         next(other)
         got.append(next(first))
-    assert_alike(got, expected[:4])
+    assert_equal_trees(got, expected[:4])
     del first, other
-    assert_alike(loaded(dataset, "cuda"), expected)
+    assert_equal_trees(loaded(dataset, "cuda"), expected)
 
 
-def test_a_forked_child_lives(varied, engine):
-    """It has the parent's engine, and frees nothing of it."""
+def test_a_forked_child_exits_without_freeing_the_engine(varied, engine):
     dataset = DALIImageFolder(varied, CHAINS["train"])
     batches = iter(ours(dataset, device="cuda", exact=True, batch_size=8, num_workers=2))
     next(batches)

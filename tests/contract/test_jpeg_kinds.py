@@ -1,7 +1,7 @@
-"""JPEGs of all kinds with exact=True and a JPEG engine: torchvision's pixels, all of them, whoever decodes.
+"""JPEGs of all kinds with exact=True and a JPEG engine have torchvision's pixels.
 
-On a GPU its engine decodes them, thousands. Elsewhere planes that Python has decoded stand in for it, a few, and
-Triton's interpreter runs the kernels.
+A GPU's engine decodes thousands of files. Without a GPU, a few files are decoded in Python and Triton's interpreter
+runs the kernels.
 """
 
 import io
@@ -18,8 +18,8 @@ from torch.utils.data import Subset
 from torchvision import transforms as T
 from unit.test_planes import some_chain
 
-from contract.jpeg_kinds import ACROSS, BOTH, DOWN, FOUR, FULL, GRAY, MARKERS, SAMPLINGS, Kind, kinds, made
-from contract.test_planes_route import Pillow, Pillows
+from contract.jpeg_kinds import ACROSS, BOTH, DOWN, FOUR, FULL, GRAY, MARKERS, SAMPLINGS, Kind, kinds, make_jpeg
+from contract.test_planes_route import PillowDecoding, PillowEngine
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.data.header import GRAY_JPEG, read_header
 from dali_compat.data.headers import headers_of
@@ -31,25 +31,25 @@ from dali_compat.routes.dali import DaliRoute
 
 pytest.importorskip("triton")
 runs = interpreted.runs
-COUNT, MOST = (4200, 70) if interpreted.ON_GPU else (24, 36)  # files, and pixels of their sides
+COUNT, MOST = (4200, 70) if interpreted.ON_GPU else (24, 36)  # number of files, and their largest side in pixels
 DEVICE = "cuda" if interpreted.ON_GPU else "cpu"
-WHOLE = T.Compose([T.CenterCrop(MOST + 2), T.PILToTensor()])  # black around it
+WHOLE = T.Compose([T.CenterCrop(MOST + 2), T.PILToTensor()])  # with a black border
 CHROMA = {GRAY: GRAY_JPEG, FULL: 0x11, ACROSS: 0x21, BOTH: 0x22, DOWN: 0x12, FOUR: 0}
 
 
-class Plain(Pillows):
-    """An engine that takes baseline JPEGs of every sampling that one of a GPU may."""
+class PythonEngine(PillowEngine):
+    """An engine in Python for baseline JPEGs of every sampling that a GPU's engine may decode."""
 
     def __init__(self):
         super().__init__()
         self.exact[[chroma for chroma in CHROMA.values() if chroma]] = True
 
     def decoding(self, files, places):
-        return PlainDecoding(self, files, places)
+        return PythonDecoding(self, files, places)
 
 
-class PlainDecoding(Pillow):
-    def _decode(self, i, file, made):
+class PythonDecoding(PillowDecoding):
+    def _decode(self, i, file, make_jpeg):
         try:
             planes = baseline.planes_of(file)
         except (ValueError, KeyError, IndexError) as error:
@@ -58,11 +58,11 @@ class PlainDecoding(Pillow):
         for c, plane in enumerate(planes):
             begin, pitch = self.places.offsets[i, c], self.places.pitches[i, c]
             height, width = plane.shape
-            made[begin : begin + height * pitch].reshape(height, pitch)[:, :width] = plane
+            make_jpeg[begin : begin + height * pitch].reshape(height, pitch)[:, :width] = plane
 
 
-def alone(monkeypatch):
-    """Kernels run in one thread at a time: the interpreter is for one."""
+def run_kernels_one_at_a_time(monkeypatch):
+    """Serialise the kernels, because the interpreter is not thread-safe."""
     from dali_compat.engine.planes import kernels
 
     lock = threading.Lock()
@@ -87,16 +87,16 @@ def engine(monkeypatch):
         if isinstance(found, str):
             pytest.skip(f"this GPU's engine is not used: {found}")
     else:
-        alone(monkeypatch)
-        found = Plain()
+        run_kernels_one_at_a_time(monkeypatch)
+        found = PythonEngine()
         monkeypatch.setattr(DaliRoute, "jpeg_engine", lambda self: found)
-    monkeypatch.setattr(verified, "_ENOUGH", 10**9)  # every file is compared
+    monkeypatch.setattr(verified, "_ENOUGH", 10**9)  # compare every file
     yield found
     found.settle(100)
 
 
-def in_folder(root, files):
-    """{name: bytes} in one class."""
+def write_folder(root, files):
+    """Write {name: bytes} into one class folder."""
     (root / "class").mkdir(parents=True)
     for name, data in files.items():
         (root / "class" / name).write_bytes(data)
@@ -105,44 +105,44 @@ def in_folder(root, files):
 
 @pytest.fixture(scope="module")
 def varied(tmp_path_factory):
-    """(folder, the Kind of each file)."""
+    """(folder, Kind of each file)."""
     rng, chosen = np.random.default_rng(1), kinds(COUNT, most=MOST)
-    files = {f"{number:04}.jpg": made(kind, rng) for number, kind in enumerate(chosen)}
-    return in_folder(tmp_path_factory.mktemp("varied"), files), chosen
+    files = {f"{number:04}.jpg": make_jpeg(kind, rng) for number, kind in enumerate(chosen)}
+    return write_folder(tmp_path_factory.mktemp("varied"), files), chosen
 
 
-def listed(samples):
+def images_of(samples):
     return [image for image, _ in samples]
 
 
 def loaded(dataset, device=DEVICE, **options):
-    """The images of an epoch. torch's seed is the same every time."""
+    """Return the images of an epoch under a fixed seed."""
     torch.manual_seed(5)
     options = {"batch_size": 12 if device == "cpu" else 200, "num_workers": 2, "exact": True} | options
-    loader = DataLoader(dataset, device=device, fallback="error", collate_fn=listed, **options)
+    loader = DataLoader(dataset, device=device, fallback="error", collate_fn=images_of, **options)
     return [image.cpu() for batch in loader for image in batch]
 
 
-def alike(found, wanted):
+def equal_lists(found, wanted):
     assert len(found) == len(wanted) > 0
     return all(one.dtype == other.dtype and torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
-def of_torchvision(dataset):
+def torchvision_images(dataset):
     return [dataset[i][0] for i in range(len(dataset))]
 
 
-def its_own(engine, dataset):
-    """(N,) bool: which files the engine decodes from now on."""
+def is_decoded_by_engine(engine, dataset):
+    """Return an (N,) bool array of the files that the engine decodes from now on."""
     engine.settle(100)
     return headers_of(dataset).verdicts(engine.name).of(len(dataset)) == ENGINES
 
 
-def test_the_files_are_of_these_kinds():
-    """Sides, samplings and all that their makers say, by Pillow and by our header; every value of each comes."""
+def test_generated_files_are_of_their_kinds():
+    """Compare Pillow's and our headers with the kinds, and check that each value occurs."""
     rng, chosen = np.random.default_rng(0), kinds(600)
     for kind in chosen:
-        data = made(kind, rng)
+        data = make_jpeg(kind, rng)
         header = read_header(np.frombuffer(data, np.uint8))
         assert (header.height, header.width, header.chroma) == (kind.height, kind.width, CHROMA[kind.sampling])
         with Image.open(io.BytesIO(data)) as image:
@@ -163,14 +163,14 @@ def test_the_files_are_of_these_kinds():
 
 @runs
 def test_planes_of_real_files_are_pillows_pixels(monkeypatch):
-    """Decoded by Python, with nobody's engine: the kernels interpolate and colour as the libjpeg in Pillow does."""
+    """Planes are decoded in Python; the kernels upsample and convert colours as Pillow's libjpeg."""
     from dali_compat.engine.planes import kernels
 
     rng, chosen = (
         np.random.default_rng(2),
         [kind for kind in kinds(1200 if interpreted.ON_GPU else 60) if kind.sampling != FOUR],
     )
-    files = [made(kind, rng) for kind in chosen]
+    files = [make_jpeg(kind, rng) for kind in chosen]
     sizes = np.array([(kind.height, kind.width) for kind in chosen])
     places = planes_of(sizes, *pixels_of(np.array([CHROMA[kind.sampling] for kind in chosen])))
     bytes_, wanted = np.zeros(int(places.bytes.sum()), np.uint8), []
@@ -191,14 +191,14 @@ def test_planes_of_real_files_are_pillows_pixels(monkeypatch):
 
 
 @runs
-def test_every_kind_is_torchvisions(varied, engine):
-    """All pixels, when a file is compared and when the engine decodes it; which is so for nearly all that it takes."""
+def test_every_kind_of_jpeg_equals_torchvisions(varied, engine):
+    """Compare all pixels, before and after verification; then the engine decodes nearly all files that it supports."""
     folder, chosen = varied
     dataset = DALIImageFolder(folder, WHOLE)
-    expected = of_torchvision(dataset)
+    expected = torchvision_images(dataset)
     for _ in range(2):
-        assert alike(loaded(dataset), expected)
-        own = its_own(engine, dataset)
+        assert equal_lists(loaded(dataset), expected)
+        own = is_decoded_by_engine(engine, dataset)
     for name, chroma in CHROMA.items():
         mine = own[[kind.sampling == name for kind in chosen]]
         assert mine.mean() >= 0.9 if chroma and engine.exact[chroma] else not mine.any(), (name, mine.mean())
@@ -206,24 +206,24 @@ def test_every_kind_is_torchvisions(varied, engine):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("sampling", [FULL, ACROSS, BOTH, DOWN])
-def test_windows_at_every_offset(tmp_path, engine, sampling):
-    """Modulo 16, in both directions: the middle of images that become larger. unit/test_planes.py has planes alone."""
+def test_windows_at_every_offset_equal_torchvisions(tmp_path, engine, sampling):
+    """Offsets are modulo 16 in both directions, by center crops of growing images. unit/test_planes.py tests planes."""
     rng, side = np.random.default_rng(3), 14
     offsets = [(y, x) for y in range(16) for x in range(16)]
     sizes = {f"{y:02}{x:02}.jpg": Kind(sampling, side + 2 * y, side + 2 * x) for y, x in offsets}
-    folder = in_folder(tmp_path, {name: made(kind, rng) for name, kind in sizes.items()})
+    folder = write_folder(tmp_path, {name: make_jpeg(kind, rng) for name, kind in sizes.items()})
     dataset = DALIImageFolder(folder, T.Compose([T.CenterCrop(side), T.PILToTensor()]))
-    expected = of_torchvision(dataset)
+    expected = torchvision_images(dataset)
     for _ in range(2):
-        assert alike(loaded(dataset), expected)
-        own = its_own(engine, dataset)
+        assert equal_lists(loaded(dataset), expected)
+        own = is_decoded_by_engine(engine, dataset)
     assert own.all()
 
 
 @runs
 @pytest.mark.parametrize("seed", range(10 if interpreted.ON_GPU else 2))
-def test_any_chain_gives_what_the_cpu_gives(varied, engine, monkeypatch, seed):
-    """Of crops, sizes, flips, conversions and whatever comes after, with the files in another order."""
+def test_random_chains_equal_the_cpus(varied, engine, monkeypatch, seed):
+    """Chains have crops, sizes, flips, conversions and further transforms; files come in another order."""
     folder, chosen = varied
     large = [i for i, kind in enumerate(chosen) if kind.height > 3 and kind.width > 2][:600]  # crops do not pad
     dataset = DALIImageFolder(folder, some_chain(random.Random(seed), seed))
@@ -232,26 +232,26 @@ def test_any_chain_gives_what_the_cpu_gives(varied, engine, monkeypatch, seed):
         patch.setattr(DaliRoute, "jpeg_engine", lambda self: None)
         expected = loaded(some, "cpu", shuffle=True)
     for _ in range(2):
-        assert alike(loaded(some, shuffle=True), expected), dataset.transform
-        own = its_own(engine, dataset)[large]
+        assert equal_lists(loaded(some, shuffle=True), expected), dataset.transform
+        own = is_decoded_by_engine(engine, dataset)[large]
     assert own.mean() > 0.7
 
 
 @pytest.mark.gpu
-def test_large_photos_among_small_ones(tmp_path, engine):
-    """Of 6,000 x 4,000 pixels, three in each batch: right pixels, and memory that is bounded."""
+def test_large_photos_among_small_ones_need_bounded_memory(tmp_path, engine):
+    """Each batch has about three images of 6,000 x 4,000 pixels."""
     rng = np.random.default_rng(4)
     small = [Kind(BOTH, *rng.integers(30, 300, 2).tolist()) for _ in range(120)]
-    files = {f"{number:03}.jpg": made(kind, rng) for number, kind in enumerate(small)}
-    large = made(Kind(BOTH, 4000, 6000), rng)
-    files |= {f"{number}5.jpg": large for number in range(12)}  # among the others
+    files = {f"{number:03}.jpg": make_jpeg(kind, rng) for number, kind in enumerate(small)}
+    large = make_jpeg(Kind(BOTH, 4000, 6000), rng)
+    files |= {f"{number}5.jpg": large for number in range(12)}  # between the small ones
     chain = T.Compose([T.RandomResizedCrop(64), T.RandomHorizontalFlip(), T.ToTensor()])
-    dataset = DALIImageFolder(in_folder(tmp_path, files), chain)
+    dataset = DALIImageFolder(write_folder(tmp_path, files), chain)
     expected = loaded(dataset, "cpu", shuffle=True)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     for _ in range(3):
-        assert alike(loaded(dataset, shuffle=True, batch_size=33), expected)
-        own = its_own(engine, dataset)
+        assert equal_lists(loaded(dataset, shuffle=True, batch_size=33), expected)
+        own = is_decoded_by_engine(engine, dataset)
     assert own.all() and torch.cuda.max_memory_allocated() - before < 4 * 2**30

@@ -1,4 +1,4 @@
-"""What Lightning does to a loader, with Lightning itself."""
+"""Changes that Lightning makes to a loader, tested with Lightning."""
 
 import warnings
 
@@ -12,7 +12,7 @@ from dali_compat import DataLoader
 
 
 class ListSampler:
-    """Looks like torch's BatchSampler, and is none."""
+    """A batch sampler that is no subclass of torch's BatchSampler."""
 
     def __init__(self, sampler, batch_size, drop_last):
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
@@ -31,7 +31,7 @@ def lightning():
         return pytest.importorskip("lightning.pytorch")
 
 
-def _module(lightning, seen):
+def _module(lightning, batches_seen):
     class Module(lightning.LightningModule):
         def __init__(self):
             super().__init__()
@@ -39,11 +39,11 @@ def _module(lightning, seen):
 
         def training_step(self, batch, number):
             images, labels, indices = batch
-            seen.append(indices.tolist())
+            batches_seen.append(indices.tolist())
             return torch.nn.functional.cross_entropy(self.layer(images.flatten(1) / 255), labels)
 
         def validation_step(self, batch, number):
-            seen.append(("validation", batch[2].tolist()))
+            batches_seen.append(("validation", batch[2].tolist()))
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 0.01)
@@ -55,7 +55,7 @@ def _module(lightning, seen):
 def test_lightning_fits_with_the_order_of_torchs_loader(lightning, exact_folder, tmp_path):
     runs = []
     for make in (ours, stock):
-        seen = []
+        batches_seen = []
         lightning.seed_everything(0, verbose=False)
         loader = make(exact_folder, 5, shuffle=True, drop_last=True)
         validation = make(exact_folder, 12)
@@ -70,12 +70,12 @@ def test_lightning_fits_with_the_order_of_torchs_loader(lightning, exact_folder,
             num_sanity_val_steps=1,
             default_root_dir=tmp_path,
         )
-        trainer.fit(_module(lightning, seen), loader, validation)
-        runs.append(seen)
+        trainer.fit(_module(lightning, batches_seen), loader, validation)
+        runs.append(batches_seen)
     assert runs[0] == runs[1] and len(runs[0]) == 1 + 2 * (4 + 2)
 
 
-def test_lightning_injects_a_sampler(lightning, exact_folder):
+def test_lightning_replaces_the_sampler_and_keeps_the_options(lightning, exact_folder):
     from lightning.pytorch.utilities.data import _update_dataloader
 
     loader = ours(exact_folder, 5, shuffle=True, num_workers=1, prefetch_factor=3, **OPTIONS)
@@ -95,7 +95,7 @@ def test_lightning_rebuilds_a_custom_batch_sampler(lightning, exact_folder):
     assert type(again.batch_sampler) is ListSampler and [b[2].tolist() for b in again] == [[0, 1, 2, 3], [4, 5]]
 
 
-def test_lightning_predicts_with_its_index_sampler(lightning, exact_folder):
+def test_lightning_predicts_with_its_index_batch_sampler(lightning, exact_folder):
     from lightning.pytorch.overrides.distributed import _IndexBatchSamplerWrapper
     from lightning.pytorch.trainer.states import RunningStage
     from lightning.pytorch.utilities.data import _update_dataloader
@@ -106,8 +106,8 @@ def test_lightning_predicts_with_its_index_sampler(lightning, exact_folder):
     assert [batch[2].tolist() for batch in again] == [list(range(i, min(i + 5, 24))) for i in range(0, 24, 5)]
 
 
-def test_lightning_replays_what_a_subclass_was_made_with(lightning, exact_folder):
-    """Its patch of __init__ and __setattr__ in the dataloader hooks, with explain() called in the hook."""
+def test_lightning_recreates_a_subclass_with_its_arguments(lightning, exact_folder):
+    """Lightning patches __init__ and __setattr__ in dataloader hooks, and explain() may be called in a hook."""
     from lightning.fabric.utilities.data import _replace_dunder_methods
     from lightning.pytorch.utilities.data import _update_dataloader
 
@@ -128,7 +128,7 @@ def test_lightning_replays_what_a_subclass_was_made_with(lightning, exact_folder
     assert "__old__init__" not in vars(DataLoader)
 
 
-def test_lightning_sets_worker_init_fn_and_epoch(lightning, exact_folder):
+def test_lightning_sets_worker_init_fn_and_the_samplers_epoch(lightning, exact_folder):
     from lightning.fabric.utilities.data import _auto_add_worker_init_fn, _set_sampler_epoch
 
     loader = ours(exact_folder, 5, sampler=DistributedSampler(exact_folder, 2, 0), num_workers=1)
@@ -145,7 +145,7 @@ def test_lightning_sets_worker_init_fn_and_epoch(lightning, exact_folder):
 
 
 @pytest.mark.parametrize("mode", ["min_size", "max_size", "max_size_cycle", "sequential"])
-def test_lightning_combined_loader(lightning, exact_folder, mode):
+def test_lightning_combined_loader_gives_torchs_batches(lightning, exact_folder, mode):
     from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
     runs = []

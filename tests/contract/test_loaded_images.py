@@ -1,4 +1,4 @@
-"""What load() leaves in an image of a custom data set, its attributes and the file's position, is Pillow's."""
+"""Attributes and file position after load() in a custom data set equal Pillow's."""
 
 import io
 import time
@@ -23,7 +23,7 @@ FORMATS = {
 
 
 def attributes(image):
-    """All of an image's attributes but its core; of objects whose text is an address, the type; of files, if closed."""
+    """Return all attributes but the core: the type if the repr has an address, and the closed state of files."""
     found = {}
     for name, value in vars(image).items():
         if name in ("im", "_im"):
@@ -76,7 +76,7 @@ def converted_within_the_context_of_a_file(path):
     return made, [inside, attributes(image), attributes(made)]
 
 
-OPENED = (
+WAYS_TO_OPEN = (
     from_path,
     from_users_file,
     from_bytes,
@@ -86,7 +86,7 @@ OPENED = (
 )
 
 
-class Opened(Dataset):
+class OpensOneWay(Dataset):
     def __init__(self, path, how):
         self.path, self.how = str(path), how
 
@@ -98,14 +98,14 @@ class Opened(Dataset):
         return to_tensor(image), left
 
 
-@pytest.mark.parametrize("how", OPENED, ids=lambda how: how.__name__)
+@pytest.mark.parametrize("how", WAYS_TO_OPEN, ids=lambda how: how.__name__)
 @pytest.mark.parametrize("name", FORMATS)
-def test_attributes_when_an_image_is_deferred_are_those_of_a_loaded_one(tmp_path, name, how):
+def test_attributes_of_a_deferred_image_equal_those_of_a_loaded_one(tmp_path, name, how):
     path = tmp_path / f"photo.{name}"
     Image.fromarray(make_image(np.random.default_rng(3), 61, 83)).save(path, **FORMATS[name])
-    time.sleep(0.05)  # files that were written just now are not deferred
-    loader = ours(Opened(path, how), 2, collate_fn=list, device="cpu", exact=True)
-    mine, theirs = next(iter(loader)), next(iter(stock(Opened(path, how), 2, collate_fn=list)))
+    time.sleep(0.05)  # files written just now are not deferred
+    loader = ours(OpensOneWay(path, how), 2, collate_fn=list, device="cpu", exact=True)
+    mine, theirs = next(iter(loader)), next(iter(stock(OpensOneWay(path, how), 2, collate_fn=list)))
     assert real(loader) == 0 and loader.explain().startswith("DALI route")
     for (image, left), (its_image, its) in zip(mine, theirs, strict=True):
         assert left == its

@@ -1,4 +1,4 @@
-"""Common mistakes: the error has the class of torch's, and names the object at fault and a remedy."""
+"""Common mistakes: the error has the class of torch's error and names the object at fault and a remedy."""
 
 import shutil
 import threading
@@ -37,12 +37,12 @@ class Files(data.Dataset):
         return self.change(sample, i) if self.change else sample
 
 
-class Unsized(data.Dataset):
+class WithoutLen(data.Dataset):
     def __getitem__(self, i):
         return i
 
 
-class Locked(Files):
+class HoldsLock(Files):
     def __init__(self, root):
         super().__init__(root)
         self.lock = threading.Lock()
@@ -53,7 +53,7 @@ def root(tmp_path_factory):
     return make_folder(tmp_path_factory.mktemp("mistakes") / "root", classes=2, per_class=4, special=False)
 
 
-def _nothing(image):
+def _return_none(image):
     return None
 
 
@@ -80,8 +80,8 @@ TRANSFORMS = {
         ("index 1: ", "add CenterCrop(n), or write Resize((n, n))"),
     ),
     "crop too large": (T.Compose([T.RandomCrop(400), T.ToTensor()]), ("(400, 400)", "is larger than input image size")),
-    "returns None": (_nothing, "found <class 'NoneType'>. Return a value instead of None"),
-    "returns None, then ToTensor": (T.Compose([_nothing, T.ToTensor()]), "Return a value instead of None"),
+    "returns None": (_return_none, "found <class 'NoneType'>. Return a value instead of None"),
+    "returns None, then ToTensor": (T.Compose([_return_none, T.ToTensor()]), "Return a value instead of None"),
     "class in Compose": (T.Compose([FIRST, T.ToTensor]), "If ToTensor is a transform, write ToTensor()"),
     "class": (T.ToTensor, "If ToTensor is a transform, write ToTensor()"),
     "list": ([FIRST, T.ToTensor()], "write Compose(list)"),
@@ -127,19 +127,19 @@ ARGUMENTS = {
 }
 
 
-def _both(ours, theirs, **torchs):
-    """Return the errors of an epoch of our loader and of torch's."""
+def _errors_of_both(ours, theirs, **torchs):
+    """Return the errors of our loader and torch's loader in an epoch."""
     options = {"batch_size": 8} | torchs if "batch_sampler" not in torchs else torchs
     mine = error_of(lambda: list(DataLoader(ours, device="cpu", fallback="silent", **options)))
     return mine, error_of(lambda: list(data.DataLoader(theirs, **options)))
 
 
-def _check(errors, *parts):
+def _assert_error(errors, *parts):
     mine, theirs = errors
     assert isinstance(mine, type(theirs)) and all(part in str(mine) for part in parts), mine
 
 
-def _parts(parts):
+def _as_tuple(parts):
     return (parts,) if isinstance(parts, str) else parts
 
 
@@ -147,63 +147,72 @@ def _parts(parts):
 @pytest.mark.parametrize("case", TRANSFORMS)
 def test_a_wrong_transform_is_named_with_a_remedy(root, case, make):
     transform, parts = TRANSFORMS[case]
-    _check(_both(make(root, transform), make(root, transform)), *_parts(parts))
+    _assert_error(_errors_of_both(make(root, transform), make(root, transform)), *_as_tuple(parts))
 
 
 @pytest.mark.parametrize("case", ["ToTensor twice", "returns None, then ToTensor", "class"])
 @pytest.mark.parametrize("make", [DALIImageFolder, Files])
 def test_a_wrong_transform_is_named_in_workers(root, case, make):
     transform, parts = TRANSFORMS[case]
-    _check(_both(make(root, transform), make(root, transform), num_workers=1), *_parts(parts))
+    _assert_error(_errors_of_both(make(root, transform), make(root, transform), num_workers=1), *_as_tuple(parts))
 
 
 @pytest.mark.parametrize("case", SAMPLES)
 def test_samples_that_torch_cannot_collate_are_named(root, case):
     parts, change = SAMPLES[case]
-    _check(_both(*(Files(root, SMALL, change) for _ in range(2))), *_parts(parts))
+    _assert_error(_errors_of_both(*(Files(root, SMALL, change) for _ in range(2))), *_as_tuple(parts))
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("case", LENGTHS)
 def test_an_index_without_a_sample_is_named(root, case, num_workers):
     part, options = LENGTHS[case]
-    _check(_both(*(Files(root, size=9) for _ in range(2)), num_workers=num_workers, batch_size=9, **options), part)
+    _assert_error(
+        _errors_of_both(*(Files(root, size=9) for _ in range(2)), num_workers=num_workers, batch_size=9, **options),
+        part,
+    )
 
 
 def test_an_index_outside_of_the_data_set_of_a_subset_is_named(root):
     subsets = [data.Subset(make(root, SMALL), [0, 77]) for make in (DALIImageFolder, ImageFolder)]
-    _check(_both(*subsets), "Index 77 is out of range for 8 samples. Check the sampler, or Subset")
+    _assert_error(_errors_of_both(*subsets), "Index 77 is out of range for 8 samples. Check the sampler, or Subset")
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
 def test_images_of_other_modes_than_normalize_takes_are_explained(root, mode):
     sets = [Files(root, T.Compose([SMALL, NORMALIZE]), mode=mode) for _ in range(2)]
-    _check(_both(*sets), "Convert the images, as by Image.open(path).convert('RGB')")
+    _assert_error(_errors_of_both(*sets), "Convert the images, as by Image.open(path).convert('RGB')")
 
 
 @pytest.mark.parametrize("case", ARGUMENTS)
 @pytest.mark.parametrize("make", [DALIImageFolder, Files])
 def test_a_wrong_argument_is_named(root, case, make):
     arguments, part = ARGUMENTS[case]
-    _check(_both(make(root, SMALL), make(root, SMALL), **arguments), part)
+    _assert_error(_errors_of_both(make(root, SMALL), make(root, SMALL), **arguments), part)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_class_instead_of_a_data_set_is_named(shuffle):
-    _check(_both(Files, Files, shuffle=shuffle), "Pass a data set, such as ImageFolder(root), instead of its class")
+    _assert_error(
+        _errors_of_both(Files, Files, shuffle=shuffle),
+        "Pass a data set, such as ImageFolder(root), instead of its class",
+    )
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_data_set_without_length_is_named(shuffle):
-    _check(_both(Unsized(), Unsized(), shuffle=shuffle), "If Unsized is the data set's class, define its __len__()")
+    _assert_error(
+        _errors_of_both(WithoutLen(), WithoutLen(), shuffle=shuffle),
+        "If WithoutLen is the data set's class, define its __len__()",
+    )
 
 
 @pytest.mark.parametrize(
-    "make", [Locked, lambda root: DALIImageFolder(root, T.Lambda(lambda image: image))], ids=["lock", "lambda"]
+    "make", [HoldsLock, lambda root: DALIImageFolder(root, T.Lambda(lambda image: image))], ids=["lock", "lambda"]
 )
 def test_what_cannot_be_sent_to_spawned_workers_is_explained(root, make):
-    errors = _both(make(root), make(root), num_workers=1, multiprocessing_context="spawn")
-    _check(errors, "Define it in a module, create it in the worker, or use num_workers=0")
+    errors = _errors_of_both(make(root), make(root), num_workers=1, multiprocessing_context="spawn")
+    _assert_error(errors, "Define it in a module, create it in the worker, or use num_workers=0")
 
 
 @pytest.mark.parametrize("folder", ["missing", "empty", "file", "flat"])
@@ -213,7 +222,7 @@ def test_a_wrong_root_is_named(tmp_path, folder):
     for place in (tmp_path / "flat" / "a.jpg", tmp_path / "file"):
         Image.new("RGB", (9, 9)).save(place, "JPEG")
     mine, theirs = (error_of(make, tmp_path / folder) for make in (DALIImageFolder, ImageFolder))
-    _check((mine, theirs), str(tmp_path / folder))
+    _assert_error((mine, theirs), str(tmp_path / folder))
 
 
 @pytest.mark.parametrize("make", [DALIImageFolder, Files])
@@ -224,7 +233,7 @@ def test_a_file_that_was_deleted_between_epochs_is_named(root, tmp_path, make):
     list(loader)
     gone = Path(dataset.paths[3] if make is Files else dataset.samples[3][0])
     gone.unlink()
-    _check((error_of(list, loader), error_of(dataset.__getitem__, 3)), str(gone))
+    _assert_error((error_of(list, loader), error_of(dataset.__getitem__, 3)), str(gone))
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "gpu", 3.5])
@@ -237,4 +246,4 @@ def test_a_device_that_does_not_exist_is_named(root, make, device):
 @pytest.mark.parametrize("use", [lambda loader: loader[0], next], ids=["index", "next"])
 def test_a_loader_is_no_sequence_and_no_iterator(root, use):
     mine, theirs = (error_of(use, make(Files(root))) for make in (DataLoader, data.DataLoader))
-    _check((mine, theirs), str(theirs))
+    _assert_error((mine, theirs), str(theirs))

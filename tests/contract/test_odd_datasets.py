@@ -1,4 +1,4 @@
-"""Custom data sets whose first sample is deferred and whose later ones may not be: torch's data in any case."""
+"""Custom data sets that treat later samples differently from the first one: batches equal torch's in any case."""
 
 import collections
 import contextlib
@@ -31,8 +31,8 @@ from contract.test_own_datasets import assert_same, seeded
 from dali_compat import DataLoader
 from dali_compat.tracing import trial
 
-X = T.Compose([T.Resize((20, 24)), T.CenterCrop(16), T.ToTensor()])
-XT = v2.Compose([v2.Resize((16, 16)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+TRANSFORM = T.Compose([T.Resize((20, 24)), T.CenterCrop(16), T.ToTensor()])
+V2_TRANSFORM = v2.Compose([v2.Resize((16, 16)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 HALF = [0.5, 0.5, 0.5]
 
 
@@ -42,59 +42,57 @@ def folder(image_root) -> ImageFolder:
 
 
 @pytest.fixture(autouse=True)
-def one_sample_is_tried(monkeypatch):
-    """Trace data sets whatever they do with the other samples."""
+def trace_only_one_sample(monkeypatch):
+    """Defer images, whatever the data set does with the other samples."""
     monkeypatch.setattr(trial, "_FEW", 1)
 
 
-def of(folder, get, **attributes):
-    """A data set with this __getitem__."""
+def dataset_of(folder, get, **attributes):
+    """Return a data set with this __getitem__."""
     dataset = type("Odd", (own.Plain,), {"__getitem__": get, "__module__": __name__})(folder)
     for name, value in attributes.items():
         setattr(dataset, name, value)
     return dataset
 
 
-def assert_as_torch(make, batch=5, **options) -> None:
-    """Two data sets alike, on our loader and on torch's."""
+def assert_equals_torch(make, batch=5, **options) -> None:
+    """Compare our loader and torch's, each with a data set from `make`."""
     mine = seeded(make(), batch, **options)(lambda *args, **kw: ours(*args, exact=True, device="cpu", **kw))
     assert_same(mine, seeded(make(), batch, **options)(stock))
 
 
-def _drawn_on(self, i):
+def _draw_after_transform(self, i):
     image = own.read_rgb(self.paths[i])
-    x = X(image)
+    x = TRANSFORM(image)
     if i % 3 == 1:
         ImageDraw.Draw(image).rectangle([0, 0, 50, 50], fill=(255, 0, 0))
         return x**1.0, int(np.asarray(image).sum())
     return x, 0
 
 
-def _pasted_on(self, i):
+def _paste_after_transform(self, i):
     image = own.read_rgb(self.paths[i])
-    x = X(image)
+    x = TRANSFORM(image)
     if i % 3 == 1:
         image.paste((255, 0, 0), (0, 0, 60, 60))
     return x.clone() if i % 2 else x
 
 
-@pytest.mark.parametrize("get", [_drawn_on, _pasted_on])
-def test_an_image_that_changes_after_its_transform(folder, get):
-    """What a transform has given does not."""
-    assert_as_torch(lambda: of(folder, get))
+@pytest.mark.parametrize("get", [_draw_after_transform, _paste_after_transform])
+def test_an_image_changed_after_its_transform_keeps_the_transformed_pixels(folder, get):
+    assert_equals_torch(lambda: dataset_of(folder, get))
 
 
-def test_the_format_of_images_alone_some_of_which_are_real(folder):
+def test_memory_format_is_kept_if_some_images_are_not_deferred(folder):
     def get(self, i):
-        x = X(own.read_rgb(self.paths[i]))
+        x = TRANSFORM(own.read_rgb(self.paths[i]))
         return x**1.0 if i % 3 == 1 else x
 
-    for batch in ours(of(folder, get), 5, device="cpu", memory_format=torch.channels_last):
+    for batch in ours(dataset_of(folder, get), 5, device="cpu", memory_format=torch.channels_last):
         assert batch.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_random_image_that_is_looked_at(folder):
-    """Its tensor has the same draws."""
+def test_a_random_image_read_as_an_array_has_the_draws_of_its_tensor(folder):
     crop = T.RandomCrop(8)
 
     def get(self, i):
@@ -102,7 +100,7 @@ def test_a_random_image_that_is_looked_at(folder):
         x = T.ToTensor()(part)
         return x, np.array(part).transpose(2, 0, 1).copy() if i % 3 == 1 else np.zeros((3, 8, 8), np.uint8)
 
-    for x, part in ours(of(folder, get), 1, exact=True, device="cpu"):
+    for x, part in ours(dataset_of(folder, get), 1, exact=True, device="cpu"):
         assert not part.any() or torch.equal(x, part.float() / 255)
 
 
@@ -127,37 +125,37 @@ BY_CLASS = {
 }
 
 
-def assert_as_torch_where_some_are_used(folder, transform, function):
-    """The function makes something of every third sample's tensor."""
+def assert_equals_torch_if_function_reads_some(folder, transform, function):
+    """Apply the function to the tensor of every third sample."""
 
     def get(self, i):
         made = transform(own.read_rgb(self.paths[i]))
         return function(made) if i % 3 == 1 else made
 
-    assert_as_torch(lambda: of(folder, get))
+    assert_equals_torch(lambda: dataset_of(folder, get))
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", OF_TENSORS)
-def test_functions_that_do_not_use_torch_function_get_the_real_tensor(folder, name):
-    assert_as_torch_where_some_are_used(folder, X, OF_TENSORS[name])
+def test_functions_that_bypass_torch_function_get_the_decoded_tensor(folder, name):
+    assert_equals_torch_if_function_reads_some(folder, TRANSFORM, OF_TENSORS[name])
 
 
 @pytest.mark.parametrize("name", BY_CLASS)
-def test_code_that_compares_the_class_of_a_tensor_is_left_to_torch(folder, name):
-    """Without being run: no sample that is tried may compare it. Class names in messages are no comparison."""
+def test_code_that_compares_the_class_of_a_tensor_falls_back(folder, name):
+    """The code is found without being run. Class names in messages do not count as comparisons."""
     function = BY_CLASS[name]
 
     def get(self, i):
-        made = X(own.read_rgb(self.paths[i]))
+        made = TRANSFORM(own.read_rgb(self.paths[i]))
         assert isinstance(made, torch.Tensor), f"{type(made)}, {type(made).__name__}"
         return function(made) if i % 3 == 1 else made
 
-    loader = DataLoader(of(folder, get), 5, device="cpu", fallback="silent")
+    loader = DataLoader(dataset_of(folder, get), 5, device="cpu", fallback="silent")
     assert "compares the class of a tensor (" in loader.explain() and "use isinstance()" in loader.explain()
-    assert_same(list(loader), list(stock(of(folder, get), 5)))
+    assert_same(list(loader), list(stock(dataset_of(folder, get), 5)))
     function = torch.neg
-    assert "DALI route" in ours(of(folder, get), 5, device="cpu").explain()
+    assert "DALI route" in ours(dataset_of(folder, get), 5, device="cpu").explain()
 
 
 OF_IMAGES = {
@@ -166,7 +164,7 @@ OF_IMAGES = {
     "normalize": lambda x: v2.functional.normalize(x, HALF, HALF),
     "Lambda": v2.Lambda(lambda x: x + 1),
     "RandomHorizontalFlip": v2.RandomHorizontalFlip(1.0),
-    "to_pil_image": lambda x: XT(v2.functional.to_pil_image(x)),
+    "to_pil_image": lambda x: V2_TRANSFORM(v2.functional.to_pil_image(x)),
     "Image": lambda x: tv_tensors.Image(x),
     "within": lambda x: v2.RandomHorizontalFlip(1.0)({"image": x})["image"],
     "isinstance": lambda x: x * 2 if isinstance(x, tv_tensors.Image) else x,
@@ -174,31 +172,30 @@ OF_IMAGES = {
 
 
 @pytest.mark.parametrize("name", OF_IMAGES)
-def test_images_of_v2(folder, name):
-    """tv_tensors.Image has attributes and functions of its own."""
-    assert_as_torch_where_some_are_used(folder, XT, OF_IMAGES[name])
+def test_attributes_and_functions_of_v2_images_equal_torchs(folder, name):
+    assert_equals_torch_if_function_reads_some(folder, V2_TRANSFORM, OF_IMAGES[name])
 
 
-def test_links_that_lead_elsewhere(folder, tmp_path):
-    """The same path, another file each time."""
+def test_a_link_that_changes_its_target_equals_torch(folder, tmp_path):
+    """The path stays the same, with another file for each sample."""
     path = str(tmp_path / "link")
 
     def get(self, i):
         if i <= 2:
-            return X(own.read_rgb(self.paths[i]))
+            return TRANSFORM(own.read_rgb(self.paths[i]))
         if os.path.lexists(path):
             os.remove(path)
         os.symlink(self.paths[i], path)
-        return X(own.read_rgb(path))
+        return TRANSFORM(own.read_rgb(path))
 
-    assert_as_torch(lambda: of(folder, get))
+    assert_equals_torch(lambda: dataset_of(folder, get))
 
 
-def test_transforms_that_change_meanwhile(folder):
-    """In __getitem__, and, without workers, in the training loop."""
+def test_transforms_changed_during_an_epoch_equal_torch(folder):
+    """They change in __getitem__ or, without workers, in the training loop."""
 
     def make():
-        return of(folder, get, steps=T.Compose([T.Resize((16, 16)), T.CenterCrop(16), T.ToTensor()]))
+        return dataset_of(folder, get, steps=T.Compose([T.Resize((16, 16)), T.CenterCrop(16), T.ToTensor()]))
 
     def get(self, i):
         if i == 6:
@@ -207,8 +204,8 @@ def test_transforms_that_change_meanwhile(folder):
             self.steps.transforms.insert(1, T.RandomHorizontalFlip(1.0))
         return self.steps(own.read_rgb(self.paths[i]))
 
-    assert_as_torch(make)
-    assert_as_torch(make, num_workers=1)
+    assert_equals_torch(make)
+    assert_equals_torch(make, num_workers=1)
     transform = T.Compose([T.Resize((16, 16)), T.ToTensor()])
     sizes = []
     for batch, _ in ours(own.Plain(folder, transform), 6, device="cpu"):
@@ -218,26 +215,25 @@ def test_transforms_that_change_meanwhile(folder):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_seeds_of_each_sample(folder, workers):
-    """An index has always the same augmentation."""
+def test_seeding_with_the_index_gives_each_sample_its_augmentation(folder, workers):
     flip = T.Compose([T.RandomCrop(8), T.RandomHorizontalFlip(), T.ToTensor()])
 
     def get(self, i):
         torch.manual_seed(i)
         return flip(own.read_rgb(self.paths[i]))
 
-    assert_as_torch(lambda: of(folder, get), num_workers=workers)
+    assert_equals_torch(lambda: dataset_of(folder, get), num_workers=workers)
 
     def later(self, i):
         if i > 3:
             torch.manual_seed(i)
         return flip(own.read_rgb(self.paths[i]))
 
-    mine = list(ours(of(folder, later), 1, exact=True, device="cpu", num_workers=workers))
-    assert_same(mine[4:], list(stock(of(folder, later), 1))[4:])
+    mine = list(ours(dataset_of(folder, later), 1, exact=True, device="cpu", num_workers=workers))
+    assert_same(mine[4:], list(stock(dataset_of(folder, later), 1))[4:])
 
 
-def _by_name(function, self, i):
+def _imported_set_rng_state(function, self, i):
     from torch import get_rng_state, set_rng_state
 
     state = get_rng_state()
@@ -246,14 +242,14 @@ def _by_name(function, self, i):
     return first, function(own.read_rgb(self.paths[i]))
 
 
-def _by_method(function, self, i):
+def _set_state_of_default_generator(function, self, i):
     state = torch.default_generator.get_state()
     first = function(own.read_rgb(self.paths[i]))
     torch.default_generator.set_state(state)
     return first, function(own.read_rgb(self.paths[i]))
 
 
-def _by_the_seed_in_use(function, self, i):
+def _manual_seed_with_initial_seed(function, self, i):
     from torch import manual_seed
 
     manual_seed(torch.initial_seed())
@@ -263,13 +259,13 @@ def _by_the_seed_in_use(function, self, i):
     return first, function(own.read_rgb(self.paths[i]))
 
 
-def _forked(function, self, i):
+def _fork_rng(function, self, i):
     with torch.random.fork_rng([]):
         first = function(own.read_rgb(self.paths[i]))
     return first, function(own.read_rgb(self.paths[i]))
 
 
-def _looked_at(function, self, i):
+def _set_rng_state_after_reading(function, self, i):
     state = torch.get_rng_state()
     first = function(own.read_rgb(self.paths[i]))
     first.mean()
@@ -277,15 +273,22 @@ def _looked_at(function, self, i):
     return first, function(own.read_rgb(self.paths[i]))
 
 
-def _all_generators(function, self, i):
+def _set_states_of_all_generators(function, self, i):
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()
     first = function(own.read_rgb(self.paths[i]))
     torch.set_rng_state(states[0]), random.setstate(states[1]), np.random.set_state(states[2])
     return first, function(own.read_rgb(self.paths[i]))
 
 
-SET_BACK = [_by_name, _by_method, _by_the_seed_in_use, _forked, _looked_at, _all_generators]
-OF_GENERATORS = {
+RESTORE_STATE = [
+    _imported_set_rng_state,
+    _set_state_of_default_generator,
+    _manual_seed_with_initial_seed,
+    _fork_rng,
+    _set_rng_state_after_reading,
+    _set_states_of_all_generators,
+]
+RANDOM_CROPS = {
     "torch": T.Compose([T.RandomCrop(8), T.RandomHorizontalFlip(), T.ToTensor()]),
     "Python": T.Compose([T.RandomChoice([T.RandomCrop(8), T.CenterCrop(8)]), T.ToTensor()]),
 }
@@ -293,12 +296,11 @@ OF_GENERATORS = {
 
 @pytest.mark.alike
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("way", SET_BACK, ids=lambda f: f.__name__)
-def test_a_generator_that_is_set_back(folder, way, workers):
-    """Two images of one sample get the same numbers, as in torch's loader: from the first sample on, or from a later
-    one, which the trial does not show."""
-    for name, function in OF_GENERATORS.items():
-        if name == "Python" and way is not _all_generators:
+@pytest.mark.parametrize("way", RESTORE_STATE, ids=lambda f: f.__name__)
+def test_two_images_get_the_same_numbers_when_a_state_is_restored(folder, way, workers):
+    """The data set restores the state for each sample, or only for later samples, which are not part of the trial."""
+    for name, function in RANDOM_CROPS.items():
+        if name == "Python" and way is not _set_states_of_all_generators:
             continue
         for first in (0, 4):
 
@@ -308,13 +310,12 @@ def test_a_generator_that_is_set_back(folder, way, workers):
                 return way(function, self, i)
 
             for one, other in ours(
-                of(folder, get), None, exact=True, device="cpu", num_workers=workers, fallback="silent"
+                dataset_of(folder, get), None, exact=True, device="cpu", num_workers=workers, fallback="silent"
             ):
                 assert not isinstance(other, torch.Tensor) or torch.equal(one, other)
 
 
-def test_numbers_that_are_drawn_again_for_the_mask(folder):
-    """The parameters of a crop, after the crop."""
+def test_crop_parameters_drawn_again_for_a_mask_match_the_crop(folder):
 
     def get(self, i):
         image = own.read_rgb(self.paths[i]).resize((16, 16), Image.Resampling.NEAREST)
@@ -326,12 +327,11 @@ def test_numbers_that_are_drawn_again_for_the_mask(folder):
         top, left, height, width = T.RandomCrop.get_params(image, (8, 8))
         return made, T.ToTensor()(image.crop((left, top, left + width, top + height)))
 
-    for one, other in list(ours(of(folder, get), None, exact=True, device="cpu"))[4:]:
+    for one, other in list(ours(dataset_of(folder, get), None, exact=True, device="cpu"))[4:]:
         assert torch.equal(one, other)
 
 
-def test_the_first_sample_takes_nothing(folder):
-    """What a data set counts and draws starts at the beginning."""
+def test_tracing_does_not_advance_counters_or_iterators_of_a_data_set(folder):
 
     def get(self, i):
         self.counts[0] += 1
@@ -343,13 +343,13 @@ def test_the_first_sample_takes_nothing(folder):
         self.add()
         numbers = self.counts[0], int(self.array[0]), len(self.long), self.queue.popleft(), self.number
         numbers += int(self.shared), int(self.mapped[0])
-        return X(own.read_rgb(self.paths[i])), numbers
+        return TRANSFORM(own.read_rgb(self.paths[i])), numbers
 
     def add(self):
         self.number += 1
 
     def make():
-        dataset = of(
+        dataset = dataset_of(
             folder,
             get,
             counts=collections.Counter(),
@@ -363,15 +363,15 @@ def test_the_first_sample_takes_nothing(folder):
         dataset.add = types.MethodType(add, dataset)
         return dataset
 
-    assert_as_torch(make)
+    assert_equals_torch(make)
 
     def draws(self, i):
-        return X(own.read_rgb(self.paths[i])), next(self.numbers)
+        return TRANSFORM(own.read_rgb(self.paths[i])), next(self.numbers)
 
-    assert_as_torch(lambda: of(folder, draws, numbers=iter(range(100))))
+    assert_equals_torch(lambda: dataset_of(folder, draws, numbers=iter(range(100))))
 
 
-def test_the_first_sample_leaves_transforms_as_they_were(folder):
+def test_tracing_does_not_change_transforms_of_a_data_set(folder):
     def get(self, i):
         made = self.steps(own.read_rgb(self.paths[i]))
         self.steps.transforms[0] = T.CenterCrop(30)
@@ -380,29 +380,28 @@ def test_the_first_sample_leaves_transforms_as_they_were(folder):
 
     def make():
         steps = [T.Resize((20, 24)), T.Compose([T.CenterCrop(16), T.ToTensor()]), T.Normalize(HALF, HALF)]
-        return of(folder, get, steps=T.Compose(steps))
+        return dataset_of(folder, get, steps=T.Compose(steps))
 
-    # the data set calls transforms that change itself
+    # the data set changes its transforms
     mine = seeded(make(), 5)(lambda *args: ours(*args, exact=True, device="cpu", fallback="silent"))
     assert_same(mine, seeded(make(), 5)(stock))
 
 
-def test_images_opened_after_an_interrupt_are_not_deferred(folder):
-    """KeyboardInterrupt in the user's code."""
+def test_images_opened_after_a_keyboard_interrupt_are_not_deferred(folder):
 
     def get(self, i):
         if i == 7:
             raise KeyboardInterrupt
-        return X(own.read_rgb(self.paths[i]))
+        return TRANSFORM(own.read_rgb(self.paths[i]))
 
-    loader = ours(of(folder, get), 5, device="cpu")
+    loader = ours(dataset_of(folder, get), 5, device="cpu")
     with pytest.raises(KeyboardInterrupt):
         list(loader)
     assert type(F.to_tensor(own.read_rgb(loader.dataset.paths[0]))) is torch.Tensor
 
 
-def test_a_thread_that_a_data_set_starts_opens_real_images(folder):
-    """It may iterate over another loader, too."""
+def test_a_thread_started_by_a_data_set_opens_ordinary_images(folder):
+    """The thread may also iterate over another loader."""
     explained, opened = [], []
 
     def other():
@@ -414,57 +413,57 @@ def test_a_thread_that_a_data_set_starts_opens_real_images(folder):
             thread = threading.Thread(target=other)
             thread.start()
             thread.join()
-        return X(own.read_rgb(self.paths[i]))
+        return TRANSFORM(own.read_rgb(self.paths[i]))
 
-    list(ours(of(folder, get), 5, device="cpu"))
+    list(ours(dataset_of(folder, get), 5, device="cpu"))
     assert explained[0].startswith("DALI route") and opened == [torch.Tensor]
 
 
-def test_types_of_images(folder):
-    """A function that asks for the very class of an image takes the way that it takes in torch's loader."""
+def test_checks_of_the_exact_class_of_an_image_equal_torch(folder):
 
     def get(self, i):
         file = Image.open(self.paths[i])
         image = file.convert("RGB").resize((16, 16))
         image = image.rotate(90) if type(image) is Image.Image and type(file) is not Image.Image else image
-        return X(image), issubclass(type(file), Image.Image), type(file).__name__
+        return TRANSFORM(image), issubclass(type(file), Image.Image), type(file).__name__
 
-    assert_same(list(ours(of(folder, get), 4, exact=True, device="cpu")), list(stock(of(folder, get), 4)))
+    assert_same(
+        list(ours(dataset_of(folder, get), 4, exact=True, device="cpu")), list(stock(dataset_of(folder, get), 4))
+    )
     assert "type" not in globals()
 
 
-def test_an_error_of_the_users_code_is_raised_once(folder):
+def test_an_error_in_getitem_is_raised_once(folder):
     calls = []
 
     def get(self, i):
         calls.append(i)
         if i == 9:
             raise KeyError("nine")
-        return X(own.read_rgb(self.paths[i]))
+        return TRANSFORM(own.read_rgb(self.paths[i]))
 
-    batches = iter(ours(of(folder, get), 4, exact=True, device="cpu"))
+    batches = iter(ours(dataset_of(folder, get), 4, exact=True, device="cpu"))
     next(batches), next(batches)
     with pytest.raises(KeyError, match="nine"):
         next(batches)
     assert calls == list(range(10))
 
 
-def test_mixed_ways(folder):
-    """Another way for each sample."""
+def test_samples_processed_in_different_ways_equal_torch(folder):
 
     def get(self, i):
         image = own.read_rgb(self.paths[i])
         if i == 0:
-            return X(image), 0
+            return TRANSFORM(image), 0
         x = [
-            lambda: X(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)),
-            lambda: F.normalize(X(image), HALF, HALF),
-            lambda: X(Image.blend(image, image.rotate(180, expand=False), 0.5)),
-            lambda: X(image),
+            lambda: TRANSFORM(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)),
+            lambda: F.normalize(TRANSFORM(image), HALF, HALF),
+            lambda: TRANSFORM(Image.blend(image, image.rotate(180, expand=False), 0.5)),
+            lambda: TRANSFORM(image),
         ][i % 4]()
         return x, random.random()
 
-    assert_as_torch(lambda: of(folder, get))
+    assert_equals_torch(lambda: dataset_of(folder, get))
 
 
 IN_PLACE = {
@@ -475,85 +474,85 @@ IN_PLACE = {
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
-def test_transforms_that_change_what_they_are_given(folder, name):
-    """Nobody takes what they give."""
+def test_in_place_transforms_with_unused_results_equal_torch(folder, name):
+    """The return value of the transform is unused."""
 
     def get(self, i):
-        x = X(own.read_rgb(self.paths[i]))
+        x = TRANSFORM(own.read_rgb(self.paths[i]))
         if i % 3 == 1:
             IN_PLACE[name](x)
         return x
 
-    assert_as_torch(lambda: of(folder, get))
+    assert_equals_torch(lambda: dataset_of(folder, get))
 
 
 @torch.jit.script
-def _scaled(x):
+def _scale(x):
     return x.to(torch.float32) / 255 if x.dtype == torch.uint8 else x + 5
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_compiled_code_that_asks_for_the_dtype(folder):
+def test_scripted_code_that_reads_the_dtype_equals_torch(folder):
     part = T.Compose([T.CenterCrop(16), T.PILToTensor()])
 
     def get(self, i):
         x = part(own.read_rgb(self.paths[i]))
-        return _scaled(x) if i % 3 == 1 else T.ConvertImageDtype(torch.float32)(x)
+        return _scale(x) if i % 3 == 1 else T.ConvertImageDtype(torch.float32)(x)
 
-    assert_as_torch(lambda: of(folder, get))
+    assert_equals_torch(lambda: dataset_of(folder, get))
 
 
-def test_memory_that_is_asked_for(folder):
-    """There is none before a tensor is real."""
+def test_dlpack_of_a_deferred_tensor_equals_torch(folder):
+    """A deferred tensor has no memory until it is computed."""
 
     def get(self, i):
-        x = X(own.read_rgb(self.paths[i]))
+        x = TRANSFORM(own.read_rgb(self.paths[i]))
         return torch.from_dlpack(x) if i % 3 == 1 else x
 
-    assert_as_torch(lambda: of(folder, get))
+    assert_equals_torch(lambda: dataset_of(folder, get))
 
 
 @pytest.mark.parametrize("kind", [torch.tensor, np.array])
-def test_arrays_of_a_transform_that_change(folder, kind):
+def test_arrays_of_a_transform_changed_in_place_equal_torch(folder, kind):
     def get(self, i):
         if i == 12:
             self.mean += 0.25
         return self.steps(own.read_rgb(self.paths[i]))
 
     def make():
-        dataset = of(folder, get, mean=kind(HALF))
-        dataset.steps = T.Compose([X, T.Normalize(dataset.mean, HALF)])
+        dataset = dataset_of(folder, get, mean=kind(HALF))
+        dataset.steps = T.Compose([TRANSFORM, T.Normalize(dataset.mean, HALF)])
         return dataset
 
-    assert_as_torch(make)
+    assert_equals_torch(make)
 
 
-def _set_again(self, i):
+def _change_size_after_use(self, i):
     self.steps.transforms[1].size = (16, 16)
     made = self.steps(own.read_rgb(self.paths[i]))
     self.steps.transforms[1].size = (8, 8)
     return made * 1.0 if i % 3 == 1 else made
 
 
-def _set_for_each(self, i):
+def _change_probability_per_sample(self, i):
     self.steps.transforms[0].p = float(i % 2)
     return self.steps(own.read_rgb(self.paths[i]))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("get", [_set_again, _set_for_each])
-def test_settings_are_those_of_the_moment(folder, get, workers):
-    """What an image has gone through, whatever they are when it is made."""
+@pytest.mark.parametrize("get", [_change_size_after_use, _change_probability_per_sample])
+def test_transforms_apply_with_their_settings_at_the_call(folder, get, workers):
+    """Later changes must not affect a deferred image."""
 
     def make():
-        return of(folder, get, steps=T.Compose([T.RandomHorizontalFlip(0.0), T.Resize((16, 16)), T.ToTensor()]))
+        return dataset_of(folder, get, steps=T.Compose([T.RandomHorizontalFlip(0.0), T.Resize((16, 16)), T.ToTensor()]))
 
-    assert_as_torch(make, batch=3, num_workers=workers)
+    assert_equals_torch(make, batch=3, num_workers=workers)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_objects_of_a_transform_that_change(folder, workers):
-    """A new one may lie where the one before has lain."""
+def test_new_objects_as_settings_of_a_transform_equal_torch(folder, workers):
+    """A new object may have the address of the previous one."""
 
     def get(self, i):
         flip, resize = self.steps.transforms[:2]
@@ -562,55 +561,53 @@ def test_objects_of_a_transform_that_change(folder, workers):
         return self.steps(own.read_rgb(self.paths[i]))
 
     def make():
-        return of(folder, get, steps=T.Compose([T.RandomHorizontalFlip(0.0), T.Resize((9, 9)), T.ToTensor()]))
+        return dataset_of(folder, get, steps=T.Compose([T.RandomHorizontalFlip(0.0), T.Resize((9, 9)), T.ToTensor()]))
 
-    assert_as_torch(make, batch=6, num_workers=workers)
+    assert_equals_torch(make, batch=6, num_workers=workers)
 
 
-def test_hooks_of_a_transform(folder):
-    """They come and go."""
+def test_hooks_added_to_and_removed_from_a_transform_equal_torch(folder):
 
     def get(self, i):
         if i in (7, 13):
             self.hook = self.steps.register_forward_hook(lambda module, given, made: made + i)
         if i == 11:
             self.hook.remove()
-        return self.steps(X(own.read_rgb(self.paths[i])))
+        return self.steps(TRANSFORM(own.read_rgb(self.paths[i])))
 
-    assert_as_torch(lambda: of(folder, get, steps=T.Normalize(HALF, HALF)))
+    assert_equals_torch(lambda: dataset_of(folder, get, steps=T.Normalize(HALF, HALF)))
 
 
 _size = [16, 16]
 
 
-class Sized:
-    """A transform of the user's, which hangs on something else than its attributes."""
+class ResizesByGlobal:
+    """A custom transform that depends on a global variable."""
 
     def __call__(self, image):
         return T.Resize(_size)(image)
 
 
-def test_code_of_the_users_within_compose(folder):
-    """It runs for each sample."""
-    steps = T.Compose([Sized(), T.ToTensor()])
+def test_a_custom_transform_within_compose_runs_for_each_sample(folder):
+    steps = T.Compose([ResizesByGlobal(), T.ToTensor()])
 
     def get(self, i):
         _size[0] = 16 + 8 * (i // 5 % 2)
         return steps(own.read_rgb(self.paths[i]))
 
-    assert_as_torch(lambda: of(folder, get))
+    assert_equals_torch(lambda: dataset_of(folder, get))
 
 
-def test_the_default_dtype_of_some_samples(folder):
+def test_a_default_dtype_set_for_some_samples_equals_torch(folder):
     def get(self, i):
         torch.set_default_dtype(torch.float64 if i % 3 == 1 else torch.float32)
         try:
-            return X(own.read_rgb(self.paths[i]))
+            return TRANSFORM(own.read_rgb(self.paths[i]))
         finally:
             torch.set_default_dtype(torch.float32)
 
-    mine = list(ours(of(folder, get), 5, exact=True, device="cpu", collate_fn=list))
-    assert_same(mine, list(stock(of(folder, get), 5, collate_fn=list)))
+    mine = list(ours(dataset_of(folder, get), 5, exact=True, device="cpu", collate_fn=list))
+    assert_same(mine, list(stock(dataset_of(folder, get), 5, collate_fn=list)))
 
 
 CROP = T.Compose([T.RandomCrop(20), T.RandomHorizontalFlip()])
@@ -649,21 +646,21 @@ PAIRS = {
 @pytest.mark.alike
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("name", PAIRS)
-def test_an_image_and_its_mask(folder, name, workers):
-    """Both get the same draws, whichever of them is left to DALI."""
+def test_an_image_and_its_mask_get_the_same_draws(folder, name, workers):
+    """Either of them may be deferred."""
 
     def get(self, i):
         image = own.read_rgb(self.paths[i])
         first, second = PAIRS[name](image) if i % 3 == 1 else (CROP(image), np.zeros((20, 20, 3), np.uint8))
         return T.ToTensor()(first), second
 
-    for x, mask in ours(of(folder, get), 1, exact=True, device="cpu", num_workers=workers):
+    for x, mask in ours(dataset_of(folder, get), 1, exact=True, device="cpu", num_workers=workers):
         assert not mask.any() or torch.equal(x[0], mask[0].permute(2, 0, 1) / 255)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_one_seed_for_all_samples(folder, workers):
-    """Of any generator that transforms draw from: all samples have the same draws."""
+def test_one_seed_for_all_samples_gives_equal_draws(folder, workers):
+    """This holds for any generator that transforms use."""
     choice = T.Compose([T.RandomChoice([T.Resize((16, 16)), T.CenterCrop(16), T.Pad(3)]), T.Resize((12, 12))])
     flip = T.Compose([T.RandomCrop(8), T.RandomHorizontalFlip(), T.ToTensor()])
 
@@ -673,22 +670,22 @@ def test_one_seed_for_all_samples(folder, workers):
             random.seed(42)
         return flip(choice(own.read_rgb(self.paths[i])))
 
-    mine = list(ours(of(folder, get), 1, exact=True, device="cpu", num_workers=workers))
-    assert_same(mine[1:], list(stock(of(folder, get), 1))[1:])
+    mine = list(ours(dataset_of(folder, get), 1, exact=True, device="cpu", num_workers=workers))
+    assert_same(mine[1:], list(stock(dataset_of(folder, get), 1))[1:])
 
 
-def test_images_as_they_were_opened(folder):
-    """They have a format and a filename, in collate_fn too."""
+def test_images_without_conversion_keep_format_and_filename(folder):
+    """The attributes are also available in collate_fn."""
 
     def get(self, i):
-        return Image.open(self.paths[i]), X(own.read_rgb(self.paths[i])) if i == 2 else None
+        return Image.open(self.paths[i]), TRANSFORM(own.read_rgb(self.paths[i])) if i == 2 else None
 
     def collate(samples):
         return [(image.format, image.filename, image.mode, image.size) for image, _ in samples]
 
     with pytest.warns(match="gives images, not tensors"):
-        loader = DataLoader(of(folder, get), 5, device="cpu", collate_fn=collate)
-    assert_same(list(loader), list(stock(of(folder, get), 5, collate_fn=collate)))
+        loader = DataLoader(dataset_of(folder, get), 5, device="cpu", collate_fn=collate)
+    assert_same(list(loader), list(stock(dataset_of(folder, get), 5, collate_fn=collate)))
 
     def later(self, i):
         return Image.open(self.paths[i]) if i else own.read_rgb(self.paths[i])
@@ -696,12 +693,12 @@ def test_images_as_they_were_opened(folder):
     def filenames(samples):
         return [getattr(image, "filename", None) for image in samples]
 
-    mine = list(DataLoader(of(folder, later), 5, device="cpu", collate_fn=filenames, fallback="silent"))
-    assert_same(mine, list(stock(of(folder, later), 5, collate_fn=filenames)))
+    mine = list(DataLoader(dataset_of(folder, later), 5, device="cpu", collate_fn=filenames, fallback="silent"))
+    assert_same(mine, list(stock(dataset_of(folder, later), 5, collate_fn=filenames)))
 
 
-def test_exif_and_single_pixels(folder, tmp_path):
-    """Of an image that is turned by its EXIF, or whose EXIF or pixels the user's code changes."""
+def test_exif_orientation_and_pixel_changes_equal_torch(folder, tmp_path):
+    """Images may be transposed by their EXIF, or the code changes their EXIF or pixels."""
     turned = [tmp_path / "turned.jpg", tmp_path / "turned.png"]
     for path in turned:
         exif = Image.Exif()
@@ -714,19 +711,19 @@ def test_exif_and_single_pixels(folder, tmp_path):
             image.getexif()[274] = 6
         if i % 5 == 2:
             before, pixels = image.copy(), image.convert("RGB").load()
-            return X(before.convert("RGB")), pixels[0, 0]
+            return TRANSFORM(before.convert("RGB")), pixels[0, 0]
         if i % 5 == 3:
             image = image.convert("RGB")
             image.load()[0, 0] = 255, 0, 0
         image = ImageOps.exif_transpose(image)
-        return X(image.convert("RGB")), image.getexif().get(274, 0)
+        return TRANSFORM(image.convert("RGB")), image.getexif().get(274, 0)
 
-    assert_as_torch(lambda: of(folder, get), batch=1)
+    assert_equals_torch(lambda: dataset_of(folder, get), batch=1)
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6])
-def test_tiffs_that_pillow_turns_when_it_reads_them(folder, orientation):
-    """And then says no more that they are to be turned: exif_transpose() reads first, and asks then."""
+def test_tiffs_transposed_by_pillow_on_reading_equal_torch(folder, orientation):
+    """Reading removes the orientation; exif_transpose() reads first."""
     file, tags = io.BytesIO(), ImageFileDirectory_v2()
     tags[274] = orientation
     Image.open(folder.samples[0][0]).convert("RGB").save(file, "TIFF", tiffinfo=tags)
@@ -735,131 +732,128 @@ def test_tiffs_that_pillow_turns_when_it_reads_them(folder, orientation):
         image = Image.open(io.BytesIO(file.getvalue()) if i % 5 == 4 else self.paths[i])
         size = image.size
         image = ImageOps.exif_transpose(image)
-        return X(image.convert("RGB")), size, image.size
+        return TRANSFORM(image.convert("RGB")), size, image.size
 
-    assert_as_torch(lambda: of(folder, get), batch=1)
+    assert_equals_torch(lambda: dataset_of(folder, get), batch=1)
 
 
-READ = {
+READ_BEFORE_DRAFT = {
     "load": lambda image: image.load(),
-    "a size that nobody keeps": lambda image: image.resize((9, 9)),
-    "a conversion that nobody keeps": lambda image: image.convert("L"),
+    "an unused resize": lambda image: image.resize((9, 9)),
+    "an unused conversion": lambda image: image.convert("L"),
     "a tensor": lambda image: F.to_tensor(image),
     "nothing": lambda image: None,
 }
 
 
-@pytest.mark.parametrize("name", READ)
-def test_an_image_that_was_read_has_no_draft(folder, name):
-    """Which a JPEG has before it: fewer pixels, as thumbnail() asks for, too."""
+@pytest.mark.parametrize("name", READ_BEFORE_DRAFT)
+def test_draft_of_an_image_already_read_equals_torch(folder, name):
+    """draft() and thumbnail() decode a JPEG at a smaller size, only if it was not read before."""
 
     def get(self, i):
         image = Image.open(self.paths[i])
         if i % 3:
-            READ[name](image)
+            READ_BEFORE_DRAFT[name](image)
         if i % 3 == 2:
             image.draft("RGB", (16, 16))
         if i % 3 == 1:
             image.thumbnail((30, 30))
-        return X(image.convert("RGB"))
+        return TRANSFORM(image.convert("RGB"))
 
-    assert_as_torch(lambda: of(folder, get))
+    assert_equals_torch(lambda: dataset_of(folder, get))
 
 
-def test_names_of_images(folder, monkeypatch):
-    """Of paths in bytes, of relative ones and of open files; the working directory may be another one later."""
+def test_filenames_of_images_equal_torch(folder, monkeypatch):
+    """Paths may be bytes, relative, or of open files; the working directory may change afterwards."""
 
     def get(self, i):
         path = self.paths[i]
         if i % 4 == 0:
-            return X(own.read_rgb(path)), ""
+            return TRANSFORM(own.read_rgb(path)), ""
         if i % 4 == 1:
             with open(path, "rb") as file:
                 image = Image.open(file)
-                return X(image.convert("RGB")), str(image.filename)
+                return TRANSFORM(image.convert("RGB")), str(image.filename)
         if i % 4 == 2:
             image = Image.open(os.fsencode(path))
-            return X(image.convert("RGB")), str(image.filename)
+            return TRANSFORM(image.convert("RGB")), str(image.filename)
         monkeypatch.chdir(os.path.dirname(path))
         image = Image.open(os.path.basename(path))
-        made = X(image.convert("RGB")), str(image.filename) if i % 8 == 3 else ""
+        made = TRANSFORM(image.convert("RGB")), str(image.filename) if i % 8 == 3 else ""
         monkeypatch.chdir("/")
         return made
 
-    assert_as_torch(lambda: of(folder, get))
+    assert_equals_torch(lambda: dataset_of(folder, get))
 
 
-def test_several_inputs_of_v2(folder):
-    """The first plain tensor of a sample without an image is taken for one: an Image beside it has to be seen."""
+def test_a_v2_image_next_to_a_plain_tensor_equals_torch(folder):
+    """v2 treats the first plain tensor as an image only if the sample has no other image."""
     after = v2.Compose([v2.RandomHorizontalFlip(1.0), v2.Normalize(HALF, HALF)])
 
     def get(self, i):
-        x, other = XT(own.read_rgb(self.paths[i])), torch.arange(48.0).reshape(3, 4, 4)
+        x, other = V2_TRANSFORM(own.read_rgb(self.paths[i])), torch.arange(48.0).reshape(3, 4, 4)
         return after(other, x) if i % 3 == 1 else (other, after(x))
 
-    mine = list(ours(of(folder, get), 5, exact=True, device="cpu", collate_fn=list))
-    assert_same(mine, list(stock(of(folder, get), 5, collate_fn=list)))
+    mine = list(ours(dataset_of(folder, get), 5, exact=True, device="cpu", collate_fn=list))
+    assert_same(mine, list(stock(dataset_of(folder, get), 5, collate_fn=list)))
 
 
-def test_a_tensor_that_somebody_finds_again(folder):
-    """Without holding it."""
+def test_a_tensor_changed_through_a_weak_reference_equals_torch(folder):
 
     def get(self, i):
         before = self.last()
         if before is not None:
             before.add_(1)
-        x = X(own.read_rgb(self.paths[i]))
+        x = TRANSFORM(own.read_rgb(self.paths[i]))
         self.last = weakref.ref(x) if i else self.last
         return x
 
-    assert_as_torch(lambda: of(folder, get, last=lambda: None))
+    assert_equals_torch(lambda: dataset_of(folder, get, last=lambda: None))
 
 
 def test_threads_that_use_one_image_see_the_same_pixels(folder):
     def get(self, i):
         image = own.read_rgb(self.paths[i])
         if i % 3 != 1:
-            return X(image), 0
+            return TRANSFORM(image), 0
         with ThreadPoolExecutor(2) as pool:
             first, second = pool.map(lambda _: int(np.asarray(image).sum()), range(2))
         assert first == second
-        return X(image), first
+        return TRANSFORM(image), first
 
-    assert_as_torch(lambda: of(folder, get))
+    assert_equals_torch(lambda: dataset_of(folder, get))
 
 
-def test_other_containers(folder):
-    """They keep their types."""
+def test_samples_keep_the_type_of_their_container(folder):
 
     def get(self, i):
         sample = collections.defaultdict(list) if i > 4 else {}
-        sample.update(image=X(own.read_rgb(self.paths[i])), label=i)
+        sample.update(image=TRANSFORM(own.read_rgb(self.paths[i])), label=i)
         return sample
 
-    assert_as_torch(lambda: of(folder, get))
+    assert_equals_torch(lambda: dataset_of(folder, get))
 
 
-def test_files_that_cannot_be_read_among_real_samples(folder, tmp_path):
-    """In one batch."""
+def test_unreadable_files_caught_in_getitem_equal_torch(folder, tmp_path):
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(b"nothing")
     time.sleep(0.05)
 
     def get(self, i):
         try:
-            return X(own.read_rgb("/nowhere.jpg" if i == 3 else bad if i == 4 else self.paths[i]))
+            return TRANSFORM(own.read_rgb("/nowhere.jpg" if i == 3 else bad if i == 4 else self.paths[i]))
         except OSError:
-            return X(Image.new("RGB", (40, 40), (i, 0, 0)))
+            return TRANSFORM(Image.new("RGB", (40, 40), (i, 0, 0)))
 
-    assert_as_torch(lambda: of(folder, get))
-    assert_as_torch(lambda: of(folder, get), num_workers=1)
+    assert_equals_torch(lambda: dataset_of(folder, get))
+    assert_equals_torch(lambda: dataset_of(folder, get), num_workers=1)
 
 
 _NUMBERS = np.random.default_rng(0)
 
 
-class Picks:
-    """A helper of the user's with generators."""
+class DrawsFromGenerators:
+    """A helper object with three generators."""
 
     def __init__(self):
         self.array, self.python = np.random.default_rng(1), random.Random(2)
@@ -870,20 +864,20 @@ class Picks:
         return float(self.array.random() + self.python.random() + _NUMBERS.random() + drawn)
 
 
-def test_generators_wherever_they_are(folder):
-    """The first sample takes nothing from them, whether the data set can be asked or not."""
+def test_tracing_does_not_advance_generators_held_anywhere(folder):
+    """This holds whether or not the data set can be traced."""
     closure = random.Random(4)
 
     def get(self, i):
-        return X(own.read_rgb(self.paths[i])), self.picks[0](), closure.random()
+        return TRANSFORM(own.read_rgb(self.paths[i])), self.picks[0](), closure.random()
 
     def refused(self, i):
-        return X(own.read_rgb(self.paths[i])) ** 2, self.picks[0](), closure.random()
+        return TRANSFORM(own.read_rgb(self.paths[i])) ** 2, self.picks[0](), closure.random()
 
     def batches(make, get):
         closure.seed(4)
         _NUMBERS.bit_generator.state = np.random.default_rng(0).bit_generator.state
-        return list(make(of(folder, get, picks=[Picks()]), 5))
+        return list(make(dataset_of(folder, get, picks=[DrawsFromGenerators()]), 5))
 
     assert_same(batches(lambda *args: ours(*args, exact=True, device="cpu"), get), batches(stock, get))
     with pytest.warns(match="uses the tensor's pow"):
@@ -892,8 +886,7 @@ def test_generators_wherever_they_are(folder):
 
 
 @pytest.mark.parametrize("size", [10**12, NotImplementedError])
-def test_lengths(folder, size):
-    """Of any number, and none."""
+def test_a_huge_or_missing_length_equals_torch(folder, size):
 
     class Endless(own.Plain):
         def __len__(self):
@@ -902,34 +895,33 @@ def test_lengths(folder, size):
             raise size
 
         def __getitem__(self, i):
-            return X(own.read_rgb(self.paths[i % len(self.paths)])), i
+            return TRANSFORM(own.read_rgb(self.paths[i % len(self.paths)])), i
 
     options = dict(sampler=[10**10 + 7, 3, 10**9, 5], fallback="silent", device="cpu", exact=True)
     mine = list(DataLoader(Endless(folder), 2, **options))
     assert_same(mine, list(stock(Endless(folder), 2, sampler=options["sampler"])))
 
 
-def test_replaced_methods_of_images(folder, monkeypatch):
-    """What DALI does in their place is not what they do."""
+def test_a_replaced_method_of_images_falls_back(folder, monkeypatch):
     really = Image.Image.crop
     monkeypatch.setattr(Image.Image, "crop", lambda self, box=None: really(self, box).rotate(90))
     with pytest.warns(match=r"work: PIL\.Image\.Image\.crop was replaced"):
-        loader = DataLoader(own.Bare(folder), 5, device="cpu")
-    assert_same(list(loader), list(stock(own.Bare(folder), 5)))
+        loader = DataLoader(own.ImageOnly(folder), 5, device="cpu")
+    assert_same(list(loader), list(stock(own.ImageOnly(folder), 5)))
 
 
 @pytest.mark.parametrize("seeded_by", ["torch.manual_seed", "generator"])
-def test_persistent_workers_where_most_samples_are_real(folder, seeded_by):
+def test_persistent_workers_equal_torch_if_most_samples_are_not_deferred(folder, seeded_by):
 
     def get(self, i):
-        x = X(own.read_rgb(self.paths[i]))
+        x = TRANSFORM(own.read_rgb(self.paths[i]))
         return (x if i % 5 == 1 else x**2), i
 
     def epochs(make):
         torch.manual_seed(0)
         generator = torch.Generator().manual_seed(1) if seeded_by == "generator" else None
         options = dict(shuffle=True, num_workers=2, persistent_workers=True, generator=generator)
-        loader = make(of(folder, get), 5, **options)
+        loader = make(dataset_of(folder, get), 5, **options)
         return [list(loader) for _ in range(4)], loader
 
     mine, loader = epochs(lambda *args, **kw: DataLoader(*args, exact=True, device="cpu", fallback="silent", **kw))
@@ -937,36 +929,36 @@ def test_persistent_workers_where_most_samples_are_real(folder, seeded_by):
     assert loader.stats().batches == 20
 
 
-def test_persistent_workers_keep_the_transform_that_they_were_started_with(folder):
+def test_persistent_workers_keep_the_transform_of_their_start(folder):
     def epochs(make):
         dataset = own.Plain(folder)
         loader = make(dataset, 5, num_workers=1, persistent_workers=True)
         first = iter(loader)
         next(first)
-        dataset.transform = lambda image: X(image) ** 2
+        dataset.transform = lambda image: TRANSFORM(image) ** 2
         return list(loader), list(first)
 
     assert_same(epochs(lambda *args, **options: ours(*args, exact=True, device="cpu", **options)), epochs(stock))
 
 
-def _caught(self, i):
+def _except_oserror(self, i):
     try:
-        return X(own.read_rgb(self.paths[i])), self.bad
+        return TRANSFORM(own.read_rgb(self.paths[i])), self.bad
     except OSError:
         self.bad += 1
         return self[0]
 
 
-def _suppressed(self, i):
+def _suppress_oserror(self, i):
     image = own.read_rgb(self.paths[0])
     with contextlib.suppress(OSError):
         image = own.read_rgb(self.paths[i])
         self.bad -= 1
     self.bad += 1
-    return X(image), self.bad
+    return TRANSFORM(image), self.bad
 
 
-def _retried(self, i):
+def _count_oserror_in_context(self, i):
     @contextlib.contextmanager
     def counting():
         try:
@@ -977,17 +969,19 @@ def _retried(self, i):
     image = Image.new("RGB", (40, 40))
     with counting():
         image = own.read_rgb(self.paths[i])
-    return X(image), self.bad
+    return TRANSFORM(image), self.bad
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("get", [_caught, _suppressed, _retried], ids=lambda f: f.__name__)
-def test_an_error_that_the_data_set_catches(image_root, tmp_path, get, workers):
-    """It meets the error where torch's does, and what it counts then is known to the batch's next samples."""
+@pytest.mark.parametrize(
+    "get", [_except_oserror, _suppress_oserror, _count_oserror_in_context], ids=lambda f: f.__name__
+)
+def test_an_error_caught_in_getitem_equals_torch(image_root, tmp_path, get, workers):
+    """The error occurs at the same place, and counters changed by it reach the next samples of the batch."""
     root = shutil.copytree(image_root, tmp_path / "some")
     folder = ImageFolder(root)
     for number in (5, 8, 17):
         data = Path(folder.samples[number][0]).read_bytes()
         Path(folder.samples[number][0]).write_bytes(data[: len(data) // 2] if number != 8 else b"no image")
     time.sleep(0.1)
-    assert_as_torch(lambda: of(folder, get, bad=0), 6, num_workers=workers)
+    assert_equals_torch(lambda: dataset_of(folder, get, bad=0), 6, num_workers=workers)

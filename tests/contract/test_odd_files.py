@@ -1,4 +1,4 @@
-"""Files that DALI decodes differently, or not at all: PIL's own pixels, in one batch with ordinary JPEGs."""
+"""Files that DALI decodes differently or not at all have PIL's pixels, in batches with ordinary JPEGs."""
 
 import shutil
 
@@ -18,27 +18,27 @@ def _photo(height=70, width=90, seed=0):
     return Image.fromarray(make_image(np.random.default_rng(seed), height, width))
 
 
-def _rotated(path, orientation, **options):
+def _save_with_orientation(path, orientation, **options):
     exif = Image.Exif()
     exif[274] = orientation
     _photo().save(path, exif=exif, **options)
 
 
-def _sixteen_bits(path):
+def _save_sixteen_bits(path):
     Image.fromarray((np.arange(70 * 90, dtype=np.uint16) * 10).reshape(70, 90)).save(path, "PNG")
 
 
-def _renamed(kind, **options):
+def _saver(kind, **options):
     return lambda path: _photo().save(path, kind, **options)
 
 
-def _with_tail(path):
+def _save_with_tail(path):
     _photo().save(path, quality=90)
     path.write_bytes(path.read_bytes() + b"trailing bytes" * 5)
 
 
 ODD = {
-    "16-bit.png": _sixteen_bits,
+    "16-bit.png": _save_sixteen_bits,
     "gray.png": lambda path: _photo().convert("L").save(path),
     "one bit.png": lambda path: _photo().convert("1").save(path),
     "palette.png": lambda path: _photo().quantize(64).save(path),
@@ -48,34 +48,34 @@ ODD = {
     "animated.png": lambda path: _photo().save(path, save_all=True, append_images=[_photo(seed=1)]),
     "cmyk.jpg": lambda path: _photo().convert("CMYK").save(path),
     "gray.jpg": lambda path: _photo().convert("L").save(path),
-    "progressive.jpg": _renamed("JPEG", progressive=True),
-    "444.jpg": _renamed("JPEG", subsampling=0),
-    "422.jpg": _renamed("JPEG", subsampling=1),
-    "rgb.jpg": _renamed("JPEG", keep_rgb=True),
-    "quality 5.jpg": _renamed("JPEG", quality=5),
-    "tail.jpg": _with_tail,
-    "orientation 6.jpg": lambda path: _rotated(path, 6),
-    "orientation 6.webp": lambda path: _rotated(path, 6, lossless=True),
-    "orientation 6.png": lambda path: _rotated(path, 6),
-    "orientation 1.tiff": lambda path: _rotated(path, 1),
-    "orientation 6.tiff": lambda path: _rotated(path, 6),
-    "lzw.tif": _renamed("TIFF", compression="tiff_lzw"),
+    "progressive.jpg": _saver("JPEG", progressive=True),
+    "444.jpg": _saver("JPEG", subsampling=0),
+    "422.jpg": _saver("JPEG", subsampling=1),
+    "rgb.jpg": _saver("JPEG", keep_rgb=True),
+    "quality 5.jpg": _saver("JPEG", quality=5),
+    "tail.jpg": _save_with_tail,
+    "orientation 6.jpg": lambda path: _save_with_orientation(path, 6),
+    "orientation 6.webp": lambda path: _save_with_orientation(path, 6, lossless=True),
+    "orientation 6.png": lambda path: _save_with_orientation(path, 6),
+    "orientation 1.tiff": lambda path: _save_with_orientation(path, 1),
+    "orientation 6.tiff": lambda path: _save_with_orientation(path, 6),
+    "lzw.tif": _saver("TIFF", compression="tiff_lzw"),
     "pages.tif": lambda path: _photo().save(path, save_all=True, append_images=[_photo(seed=1)]),
-    "gif.jpg": _renamed("GIF"),
-    "png.jpg": _renamed("PNG"),
-    "jpeg.png": _renamed("JPEG"),
-    "lossy.webp": _renamed("WEBP", quality=80),
-    "lossless.webp": _renamed("WEBP", lossless=True),
+    "gif.jpg": _saver("GIF"),
+    "png.jpg": _saver("PNG"),
+    "jpeg.png": _saver("JPEG"),
+    "lossy.webp": _saver("WEBP", quality=80),
+    "lossless.webp": _saver("WEBP", lossless=True),
     "alpha.webp": lambda path: _photo().convert("RGBA").rotate(20).save(path, lossless=True),
-    "plain.bmp": _renamed("BMP"),
-    "plain.ppm": _renamed("PPM"),
+    "plain.bmp": _saver("BMP"),
+    "plain.ppm": _saver("PPM"),
     "plain.pgm": lambda path: _photo().convert("L").save(path),
     "tiny.png": lambda path: _photo(1, 1).save(path),
     "tiny.jpg": lambda path: _photo(1, 2).save(path),
 }
 
 
-def _make(path, name):
+def _write_or_skip(path, name):
     try:
         ODD[name](path)
     except (OSError, KeyError, ValueError) as error:
@@ -83,27 +83,26 @@ def _make(path, name):
 
 
 def make_odd_folder(root):
-    """All of them, and 20 ordinary JPEGs. Returns root."""
+    """Write all odd files and 20 ordinary JPEGs, and return the root."""
     make_folder(root, classes=1, per_class=20, special=False)
     (root / "class_b").mkdir()
     for name in ODD:
-        _make(root / "class_b" / name, name)
+        _write_or_skip(root / "class_b" / name, name)
     return root
 
 
-def test_every_odd_file_among_ordinary_ones(tmp_path):
-    """One epoch over all of them, mixed with ordinary JPEGs in each batch."""
+def test_odd_files_mixed_with_ordinary_ones_equal_torchs(tmp_path):
     dataset = DALIImageFolder(make_odd_folder(tmp_path / "odd"), EXACT)
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
     assert len(dataset) == 20 + len(ODD)
     loader = ours(dataset, 6, sampler=order, device="cpu")
     expected = pixels(stock(dataset, 6, sampler=order))
-    for _ in range(2):  # what was learnt in the first epoch serves the second
+    for _ in range(2):  # headers read in the first epoch are used in the second
         assert_same_pixels(pixels(loader), expected)
 
 
-def test_what_pil_reads_is_transformed_as_what_dali_reads(tmp_path):
-    """Each image by the numbers that are drawn for its place, whoever reads it."""
+def test_random_transforms_do_not_depend_on_the_decoder(tmp_path):
+    """The numbers depend only on the position in the epoch."""
     readers = {"PNG": DALI, "TIFF": PIL}
     for kind in readers:
         (tmp_path / kind / "class_a").mkdir(parents=True)
@@ -112,22 +111,22 @@ def test_what_pil_reads_is_transformed_as_what_dali_reads(tmp_path):
             _photo(seed=seed).save(path, kind, **({"compression": "tiff_lzw"} if kind == "TIFF" else {}))
             assert read_header(str(path))[0] == readers[kind]
     transform = T.Compose([T.RandomCrop(40), T.RandomHorizontalFlip(), T.PILToTensor()])
-    given = []
+    batches_of_kinds = []
     for kind in readers:
         torch.manual_seed(0)
-        given.append(pixels(ours(DALIImageFolder(tmp_path / kind, transform), 3, device="cpu")))
-    assert_same_pixels(*given)
+        batches_of_kinds.append(pixels(ours(DALIImageFolder(tmp_path / kind, transform), 3, device="cpu")))
+    assert_same_pixels(*batches_of_kinds)
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_odd_files_one_by_one(tmp_path, name):
+def test_each_odd_file_equals_torchs(tmp_path, name):
     root = make_folder(tmp_path / "odd", classes=1, per_class=2, special=False)
-    _make(root / "class_a" / name, name)
+    _write_or_skip(root / "class_a" / name, name)
     dataset = DALIImageFolder(root, EXACT)
     assert_same_pixels(pixels(ours(dataset, 3, device="cpu")), pixels(stock(dataset, 3)))
 
 
-def test_odd_files_of_this_machine(odd, own_root):
+def test_files_of_the_odd_folder_equal_torchs(odd, own_root):
     for path in odd.iterdir():
         shutil.copy(path, own_root / "class_a")
     dataset = DALIImageFolder(own_root, EXACT)
@@ -135,8 +134,8 @@ def test_odd_files_of_this_machine(odd, own_root):
 
 
 @pytest.mark.parametrize("odd", [[0], [0, 1, 2, 3]])
-def test_channels_last_of_what_pil_reads(own_root, odd):
-    """A part of a batch, or all of it."""
+def test_channels_last_of_images_decoded_by_pil(own_root, odd):
+    """PIL decodes some images of the batch, or all."""
     dataset = DALIImageFolder(own_root, EXACT)
     for index in odd:
         path = dataset.samples[index][0]
@@ -146,7 +145,7 @@ def test_channels_last_of_what_pil_reads(own_root, odd):
     assert_same_pixels([images], [next(iter(stock(dataset, 4)))[0]])
 
 
-def test_channels_last_of_a_batch_with_a_file_that_has_changed(own_root):
+def test_channels_last_of_a_batch_with_a_changed_file(own_root):
     dataset = DALIImageFolder(own_root, EXACT)
     loader = ours(dataset, 4, memory_format=torch.channels_last, device="cpu")
     pixels(loader)

@@ -1,4 +1,4 @@
-"""What is tested on the CPU elsewhere, once on a GPU: views, headers from processes, resuming, data sets, timm."""
+"""GPU counterparts of tests that run on the CPU: views, headers from processes, resuming, data sets and timm."""
 
 import time
 import warnings
@@ -22,19 +22,19 @@ CROP = T.Compose([T.RandomResizedCrop(24), T.RandomHorizontalFlip(), T.PILToTens
 PATIENCE = 60  # seconds
 
 
-def batches(loader, seed=7):
+def batches_under_seed(loader, seed=7):
     torch.manual_seed(seed)
     return list(loader)
 
 
-def assert_equal(mine, theirs):
-    """Trees of tensors, on any device."""
+def assert_equal_trees(mine, theirs):
+    """Check that nested lists of tensors are equal, on any device."""
     if isinstance(mine, torch.Tensor):
         assert mine.dtype == theirs.dtype and torch.equal(mine.cpu(), theirs.cpu())
         return
     assert len(mine) == len(theirs) > 0
     for one, other in zip(mine, theirs, strict=True):
-        assert_equal(one, other)
+        assert_equal_trees(one, other)
 
 
 SIMCLR = T.Compose(
@@ -51,19 +51,19 @@ SIMCLR = T.Compose(
 @pytest.mark.parametrize(
     "transform", [views(CROP, CROP, T.Compose([T.CenterCrop(16), T.PILToTensor()])), views(SIMCLR, SIMCLR)]
 )
-def test_views_are_the_cpus(photos_or_images, transform):
+def test_views_equal_the_cpus(photos_or_images, transform):
     dataset = DALIImageFolder(photos_or_images, transform)
     arguments = {"batch_size": 4, "shuffle": True, "exact": True, "num_workers": 2}
-    found = [batches(ours(dataset, device=device, **arguments)) for device in ("cuda", "cpu")]
+    found = [batches_under_seed(ours(dataset, device=device, **arguments)) for device in ("cuda", "cpu")]
     assert all(image.is_cuda for image in found[0][0][0])
     assert not torch.equal(found[0][0][0][0], found[0][0][0][1])
-    assert_equal(*found)
+    assert_equal_trees(*found)
 
 
 def test_views_by_the_fastest_kernels_are_close(photos_or_images):
     dataset = DALIImageFolder(photos_or_images, views(CROP, CROP))
     arguments = {"batch_size": 4, "num_workers": 2, "device": "cuda"}
-    fast, exact = (batches(ours(dataset, exact=exact, **arguments)) for exact in (False, True))
+    fast, exact = (batches_under_seed(ours(dataset, exact=exact, **arguments)) for exact in (False, True))
     for (mine, labels), (theirs, targets) in zip(fast, exact, strict=True):
         assert torch.equal(labels, targets)
         for one, other in zip(mine, theirs, strict=True):
@@ -85,8 +85,8 @@ def test_headers_come_from_processes_in_a_first_epoch(photos_or_images, monkeypa
         time.sleep(0.01)
     first = list(iterator)
     assert sum(counts) > len(dataset) // 2
-    again = batches(ours(dataset, batch_size=2, num_workers=4, device="cpu", exact=True), seed=1)
-    assert_equal(first, again)
+    again = batches_under_seed(ours(dataset, batch_size=2, num_workers=4, device="cpu", exact=True), seed=1)
+    assert_equal_trees(first, again)
 
 
 def folder(root):
@@ -100,7 +100,7 @@ def array(root):
 
 @pytest.mark.parametrize("made", [folder, array])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_training_goes_on_where_it_was(photos_or_images, made, workers):
+def test_a_resumed_epoch_continues_with_the_same_batches(photos_or_images, made, workers):
     def new():
         return ours(made(photos_or_images), batch_size=4, shuffle=True, num_workers=workers, device="cuda", exact=True)
 
@@ -114,20 +114,20 @@ def test_a_training_goes_on_where_it_was(photos_or_images, made, workers):
     torch.manual_seed(100)
     other = new()
     other.load_state_dict(state)
-    assert_equal(list(other), wanted[3:])
-    assert_equal(list(other), after)
+    assert_equal_trees(list(other), wanted[3:])
+    assert_equal_trees(list(other), after)
 
 
-def test_lists_and_torchvisions_own_sets(photos_or_images):
+def test_batches_of_an_image_list_equal_the_cpus(photos_or_images):
     found = datasets.ImageFolder(photos_or_images)
     paths, targets = zip(*found.samples, strict=True)
     dataset = DALIImageList(paths, [float(target) for target in targets], CROP)
     arguments = {"batch_size": 4, "num_workers": 2, "exact": True}
-    assert_equal(*(batches(ours(dataset, device=device, **arguments)) for device in ("cuda", "cpu")))
+    assert_equal_trees(*(batches_under_seed(ours(dataset, device=device, **arguments)) for device in ("cuda", "cpu")))
 
 
-class Several(data.Dataset):
-    """Two views of each photo, and one crop in two resolutions."""
+class SeveralImages(data.Dataset):
+    """Two views of each photo, and one crop at two resolutions."""
 
     crop, small, tensor = T.RandomCrop(24, pad_if_needed=True), T.Resize(12), T.ToTensor()
 
@@ -144,18 +144,18 @@ class Several(data.Dataset):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_several_images_of_a_sample_are_the_cpus(photos_or_images, num_workers):
-    dataset = Several(photos_or_images)
-    on_cpu = batches(ours(dataset, 5, device="cpu", exact=True, num_workers=num_workers))
-    for epoch in range(2):  # in the second one a JPEG engine may decode
+def test_several_images_of_a_sample_equal_the_cpus(photos_or_images, num_workers):
+    dataset = SeveralImages(photos_or_images)
+    on_cpu = batches_under_seed(ours(dataset, 5, device="cpu", exact=True, num_workers=num_workers))
+    for epoch in range(2):  # a JPEG engine may decode in the second epoch
         loader = ours(dataset, 5, exact=True, num_workers=num_workers)
-        made = batches(loader)
+        made = batches_under_seed(loader)
         assert all(one.is_cuda for batch in made for one in batch), epoch
-        assert_equal(made, on_cpu)
+        assert_equal_trees(made, on_cpu)
     assert "a sample has 4 images" in loader.explain()
 
 
-def test_timms_prefetcher_gets_batches_of_the_gpu(photos_or_images):
+def test_timms_prefetcher_gets_batches_from_the_gpu(photos_or_images):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         timm = pytest.importorskip("timm.data")
@@ -174,36 +174,38 @@ def through_numpy(samples):
     return torch.from_numpy(np.stack([image.numpy() for image, _ in samples])), torch.tensor([t for _, t in samples])
 
 
-def into_its_own(samples):
-    """As many do it: a tensor on the CPU is filled image by image."""
+def into_a_cpu_tensor(samples):
+    """Fill a tensor on the CPU image by image, as is common."""
     made = torch.zeros(len(samples), *samples[0][0].shape)
     for number, (image, _) in enumerate(samples):
         made[number] += image * float(torch.rand(()))
     return made, [target for _, target in samples]
 
 
-@pytest.mark.parametrize("collate", [through_numpy, into_its_own])
+@pytest.mark.parametrize("collate", [through_numpy, into_a_cpu_tensor])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_collate_fn_that_cannot_take_samples_on_a_gpu(photos_or_images, collate, num_workers):
+def test_a_collate_fn_that_fails_with_gpu_samples_gets_cpu_samples(photos_or_images, collate, num_workers):
     dataset = DALIImageFolder(photos_or_images, CROP)
     arguments = dict(batch_size=4, shuffle=True, exact=True, num_workers=num_workers, collate_fn=collate)
-    wanted = batches(ours(dataset, device="cpu", **arguments))
+    wanted = batches_under_seed(ours(dataset, device="cpu", **arguments))
     loader = DataLoader(dataset, device="cuda", **arguments)
-    with pytest.warns(FallbackWarning, match=f"collate_fn {collate.__name__} cannot take samples on a GPU") as told:
-        found = batches(loader)
-    assert len(told) == 1 and found[0][0].is_cuda
+    with pytest.warns(FallbackWarning, match=f"collate_fn {collate.__name__} cannot take samples on a GPU") as warned:
+        found = batches_under_seed(loader)
+    assert len(warned) == 1 and found[0][0].is_cuda
     assert all(torch.equal(one.cpu(), other) for (one, _), (other, _) in zip(found, wanted, strict=True))
 
 
 @pytest.mark.parametrize("mode", ["batch", "pair", "elem", "half"])
-def test_timms_collate_that_mixes(photos_or_images, mode):
-    """Into a tensor that it makes itself: on the GPU here, without a copy to the CPU."""
+def test_timms_mixup_collate_stays_on_the_gpu(photos_or_images, mode):
+    """The collate function fills a tensor without a copy to the CPU."""
     mixup = pytest.importorskip("timm.data.mixup")
     dataset = DALIImageFolder(photos_or_images, CROP)
     classes = len(dataset.classes)
     collate = mixup.FastCollateMixup(mixup_alpha=0.8, cutmix_alpha=1.0, mode=mode, num_classes=classes)
     arguments = dict(batch_size=4, shuffle=True, exact=True, num_workers=2, collate_fn=collate, drop_last=True)
-    found = [batches(ours(dataset, device=device, fallback="error", **arguments)) for device in ("cuda", "cpu")]
+    found = [
+        batches_under_seed(ours(dataset, device=device, fallback="error", **arguments)) for device in ("cuda", "cpu")
+    ]
     assert found[0][0][0].is_cuda and found[0][0][1].is_cuda
     for (image, target), (other, wanted) in zip(*found, strict=True):
         assert torch.equal(image.cpu(), other)

@@ -1,4 +1,4 @@
-"""Which samples come, in which order: torch's loader and ours under one seed, batch for batch."""
+"""The samples and their order equal those of torch's loader under the same seed."""
 
 import random
 
@@ -16,7 +16,7 @@ WEIGHTS = torch.linspace(0.1, 1, 24)
 
 
 class Yields:
-    """A user's sampler: what ``items()`` yields, anew each epoch."""
+    """A custom sampler that calls ``items()`` in every epoch."""
 
     def __init__(self, items, length):
         self.items, self.length = items, length
@@ -78,14 +78,14 @@ CASES = {
 @pytest.mark.alike
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("case", CASES)
-def test_batches_are_torchs(folder, case, num_workers):
+def test_batches_equal_torchs_for_each_sampler(folder, case, num_workers):
     mine = ours(folder, num_workers=num_workers, **CASES[case](folder))
     theirs = stock(folder, num_workers=num_workers, **CASES[case](folder))
     assert len(mine) == len(theirs)
     assert outlines(mine) == outlines(theirs)
 
 
-def test_a_sampler_that_fills_one_tensor_time_and_again(folder):
+def test_batches_equal_torchs_if_the_batch_sampler_reuses_one_tensor(folder):
     def batches():
         batch = torch.zeros(3, dtype=torch.int64)
         for number in range(4):
@@ -100,8 +100,8 @@ def test_a_sampler_that_fills_one_tensor_time_and_again(folder):
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4])
-def test_distributed_shards(folder, replicas, drop_last, shuffle):
-    dataset = data.Subset(folder, range(22))  # 22 is no multiple of 3 and 4: padding and dropping show
+def test_distributed_sampler_gives_torchs_shards(folder, replicas, drop_last, shuffle):
+    dataset = data.Subset(folder, range(22))  # Not a multiple of 3 or 4, so that padding and dropping matter.
     for rank in range(replicas):
         runs = []
         for make in (ours, stock):
@@ -134,15 +134,15 @@ DATASETS = {
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("case", DATASETS)
-def test_data_sets_made_of_data_sets(folder, case, shuffle):
+def test_batches_equal_torchs_for_subsets_and_concatenations(folder, case, shuffle):
     mine, theirs = (make(DATASETS[case](folder), 4, shuffle=shuffle) for make in (ours, stock))
     assert len(mine) == len(theirs)
     assert outlines(mine) == outlines(theirs)
 
 
 @pytest.mark.parametrize("index", [30, -30, torch.tensor(30), torch.tensor(-30), np.int64(30)])
-def test_indices_of_the_user_are_not_written_to(folder, index):
-    """An in-place sum on a tensor's view would send the sampler elsewhere in the second epoch."""
+def test_indices_of_the_user_are_not_modified(folder, index):
+    """An in-place addition to a view of the tensor would change the samples of the second epoch."""
     dataset = data.ConcatDataset([folder, folder])
     sampler = [index]
     outlines(ours(dataset, sampler=sampler), epochs=2)
@@ -152,7 +152,7 @@ def test_indices_of_the_user_are_not_written_to(folder, index):
     assert indices.tolist() == [30, 3, -1]
 
 
-def test_parts_keep_their_own_transforms(image_root):
+def test_each_part_of_a_concat_dataset_keeps_its_transforms(image_root):
     def parts(kind):
         return data.ConcatDataset(
             [
@@ -170,15 +170,15 @@ def test_parts_keep_their_own_transforms(image_root):
 
 
 @pytest.mark.parametrize("batch", [[0, 1, 2, -1], [-1, -2, -24], [3, -21], [23, -1, 0]])
-def test_negative_indices_give_their_own_pixels(image_root, batch):
-    """Files of a batch are told apart even where one is counted from the end."""
+def test_pixels_equal_torchs_when_indices_are_negative(image_root, batch):
+    """A batch keeps its files apart even if one index counts from the end."""
     dataset = ImageFolder(image_root, EXACT)
     mine = ours(dataset, batch_sampler=[batch], device="cpu")
     assert_same_pixels(pixels(mine), pixels(stock(dataset, batch_sampler=[batch])))
 
 
 def _states(loader, epochs: int = 2) -> list[bytes]:
-    """torch's global random state after iter(), after each batch and after each epoch."""
+    """Return torch's global random state after iter(), after each batch and after each epoch."""
     torch.manual_seed(7)
     states = []
     for _ in range(epochs):
@@ -195,29 +195,34 @@ _RNG_CASES = ["plain", "shuffle", "generator", "random sampler", "replacement", 
 @pytest.mark.alike
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"prefetch_factor": 1}, {"prefetch_factor": 4}])
 @pytest.mark.parametrize("case", [*_RNG_CASES, "draws in the sampler", "batch sampler that draws at iter()"])
-def test_global_rng_as_with_workers(random_folder, case, options):
-    """torch's transforms draw in the workers, so only base seeds and samplers touch the global state."""
-    options = options | {"num_workers": 2 if case == "draws in the sampler" else 1}  # how many asks it in advance
+def test_global_random_state_equals_torchs_with_workers(random_folder, case, options):
+    """In torch's loader transforms draw in the workers, so only base seeds and samplers change the global state."""
+    # the number of workers determines how many batches are requested in advance
+    options = options | {"num_workers": 2 if case == "draws in the sampler" else 1}
     mine = ours(random_folder, **options, **CASES[case](random_folder))
     theirs = stock(random_folder, **options, **CASES[case](random_folder))
     assert _states(mine) == _states(theirs)
 
 
 @pytest.mark.parametrize("case", _RNG_CASES)
-def test_global_rng_without_workers(folder, case):
-    """Transforms that draw nothing. "draws in the sampler" is absent: without workers torch asks the sampler for one
-    batch at a time, we for two, since DALI works on the second meanwhile; after the epoch the states agree again."""
+def test_global_random_state_equals_torchs_without_workers(folder, case):
+    """The transforms draw nothing.
+
+    "draws in the sampler" is missing. Without workers torch's loader requests one batch at a time from the sampler and
+    this loader requests two, because DALI prepares the second one in the meantime. The states agree again after the
+    epoch.
+    """
     mine, theirs = (make(folder, **CASES[case](folder)) for make in (ours, stock))
     assert _states(mine) == _states(theirs)
 
 
-def test_global_rng_after_the_epoch_without_workers(folder):
+def test_global_random_state_after_an_epoch_equals_torchs_if_the_sampler_draws(folder):
     case = CASES["draws in the sampler"]
     mine, theirs = (make(folder, **case(folder)) for make in (ours, stock))
     assert _states(mine)[-1] == _states(theirs)[-1]
 
 
-def test_a_generator_is_drawn_from_alone(folder):
+def test_only_the_generator_is_drawn_from_when_one_is_passed(folder):
     states = []
     for make in (ours, stock):
         generator = _seeded()
@@ -228,8 +233,8 @@ def test_a_generator_is_drawn_from_alone(folder):
 
 
 @pytest.mark.parametrize("taken", range(6))
-def test_an_epoch_that_is_left_has_drawn_what_torchs_has(folder, taken):
-    """With its last batch a RandomSampler draws from its generator again: not before that batch is asked for."""
+def test_generator_state_equals_torchs_when_an_epoch_ends_early(folder, taken):
+    """A RandomSampler draws from its generator again with the last batch, so that batch must not be requested early."""
     states = []
     for make in (ours, stock):
         generator = _seeded()
@@ -240,7 +245,7 @@ def test_an_epoch_that_is_left_has_drawn_what_torchs_has(folder, taken):
     assert torch.equal(*states)
 
 
-def test_python_and_numpy_random_are_left_alone(random_folder):
+def test_python_and_numpy_random_states_are_unchanged(random_folder):
     random.seed(1)
     np.random.seed(1)
     before = random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2]
@@ -251,23 +256,23 @@ def test_python_and_numpy_random_are_left_alone(random_folder):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_errors_of_a_sampler_come_after_the_batches_before_them(folder, num_workers):
+def test_sampler_error_is_raised_after_the_batches_before_it(folder, num_workers):
     def items():
         yield from range(6)
         raise KeyError("the sampler")
 
-    given = []
+    counts = []
     for make in (ours, stock):
         count = 0
         with pytest.raises(KeyError, match="the sampler"):  # noqa: PT012  (after some batches)
             for _ in make(folder, 2, sampler=Yields(items, 6), num_workers=num_workers):
                 count += 1
-        given.append(count)
-    assert given[0] == given[1]
+        counts.append(count)
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("index", [24, -25, 1.5, "3", None, torch.tensor(99)])
-def test_wrong_indices_raise_as_torchs(folder, index):
+def test_wrong_index_raises_torchs_error(folder, index):
     errors = []
     for make in (ours, stock):
         with pytest.raises(Exception) as caught:  # noqa: PT011  (whatever torch raises)
@@ -277,7 +282,7 @@ def test_wrong_indices_raise_as_torchs(folder, index):
 
 
 @pytest.mark.parametrize("index", [48, -49])
-def test_wrong_indices_of_a_concat_raise_as_torchs(folder, index):
+def test_wrong_index_of_a_concat_dataset_raises_torchs_error(folder, index):
     dataset = data.ConcatDataset([folder, folder])
     errors = []
     for make in (ours, stock):

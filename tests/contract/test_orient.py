@@ -1,5 +1,4 @@
-"""Images that DALI turns as ImageOps.exif_transpose() turns them: DALIImageFolder(..., orient=True), and where a
-transform or a data set of one's own calls it."""
+"""EXIF orientation is applied as by ImageOps.exif_transpose(), by orient=True or by a call in the user's code."""
 
 import os
 import time
@@ -42,8 +41,8 @@ def _exif(orientation) -> Image.Exif:
 
 
 @pytest.fixture(scope="module")
-def turned(tmp_path_factory):
-    """All orientations of EXIF, and none, in several formats; of no two the size is the same."""
+def oriented(tmp_path_factory):
+    """Images with each EXIF orientation, and with none, in several formats; all sizes differ."""
     root = tmp_path_factory.mktemp("turned")
     rng = np.random.default_rng(0)
     for number, kind in enumerate(KINDS):
@@ -70,34 +69,35 @@ def upright(path):
 
 
 @pytest.fixture
-def by_pillow(monkeypatch):
-    """The files that Pillow has decoded."""
-    found, really = [], pil.load
+def pil_loads(monkeypatch):
+    """The files that Pillow decodes during the test."""
+    decoded, original_load = [], pil.load
 
-    def noted(source, *args):
-        found.append(str(source))
-        return really(source, *args)
+    def recording_load(source, *args):
+        decoded.append(str(source))
+        return original_load(source, *args)
 
-    monkeypatch.setattr(pil, "load", noted)
-    return found
+    monkeypatch.setattr(pil, "load", recording_load)
+    return decoded
 
 
-def test_batches_are_those_of_a_loader_that_turns(turned, by_pillow):
-    mine, theirs = DALIImageFolder(turned, EXACT, orient=True), ImageFolder(turned, EXACT, loader=upright)
+def test_orient_gives_the_pixels_of_a_loader_that_calls_exif_transpose(oriented, pil_loads):
+    mine, theirs = DALIImageFolder(oriented, EXACT, orient=True), ImageFolder(oriented, EXACT, loader=upright)
     for _ in range(2):
         loader = ours(mine, 5, num_workers=2, device="cpu")
         assert_same_epoch(loader, stock(theirs, 5))
         assert_same_epoch(loader, stock(theirs, 5))
-    assert {os.path.splitext(path)[1] for path in by_pillow} == {".tiff", ".webp"}
+    assert {os.path.splitext(path)[1] for path in pil_loads} == {".tiff", ".webp"}
     for index in range(len(mine)):
         assert torch.equal(mine[index][0], theirs[index][0]) and mine[index][1] == theirs[index][1]
-    plain, changed = ImageFolder(turned, EXACT), []
+    plain, changed = ImageFolder(oriented, EXACT), []
     for index in range(len(mine)):
         changed += [] if torch.equal(mine[index][0], plain[index][0]) else [os.path.splitext(mine.samples[index][0])[1]]
-    assert sorted(set(changed)) == [".jpg", ".png", ".webp"] and len(changed) == 6 * 7  # a TIFF Pillow turns
+    # Pillow applies a TIFF's orientation itself
+    assert sorted(set(changed)) == [".jpg", ".png", ".webp"] and len(changed) == 6 * 7
 
 
-def _epochs(folder, case, exact, device, orient=False, **options):
+def _images_of_two_epochs(folder, case, exact, device, orient=False, **options):
     torch.manual_seed(0)
     dataset, several = DALIImageFolder(folder, TRANSFORMS[case], orient=orient), 1 if case == "nothing" else 7
     loader = ours(dataset, several, exact=exact, device=device, fallback="silent", **options)
@@ -105,61 +105,66 @@ def _epochs(folder, case, exact, device, orient=False, **options):
 
 
 @pytest.fixture(scope="module")
-def both(turned):
-    """What is turned as EXIF says, and the same images as PNG, turned before."""
-    copies = turned.parent / f"{turned.name} turned"
-    for path, _ in DALIImageFolder(turned).samples:
-        target = (copies / path[len(str(turned)) + 1 :]).with_suffix(".png")
+def folders(oriented):
+    """The folder of oriented images, and a folder of upright copies as PNG."""
+    copies = oriented.parent / f"{oriented.name} turned"
+    for path, _ in DALIImageFolder(oriented).samples:
+        target = (copies / path[len(str(oriented)) + 1 :]).with_suffix(".png")
         target.parent.mkdir(parents=True, exist_ok=True)
         target = target.with_name(f"{os.path.basename(path)}.png")
         upright(path).save(target)
-    return turned, copies
+    return oriented, copies
 
 
 @pytest.mark.parametrize("exact", [False, True], ids=["default", "exact"])
 @pytest.mark.parametrize("case", TRANSFORMS)
-def test_they_are_those_of_turned_copies(both, case, exact):
-    """Numbers that are drawn depend on the sizes: those are the turned image's."""
-    made, expected = (_epochs(folder, case, exact, "cpu", orient=folder is both[0]) for folder in both)
-    for a, b, path in zip(made, expected, _paths(both[0]), strict=True):
+def test_oriented_images_equal_upright_copies_after_each_transform(folders, case, exact):
+    """Random numbers that depend on the size must be drawn for the upright image."""
+    made, expected = (
+        _images_of_two_epochs(folder, case, exact, "cpu", orient=folder is folders[0]) for folder in folders
+    )
+    for a, b, path in zip(made, expected, _paths(folders[0]), strict=True):
         assert a.shape == b.shape, path
-        if exact or path.endswith(BY_DALI):  # Pillow resizes others
+        if exact or path.endswith(BY_DALI):  # Pillow resizes the other formats
             assert torch.equal(a, b), path
 
 
 def _paths(folder) -> list[str]:
-    """Of two epochs."""
+    """Return the paths of two epochs."""
     return [path for path, _ in DALIImageFolder(folder).samples] * 2
 
 
-def _level(image) -> float:
-    """One of 256, of a normalized image at most."""
+def _one_level(image) -> float:
+    """Return one of 256 levels; for a normalized image, an upper bound."""
     return 2 / 255 if image.dtype.is_floating_point else 1
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("exact", [False, True], ids=["default", "exact"])
 @pytest.mark.parametrize("case", TRANSFORMS)
-def test_on_a_gpu(both, case, exact):
-    """nvJPEG repeats samples of chroma where Pillow interpolates them. For this noise that is 14 levels on average, and
-    up to 18 for a row of 40 pixels (measured with libjpeg's fast upsampling); another orientation is 80 levels off."""
-    made, expected = (_epochs(folder, case, exact, "cuda", orient=folder is both[0]) for folder in both)
-    for a, b, path in zip(made, expected, _paths(both[0]), strict=True):
+def test_oriented_images_on_gpu_are_close_to_upright_copies(folders, case, exact):
+    """nvJPEG repeats chroma samples, whereas Pillow interpolates them. For this noise the mean difference is 14 levels,
+    and up to 18 for a row of 40 pixels (measured with libjpeg's fast upsampling); a wrong orientation differs by 80
+    levels."""
+    made, expected = (
+        _images_of_two_epochs(folder, case, exact, "cuda", orient=folder is folders[0]) for folder in folders
+    )
+    for a, b, path in zip(made, expected, _paths(folders[0]), strict=True):
         assert a.shape == b.shape, path
         if exact:
             assert torch.equal(a, b), path
         else:
-            assert (a.float() - b.float()).abs().mean() <= (25 if path.endswith(".jpg") else 2) * _level(a), path
+            assert (a.float() - b.float()).abs().mean() <= (25 if path.endswith(".jpg") else 2) * _one_level(a), path
 
 
 @pytest.mark.parametrize("case", ["windows", "a resize and a window", "nothing"])
-def test_decoded_images_are_kept_turned(both, case):
-    made = _epochs(both[0], case, True, "cpu", orient=True, cache=1 << 26)
-    for a, b in zip(made, _epochs(both[1], case, True, "cpu"), strict=True):
+def test_cached_images_are_upright(folders, case):
+    made = _images_of_two_epochs(folders[0], case, True, "cpu", orient=True, cache=1 << 26)
+    for a, b in zip(made, _images_of_two_epochs(folders[1], case, True, "cpu"), strict=True):
         assert torch.equal(a, b)
 
 
-class Turning:
+class ExifTranspose:
     def __init__(self, rest):
         self.rest = rest
 
@@ -167,55 +172,55 @@ class Turning:
         return self.rest(ImageOps.exif_transpose(image))
 
 
-FIRST = {
+EXIF_TRANSPOSE_FIRST = {
     "the function": T.Compose([ImageOps.exif_transpose, EXACT]),
     "a Lambda": T.Compose([T.Lambda(ImageOps.exif_transpose), EXACT]),
     "a Lambda of v2": v2.Compose([v2.Lambda(ImageOps.exif_transpose), EXACT]),
     "a lambda": T.Compose([T.Lambda(lambda image: ImageOps.exif_transpose(image)), EXACT]),
     "in a container": T.Compose([T.Compose([torch.nn.Identity(), ImageOps.exif_transpose]), EXACT]),
-    "in a class": Turning(EXACT),
+    "in a class": ExifTranspose(EXACT),
     "and converted": T.Compose([lambda image: ImageOps.exif_transpose(image).convert("RGB"), EXACT]),
     "twice": T.Compose([ImageOps.exif_transpose, ImageOps.exif_transpose, EXACT]),
     "and called in Python": T.Compose([ImageOps.exif_transpose, T.Lambda(lambda image: image.resize((50, 70))), EXACT]),
 }
 
 
-@pytest.mark.parametrize("case", FIRST)
-def test_a_transform_that_turns_first(turned, by_pillow, case):
-    transform, in_python = FIRST[case], case in ("twice", "and called in Python")
+@pytest.mark.parametrize("case", EXIF_TRANSPOSE_FIRST)
+def test_transform_that_starts_with_exif_transpose_gives_torchvisions_pixels(oriented, pil_loads, case):
+    transform, in_python = EXIF_TRANSPOSE_FIRST[case], case in ("twice", "and called in Python")
     for made in (
-        ImageFolder(turned, transform),
-        DALIImageFolder(turned, transform, orient=True),
-        _listed(turned, case),
+        ImageFolder(oriented, transform),
+        DALIImageFolder(oriented, transform, orient=True),
+        _image_list(oriented, case),
     ):
         loader = ours(made, 5, num_workers=2, device="cpu", exact=True, fallback="error")
         assert in_python or "upright" in loader.explain()
-        theirs = stock(ImageFolder(turned, transform), 5)
+        theirs = stock(ImageFolder(oriented, transform), 5)
         assert_same_epoch(loader, theirs)
         assert_same_epoch(loader, theirs)
-        assert in_python or {os.path.splitext(path)[1] for path in by_pillow} == {".tiff", ".webp"}
+        assert in_python or {os.path.splitext(path)[1] for path in pil_loads} == {".tiff", ".webp"}
 
 
-def _listed(folder, case):
+def _image_list(folder, case):
     paths, targets = zip(*ImageFolder(folder).samples, strict=True)
-    return DALIImageList(list(paths), list(targets), FIRST[case])
+    return DALIImageList(list(paths), list(targets), EXIF_TRANSPOSE_FIRST[case])
 
 
-def test_the_transform_may_change(turned):
-    """Between epochs, and for two loaders of one data set."""
-    dataset, plain = DALIImageFolder(turned, EXACT), ImageFolder(turned, EXACT)
+def test_pixels_equal_torchs_when_the_transform_is_replaced(oriented):
+    """The transform changes between epochs; a second loader of the data set sees the change, too."""
+    dataset, plain = DALIImageFolder(oriented, EXACT), ImageFolder(oriented, EXACT)
     loader = ours(dataset, 5, device="cpu")
-    for transform in (EXACT, FIRST["a Lambda"], EXACT, FIRST["a lambda"]):
+    for transform in (EXACT, EXIF_TRANSPOSE_FIRST["a Lambda"], EXACT, EXIF_TRANSPOSE_FIRST["a lambda"]):
         dataset.transform = plain.transform = transform
         assert_same_epoch(loader, stock(plain, 5))
         assert_same_epoch(ours(data.Subset(dataset, range(len(dataset))), 5, device="cpu"), stock(plain, 5))
 
 
 @pytest.mark.parametrize("form", ["files", "a loader"])
-def test_a_data_set_of_ones_own(turned, by_pillow, form):
-    class Own(data.Dataset):
+def test_custom_data_set_that_calls_exif_transpose_gives_torchs_pixels(oriented, pil_loads, form):
+    class CustomDataset(data.Dataset):
         def __init__(self):
-            self.samples = ImageFolder(turned).samples
+            self.samples = ImageFolder(oriented).samples
 
         def __len__(self):
             return len(self.samples)
@@ -224,16 +229,16 @@ def test_a_data_set_of_ones_own(turned, by_pillow, form):
             path, target = self.samples[i]
             return EXACT(upright(path)), target
 
-    dataset = Own() if form == "files" else ImageFolder(turned, EXACT, loader=upright)
-    time.sleep(0.05)  # what was written just now is not left to DALI
+    dataset = CustomDataset() if form == "files" else ImageFolder(oriented, EXACT, loader=upright)
+    time.sleep(0.05)  # recently written files are not decoded by DALI
     loader = ours(dataset, 5, device="cpu")
     assert "rotate" not in loader.explain()
     assert_same_epoch(loader, stock(dataset, 5))
-    assert not [path for path in by_pillow if path.endswith(".jpg")]
+    assert not [path for path in pil_loads if path.endswith(".jpg")]
 
 
-def _segments(path):
-    """Odd EXIF in a JPEG of a known picture: the bytes of its APP1 segment."""
+def _odd_exif_segments(path):
+    """Return malformed or unusual EXIF, as the bytes of a JPEG's APP1 segment."""
     big = b"Exif\0\0MM\0*\0\0\0\x08"
     entry = b"\x01\x12\0\x03\0\0\0\x01\0%c\0\0"
     xmp = b'http://ns.adobe.com/xap/1.0/\0<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/>'
@@ -256,18 +261,18 @@ def _segments(path):
     }
 
 
-ODD = list(_segments(""))
+ODD = list(_odd_exif_segments(""))
 
 
-@pytest.mark.parametrize("several", ["", "six", "three"], ids=["alone", "after 6", "before 3"])
+@pytest.mark.parametrize("several", ["", "six", "three"], ids=["only segment", "after 6", "before 3"])
 @pytest.mark.parametrize("case", ODD)
-def test_odd_exif(tmp_path, case, several):
-    """Pillow says how an image is turned, or that it cannot be."""
+def test_odd_exif_has_the_effect_that_it_has_in_pillow(tmp_path, case, several):
+    """The image is rotated as by Pillow, or an error of the same type is raised."""
     (tmp_path / "class").mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (40, 64, 3), dtype=np.uint8)
     whole = tmp_path / "class" / "0.jpg"
     Image.fromarray(pixels).save(whole)
-    segments = [_segments("")[case]]
+    segments = [_odd_exif_segments("")[case]]
     six, three = (b"Exif\0\0" + _exif(number).tobytes().removeprefix(b"Exif\0\0") for number in (6, 3))
     segments = {"": segments, "six": [six, *segments], "three": [*segments, three]}[several]
     encoded = whole.read_bytes()
@@ -285,8 +290,8 @@ def test_odd_exif(tmp_path, case, several):
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_one_that_is_turned_meanwhile(tmp_path, device):
-    """As viewers do it: one number in the EXIF changes."""
+def test_orientation_that_changes_between_epochs_is_seen(tmp_path, device):
+    """Image viewers rotate a photo by changing only its EXIF orientation."""
     (tmp_path / "class").mkdir()
     paths = [tmp_path / "class" / f"{number}.png" for number in range(3)]
     pixels = np.random.default_rng(0).integers(0, 256, (50, 50, 3), dtype=np.uint8)
@@ -301,18 +306,18 @@ def test_one_that_is_turned_meanwhile(tmp_path, device):
         assert torch.equal(made.cpu(), expected), orientations
 
 
-def test_it_is_not_for_a_loader_of_the_users_own(turned):
+def test_orient_with_a_custom_loader_raises_value_error(oriented):
     with pytest.raises(ValueError, match=r"call ImageOps\.exif_transpose in your loader"):
-        DALIImageFolder(turned, loader=upright, orient=True)
+        DALIImageFolder(oriented, loader=upright, orient=True)
 
 
-def test_in_object_storage(turned, by_pillow):
+def test_orient_in_object_storage_gives_the_pixels_of_local_files(oriented, pil_loads):
     pytest.importorskip("obstore")
     from remote.server import Running
 
-    with Running(turned) as server:
+    with Running(oriented) as server:
         mine = DALIImageFolder(server.url, EXACT, orient=True, storage_options=server.options)
-        theirs = ImageFolder(turned, EXACT, loader=upright)
+        theirs = ImageFolder(oriented, EXACT, loader=upright)
         assert_same_epoch(ours(mine, 5, num_workers=2, device="cpu"), stock(theirs, 5))
         assert torch.equal(mine[6][0], theirs[6][0])
-    assert {os.path.splitext(path.rpartition(",")[0] or path)[1][:5] for path in by_pillow} == {".tiff", ".webp"}
+    assert {os.path.splitext(path.rpartition(",")[0] or path)[1][:5] for path in pil_loads} == {".tiff", ".webp"}

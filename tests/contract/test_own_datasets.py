@@ -1,4 +1,4 @@
-"""Custom data sets: their code runs as in torch's loader, and DALI makes the images if it can."""
+"""Custom data sets run as in torch's loader, and DALI computes the images if it can."""
 
 import functools
 import gc
@@ -38,7 +38,7 @@ def folder(image_root) -> ImageFolder:
 
 
 def seeded(dataset, *args, **kwargs):
-    """Batches of a loader under one seed."""
+    """Return a function that iterates over a seeded loader and returns its batches."""
 
     def batches(make):
         torch.manual_seed(0)
@@ -50,7 +50,7 @@ def seeded(dataset, *args, **kwargs):
 
 
 def assert_same(mine, theirs, limit=0.0) -> None:
-    """Nested containers of the same types, keys and values; floating-point images as near as the limit."""
+    """Compare nested containers, including types; floating-point images may differ by ``limit`` on average."""
     assert type(mine) is type(theirs), (type(mine), type(theirs))
     if isinstance(theirs, torch.Tensor):
         assert mine.shape == theirs.shape and mine.dtype == theirs.dtype and mine.device == theirs.device
@@ -71,13 +71,13 @@ def assert_same(mine, theirs, limit=0.0) -> None:
 
 
 def real(loader) -> int:
-    """Return the number of batches in which no image was deferred."""
+    """Return the number of batches without any deferred image."""
     return loader._route.realized
 
 
 @pytest.mark.parametrize("kind", own.SERVED, ids=lambda kind: kind.__name__)
-def test_batches_of_a_served_data_set_are_torchs(folder, kind):
-    """To the last bit with exact=True; else within what kernels differ by."""
+def test_batches_of_a_traced_data_set_equal_torchs(folder, kind):
+    """The batches are bit-identical with exact=True; otherwise within the differences between the kernels."""
     dataset = kind(folder)
     theirs = seeded(kind(folder), 5)(stock)
     loaders = []
@@ -89,22 +89,22 @@ def test_batches_of_a_served_data_set_are_torchs(folder, kind):
     assert_same(seeded(dataset, 5, exact=True)(mine), theirs)
     if kind in some(own.SERVED[1:]):
         assert_same(seeded(kind(folder), 5)(mine), theirs, limit=0.02)
-    if kind in some(own.SERVED) and kind not in (own.Noisy, own.Mixed):  # whose random numbers are others there
+    if kind in some(own.SERVED) and kind not in (own.Noisy, own.Mixed):  # their random numbers differ in workers
         assert_same(seeded(kind(folder), 5, exact=True, num_workers=2)(mine), theirs)
     assert loaders[0].explain().startswith("DALI route")
     assert f"{kind.__name__} runs in" in loaders[0].explain()
 
 
 @pytest.mark.parametrize("kind", own.REFUSED, ids=lambda kind: kind.__name__)
-def test_a_data_set_that_uses_pixels_is_left_to_torch_with_the_reason(folder, kind):
+def test_data_set_that_reads_pixels_falls_back_with_the_reason(folder, kind):
     with pytest.warns(match=own.REFUSED[kind]):
         loader = DataLoader(kind(folder), 5, device="cpu")
     assert loader.explain().startswith("torchvision route") and own.REFUSED[kind] in loader.explain()
     assert_same(list(loader), list(stock(kind(folder), 5)))
 
 
-class Annotations:
-    """What pycocotools gives for a file of these."""
+class CocoAnnotations:
+    """The part of pycocotools.COCO that CocoDetection uses."""
 
     def __init__(self, paths, labels):
         self.paths, self.labels = paths, labels
@@ -120,19 +120,19 @@ class Annotations:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_images_of_coco_that_a_method_of_torchvision_opens_are_deferred(folder, workers):
+def test_coco_detection_images_are_deferred(folder, workers):
     paths, labels = zip(*folder.samples, strict=True)
     dataset = CocoDetection.__new__(CocoDetection)
     VisionDataset.__init__(dataset, folder.root, transform=own.AFTER)
-    dataset.coco, dataset.ids = Annotations(paths, labels), list(range(len(paths)))
+    dataset.coco, dataset.ids = CocoAnnotations(paths, labels), list(range(len(paths)))
     options = dict(batch_size=None, num_workers=workers)
     mine = ours(dataset, device="cpu", exact=True, **options)
     assert mine.explain().startswith("DALI route") and "CocoDetection runs in" in mine.explain()
     assert_same(list(mine), list(stock(dataset, **options)))
 
 
-def test_samplers_and_wrappers_give_torchs_order(folder):
-    """Samplers are torch's, and so are Subset, ConcatDataset and random_split around."""
+def test_samplers_and_data_set_wrappers_give_torchs_order(folder):
+    """Samplers, Subset, ConcatDataset and random_split are torch's."""
     generator = torch.Generator().manual_seed(3)
     first, second = data.random_split(own.Plain(folder), [10, 14], generator)
     whole = data.ConcatDataset([first, data.Subset(own.Transformed(folder), [4, 2, 0]), second])
@@ -147,7 +147,7 @@ def test_samplers_and_wrappers_give_torchs_order(folder):
     assert_same(one, next(iter(stock(own.AsDict(folder), None))))
 
 
-def test_a_collate_fn_gets_what_the_data_set_gives(folder):
+def test_collate_fn_gets_the_samples_of_the_data_set(folder):
 
     def collate(samples):
         return {"pixel_values": torch.stack([one["image"] for one in samples]), "n": [one["label"] for one in samples]}
@@ -160,7 +160,7 @@ def test_a_collate_fn_gets_what_the_data_set_gives(folder):
     assert_same(mine, [own.Named(folder)[i] for i in range(24)])
 
 
-def test_getitem_runs_once_for_each_sample_and_never_before_the_epoch(folder):
+def test_getitem_runs_once_per_sample_and_never_before_the_epoch(folder):
 
     class Counted(own.Plain):
         called = 0
@@ -180,8 +180,8 @@ def test_getitem_runs_once_for_each_sample_and_never_before_the_epoch(folder):
         assert dataset.called == 48 + min(5 * number, 24)
 
 
-def test_an_image_that_the_data_set_keeps_has_pillows_attributes_and_pixels(folder):
-    class Keeps(own.Plain):
+def test_image_kept_by_the_data_set_has_pillows_attributes_and_pixels(folder):
+    class KeepsImage(own.Plain):
         kept = ()
 
         def __getitem__(self, i):
@@ -190,7 +190,7 @@ def test_an_image_that_the_data_set_keeps_has_pillows_attributes_and_pixels(fold
                 self.kept = image, image.convert("RGB")
             return self.transform(image.convert("RGB")), self.labels[i]
 
-    dataset = Keeps(folder)
+    dataset = KeepsImage(folder)
     loader = ours(dataset, 5, exact=True, device="cpu")
     assert_same(list(loader), list(stock(own.Plain(folder), 5)))
     assert real(loader) == 0
@@ -198,26 +198,26 @@ def test_an_image_that_the_data_set_keeps_has_pillows_attributes_and_pixels(fold
         assert dataset.kept[0].format == image.format and np.array_equal(dataset.kept[1], image.convert("RGB"))
 
 
-def test_an_image_that_another_thread_opens_after_an_epoch_is_not_deferred(folder):
+def test_image_opened_after_an_epoch_is_not_deferred_in_any_thread(folder):
     list(ours(own.Plain(folder), 5, device="cpu"))
-    for opened in (Image.open(folder.samples[0][0]), _in_a_thread(Image.open, folder.samples[0][0])):
+    for opened in (Image.open(folder.samples[0][0]), _call_in_thread(Image.open, folder.samples[0][0])):
         opened.load()
         assert type(opened.im) is type(Image.new("RGB", (1, 1)).im)
         assert type(F.to_tensor(opened)) is torch.Tensor
 
 
-def _in_a_thread(function, *args):
+def _call_in_thread(function, *args):
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function, *args).result()
 
 
-def test_a_reader_that_opens_at_the_first_sample_is_not_opened_by_the_trial(folder):
+def test_trial_does_not_open_a_reader_that_opens_on_first_use(folder):
     dataset = own.ByReader(folder)
     loader = ours(dataset, 5, device="cpu")
     assert loader.explain().startswith("DALI route") and dataset.reader.files is None
 
 
-def test_the_trial_leaves_the_data_set_and_generators_as_they_were(folder):
+def test_trial_does_not_change_the_data_set_or_random_states(folder):
     opened, array, tensor, closed, parts = {}, np.zeros(3), torch.zeros(3), 0, functools.partial(dict, count=[0])
 
     class Slots:
@@ -251,7 +251,7 @@ def test_the_trial_leaves_the_data_set_and_generators_as_they_were(folder):
     opened[0].close()
 
 
-def test_an_open_file_of_the_data_set_keeps_its_position_after_the_trial(folder, tmp_path):
+def test_trial_does_not_move_the_position_of_an_open_file(folder, tmp_path):
     archive = tmp_path / "images"
     archive.write_bytes(b"".join(open(path, "rb").read() for path, _ in folder.samples))
     sizes = [os.path.getsize(path) for path, _ in folder.samples]
@@ -265,39 +265,39 @@ def test_an_open_file_of_the_data_set_keeps_its_position_after_the_trial(folder,
         assert_same(list(ours(dataset, 5, exact=True, device="cpu")), list(stock(own.Plain(folder), 5)))
 
 
-def _crashes(self, i):
+def _is_killed(self, i):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _ends(self, i):
+def _exits(self, i):
     os._exit(0)
 
 
-def _waits(self, i):
-    """For a thread, which a child does not have."""
+def _waits_for_a_thread(self, i):
+    """Deadlock in a forked child, which has no copy of the thread."""
     return self.pool.submit(lambda: own.read_rgb(self.paths[i])).result()
 
 
-@pytest.mark.parametrize("trouble", [_crashes, _ends, _waits], ids=lambda f: f.__name__)
-def test_a_data_set_whose_trial_fails_is_left_to_torch(folder, trouble):
+@pytest.mark.parametrize("fail", [_is_killed, _exits, _waits_for_a_thread], ids=lambda f: f.__name__)
+def test_data_set_falls_back_when_the_trial_subprocess_fails(folder, fail):
 
-    class Odd(own.Plain):
+    class FailsInTrial(own.Plain):
         parent, pool = os.getpid(), ThreadPoolExecutor(1)
 
         def __getitem__(self, i):
             if os.getpid() != self.parent:
-                trouble(self, i)
+                fail(self, i)
             return super().__getitem__(i)
 
-    Odd.pool.submit(int).result()
+    FailsInTrial.pool.submit(int).result()
     with pytest.warns(match="in the trial subprocess"):
-        loader = DataLoader(Odd(folder), 5, device="cpu")
+        loader = DataLoader(FailsInTrial(folder), 5, device="cpu")
     assert_same(list(loader), list(stock(own.Plain(folder), 5)))
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_data_set_whose_trial_raises_is_left_to_torch_with_the_error(folder, first):
-    class Broken(own.Plain):
+def test_data_set_falls_back_with_the_error_when_the_trial_raises(folder, first):
+    class RaisesInTrial(own.Plain):
         parent = os.getpid()
 
         def __getitem__(self, i):
@@ -307,11 +307,11 @@ def test_a_data_set_whose_trial_raises_is_left_to_torch_with_the_error(folder, f
 
     reason = "raises ValueError: no such table, yet" if not first else "in the trial subprocess"
     with pytest.warns(match=reason):
-        loader = DataLoader(Broken(folder), 5, device="cpu")
+        loader = DataLoader(RaisesInTrial(folder), 5, device="cpu")
     assert_same(list(loader), list(stock(own.Plain(folder), 5)))
 
 
-def test_a_data_set_that_changes_a_manager_is_left_to_torch(folder):
+def test_data_set_that_changes_a_multiprocessing_manager_falls_back(folder):
     class Counted(own.Plain):
         def __getitem__(self, i):
             self.seen[i] = 1 + self.seen.get(i, 0)
@@ -327,7 +327,7 @@ def test_a_data_set_that_changes_a_manager_is_left_to_torch(folder):
         assert len(dataset.seen) == len(dataset)
 
 
-def test_a_data_set_that_computes_some_images_is_traced_whatever_the_generators(folder):
+def test_data_set_that_filters_some_images_is_traced_for_any_random_state(folder):
 
     def some(self, i):
         image = own.read_rgb(self.paths[i])
@@ -341,7 +341,7 @@ def test_a_data_set_that_computes_some_images_is_traced_whatever_the_generators(
         assert loader.explain().startswith("DALI route")
 
 
-ANEW = {
+VARYING_TRANSFORMS = {
     "object": lambda image, i: T.CenterCrop(8 + i)(image),
     "Compose": lambda image, i: T.Compose([T.RandomRotation((i, i))])(image),
     "padding": lambda image, i: T.Pad(i)(image),
@@ -352,12 +352,12 @@ ANEW = {
 
 @pytest.mark.alike
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", ANEW)
-def test_transforms_made_for_each_sample_share_few_pipelines(folder, kind, workers):
+@pytest.mark.parametrize("kind", VARYING_TRANSFORMS)
+def test_transforms_constructed_for_each_sample_share_few_pipelines(folder, kind, workers):
     transform = T.Compose([T.Resize((8, 8)), T.ToTensor()])
 
     def get(self, i):
-        return transform(ANEW[kind](own.read_rgb(self.paths[i % 24]), 0 if i in (0, 1, 2, 3) else i)), i
+        return transform(VARYING_TRANSFORMS[kind](own.read_rgb(self.paths[i % 24]), 0 if i in (0, 1, 2, 3) else i)), i
 
     dataset = type("Anew", (own.Plain,), {"__getitem__": get, "__len__": lambda self: 200})(folder)
     loader = ours(dataset, 8, exact=True, device="cpu", num_workers=workers)
@@ -384,19 +384,19 @@ def test_images_of_many_sizes_share_few_pipelines(folder):
     assert len(os.listdir("/proc/self/task")) < before + 12 * MOST_PIPELINES
 
 
-def test_another_resize_for_each_sample_shares_a_pipeline(folder):
+def test_resizes_to_varying_sizes_share_a_pipeline(folder):
 
-    class Scaled(own.Plain):
+    class ResizedByIndex(own.Plain):
         def __getitem__(self, i):
             return self.transform(own.read_rgb(self.paths[i]).resize((20 + i, 20))), self.labels[i]
 
-    loader = ours(Scaled(folder), 5, exact=True, device="cpu")
-    assert_same(list(loader), list(stock(Scaled(folder), 5)))
+    loader = ours(ResizedByIndex(folder), 5, exact=True, device="cpu")
+    assert_same(list(loader), list(stock(ResizedByIndex(folder), 5)))
     assert not real(loader) and len(loader._route._pipelines) <= 2
 
 
-def test_files_that_the_data_set_writes_are_read_by_pillow(folder, tmp_path):
-    """One path may have another image each time."""
+def test_files_that_the_data_set_writes_are_decoded_by_pillow(folder, tmp_path):
+    """The image at such a path may change with every sample."""
 
     class Fetched(own.Plain):
         def __getitem__(self, i):
@@ -416,14 +416,14 @@ def test_files_that_the_data_set_writes_are_read_by_pillow(folder, tmp_path):
     assert real(loader) == 4  # the first of five batches has deferred images
 
 
-def test_a_file_that_pillow_cannot_read_raises_torchs_error(own_root):
+def test_file_that_pillow_cannot_read_raises_torchs_error_or_is_skipped(own_root):
     folder = ImageFolder(own_root)
     time.sleep(0.05)
     bad = folder.samples[2][0]
     whole = open(bad, "rb").read()
     for content in (b"nothing", whole[: len(whole) // 2]):
         open(bad, "wb").write(content)
-        time.sleep(0.05)  # files that were written just now are not left to DALI
+        time.sleep(0.05)  # recently written files are not decoded by DALI
         assert_same(list(ours(own.Tried(folder), 3, exact=True, device="cpu")), list(stock(own.Tried(folder), 3)))
         errors = []
         for loader in (ours(own.Plain(folder), 3, device="cpu"), stock(own.Plain(folder), 3)):
@@ -439,11 +439,11 @@ def test_a_file_that_pillow_cannot_read_raises_torchs_error(own_root):
             assert [len(labels) for _, labels in replaced] == [3, 3, 2]
     open(bad, "wb").write(whole)
 
-    errors = [error_of(list, make(Fails(folder), 1)) for make in (stock, lambda *args: ours(*args, device="cpu"))]
+    errors = [error_of(list, make(FailsAtFour(folder), 1)) for make in (stock, lambda *args: ours(*args, device="cpu"))]
     assert [(type(error), str(error)) for error in errors] == [(KeyError, "'four'")] * 2
 
 
-def test_a_second_epoch_builds_no_pipeline(folder, monkeypatch):
+def test_second_epoch_builds_no_pipeline(folder, monkeypatch):
     from dali_compat.engine.dali.pipeline import DecodePipeline
 
     built, build = [], DecodePipeline._build
@@ -455,9 +455,9 @@ def test_a_second_epoch_builds_no_pipeline(folder, monkeypatch):
     assert first == 2 and len(built) == first
 
 
-def test_a_resumed_epoch_gives_the_rest_of_the_batches(folder):
+def test_resumed_epoch_gives_the_remaining_batches(folder):
 
-    def go_on(kind, **options):
+    def assert_resumes(kind, **options):
         dataset = kind(folder)
         torch.manual_seed(0)
         loader = ours(dataset, 4, shuffle=True, device="cpu", **options)
@@ -465,16 +465,16 @@ def test_a_resumed_epoch_gives_the_rest_of_the_batches(folder):
         next(whole), next(whole)
         state = loader.state_dict()
         rest = list(whole)
-        again = ours(dataset, 4, shuffle=True, device="cpu", **options)
-        again.load_state_dict(state)
-        assert_same(list(again), rest)
+        resumed = ours(dataset, 4, shuffle=True, device="cpu", **options)
+        resumed.load_state_dict(state)
+        assert_same(list(resumed), rest)
 
-    go_on(own.AsDict)
-    go_on(own.Noisy, num_workers=2)
-    go_on(own.Noisy)
+    assert_resumes(own.AsDict)
+    assert_resumes(own.Noisy, num_workers=2)
+    assert_resumes(own.Noisy)
 
 
-def test_samples_that_cannot_replace_others_are_listed(own_root):
+def test_unreadable_replacement_candidates_are_listed_in_errors(own_root):
     dataset = DALIImageFolder(own_root, own.TRANSFORM, loader=lambda path: own.read_rgb(path).copy())
     for path, _ in dataset.samples[1:]:
         open(path, "wb").write(b"nothing")
@@ -499,8 +499,8 @@ def test_on_error_replace_raises_if_no_sample_can_be_read(own_root, workers):
         list(loader)
 
 
-class InWorkers(own.Plain):
-    """As torch's workers see it."""
+class ChecksWorkerInfo(own.Plain):
+    """Raises unless the worker info is the same as in torch's loader."""
 
     opened = None
 
@@ -510,34 +510,34 @@ class InWorkers(own.Plain):
         return super().__getitem__(i) if i % 5 else (own.Arrays.__getitem__(self, i)[0].float(), i)
 
 
-def _open(number):
+def _set_opened(number):
     data.get_worker_info().dataset.opened = number
 
 
 @pytest.mark.parametrize("context, workers", [("fork", 2), ("spawn", 1)])
-def test_workers_have_torchs_worker_info_and_worker_init_fn(folder, context, workers):
-    """Some of the images are computed."""
-    dataset = InWorkers(folder)
+def test_worker_info_and_worker_init_fn_work_as_in_torchs_loader(folder, context, workers):
+    """Some of the images are computed by the data set."""
+    dataset = ChecksWorkerInfo(folder)
     dataset.workers = workers
-    dataset.__class__ = Quiet  # whose first sample needs no worker
-    options = dict(num_workers=workers, worker_init_fn=_open, multiprocessing_context=context)
+    dataset.__class__ = ChecksWorkerInfoInWorkersOnly  # its first sample needs no worker
+    options = dict(num_workers=workers, worker_init_fn=_set_opened, multiprocessing_context=context)
     loader = ours(dataset, 5, device="cpu", exact=True, **options)
     assert f"in {workers} worker process" in loader.explain()
     mine = list(loader)
-    dataset.__class__ = InWorkers
+    dataset.__class__ = ChecksWorkerInfo
     assert_same(mine, list(stock(dataset, 5, **options | {"multiprocessing_context": "fork"})))
     assert dataset.opened is None and real(loader) == 0
 
 
-class Quiet(InWorkers):
+class ChecksWorkerInfoInWorkersOnly(ChecksWorkerInfo):
     def __getitem__(self, i):
         return own.Plain.__getitem__(self, i) if data.get_worker_info() is None else super().__getitem__(i)
 
 
-def test_an_error_in_a_worker_is_torchs_and_on_error_lists_bad_files(own_root):
+def test_worker_error_is_torchs_and_on_error_lists_bad_files(own_root):
     folder = ImageFolder(own_root)
-    time.sleep(0.05)  # files that were written just now are not left to DALI
-    error = error_of(list, ours(Fails(folder), 3, num_workers=1, device="cpu"))
+    time.sleep(0.05)  # recently written files are not decoded by DALI
+    error = error_of(list, ours(FailsAtFour(folder), 3, num_workers=1, device="cpu"))
     assert type(error) is KeyError and "Caught KeyError in DataLoader worker process 0" in str(error)
     bad = folder.samples[2][0]
     open(bad, "wb").write(b"nothing")
@@ -551,8 +551,8 @@ def test_an_error_in_a_worker_is_torchs_and_on_error_lists_bad_files(own_root):
         assert [one.path for one in loader.errors] == [bad]
 
 
-class Draws(own.Plain):
-    """From a generator of its own, which each worker has a copy of. One of them is slow."""
+class DrawsInWorkers(own.Plain):
+    """Draws from an attribute, which is copied to each worker; worker 1 is slow."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -566,14 +566,14 @@ class Draws(own.Plain):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_batches_go_to_the_workers_that_torch_gives_them_to(folder, persistent):
+def test_batches_are_assigned_to_the_same_workers_as_in_torchs_loader(folder, persistent):
     """Persistent workers keep their copy of the data set."""
 
     def epochs(make):
-        dataset = Draws(folder)
+        dataset = DrawsInWorkers(folder)
         loader = make(dataset, 3, num_workers=2, persistent_workers=persistent)
         made = [list(loader)]
-        next(iter(loader))  # an epoch that is left
+        next(iter(loader))  # an epoch that is abandoned
         dataset.rng = np.random.default_rng(4)
         return [*made, list(loader), list(loader)]
 
@@ -587,8 +587,8 @@ def test_batches_go_to_the_workers_that_torch_gives_them_to(folder, persistent):
     assert "without effect" not in loaders[0].explain()
 
 
-def test_all_batches_that_have_arrived_are_computed_ahead(folder, monkeypatch):
-    """Also the last ones of an epoch, when workers have nothing left to do."""
+def test_all_received_batches_are_computed_ahead(folder, monkeypatch):
+    """This includes the last batches of an epoch, after the workers have finished."""
     ahead, make_ahead = [], traced.make_ahead
 
     def recorded(ready, epoch):
@@ -596,16 +596,16 @@ def test_all_batches_that_have_arrived_are_computed_ahead(folder, monkeypatch):
         make_ahead(ready, epoch)
 
     monkeypatch.setattr(traced, "make_ahead", recorded)
-    loader = ours(Draws(folder), 2, sampler=range(12), num_workers=2, prefetch_factor=3, device="cpu")
+    loader = ours(DrawsInWorkers(folder), 2, sampler=range(12), num_workers=2, prefetch_factor=3, device="cpu")
     iterator, end = iter(loader), time.monotonic() + 60
     while iterator._data_queue.qsize() < 6 and time.monotonic() < end:
         time.sleep(0.1)
-    time.sleep(0.5)  # a worker's thread may still be writing the last one
+    time.sleep(0.5)  # a worker's thread may still be writing the last batch
     assert len(list(iterator)) == 6 and ahead == [2, 2, 2, 2, 1]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_iterator_is_freed_after_its_last_batch(folder, workers):
+def test_iterator_is_freed_after_its_last_batch(folder, workers):
     iterator = iter(ours(own.Plain(folder), 4, num_workers=workers, device="cpu"))
     freed = weakref.ref(iterator)
     gc.collect()
@@ -618,7 +618,7 @@ def test_an_iterator_is_freed_after_its_last_batch(folder, workers):
         gc.enable()
 
 
-IN_A_CHILD = """
+FORKING_PROGRAM = """
 import gc, os, sys, torch
 from contract import own_datasets as own
 from dali_compat import DataLoader
@@ -645,8 +645,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(list(iterator)))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_forked_child_leaves_its_parents_iterator_and_iterates_itself(image_root, workers):
-    done = programs.run(IN_A_CHILD, str(image_root), str(workers), seconds=60)
+def test_forked_child_cannot_use_the_parents_iterator_but_can_create_one(image_root, workers):
+    done = programs.run(FORKING_PROGRAM, str(image_root), str(workers), seconds=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "this iterator belongs to the parent process; call iter(loader) in the child",
@@ -655,30 +655,29 @@ def test_a_forked_child_leaves_its_parents_iterator_and_iterates_itself(image_ro
     ]
 
 
-class Unsent(own.Plain):
+class Unpicklable(own.Plain):
     def __getitem__(self, i):
         return *super().__getitem__(i), lambda: i
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_samples_that_cannot_be_pickled_reach_collate_fn(folder, workers):
-    """It runs in the worker, as in torch's loader."""
+def test_samples_that_cannot_be_pickled_reach_collate_fn_in_the_worker(folder, workers):
     options = dict(num_workers=workers, collate_fn=lambda samples: [(x, number()) for x, _, number in samples])
-    mine = list(ours(Unsent(folder), 3, device="cpu", exact=True, **options))
-    assert_same(mine, list(stock(Unsent(folder), 3, **options)))
+    mine = list(ours(Unpicklable(folder), 3, device="cpu", exact=True, **options))
+    assert_same(mine, list(stock(Unpicklable(folder), 3, **options)))
 
 
-class Dies(own.Plain):
+class ExitsInWorker(own.Plain):
     def __getitem__(self, i):
         if i == 7 and data.get_worker_info() is not None:
             os._exit(3)
         return super().__getitem__(i)
 
 
-def test_a_worker_that_dies_raises_torchs_error(folder):
-    """Batches that come nevertheless are whole."""
+def test_worker_that_exits_raises_torchs_error(folder):
+    """Batches that still arrive are complete."""
     found, errors = [], []
-    batches = iter(ours(Dies(folder), 4, exact=True, device="cpu", num_workers=2))
+    batches = iter(ours(ExitsInWorker(folder), 4, exact=True, device="cpu", num_workers=2))
     for _ in range(8):
         try:
             found.append(next(batches)[0])
@@ -692,22 +691,22 @@ def test_a_worker_that_dies_raises_torchs_error(folder):
     assert places == sorted(places) and 1 not in places
 
 
-class Fails(own.Plain):
+class FailsAtFour(own.Plain):
     def __getitem__(self, i):
         if i == 4:
             raise KeyError("four")
         return super().__getitem__(i)
 
 
-def test_install_replaces_torchs_loader_if_the_data_set_can_be_traced(folder):
+def test_install_replaces_torchs_loader_only_if_the_data_set_can_be_traced(folder):
     with dali_compat.install(device="cpu", exact=True):
         mine, other = data.DataLoader(own.Plain(folder), 6), data.DataLoader(own.Arrays(folder), 6)
     assert isinstance(mine, DataLoader) and not isinstance(other, DataLoader)
     assert_same(list(mine), list(stock(own.Plain(folder), 6)))
 
 
-def test_hugging_faces_data_set_with_a_transform_is_torchs(folder):
-    """As in the example scripts, over bytes and over files."""
+def test_hugging_face_data_set_with_a_transform_gives_torchs_batches(folder):
+    """The transform is set as in Hugging Face's example scripts, for encoded bytes and for files."""
     hf = pytest.importorskip("datasets")
     rows = {"label": [label for _, label in folder.samples]}
     for embed in (False, True):
@@ -728,15 +727,15 @@ def test_hugging_faces_data_set_with_a_transform_is_torchs(folder):
         theirs = stock(dataset, 5, collate_fn=collate, shuffle=True, generator=_seeded(3))
         assert_same(list(loader), list(theirs))
         assert real(loader) == 0
-        again = ours(data.Subset(dataset, range(3, 9)), 5, device="cpu", exact=True, collate_fn=collate)
-        assert_same(list(again), list(stock(data.Subset(dataset, range(3, 9)), 5, collate_fn=collate)))
+        resumed = ours(data.Subset(dataset, range(3, 9)), 5, device="cpu", exact=True, collate_fn=collate)
+        assert_same(list(resumed), list(stock(data.Subset(dataset, range(3, 9)), 5, collate_fn=collate)))
 
 
 def _seeded(seed):
     return torch.Generator().manual_seed(seed)
 
 
-LEFT_OPEN = """
+PERSISTENT_WORKERS_PROGRAM = """
 import sys
 from contract import own_datasets as own
 from dali_compat import DataLoader
@@ -747,20 +746,20 @@ print(len(list(loader)), "DALI" in loader.explain())
 """
 
 
-def test_a_program_ends_quietly_with_workers_that_live_on(image_root, folder):
-    result = programs.run(LEFT_OPEN, str(image_root))
+def test_program_exits_without_output_if_persistent_workers_are_running(image_root, folder):
+    result = programs.run(PERSISTENT_WORKERS_PROGRAM, str(image_root))
     assert (result.returncode, result.stdout.split(), result.stderr) == (0, [str(-(-len(folder) // 6)), "True"], "")
 
 
-class Targets(own.Plain):
-    """Of all kinds of small tensors."""
+class SmallTensors(own.Plain):
+    """Samples with all kinds of small tensors."""
 
     def __getitem__(self, i):
         image, _ = super().__getitem__(i)
         x, y = torch.arange(6.0).view(2, 3) + i, torch.tensor([i])
         boxes = tv_tensors.BoundingBoxes([[1, 2, 3 + i, 4]], format="XYXY", canvas_size=(20, 30))
         named = torch.ones(2)
-        named.note = "a"  # which torch's queue loses
+        named.note = "a"  # not kept by torch's queue
         return {
             "image": image,
             "boxes": boxes,
@@ -773,10 +772,10 @@ class Targets(own.Plain):
         }
 
 
-def test_small_tensors_of_workers_are_torchs(folder):
+def test_small_tensors_from_workers_equal_torchs(folder):
     options = {"num_workers": 2, "collate_fn": list}
-    mine = list(ours(Targets(folder), 4, device="cpu", exact=True, **options))
-    theirs = list(stock(Targets(folder), 4, **options))
+    mine = list(ours(SmallTensors(folder), 4, device="cpu", exact=True, **options))
+    theirs = list(stock(SmallTensors(folder), 4, **options))
     assert difference(theirs, mine) == ""
     for batches in (mine, theirs):
         sample = batches[0][1]

@@ -1,4 +1,4 @@
-"""What the code of a data set does to an image and leaves to DALI: it gets what torch's loader gives."""
+"""Operations in a custom data set that are deferred to DALI; their results equal torch's."""
 
 import functools
 import os
@@ -15,47 +15,47 @@ from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
 from contract.both import ours, stock
-from contract.test_joint import unlike
+from contract.test_joint import differences
 from contract.test_own_datasets import real, seeded
 from dali_compat.data.sources import ORIENTATION
 
 SMALL, TENSOR = T.Resize((32, 40)), T.Compose([T.Resize((32, 40)), T.ToTensor()])
 MEAN, STD = (torch.tensor(three).view(3, 1, 1) for three in ([0.5, 0.4, 0.3], [0.2, 0.3, 0.4]))
 
-# ---- of tensors
+# ---- tensors
 
 OF_TENSORS = {
     "to a Pillow image and back": lambda x: F.to_tensor(F.to_pil_image(F.to_tensor(SMALL(x)))),
     "divided": lambda x: F.pil_to_tensor(SMALL(x)) / 255,
     "divided as floats": lambda x: F.pil_to_tensor(SMALL(x)).float().div(255),
     "divided by another number": lambda x: F.pil_to_tensor(SMALL(x)) / 127.5 - 1,
-    "of two signs": lambda x: TENSOR(x) * 2 - 1,
+    "scaled to -1 and 1": lambda x: TENSOR(x) * 2 - 1,
     "normalised by hand": lambda x: TENSOR(x).sub(MEAN).div(STD),
     "normalised by operators": lambda x: (TENSOR(x) - MEAN) / STD,
-    "all of them": lambda x: 1 - torch.mul(0.5 * TENSOR(x) + 0.1, 3).add(-0.2),
-    "some of them": lambda x: TENSOR(x) * 2.5 if torch.rand(1) < 0.5 else TENSOR(x) * 0.5 - MEAN,
-    "drawn": lambda x: TENSOR(x) * float(torch.rand(1)) + float(torch.rand(1)),
+    "several operators": lambda x: 1 - torch.mul(0.5 * TENSOR(x) + 0.1, 3).add(-0.2),
+    "randomly chosen operators": lambda x: TENSOR(x) * 2.5 if torch.rand(1) < 0.5 else TENSOR(x) * 0.5 - MEAN,
+    "random factor and offset": lambda x: TENSOR(x) * float(torch.rand(1)) + float(torch.rand(1)),
     "halves": lambda x: TENSOR(x).half(),
     "bfloat16": lambda x: TENSOR(x).bfloat16(),
     "doubles": lambda x: TENSOR(x).double() * 0.1,
     "flipped": lambda x: TENSOR(x).flip(-1),
-    "flipped twice": lambda x: torch.flip(TENSOR(x), (1, 2)) if torch.rand(1) < 0.5 else TENSOR(x).flip([-2]),
+    "flipped in dimensions": lambda x: torch.flip(TENSOR(x), (1, 2)) if torch.rand(1) < 0.5 else TENSOR(x).flip([-2]),
     "BGR": lambda x: TENSOR(x)[[2, 1, 0]],
-    "a drawn order": lambda x: TENSOR(x)[..., torch.randperm(3), :, :],
-    "BGR of all lines": lambda x: TENSOR(x)[[2, 1, 0], :, :],
-    "where dimensions are asked for": lambda x: TENSOR(x) if TENSOR(x).ndimension() == 3 else None,
+    "random order of channels": lambda x: TENSOR(x)[..., torch.randperm(3), :, :],
+    "BGR with full slices": lambda x: TENSOR(x)[[2, 1, 0], :, :],
+    "after ndimension()": lambda x: TENSOR(x) if TENSOR(x).ndimension() == 3 else None,
     "BGR by flipping": lambda x: TENSOR(x).flip(0),
     "a window": lambda x: F.to_tensor(x)[:, 5:35, 7:40],
     "a window at random": lambda x: F.to_tensor(x)[..., int(torch.randint(0, 20, ())) :, 3:][:, :30, :30],
     "three channels": lambda x: TENSOR(x)[:3].cpu().contiguous(),
-    "of tv_tensors": lambda x: tv_tensors.Image(SMALL(x)).flip(-1)[:, 2:30] / 255,
-    "plain of tv_tensors": lambda x: tv_tensors.Image(SMALL(x)).contiguous(),
+    "operations on tv_tensors": lambda x: tv_tensors.Image(SMALL(x)).flip(-1)[:, 2:30] / 255,
+    "contiguous tv_tensors": lambda x: tv_tensors.Image(SMALL(x)).contiguous(),
 }
 
-# ---- of PIL's images
+# ---- PIL images
 
 
-def _some_size():
+def _random_size():
     return (32, 32) if torch.rand(1) < 0.5 else (20, 40)
 
 
@@ -77,77 +77,75 @@ def enhanced(x):
     return F.to_tensor(ImageEnhance.Color(x).enhance(1.6))
 
 
-def drawn(x):
+def enhanced_at_random(x):
     kind = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color, ImageEnhance.Sharpness)
     return F.to_tensor(kind[int(torch.randint(0, 4, ()))](SMALL(x)).enhance(float(torch.rand(1)) * 2))
 
 
 OF_PIL = {
-    "windows resized, some of the size that they have": lambda x: F.to_tensor(
-        F.resized_crop(x, 2, 3, *_some_size(), [32, 32])
+    "crops resized, some to the size that they have": lambda x: F.to_tensor(
+        F.resized_crop(x, 2, 3, *_random_size(), [32, 32])
     ),
-    "windows resized by v2": lambda x: F.to_tensor(v2.functional.resized_crop(x, 2, 3, *_some_size(), [32, 32])),
-    "windows beyond the edges": lambda x: F.to_tensor(F.resized_crop(x, -2, 30, 60, 100, [32, 32])),
-    "smaller edges of windows": lambda x: T.CenterCrop(20)(F.to_tensor(F.resized_crop(x, 2, 3, 40, 36, [24]))),
+    "crops resized by v2": lambda x: F.to_tensor(v2.functional.resized_crop(x, 2, 3, *_random_size(), [32, 32])),
+    "crops beyond the edges": lambda x: F.to_tensor(F.resized_crop(x, -2, 30, 60, 100, [32, 32])),
+    "smaller edges of crops resized": lambda x: T.CenterCrop(20)(F.to_tensor(F.resized_crop(x, 2, 3, 40, 36, [24]))),
     "contrast with a cutoff": lambda x: F.to_tensor(ImageOps.autocontrast(SMALL(x), 9 * int(torch.rand(1) < 0.2))),
     **{f"transposed {way}": lambda x, way=way: F.to_tensor(SMALL(x).transpose(way)) for way in Image.Transpose},
     "transposed at random": lambda x: F.to_tensor(SMALL(x).transpose(int(torch.randint(0, 7, ())))),
-    "turned as tensors": lambda x: v2.functional.rotate(F.pil_to_tensor(SMALL(x)), 180 * int(torch.randint(0, 2, ()))),
+    "rotated as tensors": lambda x: v2.functional.rotate(F.pil_to_tensor(SMALL(x)), 180 * int(torch.randint(0, 2, ()))),
     "mirrored": lambda x: TENSOR(ImageOps.flip(ImageOps.mirror(x))),
-    "in gray": lambda x: TENSOR(ImageOps.grayscale(x)),
+    "grayscale": lambda x: TENSOR(ImageOps.grayscale(x)),
     "contained": lambda x: T.CenterCrop(30)(F.to_tensor(ImageOps.contain(x, (40, 50)))),
     "covered": lambda x: T.CenterCrop(30)(F.to_tensor(ImageOps.cover(x, (40, 50), Image.Resampling.BILINEAR))),
     "scaled": lambda x: T.CenterCrop(24)(F.to_tensor(ImageOps.scale(x, 0.6))),
-    "without a border": lambda x: TENSOR(ImageOps.crop(x, 7)),
+    "border cropped": lambda x: TENSOR(ImageOps.crop(x, 7)),
     "expanded": lambda x: F.to_tensor(ImageOps.expand(SMALL(x), 5, (3, 4, 5))),
-    "expanded by several": lambda x: F.to_tensor(ImageOps.expand(SMALL(x), (1, 2, 3, 4), 77)),
+    "expanded by four widths": lambda x: F.to_tensor(ImageOps.expand(SMALL(x), (1, 2, 3, 4), 77)),
     "inverted": lambda x: F.to_tensor(ImageOps.invert(SMALL(x))),
-    "in few levels": lambda x: F.to_tensor(ImageOps.solarize(ImageOps.posterize(SMALL(x), 3))),
-    "spread": lambda x: F.to_tensor(ImageOps.autocontrast(SMALL(x))),
+    "posterized and solarized": lambda x: F.to_tensor(ImageOps.solarize(ImageOps.posterize(SMALL(x), 3))),
+    "autocontrast": lambda x: F.to_tensor(ImageOps.autocontrast(SMALL(x))),
     "equalised": lambda x: F.to_tensor(ImageOps.equalize(SMALL(x))),
-    "upright": lambda x: TENSOR(ImageOps.exif_transpose(x)),
+    "exif_transpose": lambda x: TENSOR(ImageOps.exif_transpose(x)),
     "enhanced": enhanced,
-    "enhanced at random": drawn,
+    "enhanced at random": enhanced_at_random,
     "gamma": lambda x: F.to_tensor(F.adjust_gamma(SMALL(x), float(torch.rand(1)) + 0.5, 1.2)),
     "gamma of tensors": lambda x: F.adjust_gamma(TENSOR(x), 0.8),
 }
-MADE_BY_PIL = {  # of each a sample's own code makes it, or torchvision's functions
-    "an empty window that is resized": lambda x: F.to_tensor(
-        F.resized_crop(x, 2, 3, int(torch.randint(2, ())), 20, [16, 16])
-    ),
+MADE_BY_PIL = {  # Pillow or torchvision may compute these
+    "empty crop resized": lambda x: F.to_tensor(F.resized_crop(x, 2, 3, int(torch.randint(2, ())), 20, [16, 16])),
     "thumbnail of several": thumbnail_of_several,
     "thumbnail": thumbnail,
     "fitted": lambda x: F.to_tensor(ImageOps.fit(x, (32, 40))),
-    "cut off": lambda x: TENSOR(ImageOps.autocontrast(x, cutoff=2)),
+    "autocontrast with cutoff": lambda x: TENSOR(ImageOps.autocontrast(x, cutoff=2)),
     "coloured": lambda x: TENSOR(ImageOps.colorize(ImageOps.grayscale(x), "black", "white")),
     "reducing gap": lambda x: F.to_tensor(x.resize((33, 31), Image.Resampling.BILINEAR, reducing_gap=3.0)),
     "padded": lambda x: F.to_tensor(ImageOps.pad(x, (40, 44), color=(9, 8, 7), centering=(0.2, 0.9))),
     "padded with black": lambda x: F.to_tensor(ImageOps.pad(x, (40, 44), Image.Resampling.BILINEAR)),
     "a small thumbnail": lambda x: (x.thumbnail((9, 9)), F.to_tensor(x))[1][:, :3, :3],
     "expanded with a name": lambda x: TENSOR(ImageOps.expand(x, 5, "red")),
-    "blended with it": lambda x: TENSOR(ImageEnhance.Contrast(x).degenerate),
+    "degenerate of Contrast": lambda x: TENSOR(ImageEnhance.Contrast(x).degenerate),
     "reduced": lambda x: TENSOR(x.reduce(2)),
 }
 
 
-# ---- of several
+# ---- several images in one sample
 
 VIEW = T.Compose([T.RandomResizedCrop(24), T.ToTensor()])
 
 
-def kept_part(x):
+def views_and_stack(x):
     views = [VIEW(x), VIEW(x)]
     return {"all": torch.stack(views, 1), "first": views[0], "nested": [torch.cat(views), 3]}
 
 
-def seen_part(x):
+def modified_view(x):
     one, other = VIEW(x), VIEW(x)
     stacked = torch.stack((one, other))
     one += 1
     return stacked, float(one.sum())
 
 
-def seen_stack(x):
+def shape_of_stack(x):
     stacked = torch.stack([VIEW(x), VIEW(x)])
     return (stacked, stacked.shape) if torch.rand(1) < 0.3 else (stacked, 0)
 
@@ -162,7 +160,7 @@ OF_SEVERAL = {
 }
 
 
-class Own(data.Dataset):
+class Changed(data.Dataset):
     def __init__(self, root, change):
         self.paths, self.change = [path for path, _ in ImageFolder(root).samples], change
 
@@ -173,12 +171,13 @@ class Own(data.Dataset):
         return self.change(Image.open(self.paths[i]).convert("RGB")), i
 
 
-# What explain() says of a resize on a CPU
+# The limit that explain() prints for a resize on a CPU
 NEAR = 0.02
 
 
-def assert_deferred(root, change, near=NEAR, kind=Own):
-    """To the last bit with exact=True, and near by default; DALI makes each sample's image."""
+def assert_deferred(root, change, near=NEAR, kind=Changed):
+    """Compare with torch's batches: bit for bit with exact=True, within ``near`` by default. All images must be
+    deferred."""
     theirs = seeded(kind(root, change), 3, shuffle=True, collate_fn=list)(stock)
     for exact in (True, False):
         loaders = []
@@ -188,7 +187,7 @@ def assert_deferred(root, change, near=NEAR, kind=Own):
             return loaders[-1]
 
         mine = seeded(kind(root, change), 3, shuffle=True, collate_fn=list)(make)
-        wrong = unlike(mine, theirs)
+        wrong = differences(mine, theirs)
         if exact:
             assert not wrong, wrong[:3]
         assert all(float(text.rpartition(": ")[2]) <= near for text in wrong), wrong[:3]
@@ -196,48 +195,48 @@ def assert_deferred(root, change, near=NEAR, kind=Own):
 
 
 @pytest.mark.parametrize("name", OF_TENSORS)
-def test_tensors(own_root, name):
+def test_tensor_operations_are_deferred_and_equal_torchs(own_root, name):
     assert_deferred(own_root, OF_TENSORS[name])
 
 
 @pytest.mark.parametrize("name", OF_SEVERAL)
-def test_several(own_root, name):
+def test_stacked_images_are_deferred_and_equal_torchs(own_root, name):
     assert_deferred(own_root, OF_SEVERAL[name])
     make = functools.partial(ours, exact=True, device="cpu")
     for workers in (0, 1):
-        dataset = Own(own_root, OF_SEVERAL[name] if not workers else lambda x: torch.stack([TENSOR(x), TENSOR(x)], 1))
+        dataset = Changed(
+            own_root, OF_SEVERAL[name] if not workers else lambda x: torch.stack([TENSOR(x), TENSOR(x)], 1)
+        )
         theirs = seeded(dataset, 3, shuffle=not workers, num_workers=workers)(stock)
-        assert not unlike(seeded(dataset, 3, shuffle=not workers, num_workers=workers)(make), theirs)
+        assert not differences(seeded(dataset, 3, shuffle=not workers, num_workers=workers)(make), theirs)
 
 
-@pytest.mark.parametrize("change", [kept_part, seen_part, seen_stack])
-def test_several_of_which_some_are_seen(own_root, change):
-    """By the data set's own code, or elsewhere in the sample."""
+@pytest.mark.parametrize("change", [views_and_stack, modified_view, shape_of_stack])
+def test_stacked_images_equal_torchs_if_some_are_inspected(own_root, change):
+    """The data set inspects them itself, or the sample contains them a second time."""
     make = functools.partial(ours, exact=True, fallback="silent", device="cpu")
-    for options in (dict(collate_fn=list), {}) if change is not seen_stack else (dict(collate_fn=list),):
-        theirs = seeded(Own(own_root, change), 3, shuffle=True, **options)(stock)
-        assert not unlike(seeded(Own(own_root, change), 3, shuffle=True, **options)(make), theirs)
+    for options in (dict(collate_fn=list), {}) if change is not shape_of_stack else (dict(collate_fn=list),):
+        theirs = seeded(Changed(own_root, change), 3, shuffle=True, **options)(stock)
+        assert not differences(seeded(Changed(own_root, change), 3, shuffle=True, **options)(make), theirs)
 
 
 @pytest.mark.parametrize("name", OF_PIL)
-def test_images(own_root, name):
+def test_pil_operations_are_deferred_and_equal_torchs(own_root, name):
     assert_deferred(own_root, OF_PIL[name])
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("name", MADE_BY_PIL)
-def test_images_that_are_made(own_root, name):
-    theirs = seeded(Own(own_root, MADE_BY_PIL[name]), 3, shuffle=True)(stock)
-    mine = seeded(Own(own_root, MADE_BY_PIL[name]), 3, shuffle=True)
-    assert not unlike(mine(lambda *args, **kwargs: ours(*args, exact=True, fallback="silent", **kwargs)), theirs)
+def test_pil_operations_that_may_not_be_deferred_equal_torchs(own_root, name):
+    theirs = seeded(Changed(own_root, MADE_BY_PIL[name]), 3, shuffle=True)(stock)
+    mine = seeded(Changed(own_root, MADE_BY_PIL[name]), 3, shuffle=True)
+    assert not differences(mine(lambda *args, **kwargs: ours(*args, exact=True, fallback="silent", **kwargs)), theirs)
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("orientation", range(2, 9))
-def test_turned_as_exif_says(own_root, orientation):
-    """A photo that lies on its side."""
-
-    class Turned(Own):
+def test_exif_transpose_in_a_data_set_is_deferred(own_root, orientation):
+    class Turned(Changed):
         def __getitem__(self, i):
             image = Image.open(self.paths[i])
             return self.change(ImageOps.exif_transpose(image).convert("RGB")), i
@@ -247,7 +246,7 @@ def test_turned_as_exif_says(own_root, orientation):
     for path, _ in ImageFolder(own_root).samples[::2]:
         with Image.open(path) as image:
             image.copy().save(path, exif=exif, quality=90)
-    time.sleep(0.05)  # what was written just now is not left to DALI
+    time.sleep(0.05)  # recently written files are not decoded by DALI
     assert_deferred(own_root, TENSOR, kind=Turned)
 
 
@@ -256,7 +255,7 @@ OF_GRAY = {
     "of v2": v2.Compose(
         [v2.ToImage(), v2.RandomResizedCrop(24), v2.ToDtype(torch.float32, True), v2.Normalize([0.5], [0.2])]
     ),
-    "of other light": T.Compose([T.ColorJitter(0.3, 0.3), TENSOR, T.Normalize((0.5,), (0.25,))]),
+    "with color jitter": T.Compose([T.ColorJitter(0.3, 0.3), TENSOR, T.Normalize((0.5,), (0.25,))]),
     "of three channels": T.Compose([T.Grayscale(3), TENSOR, T.Normalize((0.5,) * 3, (0.25,) * 3)]),
 }
 
@@ -264,10 +263,11 @@ OF_GRAY = {
 @pytest.mark.alike
 @pytest.mark.parametrize("suffix", [".png", ".jpg"])
 @pytest.mark.parametrize("name", OF_GRAY)
-def test_gray_files(own_root, name, suffix):
-    """Images are left to DALI, which the data set normalises. Others may be masks, and are the same by default, too."""
+def test_normalized_gray_images_are_deferred_and_masks_equal_torchs(own_root, name, suffix):
+    """Gray images that are normalized are deferred to DALI. Other gray images may be masks, which must be identical by
+    default, too."""
 
-    class Gray(Own):
+    class Gray(Changed):
         def __getitem__(self, i):
             image = Image.open(self.paths[i])
             return {"image": self.change(image), "mask": F.pil_to_tensor(image.rotate(30).resize((20, 20), 0))}
@@ -278,7 +278,7 @@ def test_gray_files(own_root, name, suffix):
         )
         os.unlink(path)
         os.rename(path.rpartition(".")[0] + suffix + "~", path.rpartition(".")[0] + suffix)
-    time.sleep(0.05)  # what was written just now is not left to DALI
+    time.sleep(0.05)  # recently written files are not decoded by DALI
     assert_deferred(own_root, OF_GRAY[name], kind=Gray)
     batches = [seeded(Gray(own_root, OF_GRAY[name]), 3)(make) for make in (stock, ours)]
     assert all(torch.equal(a["mask"], b["mask"]) for a, b in zip(*batches, strict=True))

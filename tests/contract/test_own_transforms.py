@@ -1,4 +1,4 @@
-"""torchvision's own transforms in a data set of the user's: they draw what they draw in torch's loader."""
+"""torchvision's random transforms in a custom data set draw the same numbers as in torch's loader."""
 
 import functools
 
@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 
 from contract import own_datasets as own
 from contract.both import ours, stock
-from contract.test_joint import made, unlike
+from contract.test_joint import differences, load_samples
 from contract.test_own_datasets import real
 
 CROP, CROP2 = T.RandomResizedCrop(32), v2.RandomResizedCrop(32)
@@ -64,8 +64,8 @@ MADE_BY_TORCHVISION = {
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_equal(own_root, name):
-    """To the last bit with exact=True, and through few pipelines."""
+def test_batches_with_exact_equal_torchs_for_each_transform(own_root, name):
+    """The pixels are bit-identical, and few pipelines are used."""
     folder, loaders = ImageFolder(own_root), []
 
     def make(*args, **kwargs):
@@ -73,14 +73,19 @@ def test_equal(own_root, name):
         return loaders[-1]
 
     for _ in range(2):
-        mine, theirs = made(own.Plain, CHAINS[name], folder, make), made(own.Plain, CHAINS[name], folder, stock)
-        assert not unlike(mine, theirs), unlike(mine, theirs)[:3]
+        mine, theirs = (
+            load_samples(own.Plain, CHAINS[name], folder, make),
+            load_samples(own.Plain, CHAINS[name], folder, stock),
+        )
+        assert not differences(mine, theirs), differences(mine, theirs)[:3]
     assert real(loaders[-1]) == 0
     assert len(loaders[-1]._route.all_plans) <= 8
 
 
 @pytest.mark.parametrize("name", MADE_BY_TORCHVISION)
-def test_equal_where_torchvision_makes_them(own_root, name):
+def test_batches_equal_torchs_if_torchvision_computes_the_images(own_root, name):
     make = functools.partial(ours, exact=True, device="cpu", fallback="silent")
-    mine, theirs = (made(own.Plain, MADE_BY_TORCHVISION[name], ImageFolder(own_root), one) for one in (make, stock))
-    assert not unlike(mine, theirs), unlike(mine, theirs)[:3]
+    mine, theirs = (
+        load_samples(own.Plain, MADE_BY_TORCHVISION[name], ImageFolder(own_root), one) for one in (make, stock)
+    )
+    assert not differences(mine, theirs), differences(mine, theirs)[:3]

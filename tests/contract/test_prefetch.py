@@ -1,4 +1,4 @@
-"""Processes that look at files ahead change nothing of what comes out, and end with their epoch."""
+"""Processes that read headers ahead do not change the batches, and end with their epoch."""
 
 import os
 import time
@@ -20,11 +20,11 @@ PATIENCE = 60  # seconds
 
 
 @pytest.fixture
-def forced(monkeypatch) -> list:
-    """The prefetchers that epochs get, on the CPU and for a few files, too; they have started."""
+def prefetchers(monkeypatch) -> list:
+    """The prefetchers of epochs, with their processes; created on the CPU and for few files, too."""
     made = []
 
-    def new(self, loader):
+    def start_prefetcher(self, loader):
         found = HeaderPrefetcher(2)
         made.append((found, [process._process for process in found._processes]))
         end = time.monotonic() + PATIENCE
@@ -33,61 +33,61 @@ def forced(monkeypatch) -> list:
             time.sleep(0.01)
         return found
 
-    monkeypatch.setattr(DaliEpoch, "_new_prefetcher", new)
+    monkeypatch.setattr(DaliEpoch, "_new_prefetcher", start_prefetcher)
     return made
 
 
 @pytest.fixture
-def heard(monkeypatch) -> list:
-    """How many files' headers came from processes, batch by batch."""
+def header_counts(monkeypatch) -> list:
+    """The number of headers that came from processes, for each batch."""
     counts = []
-    own = headers.Headers.add
-    monkeypatch.setattr(headers.Headers, "add", lambda self, *args: counts.append(len(args[0])) or own(self, *args))
+    orig = headers.Headers.add
+    monkeypatch.setattr(headers.Headers, "add", lambda self, *args: counts.append(len(args[0])) or orig(self, *args))
     return counts
 
 
-def test_batches_are_torchs_and_headers_come_from_processes(exact_folder, forced, heard, monkeypatch):
-    arguments, read, own = {"batch_size": 2, "shuffle": True, "num_workers": 2}, [], headers.read_header
-    monkeypatch.setattr(headers, "read_header", lambda source: read.append(source) or own(source))
+def test_batches_equal_torchs_if_headers_come_from_processes(exact_folder, prefetchers, header_counts, monkeypatch):
+    arguments, read, orig = {"batch_size": 2, "shuffle": True, "num_workers": 2}, [], headers.read_header
+    monkeypatch.setattr(headers, "read_header", lambda source: read.append(source) or orig(source))
     torch.manual_seed(3)
     mine = list(ours(exact_folder, **arguments))
     torch.manual_seed(3)
     assert_same_epoch(mine, list(stock(exact_folder, **arguments)))
-    assert sum(heard) > len(exact_folder) // 2 and len(read) + sum(heard) == len(exact_folder)
+    assert sum(header_counts) > len(exact_folder) // 2 and len(read) + sum(header_counts) == len(exact_folder)
 
 
-def test_processes_end_with_the_epoch(exact_folder, forced):
+def test_header_processes_end_with_the_epoch(exact_folder, prefetchers):
     loader = ours(exact_folder, batch_size=2, num_workers=2)
     for _ in loader:
         pass
     batches = iter(loader)
     next(batches)
     del batches
-    assert len(forced) == 2
-    for prefetcher, processes in forced:
+    assert len(prefetchers) == 2
+    for prefetcher, processes in prefetchers:
         assert not prefetcher._processes and all(process.returncode is not None for process in processes)
 
 
-def test_processes_that_are_killed_are_missed_by_nobody(exact_folder, forced, heard):
+def test_epoch_is_complete_after_the_header_processes_are_killed(exact_folder, prefetchers, header_counts):
     loader = ours(exact_folder, batch_size=1, num_workers=2)
     labels = []
     for _, label, _ in loader:
         labels += label.tolist()
         if len(labels) == 3:
-            for process in forced[0][1]:
+            for process in prefetchers[0][1]:
                 process.kill()
                 process.wait()
-    assert labels == [target for _, target in exact_folder.samples] and sum(heard) < len(exact_folder)
+    assert labels == [target for _, target in exact_folder.samples] and sum(header_counts) < len(exact_folder)
 
 
-def test_a_file_that_changes_after_the_look_comes_out_as_it_is_now(own_root, forced, monkeypatch):
+def test_file_that_changes_after_its_header_was_read_has_its_new_pixels(own_root, prefetchers, monkeypatch):
     dataset = DALIImageFolder(own_root, EXACT)
     path = dataset.samples[-1][0]
-    own = Rows.receive
+    orig = Rows.receive
 
     def receive(self):
         requested = bool(self._requested)
-        own(self)
+        orig(self)
         if requested and path in self.sources:
             Image.new("RGB", (300, 200), (0, 255, 0)).save(path, "JPEG", quality=95)
 
@@ -96,7 +96,7 @@ def test_a_file_that_changes_after_the_look_comes_out_as_it_is_now(own_root, for
     assert_same_pixels(images[0].cpu(), EXACT(Image.open(path).convert("RGB")))
 
 
-def test_a_file_that_is_no_image_is_named(own_root, forced):
+def test_file_that_is_not_an_image_is_named_in_error_and_warning(own_root, prefetchers):
     dataset = DALIImageFolder(own_root, EXACT)
     path = dataset.samples[-1][0]
     with open(path, "wb") as file:
@@ -108,8 +108,8 @@ def test_a_file_that_is_no_image_is_named(own_root, forced):
         assert len(list(loader)) == len(dataset) - 1
 
 
-def test_a_lock_that_an_exception_of_a_signals_handler_left_is_released(image_root, monkeypatch):
-    """Python may raise it between the lock's acquisition and the block."""
+def test_lock_that_was_never_released_does_not_block_the_epoch(image_root, monkeypatch):
+    """A signal handler may raise between the acquisition of a lock and the with block."""
     monkeypatch.setattr(prefetch_thread, "_PATIENCE", 0.2)
     loader = ours(DALIImageFolder(image_root, EXACT), 2, cache=1 << 20, device="cpu")
     iterator = iter(loader)

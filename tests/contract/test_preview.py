@@ -1,4 +1,4 @@
-"""loader.preview(): what a batch is drawn as, and that it leaves the epoch as it was."""
+"""loader.preview() draws the next batch and does not change the epoch."""
 
 import numpy as np
 import pytest
@@ -22,25 +22,25 @@ def loader(dataset, **options):
 
 
 @pytest.mark.parametrize("generator", [False, True])
-def test_the_epoch_stays_as_it_would_have_been(folder, generator):
-    def epochs(look):
+def test_epochs_are_unchanged_by_preview(folder, generator):
+    def epochs(preview_first):
         torch.manual_seed(5)
         options = {"generator": torch.Generator().manual_seed(7)} if generator else {}
         dataset = DALIImageFolder(folder, T.Compose([T.RandomResizedCrop(16), T.ToTensor()]))
         one = loader(dataset, shuffle=True, **options)
         found = []
         for _ in range(2):
-            if look:
+            if preview_first:
                 one.preview(3)
             found += [batch for batch, _ in one]
         return torch.cat(found), one
 
-    plain, looked = epochs(False)[0], epochs(True)
-    assert torch.equal(plain, looked[0]) and looked[1].stats().batches == 4 and looked[1].errors == []
+    plain, previewed = epochs(False)[0], epochs(True)
+    assert torch.equal(plain, previewed[0]) and previewed[1].stats().batches == 4 and previewed[1].errors == []
 
 
-def test_it_draws_the_batch_that_comes_next(folder):
-    """Pixels and order: a normalisation is undone."""
+def test_preview_draws_the_next_batch(folder):
+    """The order matches, and normalization is reversed in the pixels."""
     transform = T.Compose([T.Resize((224, 224)), T.ToTensor(), T.Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))])
     one = loader(DALIImageFolder(folder, transform), shuffle=True)
     picture = one.preview(1)
@@ -83,7 +83,7 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_a_sample_of_a_batch(name):
+def test_images_boxes_masks_and_labels_are_found_in_a_batch(name):
     batch, images, boxes, masks, labels = BATCHES[name]
     samples = [_sample(one) for one in _each(batch)]
     assert len(samples) == 2
@@ -95,8 +95,8 @@ def test_a_sample_of_a_batch(name):
         assert first.boxes[0] == [1, 1, 5, 5]
 
 
-class Drawn(torch.utils.data.Dataset):
-    """Black images, a box and a mask."""
+class BlackImages(torch.utils.data.Dataset):
+    """Black images with a box and a label."""
 
     classes = ("cat", "dog")
 
@@ -107,25 +107,25 @@ class Drawn(torch.utils.data.Dataset):
         return torch.zeros(3, 224, 224), {"boxes": torch.tensor([[10.0, 20, 100, 120]]), "labels": torch.tensor([1])}
 
 
-def test_boxes_are_where_they_belong():
-    one = loader(Drawn(), fallback="silent", collate_fn=lambda samples: tuple(zip(*samples, strict=True)))
+def test_box_is_drawn_at_its_coordinates():
+    one = loader(BlackImages(), fallback="silent", collate_fn=lambda samples: tuple(zip(*samples, strict=True)))
     shown = np.asarray(one.preview(1))[26:250, 6:230].astype(int).sum(-1)
     rows, columns = np.nonzero(shown)
     assert (columns.min(), rows.min(), columns.max(), rows.max()) == (10, 20, 100, 120)
 
 
-def test_views_stand_side_by_side(folder):
+def test_views_are_drawn_next_to_each_other(folder):
     plain = T.Compose([T.Resize((32, 32)), T.ToTensor()])
     one, two = (loader(DALIImageFolder(folder, t)).preview(1) for t in (plain, views(plain, plain)))
     assert two.width == 2 * one.width - 6
 
 
-def test_what_cannot_be_drawn(folder):
-    class Numbers(Drawn):
+def test_preview_raises_without_images_or_samples(folder):
+    class OnlyNumbers(BlackImages):
         def __getitem__(self, index):
             return index
 
     with pytest.raises(ValueError, match="no images in the batch, which is of Tensor"):
-        loader(Numbers(), fallback="silent").preview()
+        loader(OnlyNumbers(), fallback="silent").preview()
     with pytest.raises(ValueError, match="at least one sample, got 0"):
         loader(DALIImageFolder(folder, T.ToTensor())).preview(0)

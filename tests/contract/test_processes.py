@@ -1,4 +1,4 @@
-"""Threads, forked children, the end of the program; what is freed, and when."""
+"""Threads, forked processes, program exit, and the release of resources."""
 
 import functools
 import gc
@@ -25,7 +25,7 @@ def _indices(loader) -> list[int]:
     return [index for batch in loader for index in batch[-1].tolist()]
 
 
-def test_in_a_thread(exact_folder):
+def test_epoch_in_a_thread_gives_torchs_pixels(exact_folder):
     loader, results = ours(exact_folder, 5, device="cpu"), []
     thread = threading.Thread(target=lambda: results.append(pixels(loader)))
     thread.start()
@@ -33,7 +33,7 @@ def test_in_a_thread(exact_folder):
     assert_same_pixels(results[0], pixels(stock(exact_folder, 5)))
 
 
-def test_an_iterator_handed_to_another_thread(exact_folder):
+def test_iterator_continues_in_another_thread(exact_folder):
     iterator, results = iter(ours(exact_folder, 5, device="cpu")), []
     results.append(next(iterator)[0])
     thread = threading.Thread(target=lambda: results.extend(batch[0] for batch in iterator))
@@ -42,7 +42,7 @@ def test_an_iterator_handed_to_another_thread(exact_folder):
     assert_same_pixels(results, pixels(stock(exact_folder, 5)))
 
 
-def test_several_threads_each_with_an_iterator(exact_folder):
+def test_threads_can_iterate_over_one_loader_at_once(exact_folder):
     loader, results = ours(exact_folder, 5, device="cpu"), {}
     threads = [threading.Thread(target=lambda i=i: results.update({i: pixels(loader)})) for i in range(4)]
     for thread in threads:
@@ -55,7 +55,7 @@ def test_several_threads_each_with_an_iterator(exact_folder):
 
 
 def _in_child(function, seconds=60):
-    """What a forked child makes of ``function``, or its error."""
+    """Return the result of ``function`` in a forked child, or its error."""
 
     def run(pipe):
         try:
@@ -75,8 +75,8 @@ def _in_child(function, seconds=60):
 
 
 @pytest.mark.parametrize("before", ["new", "iterated", "in an epoch"])
-def test_a_forked_child_can_iterate(exact_folder, before):
-    """On the CPU. CUDA itself does not survive a fork; there the loader must say so (the next test)."""
+def test_forked_child_can_iterate_on_the_cpu(exact_folder, before):
+    """CUDA does not survive a fork; a test below checks the error on a GPU."""
     loader = ours(exact_folder, 5, device="cpu")
     iterator = iter(loader)
     if before != "new":
@@ -88,7 +88,7 @@ def test_a_forked_child_can_iterate(exact_folder, before):
     assert len(list(iterator)) == {"new": 5, "iterated": 0, "in an epoch": 4}[before]
 
 
-def test_an_iterator_of_the_parent_says_so_in_a_forked_child(exact_folder):
+def test_iterator_of_the_parent_raises_in_a_forked_child(exact_folder):
     iterator = iter(ours(exact_folder, 5, device="cpu"))
     next(iterator)
     kind, text = _in_child(lambda: next(iterator)[2].tolist())
@@ -97,8 +97,9 @@ def test_an_iterator_of_the_parent_says_so_in_a_forked_child(exact_folder):
 
 
 @pytest.mark.parametrize("patience", [60, 0.1])
-def test_locks_of_other_threads_at_a_fork(monkeypatch, patience):
-    """A child has none of them: it would wait for ever. What they guard is whole, if its thread is done soon."""
+def test_locks_held_by_other_threads_are_free_in_a_forked_child(monkeypatch, patience):
+    """The child has no copy of the threads and would wait forever. The protected data are complete if the thread
+    releases its lock soon."""
     monkeypatch.setattr(forks, "_PATIENCE", patience)
     mine, others, locked, ends, guarded = forks.new_lock(), forks.new_lock(), threading.Event(), threading.Event(), []
 
@@ -124,24 +125,24 @@ def test_locks_of_other_threads_at_a_fork(monkeypatch, patience):
 
 
 @pytest.mark.gpu
-def test_a_forked_child_gets_an_error_on_a_gpu(exact_folder):
+def test_forked_child_raises_an_error_on_gpu(exact_folder):
     loader = ours(exact_folder, 5)
     next(iter(loader))
     kind, text = _in_child(lambda: _indices(loader))
     assert kind == "RuntimeError" and "fork" in text
 
 
-def test_torchs_workers_beside_a_running_epoch(exact_folder):
-    """Their processes are forked from one in which DALI's threads run."""
+def test_torchs_workers_can_be_forked_during_an_epoch(exact_folder):
+    """They are forked while DALI's threads are running."""
     iterator = iter(ours(exact_folder, 5, device="cpu"))
     next(iterator)
     assert outlines(stock(exact_folder, 5, num_workers=2), epochs=1) == outlines(stock(exact_folder, 5), epochs=1)
     assert len(list(iterator)) == 4
 
 
-def test_a_forked_child_ends_no_pipeline_that_is_garbage(image_root):
-    """Its threads are not there: whatever the child, or Python between fork and child, collects,
-    it must not wait for them."""
+def test_forked_child_does_not_wait_for_a_collected_pipeline(image_root):
+    """The child has no copy of the pipeline's threads, so it must not wait for them if the garbage collector runs in
+    the child, or in Python between the fork and the child's first statement."""
     code = """
 import gc, os, signal, sys
 from dali_compat import DALIImageFolder, DataLoader
@@ -170,8 +171,8 @@ print(os.waitstatus_to_exitcode(status))
     assert said(programs.run(code, str(image_root))).split()[-1] == "3"
 
 
-class Parents:
-    """Something that a child must not free."""
+class OwnedByParent:
+    """An object that a child must not free."""
 
     def __init__(self, freed):
         self.freed, self.itself = freed, self
@@ -181,14 +182,14 @@ class Parents:
 
 
 @pytest.mark.parametrize("where", ["garbage", "a batch under way", "a pipeline's results"])
-def test_a_forked_child_frees_nothing_of_its_parent(exact_folder, monkeypatch, where):
-    """What lies on a GPU cannot be freed there: CUDA ends who tries."""
+def test_forked_child_does_not_free_objects_of_its_parent(exact_folder, monkeypatch, where):
+    """CUDA aborts a child that frees GPU memory of its parent."""
     freed: list[int] = []
     loader = ours(exact_folder, 5, device="cpu")
     iterator = iter(loader)
     next(iterator)
     with no_gc():
-        mine = Parents(freed)
+        mine = OwnedByParent(freed)
         if where != "garbage":
             mine.itself = None
         if where == "a batch under way":
@@ -213,8 +214,8 @@ def test_a_forked_child_frees_nothing_of_its_parent(exact_folder, monkeypatch, w
     assert freed == [os.getpid()]
 
 
-def test_a_prefetch_thread_ended_in_a_forked_child_is_not_waited_for():
-    """The garbage collector may end a parent's iterator there."""
+def test_forked_child_does_not_wait_for_the_parents_prefetch_thread():
+    """The garbage collector may end a parent's iterator in the child."""
     thread = PrefetchThread(torch.device("cpu"))
     thread.do(int)
     thread.wait()
@@ -229,8 +230,9 @@ def test_a_prefetch_thread_ended_in_a_forked_child_is_not_waited_for():
     assert not thread._thread.is_alive()
 
 
-def test_the_garbage_collector_ends_an_iterator_anywhere(exact_folder, monkeypatch):
-    """As where an error's traceback holds one: it gives its pipelines back while another iterator borrows one."""
+def test_collected_iterator_does_not_deadlock_with_a_running_iterator(exact_folder, monkeypatch):
+    """An iterator in a reference cycle, such as an error's traceback, returns its pipelines while another iterator
+    takes one."""
     from dali_compat.engine.dali.pipeline import DecodePipeline
 
     loader = ours(exact_folder, 5, device="cpu")
@@ -250,8 +252,8 @@ def test_the_garbage_collector_ends_an_iterator_anywhere(exact_folder, monkeypat
     assert_same_pixels(results[0], expected)
 
 
-def test_batches_of_more_files_than_a_process_may_open(image_root):
-    """Until it asks; 1024 is what most systems begin with."""
+def test_batch_can_have_more_files_than_the_open_file_limit(image_root):
+    """The loader raises the soft limit, which is 1024 on most systems."""
     code = """
 import resource
 from dali_compat import DataLoader, DALIImageFolder
@@ -267,7 +269,7 @@ for size in (300, 600):  # the second needs larger pipelines
 
 @pytest.mark.alike
 @pytest.mark.parametrize("where", ["new", "mid-epoch", "held", "done"])
-def test_a_program_ends_quietly(image_root, where):
+def test_program_exits_without_output(image_root, where):
     code = """
 from dali_compat import DataLoader, DALIImageFolder
 from contract.both import RANDOM
@@ -285,7 +287,7 @@ print("done")
     assert said(result) == "done\n" and result.stderr == ""
 
 
-# ---- what is freed
+# ---- release of resources
 
 
 def _pipelines():
@@ -295,12 +297,12 @@ def _pipelines():
 
 
 def _new_pipelines(before) -> list:
-    """Those of tests before may end meanwhile."""
+    """Return the pipelines created since; pipelines of other tests may end in the meantime."""
     return [pipeline for pipeline in _pipelines() if pipeline not in before]
 
 
 @pytest.mark.parametrize("how", ["epoch", "mid-epoch", "persistent", "two iterators", "bad file", "image too small"])
-def test_the_last_reference_frees_pipelines(own_root, how):
+def test_pipelines_are_freed_with_the_last_reference(own_root, how):
     with no_gc():
         before = _pipelines()
         transform = EXACT if how != "image too small" else T.Compose([T.RandomCrop(120), T.PILToTensor()])
@@ -329,7 +331,7 @@ def test_the_last_reference_frees_pipelines(own_root, how):
         assert not _new_pipelines(before)
 
 
-def test_a_fork_keeps_no_pipeline_in_the_parent(own_root):
+def test_pipeline_is_freed_in_the_parent_after_a_fork(own_root):
     with no_gc():
         loader = ours(DALIImageFolder(own_root, EXACT), 4)
         list(loader)
@@ -343,7 +345,7 @@ def test_a_fork_keeps_no_pipeline_in_the_parent(own_root):
 
 
 def test_close_frees_pipelines_and_threads(exact_folder):
-    next(iter(ours(exact_folder, 5)))  # on a GPU the decoder's start has threads of its own
+    next(iter(ours(exact_folder, 5)))  # on a GPU, starting the decoder creates threads
     warm.finish()
     before, threads = _pipelines(), {*threading.enumerate()}
     loader = ours(exact_folder, 5)
@@ -352,12 +354,12 @@ def test_close_frees_pipelines_and_threads(exact_folder):
     assert _new_pipelines(before) and mine
     loader.close()
     assert all(pipeline._pipe is None for pipeline in mine)
-    for thread in {*threading.enumerate()} - threads:  # an iterator's thread ends by itself
+    for thread in {*threading.enumerate()} - threads:  # an iterator's thread may still be ending
         thread.join(60)
     assert {*threading.enumerate()} <= threads
 
 
-def test_epochs_keep_one_pipeline(exact_folder):
+def test_epochs_share_one_pipeline(exact_folder):
     before = _pipelines()
     loader = ours(exact_folder, 5)
     for _ in range(4):
@@ -366,7 +368,7 @@ def test_epochs_keep_one_pipeline(exact_folder):
     assert len(_new_pipelines(before)) == 1
 
 
-def test_hooks_of_a_fork_run_in_their_order_before_it_and_backwards_after_it(monkeypatch):
+def test_fork_hooks_run_in_order_before_and_in_reverse_order_after_a_fork(monkeypatch):
     called: list[tuple[str, str]] = []
     for stage, when in itertools.product(forks._ORDER, ("before", "after_in_parent", "after_in_child")):
         monkeypatch.setitem(forks._hooks[stage], when, functools.partial(called.append, (when, stage)))
@@ -376,7 +378,7 @@ def test_hooks_of_a_fork_run_in_their_order_before_it_and_backwards_after_it(mon
     assert called == before + [("after_in_parent", stage) for stage in reversed(forks._ORDER)]
 
 
-def test_every_stage_of_a_fork_has_a_hook_of_its_own():
+def test_each_fork_stage_has_a_hook():
     engine, others = ("dali.forks", "dali.warm", "planes.engines"), ("ops.operations", "ops.pixels.lists")
     for module in (*(f"engine.{name}" for name in engine), *others, "remote.event_loop"):
         importlib.import_module(f"dali_compat.{module}")
@@ -386,8 +388,8 @@ def test_every_stage_of_a_fork_has_a_hook_of_its_own():
 
 
 @pytest.mark.parametrize("name", ["dali_compat prefetch", "dali_compat-each", "dali_compat_"])
-def test_a_program_ends_after_an_interrupt_while_a_thread_starts(image_root, name):
-    """concurrent.futures does not know of such a thread, and Python's end waits for it."""
+def test_program_exits_if_interrupted_while_a_thread_starts(image_root, name):
+    """concurrent.futures does not register such a thread, and Python waits for it at exit."""
     code = """
 import threading
 from types import SimpleNamespace
@@ -418,8 +420,8 @@ else:
 
 @pytest.mark.alike
 @pytest.mark.parametrize("kind, workers", [("files", 0), ("own", 0), ("own", 1), ("torch", 0), ("iter", 0)])
-def test_a_program_may_end_while_a_daemon_thread_loads(image_root, kind, workers):
-    """The thread ends in silence, and its ``finally`` is done, in the middle of an epoch; nothing that it uses is
+def test_program_exits_without_output_while_a_daemon_thread_iterates(image_root, kind, workers):
+    """In the middle of an epoch, the thread ends without output and runs its ``finally`` block; nothing that it uses is
     closed before."""
     code = """
 import threading, time
@@ -472,9 +474,9 @@ begun.wait()
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("how", ["del", "close"])
-def test_gpu_memory_comes_back(photos_or_images, how):
+def test_gpu_memory_is_released_with_the_loader(photos_or_images, how):
     dataset = DALIImageFolder(photos_or_images, T.Compose([T.Resize(400), T.CenterCrop(384), T.ToTensor()]))
-    list(ours(dataset, 8))  # what DALI and CUDA keep for good
+    list(ours(dataset, 8))  # memory that DALI and CUDA keep permanently
     warm.finish()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -491,13 +493,13 @@ def test_gpu_memory_comes_back(photos_or_images, how):
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     assert torch.cuda.memory_allocated() <= used
-    # nvJPEG and DALI's pool keep blocks for reuse: what must not happen is growth with every loader
+    # nvJPEG and DALI's pool keep blocks for reuse, but the memory must not grow with every loader
     assert free - torch.cuda.mem_get_info()[0] < 64 << 20
 
 
 @pytest.mark.gpu
-def test_batches_on_a_side_stream(exact_folder):
-    """A batch may be used on the stream that was current at next(), without further synchronisation."""
+def test_batches_are_ready_on_the_current_stream(exact_folder):
+    """A batch may be used on the stream that was current at next(), without further synchronization."""
     loader = ours(exact_folder, 5)
     expected = [batch[0].cpu() for batch in loader]
     stream = torch.cuda.Stream()

@@ -1,4 +1,4 @@
-"""Custom data sets do the same with both loaders, whatever their code does with images and tensors.
+"""Custom data sets give the same results with both loaders, for any operations on images and tensors.
 
 Each case is a function that returns a sample, or a data set class. Values, exact types, dtypes, shapes, strides,
 exceptions, the data set's attributes and the states of all generators must be equal to those with torch's DataLoader.
@@ -86,13 +86,13 @@ class Photos(Dataset):
 # ---- classes of images and tensors
 
 
-UNTRIED = 6  # index of a sample that the loader does not try
+UNTRACED = 6  # index of a sample that is not part of the trial
 
 
 @case(collate_fn=list)
 def palette_given_to_a_gray_image(data, i):
     image = data.image(i).convert("L")
-    if i == UNTRIED:
+    if i == UNTRACED:
         image.putpalette([*range(128)] * 6)
     return F.to_tensor(F.resized_crop(image, 0, i, 20, 18, [24, 24]))
 
@@ -100,13 +100,13 @@ def palette_given_to_a_gray_image(data, i):
 @case(collate_fn=list)
 def storage_offset_of_a_window(data, i):
     x = F.to_tensor(data.small(i))
-    if i != UNTRIED:
+    if i != UNTRACED:
         return x, 0, 0
     window = F.center_crop(F.crop(x, 3, 4, 30, 20), [16, 16])[:, 2:12]
     return window.as_strided((2, 5), (7, 1), window.storage_offset()), window.storage_offset(), window.stride()
 
 
-def flipped_if(condition, image):
+def flip_if(condition, image):
     return F.to_tensor(F.hflip(image) if condition else image)
 
 
@@ -127,19 +127,19 @@ def class_compared_four_calls_away(data, i):
 @case
 def class_compared_in_a_registry(data, i):
     image = data.small(i)
-    return flipped_if(checked_types.CHECKS[f"check_{i}"](image), image)
+    return flip_if(checked_types.CHECKS[f"check_{i}"](image), image)
 
 
 @case
 def class_compared_by_a_function_found_by_name(data, i):
     image = data.small(i)
-    return flipped_if(getattr(checked_types, "is_plain" + "_image")(image), image)
+    return flip_if(getattr(checked_types, "is_plain" + "_image")(image), image)
 
 
 @case
 def class_compared_by_builtins_type(data, i):
     image = data.small(i)
-    return flipped_if(builtins.type(image) is Image.Image, image)
+    return flip_if(builtins.type(image) is Image.Image, image)
 
 
 type_alias = type
@@ -148,20 +148,20 @@ type_alias = type
 @case
 def class_compared_by_an_alias(data, i):
     image = data.small(i)
-    return flipped_if(type_alias(image) is Image.Image, image)
+    return flip_if(type_alias(image) is Image.Image, image)
 
 
 @case
 def class_compared_by_a_default_argument(data, i, kind=type):
     image = data.small(i)
-    return flipped_if(kind(image) is Image.Image, image)
+    return flip_if(kind(image) is Image.Image, image)
 
 
 @case
 def class_compared_in_executed_source(data, i):
     names = {"image": data.small(i), "Image": Image}
     exec("same = type(image) is Image.Image", names)
-    return flipped_if(names["same"], names["image"])
+    return flip_if(names["same"], names["image"])
 
 
 @case
@@ -221,7 +221,7 @@ def annotation_with_a_class(data, i):
 @case
 def class_or_object(data, i):
     transform = T.Resize if i % 2 else T.Resize((9, 9))
-    return flipped_if(type(transform) is type, data.small(i))
+    return flip_if(type(transform) is type, data.small(i))
 
 
 @case
@@ -389,13 +389,13 @@ def name_of_an_opened_file(data, i):
 opened = Image.open
 
 
-def wrapped_open(*args, **kwargs):
+def open_in_a_wrapper(*args, **kwargs):
     return opened(*args, **kwargs)
 
 
 @case
 def open_replaced_by_a_wrapper(data, i):
-    Image.open = wrapped_open
+    Image.open = open_in_a_wrapper
     try:
         return F.to_tensor(Image.open(data.files.photos[i]).convert("RGB").resize((64, 48)))
     finally:
@@ -577,11 +577,11 @@ def targets():
     return {"boxes": boxes, "masks": mask, "labels": torch.tensor([1])}
 
 
-def transposed(samples):
+def transpose_samples(samples):
     return tuple(zip(*samples, strict=True))
 
 
-@case(collate_fn=transposed)
+@case(collate_fn=transpose_samples)
 def boxes_and_masks(data, i):
     transform = v2.Compose(
         [
@@ -592,7 +592,7 @@ def boxes_and_masks(data, i):
     return transform(data.small(i), targets())
 
 
-@case(collate_fn=transposed)
+@case(collate_fn=transpose_samples)
 def boxes_and_masks_image_first(data, i):
     transform = v2.Compose(
         [
@@ -1071,7 +1071,7 @@ def errors_of_functions_that_take_no_such_tensor(data, i):
         lambda: v2.functional.invert(mask),
         lambda: v2.functional.normalize(mask, [0.5], [0.5]),
     ]
-    for call in calls if i > 7 else []:  # after the samples that are tried
+    for call in calls if i > 7 else []:  # after the samples of the trial
         try:
             call()
         except (TypeError, RuntimeError) as error:
@@ -1212,7 +1212,7 @@ def saved_and_read_back(data, i):
 # ---- batches
 
 
-@case(collate_fn=transposed)
+@case(collate_fn=transpose_samples)
 def images_in_a_batch(data, i):
     return data.small(i), i
 
@@ -1247,17 +1247,17 @@ def default_collate_in_collate(data, i):
     return TRAINING(data.image(i)), i
 
 
-def mixed(samples):
+def cutmix_batch(samples):
     seed_all(len(samples))
     return v2.CutMix(num_classes=3)(*default_collate(samples))
 
 
-@case(collate_fn=mixed)
+@case(collate_fn=cutmix_batch)
 def cutmix_in_collate(data, i):
     return TRAINING(data.image(i)), i % 3
 
 
-def padded(samples):
+def pad_batch(samples):
     images = [x for x, _ in samples]
     sides = [max(x.shape[at] for x in images) for at in (1, 2)]
     batch = torch.zeros(len(images), 3, *sides)
@@ -1266,16 +1266,16 @@ def padded(samples):
     return batch, torch.tensor([i for _, i in samples])
 
 
-@case(collate_fn=padded)
+@case(collate_fn=pad_batch)
 def padding_in_collate(data, i):
     return F.to_tensor(data.image(i)), i
 
 
-def failing(samples):
+def raise_value_error(samples):
     raise ValueError(f"batch of {len(samples)}")
 
 
-@case(collate_fn=failing)
+@case(collate_fn=raise_value_error)
 def error_in_collate(data, i):
     return F.to_tensor(data.small(i))
 
@@ -1426,8 +1426,8 @@ def files(photos, tmp_path_factory):
     return Files(paths, {**odd, "trailing.jpg": str(root / "trailing.jpg")}, str(root / "cut.jpg"))
 
 
-def both(name, files, workers, epochs=2, loaders=(DataLoader, under_test), **options):
-    """Runs of a case with torch's loader and with the tested one."""
+def run_both(name, files, workers, epochs=2, loaders=(DataLoader, under_test), **options):
+    """Run a case with torch's loader and with the tested one."""
     one = CASES[name]
 
     def dataset():
@@ -1444,12 +1444,12 @@ def both(name, files, workers, epochs=2, loaders=(DataLoader, under_test), **opt
 
 @pytest.mark.alike
 @pytest.mark.parametrize("name", [name for name in CASES if name != "Compiled"])  # each worker would compile
-def test_batches_are_torchs_with_two_workers(files, name):
-    theirs, ours = both(name, files, 2)
+def test_results_equal_torchs_with_two_workers(files, name):
+    theirs, ours = run_both(name, files, 2)
     assert not unlike(theirs, ours, 2, CASES[name].limit), unlike(theirs, ours, 2, CASES[name].limit)
 
 
-# data sets whose pixels DALI makes
+# Cases whose pixels DALI must compute
 ON_DALI = """
 classification v2_of_images v2_image_first v2_to_pure_tensor v2_to_image v2_to_image_in_lists v2_functions
 bytes_of_pixels bytes_of_pixels_in_lists functions_imported_by_name dict_namedtuple_and_text several_views
@@ -1473,51 +1473,50 @@ assert CASES.keys() >= {*ON_DALI.split()}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_batches_are_torchs_without_workers(files, name):
-    theirs, ours = both(name, files, 0)
+def test_results_equal_torchs_without_workers(files, name):
+    theirs, ours = run_both(name, files, 0)
     assert not unlike(theirs, ours, 0, CASES[name].limit), unlike(theirs, ours, 0, CASES[name].limit)
     assert name not in ON_DALI.split() or (ours.error is None and ours.on_dali)
 
 
 @pytest.mark.parametrize("name", ["classification", "Counter", "CacheOfImages", "several_views", "Iterated"])
-def test_batches_are_torchs_with_persistent_workers(files, name):
-    theirs, ours = both(name, files, 2, persistent_workers=True)
+def test_results_equal_torchs_with_persistent_workers(files, name):
+    theirs, ours = run_both(name, files, 2, persistent_workers=True)
     assert not unlike(theirs, ours, 2), unlike(theirs, ours, 2)
 
 
-def test_batches_are_torchs_with_a_spawned_worker(files):
-    """A forked worker of torch's loader gives the same, and takes no seconds to start."""
-    (theirs,) = both("classification", files, 1, 1, [DataLoader], multiprocessing_context="fork")
-    (ours,) = both("classification", files, 1, 1, [under_test], multiprocessing_context="spawn")
+def test_results_equal_torchs_with_a_spawned_worker(files):
+    """torch's worker is forked instead: the results are the same, and it starts faster."""
+    (theirs,) = run_both("classification", files, 1, 1, [DataLoader], multiprocessing_context="fork")
+    (ours,) = run_both("classification", files, 1, 1, [under_test], multiprocessing_context="spawn")
     assert not unlike(theirs, ours, 1), unlike(theirs, ours, 1)
 
 
-class Started(Photos):
-    """Shows what worker_init_fn left."""
+class WorkerInitialized(Photos):
+    """Returns the attribute set by worker_init_fn."""
 
     def __getitem__(self, i):
         info = get_worker_info()
         return F.to_tensor(self.small(i)), i, info.dataset.started, info.num_workers
 
 
-def started(number):
+def set_started(number):
     get_worker_info().dataset.started = 10 + number
 
 
-def failing_start(number):
+def fail_to_start(number):
     raise RuntimeError(f"worker {number} does not start")
 
 
-@pytest.mark.parametrize("start", [started, failing_start])
-def test_worker_init_fn_runs_in_each_worker(files, start):
+@pytest.mark.parametrize("start", [set_started, fail_to_start])
+def test_worker_init_fn_runs_in_each_worker_or_raises(files, start):
     options = {"batch_size": 4, "num_workers": 2, "worker_init_fn": start}
-    theirs, ours = (run(loader, lambda: Started(files), options) for loader in (DataLoader, under_test))
+    theirs, ours = (run(loader, lambda: WorkerInitialized(files), options) for loader in (DataLoader, under_test))
     assert not unlike(theirs, ours, 2), unlike(theirs, ours, 2)
 
 
-def test_cases_notice_another_value(files):
-    """A changed bit, a subclass and a moved generator are differences."""
-    theirs, ours = both("classification", files, 0)
+def test_comparison_detects_a_changed_value_type_or_generator_state(files):
+    theirs, ours = run_both("classification", files, 0)
     theirs, ours = (
         theirs._replace(batches=theirs.batches[:1]),
         theirs._replace(batches=copy.deepcopy(theirs.batches[:1])),

@@ -1,4 +1,4 @@
-"""Transforms of one's own: called sample by sample, or registered; docs/extending.md's example runs as it stands."""
+"""Custom transforms, called for each sample or registered; the example of docs/extending.md runs unchanged."""
 
 import functools
 import re
@@ -25,7 +25,7 @@ def registry():
     _TRANSLATORS.update(before)
 
 
-def test_the_example_of_the_docs(image_root, registry):
+def test_example_of_extending_md_equals_torchs(image_root, registry):
     text = (REPOSITORY / "docs" / "extending.md").read_text()
     (code,) = re.findall(r"runs this -->\n```python\n(.*?)```", text, re.DOTALL)
     assert len([line for line in code.splitlines() if line]) <= 16
@@ -50,13 +50,13 @@ def _doubled(images, uniforms, chance):
     return torch.where((uniforms[:, :1] < chance)[:, :, None, None], images * 2, images)
 
 
-def test_an_object_is_not_registered():
-    """Its translation would never be used."""
+def test_registering_an_object_raises_type_error():
+    """A translation registered for an object would never be used."""
     with pytest.raises(TypeError, match="classes of transforms, got CenterCrop"):
         register(T.CenterCrop(8), consumes="size")
 
 
-def test_random_numbers_of_a_translation_follow_the_seed(image_root, registry):
+def test_random_numbers_of_a_registered_translation_depend_on_the_seed(image_root, registry):
     register(Doubled, consumes="chance")(lambda t, spec: on_batch(_doubled, spec, uniforms=1, chance=t.chance))
     dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), T.PILToTensor(), Doubled(0.4)]))
     plain = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), T.PILToTensor()]))
@@ -70,16 +70,14 @@ def test_random_numbers_of_a_translation_follow_the_seed(image_root, registry):
     assert 0 < sum(changed) < len(changed)
 
 
-def test_an_argument_that_is_not_consumed_is_called(image_root, registry):
+def test_unhandled_argument_of_a_registered_class_is_named_in_a_warning(image_root, registry):
     register(Doubled)(lambda t, spec: on_batch(_doubled, spec, uniforms=1, chance=0.5))
     transform = T.Compose([T.CenterCrop(40), T.PILToTensor(), Doubled(0.4)])
     with pytest.warns(FallbackWarning, match="argument chance is not handled"):
         DataLoader(DALIImageFolder(image_root, transform), device="cpu")
 
 
-class Halved:
-    """Every other pixel."""
-
+class EverySecondPixel:
     def __call__(self, image):
         return image[..., ::2, ::2]
 
@@ -88,7 +86,7 @@ def _halved(images):
     return images[..., ::2, ::2]
 
 
-AROUND = {
+CHAINS_AROUND = {
     "a crop": ([T.CenterCrop(40), T.ToTensor()], [T.CenterCrop(12)]),
     "a resize": ([T.CenterCrop(40), T.ToTensor()], [T.Resize((31, 9)), T.CenterCrop((40, 6))]),
     "an erased window": ([T.CenterCrop(40), T.ToTensor()], [T.RandomErasing(1, (0.9, 0.9), (1, 1), value=7)]),
@@ -97,32 +95,32 @@ AROUND = {
 
 
 @pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("around", AROUND)
-def test_what_comes_after_a_change_of_size_has_its_windows_there(image_root, registry, around, exact):
-    before, after = AROUND[around]
-    register(Halved)(lambda t, spec: on_batch(_halved, spec.but(size=(20, 20))))
-    dataset = DALIImageFolder(image_root, T.Compose([*before, Halved(), *after]))
+@pytest.mark.parametrize("around", CHAINS_AROUND)
+def test_transforms_after_a_registered_resize_use_the_new_size(image_root, registry, around, exact):
+    before, after = CHAINS_AROUND[around]
+    register(EverySecondPixel)(lambda t, spec: on_batch(_halved, spec.but(size=(20, 20))))
+    dataset = DALIImageFolder(image_root, T.Compose([*before, EverySecondPixel(), *after]))
     loader = ours(dataset, 5, exact=exact)
     assert "Python" not in loader.explain()
-    if around == "an erased window":  # of 19 x 19 pixels
+    if around == "an erased window":  # 19 x 19 pixels are erased
         assert all((images == 7).sum().item() == 3 * 19 * 19 * len(images) for images, _ in loader)
         return
     for mine, theirs in zip(loader, stock(dataset, 5), strict=True):
         torch.testing.assert_close(mine[0], theirs[0], rtol=0, atol=0.1 if not exact else 1e-5)
 
 
-def test_the_same_of_arrays(registry):
-    """On the resident route."""
-    register(Halved)(lambda t, spec: on_batch(_halved, spec.but(size=(20, 20))))
+def test_transforms_after_a_registered_resize_of_arrays_use_the_new_size(registry):
+    """Arrays use the resident route."""
+    register(EverySecondPixel)(lambda t, spec: on_batch(_halved, spec.but(size=(20, 20))))
     images = np.random.default_rng(0).integers(0, 256, (12, 40, 40, 3), dtype=np.uint8)
-    dataset = DALIArrayDataset(images, list(range(12)), T.Compose([T.ToTensor(), Halved(), T.CenterCrop(12)]))
+    dataset = DALIArrayDataset(images, list(range(12)), T.Compose([T.ToTensor(), EverySecondPixel(), T.CenterCrop(12)]))
     assert_same_pixels(pixels(ours(dataset, 5)), pixels(stock(dataset, 5)))
 
 
-def test_what_comes_after_a_choice_has_its_windows_in_each_size(image_root, registry):
+def test_transforms_after_a_random_choice_use_the_size_of_each_choice(image_root, registry):
     torch.manual_seed(0)
-    register(Halved)(lambda t, spec: on_batch(_halved, spec.but(size=(20, 20))))
-    choice = T.RandomChoice([Halved(), T.CenterCrop(30)])
+    register(EverySecondPixel)(lambda t, spec: on_batch(_halved, spec.but(size=(20, 20))))
+    choice = T.RandomChoice([EverySecondPixel(), T.CenterCrop(30)])
     dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), T.ToTensor(), choice, T.CenterCrop(12)]))
     plain = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), T.ToTensor()]))
     chosen = set()
@@ -133,27 +131,25 @@ def test_what_comes_after_a_choice_has_its_windows_in_each_size(image_root, regi
     assert chosen == set(ways)
 
 
-class Added:
-    """One more, in place."""
-
+class AddOne:
     def __call__(self, image):
         return image.add_(1)
 
 
 IN_PLACE = {
-    "the first of two views": dali_compat.views(T.Compose([T.PILToTensor(), Added()]), T.PILToTensor()),
-    "the last of two": dali_compat.views(T.PILToTensor(), T.Compose([T.PILToTensor(), Added()])),
-    "both": dali_compat.views(*[T.Compose([T.PILToTensor(), Added()])] * 2),
-    "by chance": dali_compat.views(T.Compose([T.PILToTensor(), T.RandomApply([Added()], 1.0)]), T.PILToTensor()),
-    "one gray plane, three times": T.Compose([T.Grayscale(3), T.PILToTensor(), Added()]),
+    "the first of two views": dali_compat.views(T.Compose([T.PILToTensor(), AddOne()]), T.PILToTensor()),
+    "the last of two": dali_compat.views(T.PILToTensor(), T.Compose([T.PILToTensor(), AddOne()])),
+    "both": dali_compat.views(*[T.Compose([T.PILToTensor(), AddOne()])] * 2),
+    "by chance": dali_compat.views(T.Compose([T.PILToTensor(), T.RandomApply([AddOne()], 1.0)]), T.PILToTensor()),
+    "one gray plane, three times": T.Compose([T.Grayscale(3), T.PILToTensor(), AddOne()]),
 }
 
 
 @pytest.mark.parametrize("case", IN_PLACE)
 @pytest.mark.parametrize("arrays", [True, False], ids=["arrays", "files"])
-def test_a_function_that_works_in_place(image_root, registry, case, arrays):
-    """It changes its own images alone; so does who writes to a batch of them."""
-    register(Added)(lambda t, spec: on_batch(lambda images: images.add_(1), spec))
+def test_registered_in_place_function_changes_only_its_own_images(image_root, registry, case, arrays):
+    """Writing to the images of a batch does not change other images either."""
+    register(AddOne)(lambda t, spec: on_batch(lambda images: images.add_(1), spec))
     if arrays:
         images = np.random.default_rng(0).integers(0, 250, (12, 40, 40, 3), dtype=np.uint8)
         dataset = DALIArrayDataset(images, list(range(12)), IN_PLACE[case])
@@ -166,11 +162,11 @@ def test_a_function_that_works_in_place(image_root, registry, case, arrays):
             image.zero_()
 
 
-@pytest.mark.parametrize("first", [[T.CenterCrop(40)], []], ids=["of one size", "of several sizes"])
-def test_a_size_that_is_not_said_is_an_error(image_root, registry, first):
-    """Windows behind it would lie elsewhere, and nobody would notice."""
-    register(Halved)(lambda t, spec: on_batch(_halved, spec))
-    dataset = DALIImageFolder(image_root, T.Compose([*first, T.ToTensor(), Halved(), T.CenterCrop(12)]))
+@pytest.mark.parametrize("first", [[T.CenterCrop(40)], []], ids=["equal sizes", "several sizes"])
+def test_registered_resize_without_declared_size_raises(image_root, registry, first):
+    """Later crops would silently have wrong coordinates."""
+    register(EverySecondPixel)(lambda t, spec: on_batch(_halved, spec))
+    dataset = DALIImageFolder(image_root, T.Compose([*first, T.ToTensor(), EverySecondPixel(), T.CenterCrop(12)]))
     with pytest.raises(ValueError, match=r"_halved\(\) gave \(\d, 3, \d+, \d+\) of .* spec.but\(size="):
         next(iter(ours(dataset, 2)))
 
@@ -182,19 +178,19 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_channels_or_a_dtype_that_are_not_said_are_an_error(image_root, registry, wrong):
+def test_undeclared_channels_or_dtype_raise(image_root, registry, wrong):
     function, message = WRONG[wrong]
-    register(Halved)(lambda t, spec: on_batch(function, spec))
-    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), Halved(), T.ToTensor()]))
+    register(EverySecondPixel)(lambda t, spec: on_batch(function, spec))
+    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), EverySecondPixel(), T.ToTensor()]))
     with pytest.raises(ValueError, match=f"its translation declares .*{message}"):
         next(iter(ours(dataset, 2)))
 
 
-# ---- called sample by sample
+# ---- called for each sample
 
 
 class Spy:
-    """Remembers what it got, and passes it on."""
+    """Records its arguments and returns them unchanged."""
 
     seen = []
 
@@ -220,27 +216,27 @@ PLACES = {
 @pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("place", PLACES)
-def test_a_callable_gets_what_torchvision_gives_it(image_root, place, workers):
+def test_callable_gets_the_same_images_as_in_torchvision(image_root, place, workers):
     transforms, kind = PLACES[place]
     dataset = DALIImageFolder(image_root, T.Compose(transforms))
     theirs = pixels(stock(dataset, 5))
     expected, Spy.seen = Spy.seen, []
     loader = DataLoader(dataset, 5, device="cpu", num_workers=workers, exact=True)
     mine = pixels(loader)
-    got, Spy.seen = Spy.seen, []
+    received, Spy.seen = Spy.seen, []
     assert_same_pixels(mine, theirs)
-    if not workers:  # workers remember for themselves
-        assert len(got) == len(expected) > 0
-        assert all(isinstance(image, kind) for image in got)
-        assert list(map(_outline, got)) == list(map(_outline, expected))
+    if not workers:  # workers record in their own memory
+        assert len(received) == len(expected) > 0
+        assert all(isinstance(image, kind) for image in received)
+        assert list(map(_outline, received)) == list(map(_outline, expected))
 
 
 def _outline(image):
     return (image.mode, image.size) if isinstance(image, Image.Image) else (image.dtype, image.shape, image.device.type)
 
 
-class Pair:
-    """Two views, as SimCLR's users write it."""
+class TwoViews:
+    """Two views, as in typical SimCLR code."""
 
     def __init__(self, transform):
         self.transform = transform
@@ -251,8 +247,8 @@ class Pair:
 
 @pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
 @pytest.mark.parametrize("workers", [0, 2])
-def test_several_views(image_root, workers):
-    dataset = DALIImageFolder(image_root, Pair(T.Compose([T.CenterCrop(40), T.PILToTensor()])))
+def test_views_of_a_custom_transform_equal_torchs(image_root, workers):
+    dataset = DALIImageFolder(image_root, TwoViews(T.Compose([T.CenterCrop(40), T.PILToTensor()])))
     mine = list(DataLoader(dataset, 5, device="cpu", num_workers=workers))
     for (views, labels), (expected, theirs) in zip(mine, stock(dataset, 5), strict=True):
         assert len(views) == 2 and torch.equal(labels, theirs)
@@ -261,8 +257,8 @@ def test_several_views(image_root, workers):
 
 
 @pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
-def test_five_crops_and_a_lambda(image_root):
-    transform = T.Compose([T.CenterCrop(50), T.FiveCrop(30), T.Lambda(_stacked)])
+def test_five_crop_and_ten_crop_equal_torchs(image_root):
+    transform = T.Compose([T.CenterCrop(50), T.FiveCrop(30), T.Lambda(_stack)])
     dataset = DALIImageFolder(image_root, transform)
     assert_same_pixels(pixels(DataLoader(dataset, 5, device="cpu", num_workers=2)), pixels(stock(dataset, 5)))
     dataset.transform = v2.Compose([v2.CenterCrop(50), v2.TenCrop(30), v2.ToImage()])
@@ -272,19 +268,19 @@ def test_five_crops_and_a_lambda(image_root):
         assert all(torch.equal(a, b) for a, b in zip(views, expected, strict=True))
 
 
-def _stacked(crops):
+def _stack(crops):
     return torch.stack([T.functional.pil_to_tensor(crop) for crop in crops])
 
 
-class Noisy:
+class OnlyRandomNumbers:
     def __call__(self, image):
         return torch.rand(2), np.random.rand(), int(torch.randint(1000, ()))
 
 
 @pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
 @pytest.mark.parametrize("workers", [0, 2])
-def test_draws_of_a_callable_are_those_in_torchs_loader(image_root, workers):
-    dataset = DALIImageFolder(image_root, Noisy())
+def test_callable_draws_the_same_numbers_as_in_torchs_loader(image_root, workers):
+    dataset = DALIImageFolder(image_root, OnlyRandomNumbers())
     epochs = []
     for load in (stock, functools.partial(DataLoader, device="cpu")):
         torch.manual_seed(3)
@@ -294,7 +290,7 @@ def test_draws_of_a_callable_are_those_in_torchs_loader(image_root, workers):
     assert all(map(torch.equal, *epochs)) and len(set(epochs[0][2].tolist())) > 15
 
 
-class Breaks:
+class RaisesForWidth40:
     def __call__(self, image):
         if image.size[0] == 40:
             raise KeyError("no such thing")
@@ -303,35 +299,36 @@ class Breaks:
 
 @pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_of_a_callable_is_the_callers(image_root, workers):
-    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), Breaks(), T.PILToTensor()]))
+def test_error_in_a_callable_is_raised_unchanged(image_root, workers):
+    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), RaisesForWidth40(), T.PILToTensor()]))
     loader = DataLoader(dataset, 5, device="cpu", num_workers=workers)
     for _ in range(2):
         with pytest.raises(KeyError, match="no such thing"):
             next(iter(loader))
-    dataset.transform = T.Compose([T.CenterCrop(41), Breaks(), T.PILToTensor()])
+    dataset.transform = T.Compose([T.CenterCrop(41), RaisesForWidth40(), T.PILToTensor()])
     assert len(list(loader)) == len(loader)
 
 
-def _seeded(worker):
+def _set_id(worker):
     info = torch.utils.data.get_worker_info()
     assert info.id == worker and info.num_workers == 2
     Spy.where = worker
 
 
-class Where:
+class WorkerId:
     def __call__(self, image):
         return torch.tensor(Spy.where)
 
 
 @pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
-def test_worker_init_fn_runs_in_the_workers(image_root):
-    loader = DataLoader(DALIImageFolder(image_root, Where()), 24, device="cpu", num_workers=2, worker_init_fn=_seeded)
+def test_worker_init_fn_runs_in_workers(image_root):
+    loader = DataLoader(
+        DALIImageFolder(image_root, WorkerId()), 24, device="cpu", num_workers=2, worker_init_fn=_set_id
+    )
     assert set(next(iter(loader))[0].tolist()) <= {0, 1}
 
 
-def test_torchvisions_policies_of_batches(image_root):
-    """CutMix and MixUp take the batch that the loader gives, or stand in collate_fn."""
+def test_cutmix_and_mixup_work_on_batches_and_in_collate_fn(image_root):
     dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), T.ToTensor()]))
     mix = v2.RandomChoice([v2.CutMix(num_classes=3), v2.MixUp(num_classes=3)])
     after = [mix(images, labels) for images, labels in ours(dataset, 6)]

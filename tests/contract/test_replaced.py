@@ -1,4 +1,4 @@
-"""What somebody has put in the place of torchvision's, torch's or Pillow's code is used: wrong data would be silent."""
+"""Replaced code of torchvision, torch and Pillow is used; ignoring it would silently give wrong data."""
 
 import builtins
 import functools
@@ -37,7 +37,7 @@ from dali_compat.archives.pack import pack
 from dali_compat.inspection.replaced import _functions, function_of, looked_at
 
 
-def _plus_100(original):
+def _add_100_to_targets(original):
     def __getitem__(self, index):
         image, target = original(self, index)
         return image, target + 100
@@ -45,11 +45,11 @@ def _plus_100(original):
     return __getitem__
 
 
-def _inverted(original):
+def _invert(original):
     return lambda *args, **kwargs: 255 - original(*args, **kwargs)
 
 
-def _turned(original):
+def _rotate(original):
     return lambda *args, **kwargs: original(*args, **kwargs).rotate(90)
 
 
@@ -57,19 +57,18 @@ V2_METHOD = "transform" if hasattr(v2.PILToTensor, "transform") else "_transform
 V1 = T.Compose([T.CenterCrop(40), T.PILToTensor()])
 V2 = v2.Compose([v2.CenterCrop(40), v2.PILToTensor()])
 REPLACED = {
-    "a data set's samples": (datasets.DatasetFolder, "__getitem__", _plus_100, V1),
-    "what opens files": (folder, "pil_loader", _turned, V1),
-    "a transform's method": (T.CenterCrop, "forward", _turned, V1),
-    "a transform's __call__": (T.PILToTensor, "__call__", _inverted, V1),
-    "a function of transforms": (F, "pil_to_tensor", _inverted, V1),
-    "a method of v2": (v2.PILToTensor, V2_METHOD, _inverted, V2),
-    "a function of v2": (F2, "pil_to_tensor", _inverted, V2),
+    "a data set's samples": (datasets.DatasetFolder, "__getitem__", _add_100_to_targets, V1),
+    "what opens files": (folder, "pil_loader", _rotate, V1),
+    "a transform's method": (T.CenterCrop, "forward", _rotate, V1),
+    "a transform's __call__": (T.PILToTensor, "__call__", _invert, V1),
+    "a function of transforms": (F, "pil_to_tensor", _invert, V1),
+    "a method of v2": (v2.PILToTensor, V2_METHOD, _invert, V2),
+    "a function of v2": (F2, "pil_to_tensor", _invert, V2),
 }
 
 
 @pytest.mark.parametrize("name", REPLACED)
-def test_replaced_code_is_used(image_root, monkeypatch, name):
-    """It is again torchvision's, afterwards."""
+def test_replaced_torchvision_code_is_used_until_it_is_restored(image_root, monkeypatch, name):
     place, attribute, replacement, transform = REPLACED[name]
     dataset = datasets.ImageFolder(image_root, transform)
     loader = DataLoader(dataset, 6, device="cpu", fallback="silent")
@@ -84,11 +83,11 @@ def test_replaced_code_is_used(image_root, monkeypatch, name):
     assert "Python" not in loader.explain() and "its images are deferred" not in loader.explain()
 
 
-# ---- Pillow's
+# ---- Pillow
 
 
-def _filled(original):
-    """A reader's load(), which makes all images alike."""
+def _fill_after_load(original):
+    """Return a load() method that fills the image with one value."""
 
     def load(self):
         pixels = original(self)
@@ -98,52 +97,52 @@ def _filled(original):
     return load
 
 
-def _reads(name, accepts):
-    """Gives Pillow another reader, which comes first."""
+def _add_reader(name, accepts):
+    """Return a function that registers another reader in Pillow, to be tried first."""
 
-    def give(patch):
-        kind = type("Own", (JpegImagePlugin.JpegImageFile,), {"load": _filled(ImageFile.ImageFile.load)})
+    def register(patch):
+        kind = type("Own", (JpegImagePlugin.JpegImageFile,), {"load": _fill_after_load(ImageFile.ImageFile.load)})
         patch.setattr(Image, "ID", [name, *Image.ID])
         patch.setattr(Image, "OPEN", Image.OPEN | {name: (kind, accepts)})
 
-    return give
+    return register
 
 
-def _replaces(owner, name, make):
+def _replace(owner, name, make):
     return lambda patch: patch.setattr(owner, name, make(getattr(owner, name)))
 
 
-PILLOWS = {
-    "open": _replaces(Image, "open", _turned),
-    "open, partial": _replaces(Image, "open", lambda original: functools.partial(_turned(original))),
-    "convert": _replaces(Image.Image, "convert", _turned),
-    "crop": _replaces(Image.Image, "crop", _turned),
-    "load": _replaces(ImageFile.ImageFile, "load", _filled),
-    "load of JPEGs": _replaces(JpegImagePlugin.JpegImageFile, "load", _filled),
-    "open()": _replaces(builtins, "open", lambda original: lambda path, *how: original(FIRST.get(path, path), *how)),
-    "crop in torchvision": _replaces(_functional_pil, "crop", _turned),
-    "Image in torchvision": lambda patch: patch.setattr(folder, "Image", SimpleNamespace(open=_turned(Image.open))),
-    "another reader": _reads("OWN", lambda head: head[:2] == b"\xff\xd8"),
-    "a reader of all": _reads("OWN", None),
-    "a reader of JPEGs": _reads("JPEG", JpegImagePlugin._accept),
+PILLOW_CODE = {
+    "open": _replace(Image, "open", _rotate),
+    "open, partial": _replace(Image, "open", lambda original: functools.partial(_rotate(original))),
+    "convert": _replace(Image.Image, "convert", _rotate),
+    "crop": _replace(Image.Image, "crop", _rotate),
+    "load": _replace(ImageFile.ImageFile, "load", _fill_after_load),
+    "load of JPEGs": _replace(JpegImagePlugin.JpegImageFile, "load", _fill_after_load),
+    "open()": _replace(builtins, "open", lambda original: lambda path, *how: original(REDIRECT.get(path, path), *how)),
+    "crop in torchvision": _replace(_functional_pil, "crop", _rotate),
+    "Image in torchvision": lambda patch: patch.setattr(folder, "Image", SimpleNamespace(open=_rotate(Image.open))),
+    "another reader": _add_reader("OWN", lambda head: head[:2] == b"\xff\xd8"),
+    "a reader of all": _add_reader("OWN", None),
+    "a reader of JPEGs": _add_reader("JPEG", JpegImagePlugin._accept),
 }
-FIRST: dict[str, str] = {}  # files that open() reads, by their paths
+REDIRECT: dict[str, str] = {}  # for each path, the file that the replaced open() reads instead
 
 
-@pytest.mark.parametrize("name", PILLOWS)
-def test_replaced_code_of_pillows_is_used(image_root, monkeypatch, name):
-    """Before the loader was made, after, and no longer when it is Pillow's again."""
+@pytest.mark.parametrize("name", PILLOW_CODE)
+def test_replaced_pillow_code_is_used_until_it_is_restored(image_root, monkeypatch, name):
+    """This holds for loaders created before and after the replacement."""
     dataset = datasets.ImageFolder(image_root, V1)
-    FIRST.update({path: dataset.samples[0][0] for path, _ in dataset.samples})
+    REDIRECT.update({path: dataset.samples[0][0] for path, _ in dataset.samples})
     loader = DataLoader(dataset, 12, device="cpu", fallback="silent")
     before = list(loader)
     with monkeypatch.context() as patch:
-        PILLOWS[name](patch)
+        PILLOW_CODE[name](patch)
         theirs = list(stock(dataset, 12))
         assert any(not torch.equal(*both) for both in zip(before[0], theirs[0], strict=True))
         assert_same_epoch(loader, theirs)
         assert_same_epoch(DataLoader(dataset, 12, device="cpu", fallback="silent"), theirs)
-        if name == "Image in torchvision":  # torchvision's loader runs, and opens images of Pillow's
+        if name == "Image in torchvision":  # torchvision's default_loader runs, and still opens the images with Pillow
             ours(dataset, 12, device="cpu")
         else:
             with pytest.raises(RuntimeError, match="torchvision does the work"):
@@ -152,15 +151,15 @@ def test_replaced_code_of_pillows_is_used(image_root, monkeypatch, name):
     assert loader.explain().startswith("DALI route")
 
 
-def test_readers_of_other_files_are_no_matter(image_root, monkeypatch):
-    """As pillow-heif's and the like; nor are methods that somebody adds, as fastai does."""
+def test_readers_of_other_formats_do_not_prevent_dali(image_root, monkeypatch):
+    """pillow-heif adds such readers, and fastai adds methods to images."""
     for accepts in (lambda head: head[4:8] == b"ftyp", lambda head: "not installed"):
-        _reads(f"OWN{id(accepts)}", accepts)(monkeypatch)
-    monkeypatch.setattr(Image.Image, "to_thumb", _filled, raising=False)
+        _add_reader(f"OWN{id(accepts)}", accepts)(monkeypatch)
+    monkeypatch.setattr(Image.Image, "to_thumb", _fill_after_load, raising=False)
     assert len(ours(datasets.ImageFolder(image_root, V1), 12, device="cpu")) == 2
 
 
-def _food(root):
+def _food101(root):
     made = object.__new__(datasets.Food101)
     paths, labels = zip(*datasets.ImageFolder(root).samples, strict=True)
     vars(made).update(_image_files=list(map(Path, paths)), _labels=list(labels), target_transform=None)
@@ -168,43 +167,43 @@ def _food(root):
     return made
 
 
-def _listed_in_a_table(root):
+def _image_table(root):
     pd = pytest.importorskip("pandas")
     return DALIImageTable(pd.DataFrame(datasets.ImageFolder(root).samples, columns=["file", "label"]), transform=V1)
 
 
-def _of_hugging_faces(root):
+def _hugging_face(root):
     hf = pytest.importorskip("datasets")
     table = {"image": [path for path, _ in datasets.ImageFolder(root).samples]}
     made = hf.Dataset.from_dict(table).cast_column("image", hf.Image())
     return DALIHuggingFace(made, target=None, transform=V1)
 
 
-def _rows(root):
-    """Of Hugging Face's, with a transform of the script's."""
-    dataset = _of_hugging_faces(root).dataset
+def _hugging_face_with_transform(root):
+    """A Hugging Face data set with a custom transform."""
+    dataset = _hugging_face(root).dataset
     return dataset.with_transform(lambda rows: {"image": [V1(one.convert("RGB")) for one in rows["image"]]})
 
 
-def _packed(root):
+def _record_io(root):
     pack(root, root.parent / "packed.rec")
     return DALIRecordIO(str(root.parent / "packed.rec"), V1)
 
 
-def _of_timms(root):
+def _timm_dataset(root):
     return pytest.importorskip("timm.data").ImageDataset(str(root), transform=V1)
 
 
 READERS = {
     "DALIImageFolder": lambda root: DALIImageFolder(root, V1),
     "DALIImageList": lambda root: DALIImageList([path for path, _ in datasets.ImageFolder(root).samples], None, V1),
-    "DALIImageTable": _listed_in_a_table,
-    "Food101": _food,
-    "DALIHuggingFace": _of_hugging_faces,
-    "DALIRecordIO": _packed,
-    "timm": _of_timms,
+    "DALIImageTable": _image_table,
+    "Food101": _food101,
+    "DALIHuggingFace": _hugging_face,
+    "DALIRecordIO": _record_io,
+    "timm": _timm_dataset,
     "Subset": lambda root: data.Subset(datasets.ImageFolder(root, V1), range(6)),
-    "own": lambda root: _Own(root),
+    "own": lambda root: _CustomDataset(root),
 }
 
 
@@ -215,39 +214,39 @@ def test_replaced_open_is_used_by_every_reader(own_root, monkeypatch, kind):
     loader = DataLoader(dataset, 8, device="cpu", fallback="silent")
     before = list(loader)
     with monkeypatch.context() as patch:
-        _replaces(Image, "open", _turned)(patch)
+        _replace(Image, "open", _rotate)(patch)
         theirs = list(stock(dataset, 8))
         assert not torch.equal(before[0][0], theirs[0][0])
         assert_same_epoch(loader, theirs)
     assert_same_epoch(loader, before)
 
 
-def _labelled(original):
+def _set_target_77(original):
     return lambda self, index: (original(self, index)[0], 77)
 
 
-def test_code_that_was_replaced_in_timm(own_root, monkeypatch):
-    dataset = _of_timms(own_root)
+def test_replaced_code_of_timm_is_used(own_root, monkeypatch):
+    dataset = _timm_dataset(own_root)
     loader = DataLoader(dataset, 8, device="cpu", fallback="silent")
     for kind in (type(dataset), type(dataset.reader)):
         with monkeypatch.context() as patch:
-            patch.setattr(kind, "__getitem__", _labelled(kind.__getitem__))
+            patch.setattr(kind, "__getitem__", _set_target_77(kind.__getitem__))
             assert next(iter(loader))[1].tolist() == [77] * 8
     assert loader.explain().startswith("DALI route")
 
 
-def test_what_decodes_for_hugging_faces(own_root, monkeypatch):
-    dataset = _rows(own_root)
+def test_replaced_decoder_of_hugging_face_is_used(own_root, monkeypatch):
+    dataset = _hugging_face_with_transform(own_root)
     loader = DataLoader(dataset, 8, device="cpu", fallback="silent")
     before = next(iter(loader))["image"]
     feature = type(dataset.features["image"])
-    monkeypatch.setattr(feature, "decode_example", _turned(feature.decode_example))
+    monkeypatch.setattr(feature, "decode_example", _rotate(feature.decode_example))
     after = next(iter(loader))["image"]
     assert not torch.equal(before, after) and torch.equal(after, next(iter(stock(dataset, 8)))["image"])
 
 
-def test_all_that_transforms_call_of_pillow_is_looked_at(image_root):
-    """But for what tells an image's size and mode."""
+def test_each_pillow_method_that_transforms_call_is_checked(image_root):
+    """Methods that return only size or mode are exempt."""
     chains = [entry.made(version) for entry in TRANSFORMS for version in entry.versions()]
     called = set()
 
@@ -271,12 +270,12 @@ def test_all_that_transforms_call_of_pillow_is_looked_at(image_root):
 # ---- hooks
 
 
-def _turned_output(module, inputs, output):
+def _flip_output(module, inputs, output):
     return output.flip(-1) if isinstance(output, torch.Tensor) else output.transpose(Image.Transpose.ROTATE_180)
 
 
-def _turned_input(module, inputs):
-    return tuple(_turned_output(module, (), one) for one in inputs)
+def _flip_input(module, inputs):
+    return tuple(_flip_output(module, (), one) for one in inputs)
 
 
 class _Preset(nn.Module):
@@ -301,15 +300,15 @@ HOOKED = {
 @pytest.mark.parametrize("hook", ["forward_hook", "forward_pre_hook"])
 @pytest.mark.parametrize("where", ["all modules", "one object"])
 @pytest.mark.parametrize("name", HOOKED)
-def test_forward_hooks_are_called(image_root, name, where, hook):
-    """Those that come when the loader is there already, too."""
+def test_forward_hooks_are_called_until_they_are_removed(image_root, name, where, hook):
+    """The hooks are registered after the loader was created."""
     transform = HOOKED[name]
-    for dataset in (datasets.ImageFolder(image_root, transform), _Own(image_root, transform)):
+    for dataset in (datasets.ImageFolder(image_root, transform), _CustomDataset(image_root, transform)):
         loader = DataLoader(dataset, 12, device="cpu", fallback="silent")
         before = list(loader)
         one = transform.transforms[0] if name == "v1" else HOOKED["own"] if name == "within a function" else transform
         place, prefix = (module, "register_module_") if where == "all modules" else (one, "register_")
-        handle = getattr(place, prefix + hook)(_turned_output if hook == "forward_hook" else _turned_input)
+        handle = getattr(place, prefix + hook)(_flip_output if hook == "forward_hook" else _flip_input)
         try:
             theirs = list(stock(dataset, 12))
             assert not torch.equal(before[0][0], theirs[0][0])
@@ -319,7 +318,7 @@ def test_forward_hooks_are_called(image_root, name, where, hook):
         assert_same_epoch(loader, before)
 
 
-class _Own(data.Dataset):
+class _CustomDataset(data.Dataset):
     def __init__(self, root, transform=V1):
         self.paths, self.transform = [path for path, _ in datasets.ImageFolder(root).samples], transform
 
@@ -330,18 +329,18 @@ class _Own(data.Dataset):
         return self.transform(Image.open(self.paths[index]).convert("RGB")), index
 
 
-def test_transforms_that_were_first_seen_in_a_data_set_of_ones_own(image_root, monkeypatch):
-    """There something else stands in the place of their methods."""
+def test_replaced_function_is_used_in_a_custom_data_set_after_tracing(image_root, monkeypatch):
+    """Tracing replaces methods of transforms, which must not be mistaken for the originals."""
     _functions.cache_clear()
-    dataset = _Own(image_root)
+    dataset = _CustomDataset(image_root)
     loader = DataLoader(dataset, 12, device="cpu", fallback="silent")
     list(loader)
-    monkeypatch.setattr(F, "pil_to_tensor", _inverted(F.pil_to_tensor))
+    monkeypatch.setattr(F, "pil_to_tensor", _invert(F.pil_to_tensor))
     assert_same_epoch(loader, list(stock(dataset, 12)))
 
 
-class _OfItsOwn(T.RandomCrop):
-    """No method but a constructor, which puts another function in a method's place."""
+class _CropWithOwnGetParams(T.RandomCrop):
+    """A crop that only replaces get_params, and only on the instance."""
 
     def __init__(self, size):
         super().__init__(size)
@@ -352,8 +351,8 @@ V2_CROP = v2.CenterCrop(40)
 setattr(V2_CROP, V2_METHOD, lambda image, params: F2.vertical_flip(F2.center_crop(image, [40, 40])))
 
 
-@pytest.mark.parametrize("transform", [_OfItsOwn((40, 40)), V2_CROP], ids=["v1", "v2"])
-def test_methods_of_one_object(image_root, transform):
+@pytest.mark.parametrize("transform", [_CropWithOwnGetParams((40, 40)), V2_CROP], ids=["v1", "v2"])
+def test_method_replaced_on_an_instance_is_used(image_root, transform):
     dataset = datasets.ImageFolder(image_root, T.Compose([transform, T.PILToTensor()]))
     loader = DataLoader(dataset, 6, device="cpu", fallback="silent")
     assert_same_epoch(loader, list(stock(dataset, 6)))
@@ -361,12 +360,12 @@ def test_methods_of_one_object(image_root, transform):
 
 
 @pytest.mark.filterwarnings("ignore:torch's own loader reads DALIArrayDataset")
-def test_samples_in_memory(monkeypatch):
+def test_replaced_getitem_of_an_array_data_set_is_used(monkeypatch):
     images = np.random.default_rng(0).integers(0, 256, (20, 9, 9, 3), dtype=np.uint8)
     dataset = DALIArrayDataset(images, list(range(20)), T.PILToTensor())
     loader = DataLoader(dataset, 6, device="cpu", fallback="silent")
     before = list(loader)
-    monkeypatch.setattr(DALIArrayDataset, "__getitem__", _plus_100(DALIArrayDataset.__getitem__))
+    monkeypatch.setattr(DALIArrayDataset, "__getitem__", _add_100_to_targets(DALIArrayDataset.__getitem__))
     theirs = list(stock(dataset, 6))
     assert not torch.equal(theirs[0][1], before[0][1])
     assert_same_epoch(loader, theirs)
@@ -391,27 +390,27 @@ print(loader.explain().splitlines()[0], next(iter(loader))[1].tolist())
 
 
 @pytest.mark.parametrize(("kind", "route"), [("DatasetFolder", "DALI route"), ("CIFAR10", "torchvision route")])
-def test_replaced_before_the_import(image_root, kind, route):
-    """Of one that opens files, the replaced code says what each sample is."""
-    told = said(programs.run(BEFORE_IMPORT.format(kind=kind), str(image_root)))
-    assert told.startswith(route) and told.strip().endswith(str([77] * 6))
+def test_code_replaced_before_the_import_is_used(image_root, kind, route):
+    """If the data set opens files, the replaced code runs on the DALI route."""
+    stdout = said(programs.run(BEFORE_IMPORT.format(kind=kind), str(image_root)))
+    assert stdout.startswith(route) and stdout.strip().endswith(str([77] * 6))
 
 
-def _listed(batch, *, collate_fn_map=None):
+def _to_list(batch, *, collate_fn_map=None):
     return list(batch)
 
 
-def _sizes(batch, *, collate_fn_map=None):
+def _to_sizes(batch, *, collate_fn_map=None):
     return [image.size for image in batch]
 
 
-def _int32(batch, *, collate_fn_map=None):
+def _to_int32(batch, *, collate_fn_map=None):
     return torch.tensor(batch, dtype=torch.int32)
 
 
-@pytest.mark.parametrize("kind, function", [(torch.Tensor, _listed), (Image.Image, _sizes), (int, _int32)])
+@pytest.mark.parametrize("kind, function", [(torch.Tensor, _to_list), (Image.Image, _to_sizes), (int, _to_int32)])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_table_of_default_collate_that_was_changed(image_root, monkeypatch, kind, function, workers):
+def test_changed_default_collate_fn_map_is_used(image_root, monkeypatch, kind, function, workers):
     transform = T.CenterCrop(40) if kind is Image.Image else EXACT
     datasets_ = [datasets.ImageFolder(image_root, transform)]
     if kind is not Image.Image:
@@ -419,21 +418,21 @@ def test_a_table_of_default_collate_that_was_changed(image_root, monkeypatch, ki
     monkeypatch.setitem(default_collate_fn_map, kind, function)
     for dataset in datasets_:
         for mine, theirs in zip(ours(dataset, 4, num_workers=workers, device="cpu"), stock(dataset, 4), strict=True):
-            assert _plain(mine) == _plain(theirs)
+            assert _as_lists(mine) == _as_lists(theirs)
 
 
-def _plain(batch):
+def _as_lists(batch):
     if isinstance(batch, torch.Tensor):
         return batch.dtype, batch.tolist()
-    return [_plain(one) for one in batch] if isinstance(batch, list) else batch
+    return [_as_lists(one) for one in batch] if isinstance(batch, list) else batch
 
 
-def test_a_table_with_a_type_of_ones_own_is_no_matter(image_root, monkeypatch):
-    """Batches are made as fast as ever."""
-    monkeypatch.setitem(default_collate_fn_map, type("Own", (), {}), _listed)
-    monkeypatch.setitem(default_collate_fn_map, type("Other", (), {}), functools.partial(_listed))  # has no __globals__
+def test_default_collate_fn_map_with_a_custom_type_keeps_the_fast_path(image_root, monkeypatch):
+    monkeypatch.setitem(default_collate_fn_map, type("Own", (), {}), _to_list)
+    # partial objects have no __globals__
+    monkeypatch.setitem(default_collate_fn_map, type("Other", (), {}), functools.partial(_to_list))
     loader = ours(DALIImageFolder(image_root, EXACT), 4, device="cpu")
     iterator = iter(loader)
     assert iterator._epoch.default_collate and next(iterator)[0].shape[0] == 4
-    monkeypatch.setitem(default_collate_fn_map, int, _int32)
+    monkeypatch.setitem(default_collate_fn_map, int, _to_int32)
     assert not iter(loader)._epoch.default_collate

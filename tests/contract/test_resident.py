@@ -1,4 +1,4 @@
-"""The resident route: data sets of arrays, beside torch's loader; orders, pixels, errors, changes and memory."""
+"""The resident route, for data sets of arrays, compared with torch's loader: order, pixels, errors, changes, memory."""
 
 import copy
 import io
@@ -34,7 +34,7 @@ def ours(dataset, *args, **kwargs):
 
 
 def make(count=COUNT, transform=TEST, **kwargs) -> DALIArrayDataset:
-    """Targets are the indices."""
+    """Return a data set whose targets are the indices."""
     return DALIArrayDataset(pictures(count, 32, 32, 3), list(range(count)), transform, **kwargs)
 
 
@@ -53,7 +53,7 @@ def small_chunks(monkeypatch):
 
 
 @pytest.mark.parametrize("case", TORCHVISION)
-def test_torchvisions_data_sets(tmp_path, monkeypatch, case):
+def test_torchvision_data_sets_in_memory_equal_torchs(tmp_path, monkeypatch, case):
     dataset = TORCHVISION[case](tmp_path, monkeypatch)
     dataset.transform = T.Compose([T.Pad(2), T.ToTensor()])
     options = dict(batch_size=7, sampler=[*range(COUNT)][::-1])
@@ -83,36 +83,36 @@ IMAGES = {
 
 
 @pytest.mark.parametrize("case", IMAGES)
-@pytest.mark.filterwarnings("error", "ignore:torch's own loader reads")  # which this test lets it do
-def test_arrays_of_ones_own(case):
+# the warning of torch's own loader is expected here
+@pytest.mark.filterwarnings("error", "ignore:torch's own loader reads")
+def test_arrays_of_each_layout_equal_torchs(case):
     dataset = DALIArrayDataset(IMAGES[case](), range(12), T.Compose([T.CenterCrop((8, 6)), T.PILToTensor()]))
     assert len(dataset) == 12
     assert_same_epoch(ours(dataset, 5), stock(dataset, 5))
 
 
 @pytest.mark.parametrize("case", IMAGES)
-def test_one_of_ones_own_read_backwards(case):
-    """NumPy calls the array contiguous, and yet its stride is negative."""
+def test_single_image_with_negative_strides_equals_torchs(case):
+    """NumPy reports such an array as contiguous, although its stride is negative."""
     images = np.asarray(IMAGES[case]())[:1][::-1]
     dataset = DALIArrayDataset(images, np.arange(1.0)[::-1], T.PILToTensor())
     assert_same_epoch(ours(dataset, 5), stock(dataset, 5))
 
 
-ONLY_COLLATE_FN = {
+UNCOLLATABLE_TARGETS = {
     "beyond int64": lambda: np.arange(COUNT, dtype=np.uint64) + np.uint64(2**63),
     "sparse": lambda: torch.eye(COUNT).to_sparse(),
 }
 
 
-@pytest.mark.parametrize("case", ONLY_COLLATE_FN)
-def test_targets_that_default_collate_refuses(case, dataset):
-    """A function of the user's takes them."""
-    dataset.targets = ONLY_COLLATE_FN[case]()
+@pytest.mark.parametrize("case", UNCOLLATABLE_TARGETS)
+def test_targets_that_default_collate_refuses_reach_collate_fn(case, dataset):
+    dataset.targets = UNCOLLATABLE_TARGETS[case]()
     options = {"batch_size": 7, "collate_fn": lambda samples: [float(target.sum()) for _, target in samples]}
     assert list(ours(dataset, **options)) == list(stock(dataset, **options))
 
 
-def test_a_sample_is_as_cifars():
+def test_samples_have_the_types_of_cifar_samples():
     images = pictures(12, 9, 7, 3)
     dataset = DALIArrayDataset(images, labels(12), target_transform=lambda target: -target)
     image, target = dataset[3]
@@ -133,7 +133,7 @@ def test_a_sample_is_as_cifars():
         (torch.zeros(3, 8, 8, dtype=torch.int64), [0, 1, 2], ValueError),
     ],
 )
-def test_wrong_arrays_are_refused(images, targets, error):
+def test_invalid_arrays_raise(images, targets, error):
     with pytest.raises(error):
         DALIArrayDataset(images, targets)
 
@@ -161,7 +161,7 @@ TARGETS = {
 
 @pytest.mark.parametrize("case", TARGETS)
 @pytest.mark.parametrize("kind", [DALIArrayDataset, tv.CIFAR10])
-def test_targets_are_collated_as_torchs(case, kind, dataset):
+def test_targets_are_collated_as_in_torchs_loader(case, kind, dataset):
     if kind is tv.CIFAR10:
         dataset = copy.copy(dataset)
         dataset.__class__ = kind
@@ -180,7 +180,7 @@ def test_targets_are_collated_as_torchs(case, kind, dataset):
 @pytest.mark.alike
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("case", CASES)
-def test_batches_are_torchs(case, num_workers, small_chunks):
+def test_batches_equal_torchs_for_each_sampler(case, num_workers, small_chunks):
     dataset = make(24)
     mine = ours(dataset, num_workers=num_workers, **CASES[case](dataset))
     theirs = stock(dataset, num_workers=num_workers, **CASES[case](dataset))
@@ -189,7 +189,7 @@ def test_batches_are_torchs(case, num_workers, small_chunks):
 
 
 @pytest.mark.parametrize("case", DATASETS)
-def test_data_sets_made_of_data_sets(case, small_chunks):
+def test_batches_equal_torchs_for_subsets_and_concatenations(case, small_chunks):
     dataset = DATASETS[case](make(24))
     for shuffle in (False, True):
         runs = []
@@ -200,7 +200,7 @@ def test_data_sets_made_of_data_sets(case, small_chunks):
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_distributed_shards(dataset, replicas, small_chunks):
+def test_distributed_sampler_gives_torchs_shards(dataset, replicas, small_chunks):
     for rank in range(replicas):
         runs = []
         for maker in (ours, stock):
@@ -217,12 +217,12 @@ def test_distributed_shards(dataset, replicas, small_chunks):
 @pytest.mark.parametrize(
     "case", ["plain", "shuffle", "generator", "random sampler", "replacement", "weighted", "batch sampler"]
 )
-def test_global_random_state(dataset, case, options, small_chunks):
+def test_global_random_state_equals_torchs(dataset, case, options, small_chunks):
     mine, theirs = (maker(dataset, **options, **CASES[case](dataset)) for maker in (ours, stock))
     assert _states(mine) == _states(theirs)
 
 
-def test_global_random_state_of_a_sampler_that_draws(dataset, small_chunks):
+def test_global_random_state_equals_torchs_if_the_sampler_draws(dataset, small_chunks):
     case = CASES["draws in the sampler"]
     mine, theirs = (maker(dataset, num_workers=2, **case(dataset)) for maker in (ours, stock))
     assert _states(mine) == _states(theirs)
@@ -231,8 +231,7 @@ def test_global_random_state_of_a_sampler_that_draws(dataset, small_chunks):
 @pytest.mark.parametrize("case", ["generator", "replacement, generator"])
 @pytest.mark.parametrize("taken", [1, 2, 5, 6, 8, 10])
 @pytest.mark.parametrize("size", [5, 7])
-def test_a_generator_is_where_torch_has_it(dataset, case, taken, size):
-    """In the middle of an epoch, too: who leaves it there goes on from the same state."""
+def test_generator_state_equals_torchs_when_an_epoch_ends_early(dataset, case, taken, size):
     states = []
     for maker in (ours, stock):
         options = CASES[case](dataset) | {"batch_size": size}
@@ -244,7 +243,7 @@ def test_a_generator_is_where_torch_has_it(dataset, case, taken, size):
     assert torch.equal(*states)
 
 
-def test_python_and_numpy_random_are_left_alone():
+def test_python_and_numpy_random_states_are_unchanged():
     random.seed(1)
     np.random.seed(1)
     before = random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2]
@@ -298,8 +297,8 @@ PIXELS = {
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("case", PIXELS)
-def test_pixels_are_torchvisions(case, device):
-    """With the parameters that were drawn, bit for bit: on a GPU, too."""
+def test_pixels_equal_torchvisions_for_the_same_parameters(case, device):
+    """Pixels are bit-identical, on a GPU, too."""
     dataset = make(transform=PIXELS[case])
     order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(0)).tolist()
     iterator = iter(ours(dataset, 9, sampler=order, device=device))
@@ -308,7 +307,7 @@ def test_pixels_are_torchvisions(case, device):
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_pixels_of_one_channel(tmp_path, monkeypatch, device):
+def test_pixels_of_one_channel_equal_torchvisions(tmp_path, monkeypatch, device):
     dataset = TORCHVISION["MNIST"](tmp_path, monkeypatch)
     dataset.transform = T.Compose(
         [T.RandomCrop(28, padding=2, fill=7), T.ToTensor(), T.Normalize((0.1307,), (0.3081,))]
@@ -338,8 +337,8 @@ def test_results_do_not_depend_on_chunks(monkeypatch, together, transform, devic
     assert torch.equal(images, expected) and targets == same
 
 
-def test_batches_are_slices_of_what_is_transformed_together(small_chunks):
-    """The first comes alone, so that it comes at once."""
+def test_batches_are_slices_of_chunks(small_chunks):
+    """The first chunk is a single batch, so that it is ready early."""
     loader = ours(make(36), 4)
     assert "up to 12 samples are transformed together" in str(loader.explain())
     batches = [images for images, _ in loader]
@@ -348,7 +347,7 @@ def test_batches_are_slices_of_what_is_transformed_together(small_chunks):
 
 
 @pytest.mark.gpu
-def test_gpu_and_cpu_agree():
+def test_pixels_on_gpu_equal_pixels_on_cpu():
     runs = []
     for device in ("cpu", "cuda"):
         torch.manual_seed(3)
@@ -359,7 +358,7 @@ def test_gpu_and_cpu_agree():
 
 
 @pytest.mark.parametrize("transform", [TRAIN, v2.Compose([v2.RandomCrop(32, padding=4), v2.ToImage()])])
-def test_channels_last(transform):
+def test_channels_last_has_the_same_values(transform):
     dataset = make(transform=transform)
     runs = []
     for memory_format in (torch.contiguous_format, torch.channels_last):
@@ -371,7 +370,7 @@ def test_channels_last(transform):
 
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_channels_last_of_parts_with_different_plans(memory_format, together, request):
+def test_memory_format_is_kept_if_parts_have_different_transforms(memory_format, together, request):
     if not together:
         request.getfixturevalue("small_chunks")
     dataset = data.ConcatDataset([make(transform=TEST), make(transform=T.Compose([T.RandomVerticalFlip(1), TEST]))])
@@ -385,7 +384,7 @@ def _times_two(image):
     return image * 2
 
 
-def test_parts_have_their_own_transforms(small_chunks):
+def test_each_part_of_a_concat_dataset_keeps_its_transforms(small_chunks):
     def parts():
         return data.ConcatDataset(
             [
@@ -402,11 +401,11 @@ def test_parts_have_their_own_transforms(small_chunks):
         assert_same_epoch(mine, stock(parts(), batch_size, sampler=order))
 
 
-def test_parts_of_different_shapes_do_not_collate():
+def test_parts_of_different_shapes_raise_torchs_error():
     dataset = data.ConcatDataset([make(8), make(8, T.Compose([T.CenterCrop(20), TEST]))])
     assert_same_epoch(ours(dataset, 4), stock(dataset, 4))
     mine, theirs = (error_of(list, maker(dataset, 3)) for maker in (ours, stock))
-    assert type(mine) is type(theirs) and str(mine).startswith(str(theirs))  # and says which images, and what to do
+    assert type(mine) is type(theirs) and str(mine).startswith(str(theirs))  # followed by the images and a remedy
     shapes = [[tuple(image.shape) for image, _ in batch] for batch in ours(dataset, 3, collate_fn=list)]
     assert shapes == [[tuple(image.shape) for image, _ in batch] for batch in stock(dataset, 3, collate_fn=list)]
 
@@ -417,7 +416,7 @@ class Solarized:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_functions_without_a_translation_are_left_to_torch(num_workers):
+def test_transform_without_a_translation_falls_back_to_torch(num_workers):
     dataset = make(transform=T.Compose([T.Pad(1), Solarized(), T.RandomHorizontalFlip(1.0), TEST]))
     loader = ours(dataset, 7, num_workers=num_workers, fallback="silent")
     reason = "  because Solarized: no translation is registered for it, and it uses the image's point"
@@ -425,7 +424,7 @@ def test_functions_without_a_translation_are_left_to_torch(num_workers):
     assert_same_epoch(loader, stock(dataset, 7))
 
 
-def test_images_of_no_transform_are_pil():
+def test_samples_without_a_transform_are_pil_images():
     dataset = make(transform=None)
     for mine, theirs in zip(ours(dataset, 7, collate_fn=list), stock(dataset, 7, collate_fn=list), strict=True):
         assert [(a.tobytes(), i) for a, i in mine] == [(b.tobytes(), i) for b, i in theirs]
@@ -434,7 +433,7 @@ def test_images_of_no_transform_are_pil():
     assert str(errors[0]) == f"{errors[1]}. Add ToTensor() or v2.ToImage() to the transform"
 
 
-def test_views():
+def test_five_crop_and_lambda_equal_torchs():
     dataset = make(
         transform=T.Compose([T.FiveCrop(20), T.Lambda(lambda crops: torch.stack([T.ToTensor()(c) for c in crops]))])
     )
@@ -444,7 +443,7 @@ def test_views():
 # ---- collate_fn, target_transform
 
 
-def test_a_collate_fn_gets_torchs_samples(dataset):
+def test_collate_fn_gets_the_same_samples_as_in_torchs_loader(dataset):
     def collate(samples):
         assert all(type(sample) is tuple and type(sample[1]) is int for sample in samples)
         return {"images": torch.stack([image for image, _ in samples]), "targets": [target for _, target in samples]}
@@ -460,7 +459,7 @@ def test_batches_are_lists_and_single_samples_tuples(dataset):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_target_transform(num_workers):
+def test_target_transform_draws_as_in_torchs_loader(num_workers):
     dataset = make(target_transform=lambda target: target * 10 + int(torch.randint(10, ())))
     runs = []
     for maker in (ours, stock):
@@ -477,34 +476,34 @@ def test_target_transform(num_workers):
 
 @pytest.mark.parametrize("kind", ["CIFAR10", "MNIST", "SVHN", "USPS", "ours"])
 @pytest.mark.parametrize("index", [COUNT, -COUNT - 1, 1.5, "3", None, torch.tensor(99)])
-def test_wrong_indices_raise_as_torchs(tmp_path, monkeypatch, kind, index):
+def test_wrong_index_raises_torchs_error(tmp_path, monkeypatch, kind, index):
     dataset = make() if kind == "ours" else TORCHVISION[kind](tmp_path, monkeypatch)
     dataset.transform = T.ToTensor()
     batches = [[0, 1], [2, index], [3], [-1]]
     results = []
     for maker in (ours, stock):
-        iterator, given = iter(maker(dataset, batch_sampler=batches)), []
+        iterator, outcomes = iter(maker(dataset, batch_sampler=batches)), []
         while True:
             try:
-                given.append(next(iterator)[1].tolist())
+                outcomes.append(next(iterator)[1].tolist())
             except StopIteration:
                 break
             except Exception as error:
-                given.append((type(error), str(error)))
-        results.append(given)
+                outcomes.append((type(error), str(error)))
+        results.append(outcomes)
     assert len(results[0]) == len(results[1]) == 4
     for mine, theirs in zip(*results, strict=True):
         assert mine == theirs or (mine[0] is theirs[0] and mine[1].startswith(f"{theirs[1].rstrip('.')}. "))
 
 
 @pytest.mark.parametrize("index", [80, -81])
-def test_wrong_indices_of_a_concat(dataset, index):
+def test_wrong_index_of_a_concat_dataset_raises_torchs_error(dataset, index):
     both = data.ConcatDataset([dataset, dataset])
     errors = [error_of(list, maker(both, batch_sampler=[[0, index]])) for maker in (ours, stock)]
     assert type(errors[0]) is type(errors[1]) and str(errors[0]).startswith(str(errors[1]))
 
 
-def test_a_crop_larger_than_the_image_names_the_sample(small_chunks):
+def test_error_of_a_crop_larger_than_the_image_names_the_sample(small_chunks):
     dataset = data.ConcatDataset([make(10), make(10, T.Compose([T.RandomCrop(33), TEST]))])
     loader, results = ours(dataset, 2, sampler=[0, 1, 2, 11, 3, 4]), []
     iterator = iter(loader)
@@ -517,7 +516,7 @@ def test_a_crop_larger_than_the_image_names_the_sample(small_chunks):
     assert results[1] == "Required crop size (33, 33) is larger than input image size (32, 32) (index 11)"
 
 
-def test_an_error_of_the_sampler_comes_after_the_batches_before_it(dataset):
+def test_sampler_error_is_raised_after_the_batches_before_it(dataset):
     def items():
         yield from range(6)
         raise KeyError("the sampler")
@@ -533,29 +532,29 @@ def test_an_error_of_the_sampler_comes_after_the_batches_before_it(dataset):
         assert counts[0] == counts[1]
 
 
-def test_an_error_of_collate_fn_leaves_the_next_batch(dataset):
+def test_epoch_continues_after_an_error_in_collate_fn(dataset):
     def collate(samples):
         if samples[0][1] == 5:
             raise KeyError("five")
         return [target for _, target in samples]
 
-    iterator, given = iter(ours(dataset, 5, collate_fn=collate, sampler=range(15))), []
+    iterator, outcomes = iter(ours(dataset, 5, collate_fn=collate, sampler=range(15))), []
     for _ in range(3):
         try:
-            given.append(next(iterator))
+            outcomes.append(next(iterator))
         except KeyError:
-            given.append("error")
-    assert given == [[0, 1, 2, 3, 4], "error", [10, 11, 12, 13, 14]]
+            outcomes.append("error")
+    assert outcomes == [[0, 1, 2, 3, 4], "error", [10, 11, 12, 13, 14]]
 
 
 # ---- epochs
 
 
-def test_two_iterators_at_once(dataset, small_chunks):
+def test_two_iterators_can_run_at_once(dataset, small_chunks):
     loader, expected = ours(dataset, 3), [batch[0] for batch in stock(dataset, 3)]
     first, second = iter(loader), iter(loader)
     taken = [[next(first), next(first)], []]
-    for a, b in zip(first, second, strict=False):  # the second has two more
+    for a, b in zip(first, second, strict=False):  # the second iterator has two more
         taken[0].append(a)
         taken[1].append(b)
     taken[1] += second
@@ -564,7 +563,7 @@ def test_two_iterators_at_once(dataset, small_chunks):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_an_abandoned_epoch_leaves_no_trace(dataset, persistent, small_chunks):
+def test_order_after_abandoned_epochs_equals_torchs(dataset, persistent, small_chunks):
     loaders = [maker(dataset, 3, shuffle=True, num_workers=2, persistent_workers=persistent) for maker in (ours, stock)]
     runs = []
     for loader in loaders:
@@ -577,7 +576,7 @@ def test_an_abandoned_epoch_leaves_no_trace(dataset, persistent, small_chunks):
     assert runs[0] == runs[1]
 
 
-def test_the_end_is_the_end(dataset):
+def test_exhausted_iterator_keeps_raising_stop_iteration(dataset):
     iterator = iter(ours(dataset, 30))
     assert len(list(iterator)) == 2
     for _ in range(2):
@@ -585,7 +584,7 @@ def test_the_end_is_the_end(dataset):
             next(iterator)
 
 
-def test_seeds():
+def test_epochs_depend_only_on_the_seed():
     def epochs(seed):
         torch.manual_seed(seed)
         loader = ours(make(transform=TRAIN), 6)
@@ -596,7 +595,7 @@ def test_seeds():
     assert not (first[0] == first[1]).flatten(1).all(1).all() and not torch.equal(first[0], other[0])
 
 
-def test_writing_to_a_batch_leaves_the_others_alone(dataset):
+def test_writing_to_a_batch_does_not_change_other_batches(dataset):
     expected = [images for images, _ in stock(dataset, 4)]
     batches = list(ours(dataset, 4))
     for (images, targets), wanted in zip(batches, expected, strict=True):
@@ -607,8 +606,8 @@ def test_writing_to_a_batch_leaves_the_others_alone(dataset):
     assert_same_pixels([images for images, _ in ours(dataset, 4)], expected)
 
 
-def test_writing_to_the_next_batch_before_backward(dataset):
-    """A prefetcher normalises the next batch in place; autograd must not take this one for changed."""
+def test_writing_to_the_next_batch_does_not_break_backward(dataset):
+    """A prefetcher may normalize the next batch in place; autograd must not report that the current one changed."""
     iterator, weight = iter(ours(dataset, 4, sampler=range(16))), torch.ones(3, 3, 3, 3, requires_grad=True)
     next(iterator)
     (images, _), (following, _) = next(iterator), next(iterator)
@@ -617,7 +616,7 @@ def test_writing_to_the_next_batch_before_backward(dataset):
     loss.backward()
 
 
-def test_grad_modes(dataset, small_chunks):
+def test_batches_can_be_used_across_grad_modes(dataset, small_chunks):
     expected = [images for images, _ in stock(dataset, 4)]
     loader = ours(dataset, 4)
     with torch.inference_mode():
@@ -631,7 +630,7 @@ def test_grad_modes(dataset, small_chunks):
         torch.nn.functional.conv2d(images, weight).sum().backward()
 
 
-def test_copies_and_pickles(dataset):
+def test_copied_and_pickled_loaders_give_the_same_batches(dataset):
     loader = ours(dataset, 7)
     list(loader)
     for other in (pickle.loads(pickle.dumps(loader)), copy.deepcopy(loader)):
@@ -640,66 +639,66 @@ def test_copies_and_pickles(dataset):
     torch.save(dataset, file)
 
 
-def test_in_other_loaders(dataset):
+def test_data_set_works_in_torchs_loader_with_workers(dataset):
     assert_same_epoch(stock(dataset, 7, num_workers=2), ours(dataset, 7))
 
 
 # ---- changes
 
 
-def _new_data(dataset):
+def _replace_data(dataset):
     dataset.data = pictures(COUNT, 32, 32, 3, seed=5)
 
 
-def _smaller(dataset):
+def _shrink(dataset):
     dataset.data, dataset.targets = dataset.data[5:20], dataset.targets[5:20]
 
 
-def _other_shape(dataset):
+def _change_shape(dataset):
     dataset.data = pictures(COUNT, 20, 40, 3)
 
 
-def _targets(dataset):
+def _replace_targets(dataset):
     dataset.targets = [target + 1 for target in dataset.targets]
 
 
-def _targets_in_place(dataset):
+def _change_targets_in_place(dataset):
     dataset.targets[3] = 77
 
 
-def _targets_of_another_type(dataset):
+def _change_type_of_targets(dataset):
     dataset.targets = [float(target) for target in dataset.targets]
 
 
-def _transform(dataset):
+def _replace_transform(dataset):
     dataset.transform = T.Compose([T.Pad(3, fill=9), T.ToTensor()])
 
 
-def _transform_in_place(dataset):
+def _change_transform_in_place(dataset):
     dataset.transform = copy.deepcopy(dataset.transform)
     dataset.transform.transforms.insert(0, T.RandomHorizontalFlip(1.0))
 
 
-def _target_transform(dataset):
+def _replace_target_transform(dataset):
     dataset.target_transform = lambda target: -target
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        _new_data,
-        _smaller,
-        _other_shape,
-        _targets,
-        _targets_in_place,
-        _targets_of_another_type,
-        _transform,
-        _transform_in_place,
-        _target_transform,
+        _replace_data,
+        _shrink,
+        _change_shape,
+        _replace_targets,
+        _change_targets_in_place,
+        _change_type_of_targets,
+        _replace_transform,
+        _change_transform_in_place,
+        _replace_target_transform,
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2, "persistent_workers": True}])
-def test_changes_reach_the_next_epoch(dataset, change, options):
+def test_changes_of_the_data_set_apply_to_the_next_epoch(dataset, change, options):
     sampler = range(14)
     loader = ours(dataset, 4, sampler=sampler, **options)
     for _ in range(2):
@@ -710,7 +709,7 @@ def test_changes_reach_the_next_epoch(dataset, change, options):
         assert [b[1].dtype for b in loader] == [b[1].dtype for b in stock(dataset, 4, sampler=sampler)]
 
 
-def test_vectors_instead_of_labels(tmp_path, monkeypatch):
+def test_switching_qmnist_to_target_vectors_equals_torchs(tmp_path, monkeypatch):
     dataset = TORCHVISION["QMNIST"](tmp_path, monkeypatch)
     dataset.transform = T.ToTensor()
     loader = ours(dataset, 7)
@@ -719,9 +718,9 @@ def test_vectors_instead_of_labels(tmp_path, monkeypatch):
     assert_same_epoch(loader, stock(dataset, 7))
 
 
-def test_a_tensor_that_changes_in_place():
-    """A tensor counts its changes; on a GPU a numpy array's would go unseen, as the docs say."""
-    images = torch.from_numpy(pictures(12, 8, 8, 3))  # not planes: it is copied
+def test_in_place_change_of_an_image_tensor_applies_to_the_next_epoch():
+    """A tensor counts its changes; on a GPU, changes of a NumPy array are not detected, as documented."""
+    images = torch.from_numpy(pictures(12, 8, 8, 3))  # not planar, so that it is copied
     dataset = DALIArrayDataset(images, labels(12), T.ToTensor())
     loader = ours(dataset, 5)
     assert_same_epoch(loader, stock(dataset, 5))
@@ -729,7 +728,7 @@ def test_a_tensor_that_changes_in_place():
     assert_same_epoch(loader, stock(dataset, 5))
 
 
-def test_array_targets_that_change_in_place(dataset):
+def test_in_place_change_of_targets_applies_to_the_next_epoch(dataset):
     for targets in (np.array(labels()), torch.tensor(labels())):
         dataset.targets = targets
         loader = ours(dataset, 5)
@@ -741,46 +740,46 @@ def test_array_targets_that_change_in_place(dataset):
 # ---- memory
 
 
-def _pixels(loader):
+def _resident_pixels(loader):
     return [held.pixels for held in loader._route.held.values()]
 
 
 def test_loaders_of_one_array_share_a_copy(dataset):
     train, validation = (ours(part, 4) for part in data.random_split(dataset, [30, 10]))
     list(train), list(validation)
-    assert _pixels(train)[0] is _pixels(validation)[0] is not None
+    assert _resident_pixels(train)[0] is _resident_pixels(validation)[0] is not None
 
 
-def test_memory_is_freed():
+def test_copies_are_freed_when_they_are_no_longer_used():
     with no_gc():
         loader = ours(make(), 4)
         iterator = iter(loader)
         next(iterator)
-        copies = [weakref.ref(pixels) for pixels in _pixels(loader)]
+        copies = [weakref.ref(pixels) for pixels in _resident_pixels(loader)]
         loader.close()
-        assert copies[0]() is not None and next(iterator)  # an iterator under way goes on
+        assert copies[0]() is not None and next(iterator)  # a running iterator continues
         del iterator
         assert copies[0]() is None
         list(loader)
-        copies = [weakref.ref(pixels) for pixels in _pixels(loader)]
+        copies = [weakref.ref(pixels) for pixels in _resident_pixels(loader)]
         loader.dataset.data = pictures(COUNT, 32, 32, 3, seed=5)
         list(loader)
         assert copies[0]() is None
-        copies = [weakref.ref(pixels) for pixels in _pixels(loader)]
+        copies = [weakref.ref(pixels) for pixels in _resident_pixels(loader)]
         del loader
         assert copies[0]() is None
 
 
-def test_planes_are_not_copied_on_the_cpu(tmp_path, monkeypatch):
+def test_planar_arrays_are_not_copied_on_the_cpu(tmp_path, monkeypatch):
     dataset = cifar(tmp_path, monkeypatch)
     dataset.transform = TEST
     loader = ours(dataset, 4)
     list(loader)
-    assert _pixels(loader)[0].images.data_ptr() == dataset.data.ctypes.data
+    assert _resident_pixels(loader)[0].images.data_ptr() == dataset.data.ctypes.data
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_too_large_for_the_memory(dataset, monkeypatch, device):
+def test_arrays_too_large_for_the_memory_fall_back_to_torch(dataset, monkeypatch, device):
     monkeypatch.setattr(resident, "free_memory", lambda device: 2 * dataset.data.nbytes - 10)
     loader = DataLoader(dataset, 7, device=device, fallback="silent")
     batches = list(loader)
@@ -793,24 +792,23 @@ def test_too_large_for_the_memory(dataset, monkeypatch, device):
     monkeypatch.setattr(resident, "free_memory", lambda device: 2 * dataset.data.nbytes)
     assert_same_epoch(loader, stock(dataset, 7))
     assert loader.explain().startswith("resident on")
-    dataset.data = dataset.data.copy()  # the copy that goes makes room for the new one
+    dataset.data = dataset.data.copy()  # releasing the old copy makes room for the new one
     monkeypatch.setattr(resident, "free_memory", lambda device: dataset.data.nbytes)
     assert_same_epoch(loader, stock(dataset, 7))
     assert loader.explain().startswith("resident on")
 
 
 @pytest.mark.gpu
-def test_free_memory_of_a_gpu():
+def test_free_memory_of_a_gpu_includes_torchs_cache():
     free = resident.free_memory(torch.device("cuda", 0))
     block = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     assert free - resident.free_memory(torch.device("cuda", 0)) >= 200 << 20
-    del block  # torch keeps it, and would use it
+    del block  # torch keeps the block for reuse
     assert abs(free - resident.free_memory(torch.device("cuda", 0))) < 64 << 20
 
 
 @pytest.mark.gpu
-def test_streams(small_chunks):
-    """A batch that is taken on another stream than its chunk was made on waits for that."""
+def test_batch_on_another_stream_waits_for_its_chunk(small_chunks):
     dataset = make(400)
     expected = torch.cat([images for images, _ in stock(dataset, 20)])
     iterator, images = iter(ours(dataset, 20, device="cuda")), []
@@ -822,7 +820,7 @@ def test_streams(small_chunks):
     assert torch.equal(torch.cat(images).cpu(), expected)
 
 
-# ---- what is not served this way
+# ---- unsupported data sets
 
 
 class OwnGetItem(tv.CIFAR10):
@@ -831,11 +829,11 @@ class OwnGetItem(tv.CIFAR10):
         return image, target, index
 
 
-class Plain(DALIArrayDataset):
-    """A subclass that reads its data as its parent does."""
+class PlainSubclass(DALIArrayDataset):
+    """A subclass that reads its data as the base class does."""
 
 
-def _stripped(dataset, name, value):
+def _with_attribute(dataset, name, value):
     setattr(dataset, name, value)
     return dataset
 
@@ -848,10 +846,10 @@ def _as_cifar(kind):
 
 REFUSED = {
     "an own __getitem__": (lambda: _as_cifar(OwnGetItem), "OwnGetItem overrides __getitem__"),
-    "floats": (lambda: _stripped(make(), "data", pictures(COUNT, 32, 32, 3).astype(np.float32)), "float32"),
-    "four channels": (lambda: _stripped(make(), "data", pictures(COUNT, 32, 32, 4)), "shape"),
-    "too few targets": (lambda: _stripped(make(), "targets", [1, 2]), "40 images and 2 targets"),
-    "beside other data sets": (
+    "floats": (lambda: _with_attribute(make(), "data", pictures(COUNT, 32, 32, 3).astype(np.float32)), "float32"),
+    "four channels": (lambda: _with_attribute(make(), "data", pictures(COUNT, 32, 32, 4)), "shape"),
+    "too few targets": (lambda: _with_attribute(make(), "targets", [1, 2]), "40 images and 2 targets"),
+    "with other data sets": (
         lambda: data.ConcatDataset([make(), data.TensorDataset(torch.zeros(3))]),
         "TensorDataset",
     ),
@@ -860,7 +858,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_the_rest_is_torchs(case):
+def test_unsupported_data_set_falls_back_to_torch_with_the_reason(case):
     dataset, reason = REFUSED[case]
     loader = DataLoader(dataset(), 4, device="cpu", fallback="silent")
     assert loader.explain().startswith("torchvision route") and reason in loader.explain()
@@ -868,19 +866,19 @@ def test_the_rest_is_torchs(case):
         DataLoader(dataset(), 4, device="cpu", fallback="error")
 
 
-def test_a_subclass_that_reads_as_its_parent():
-    dataset = Plain(pictures(COUNT, 32, 32, 3), labels(), TEST)
+def test_subclass_with_the_inherited_getitem_is_resident():
+    dataset = PlainSubclass(pictures(COUNT, 32, 32, 3), labels(), TEST)
     assert_same_epoch(ours(dataset, 4), stock(dataset, 4))
 
 
-def test_beside_a_folder(image_root):
+def test_arrays_concatenated_with_a_folder_fall_back_to_torch(image_root):
     dataset = data.ConcatDataset([make(8), DALIImageFolder(image_root, T.Compose([T.CenterCrop(32), TEST]))])
     loader = DataLoader(dataset, 4, device="cpu", fallback="silent")
     assert loader.explain().startswith("torchvision route")
     assert_same_epoch(loader, stock(dataset, 4))
 
 
-def test_explained(dataset):
+def test_explain_lists_arrays_parts_and_steps(dataset):
     dataset.transform = TRAIN
     loader = ours(data.ConcatDataset([dataset, make(20)]), 256, exact=True, pin_memory=True)
     lines = loader.explain().splitlines()
@@ -896,13 +894,14 @@ def test_explained(dataset):
     assert "decode" not in text and "DALI" not in text
 
 
-def test_what_may_be_drawn_ahead(dataset):
+def test_sampler_is_drawn_ahead_only_if_random_states_allow(dataset):
     def allowed(**options):
         return samplers.may_draw(stock(dataset, 5, **options)._index_sampler)
 
     everything = 10**9
     assert allowed() > everything and allowed(shuffle=True) > everything
-    assert allowed(shuffle=True, generator=torch.Generator()) == 7  # of 8: with the last it draws again
+    # of 8, because the generator is drawn from again with the last batch
+    assert allowed(shuffle=True, generator=torch.Generator()) == 7
     assert allowed(sampler=data.RandomSampler(dataset, True, 70, generator=torch.Generator())) == 0
     assert allowed(sampler=data.RandomSampler(dataset, True, 70)) > everything
     assert allowed(sampler=Yields(lambda: iter(range(5)), 5)) == 0

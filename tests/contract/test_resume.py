@@ -1,4 +1,4 @@
-"""Going on from a state: the same batches, random numbers and generators as without an interruption."""
+"""Resuming from a state gives the same batches, random numbers and generator states as without an interruption."""
 
 import copy
 import io
@@ -33,8 +33,8 @@ def arrays():
     return DALIArrayDataset(pixels, list(range(COUNT)), AUGMENTED)
 
 
-class Own(data.Dataset):
-    """No image folder: torch's loader does the work. Draws from all generators."""
+class Noise(data.Dataset):
+    """Random numbers from all generators; torch's loader reads them, because there are no images."""
 
     def __len__(self):
         return COUNT
@@ -43,11 +43,11 @@ class Own(data.Dataset):
         return torch.rand(2) + index, np.random.rand() + random.random()
 
 
-def noisy(image):
+def add_noise(image):
     return image + torch.rand(())
 
 
-def own_collate(samples):
+def noisy_collate(samples):
     images, labels = zip(*[sample[:2] for sample in samples], strict=True)
     return torch.stack(images) + torch.rand(()), torch.tensor(labels) + random.random()
 
@@ -59,15 +59,15 @@ def loader(dataset, seed=0, **options) -> DataLoader:
     return DataLoader(dataset, device="cpu", **{"fallback": "silent", "batch_size": BATCH} | options)
 
 
-def key(batch):
-    """All of a batch, to be compared."""
+def fingerprint(batch):
+    """Return the contents of a batch, for comparison."""
     if isinstance(batch, torch.Tensor):
         return tuple(batch.shape), zlib.crc32(batch.numpy().tobytes())
-    return [key(part) for part in batch] if isinstance(batch, (list, tuple)) else batch
+    return [fingerprint(part) for part in batch] if isinstance(batch, (list, tuple)) else batch
 
 
-def saved(state):
-    """As from a file that torch.load() trusts nobody about."""
+def save_and_load(state):
+    """Return the state after torch.save() and torch.load(weights_only=True)."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -75,39 +75,41 @@ def saved(state):
 
 
 def epochs(one, count=EPOCHS, states=None, draws=3) -> list[list]:
-    """Batches of each epoch, with steps that draw; ``states`` gets the state before and after each step, and how many
-    epochs and batches came before."""
+    """Return the batches of each epoch, with steps that draw.
+
+    Append the state before and after each step to ``states``, with the number of epochs and batches before it.
+    """
     made: list[list] = []
     for _ in range(count):
         made.append([])
         if states is not None:
             states.append((len(made) - 1, 0, one.state_dict()))
         for batch in one:
-            made[-1].append(key(batch))
+            made[-1].append(fingerprint(batch))
             torch.rand(draws)
             if states is not None:
                 states.append((len(made) - 1, len(made[-1]), one.state_dict()))
     return made
 
 
-def generators(one) -> list:
-    """What it draws from, as it is now."""
+def generator_states(one) -> list:
+    """Return the states of the generators that the loader draws from."""
     own = [g for g in (one.generator, getattr(one.sampler, "generator", None)) if g]
     found = [g.get_state() for g in own] if one.generator else [torch.get_rng_state(), *(g.get_state() for g in own)]
     return [zlib.crc32(state.numpy().tobytes()) for state in found]
 
 
-def assert_goes_on(make, picked, draws=3) -> None:
-    """From the state before an epoch, within it and at its end."""
+def assert_resumes(make, picked, draws=3) -> None:
+    """Resume from states before an epoch, within it and at its end."""
     first, states = make(), []
     whole = epochs(first, states=states, draws=draws)
-    last = generators(first)
+    last = generator_states(first)
     for epoch, batch, state in [states[number] for number in picked if number < len(states)]:
         other = make(seed=7)
-        other.load_state_dict(saved(state))
+        other.load_state_dict(save_and_load(state))
         rest = epochs(other, EPOCHS - epoch, draws=draws)
         assert rest == [whole[epoch][batch:], *whole[epoch + 1 :]], (epoch, batch)
-        assert generators(other) == last
+        assert generator_states(other) == last
 
 
 # ---- every sampler
@@ -115,20 +117,20 @@ def assert_goes_on(make, picked, draws=3) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("case", CASES)
-def test_every_sampler(case, num_workers):
+def test_resuming_is_exact_for_each_sampler(case, num_workers):
     def make(seed=0):
         dataset = arrays()
         return loader(dataset, seed, num_workers=num_workers, **{"batch_size": 1} | _options(CASES[case](dataset)))
 
-    assert_goes_on(make, (0, 1, 3, -2, -1), draws=0 if case == "draws in the sampler" else 3)
+    assert_resumes(make, (0, 1, 3, -2, -1), draws=0 if case == "draws in the sampler" else 3)
 
 
 def _options(options: dict) -> dict:
     return options | {"batch_size": 1} if "batch_sampler" in options else options
 
 
-class Shuffles(data.Sampler):
-    """A user's: draws from Python and numpy, eagerly or not, and counts epochs."""
+class DrawingSampler(data.Sampler):
+    """A custom sampler that draws from Python and NumPy, in iter() or lazily, and counts epochs."""
 
     def __init__(self, eagerly):
         self.eagerly, self.epoch, self.own = eagerly, 0, np.random.default_rng(3)
@@ -148,14 +150,14 @@ class Shuffles(data.Sampler):
 
 @pytest.mark.parametrize("eagerly", [False, True])
 @pytest.mark.parametrize("batch_size", [BATCH, None])
-def test_a_users_sampler_draws_from_python_and_numpy(eagerly, batch_size):
-    assert_goes_on(
-        lambda seed=0: loader(arrays(), seed, sampler=Shuffles(eagerly), batch_size=batch_size), (0, 1, 3, 9)
+def test_resuming_is_exact_for_a_sampler_that_draws_from_python_and_numpy(eagerly, batch_size):
+    assert_resumes(
+        lambda seed=0: loader(arrays(), seed, sampler=DrawingSampler(eagerly), batch_size=batch_size), (0, 1, 3, 9)
     )
 
 
-class Stateful(data.Sampler):
-    """A user's that says where it is."""
+class StatefulSampler(data.Sampler):
+    """A custom sampler with state_dict()."""
 
     def __init__(self):
         self.at, self.rounds = 0, 0
@@ -177,13 +179,13 @@ class Stateful(data.Sampler):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_sampler_with_a_state_of_its_own(num_workers):
-    assert_goes_on(
-        lambda seed=0: loader(arrays(), seed, sampler=Stateful(), num_workers=num_workers), (0, 1, 3, 5, 6, 7)
+def test_resuming_is_exact_for_a_sampler_with_state_dict(num_workers):
+    assert_resumes(
+        lambda seed=0: loader(arrays(), seed, sampler=StatefulSampler(), num_workers=num_workers), (0, 1, 3, 5, 6, 7)
     )
 
 
-def test_a_sampler_that_shares_its_generator_when_resumed_restarts_the_epoch():
+def test_epoch_restarts_with_a_warning_if_the_sampler_shares_its_generator():
     one = loader(arrays(), sampler=Yields(lambda: (random.randrange(COUNT) for _ in range(COUNT)), COUNT))
     iterator = iter(one)
     next(iterator)
@@ -198,8 +200,8 @@ def test_a_sampler_that_shares_its_generator_when_resumed_restarts_the_epoch():
     assert len(list(one)) == 5
 
 
-@pytest.mark.parametrize("dataset", [arrays, Own])
-def test_a_sampler_with_a_hidden_state_when_resumed_restarts_the_epoch(dataset):
+@pytest.mark.parametrize("dataset", [arrays, Noise])
+def test_epoch_restarts_with_a_warning_if_the_sampler_has_a_hidden_state(dataset):
     hidden = random.Random(0)
 
     def make():
@@ -216,7 +218,7 @@ def test_a_sampler_with_a_hidden_state_when_resumed_restarts_the_epoch(dataset):
         assert len(list(other)) == 5
 
 
-# ---- every route
+# ---- routes
 
 
 @pytest.fixture(scope="module")
@@ -227,56 +229,56 @@ def images(tmp_path_factory):
 ROUTES = {
     "folder": lambda images: (DALIImageFolder(images, RANDOM), {}),
     "cache": lambda images: (DALIImageFolder(images, RANDOM), {"cache": 10**8}),
-    "call": lambda images: (DALIImageFolder(images, T.Compose([RANDOM, T.Lambda(noisy)])), {}),
-    "collate_fn": lambda images: (DALIImageFolder(images, RANDOM), {"collate_fn": own_collate}),
+    "call": lambda images: (DALIImageFolder(images, T.Compose([RANDOM, T.Lambda(add_noise)])), {}),
+    "collate_fn": lambda images: (DALIImageFolder(images, RANDOM), {"collate_fn": noisy_collate}),
     "resident": lambda images: (arrays(), {}),
-    "fallback": lambda images: (Own(), {}),
+    "fallback": lambda images: (Noise(), {}),
 }
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("route", ROUTES)
-def test_every_route(images, route, num_workers):
+def test_resuming_is_exact_on_each_route(images, route, num_workers):
     dataset, options = ROUTES[route](images)
-    assert_goes_on(
+    assert_resumes(
         lambda seed=0: loader(dataset, seed, shuffle=True, num_workers=num_workers, **options), (1, 3, 6, -2)
     )
 
 
 @pytest.mark.parametrize("storage", ["rec", "tar"])
-def test_archives(images, storage, tmp_path):
+def test_resuming_is_exact_for_archives(images, storage, tmp_path):
     dataset = stored(images, storage, tmp_path)(RANDOM)
-    assert_goes_on(lambda seed=0: loader(dataset, seed, shuffle=True), (3, 6))
+    assert_resumes(lambda seed=0: loader(dataset, seed, shuffle=True), (3, 6))
 
 
 @pytest.mark.parametrize("route", ["folder", "resident"])
-def test_persistent_workers(images, route):
+def test_resuming_is_exact_with_persistent_workers(images, route):
     def make(seed=0):
         return loader(ROUTES[route](images)[0], seed, shuffle=True, num_workers=2, persistent_workers=True)
 
-    assert_goes_on(make, (0, 2, 5, 6, 8))
+    assert_resumes(make, (0, 2, 5, 6, 8))
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_persistent_workers_that_change_are_told_of(before):
+def test_changing_persistent_workers_warns_when_a_state_is_loaded(before):
     def make(persistent):
         return loader(arrays(), shuffle=True, num_workers=2, persistent_workers=persistent)
 
     one = make(before)
     whole = epochs(one, 1, states := [])[0]
-    _, given, state = states[2]
+    _, received, state = states[2]
     other = make(not before)
     with pytest.warns(UserWarning, match="exact only until the end of its epoch: persistent_workers"):
         other.load_state_dict(state)
-    assert epochs(other, 1)[0] == whole[given:]
+    assert epochs(other, 1)[0] == whole[received:]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make(before).load_state_dict(state)
-        make(not before).load_state_dict(states[0][2])  # nothing was begun
+        make(not before).load_state_dict(states[0][2])  # no epoch had begun
 
 
-def test_persistent_workers_of_torch_are_told_of():
-    one = loader(Own(), num_workers=1, persistent_workers=True)
+def test_state_with_torchs_persistent_workers_warns():
+    one = loader(Noise(), num_workers=1, persistent_workers=True)
     for _ in range(2):
         for _ in one:
             pass
@@ -285,26 +287,30 @@ def test_persistent_workers_of_torch_are_told_of():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_order_goes_on_with_persistent_workers_of_torch():
-    assert_goes_on(
-        lambda seed=0: loader(Plain(), seed, shuffle=True, num_workers=2, persistent_workers=True), (1, 5, 6, 8, -1)
+def test_order_is_resumed_with_torchs_persistent_workers():
+    assert_resumes(
+        lambda seed=0: loader(Indices(), seed, shuffle=True, num_workers=2, persistent_workers=True), (1, 5, 6, 8, -1)
     )
 
 
-def test_snapshot_every_n_steps_is_taken():
+def test_snapshot_every_n_steps_is_accepted():
     assert loader(arrays(), snapshot_every_n_steps=5).snapshot_every_n_steps == 5
 
 
-def test_iterable_data_sets():
+def test_resuming_is_exact_for_an_iterable_data_set():
     class Stream(data.IterableDataset):
         def __iter__(self):
             return iter(torch.rand(COUNT))
 
-    assert_goes_on(lambda seed=0: loader(Stream(), seed), (1, 3, 6))
+    assert_resumes(lambda seed=0: loader(Stream(), seed), (1, 3, 6))
 
 
 class Stream(data.IterableDataset):
-    """Says where it is, as people write it: in "epochs" alone, on a "whole" epoch's way, or what it "resumes" at."""
+    """An iterable data set with state_dict(), of three kinds.
+
+    The state of "epochs" counts only epochs, "whole" continues from its position in the epoch, and "resumes" does so
+    only in the first iteration after load_state_dict().
+    """
 
     def __init__(self, kind):
         self.kind, self.at, self.epoch, self.resume = kind, 0, -(kind == "resumes"), None
@@ -342,8 +348,8 @@ class Stream(data.IterableDataset):
         self.resume = self.at if self.kind == "resumes" else None
 
 
-class Counts(Own):
-    """How many samples it has made is a part of each."""
+class CountsSamples(Noise):
+    """A data set whose samples contain the number of samples read so far."""
 
     made = 0
 
@@ -361,15 +367,15 @@ class Counts(Own):
 @pytest.mark.alike
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", ["epochs", "whole", "resumes", "map"])
-def test_a_data_set_with_a_state_of_its_own(kind, num_workers):
-    """torchdata's contract."""
-    make = Counts if kind == "map" else lambda: Stream(kind)
+def test_resuming_is_exact_for_a_data_set_with_state_dict(kind, num_workers):
+    """The methods follow torchdata's protocol."""
+    make = CountsSamples if kind == "map" else lambda: Stream(kind)
     places = (1, 6, 8) if num_workers else (0, 1, 2, 5, 6, 7, 8, 10, 12)
-    assert_goes_on(lambda seed=0: loader(make(), seed, num_workers=num_workers), places)
+    assert_resumes(lambda seed=0: loader(make(), seed, num_workers=num_workers), places)
 
 
-def test_a_stream_of_hugging_faces_is_loaded_again():
-    """Its own state has no shuffle buffer."""
+def test_resuming_is_exact_for_a_hugging_face_stream_with_a_shuffle_buffer():
+    """The stream's state_dict() does not include its shuffle buffer."""
     table = pytest.importorskip("datasets").Dataset.from_dict({"a": list(range(COUNT))})
 
     def make():
@@ -390,13 +396,13 @@ def test_a_stream_of_hugging_faces_is_loaded_again():
         assert values(third, 2 - epoch) == whole[epoch + 1 :]
 
 
-class Itself(data.IterableDataset):
-    """Its own iterator. It says where it is, and how often it was asked, once it was."""
+class OwnIterator(data.IterableDataset):
+    """An iterable data set that is its own iterator; its state exists after the first iter()."""
 
-    asked = 0
+    iterated = 0
 
     def __iter__(self):
-        self.asked += 1
+        self.iterated += 1
         self.place = {"at": 0}
         return self
 
@@ -407,42 +413,42 @@ class Itself(data.IterableDataset):
         return self.place["at"]
 
     def state_dict(self):
-        return {"at": self.place["at"], "asked": self.asked}
+        return {"at": self.place["at"], "iterated": self.iterated}
 
     def load_state_dict(self, state):
-        self.place["at"], self.asked = state["at"], state["asked"]
+        self.place["at"], self.iterated = state["at"], state["iterated"]
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("again", [False, True], ids=["a new one", "the same one"])
+@pytest.mark.parametrize("same", [False, True], ids=["a new one", "the same one"])
 @pytest.mark.parametrize("batches", range(1, 6))
-def test_a_data_set_that_is_its_own_iterator(batches, again, num_workers):
-    dataset = Itself()
+def test_resuming_is_exact_for_a_data_set_that_is_its_own_iterator(batches, same, num_workers):
+    dataset = OwnIterator()
     one = loader(dataset, num_workers=num_workers)
-    whole = [batch.tolist() for batch in loader(Itself(), num_workers=num_workers)]
+    whole = [batch.tolist() for batch in loader(OwnIterator(), num_workers=num_workers)]
     iterator = iter(one)
     for _ in range(batches):
         next(iterator)
-    other = loader(dataset if again else Itself(), num_workers=num_workers)
-    other.load_state_dict(saved(one.state_dict()))
+    other = loader(dataset if same else OwnIterator(), num_workers=num_workers)
+    other.load_state_dict(save_and_load(one.state_dict()))
     assert [batch.tolist() for batch in other] == whole[batches:]
     assert [batch.tolist() for batch in other] == whole
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_data_set_that_is_its_own_iterator_between_epochs(num_workers):
-    one, other = loader(Itself(), num_workers=num_workers), loader(Itself(), num_workers=num_workers)
+def test_data_set_that_is_its_own_iterator_restarts_after_a_whole_epoch(num_workers):
+    one, other = loader(OwnIterator(), num_workers=num_workers), loader(OwnIterator(), num_workers=num_workers)
     whole = [batch.tolist() for batch in one]
-    other.load_state_dict(saved(one.state_dict()))
+    other.load_state_dict(save_and_load(one.state_dict()))
     assert [batch.tolist() for batch in other] == whole
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("route", ["folder", "resident", "fallback"])
 @pytest.mark.parametrize("batches", [2, None])
-def test_a_state_as_json(images, route, batches):
-    """Of all generators: torch's, Python's, NumPy's old one and new ones."""
+def test_state_can_be_stored_as_json(images, route, batches):
+    """The state includes generators of torch, of Python, and of both kinds of NumPy."""
 
     def make():
         dataset, options = ROUTES[route](images)
@@ -470,25 +476,25 @@ def test_a_state_as_json(images, route, batches):
     assert made[0] == made[1] and (batches or made[0] != repr(epochs(make(), 2)))
 
 
-class CountsLater(Counts):
-    """It has no state before its first sample."""
+class CountsSamplesLater(CountsSamples):
+    """A data set without a state before its first sample."""
 
     def state_dict(self):
         return super().state_dict() if self.made else None
 
 
-@pytest.mark.parametrize("kind", [Counts, CountsLater])
-def test_the_state_of_a_data_set_is_put_into_it(kind):
+@pytest.mark.parametrize("kind", [CountsSamples, CountsSamplesLater])
+def test_state_of_the_data_set_is_restored(kind):
     one = loader(kind())
     list(one)
     other = loader(kind())
-    other.load_state_dict(saved(one.state_dict()))
+    other.load_state_dict(save_and_load(one.state_dict()))
     iter(other)
     assert other.dataset.made == COUNT
 
 
-def test_a_state_dict_that_takes_arguments_is_another_contract():
-    class Counted(Own):
+def test_state_dict_method_with_arguments_is_ignored():
+    class Counted(Noise):
         def state_dict(self, num_samples):
             raise AssertionError
 
@@ -504,34 +510,34 @@ def test_a_state_dict_that_takes_arguments_is_another_contract():
 @pytest.mark.alike
 @pytest.mark.parametrize("changed", [(0, 2), (2, 0), (2, 1)])
 @pytest.mark.parametrize("kind", ["shuffle", "generator", "sampler", "lazily", "stateful"])
-def test_another_number_of_torchs_workers(kind, changed):
-    """The order is the same; a warning says that what the data set draws is not."""
+def test_order_is_resumed_with_another_number_of_torchs_workers(kind, changed):
+    """A warning tells that the random numbers of the data set will differ."""
     draw = {
         "shuffle": lambda: {"shuffle": True},
         "generator": lambda: {"shuffle": True, "generator": torch.Generator().manual_seed(3)},
         "sampler": lambda: {"sampler": data.RandomSampler(range(COUNT), generator=torch.Generator().manual_seed(4))},
         "lazily": lambda: {"sampler": Yields(lambda: (random.randrange(COUNT) for _ in range(COUNT)), COUNT)},
-        "stateful": lambda: {"sampler": Stateful()},
+        "stateful": lambda: {"sampler": StatefulSampler()},
     }[kind]
     before, after = ({"num_workers": number} for number in changed)
-    whole = epochs(one := loader(Plain(), **before | draw()), states=(states := []))
+    whole = epochs(one := loader(Indices(), **before | draw()), states=(states := []))
     assert len(states) == 2 * 6 and one is not None
     for epoch, batch, state in (states[1], states[6], states[9]):
-        other = loader(Plain(), 7, **after | draw())
+        other = loader(Indices(), 7, **after | draw())
         with pytest.warns(UserWarning, match=r"random numbers will differ: route: .*num_workers"):
-            other.load_state_dict(saved(state))
+            other.load_state_dict(save_and_load(state))
         assert epochs(other, EPOCHS - epoch) == [whole[epoch][batch:], *whole[epoch + 1 :]]
 
 
-class Plain(Own):
+class Indices(Noise):
     def __getitem__(self, index):
         return index
 
 
-class Opens(data.Dataset):
-    """Whether DALI makes its images depends on more than its arguments, as it may on what a script has drawn."""
+class SometimesReadsPixels(data.Dataset):
+    """A data set whose route depends on more than its arguments."""
 
-    looks = False
+    reads_pixels = False
 
     def __init__(self, root):
         self.paths, self.tf = [path for path, _ in DALIImageFolder(root).samples], T.CenterCrop(16)
@@ -541,44 +547,44 @@ class Opens(data.Dataset):
 
     def __getitem__(self, index):
         image = self.tf(T.functional.to_tensor(Image.open(self.paths[index]).convert("RGB")))
-        return (torch.from_numpy(image.numpy()) if self.looks else image), index
+        return (torch.from_numpy(image.numpy()) if self.reads_pixels else image), index
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_state_of_a_data_set_does_not_depend_on_who_loads_it(images, num_workers):
-    def make(looks, seed=0, **changes):
-        dataset = Opens(images)
-        dataset.looks = looks
+def test_order_is_resumed_if_the_route_of_the_data_set_differs(images, num_workers):
+    def make(reads_pixels, seed=0, **changes):
+        dataset = SometimesReadsPixels(images)
+        dataset.reads_pixels = reads_pixels
         vars(dataset).update(changes)
         return loader(dataset, seed, shuffle=True, num_workers=num_workers)
 
     def order(one, count=1):
         return [[batch[1].tolist() for batch in one] for _ in range(count)]
 
-    for looks in (False, True):
-        whole, one = order(make(looks), 2), make(looks)
+    for reads_pixels in (False, True):
+        whole, one = order(make(reads_pixels), 2), make(reads_pixels)
         iterator = iter(one)
         next(iterator), next(iterator)
-        state, other = saved(one.state_dict()), make(not looks, 7)
-        assert one.explain().startswith("torchvision route") is looks
-        assert other.explain().startswith("torchvision route") is not looks
+        state, other = save_and_load(one.state_dict()), make(not reads_pixels, 7)
+        assert one.explain().startswith("torchvision route") is reads_pixels
+        assert other.explain().startswith("torchvision route") is not reads_pixels
         with pytest.warns(UserWarning, match="random numbers will differ: route"):
             other.load_state_dict(state)
         assert order(other, 2) == [whole[0][2:], whole[1]]
         with pytest.raises(ValueError, match="transforms: was"):
-            make(looks, tf=T.CenterCrop(8)).load_state_dict(state)
+            make(reads_pixels, tf=T.CenterCrop(8)).load_state_dict(state)
 
 
-def test_another_number_of_workers_that_share_a_stream_is_refused():
+def test_another_number_of_workers_raises_for_a_stream_with_state_dict():
     one = loader(Stream("whole"), num_workers=1)
     with pytest.raises(ValueError, match="num_workers=2"):
         loader(Stream("whole"), num_workers=2).load_state_dict(one.state_dict())
 
 
-# ---- when a state is taken
+# ---- the time of the state
 
 
-def test_nothing_is_left_where_the_last_batch_was_had():
+def test_state_after_the_last_batch_resumes_with_an_empty_epoch():
     one, states = loader(arrays(), shuffle=True), []
     epochs(one, 1, states)
     other = loader(arrays(), shuffle=True)
@@ -586,31 +592,31 @@ def test_nothing_is_left_where_the_last_batch_was_had():
     assert len(list(other)) == 0 and len(list(other)) == 5
 
 
-def test_batches_in_flight_do_not_count(images):
+def test_state_does_not_include_prefetched_batches(images):
     one = loader(DALIImageFolder(images, RANDOM), shuffle=True, num_workers=2, prefetch_factor=4)
     iterator = iter(one)
-    batches = [key(next(iterator)) for _ in range(2)]
+    batches = [fingerprint(next(iterator)) for _ in range(2)]
     time.sleep(0.05)
     state = one.state_dict()
-    batches += map(key, iterator)
+    batches += map(fingerprint, iterator)
     other = loader(DALIImageFolder(images, RANDOM), 1, shuffle=True)  # another number of workers
     other.load_state_dict(state)
-    assert [key(batch) for batch in other] == batches[2:]
+    assert [fingerprint(batch) for batch in other] == batches[2:]
 
 
-def test_an_abandoned_iterator_is_gone_on_with():
+def test_state_of_an_abandoned_epoch_is_resumed():
     one = loader(arrays(), shuffle=True)
-    whole = [key(batch) for batch in one]
+    whole = [fingerprint(batch) for batch in one]
     one = loader(arrays(), shuffle=True)
     for _ in zip(range(2), one, strict=False):
         pass
     state = one.state_dict()
     other = loader(arrays(), 5, shuffle=True)
     other.load_state_dict(state)
-    assert [key(batch) for batch in other] == whole[2:]
+    assert [fingerprint(batch) for batch in other] == whole[2:]
 
 
-def test_a_state_that_was_loaded_and_not_used_is_saved_again():
+def test_loaded_state_can_be_saved_again_before_iterating():
     one, states = loader(arrays(), shuffle=True), []
     whole = epochs(one, states=states)
     other = loader(arrays(), 5, shuffle=True)
@@ -622,7 +628,7 @@ def test_a_state_that_was_loaded_and_not_used_is_saved_again():
 
 @pytest.mark.parametrize("number", [3, 6])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_iterator_that_nobody_has_used_does_not_count(num_workers, number):
+def test_unused_iterators_do_not_consume_the_loaded_state(num_workers, number):
     one, states = loader(arrays(), shuffle=True), []
     whole = epochs(one, states=states)
     epoch, batch, state = states[number]
@@ -632,28 +638,28 @@ def test_an_iterator_that_nobody_has_used_does_not_count(num_workers, number):
     assert epochs(other, EPOCHS - epoch) == [whole[epoch][batch:], *whole[epoch + 1 :]]
 
 
-def test_gone_on_with_twice():
+def test_resuming_repeatedly_is_exact():
     one = loader(arrays(), shuffle=True)
     whole = epochs(one)
     one, seen = loader(arrays(), shuffle=True), []
     while len(seen) < 4:
         for batch in one:
-            seen.append(key(batch))
+            seen.append(fingerprint(batch))
             torch.rand(3)
             break
-        state = saved(one.state_dict())
+        state = save_and_load(one.state_dict())
         one = loader(arrays(), len(seen), shuffle=True)
         one.load_state_dict(state)
     assert seen == whole[0][:4] and epochs(one) == [whole[0][4:], whole[1]]
 
 
-def test_loaders_at_once():
+def test_resuming_two_loaders_that_run_at_once_is_exact():
     def both(seed=0):
         return loader(arrays(), seed, shuffle=True), loader(arrays(), seed, shuffle=True, generator=None, batch_size=4)
 
     def steps(pair):
         for a, b in zip(*pair, strict=False):
-            yield key(a), key(b)
+            yield fingerprint(a), fingerprint(b)
             torch.rand(2)
 
     pair = both()
@@ -665,32 +671,32 @@ def test_loaders_at_once():
     states = [one.state_dict() for one in pair]
     other = both(9)
     for one, state in zip(other, states, strict=True):
-        one.load_state_dict(saved(state))
+        one.load_state_dict(save_and_load(state))
     rest = [list(steps(other)), list(steps(other))]
     assert [begun + rest[0], rest[1]] == whole
 
 
-def test_the_model_may_draw_between_iter_and_next():
+def test_resuming_is_exact_if_the_model_draws_between_iter_and_next():
     def make(seed=0):
         return loader(arrays(), seed, shuffle=True)
 
     one = make()
     iterator = iter(one)
     torch.rand(9)
-    batches = [key(batch) for batch in iterator]
+    batches = [fingerprint(batch) for batch in iterator]
     one = make()
     iterator = iter(one)
     torch.rand(9)
     next(iterator), next(iterator)
     other = make(4)
     other.load_state_dict(one.state_dict())
-    assert [key(batch) for batch in other] == batches[2:]
+    assert [fingerprint(batch) for batch in other] == batches[2:]
 
 
 @pytest.mark.parametrize("policy", ["replace", "skip"])
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.filterwarnings("ignore")
-def test_on_error(tmp_path, policy, num_workers):
+def test_resuming_is_exact_with_on_error(tmp_path, policy, num_workers):
     root = make_folder(tmp_path / "bad", classes=2, per_class=6, special=False, low=30, high=40)
     for name in ("00.jpg", "03.jpg"):
         (root / "class_a" / name).write_bytes(b"no image")
@@ -704,12 +710,12 @@ def test_on_error(tmp_path, policy, num_workers):
     for number in (2, 6):
         epoch, batch, state = states[number]
         other = make(3)
-        other.load_state_dict(saved(state))
+        other.load_state_dict(save_and_load(state))
         assert epochs(other, EPOCHS - epoch) == [whole[epoch][batch:], *whole[epoch + 1 :]]
         assert sorted(other.errors) == sorted(one.errors) and len(one.errors) >= 2
 
 
-# ---- another loader
+# ---- loading into another loader
 
 
 @pytest.mark.parametrize(
@@ -720,14 +726,14 @@ def test_on_error(tmp_path, policy, num_workers):
         "sampler": {"sampler": data.SequentialSampler(range(COUNT)), "shuffle": None},
     }.items(),
 )
-def test_another_loader_is_refused_by_name(name, change):
+def test_loading_into_a_different_loader_raises_with_the_argument(name, change):
     one = loader(arrays(), shuffle=True)
     next(iter(one))
     with pytest.raises(ValueError, match=rf"(?s)strict=False.*{name}"):
         loader(arrays(), **{"shuffle": True} | change).load_state_dict(one.state_dict())
 
 
-def test_another_data_set_or_transform_is_refused_by_name(images):
+def test_loading_into_another_data_set_or_transform_raises(images):
     state = loader(arrays()).state_dict()
     changed, turned = arrays(), arrays()
     changed.data = changed.data.copy()
@@ -739,7 +745,7 @@ def test_another_data_set_or_transform_is_refused_by_name(images):
         assert name == "route" or str(refused.value).count("\n") == 1
 
 
-def test_targets_that_are_long_are_compared_in_full(images):
+def test_long_targets_are_compared_completely(images):
     paths = [path for path, _ in DALIImageFolder(images).samples]
     targets = torch.zeros(len(paths), 2000)
     state = loader(DALIImageList(paths, targets, RANDOM)).state_dict()
@@ -750,8 +756,8 @@ def test_targets_that_are_long_are_compared_in_full(images):
         loader(DALIImageList(paths, changed, RANDOM)).load_state_dict(state)
 
 
-def test_a_state_is_of_the_samples_as_they_are(images):
-    """A data set may have changed since a loader's last state."""
+def test_state_describes_the_current_samples(images):
+    """The data set may have changed since the loader's last state."""
     paths = [path for path, _ in DALIImageFolder(images).samples]
     first, second = list(range(len(paths))), list(range(len(paths)))[::-1]
     one = loader(DALIImageList(paths, first, RANDOM))
@@ -765,8 +771,8 @@ def test_a_state_is_of_the_samples_as_they_are(images):
 
 
 @pytest.mark.parametrize("route", ["folder", "resident", "fallback"])
-def test_a_transform_that_was_set_since_the_loader_was_made(images, route):
-    """As a script with progressive sizes does, before it goes on."""
+def test_transform_set_before_loading_a_state_is_compared(images, route):
+    """A script with progressive resizing does this before it resumes."""
 
     def make(size):
         pixels = FakeData(COUNT, (3, 40, 40))
@@ -781,12 +787,12 @@ def test_a_transform_that_was_set_since_the_loader_was_made(images, route):
     next(iter(one))
     other.dataset.transform = one.dataset.transform
     other.load_state_dict(one.state_dict())
-    assert key(list(other)) == key(rest)
+    assert fingerprint(list(other)) == fingerprint(rest)
     with pytest.raises(ValueError, match="transform"):
         other.load_state_dict(small)
 
 
-def test_another_batch_size_goes_on_with_the_same_samples():
+def test_another_batch_size_resumes_with_the_same_samples():
     one = loader(arrays(), shuffle=True)
     iterator = iter(one)
     had = [next(iterator)[1].tolist() for _ in range(2)]
@@ -798,7 +804,7 @@ def test_another_batch_size_goes_on_with_the_same_samples():
     assert [batch[1].tolist() for batch in other] == [rest[:7], rest[7:]]
 
 
-def test_no_state():
+def test_invalid_state_raises_and_changes_nothing():
     one = loader(arrays())
     with pytest.raises(ValueError, match="version"):
         one.load_state_dict({"epoch": 3})
@@ -808,13 +814,13 @@ def test_no_state():
     for wrong in (None, 3, [1], "", b"state"):
         with pytest.raises(ValueError, match=r"invalid loader state"):
             one.load_state_dict(wrong)
-    assert one.state_dict()["epoch"] == under_way["epoch"]  # nothing is lost
+    assert one.state_dict()["epoch"] == under_way["epoch"]  # the running epoch is unaffected
     one.load_state_dict({})
     assert len(list(one)) == 5 and state["epoch"] is None
 
 
 def _fields(value, path=()):
-    """Every field of a state, however deep."""
+    """Yield the path of each field of a state, at any depth."""
     if path:
         yield path
     if isinstance(value, (dict, list)):
@@ -822,11 +828,11 @@ def _fields(value, path=()):
             yield from _fields(one, (*path, name))
 
 
-def _with(value, path, wrong):
+def _replace_field(value, path, wrong):
     if not path:
         return wrong
     changed = copy.copy(value)
-    changed[path[0]] = _with(value[path[0]], path[1:], wrong)
+    changed[path[0]] = _replace_field(value[path[0]], path[1:], wrong)
     return changed
 
 
@@ -838,8 +844,8 @@ OUT_OF_RANGE = -1, 10**30, True
 @pytest.mark.parametrize(
     "route, num_workers", [("folder", 0), ("resident", 0), ("resident", 2), ("fallback", 0), ("fallback", 2)]
 )
-def test_a_field_of_a_wrong_type_is_refused_by_name(images, route, num_workers):
-    """Where a state is taken, an epoch can begin."""
+def test_field_of_a_wrong_type_raises_with_its_name(images, route, num_workers):
+    """If a changed state is accepted, an epoch can start from it."""
     dataset, options = ROUTES[route](images)
     options = options | {"persistent_workers": True} if num_workers else options
     one = loader(dataset, shuffle=True, num_workers=num_workers, **options)
@@ -852,13 +858,13 @@ def test_a_field_of_a_wrong_type_is_refused_by_name(images, route, num_workers):
     for state in states:
         for path in _fields(state):
             for wrong in WRONG:
-                changed = _with(state, path, wrong)
+                changed = _replace_field(state, path, wrong)
                 try:
                     one.load_state_dict(changed, strict=False)
                 except ValueError as error:
                     refused += 1
                     assert [name for name in path if isinstance(name, str)][-1] in str(error), path
-                    assert one.state_dict()["epoch"] == states[1]["epoch"]  # nothing is lost
+                    assert one.state_dict()["epoch"] == states[1]["epoch"]  # the running epoch is unaffected
                 else:
                     if not num_workers:
                         next(iter(one), None)
@@ -869,7 +875,7 @@ def test_a_field_of_a_wrong_type_is_refused_by_name(images, route, num_workers):
 
 @pytest.mark.parametrize("sampler", [None, data.DistributedSampler])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_number_out_of_range_is_refused_when_it_is_loaded(sampler, num_workers):
+def test_number_out_of_range_raises_when_it_is_loaded(sampler, num_workers):
     dataset = arrays()
     sampler = sampler and sampler(dataset, 2, 0)
     one = loader(dataset, sampler=sampler, num_workers=num_workers, persistent_workers=num_workers > 0)
@@ -880,18 +886,18 @@ def test_a_number_out_of_range_is_refused_when_it_is_loaded(sampler, num_workers
         for name, row in counts.items():
             path = ("epoch", name) if row is None else ("epoch", name, row)
             with pytest.raises(ValueError, match=rf"invalid loader state: epoch\.{name}"):
-                one.load_state_dict(_with(state, path, wrong))
+                one.load_state_dict(_replace_field(state, path, wrong))
         for path in (("begun",), ("ranks", 1), ("errors", "count"), *([("laps", 0)] if num_workers else [])):
             with pytest.raises(ValueError, match=rf"invalid loader state: {path[0]}"):
-                one.load_state_dict(_with(state, path, wrong))
+                one.load_state_dict(_replace_field(state, path, wrong))
     with pytest.raises(ValueError, match="state: epoch is None"):
-        one.load_state_dict(_with(state, ("epoch",), None))
-    del state["under_way"]  # a state of version 1.1
+        one.load_state_dict(_replace_field(state, ("epoch",), None))
+    del state["under_way"]  # a state of version 1.1 has no such field
     one.load_state_dict(state)
     assert len(list(one)) == len(one) - 1
 
 
-def test_states_are_small_and_quick():
+def test_size_and_cost_of_a_state_do_not_grow_with_epochs():
     one = loader(arrays(), shuffle=True)
     epochs(one, 20)
     file = io.BytesIO()
@@ -900,70 +906,70 @@ def test_states_are_small_and_quick():
     new = loader(arrays(), shuffle=True)
     epochs(new, 2)
     for each in (one, new):
-        each.state_dict()  # what is looked up once
+        each.state_dict()  # fill caches
     assert calls_of(one.state_dict) == calls_of(new.state_dict) < 1000
 
 
 # ---- ranks
 
 
-def ranked(rank, world, seed=0, dataset=None, batch_size=3, epoch=1, drop_last=False):
+def rank_loader(rank, world, seed=0, dataset=None, batch_size=3, epoch=1, drop_last=False):
     dataset = dataset or arrays()
     sampler = DistributedSampler(dataset, world, rank, drop_last=drop_last)
     sampler.set_epoch(epoch)
     return loader(dataset, seed, sampler=sampler, batch_size=batch_size)
 
 
-def rows(batch) -> dict:
+def pixels_by_label(batch) -> dict:
     return {
         label: zlib.crc32(image.numpy().tobytes()) for image, label in zip(batch[0], batch[1].tolist(), strict=True)
     }
 
 
-def some(one, count):
-    """Samples of its next batches, and its state then."""
+def read_batches(one, count):
+    """Return the samples of the next ``count`` batches, and the state after them."""
     found: list = []
     for batch in one:
-        found += rows(batch).items()
+        found += pixels_by_label(batch).items()
         count -= 1
         if not count:
             break
     return found, one.state_dict()
 
 
-def test_pixels_do_not_depend_on_the_number_of_ranks():
-    alone = dict(some(ranked(0, 1), 0)[0])
-    assert len(alone) == COUNT
+def test_pixels_are_equal_for_any_number_of_ranks():
+    single = dict(read_batches(rank_loader(0, 1), 0)[0])
+    assert len(single) == COUNT
     for world in (2, 3, 5):
         for rank in range(world):
-            for index, pixels in some(ranked(rank, world), 0)[0][: COUNT // world]:
-                assert pixels == alone[index]
+            for index, pixels in read_batches(rank_loader(rank, world), 0)[0][: COUNT // world]:
+                assert pixels == single[index]
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("one_state", [False, True])
-def test_other_numbers_of_ranks(one_state, drop_last):
-    whole = dict(some(ranked(0, 1), 0)[0])
+def test_resuming_with_other_numbers_of_ranks_reads_each_sample_once(one_state, drop_last):
+    whole = dict(read_batches(rank_loader(0, 1), 0)[0])
     had: list = []
     state = None
     for world, batches in ((2, 2), (1, 1), (3, 0)):
         states = []
         for rank in range(world):
-            one = ranked(rank, world, seed=rank if state else 0, drop_last=drop_last)
+            one = rank_loader(rank, world, seed=rank if state else 0, drop_last=drop_last)
             if state is not None:
-                one.load_state_dict(saved(state))
-            found, mine = some(one, batches)
+                one.load_state_dict(save_and_load(state))
+            found, mine = read_batches(one, batches)
             had += found
             states.append(mine)
         state = states[-1] if one_state else merge_states(states[::-1])
-    # 24 samples: 2 x 6, then 3, and 9 are left for three ranks
+    # 24 samples: 2 x 6, then 3, then the remaining 9 for three ranks
     assert sorted(index for index, _ in had) == list(range(COUNT)) and dict(had) == whole
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_other_numbers_of_ranks_where_torchvision_does_the_work(num_workers):
+def test_resuming_with_other_numbers_of_ranks_works_on_the_fallback_route(num_workers):
     def make(rank, world):
-        return loader(Own(), sampler=DistributedSampler(Own(), world, rank), batch_size=3, num_workers=num_workers)
+        return loader(Noise(), sampler=DistributedSampler(Noise(), world, rank), batch_size=3, num_workers=num_workers)
 
     had: list[int] = []
     for rank in range(2):
@@ -980,41 +986,41 @@ def test_other_numbers_of_ranks_where_torchvision_does_the_work(num_workers):
     assert sorted(had) == list(range(COUNT))
 
 
-def test_ranks_repeat_samples_at_the_end_alone():
-    _, state = some(ranked(0, 1), 1)
-    had = [index for rank in range(4) for index, _ in _rest(ranked(rank, 4, 8), state)]
+def test_ranks_repeat_samples_only_at_the_end():
+    _, state = read_batches(rank_loader(0, 1), 1)
+    had = [index for rank in range(4) for index, _ in _resume(rank_loader(rank, 4, 8), state)]
     assert len(had) == 24 and len(set(had)) >= 21
 
 
-def _rest(one, state):
+def _resume(one, state):
     one.load_state_dict(state)
-    return some(one, 0)[0]
+    return read_batches(one, 0)[0]
 
 
-def test_the_same_ranks_go_on():
-    whole = [some(ranked(rank, 2), 0)[0] for rank in range(2)]
-    states = [some(ranked(rank, 2), 2)[1] for rank in range(2)]
+def test_resuming_with_the_same_ranks_is_exact():
+    whole = [read_batches(rank_loader(rank, 2), 0)[0] for rank in range(2)]
+    states = [read_batches(rank_loader(rank, 2), 2)[1] for rank in range(2)]
     for rank in range(2):
-        assert _rest(ranked(rank, 2, 5), merge_states(states)) == whole[rank][6:]
-        assert _rest(ranked(rank, 2, 5), states[0]) == whole[rank][6:]
+        assert _resume(rank_loader(rank, 2, 5), merge_states(states)) == whole[rank][6:]
+        assert _resume(rank_loader(rank, 2, 5), states[0]) == whole[rank][6:]
 
 
-def test_states_that_do_not_belong_together():
-    states = [some(ranked(rank, 2), 1 + rank)[1] for rank in range(2)]
-    said = (
+def test_merging_states_of_different_batches_raises():
+    states = [read_batches(rank_loader(rank, 2), 1 + rank)[1] for rank in range(2)]
+    message = (
         r"same batch \(after batch 0 of epoch 0: rank 0; after batch 1 of epoch 0: rank 1\): take their .* on all ranks"
     )
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         merge_states(states)
-    assert [_rest(ranked(rank, 2, 5), states[1]) for rank in range(2)] == [
-        some(ranked(rank, 2), 0)[0][6:] for rank in range(2)
-    ]  # one for all, as it says
-    places = [some(ranked(rank, 4), count) for rank, count in enumerate((1, 1, 0, 1))]
-    places[3] = None, ranked(3, 4).state_dict()
-    said = r"\(after batch 0 of epoch 0: rank 0, 1; at the end of epoch 0: rank 2; before the first epoch: rank 3\)"
-    with pytest.raises(ValueError, match=said):
+    assert [_resume(rank_loader(rank, 2, 5), states[1]) for rank in range(2)] == [
+        read_batches(rank_loader(rank, 2), 0)[0][6:] for rank in range(2)
+    ]  # one state for all ranks, as the message suggests
+    places = [read_batches(rank_loader(rank, 4), count) for rank, count in enumerate((1, 1, 0, 1))]
+    places[3] = None, rank_loader(3, 4).state_dict()
+    message = r"\(after batch 0 of epoch 0: rank 0, 1; at the end of epoch 0: rank 2; before the first epoch: rank 3\)"
+    with pytest.raises(ValueError, match=message):
         merge_states([state for _, state in places])
-    for wrong in ([{}, states[0]], [merge_states([one.state_dict()]) for one in [ranked(0, 1)]]):
+    for wrong in ([{}, states[0]], [merge_states([one.state_dict()]) for one in [rank_loader(0, 1)]]):
         with pytest.raises(ValueError, match=r"of each rank, not a merged state"):
             merge_states(wrong)
     with pytest.raises(ValueError, match="of each rank once"):
@@ -1024,13 +1030,14 @@ def test_states_that_do_not_belong_together():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("fallback", [False, True])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_batches_of_which_nothing_is_left_are_not_counted(tmp_path, num_workers, fallback):
+def test_resuming_is_exact_if_whole_batches_were_skipped(tmp_path, num_workers, fallback):
     root = make_folder(tmp_path / "bad", classes=2, per_class=9, special=False, low=30, high=40)
     for index in (3, 4, 5, 9, 10, 11, 15, 16, 17):
         (root / f"class_{'ab'[index // 9]}" / f"{index % 9:02d}.jpg").write_bytes(b"no image")
 
     def make():
-        transform = T.Compose([T.CenterCrop(16), T.ToTensor()]) if fallback else RANDOM  # a fallback draws as it likes
+        # the fallback does not draw reproducibly
+        transform = T.Compose([T.CenterCrop(16), T.ToTensor()]) if fallback else RANDOM
         dataset = DALIImageFolder(root, transform, return_index=True)
         if fallback:
             dataset.loader = lambda path: Image.fromarray(np.asarray(Image.open(path).convert("RGB")))
@@ -1040,13 +1047,13 @@ def test_batches_of_which_nothing_is_left_are_not_counted(tmp_path, num_workers,
     whole = epochs(one, states=states)
     assert [len(batches) for batches in whole] == [3, 3]
     other = make()
-    other.load_state_dict(saved(states[2][2]))  # within the first epoch
+    other.load_state_dict(save_and_load(states[2][2]))  # within the first epoch
     assert epochs(other) == [whole[0][2:], whole[1]]
 
 
 @pytest.mark.parametrize("wrap", [lambda dataset: dataset, Wrapped], ids=["DALI", "torch's own"])
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_batch_that_failed_comes_again_unless_the_loop_went_on(tmp_path, wrap, num_workers):
+def test_failed_batch_is_repeated_unless_the_loop_continued(tmp_path, wrap, num_workers):
     root = make_folder(tmp_path / "bad", classes=1, per_class=12, special=False)
     file = root / "class_a" / "04.jpg"
     whole = file.read_bytes()
@@ -1061,22 +1068,22 @@ def test_a_batch_that_failed_comes_again_unless_the_loop_went_on(tmp_path, wrap,
     with pytest.raises(OSError, match="04"):
         next(iterator)
     states = [one.state_dict()]
-    assert next(iterator)[2].tolist() == [6, 7, 8]  # as torch's iterator does
+    assert next(iterator)[2].tolist() == [6, 7, 8]  # as in torch's iterator
     states.append(one.state_dict())
     file.write_bytes(whole)
     for state, rest in zip(states, ([[3, 4, 5], [6, 7, 8], [9, 10, 11]], [[9, 10, 11]]), strict=True):
         other = make()
-        other.load_state_dict(saved(state))
+        other.load_state_dict(save_and_load(state))
         assert [batch[2].tolist() for batch in other] == rest
 
 
-def test_a_copy_begins_its_own_epochs():
+def test_copied_loader_starts_without_epochs():
     one = loader(arrays(), shuffle=True)
     list(one)
     assert copy.copy(one).state_dict()["begun"] == 0
 
 
-def test_what_is_no_state_is_shown(folder):
-    for wrong, said in (({"model": 1}, "dali_compat: {'model': 1}"), ({"version": 99}, "its version is 99, not ")):
-        with pytest.raises(ValueError, match=said):
+def test_error_shows_a_state_that_is_not_a_loaders(folder):
+    for wrong, message in (({"model": 1}, "dali_compat: {'model': 1}"), ({"version": 99}, "its version is 99, not ")):
+        with pytest.raises(ValueError, match=message):
             loader(folder).load_state_dict(wrong)

@@ -1,4 +1,4 @@
-"""What a review of the whole found, so that it stays found."""
+"""Regression tests of faults found in a review of the whole package."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ def _loader(root, transform=PIXELS, *args, **options):
     return DataLoader(DALIImageFolder(root, transform), *args, device="cpu", fallback="error", **options)
 
 
-def test_headers_are_shared_by_threads(image_root):
+def test_headers_are_correct_when_threads_share_them(image_root):
     paths = [path for path, _ in ImageFolder(image_root).samples]
     expected = sizes_and_kinds(Headers(), list(range(len(paths))), paths)[0]
     faults = []
@@ -49,8 +49,8 @@ def test_headers_are_shared_by_threads(image_root):
     assert not faults
 
 
-def test_a_collate_fn_that_draws_leaves_the_order_alone(image_root):
-    """With workers torch runs collate_fn in them; MixUp's numbers must not move the sampler's next seed."""
+def test_sample_order_does_not_depend_on_a_collate_fn_that_draws(image_root):
+    """torch runs collate_fn in the workers, so MixUp's random numbers must not change the sampler's next seed."""
     mix = v2.MixUp(num_classes=3)
 
     def collate(samples):
@@ -65,12 +65,12 @@ def test_a_collate_fn_that_draws_leaves_the_order_alone(image_root):
         loader = make(ImageFolder(image_root, PIXELS), 6, shuffle=True, num_workers=2, collate_fn=collate, **options)
         epochs = [list(loader) for _ in range(3)]
         orders.append(([[batch[1] for batch in epoch] for epoch in epochs], torch.get_rng_state()))
-        if make is DataLoader:  # and they are not the same numbers in every batch
+        if make is DataLoader:  # the random numbers differ between batches
             assert len({batch[2] for epoch in epochs for batch in epoch}) == sum(map(len, epochs))
     assert orders[0][0] == orders[1][0] and torch.equal(orders[0][1], orders[1][1])
 
 
-def test_decompression_bombs_are_pils(tmp_path, monkeypatch):
+def test_decompression_bomb_raises_pillows_error(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     Image.fromarray(make_image(np.random.default_rng(0), 60, 70)).save(tmp_path / "a" / "a.jpg")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
@@ -78,13 +78,13 @@ def test_decompression_bombs_are_pils(tmp_path, monkeypatch):
         next(iter(_loader(tmp_path)))
 
 
-def test_growing_batches_give_their_pipelines_back(image_root):
+def test_growing_batches_share_one_pipeline(image_root):
     loader = _loader(image_root, batch_sampler=[list(range(n)) for n in range(1, 20)])
     assert [len(labels) for _, labels in loader] == list(range(1, 20))
     assert len(loader._route._pipelines) == 1 and loader._route._pipelines[0].idle
 
 
-def test_a_pad_after_conversion_reaches_pils_files(tmp_path):
+def test_pad_after_to_tensor_is_applied_to_files_read_by_pillow(tmp_path):
     (tmp_path / "a").mkdir()
     picture = Image.fromarray(make_image(np.random.default_rng(0), 40, 50))
     picture.convert("CMYK").save(tmp_path / "a" / "a.jpg")
@@ -94,7 +94,7 @@ def test_a_pad_after_conversion_reaches_pils_files(tmp_path):
     assert torch.equal(batch[0][0], dataset[0][0])
 
 
-def test_an_interrupt_leaves_no_half_batch(image_root, monkeypatch):
+def test_interrupted_epoch_gives_no_partial_batch(image_root, monkeypatch):
     import dali_compat.epoch.rows as module
 
     loader = _loader(image_root, PIXELS, 4)
@@ -102,7 +102,7 @@ def test_an_interrupt_leaves_no_half_batch(image_root, monkeypatch):
     made = [next(iterator)]
     with monkeypatch.context() as patch:
         patch.setattr(module, "headers_of", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):  # behind what was made already
+        with pytest.raises(KeyboardInterrupt):  # after the batches that were already prepared
             made.extend(iterator)
     with pytest.raises(RuntimeError, match="an interrupt has stopped this epoch"):
         next(iterator)
@@ -110,7 +110,7 @@ def test_an_interrupt_leaves_no_half_batch(image_root, monkeypatch):
     assert all(len(images) == len(labels) == 4 for images, labels in [*made, *loader])
 
 
-def test_explain_explains_where_fallback_is_an_error(image_root):
+def test_explain_works_if_the_fallback_is_an_error(image_root):
     loader = _loader(image_root)
     loader.dataset.transform = T.Lambda(lambda image: T.functional.to_tensor(image).sort().values)
     assert "torchvision route" in loader.explain()
@@ -118,15 +118,15 @@ def test_explain_explains_where_fallback_is_an_error(image_root):
         iter(loader)
 
 
-def test_memory_format_is_listed_where_torchvision_works(image_root):
+def test_explain_lists_memory_format_on_the_torchvision_route(image_root):
     dataset = ImageFolder(image_root, PIXELS, loader=lambda path: None)
     loader = DataLoader(dataset, device="cpu", fallback="silent", memory_format=torch.channels_last)
     assert "memory_format=torch.channels_last" in loader.explain()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_exits(image_root):
-    """Not by os._exit, as multiprocessing's children do: with destructors and atexit hooks."""
+def test_forked_child_can_iterate_and_exit_normally(image_root):
+    """multiprocessing's children end with os._exit; this child runs destructors and atexit hooks."""
     code = f"""
 import os, sys
 from torchvision import transforms as T

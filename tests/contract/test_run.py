@@ -1,4 +1,4 @@
-"""python -m dali_compat run: the program runs as python runs it."""
+"""python -m dali_compat run executes a program in the same way as python does."""
 
 import functools
 import json
@@ -62,8 +62,8 @@ def python(*arguments, cwd, **environment):
     return subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=cwd, env=environment)
 
 
-def alike(cwd, *program, options=(), **environment):
-    """What a program's end, output and errors are, the same under run."""
+def assert_same_behavior(cwd, *program, options=(), **environment):
+    """Run a program with python and with dali_compat run; exit code, output and errors must be equal."""
     theirs = python(*program, cwd=cwd, **environment)
     ours = python("-m", "dali_compat", "run", *options, *program, cwd=cwd, **environment)
     assert ours.stdout == theirs.stdout
@@ -73,14 +73,14 @@ def alike(cwd, *program, options=(), **environment):
 
 
 @pytest.fixture
-def place(tmp_path):
+def scripts(tmp_path):
     (tmp_path / "sub" / "package").mkdir(parents=True)
     (tmp_path / "sub" / "neighbour.py").write_text("NAME = 'neighbour'\n")
     for name, end in {
         "ends": "import neighbour",
         "fails": "fails()",
         "exits": "sys.exit(7)",
-        "says": "sys.exit('no such data')",
+        "exits_with_text": "sys.exit('no such data')",
         "interrupted": "raise KeyboardInterrupt",
         "hooked": "sys.excepthook = lambda *what: print('hook', what[0].__name__)\nfails()",
     }.items():
@@ -92,47 +92,47 @@ def place(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["ends", "fails", "exits", "says", "interrupted", "hooked", "wrong"])
-def test_a_script_runs_as_python_runs_it(place, name):
-    alike(place, f"sub/{name}.py", "--lr", "0.1", "-m", "--exact")
+@pytest.mark.parametrize("name", ["ends", "fails", "exits", "exits_with_text", "interrupted", "hooked", "wrong"])
+def test_script_runs_as_with_python(scripts, name):
+    assert_same_behavior(scripts, f"sub/{name}.py", "--lr", "0.1", "-m", "--exact")
 
 
-def test_a_module_runs_as_python_runs_it(place):
-    alike(place / "sub", "-m", "package", "a", options=["--exact", "--cache", "0.5"])
-    assert "KeyError" in alike(place / "sub", "-m", "package.inner").stderr
-    assert "No module named" in alike(place / "sub", "-m", "absent").stderr
+def test_module_runs_as_with_python(scripts):
+    assert_same_behavior(scripts / "sub", "-m", "package", "a", options=["--exact", "--cache", "0.5"])
+    assert "KeyError" in assert_same_behavior(scripts / "sub", "-m", "package.inner").stderr
+    assert "No module named" in assert_same_behavior(scripts / "sub", "-m", "absent").stderr
 
 
-def test_a_module_of_the_folder_where_the_console_command_is_called(place):
-    """Whose sys.path begins with the folder of the command."""
-    (place / "bin").mkdir()
-    (place / "bin" / "dali_compat").write_text("from dali_compat.cli import main\nraise SystemExit(main())\n")
-    theirs = python("-m", "package", "a", cwd=place / "sub")
-    ours = python(str(place / "bin" / "dali_compat"), "run", "-m", "package", "a", cwd=place / "sub")
+def test_console_command_finds_modules_in_the_working_directory(scripts):
+    """The folder of the console command would otherwise be the first entry of sys.path."""
+    (scripts / "bin").mkdir()
+    (scripts / "bin" / "dali_compat").write_text("from dali_compat.cli import main\nraise SystemExit(main())\n")
+    theirs = python("-m", "package", "a", cwd=scripts / "sub")
+    ours = python(str(scripts / "bin" / "dali_compat"), "run", "-m", "package", "a", cwd=scripts / "sub")
     assert (ours.returncode, ours.stdout, ours.stderr) == (theirs.returncode, theirs.stdout, theirs.stderr)
 
 
-def test_a_folder_and_a_script_that_is_not_there(place):
-    alike(place, "sub/package", "a")
-    assert alike(place, "sub/absent.py").returncode == 2
+def test_folder_runs_and_missing_script_fails_as_with_python(scripts):
+    assert_same_behavior(scripts, "sub/package", "a")
+    assert assert_same_behavior(scripts, "sub/absent.py").returncode == 2
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has PYTHONSAFEPATH since 3.11")
-def test_a_path_that_the_user_keeps_out(place):
-    (place / "sub" / "ends.py").write_text(ABOUT)
-    alike(place, "sub/ends.py", PYTHONSAFEPATH="1")
+def test_pythonsafepath_has_the_same_effect_as_with_python(scripts):
+    (scripts / "sub" / "ends.py").write_text(ABOUT)
+    assert_same_behavior(scripts, "sub/ends.py", PYTHONSAFEPATH="1")
 
 
 SCRIPT = "run: name a script, or -m and a module, as in: run train.py --epochs 90\n"
 
 
-def test_nothing_to_run_is_told(place):
-    done = python("-m", "dali_compat", "run", "--exact", cwd=place)
+def test_run_without_a_program_prints_usage(scripts):
+    done = python("-m", "dali_compat", "run", "--exact", cwd=scripts)
     assert done.returncode == 2 and done.stderr == SCRIPT
 
 
-def test_loaders_of_a_program_and_of_what_it_spawns_are_ours(tmp_path, image_root):
-    """torch is imported after install()."""
+def test_loaders_of_a_program_and_of_processes_it_spawns_are_replaced(tmp_path, image_root):
+    """The program imports torch after install()."""
     (tmp_path / "train.py").write_text(TRAINS)
     options = ["--exact", "--device", "cpu"]
     done = python("-m", "dali_compat", "run", *options, "train.py", str(image_root), "--lr", "1", cwd=tmp_path)
@@ -142,7 +142,7 @@ def test_loaders_of_a_program_and_of_what_it_spawns_are_ours(tmp_path, image_roo
     seen = [kinds, True, [5, 5, 5, 5, 4], 3, [str(image_root), "--lr", "1"], False]
     assert parent == ["parent", *seen, "__main__"] and child == [0, *seen, "__mp_main__"]
     lines = ["train.py:12 runs on DALI (cpu)", "train.py:13 runs on torch's own loader, because no images are seen in"]
-    assert all(done.stderr.count(line) == 2 for line in lines)  # the spawned process has its own
+    assert all(done.stderr.count(line) == 2 for line in lines)  # the spawned process reports its own loaders
 
 
 OWN = """
@@ -169,7 +169,7 @@ REASON = "because Own uses the image's"
 
 @pytest.fixture
 def own_program(tmp_path, monkeypatch, image_root):
-    """Runs OWN, with a line before it, and gives how it has ended, and the line of its loader."""
+    """Return a function that runs OWN after other lines, and returns the process and the line of the loader."""
     monkeypatch.chdir(tmp_path)
 
     def run(before, *options, python=programs.python):
@@ -182,13 +182,14 @@ def own_program(tmp_path, monkeypatch, image_root):
 
 
 @pytest.mark.parametrize("before", ["", "import torchvision\n"], ids=["without torchvision", "with it"])
-def test_a_data_set_that_looks_at_its_images_is_told(own_program, tmp_path, before):
-    done, line = own_program(before, python=functools.partial(python, cwd=tmp_path))  # which has imported nothing
+def test_run_reports_a_data_set_that_reads_pixels(own_program, tmp_path, before):
+    # a new interpreter, without imported modules
+    done, line = own_program(before, python=functools.partial(python, cwd=tmp_path))
     assert f"own.py:{line} runs on torch's own loader, {REASON}" in done.stderr and done.stdout == "3\n"
     assert "FallbackWarning" not in done.stderr
 
 
-def test_what_is_told_of_it_is_chosen(own_program, monkeypatch):
+def test_report_depends_on_quiet_fallback_and_rank(own_program, monkeypatch):
     done, line = own_program("", "--quiet")
     warned = f"own.py:{line}: FallbackWarning: torchvision does the work: Own uses"
     assert warned in done.stderr and "runs on" not in done.stderr
@@ -225,7 +226,7 @@ for epoch in range(2):
 
 @pytest.mark.parametrize("before", ["new", "iterated"])
 def test_run_reports_each_loader_that_accelerate_prepares_once(tmp_path, monkeypatch, image_root, before):
-    """Two loaders of one line, the second of which falls back."""
+    """Two loaders are created in one line, and the second falls back."""
     pytest.importorskip("accelerate")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(PREPARED)
@@ -246,16 +247,16 @@ loader._route = types.SimpleNamespace(device=torch.device(sys.argv[2]), close=la
 raise {}
 """
 NUMPY = "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
-WANTS_THE_CPU = [  # in torch's own words
+DEVICE_ERRORS = [  # messages of torch
     TypeError(NUMPY),
     RuntimeError("Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"),
     RuntimeError("Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same"),
 ]
 
 
-def test_a_program_that_wants_batches_on_the_cpu_is_told_how(tmp_path, monkeypatch, image_root):
+def test_device_error_is_followed_by_a_hint_to_use_the_cpu(tmp_path, monkeypatch, image_root):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(ON_A_GPU.format(repr(WANTS_THE_CPU[0])))
+    (tmp_path / "train.py").write_text(ON_A_GPU.format(repr(DEVICE_ERRORS[0])))
     done = programs.python("-m", "dali_compat", "run", "--device", "cpu", "train.py", image_root, "cuda:0")
     *_, theirs, ours = done.stderr.splitlines()
     assert done.returncode == 1 and theirs == f"TypeError: {NUMPY}"
@@ -285,7 +286,7 @@ def bad_folder(tmp_path, image_root):
     return tmp_path
 
 
-def test_a_file_that_cannot_be_read_is_told_without_calls_inside_of_the_loader(bad_folder, monkeypatch):
+def test_unreadable_file_is_reported_without_frames_of_the_loader(bad_folder, monkeypatch):
     monkeypatch.chdir(bad_folder)
     done = programs.python("-m", "dali_compat", "run", "--device", "cpu", "--quiet", "train.py", "images")
     first, *calls, error, remedy = done.stderr.splitlines()
@@ -298,7 +299,7 @@ def test_a_file_that_cannot_be_read_is_told_without_calls_inside_of_the_loader(b
     assert "--on-error replace takes another image" in remedy and "--on-error skip" in remedy
 
 
-def test_images_of_several_sizes_are_told_without_calls_inside_of_the_loader(tmp_path, image_root, monkeypatch):
+def test_images_of_several_sizes_are_reported_without_frames_of_the_loader(tmp_path, image_root, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "images" / "a"
     folder.mkdir(parents=True)
@@ -311,7 +312,7 @@ def test_images_of_several_sizes_are_told_without_calls_inside_of_the_loader(tmp
     assert error.startswith("RuntimeError: stack expects") and "50.png" in error and "CenterCrop(n)" in error
 
 
-def test_a_hook_of_the_programs_gets_all_calls(bad_folder, monkeypatch):
+def test_excepthook_of_the_program_gets_all_frames(bad_folder, monkeypatch):
     monkeypatch.chdir(bad_folder)
     hook = (
         "import traceback\nsys.excepthook = lambda kind, error, trace: print(len(traceback.extract_tb(trace)))\ntrain()"
@@ -322,7 +323,7 @@ def test_a_hook_of_the_programs_gets_all_calls(bad_folder, monkeypatch):
 
 
 @pytest.mark.parametrize("policy, images", [("replace", 24), ("skip", 23)])
-def test_on_error(bad_folder, monkeypatch, policy, images):
+def test_on_error_option_handles_unreadable_files(bad_folder, monkeypatch, policy, images):
     monkeypatch.chdir(bad_folder)
     options = ["--device", "cpu", "--quiet", "--on-error", policy]
     done = programs.python("-m", "dali_compat", "run", *options, "train.py", "images")
@@ -330,22 +331,22 @@ def test_on_error(bad_folder, monkeypatch, policy, images):
 
 
 @pytest.fixture
-def made(monkeypatch):
-    """A loader that install() has made."""
+def installed_loader(monkeypatch):
+    """A loader as created after install(), with batches on a GPU."""
     loader = types.SimpleNamespace(_route=types.SimpleNamespace(device=torch.device("cuda:0")))
     monkeypatch.setattr(patched_loader, "made", [loader])
     return loader
 
 
-@pytest.mark.parametrize("error", WANTS_THE_CPU, ids=["numpy", "model", "weights"])
-def test_the_cpu_is_the_remedy_where_batches_are_elsewhere(made, error):
+@pytest.mark.parametrize("error", DEVICE_ERRORS, ids=["numpy", "model", "weights"])
+def test_remedy_for_device_errors_is_shown_only_if_batches_are_on_a_gpu(installed_loader, error):
     assert "batches are on cuda:0" in patched_loader.remedy(error)
-    made._route.device = torch.device("cpu")
+    installed_loader._route.device = torch.device("cpu")
     assert patched_loader.remedy(error) == ""
-    made._route = None
+    installed_loader._route = None
     assert patched_loader.remedy(error) == ""
 
 
 @pytest.mark.parametrize("error", [RuntimeError("CUDA error: out of memory"), KeyError("cuda and cpu")], ids=repr)
-def test_other_errors_have_no_such_remedy(made, error):
+def test_remedy_is_not_shown_for_other_errors(installed_loader, error):
     assert patched_loader.remedy(error) == ""

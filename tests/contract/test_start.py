@@ -1,5 +1,4 @@
-"""The GPU's decoder starts in the background: when, how often, and never where no GPU is used. And no process uses
-another GPU than its loader's."""
+"""The GPU's decoder starts once, in the background, and only if a GPU is used. A process uses only its loader's GPU."""
 
 import pytest
 import torch
@@ -11,12 +10,12 @@ from dali_compat import DALIArrayDataset, DataLoader
 from dali_compat.engine.dali import warm
 from dali_compat.routes import resident
 
-GPU = "cuda:1"  # named, so that nothing asks for the current one
+GPU = "cuda:1"  # named, so that the current device is not queried
 
 
 @pytest.fixture
-def begun(monkeypatch):
-    """Indices of GPUs whose decoder has begun to start; none does."""
+def starts(monkeypatch):
+    """Indices of the GPUs whose decoder was started; the start itself is replaced."""
     calls = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "a GPU")
@@ -26,15 +25,15 @@ def begun(monkeypatch):
 
 
 @pytest.fixture
-def cuda_runs(monkeypatch):
-    """torch believes that CUDA has started."""
+def cuda_initialized(monkeypatch):
+    """torch reports that CUDA is initialized."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
 
 
 @pytest.fixture
-def cuda_waits(monkeypatch):
-    """torch believes that CUDA has not started, and can."""
+def cuda_not_initialized(monkeypatch):
+    """torch reports that CUDA is not initialized yet, and records the initialization."""
     started = []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: bool(started))
     monkeypatch.setattr(torch.cuda, "init", lambda: started.append(True))
@@ -45,44 +44,44 @@ def _loader(dataset, **options) -> DataLoader:
     return DataLoader(dataset, 4, **{"fallback": "error", "device": GPU} | options)
 
 
-def test_a_new_loader_begins_where_cuda_has_started(folder, begun, cuda_runs):
+def test_new_loader_starts_the_decoder_if_cuda_is_initialized(folder, starts, cuda_initialized):
     _loader(folder)
-    assert begun == [1]
+    assert starts == [1]
 
 
-def test_a_new_loader_leaves_cuda_alone(folder, begun, cuda_waits):
+def test_new_loader_does_not_initialize_cuda(folder, starts, cuda_not_initialized):
     loader = _loader(folder)
     loader.explain()
     iter(loader)
-    assert begun == [] and not cuda_waits
+    assert starts == [] and not cuda_not_initialized
 
 
-def test_explain_begins_nothing(folder, begun, cuda_runs):
+def test_explain_does_not_start_the_decoder(folder, starts, cuda_initialized):
     loader = _loader(folder)
-    begun.clear()
+    starts.clear()
     loader.explain()
-    assert begun == []
+    assert starts == []
 
 
 @pytest.mark.parametrize("options", [{"device": "cpu"}, {"exact": True}], ids=["cpu", "exact"])
-def test_nothing_begins_where_the_cpu_decodes(folder, begun, cuda_runs, options):
+def test_decoder_is_not_started_if_the_cpu_decodes(folder, starts, cuda_initialized, options):
     iter(_loader(folder, **options))
-    assert begun == []
+    assert starts == []
 
 
-def test_nothing_begins_where_torch_does_the_work(begun, cuda_runs):
+def test_decoder_is_not_started_on_the_fallback_route(starts, cuda_initialized):
     _loader(TensorDataset(torch.zeros(8, 3)), fallback="silent")
-    assert begun == []
+    assert starts == []
 
 
-def test_nothing_begins_where_there_is_nothing_to_decode(begun, cuda_runs, monkeypatch):
+def test_decoder_is_not_started_for_arrays(starts, cuda_initialized, monkeypatch):
     monkeypatch.setattr(resident, "free_memory", lambda device: 1 << 30)
     images = torch.zeros(8, 16, 16, 3, dtype=torch.uint8)
     loader = _loader(DALIArrayDataset(images, torch.arange(8), T.ToTensor()))
-    assert isinstance(loader._route, resident.ResidentRoute) and begun == []
+    assert isinstance(loader._route, resident.ResidentRoute) and starts == []
 
 
-def test_close_frees_it(folder, begun, cuda_runs, monkeypatch):
+def test_close_drops_the_decoder(folder, starts, cuda_initialized, monkeypatch):
     dropped = []
     monkeypatch.setattr(warm, "drop", dropped.append)
     _loader(folder).close()
@@ -91,7 +90,7 @@ def test_close_frees_it(folder, begun, cuda_runs, monkeypatch):
     assert dropped == [1]
 
 
-# ---- on a GPU, each in a process of its own
+# ---- tests on a GPU, each in a separate process
 
 COUNTED = """
 import os, sys, threading
@@ -107,20 +106,20 @@ def made():
 STARTED = COUNTED + "torch.zeros(1, device='cuda')\n"
 
 
-def _says(code: str, *args: str) -> str:
+def _stdout_of(code: str, *args: str) -> str:
     result = python(code, *args)
     assert result.stderr == ""
     return said(result)
 
 
 @pytest.mark.gpu
-def test_a_new_loader_does_not_start_cuda(image_root):
+def test_new_loader_does_not_initialize_cuda_on_gpu(image_root):
     code = COUNTED + "loader = made()\nloader.explain()\nprint(torch.cuda.is_initialized(), calls, len(warm._starts))"
-    assert _says(code, str(image_root)) == "False [] 0\n"
+    assert _stdout_of(code, str(image_root)) == "False [] 0\n"
 
 
 @pytest.mark.gpu
-def test_it_begins_once_a_process(image_root):
+def test_decoder_is_started_once_per_process(image_root):
     code = """
 first, second = made(), made()
 print(len(warm._starts))
@@ -129,19 +128,19 @@ for loader in (first, second, first):
 warm.finish()
 print(calls, warm._starts[0]._made)
 """
-    assert _says(STARTED + code, str(image_root)) == "1\n24\n24\n24\n[0] None\n"
+    assert _stdout_of(STARTED + code, str(image_root)) == "1\n24\n24\n24\n[0] None\n"
 
 
 @pytest.mark.gpu
-def test_it_succeeds(image_root):
-    """Errors are left to the first pipeline: nobody would see that it never works."""
+def test_start_of_the_decoder_succeeds(image_root):
+    """An error of the start is left to the first pipeline, so that a start that never works would go unnoticed."""
     code = "made()\nwarm.finish()\nprint(calls, type(warm._starts[0]._made).__name__)"
-    assert _says(STARTED + code, str(image_root)) == "[0] Handle\n"
+    assert _stdout_of(STARTED + code, str(image_root)) == "[0] Handle\n"
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("then", ["nothing", "iter", "next", "close", "held"])
-def test_a_program_ends_quietly_right_after(image_root, then):
+def test_program_exits_without_output_after_the_start(image_root, then):
     code = {
         "nothing": "",
         "iter": "iter(loader)",
@@ -149,16 +148,16 @@ def test_a_program_ends_quietly_right_after(image_root, then):
         "close": "loader.close()",
         "held": "warm.finish()\nsys.modules['keep'] = loader",
     }[then]
-    assert _says(f"{STARTED}loader = made()\n{code}\nprint('done')", str(image_root)) == "done\n"
+    assert _stdout_of(f"{STARTED}loader = made()\n{code}\nprint('done')", str(image_root)) == "done\n"
 
 
 @pytest.mark.gpu
-def test_a_fork_right_after(image_root):
-    """The child may load with torch, and the parent on the GPU."""
+def test_process_can_fork_after_the_start(image_root):
+    """The child loads with torch, and the parent on the GPU."""
     code = """
 import warnings
 from contract.both import stock
-warnings.simplefilter("ignore")  # Python warns of forks beside threads
+warnings.simplefilter("ignore")  # Python warns of forks if threads are running
 loader = made()
 child = os.fork()
 if child == 0:
@@ -167,11 +166,11 @@ if child == 0:
     os._exit(7 if count == 24 and not warm._starts else 8)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sum(len(labels) for images, labels in loader))
 """
-    assert _says(STARTED + code, str(image_root)) == "7 24\n"
+    assert _stdout_of(STARTED + code, str(image_root)) == "7 24\n"
 
 
 @pytest.mark.gpu
-def test_torchs_workers_right_after(image_root):
+def test_torchs_workers_can_be_forked_after_the_start(image_root):
     code = """
 import warnings
 warnings.simplefilter("ignore")
@@ -180,7 +179,7 @@ loader = made()
 print(sum(len(labels) for images, labels in stock(DALIImageFolder(sys.argv[1], RANDOM), 4, num_workers=2)))
 print(sum(len(labels) for images, labels in loader))
 """
-    assert _says(STARTED + code, str(image_root)) == "24\n24\n"
+    assert _stdout_of(STARTED + code, str(image_root)) == "24\n24\n"
 
 
 OTHER_GPU = """
@@ -246,6 +245,6 @@ print(in_use(0), in_use(1))
 @pytest.mark.parametrize(
     "how", ["plain", "exact", "exact engine", "PIL", "cache cuda", "cache cpu", "workers", "arrays", "policies"]
 )
-def test_a_process_uses_no_gpu_but_its_own(image_root, how):
-    """Where the loader alone names it: the current device stays GPU 0."""
+def test_process_uses_only_the_gpu_of_its_loader(image_root, how):
+    """Only the loader names the GPU; the current device remains GPU 0."""
     assert said(python(OTHER_GPU, str(image_root), how)) == "False True\nTrue\nFalse True\n"

@@ -1,4 +1,4 @@
-"""loader.stats(): what was given is counted to the sample, and waiting is seen where it is."""
+"""loader.stats() counts batches and images exactly, and attributes waiting times to their cause."""
 
 import copy
 import logging
@@ -25,7 +25,7 @@ SLEEP, SEEN = 0.2, 0.15
 
 
 class Plain(data.Dataset):
-    """24 samples that torch's own loader has to give."""
+    """24 samples without images, so that torch's own loader is used."""
 
     def __len__(self):
         return 24
@@ -35,24 +35,24 @@ class Plain(data.Dataset):
 
 
 class Stream(data.IterableDataset):
-    """The same, without a length."""
+    """The same samples, without a length."""
 
     def __iter__(self):
         return iter([Plain()[i] for i in range(24)])
 
 
-class Held(Plain):
-    """Its samples come once a file is there."""
+class WaitsForFile(Plain):
+    """Its samples are returned after a file has been created."""
 
     def __init__(self, file):
         self.file = file
 
     def __getitem__(self, index):
-        _until_there(self.file)
+        _wait_for(self.file)
         return super().__getitem__(index)
 
 
-def _until_there(file):
+def _wait_for(file):
     while not file.exists():
         time.sleep(0.01)
 
@@ -66,7 +66,7 @@ ROUTES = {"DALI": None, "resident": _arrays, "torch's own": Plain}
 
 @pytest.fixture(params=ROUTES)
 def dataset(request, folder):
-    """24 samples, on each of the three routes."""
+    """24 samples, for each of the three routes."""
     make = ROUTES[request.param]
     return folder if make is None else make()
 
@@ -89,13 +89,13 @@ def test_epochs_batches_and_images_are_counted(dataset, options, drop_last):
     loader = _loader(dataset, 5, drop_last=drop_last, **options)
     assert loader.stats() == LoaderStats()
     for epoch in range(1, 3):
-        given = [len(batch[0]) for batch in loader]
-        assert given == [5] * 4 + [4] * (not drop_last)
-        assert _counts(loader) == (epoch, epoch * len(given), epoch * sum(given))
+        received = [len(batch[0]) for batch in loader]
+        assert received == [5] * 4 + [4] * (not drop_last)
+        assert _counts(loader) == (epoch, epoch * len(received), epoch * sum(received))
     assert loader.stats().in_flight == 0
 
 
-def test_an_epoch_that_is_broken_off_counts_what_it_gave(dataset):
+def test_abandoned_epoch_counts_the_batches_it_returned(dataset):
     loader = _loader(dataset, 5)
     for number, _ in enumerate(loader):
         if number == 1:
@@ -105,10 +105,10 @@ def test_an_epoch_that_is_broken_off_counts_what_it_gave(dataset):
     assert _counts(loader) == (2, 7, 34)
 
 
-def test_bytes_are_those_of_the_images(dataset):
+def test_bytes_are_the_bytes_of_the_images(dataset):
     loader = _loader(dataset, 5)
-    given = sum(batch[0].nbytes for batch in loader)
-    assert loader.stats().bytes == given > 0
+    received = sum(batch[0].nbytes for batch in loader)
+    assert loader.stats().bytes == received > 0
 
 
 FLIP = T.RandomHorizontalFlip(1.0)
@@ -120,16 +120,16 @@ def _pair(image):
 
 @pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"num_workers": 1}, {"on_error": "skip"}])
 @pytest.mark.parametrize("route", ["DALI", "resident", "DALI, custom"])
-def test_bytes_are_those_of_all_views(folder, route, options):
-    """Lists and dicts of these, too."""
+def test_bytes_include_all_views(folder, route, options):
+    """This includes nested lists and dicts."""
     folder.transform = _pair
     arrays = DALIArrayDataset(torch.zeros(24, 40, 50, 3, dtype=torch.uint8), list(range(24)), _pair)
     dataset = {"DALI": folder, "resident": arrays, "DALI, custom": Wrapped(folder)}[route]
     loader = _loader(dataset, **{"batch_size": 5} | options)
     assert loader.explain().startswith(route.partition(",")[0])
-    given = [nbytes(batch[0]) for batch in loader]
-    one = nbytes(SMALL(Image.new("RGB", (70, 70))))
-    assert loader.stats().bytes == sum(given) == 24 * 2 * one
+    received = [nbytes(batch[0]) for batch in loader]
+    size_of_one = nbytes(SMALL(Image.new("RGB", (70, 70))))
+    assert loader.stats().bytes == sum(received) == 24 * 2 * size_of_one
 
 
 def nbytes(images) -> int:
@@ -137,7 +137,7 @@ def nbytes(images) -> int:
 
 
 @pytest.mark.parametrize("collate", [lambda samples: samples, lambda samples: {"image": samples[0][0]}, len])
-def test_a_collate_fn_changes_no_count(dataset, collate):
+def test_counts_do_not_depend_on_collate_fn(dataset, collate):
     loader = _loader(dataset, 5, collate_fn=collate)
     list(loader)
     assert _counts(loader) == (1, 5, 24)
@@ -150,7 +150,7 @@ def test_samples_without_batches_count_one_each(dataset):
 
 
 @pytest.mark.parametrize("options", [{}, dict(num_workers=2)])
-def test_a_stream_is_counted(options):
+def test_iterable_data_set_is_counted(options):
     loader = _loader(Stream(), 5, **options)
     batches = list(loader)
     assert _counts(loader) == (1, len(batches), sum(len(images) for images, _ in batches))
@@ -163,7 +163,7 @@ def test_archives_are_counted(own_root, storage, tmp_path):
     assert _counts(loader) == (1, 3, 8)
 
 
-def test_a_batch_that_raises_is_not_counted(own_root):
+def test_batch_that_raises_is_not_counted(own_root):
     dataset = DALIImageFolder(own_root, EXACT)
     Path(dataset.samples[2][0]).write_bytes(b"bad")
     loader = ours(dataset, 2, device="cpu")
@@ -178,9 +178,9 @@ def test_a_batch_that_raises_is_not_counted(own_root):
 
 @pytest.mark.parametrize("policy, batches, images", [("skip", 3, 5), ("replace", 4, 8)])
 @pytest.mark.parametrize("with_function", [False, True])
-def test_on_error_counts_what_is_left(own_root, policy, batches, images, with_function):
-    """Of the second batch nothing is left, and of the third one sample: on the DALI route, with a function of the
-    user's, and with torch's own loader."""
+def test_on_error_counts_the_remaining_samples(own_root, policy, batches, images, with_function):
+    """The second batch is skipped completely, and the third keeps one sample. The routes are the DALI route, with and
+    without a custom function, and torch's own loader."""
     transform = T.Compose([*EXACT.transforms, T.Lambda(_same)]) if with_function else EXACT
     dataset = DALIImageFolder(own_root, transform)
     for index in (2, 3, 4):
@@ -189,8 +189,8 @@ def test_on_error_counts_what_is_left(own_root, policy, batches, images, with_fu
         loader = _loader(made, 2, on_error=policy)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BadImageWarning)
-            given = list(loader)
-        assert (len(given), sum(len(images) for images, _ in given)) == (batches, images)
+            received = list(loader)
+        assert (len(received), sum(len(images) for images, _ in received)) == (batches, images)
         assert _counts(loader) == (1, batches, images)
 
 
@@ -198,14 +198,14 @@ def _same(image):
     return image
 
 
-def test_two_iterators_at_a_time_add_up(dataset):
+def test_counts_of_simultaneous_iterators_add_up(dataset):
     loader = _loader(dataset, 6)
     for _ in zip(loader, loader, strict=True):
         pass
     assert _counts(loader) == (2, 8, 48)
 
 
-def test_threads_add_up(dataset):
+def test_counts_of_threads_add_up(dataset):
     loader = _loader(dataset, 4)
     threads = [threading.Thread(target=list, args=[iter(loader)]) for _ in range(9)]
     for thread in threads:
@@ -215,7 +215,7 @@ def test_threads_add_up(dataset):
     assert _counts(loader) == (9, 54, 216)
 
 
-def test_reset_begins_anew(dataset):
+def test_reset_starts_again_from_zero(dataset):
     loader = _loader(dataset, 5)
     iterator = iter(loader)
     next(iterator)
@@ -225,7 +225,7 @@ def test_reset_begins_anew(dataset):
     assert loader.stats()._replace(held=0, peak=0) == LoaderStats()
 
 
-def test_copies_count_for_themselves(dataset):
+def test_copies_of_a_loader_count_separately(dataset):
     loader = _loader(dataset, 5)
     list(loader)
     for made in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
@@ -234,10 +234,10 @@ def test_copies_count_for_themselves(dataset):
         assert _counts(made) == _counts(loader) == (1, 5, 24)
 
 
-# ---- in flight, held
+# ---- batches in flight, and held memory
 
 
-def test_batches_in_flight(folder):
+def test_prefetched_batches_are_in_flight(folder):
     loader = ours(folder, 4, device="cpu", num_workers=1, prefetch_factor=3)
     iterator = iter(loader)
     next(iterator)
@@ -246,7 +246,7 @@ def test_batches_in_flight(folder):
     assert loader.stats().in_flight == 0
 
 
-def test_batches_that_workers_were_asked_for():
+def test_batches_requested_from_workers_are_in_flight():
     loader = _loader(Plain(), 4, num_workers=1, prefetch_factor=2)
     iterator = iter(loader)
     assert loader.stats().in_flight == 2
@@ -254,19 +254,19 @@ def test_batches_that_workers_were_asked_for():
     assert loader.stats().in_flight == 0
 
 
-def test_batches_that_are_computed_ahead():
+def test_batches_computed_ahead_are_in_flight_and_held():
     loader = _loader(_arrays(), 4)
     iterator = iter(loader)
     next(iterator), next(iterator)
     stats = loader.stats()
-    data_set, ahead = 24 * 8 * 8 * 3, 20 * 8 * 8 * 3  # a copy with channels first, and what is behind the first batch
+    data_set, ahead = 24 * 8 * 8 * 3, 20 * 8 * 8 * 3  # a copy with channels first, and the batches after the first
     assert (stats.in_flight, stats.held) == (4, data_set + ahead)
     del iterator
     stats = loader.stats()
     assert (stats.in_flight, stats.held, stats.peak) == (0, data_set, data_set + ahead)
 
 
-def test_the_cache_is_held(folder):
+def test_cached_images_are_held(folder):
     loader = ours(folder, 4, device="cpu", cache=1 << 30)
     list(loader)
     held = loader.stats().held
@@ -278,32 +278,31 @@ def test_the_cache_is_held(folder):
 # ---- times
 
 
-def _next_waits(loader, within, file) -> None:
-    """Its first batch can be made when the calling thread has waited for it for SLEEP."""
+def _wait_in_next(loader, within, file) -> None:
+    """Make the first batch available after the calling thread has waited for SLEEP seconds."""
     iterator = iter(loader)
     with while_within(within, lambda: (time.sleep(SLEEP), file.touch())):
         next(iterator)
 
 
-def test_waiting_for_a_function_is_seen(image_root, tmp_path):
-    """In processes, which the calling thread waits for."""
+def test_waiting_for_a_transform_in_a_worker_is_counted(image_root, tmp_path):
     file = tmp_path / "there"
 
-    def late(image):
+    def wait_in_worker(image):
         if torch.utils.data.get_worker_info() is not None:
-            _until_there(file)
+            _wait_for(file)
         return image
 
-    transform = T.Compose([T.Lambda(late), *SMALL.transforms])
+    transform = T.Compose([T.Lambda(wait_in_worker), *SMALL.transforms])
     loader = _loader(DALIImageFolder(image_root, transform), 4, num_workers=1, multiprocessing_context="fork")
-    _next_waits(loader, _MultiProcessingDataLoaderIter._get_data, file)
+    _wait_in_next(loader, _MultiProcessingDataLoaderIter._get_data, file)
     stats = loader.stats()
     assert stats.waited >= SEEN
     assert stats.seconds >= stats.waited + stats.host - 0.01
 
 
-def test_waiting_for_dali_is_seen(folder, monkeypatch):
-    """Its engine is slow to hand over."""
+def test_waiting_for_dali_is_counted(folder, monkeypatch):
+    """DALI's share_outputs() is slowed down."""
     from dali_compat.engine.dali.pipeline import DecodePipeline
 
     build = DecodePipeline._build
@@ -321,14 +320,14 @@ def test_waiting_for_dali_is_seen(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_waiting_for_torchs_own_loader_is_seen(workers, tmp_path):
-    loader = _loader(Held(tmp_path / "there"), 4, num_workers=workers)
-    waits = _MultiProcessingDataLoaderIter._try_get_data if workers else _until_there
-    _next_waits(loader, waits, tmp_path / "there")
+def test_waiting_for_torchs_own_loader_is_counted(workers, tmp_path):
+    loader = _loader(WaitsForFile(tmp_path / "there"), 4, num_workers=workers)
+    waits = _MultiProcessingDataLoaderIter._try_get_data if workers else _wait_for
+    _wait_in_next(loader, waits, tmp_path / "there")
     assert loader.stats().waited >= SEEN and loader.stats().dali == 0
 
 
-def test_work_of_the_calling_thread_is_no_waiting():
+def test_work_of_the_calling_thread_is_counted_as_host_time():
     def busy(samples):
         begin = time.thread_time()
         while time.thread_time() - begin < SLEEP:
@@ -340,7 +339,7 @@ def test_work_of_the_calling_thread_is_no_waiting():
     assert loader.stats().host >= SEEN
 
 
-def test_the_step_is_in_the_seconds_and_in_no_other_time(dataset):
+def test_time_of_the_training_step_is_counted_only_in_seconds(dataset):
     loader = _loader(dataset, 12)
     for _ in loader:
         time.sleep(SLEEP)
@@ -349,10 +348,10 @@ def test_the_step_is_in_the_seconds_and_in_no_other_time(dataset):
     assert stats.seconds - stats.waited - stats.host >= 2 * SEEN
 
 
-# ---- as text
+# ---- text
 
 
-def test_one_line():
+def test_stats_are_printed_as_one_line():
     text = str(LoaderStats(2, 1, 1500, 3_000_000, 3.0, 0.5, 0.25, 0.25, 1, 2_000_000, 4_000_000_000))
     assert text == (
         "2 epochs: 1 batch, 1,500 images, 3.0 MB in 3.00 s (500 images/s); next() took 0.75 s (25%): 0.50 s waiting "
@@ -362,7 +361,7 @@ def test_one_line():
     assert "\n" not in str(LoaderStats())
 
 
-def test_a_line_at_the_end_of_each_epoch_on_request(dataset, caplog):
+def test_stats_are_logged_after_each_epoch_if_logging_is_enabled(dataset, caplog):
     loader = _loader(dataset, 5)
     list(loader)
     assert caplog.messages == []
@@ -374,8 +373,7 @@ def test_a_line_at_the_end_of_each_epoch_on_request(dataset, caplog):
     assert [line.split(",")[0] for line in caplog.messages] == ["epoch 1: 5 batches", "epoch 2: 5 batches"]
 
 
-def test_a_batch_costs_a_constant_number_of_calls(dataset, monkeypatch):
-    """Whatever its size: no loop over images."""
+def test_number_of_meter_calls_does_not_depend_on_the_batch_size(dataset, monkeypatch):
     from dali_compat.epoch.stats import Meter
 
     calls = []

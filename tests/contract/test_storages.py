@@ -1,6 +1,4 @@
-"""The contract over archives. Tests of the folder run here once more, with data sets over archives of the same images
-in the place of their fixtures; the tests below compare storages with each other, and look at what archives alone
-have."""
+"""Tests of image folders, run with archives of the same images; comparisons of storages; and archive-specific tests."""
 
 import copy
 import pickle
@@ -28,22 +26,22 @@ from contract.test_batch import (  # noqa: F401
     test_one_image_outlives_its_batch_and_loader,
 )
 from contract.test_iteration import (  # noqa: F401
-    test_a_loader_may_go_before_its_iterator,
-    test_close_and_go_on,
+    test_a_closed_loader_can_start_a_new_epoch,
+    test_an_exhausted_iterator_stays_exhausted,
+    test_an_iterator_outlives_its_loader,
     test_order_after_an_abandoned_epoch_is_torchs,
-    test_persistent_workers_keep_their_iterator,
-    test_the_end_is_the_end,
-    test_two_iterators_at_once,
+    test_persistent_workers_keep_the_iterator,
+    test_two_iterators_at_once_each_give_all_batches,
 )
 from contract.test_order import (  # noqa: F401
-    test_global_rng_after_the_epoch_without_workers,
-    test_wrong_indices_of_a_concat_raise_as_torchs,
-    test_wrong_indices_raise_as_torchs,
+    test_global_random_state_after_an_epoch_equals_torchs_if_the_sampler_draws,
+    test_wrong_index_of_a_concat_dataset_raises_torchs_error,
+    test_wrong_index_raises_torchs_error,
 )
 from contract.test_processes import (  # noqa: F401
-    test_a_forked_child_can_iterate,
-    test_several_threads_each_with_an_iterator,
-    test_torchs_workers_beside_a_running_epoch,
+    test_forked_child_can_iterate_on_the_cpu,
+    test_threads_can_iterate_over_one_loader_at_once,
+    test_torchs_workers_can_be_forked_during_an_epoch,
 )
 from dali_compat import DALIImageFolder, DALIRecordIO, DataLoader, ImageReadError
 
@@ -56,18 +54,18 @@ def storage(request) -> str:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """Where the archives of image_root are; the user's cache folder is there, too."""
-    place = tmp_path_factory.mktemp("archives")
+def archives(tmp_path_factory):
+    """The folder of the archives of image_root, which is also the user's cache folder."""
+    archives = tmp_path_factory.mktemp("archives")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
-        yield place
+        patch.setenv("XDG_CACHE_HOME", str(archives / "cache"))
+        yield archives
 
 
 @pytest.fixture
-def archive(storage, image_root, place):
-    """Opens the archive of image_root."""
-    return stored(image_root, storage, place)
+def archive(storage, image_root, archives):
+    """Return a function that opens the archive of image_root."""
+    return stored(image_root, storage, archives)
 
 
 @pytest.fixture
@@ -80,28 +78,28 @@ def exact_folder(archive):
     return archive(EXACT, return_index=True)
 
 
-# ---- the same samples and pixels as the folder's
+# ---- the samples and pixels of the folder
 
 
 @pytest.mark.parametrize(
     "case", ["shuffle", "drop_last", "weighted", "negative", "varying batches", "tensor", "batch_size=None, sampler"]
 )
-def test_batches_are_torchs(folder, case):
-    test_order.test_batches_are_torchs(folder, case, num_workers=0)
+def test_batches_equal_torchs_for_each_sampler(folder, case):
+    test_order.test_batches_equal_torchs_for_each_sampler(folder, case, num_workers=0)
 
 
-def test_batches_are_torchs_with_workers(folder):
-    test_order.test_batches_are_torchs(folder, "shuffle", num_workers=2)
+def test_batches_equal_torchs_with_workers(folder):
+    test_order.test_batches_equal_torchs_for_each_sampler(folder, "shuffle", num_workers=2)
 
 
 @pytest.mark.parametrize("case", ["subset of an array", "random_split", "concat by +", "subset of a concat, tensor"])
-def test_data_sets_made_of_data_sets(folder, case):
-    test_order.test_data_sets_made_of_data_sets(folder, case, shuffle=True)
+def test_batches_equal_torchs_for_subsets_and_concatenations(folder, case):
+    test_order.test_batches_equal_torchs_for_subsets_and_concatenations(folder, case, shuffle=True)
 
 
 @pytest.mark.parametrize("options", [{}, {"exact": True}, {"num_workers": 2}], ids=str)
-def test_pixels_are_the_folders(archive, image_root, options):
-    """On any device, to the last bit, with the random numbers of the same seed."""
+def test_pixels_equal_those_of_the_folder(archive, image_root, options):
+    """Pixels are bit-identical on any device, with the random numbers of the same seed."""
     runs = []
     for dataset in (
         archive(RANDOM, lambda target: -target),
@@ -113,12 +111,12 @@ def test_pixels_are_the_folders(archive, image_root, options):
     assert_same_epoch(*runs)
 
 
-def test_the_account_is_the_folders(archive, image_root):
+def test_explain_equals_that_of_the_folder(archive, image_root):
     assert ours(archive(RANDOM)).explain() == ours(DALIImageFolder(image_root, RANDOM)).explain()
 
 
-def test_odd_files_among_ordinary_ones(storage, tmp_path):
-    """Those that PIL has to decode, in one batch with ordinary JPEGs."""
+def test_odd_files_in_a_batch_with_ordinary_ones_equal_torchs(storage, tmp_path):
+    """Files that PIL must decode are in one batch with ordinary JPEGs."""
     root = test_odd_files.make_odd_folder(tmp_path / "odd")
     dataset = stored(root, storage, tmp_path)(EXACT)
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
@@ -128,8 +126,8 @@ def test_odd_files_among_ordinary_ones(storage, tmp_path):
         assert_same_pixels(pixels(loader), expected)
 
 
-def test_mixed_with_another_archive(storage, archive, own_root, image_root, tmp_path):
-    """Of other images; a batch has rows of both."""
+def test_batches_from_two_archives_equal_torchs(storage, archive, own_root, image_root, tmp_path):
+    """The archives have different images, and a batch has rows of both."""
     other = stored(own_root, storage, tmp_path)
     order = torch.randperm(32, generator=torch.Generator().manual_seed(0)).tolist()
     mine = ours(data.ConcatDataset([archive(EXACT), other(EXACT)]), 7, sampler=order, device="cpu")
@@ -137,8 +135,8 @@ def test_mixed_with_another_archive(storage, archive, own_root, image_root, tmp_
     assert_same_epoch(mine, stock(folders, 7, sampler=order))
 
 
-def test_mixed_with_a_folder(archive, image_root):
-    """One plan for both parts, and another transform for a third: a batch has rows of each."""
+def test_batches_from_an_archive_and_a_folder_equal_torchs(archive, image_root):
+    """Two parts share a plan, and a third has another transform; a batch has rows of each."""
 
     def parts(kind):
         return data.ConcatDataset(
@@ -152,7 +150,7 @@ def test_mixed_with_a_folder(archive, image_root):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda dataset: pickle.loads(pickle.dumps(dataset))])
-def test_copies(exact_folder, copied):
+def test_copied_and_pickled_archives_give_the_same_pixels(exact_folder, copied):
     first = ours(exact_folder, 5, device="cpu")
     expected = pixels(first)
     assert_same_pixels(pixels(ours(copied(exact_folder), 5, device="cpu")), expected)
@@ -164,7 +162,7 @@ def test_copies(exact_folder, copied):
 
 @pytest.fixture
 def damaged(storage, own_root, tmp_path):
-    """An archive of eight images, of which BAD is as ``damage`` left it."""
+    """Return a function that opens an archive of eight images after ``damage`` was done to image BAD."""
 
     def make(damage):
         dataset = ImageFolder(own_root)
@@ -175,7 +173,7 @@ def damaged(storage, own_root, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["zero bytes", "cut at 70 %", "garbage", "cut PNG"])
-def test_a_bad_record(damaged, damage):
+def test_bad_record_raises_an_error_with_its_position(damaged, damage):
     dataset = damaged(damage)
     loader = ours(dataset, 2)
     for _ in range(2):
@@ -186,8 +184,8 @@ def test_a_bad_record(damaged, damage):
         assert [r[2].tolist() for r in results if not isinstance(r, Exception)] == [[0, 1], [2, 3], [6, 7]]
 
 
-def test_a_file_that_changed(storage, own_root, tmp_path):
-    """Its positions hold no more: no batch comes, rather than a wrong one."""
+def test_archive_that_changed_raises_for_each_batch(storage, own_root, tmp_path):
+    """The indexed positions are no longer valid, so no batch is returned."""
     dataset = stored(own_root, storage, tmp_path)(EXACT)
     with open(dataset.files[0], "ab") as file:
         file.write(bytes(4096))
@@ -208,17 +206,17 @@ class OwnItems(DALIRecordIO):
 
 
 @pytest.fixture
-def record_file(image_root, place):
-    return stored(image_root, "rec", place)().files[0]
+def record_file(image_root, archives):
+    return stored(image_root, "rec", archives)().files[0]
 
 
-def test_a_subclass_with_its_own_items_is_asked_for_each(record_file):
+def test_subclass_with_its_own_getitem_runs_for_each_sample(record_file):
     loader = DataLoader(OwnItems(record_file, EXACT), 5, fallback="silent")
     assert "OwnItems runs in" in loader.explain()
     assert [batch[1].min() >= 100 for batch in loader] == [True] * 5
 
 
-def test_a_subclass_without_is_an_archive(record_file):
+def test_subclass_with_the_inherited_getitem_is_an_archive(record_file):
     class Named(DALIRecordIO):
         title = "mine"
 
@@ -228,8 +226,8 @@ def test_a_subclass_without_is_an_archive(record_file):
 # ---- reading
 
 
-def test_bytes_are_read_once(record_file, monkeypatch):
-    """Headers are parsed of the bytes that DALI gets; these are views of the file."""
+def test_bytes_are_read_once_per_epoch(record_file, monkeypatch):
+    """Headers are parsed from the bytes passed to DALI, which are views of the file."""
     dataset, reads = DALIRecordIO(record_file, EXACT), []
     read = dataset.read
     monkeypatch.setattr(dataset, "read", lambda indices: reads.append(list(indices)) or read(indices))
@@ -239,8 +237,8 @@ def test_bytes_are_read_once(record_file, monkeypatch):
     assert reads == [list(range(12)), list(range(12, 24))]
 
 
-def test_jpegs_are_known_by_their_first_bytes(image_root, own_root, tmp_path, place):
-    assert stored(image_root, "tar", place)().mostly_jpeg
+def test_jpegs_are_recognized_by_their_first_bytes(image_root, own_root, tmp_path, archives):
+    assert stored(image_root, "tar", archives)().mostly_jpeg
     for path, _ in ImageFolder(own_root).samples[:5]:
         test_odd_files.ODD["gray.png"](test_errors.Path(path).with_suffix(".png"))
         test_errors.Path(path).unlink()

@@ -1,4 +1,4 @@
-"""Iterable data sets: torch's loader reads them, and DALI makes the images."""
+"""Iterable data sets are read by torch's loader, and DALI computes the images."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from contract.streams import (
     Shuffled,
     Stream,
     Tar,
-    given,
-    opened,
-    same,
+    identity,
+    open_rgb,
+    program_inputs,
 )
 from contract.test_own_datasets import real
 from dali_compat import DataLoader, FallbackWarning, install
 
-MOST = 12  # batches of an epoch
+MAX_BATCHES = 12  # maximum per epoch
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def files(image_root):
 
 @pytest.fixture(scope="module")
 def everything(files, tmp_path_factory):
-    with given(files, tmp_path_factory.mktemp("streams")) as one:
+    with program_inputs(files, tmp_path_factory.mktemp("streams")) as one:
         yield one
 
 
@@ -51,7 +51,7 @@ def tar_files(everything):
     return everything.shards
 
 
-def seeded():
+def seed_all():
     torch.manual_seed(5)
     random.seed(5)
     np.random.seed(5)
@@ -61,32 +61,32 @@ def epoch_of(loader, number):
     set_epoch = getattr(loader.dataset, "set_epoch", None)
     if set_epoch is not None:
         set_epoch(number)
-    return list(itertools.islice(loader, MOST))
+    return list(itertools.islice(loader, MAX_BATCHES))
 
 
-def twice(loader):
-    seeded()
+def two_epochs(loader):
+    seed_all()
     return [epoch_of(loader, number) for number in range(2)]
 
 
-def both(make, *args, **options):
-    """Return two epochs of torch's loader and of ours, and ours."""
-    theirs = twice(stock(make(), *args, **options))
+def both_loaders(make, *args, **options):
+    """Return two epochs from torch's loader, two from our loader, and our loader."""
+    theirs = two_epochs(stock(make(), *args, **options))
     dataset = make()
     if hasattr(dataset, "set_epoch"):
         dataset.set_epoch(0)
     loader = ours(dataset, *args, device="cpu", exact=True, **options)
-    return theirs, twice(loader), loader
+    return theirs, two_epochs(loader), loader
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.filterwarnings("ignore:Length of IterableDataset")
-def test_batches_of_a_stream_are_torchs(everything, name, workers):
+def test_batches_of_a_stream_equal_torchs(everything, name, workers):
     program = PROGRAMS[name]
     pytest.importorskip(program.needs)
-    theirs, mine, loader = both(
+    theirs, mine, loader = both_loaders(
         lambda: program.make(everything), program.batch_size, num_workers=workers, **program.options
     )
     assert difference(theirs, mine) == ""
@@ -96,22 +96,22 @@ def test_batches_of_a_stream_are_torchs(everything, name, workers):
 @pytest.mark.parametrize(
     "options", [{"drop_last": True}, {"prefetch_factor": 1}, {"persistent_workers": True}], ids=str
 )
-def test_options_of_the_loader_are_torchs(files, options):
-    theirs, mine, _ = both(lambda: Stream(files), 5, num_workers=2, **options)
+def test_batches_of_a_stream_equal_torchs_for_each_loader_option(files, options):
+    theirs, mine, _ = both_loaders(lambda: Stream(files), 5, num_workers=2, **options)
     assert difference(theirs, mine) == ""
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize("kind", [Stream, Shuffled, InBatches, Tar], ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_that_resumes_gives_the_rest(files, kind, workers):
+def test_resumed_stream_gives_the_remaining_batches(files, kind, workers):
     def loader():
         return ours(kind(files), None if kind is InBatches else 3, num_workers=workers, device="cpu", exact=True)
 
-    seeded()
+    seed_all()
     whole = list(loader())
     for count in (1, len(whole) - 1):
-        seeded()
+        seed_all()
         first = loader()
         iterator = iter(first)
         begun = [next(iterator) for _ in range(count)]
@@ -125,13 +125,13 @@ def test_a_stream_that_resumes_gives_the_rest(files, kind, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_that_resumes_again_and_again_gives_the_rest(files, workers):
+def test_repeatedly_resumed_stream_gives_the_remaining_batches(files, workers):
     def loader():
         return ours(Stream(2 * files), 1, num_workers=workers, device="cpu", exact=True)
 
-    seeded()
+    seed_all()
     whole = list(loader())
-    seeded()
+    seed_all()
     made, state = [], None
     while len(made) < len(whole):
         one = loader()
@@ -145,7 +145,7 @@ def test_a_stream_that_resumes_again_and_again_gives_the_rest(files, workers):
     assert difference(whole, made) == ""
 
 
-def test_a_state_of_another_number_of_workers_is_refused(files):
+def test_state_with_another_number_of_workers_raises(files):
     first = ours(Stream(files), 3, num_workers=2, device="cpu")
     iterator = iter(first)
     next(iterator)
@@ -155,24 +155,24 @@ def test_a_state_of_another_number_of_workers_is_refused(files):
         second.load_state_dict(state)
 
 
-class ByTheClock(Stream):
-    """In another order each time."""
+class UnseededOrder(Stream):
+    """A stream in a different order each time."""
 
     def __iter__(self):
         order = list(self.files)
         random.SystemRandom().shuffle(order)
-        return ((SMALL(opened(path)), path) for path in order)
+        return ((SMALL(open_rgb(path)), path) for path in order)
 
 
-def test_a_stream_in_another_order_each_time_is_on_dali(files):
-    loader = ours(ByTheClock(files), None, device="cpu", exact=True)
+def test_stream_with_an_unseeded_order_is_deferred(files):
+    loader = ours(UnseededOrder(files), None, device="cpu", exact=True)
     made = {path: image for image, path in loader}
     assert sorted(made) == files and real(loader) == 0
     for path, image in made.items():
-        assert torch.equal(image, SMALL(opened(path)))
+        assert torch.equal(image, SMALL(open_rgb(path)))
 
 
-class Failing(Stream):
+class RaisesAtFour(Stream):
     def __iter__(self):
         for number, sample in enumerate(super().__iter__()):
             if number == 4:
@@ -181,9 +181,9 @@ class Failing(Stream):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_of_a_stream_is_raised_after_its_batches(files, workers):
-    def until(loader):
-        seeded()
+def test_error_of_a_stream_is_raised_after_its_batches(files, workers):
+    def batches_and_error(loader):
+        seed_all()
         made = []
         try:
             made.extend(loader)
@@ -191,19 +191,19 @@ def test_an_error_of_a_stream_is_raised_after_its_batches(files, workers):
             return made, "four" in str(error)
         return made, False
 
-    theirs = until(stock(Failing(files), 2, num_workers=workers))
-    mine = until(ours(Failing(files), 2, num_workers=workers, device="cpu", exact=True))
+    theirs = batches_and_error(stock(RaisesAtFour(files), 2, num_workers=workers))
+    mine = batches_and_error(ours(RaisesAtFour(files), 2, num_workers=workers, device="cpu", exact=True))
     assert theirs[1] and difference(theirs, mine) == ""
 
 
-def test_a_stream_without_samples_has_no_batches():
+def test_empty_stream_has_no_batches():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
         assert list(DataLoader(Stream([]), 4, device="cpu")) == []
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_endless_stream_is_left_at_any_time(files, workers):
+def test_endless_stream_can_be_abandoned(files, workers):
     loader = ours(Endless(files), 4, num_workers=workers, device="cpu")
     for _ in range(2):
         assert sum(len(labels) for _, labels in itertools.islice(loader, 20)) == 80
@@ -213,45 +213,45 @@ def test_an_endless_stream_is_left_at_any_time(files, workers):
 # ---- libraries
 
 
-def test_webdataset_that_shuffles_is_on_dali(tar_files, files):
-    """By a seed of the process's, so that torch's loader does not give the same twice."""
+def test_shuffling_webdataset_is_deferred(tar_files, files):
+    """The shuffle depends on the process, so torch's loader does not give the same order twice."""
     wds = pytest.importorskip("webdataset")
     dataset = wds.WebDataset(tar_files, shardshuffle=2, empty_check=False).shuffle(5).decode("pil")
-    loader = ours(dataset.to_tuple("jpg", "__key__").map_tuple(SMALL, same), None, device="cpu", exact=True)
+    loader = ours(dataset.to_tuple("jpg", "__key__").map_tuple(SMALL, identity), None, device="cpu", exact=True)
     made = {key: image for image, key in loader}
     assert len(made) == len(files) and real(loader) == 0
     for key, image in made.items():
-        assert torch.equal(image, SMALL(opened(files[int(key[0]) :: 2][int(key[1:])])))
+        assert torch.equal(image, SMALL(open_rgb(files[int(key[0]) :: 2][int(key[1:])])))
 
 
-def padded(samples):
-    """A collate_fn for texts of unlike lengths."""
+def pad_texts(samples):
+    """A collate_fn for texts of different lengths."""
     images, texts = zip(*samples, strict=True)
     return torch.stack(images), torch.nn.utils.rnn.pad_sequence([torch.tensor(text) for text in texts], True)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_webdataset_that_shuffles_texts_of_unlike_lengths_is_on_dali(tar_files, files, workers):
+def test_shuffling_webdataset_with_texts_of_different_lengths_is_deferred(tar_files, files, workers):
     wds = pytest.importorskip("webdataset")
     dataset = wds.WebDataset(tar_files, shardshuffle=2, empty_check=False).shuffle(9).decode("pil")
     dataset = dataset.map(lambda sample: (SMALL(sample["jpg"]), [1] * (1 + sample["json"]["b"])))
-    loader = ours(dataset, 4, num_workers=workers, collate_fn=padded, device="cpu", exact=True)
+    loader = ours(dataset, 4, num_workers=workers, collate_fn=pad_texts, device="cpu", exact=True)
     made = [(image, int(text.sum()) - 1) for images, texts in loader for image, text in zip(images, texts, strict=True)]
     assert len(made) == len(files) and real(loader) == 0
     for image, number in made:
-        same_number = files[2 * number : 2 * number + 2]  # one of each shard
-        assert any(torch.equal(image, SMALL(opened(path))) for path in same_number)
+        same_number = files[2 * number : 2 * number + 2]  # one file per shard
+        assert any(torch.equal(image, SMALL(open_rgb(path))) for path in same_number)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_of_webloader_are_torchs_under_install(tar_files, workers):
+def test_batches_of_webloader_equal_torchs_under_install(tar_files, workers):
     wds = pytest.importorskip("webdataset")
 
     def batches():
         dataset = wds.WebDataset(tar_files, shardshuffle=False, empty_check=False, seed=1).shuffle(8, seed=2)
-        dataset = dataset.decode("pil").to_tuple("jpg", "cls").map_tuple(TRAINING, same).batched(4)
+        dataset = dataset.decode("pil").to_tuple("jpg", "cls").map_tuple(TRAINING, identity).batched(4)
         loader = wds.WebLoader(dataset, batch_size=None, num_workers=workers)
-        seeded()
+        seed_all()
         loaded = loader.unbatched().shuffle(9, seed=3).batched(5)
         return [list(loaded) for _ in range(2)], loader.pipeline[0]
 
@@ -262,23 +262,23 @@ def test_batches_of_webloader_are_torchs_under_install(tar_files, workers):
     assert isinstance(loader, DataLoader) and real(loader) == 0
 
 
-# ---- streams that stay torch's
+# ---- streams that fall back to torch
 
 
-def by_numpy(image):
+def crop_with_numpy(image):
     return torch.from_numpy(np.array(image)[:20, :20])
 
 
 cv2 = types.SimpleNamespace(imdecode=lambda held, flags: np.zeros((24, 24, 3), np.uint8))
 
 
-def by_opencv(held):
+def decode_with_opencv(held):
     return torch.from_numpy(cv2.imdecode(held, 1)[:20, :20])
 
 
 class Arrays(Stream):
     def __iter__(self):
-        return (by_numpy(opened(path)) for path in self.mine())
+        return (crop_with_numpy(open_rgb(path)) for path in self.mine())
 
 
 def webdataset(shards):
@@ -294,16 +294,16 @@ def hugging_face(files):
 PIXELS = r"uses the image's pixels \(.*:\d+\); "
 BY_TRANSFORMS = "do this by torchvision's transforms, or on the batch, in the training loop"
 BY_DECODE = f"WebDataset {PIXELS}write decode\\('pil'\\) and torchvision's transforms"
-STAYS = {  # data sets, and the reasons
+FALLS_BACK = {  # data sets, and the reasons for the fallback
     "NumPy": (lambda one: Arrays(one.files), f"Arrays {PIXELS}{BY_TRANSFORMS}"),
     "torchrgb": (lambda one: webdataset(one.shards).decode("torchrgb").to_tuple("jpg"), BY_DECODE),
     "rgb": (lambda one: webdataset(one.shards).decode("rgb").to_tuple("jpg"), BY_DECODE),
     "NumPy in a map": (
-        lambda one: webdataset(one.shards).decode("pil").to_tuple("jpg").map_tuple(by_numpy),
+        lambda one: webdataset(one.shards).decode("pil").to_tuple("jpg").map_tuple(crop_with_numpy),
         f"WebDataset {PIXELS}{BY_TRANSFORMS}",
     ),
     "OpenCV": (
-        lambda one: webdataset(one.shards).to_tuple("jpg").map_tuple(by_opencv),
+        lambda one: webdataset(one.shards).to_tuple("jpg").map_tuple(decode_with_opencv),
         r"WebDataset opens images with imdecode\(\) of cv2; open them with Image.open\(path\)",
     ),
     "Pillow's images": (
@@ -317,9 +317,9 @@ STAYS = {  # data sets, and the reasons
 }
 
 
-@pytest.mark.parametrize("name", STAYS)
-def test_a_stream_that_stays_torchs_gives_one_reason_and_what_to_write(everything, name, capsys):
-    make, reason = STAYS[name]
+@pytest.mark.parametrize("name", FALLS_BACK)
+def test_stream_that_falls_back_gives_one_reason_and_a_remedy(everything, name, capsys):
+    make, reason = FALLS_BACK[name]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loader = DataLoader(make(everything), None, device="cpu")
@@ -327,17 +327,17 @@ def test_a_stream_that_stays_torchs_gives_one_reason_and_what_to_write(everythin
             next(iter(loader))
         with install(device="cpu"):
             made = [data.DataLoader(make(everything), None)]
-        told = [str(one.message) for one in caught if one.category is FallbackWarning]
-        assert len(told) == 2, told
+        messages = [str(one.message) for one in caught if one.category is FallbackWarning]
+        assert len(messages) == 2, messages
         with install(device="cpu", verbose=True):
             made.append(data.DataLoader(make(everything), None))
     assert not any(isinstance(one, DataLoader) for one in made)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "runs on" in line]
-    for text in (*told, line):
+    for text in (*messages, line):
         assert re.search(reason, text), text
 
 
-def test_a_stream_without_images_is_torchs_in_silence(everything, capsys):
+def test_stream_without_images_falls_back_without_a_warning(everything, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("error", FallbackWarning)
         with install(device="cpu"):

@@ -14,7 +14,7 @@ from torchvision.datasets import ImageFolder
 
 from contract import own_datasets as own
 from contract.both import assert_same_epoch, ours, outlines, stock
-from contract.test_odd_datasets import of
+from contract.test_odd_datasets import dataset_of
 from contract.test_own_datasets import assert_same, seeded
 from dali_compat import DataLoader, FallbackWarning, install, uninstall
 from dali_compat.ops.draws import run, uniforms_of
@@ -40,7 +40,7 @@ def installed():
 
 @pytest.fixture(scope="session")
 def squares(tmp_path_factory, image_root):
-    """Of 60 x 60 pixels."""
+    """Images of 60 x 60."""
     place = tmp_path_factory.mktemp("squares")
     for path in sorted(image_root.glob("*/*.jpg")):
         (place / path.parent.name).mkdir(exist_ok=True)
@@ -52,13 +52,13 @@ def squares(tmp_path_factory, image_root):
 
 
 @pytest.fixture(autouse=True)
-def registered():
-    """A transform of timm's would import it."""
+def timm_translations():
+    """Import the translations, which is otherwise done when a timm transform is first seen."""
     importlib.import_module("dali_compat.ops.timm")
 
 
-class Dictated:
-    """In place of Python's random: numbers of [0, 1) in order."""
+class GivenNumbers:
+    """A replacement of Python's random that returns given numbers of [0, 1) in order."""
 
     def __init__(self, numbers):
         self._numbers = iter(numbers)
@@ -80,7 +80,7 @@ def uniforms(drawn, seed=0):
 @pytest.mark.parametrize("area", [False, True])
 @pytest.mark.parametrize("longest", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("chances", [(0, 0), (1, 0), (0, 1), (0.5, 0.5)])
-def test_sizes_that_keep_the_ratio_are_timms(monkeypatch, area, longest, chances):
+def test_sizes_of_resize_keep_ratio_equal_timms(monkeypatch, area, longest, chances):
     scale, aspect = (chances[0], 0.7, 1.2, area), (chances[1], 0.8, 1.25)
     drawn = draw("resize_keep_ratio", size=(40, 56), longest=longest, scale=scale, aspect=aspect)
     for seed in range(5):
@@ -88,15 +88,15 @@ def test_sizes_that_keep_the_ratio_are_timms(monkeypatch, area, longest, chances
         values, after = run(drawn, SIZES, u)
         assert (values["size"] == after).all()
         for size, row, numbers in zip(SIZES, after, u, strict=True):
-            asked = [number for i, (chance, part) in enumerate([(chances[0], numbers[:2]), (chances[1], numbers[2:])])
+            used = [number for i, (chance, part) in enumerate([(chances[0], numbers[:2]), (chances[1], numbers[2:])])
                      if chance for number in (part if part[0] < chance else part[:1])]  # fmt: skip
-            monkeypatch.setattr(tt, "random", Dictated(asked))
+            monkeypatch.setattr(tt, "random", GivenNumbers(used))
             image = Image.new("RGB", tuple(size[::-1].tolist()))
             args = ((40, 56), longest, chances[0], scale[1:3], area, chances[1], aspect[1:])
             assert tt.ResizeKeepRatio.get_params(image, *args) == row.tolist()
 
 
-def test_each_choice_is_as_likely():
+def test_random_choices_are_equally_likely():
     drawn = draw("with_choice", of=draw("resize", size=(8, 8), max_size=None), count=2)
     values, _ = run(drawn, np.full((1000, 2), 50), np.random.default_rng(0).random((1000, 1)))
     assert set(values["choice"]) == {0, 1} and abs(values["choice"].mean() - 0.5) < 0.05
@@ -104,15 +104,15 @@ def test_each_choice_is_as_likely():
 
 # ---- pixels
 
-ALIKE = {
+RESIZES = {
     "shortest": tt.ResizeKeepRatio((40, 60), interpolation="bicubic"),
     "longest": tt.ResizeKeepRatio(64, longest=1.0),
 }
 
 
-@pytest.mark.parametrize("name", ALIKE)
-def test_pixels_are_timms(image_root, name):
-    transform = T.Compose([ALIKE[name], T.CenterCrop(50), tt.MaybePILToTensor()])
+@pytest.mark.parametrize("name", RESIZES)
+def test_pixels_of_resize_keep_ratio_equal_timms(image_root, name):
+    transform = T.Compose([RESIZES[name], T.CenterCrop(50), tt.MaybePILToTensor()])
     folder = timm.ImageDataset(str(image_root), transform=transform)
     loader = DataLoader(folder, 5, exact=True, fallback="error", device="cpu")
     assert "Python" not in loader.explain()
@@ -120,7 +120,7 @@ def test_pixels_are_timms(image_root, name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.float16])
-def test_conversions_are_timms(image_root, dtype):
+def test_conversions_to_tensors_equal_timms(image_root, dtype):
     end = [tt.ToTensor(dtype), tt.MaybeToTensor(), tt.MaybePILToTensor()]
     folder = timm.ImageDataset(str(image_root), transform=T.Compose([T.CenterCrop(32), *end]))
     loader = DataLoader(folder, 5, fallback="error", device="cpu")
@@ -129,7 +129,7 @@ def test_conversions_are_timms(image_root, dtype):
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_a_random_interpolation_is_one_of_two(squares, exact):
+def test_random_interpolation_is_bilinear_or_bicubic(squares, exact):
     whole = dict(scale=(1.0, 1.0), ratio=(1.0, 1.0))
     kinds = {}
     for name in ("bilinear", "bicubic"):
@@ -150,17 +150,17 @@ def test_a_random_interpolation_is_one_of_two(squares, exact):
 
 
 @pytest.mark.parametrize("prefetcher", [True, False])
-def test_create_loader_gives_batches_of_ours(image_root, prefetcher):
+def test_create_loader_uses_dali_under_install(image_root, prefetcher):
     options, dataset = SIMPLE | dict(use_prefetcher=prefetcher, num_workers=1), timm.ImageDataset(str(image_root))
     with install(device="cpu", exact=True, fallback="error"):
         loader = timm.create_loader(dataset, (3, 32, 32), 5, **options)
     inner = loader.loader if prefetcher else loader
     assert isinstance(inner, DataLoader) and inner.explain().startswith("DALI route")
-    assert type(next(iter(inner))) is (tuple if prefetcher else list)  # as fast_collate, and the default one
+    assert type(next(iter(inner))) is (tuple if prefetcher else list)  # as from fast_collate and from default_collate
     assert_same_epoch(loader, timm.create_loader(dataset, (3, 32, 32), 5, **options))
 
 
-def test_its_loader_of_many_epochs_is_ours(image_root, installed):
+def test_multi_epochs_loader_uses_dali_under_install(image_root, installed):
     options = SIMPLE | dict(use_multi_epochs_loader=True, use_prefetcher=False, num_workers=1)
     loader = timm.create_loader(timm.ImageDataset(str(image_root)), (3, 32, 32), 5, **options)
     assert isinstance(loader, DataLoader) and type(loader).__name__ == "MultiEpochsDataLoader" and loader.exact
@@ -168,7 +168,7 @@ def test_its_loader_of_many_epochs_is_ours(image_root, installed):
     assert first == second and len(first) == 5
 
 
-def test_a_training_loader_is_ours(image_root, installed):
+def test_training_loader_uses_dali_under_install(image_root, installed):
     loader = timm.create_loader(
         timm.ImageDataset(str(image_root)), (3, 32, 32), 5, is_training=True, interpolation="random", device=CPU,
         num_workers=1, re_prob=0.5, color_jitter=0.3,
@@ -176,7 +176,7 @@ def test_a_training_loader_is_ours(image_root, installed):
     assert "Python" not in loader.loader.explain() and len(list(loader)) == 4
 
 
-def test_targets_and_parts_of_a_data_set_are_timms(image_root):
+def test_targets_and_concatenated_parts_equal_timms(image_root):
     transform = T.Compose([T.CenterCrop(32), tt.MaybePILToTensor()])
     dataset = timm.ImageDataset(str(image_root), transform=transform, target_transform=lambda target: target * 10)
     parts = data.ConcatDataset([data.Subset(dataset, range(3, 9)), dataset])
@@ -187,17 +187,17 @@ def test_targets_and_parts_of_a_data_set_are_timms(image_root):
     assert_same_epoch(DataLoader(dataset, 5, fallback="error", device="cpu"), data.DataLoader(dataset, 5))
 
 
-def _some_of_none(dataset, which):
+def _set_targets_to_none(dataset, which):
     dataset.reader.samples = [
         (path, None if which(i) else target) for i, (path, target) in enumerate(dataset.reader.samples)
     ]
 
 
 @pytest.mark.parametrize("which", [lambda i: True, lambda i: i % 3 == 1], ids=["all", "some"])
-def test_no_target_is_minus_one(image_root, which):
-    """No target_transform gets it, whenever that is set."""
+def test_targets_of_none_become_minus_one(image_root, which):
+    """The target_transform does not get such targets, and it may be replaced at any time."""
     dataset = timm.ImageDataset(str(image_root), transform=T.Compose([T.CenterCrop(32), tt.MaybePILToTensor()]))
-    _some_of_none(dataset, which)
+    _set_targets_to_none(dataset, which)
     loader = DataLoader(dataset, 5, fallback="error", device="cpu")
     for change in (None, lambda target: target * 10, lambda target: target + 3, None):
         dataset.target_transform = change
@@ -206,7 +206,7 @@ def test_no_target_is_minus_one(image_root, which):
     assert labels[1] == -1
 
 
-def test_samples_of_none_that_come_later_are_minus_one(image_root):
+def test_targets_changed_to_none_become_minus_one(image_root):
     dataset = timm.ImageDataset(str(image_root), transform=T.Compose([T.CenterCrop(32), tt.MaybePILToTensor()]))
     loader = DataLoader(dataset, 5, fallback="error", device="cpu")
     assert_same_epoch(loader, data.DataLoader(dataset, 5))
@@ -216,7 +216,7 @@ def test_samples_of_none_that_come_later_are_minus_one(image_root):
     assert_same_epoch(loader, data.DataLoader(dataset, 5))
 
 
-def test_a_state_of_other_files_is_refused(image_root, own_root):
+def test_state_of_other_files_raises(image_root, own_root):
     transform = T.Compose([T.CenterCrop(32), tt.MaybePILToTensor()])
     ours = [timm.ImageDataset(str(root), transform=transform) for root in (image_root, own_root)]
     ours[0].reader.samples = ours[0].reader.samples[-len(ours[1]) :]
@@ -226,8 +226,8 @@ def test_a_state_of_other_files_is_refused(image_root, own_root):
         DataLoader(ours[0], 5, fallback="error", device="cpu").load_state_dict(states[1])
 
 
-def test_a_file_that_cannot_be_read_is_replaced(own_root):
-    """timm goes on with the next one."""
+def test_unreadable_file_is_replaced(own_root):
+    """timm returns the next image instead."""
     (own_root / "class_a" / "00.jpg").write_bytes(b"no image")
     dataset = timm.ImageDataset(str(own_root))
     with install(device="cpu"):
@@ -240,14 +240,14 @@ def test_a_file_that_cannot_be_read_is_replaced(own_root):
 CROPPED = T.Compose([T.CenterCrop(32), T.PILToTensor()])
 
 
-def test_other_samples_are_refused_by_name(image_root):
+def test_unsupported_options_are_named_in_a_warning(image_root):
     dataset = timm.ImageDataset(str(image_root), transform=CROPPED, load_bytes=True)
     with pytest.warns(FallbackWarning, match="load_bytes, input_img_mode, additional_features"):
         DataLoader(dataset, 5)
 
 
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # timm's
-def test_other_modes_readers_and_classes_are_asked(image_root):
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # unclosed by timm
+def test_custom_modes_readers_and_subclasses_are_deferred(image_root):
     gray = timm.ImageDataset(str(image_root), transform=CROPPED, input_img_mode="L")
     read = timm.ImageDataset(str(image_root), transform=CROPPED)
     read.reader = type("Mine", (type(read.reader),), {})(str(image_root))
@@ -258,8 +258,8 @@ def test_other_modes_readers_and_classes_are_asked(image_root):
         assert_same_epoch(loader, data.DataLoader(dataset, 5))
 
 
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # timm's
-def test_members_of_tar_files_are_dalis(image_root, tmp_path):
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # unclosed by timm
+def test_images_in_tar_files_equal_timms(image_root, tmp_path):
     from timm.data.readers.reader_image_tar import ReaderImageTar
 
     with tarfile.open(tmp_path / "a.tar", "w") as file:
@@ -279,11 +279,11 @@ def test_members_of_tar_files_are_dalis(image_root, tmp_path):
     ],
     ids=["plain", "policy and erasing", "evaluation"],
 )
-def test_a_data_set_of_the_users_has_timms_own_random_numbers(image_root, options):
+def test_custom_data_set_with_timms_transforms_draws_timms_numbers(image_root, options):
     transform = timm.create_transform(input_size=24, **options)
 
     def get(self, i):
         return transform(own.read_rgb(self.paths[i])), i
 
-    made = seeded(of(ImageFolder(image_root), get), 5, shuffle=True)
+    made = seeded(dataset_of(ImageFolder(image_root), get), 5, shuffle=True)
     assert_same(made(lambda *a, **kw: ours(*a, device="cpu", exact=True, **kw)), made(stock))

@@ -38,7 +38,7 @@ with warnings.catch_warnings():
     tt = pytest.importorskip("timm.data.transforms")
 if "getbands" in aa.AugMixAugment._apply_basic.__code__.co_names:
     pytest.skip("an older timm has fewer configurations", allow_module_level=True)
-from timm.data.random_erasing import RandomErasing  # where timm is
+from timm.data.random_erasing import RandomErasing  # after the check for timm
 
 from contract.timm_dictation import reference
 
@@ -49,8 +49,8 @@ AUTO = ["original", "originalr", "v0", "v0r", "3a", "original-mstd0.5", "v0-mstd
 HPARAMS = {"translate_const": 30, "img_mean": (124, 116, 104)}
 
 
-def made(config, **hparams):
-    """timm's transform, with its own interpolation: one of two."""
+def policy(config, **hparams):
+    """Return a policy of timm, with its default choice of two interpolations."""
     kind = aa.rand_augment_transform if config.startswith("rand") else aa.auto_augment_transform
     return kind(config, HPARAMS | hparams)
 
@@ -68,8 +68,8 @@ def pictures(count=24, height=45, width=61):
 
 
 @pytest.fixture(params=["on a CPU", "on any device"])
-def way(request, monkeypatch):
-    """What a GPU's kernels do, too."""
+def implementation(request, monkeypatch):
+    """Also run the implementation for GPUs."""
     if request.param == "on any device":
         changed = replace(plan.OPERATIONS["timm_augment"], kernel=timm_operations.augmented)
         monkeypatch.setitem(plan.OPERATIONS, "timm_augment", changed)
@@ -83,14 +83,14 @@ def by_kernels(steps, images, seed):
 
 
 @pytest.fixture(autouse=True)
-def posterizing_to_no_bits(monkeypatch):
-    """As in Pillow before 13, which timm asks for."""
+def posterize_to_zero_bits(monkeypatch):
+    """Accept zero bits, which timm requests, as Pillow before 13 does."""
 
     def posterize(image, bits):
         mask = ~(2 ** (8 - bits) - 1)
         return image.point([i & mask for i in range(256)] * len(image.getbands()))
 
-    setattr(posterize, STANDS_FOR, ImageOps.posterize)  # so that it does not count as somebody's own
+    setattr(posterize, STANDS_FOR, ImageOps.posterize)  # so that it does not count as replaced code
     monkeypatch.setattr(ImageOps, "posterize", posterize)
 
 
@@ -98,9 +98,9 @@ def posterizing_to_no_bits(monkeypatch):
 
 
 @pytest.mark.parametrize("config", [*RAND, *AUTO])
-def test_pixels_are_timms(config, way):
-    """By kernels on a batch, and image by image."""
-    transform = made(config)
+def test_pixels_equal_timms_for_each_policy(config, implementation):
+    """The kernels run on a batch, and Pillow on single images."""
+    transform = policy(config)
     steps, images, changed = steps_of(transform), pictures(), 0
     for seed in range(2):
         ours = by_kernels(steps, images, seed)
@@ -109,18 +109,18 @@ def test_pixels_are_timms(config, way):
             theirs = reference(transform, steps, picture, seed, row)
             expected = T.functional.pil_to_tensor(theirs)
             assert torch.equal(ours[row], expected), row
-            alone = picture
+            single = picture
             arrays = compute(steps, np.array([picture.size[::-1]]), Randoms(seed, row, 1), slice(None))
             for step, given in zip(steps, arrays, strict=True):
-                alone = pil.apply(alone, step, {name: array[0] for name, array in given.items()})
-            assert alone.tobytes() == theirs.tobytes()
+                single = pil.apply(single, step, {name: array[0] for name, array in given.items()})
+            assert single.tobytes() == theirs.tobytes()
             changed += not torch.equal(expected, image)
     assert changed > 4
 
 
 @pytest.mark.parametrize("interpolation", [Image.BILINEAR, Image.BICUBIC, Image.NEAREST])
-def test_pixels_by_one_interpolation_are_timms(interpolation, way):
-    transform = made("rand-m9-n3-p1-mstd0.5-inc1", interpolation=interpolation)
+def test_pixels_equal_timms_for_each_interpolation(interpolation, implementation):
+    transform = policy("rand-m9-n3-p1-mstd0.5-inc1", interpolation=interpolation)
     steps = steps_of(transform)
     ours = by_kernels(steps, pictures(), 5)
     for row, image in enumerate(pictures()):
@@ -129,8 +129,8 @@ def test_pixels_by_one_interpolation_are_timms(interpolation, way):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 1), (200, 190)])
-def test_pixels_of_tiny_and_larger_images_are_timms(size, way):
-    transform, images = made("rand-m9-n4-p1-mstd0.5-inc1"), pictures(16, *size)
+def test_pixels_equal_timms_for_tiny_and_larger_images(size, implementation):
+    transform, images = policy("rand-m9-n4-p1-mstd0.5-inc1"), pictures(16, *size)
     steps = steps_of(transform)
     ours = by_kernels(steps, images, 1)
     for row, image in enumerate(images):
@@ -140,26 +140,26 @@ def test_pixels_of_tiny_and_larger_images_are_timms(size, way):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("config", [*RAND, *AUTO])
-def test_pixels_of_a_gpu_are_timms(config):
-    steps, images = steps_of(made(config)), pictures()
+def test_pixels_on_gpu_equal_those_on_cpu(config):
+    steps, images = steps_of(policy(config)), pictures()
     assert torch.equal(by_kernels(steps, images.cuda(), 3).cpu(), by_kernels(steps, images, 3))
 
 
 @pytest.mark.gpu
-def test_erased_windows_of_a_gpu_are_those_of_a_cpu():
+def test_erased_regions_on_gpu_are_close_to_those_on_cpu():
     images = pictures().float() / 255
     for how in ERASING.values():
         steps = steps_of(T.Compose([T.ToTensor(), RandomErasing(0.7, device="cpu", **how)]))[2:]
         both = by_kernels(steps, images.cuda(), 3).cpu(), by_kernels(steps, images, 3)
-        torch.testing.assert_close(*both, atol=1e-3, rtol=0)  # logarithms and cosines are rounded otherwise
+        torch.testing.assert_close(*both, atol=1e-3, rtol=0)  # logarithms and cosines are rounded differently
 
 
-def test_every_operation_has_a_kernel_that_does_it_as_timm():
+def test_every_operation_has_a_kernel_that_agrees_with_timm():
     assert timm_operations._as_timm() == set(OPERATIONS)
 
 
-def test_an_operation_that_is_another_is_timms(monkeypatch):
-    """In another version, say: image by image."""
+def test_changed_operation_is_run_by_timm(monkeypatch):
+    """Another version of timm may change an operation; it then runs on single images."""
     monkeypatch.setattr(aa, "invert", lambda image, **_: image.rotate(90))
     timm_operations._as_timm.cache_clear()
     try:
@@ -173,7 +173,7 @@ def test_an_operation_that_is_another_is_timms(monkeypatch):
     assert torch.equal(made, torch.stack(expected))
 
 
-def test_what_pillow_refuses_is_an_error_that_names_it(monkeypatch):
+def test_error_names_an_operation_that_pillow_refuses(monkeypatch):
     def posterize(image, bits, lenient=ImageOps.posterize):
         if not 1 <= bits <= 8:
             raise ValueError("bits must be between or equal to 1 and 8")
@@ -187,7 +187,7 @@ def test_what_pillow_refuses_is_an_error_that_names_it(monkeypatch):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 2), (1, 40), (45, 61)])
-def test_blurs_in_fixed_point_are_pillows(size):
+def test_fixed_point_blur_equals_pillows(size):
     rng = np.random.default_rng(0)
     images = torch.from_numpy(rng.integers(0, 256, (200, 3, *size), dtype=np.uint8))
     sigmas = np.concatenate([rng.uniform(0, 3, 190), [0, 1e-9, 1e-3, 0.1, 1, 2, 3, 9, 30, 1.7320508]])
@@ -197,11 +197,11 @@ def test_blurs_in_fixed_point_are_pillows(size):
         assert torch.equal(mine, T.functional.pil_to_tensor(theirs)), sigma
 
 
-# ---- numbers
+# ---- random numbers
 
 
-def recorded(transform, count=4000):
-    """The functions, and what they are called with, of each of many images."""
+def timm_calls(transform, count=4000):
+    """Return, for each of many images, the names and arguments of the functions that timm calls."""
     random.seed(1)
     np.random.seed(1)
     found, now = [], []
@@ -230,7 +230,7 @@ def recorded(transform, count=4000):
     return found
 
 
-def drawn(transform, count=4000):
+def our_calls(transform, count=4000):
     steps = steps_of(transform)
     arrays = compute(steps, np.tile([8, 8], (count, 1)), Randoms(2, 0, count), slice(None))
     pairs = [zip(a["which"].reshape(count, -1), a["value"].reshape(count, -1), strict=True) for a in arrays]
@@ -248,8 +248,8 @@ def drawn(transform, count=4000):
 
 @pytest.mark.alike
 @pytest.mark.parametrize("config", [*RAND, *AUTO])
-def test_operations_have_timms_distributions(config):
-    ours, theirs = drawn(made(config)), recorded(made(config))
+def test_distributions_of_operations_equal_timms(config):
+    ours, theirs = our_calls(policy(config)), timm_calls(policy(config))
     assert not unlike_in([tuple(n for n, _ in row) for row in ours], [tuple(n for n, _ in row) for row in theirs])
     values = [{}, {}]
     for sample, by_name in zip((ours, theirs), values, strict=True):
@@ -260,16 +260,16 @@ def test_operations_have_timms_distributions(config):
         assert not differ(values[0][name], values[1][name]), name
 
 
-def test_wrong_distributions_are_found():
-    ours, theirs = drawn(made("rand-m9-mstd0.5-inc1-p0.6")), recorded(made("rand-m9-mstd0.5-inc1"))
+def test_comparison_detects_wrong_distributions():
+    ours, theirs = our_calls(policy("rand-m9-mstd0.5-inc1-p0.6")), timm_calls(policy("rand-m9-mstd0.5-inc1"))
     assert unlike_in([len(row) for row in ours], [len(row) for row in theirs])
-    ours = [value for row in drawn(made("rand-m9-mstd0.9-n3-p1")) for name, value in row if name == "rotate"]
-    theirs = [value for row in recorded(made("rand-m9-mstd0.3-n3-p1")) for name, value in row if name == "rotate"]
+    ours = [value for row in our_calls(policy("rand-m9-mstd0.9-n3-p1")) for name, value in row if name == "rotate"]
+    theirs = [value for row in timm_calls(policy("rand-m9-mstd0.3-n3-p1")) for name, value in row if name == "rotate"]
     assert differ(ours, theirs)
 
 
-def test_interpolations_and_signs_are_as_likely_whatever_the_operation():
-    steps = steps_of(made("rand-m9-p1"))
+def test_interpolations_and_signs_are_equally_likely_for_each_operation():
+    steps = steps_of(policy("rand-m9-p1"))
     first, second = compute(steps, np.tile([8, 8], (20000, 1)), Randoms(0, 0, 20000), slice(None))
     for one in (first, second):
         assert not misfit(np.bincount(one["choice"]), [0.5, 0.5])
@@ -281,8 +281,8 @@ def test_interpolations_and_signs_are_as_likely_whatever_the_operation():
 
 
 @pytest.mark.parametrize("config", ["rand-mstd1-tweights", "v0-mstd0.7", "3a"])
-def test_any_split_of_a_batch_draws_the_same(config):
-    steps, sizes = steps_of(made(config)), np.random.default_rng(0).integers(8, 99, (60, 2))
+def test_random_numbers_do_not_depend_on_how_a_batch_is_split(config):
+    steps, sizes = steps_of(policy(config)), np.random.default_rng(0).integers(8, 99, (60, 2))
     whole = compute(steps, sizes, Randoms(7, 100, 60), slice(None))
     for at in range(0, 60, 13):
         part = sizes[at : at + 13]
@@ -294,11 +294,11 @@ def test_any_split_of_a_batch_draws_the_same(config):
             }
 
 
-# ---- what is refused
+# ---- unsupported policies
 
 
-def _with(config, change):
-    transform = made(config)
+def _changed_policy(config, change):
+    transform = policy(config)
     change(transform)
     return transform
 
@@ -329,44 +329,44 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_other_operations_are_refused_by_name(name):
+def test_unsupported_operation_is_refused_with_the_reason(name):
     change, reason = REFUSED[name]
-    chain = translate(_with("rand-m9-mstd0.5", change))
+    chain = translate(_changed_policy("rand-m9-mstd0.5", change))
     assert chain.refused and reason in str(chain.refused)
 
 
-def test_other_code_is_refused(monkeypatch):
+def test_replaced_code_of_timm_is_refused(monkeypatch):
     def call(self, image):
         return image.transpose(Image.Transpose.ROTATE_90)
 
     for kind, config in ((aa.RandAugment, "rand"), (aa.AutoAugment, "v0")):
-        transform = made(config)
+        transform = policy(config)
         monkeypatch.setattr(kind, "__call__", call)
         assert f"{kind.__name__}.__call__ was replaced" in str(translate(transform).refused)
     monkeypatch.undo()
     monkeypatch.setattr(aa.AugmentOp, "__call__", lambda self, image: self.aug_fn(image, **self.kwargs))
-    assert "__call__ of this timm's AugmentOp is not supported" in str(translate(made("rand-p1")).refused)
+    assert "__call__ of this timm's AugmentOp is not supported" in str(translate(policy("rand-p1")).refused)
     monkeypatch.undo()
-    monkeypatch.setattr(aa, "_LEVEL_DENOM", 20.0)  # whatever else changes in it is seen by what it does
-    assert "Rotate of this version of timm is not supported" in str(translate(made("rand-m9-p1")).refused)
+    monkeypatch.setattr(aa, "_LEVEL_DENOM", 20.0)  # other changes of this code are detected by their effect
+    assert "Rotate of this version of timm is not supported" in str(translate(policy("rand-m9-p1")).refused)
     monkeypatch.undo()
     monkeypatch.setattr(aa, "invert", lambda image, **_: image)
-    assert "Invert is not supported" in str(translate(made("rand-p1")).refused)
+    assert "Invert is not supported" in str(translate(policy("rand-p1")).refused)
 
 
-def test_tensors_and_gray_images_are_refused():
-    after = T.Compose([T.CenterCrop(8), T.PILToTensor(), made("rand")])
+def test_policy_is_refused_for_tensors_and_gray_images():
+    after = T.Compose([T.CenterCrop(8), T.PILToTensor(), policy("rand")])
     assert "takes PIL images" in str(translate(after).refused)
-    gray = T.Compose([T.Grayscale(), made("rand")])
+    gray = T.Compose([T.Grayscale(), policy("rand")])
     assert "for an image of 1 channels" in str(translate(gray).refused)
 
 
-def test_asking_leaves_pythons_random_numbers_alone():
+def test_translation_does_not_change_random_states():
     random.seed(4)
     np.random.seed(4)
     before = random.getstate(), np.random.get_state()[1].tolist()
-    steps_of(made("rand-m9-mstd0.5-inc1"))
-    steps_of(made("v0"))
+    steps_of(policy("rand-m9-mstd0.5-inc1"))
+    steps_of(policy("v0"))
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
@@ -383,7 +383,7 @@ ERASING = {
 
 
 @pytest.mark.parametrize("name", ERASING)
-def test_erased_windows_are_timms(name):
+def test_erased_regions_equal_timms(name):
     erase = RandomErasing(0.7, device="cpu", **ERASING[name])
     transform = T.Compose([T.ToTensor(), erase])
     steps, changed = steps_of(transform), 0
@@ -396,7 +396,7 @@ def test_erased_windows_are_timms(name):
     assert 20 < changed < 72
 
 
-def test_windows_have_timms_distribution():
+def test_distribution_of_erased_regions_equals_timms():
     count, erase = 3000, RandomErasing(0.6, max_count=2, device="cpu")
     steps = [s for s in steps_of(T.Compose([T.ToTensor(), erase])) if s.op == "erase"]
     random.seed(0)
@@ -405,7 +405,7 @@ def test_windows_have_timms_distribution():
     assert not differ(ours, theirs)
 
 
-def test_other_erasings_are_refused_by_name():
+def test_unsupported_random_erasing_is_refused():
     erase = RandomErasing(0.5, device="cpu")
     assert "takes tensors" in str(translate(erase).refused)
     for change in ({"brush": 3}, {"device": "cuda"}):
@@ -421,7 +421,7 @@ def test_other_erasings_are_refused_by_name():
 # ---- ToNumpy
 
 
-def test_arrays_are_stacked_as_the_default(image_root):
+def test_arrays_are_collated_as_in_torchs_loader(image_root):
     folder = timm.ImageDataset(str(image_root), transform=T.Compose([T.CenterCrop(32), tt.ToNumpy()]))
     for collate in (None, timm.loader.fast_collate):
         loader = DataLoader(folder, 5, fallback="error", device="cpu", collate_fn=collate)
@@ -430,7 +430,7 @@ def test_arrays_are_stacked_as_the_default(image_root):
         assert outlines(loader) == outlines(data.DataLoader(folder, 5, collate_fn=collate))
 
 
-def test_a_collate_function_of_ones_own_gets_arrays(image_root):
+def test_custom_collate_fn_gets_arrays(image_root):
     def collate(samples):
         assert {type(image) for image, _ in samples} == {np.ndarray}
         return torch.from_numpy(np.stack([image[::-1] for image, _ in samples])), torch.tensor([t for _, t in samples])
@@ -446,7 +446,7 @@ def as_floats(array):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_follows_gets_an_array(image_root, workers):
+def test_transform_after_to_numpy_gets_an_array(image_root, workers):
     transform = T.Compose([T.CenterCrop(32), tt.ToNumpy(), as_floats, T.Normalize((3, 4, 5), (6, 7, 8))])
     folder = timm.ImageDataset(str(image_root), transform=transform)
     with pytest.warns(FallbackWarning, match="it gets a NumPy array here"):
@@ -457,8 +457,8 @@ def test_what_follows_gets_an_array(image_root, workers):
 # ---- whole chains, and create_loader
 
 
-def _dictated_epoch(loader, inner, root, transform):
-    """(our batches, timm's images) of an epoch in order."""
+def _epoch_and_reference(loader, inner, root, transform):
+    """Return our images of an epoch, and timm's images for the same random numbers."""
     torch.manual_seed(0)
     iterator = iter(inner)
     (plan,) = inner._route.plans
@@ -472,24 +472,23 @@ def _dictated_epoch(loader, inner, root, transform):
 
 @pytest.mark.parametrize("interpolation", ["random", "bicubic"])
 @pytest.mark.parametrize("config", ["rand-m9-mstd0.5-inc1", "v0", "3a"])
-def test_a_training_chain_is_timms(image_root, config, interpolation):
-    """All of create_transform, with RandomErasing, bit for bit."""
+def test_training_transform_equals_timms(image_root, config, interpolation):
+    """The whole of create_transform(), including RandomErasing."""
     options = dict(interpolation=interpolation, auto_augment=config, re_prob=0.5, re_mode="pixel", color_jitter=None)
     transform = timm.create_transform(48, is_training=True, **options)
     folder = timm.ImageDataset(str(image_root), transform=transform)
     loader = DataLoader(folder, 7, exact=True, fallback="error", device="cpu")
     assert "Python" not in loader.explain()
-    ours, theirs = _dictated_epoch(loader, loader, image_root, transform)
+    ours, theirs = _epoch_and_reference(loader, loader, image_root, transform)
     assert len(ours) == len(theirs) == 24
     for mine, yours in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, yours, atol=2e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("config", ["rand-m9-mstd0.5-inc1", "original", "3a"])
-def test_a_data_set_of_ones_own(image_root, config):
-    """Its code calls timm's transform, which draws timm's own numbers."""
+def test_custom_data_set_with_a_policy_draws_timms_numbers(image_root, config):
     folder = ImageFolder(image_root)
-    dataset = Plain(folder, T.Compose([T.Resize((32, 40)), made(config), T.ToTensor()]))
+    dataset = Plain(folder, T.Compose([T.Resize((32, 40)), policy(config), T.ToTensor()]))
     batches = seeded(dataset, 7, shuffle=True)
     mine = batches(lambda *a, **kw: DataLoader(*a, exact=True, fallback="silent", device="cpu", **kw))
     assert_same(mine, batches(data.DataLoader))
@@ -497,8 +496,7 @@ def test_a_data_set_of_ones_own(image_root, config):
 
 @pytest.mark.parametrize("prefetcher", [True, False])
 @pytest.mark.parametrize("config", ["rand-m9-mstd0.5-inc1", "original-mstd0.5", "3a"])
-def test_create_loader_runs_in_full(image_root, prefetcher, config):
-    """As the script has it, under install()."""
+def test_create_loader_works_completely_under_install(image_root, prefetcher, config):
     dataset = timm.ImageDataset(str(image_root))
     options = dict(
         is_training=True, auto_augment=config, re_prob=0.3, re_mode="pixel", interpolation="random", device=CPU,

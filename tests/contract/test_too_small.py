@@ -1,4 +1,4 @@
-"""An image that is too small for a crop that only some images get: the error names that image, whatever the gates."""
+"""The error about an image that is too small for a crop names that image, even if the crop is applied at random."""
 
 import numpy as np
 import pytest
@@ -21,8 +21,8 @@ COUNT, BAD = 24, (5, 13, 22)
 
 
 @pytest.fixture
-def some_small(tmp_path):
-    """24 images of 60 x 60, but for three of 20 x 20."""
+def mixed_sizes(tmp_path):
+    """21 images of 60 x 60 and three of 20 x 20."""
     (tmp_path / "a").mkdir()
     for number in range(COUNT):
         side = SMALL if number in BAD else LARGE
@@ -30,7 +30,7 @@ def some_small(tmp_path):
     return tmp_path
 
 
-GATED = {
+CONDITIONAL = {
     "RandomApply": lambda m: [m.RandomApply([m.RandomCrop(CROP)], 0.5)],
     "RandomChoice": lambda m: [m.RandomChoice([m.RandomCrop(CROP), m.CenterCrop(CROP), m.Resize((LARGE, LARGE))])],
     "RandomOrder in RandomApply": lambda m: [
@@ -50,14 +50,14 @@ GATED = {
 }
 
 
-@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize("name", CONDITIONAL)
 @pytest.mark.parametrize("module", [T, v2], ids=["v1", "v2"])
-def test_the_error_names_an_image_that_is_too_small(some_small, module, name):
-    transform = module.Compose([*GATED[name](module), module.Resize((8, 8)), module.PILToTensor()])
-    dataset = DALIImageFolder(some_small, transform)
+def test_error_names_an_image_that_is_too_small(mixed_sizes, module, name):
+    transform = module.Compose([*CONDITIONAL[name](module), module.Resize((8, 8)), module.PILToTensor()])
+    dataset = DALIImageFolder(mixed_sizes, transform)
     loader, order = ours(dataset, 12, device="cpu", fallback="silent"), torch.arange(COUNT).split(12)
     torch.manual_seed(0)
-    named = []
+    names = []
     for _ in range(20):
         iterator = iter(loader)
         for batch in order:
@@ -65,13 +65,13 @@ def test_the_error_names_an_image_that_is_too_small(some_small, module, name):
                 images, _ = next(iterator)
                 assert images[:, 0, 4, 4].tolist() == batch.tolist()
             except ValueError as error:
-                named += [i for i in batch.tolist() if f"({dataset.samples[i][0]}, index {i})" in str(error)] or [
+                names += [i for i in batch.tolist() if f"({dataset.samples[i][0]}, index {i})" in str(error)] or [
                     str(error)
                 ]
-    assert len(named) > 6 and set(named) == set(BAD), named
+    assert len(names) > 6 and set(names) == set(BAD), names
 
 
-def test_the_error_names_an_image_that_pil_reads(tmp_path):
+def test_error_names_an_image_decoded_by_pil(tmp_path):
     (tmp_path / "a").mkdir()
     for number, side in enumerate((LARGE, LARGE, SMALL, LARGE)):
         Image.new("CMYK", (side, side)).save(tmp_path / "a" / f"{number}.jpg")
@@ -86,8 +86,8 @@ def _step(op, stream, when=(), **drawn):
 
 @pytest.mark.parametrize("rows", [slice(None), list(range(0, 64, 2))], ids=["all rows", "some rows"])
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
-def test_the_row_is_that_of_the_sizes(depth, rows):
-    """However many gates come before the step, and whatever rows of the batch are asked for."""
+def test_row_of_the_error_is_the_row_with_the_small_size(depth, rows):
+    """The number of conditions before the crop and the selection of rows make no difference."""
     gates = tuple(Gate(stream, 1) for stream in range(depth))
     chooses = [_step("choose", gate.stream, gates[:i], name="bernoulli", p=0.8) for i, gate in enumerate(gates)]
     crop = _step("crop", depth, gates, name="random_crop", size=(CROP, CROP))
@@ -109,19 +109,19 @@ CROPPED = T.Compose([T.CenterCrop(12), T.ToTensor()])
 
 
 @pytest.fixture
-def of_two_sizes(tmp_path):
-    """4 images of 16 x 16 and 16 x 32."""
+def two_sizes(tmp_path):
+    """Four images, of 16 x 16 and 16 x 32."""
     (tmp_path / "a").mkdir()
     for number in range(4):
         Image.effect_noise((16, 16 + 16 * (number % 2)), 90).convert("RGB").save(tmp_path / "a" / f"{number}.png")
     return tmp_path
 
 
-@pytest.mark.parametrize("transform", [WHOLE, CROPPED], ids=["ragged", "of one size"])
-def test_another_size_than_was_computed(of_two_sizes, monkeypatch, transform):
-    """Where DALI gives it, Pillow makes these images; where that does, too, the error says so."""
-    theirs = [image for image, _ in ImageFolder(of_two_sizes, transform)]
-    loader = ours(DALIImageFolder(of_two_sizes, transform), 4, exact=True, device="cpu", collate_fn=list)
+@pytest.mark.parametrize("transform", [WHOLE, CROPPED], ids=["ragged", "equal sizes"])
+def test_result_of_unexpected_size_is_replaced_by_pillows_or_raises(two_sizes, monkeypatch, transform):
+    """If the results of both DALI and Pillow have another size than computed, the error reports it."""
+    theirs = [image for image, _ in ImageFolder(two_sizes, transform)]
+    loader = ours(DALIImageFolder(two_sizes, transform), 4, exact=True, device="cpu", collate_fn=list)
     finished = decode._finished
 
     def cut(plan, images, arrays):

@@ -1,5 +1,7 @@
-"""torchvision's own data sets of image files, made of tiny files in their layouts: no change in the script, the batches
-of torch's loader; and what falls back."""
+"""torchvision's data sets of image files, recreated with tiny files in the original layouts.
+
+The batches equal those of torch's loader without changes of the script, or the data set falls back.
+"""
 
 import json
 import os
@@ -22,7 +24,7 @@ from dali_compat import DataLoader
 
 
 def save(path: Path, number: int, mode: str = "RGB") -> Path:
-    """An image of a size and content of its own."""
+    """Save an image whose size and content depend on ``number``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(number)
     pixels = make_image(rng, int(rng.integers(44, 60)), int(rng.integers(44, 60)))
@@ -31,7 +33,7 @@ def save(path: Path, number: int, mode: str = "RGB") -> Path:
 
 
 def mixed(number: int) -> str:
-    """Every third file is gray."""
+    """Make every third file gray."""
     return "L" if number % 3 == 1 else "RGB"
 
 
@@ -41,8 +43,8 @@ def write(path: Path, text: str) -> None:
 
 
 @pytest.fixture
-def unchecked(monkeypatch):
-    """Files need not be torchvision's very own."""
+def no_integrity_checks(monkeypatch):
+    """Accept files that are not torchvision's originals."""
     for module in ("flowers102", "celeba", "lfw", "places365", "imagenet"):
         monkeypatch.setattr(
             f"torchvision.datasets.{module}.check_integrity", lambda path, md5=None: Path(path).exists()
@@ -50,8 +52,8 @@ def unchecked(monkeypatch):
 
 
 @pytest.fixture
-def matlab(monkeypatch):
-    """scipy.io.loadmat gives what is put here, by the names of files."""
+def matlab_files(monkeypatch):
+    """Contents returned by scipy.io.loadmat, by file name."""
     contents: dict[str, dict] = {}
     io = ModuleType("scipy.io")
     io.loadmat = lambda path, squeeze_me=False: contents[Path(path).name]
@@ -89,12 +91,12 @@ def food101(root, **options):
     return tv.Food101(root, **options)
 
 
-def flowers102(root, matlab, **options):
+def flowers102(root, matlab_files, **options):
     for number in range(1, 6):
         save(root / "flowers-102" / "jpg" / f"image_{number:05d}.jpg", number, mixed(number))
-    matlab["setid.mat"] = {"trnid": np.array([5, 1, 4]), "valid": np.array([2]), "tstid": np.array([3])}
-    matlab["imagelabels.mat"] = {"labels": np.array([77, 1, 3, 2, 102], np.uint8)}
-    for name in matlab:
+    matlab_files["setid.mat"] = {"trnid": np.array([5, 1, 4]), "valid": np.array([2]), "tstid": np.array([3])}
+    matlab_files["imagelabels.mat"] = {"labels": np.array([77, 1, 3, 2, 102], np.uint8)}
+    for name in matlab_files:
         write(root / "flowers-102" / name, "")
     return tv.Flowers102(root, **options)
 
@@ -107,13 +109,13 @@ def pets(root, **options):
     return tv.OxfordIIITPet(root, **options)
 
 
-def cars(root, matlab, **options):
+def cars(root, matlab_files, **options):
     kinds = np.dtype([("fname", "O"), ("class", "O")])
     names = [("00001.jpg", np.uint8(3)), ("00002.jpg", np.uint8(1)), ("00003.jpg", np.uint8(3))]
     for number, (name, _) in enumerate(names):
         save(root / "stanford_cars" / "cars_train" / name, number, mixed(number))
-    matlab["cars_train_annos.mat"] = {"annotations": np.array(names, kinds)}
-    matlab["cars_meta.mat"] = {"class_names": np.array(["a", "b", "c"])}
+    matlab_files["cars_train_annos.mat"] = {"annotations": np.array(names, kinds)}
+    matlab_files["cars_meta.mat"] = {"class_names": np.array(["a", "b", "c"])}
     write(root / "stanford_cars" / "devkit" / "cars_train_annos.mat", "")
     return tv.StanfordCars(root, **options)
 
@@ -258,17 +260,17 @@ LAYOUTS = {
     **{made.__name__: made for made in (country211, dtd, eurosat, traffic_signs, traffic_signs_test, places365)},
     **{made.__name__: made for made in (rendered, clevr, sun397)},
 }
-ASKED = caltech101, caltech256, celeba, inaturalist, inaturalist_2018, people
-"""Data sets that are asked for each sample, as one of the user's own."""
+TRACED = caltech101, caltech256, celeba, inaturalist, inaturalist_2018, people
+"""Data sets that are traced like custom ones."""
 
 
 @pytest.fixture
-def make(tmp_path, unchecked, matlab):
-    """Makes a data set of a layout."""
+def make(tmp_path, no_integrity_checks, matlab_files):
+    """Return a function that creates a data set of a layout."""
 
     def made(layout, **options):
         if layout in (flowers102, cars):
-            options["matlab"] = matlab
+            options["matlab_files"] = matlab_files
         return layout(tmp_path, **options)
 
     return made
@@ -278,80 +280,79 @@ def on_cpu(dataset, *args, **options) -> DataLoader:
     return ours(dataset, *args, device="cpu", **options)
 
 
-def assert_torchs(dataset, loader=None, batch_size=2) -> None:
-    """Order, targets with their dtypes, and pixels."""
+def assert_equals_torchs(dataset, loader=None, batch_size=2) -> None:
+    """Compare order, targets with their dtypes, and pixels."""
     mine, theirs = list(loader or on_cpu(dataset, batch_size)), list(stock(dataset, batch_size))
     assert_same_epoch(mine, theirs)
     assert [batch[1].dtype for batch in mine] == [batch[1].dtype for batch in theirs]
 
 
-# ---- the batches are torch's
+# ---- batches equal torch's
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_batches_are_torchs(make, name):
-    """The targets' function gets what torchvision gives it; a transform that is set later is taken."""
-    got = []
+def test_batches_equal_torchs(make, name):
+    """The target_transform gets the same targets as in torchvision, also if it is set later."""
+    targets = []
 
     def function(target):
-        got.append((type(target), np.asarray(target).tolist()))
+        targets.append((type(target), np.asarray(target).tolist()))
         return 7
 
     dataset = make(LAYOUTS[name], transform=EXACT)
     assert len(dataset) >= 3
     loader = on_cpu(dataset, 2)
     assert loader.explain().startswith("DALI route")
-    assert_torchs(dataset, loader)
-    if name in ("pets", "places365"):  # they take what their constructor was given
+    assert_equals_torchs(dataset, loader)
+    if name in ("pets", "places365"):  # these use the transforms passed to their constructor
         dataset.transforms = tv.vision.StandardTransform(EXACT, function)
     else:
         dataset.target_transform = function
-    assert_torchs(dataset, loader)
-    assert len(got) == 2 * len(dataset) and got[: len(dataset)] == got[len(dataset) :]
+    assert_equals_torchs(dataset, loader)
+    assert len(targets) == 2 * len(dataset) and targets[: len(dataset)] == targets[len(dataset) :]
 
 
-def test_parts(make):
-    """Of several classes, in one batch; a transform that is set later."""
+def test_parts_of_several_classes_equal_torchs(make):
+    """The parts are in one batch, and their transforms are replaced later."""
     signs, food, pairs = (make(layout, transform=EXACT) for layout in (traffic_signs, food101, rendered))
     dataset = torch.utils.data.ConcatDataset([signs, torch.utils.data.Subset(food, [2, 0]), pairs])
     loader = on_cpu(dataset, 4)
-    assert_torchs(dataset, loader, batch_size=4)
+    assert_equals_torchs(dataset, loader, batch_size=4)
     for part in (signs, food, pairs):
         part.transform = v2.Compose([v2.CenterCrop(20), v2.PILToTensor()])
     assert next(iter(loader))[0].shape[-1] == 20
-    assert_torchs(dataset, loader, batch_size=4)
+    assert_equals_torchs(dataset, loader, batch_size=4)
 
 
 @pytest.mark.parametrize("layout", [pets, places365])
-def test_transforms_that_are_set_later(make, layout):
-    """These two call what ``transforms`` has."""
+def test_transforms_attribute_can_be_replaced(make, layout):
+    """These two data sets call the attribute ``transforms``."""
     dataset = make(layout, transform=EXACT)
     dataset.transform = T.PILToTensor()
     loader = on_cpu(dataset, 2)
-    assert_torchs(dataset, loader)
+    assert_equals_torchs(dataset, loader)
     dataset.transforms = tv.vision.StandardTransform(T.Compose([T.CenterCrop(30), T.PILToTensor()]), lambda x: -x)
     assert next(iter(loader))[0].shape[-1] == 30
-    assert_torchs(dataset, loader)
+    assert_equals_torchs(dataset, loader)
     dataset.transforms = None
     samples = list(on_cpu(dataset, 2, collate_fn=list))
     assert [image.size for batch in samples for image, _ in batch] == [image.size for image, _ in dataset]
 
 
-def test_changes_are_taken(make):
-    """Of targets in place, and of the files."""
+def test_in_place_changes_of_targets_and_files_apply_to_the_next_epoch(make):
     food = make(food101, transform=EXACT)
     loader = on_cpu(food, 3)
     list(loader)
     food._labels[1] = 55
     food._image_files.reverse()
-    assert_torchs(food, loader, batch_size=3)
+    assert_equals_torchs(food, loader, batch_size=3)
 
 
-# ---- data sets that are asked
+# ---- traced data sets
 
 
-def assert_asked(dataset) -> None:
-    """The batches of torch's loader, once files are older than a moment."""
+def assert_traced(dataset) -> None:
+    """Compare with the batches of torch's loader, after the files have reached a minimum age."""
     time.sleep(0.02)
     loader = DataLoader(dataset, 2, fallback="silent", device="cpu")
     assert f"{type(dataset).__name__} runs in" in loader.explain()
@@ -362,7 +363,7 @@ def assert_asked(dataset) -> None:
 
 
 TARGETS = {
-    **{layout.__name__: (layout, {}) for layout in ASKED},
+    **{layout.__name__: (layout, {}) for layout in TRACED},
     "identity": (celeba, {"target_type": "identity"}),
     "several": (celeba, {"target_type": ["identity", "attr"]}),
     "binary pets": (pets, {"target_types": "binary-category"}),
@@ -372,9 +373,9 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("case", TARGETS)
-def test_others_are_asked(make, case):
+def test_data_sets_with_several_kinds_of_targets_are_traced(make, case):
     layout, options = TARGETS[case]
-    assert_asked(make(layout, transform=EXACT, **options))
+    assert_traced(make(layout, transform=EXACT, **options))
 
 
 CHAINS = {
@@ -386,8 +387,8 @@ CHAINS = {
 
 @pytest.mark.parametrize("layout", [caltech101, caltech256, celeba, inaturalist])
 @pytest.mark.parametrize("chain", CHAINS)
-def test_gray_files(make, layout, chain):
-    """Among others; these data sets do not convert."""
+def test_gray_files_among_others_equal_torchs(make, layout, chain):
+    """These data sets do not convert to RGB."""
     dataset = make(layout, mode=mixed, transform=CHAINS[chain])
     time.sleep(0.02)
     loader, theirs = DataLoader(dataset, 4, fallback="silent", device="cpu"), list(stock(dataset, 4))
@@ -395,7 +396,7 @@ def test_gray_files(make, layout, chain):
         assert_same_epoch(loader, theirs)
 
 
-# ---- what falls back
+# ---- fallback
 
 
 def _reason(dataset) -> str:
@@ -409,11 +410,10 @@ FILES = [made for made in LAYOUTS.values() if made not in (imagenet, country211,
 
 
 @pytest.mark.parametrize("layout", FILES, ids=lambda made: made.__name__)
-def test_a_subclass_is_asked(make, layout):
-    """It may do something else."""
+def test_subclass_is_traced(make, layout):
     dataset = make(layout, transform=EXACT)
     dataset.__class__ = type("Mine", (type(dataset),), {})
-    time.sleep(0.02)  # files that were written just now are not left to DALI
+    time.sleep(0.02)  # recently written files are not decoded by DALI
     loader = DataLoader(dataset, 2, fallback="silent", device="cpu")
     assert "Mine runs in" in loader.explain() or "image that is not RGB" in loader.explain()
     assert_same_epoch(loader, stock(dataset, 2))
@@ -428,7 +428,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("layout", FILES, ids=lambda made: made.__name__)
-def test_without_an_attribute_it_falls_back(make, layout):
+def test_data_set_falls_back_if_an_attribute_is_missing_or_invalid(make, layout):
     dataset, name = make(layout, transform=EXACT), MISSING[layout]
     value = getattr(dataset, name)
     delattr(dataset, name)
@@ -444,7 +444,7 @@ def test_without_an_attribute_it_falls_back(make, layout):
 
 
 @pytest.mark.parametrize("layout", FILES, ids=lambda made: made.__name__)
-def test_an_unknown_version_falls_back(make, layout, monkeypatch):
+def test_unknown_version_falls_back(make, layout, monkeypatch):
     dataset = make(layout, transform=EXACT)
     kind = type(dataset)
 
@@ -456,7 +456,7 @@ def test_an_unknown_version_falls_back(make, layout, monkeypatch):
 
 
 @pytest.mark.parametrize("layout", [food101, imagenette, places365])
-def test_a_loader_of_ones_own_falls_back(make, layout):
+def test_custom_loader_falls_back(make, layout):
     if "loader" not in tv.Food101.__getitem__.__code__.co_names and layout is not places365:
         pytest.skip("this torchvision has none")
     dataset = make(layout, transform=EXACT, loader=lambda path: Image.open(path).convert("RGB").quantize(8))
@@ -470,20 +470,20 @@ OTHER_TARGETS = {
 
 
 @pytest.mark.parametrize("case", OTHER_TARGETS)
-def test_other_targets_fall_back(make, case):
+def test_unsupported_targets_fall_back(make, case):
     layout, options, text = OTHER_TARGETS[case]
     assert text in _reason(make(layout, transform=EXACT, **options))
 
 
 @pytest.mark.parametrize("layout", [pets, places365])
-def test_transforms_of_both_are_called(make, layout):
-    """By torch's loader where the files were written a moment ago; else the data set is asked for each sample."""
+def test_joint_transforms_are_called(make, layout):
+    """If the files were written recently, torch's loader is used; otherwise the data set is traced."""
     dataset = make(layout)
     dataset.transforms = lambda image, target: (EXACT(image), target + 1)
     assert_same_epoch(DataLoader(dataset, 2, fallback="silent", device="cpu"), stock(dataset, 2))
 
 
-def test_missing_files_fail_as_torchvisions(make):
+def test_missing_file_raises_an_error_with_its_name(make):
     dataset = make(dtd, transform=EXACT)
     os.unlink(dataset._image_files[1])
     with pytest.raises(OSError, match=r"banded_1\.jpg, index 1: FileNotFoundError"):

@@ -1,4 +1,4 @@
-"""Samples that default_collate cannot put together: the error names two of them, here and in workers."""
+"""If default_collate cannot combine the samples of a batch, the error names two of them, with and without workers."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def pictures(index):
     return Image.new("RGB", (4, 4)), index
 
 
-SAID = {
+MESSAGES = {
     sizes: "the images of a batch need one height x width (index 4: 40 x 50; index 6: 45 x 50). Resize(n)",
     channels: "index 4 has torch.float32 of shape (3, 4, 4), index 6 has torch.float32 of shape (1, 4, 4) at [0]",
     boxes: "index 4 has torch.float32 of shape (2, 4), index 6 has torch.float32 of shape (3, 4) at [1]['boxes']",
@@ -58,20 +58,20 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("make", SAID, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", MESSAGES, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_samples_that_differ_are_named_with_torchs_error(make, num_workers):
+def test_error_names_samples_that_differ_after_torchs_message(make, num_workers):
     options = {"num_workers": num_workers, "sampler": [4, 5, 6, 7]}
     with pytest.raises((RuntimeError, TypeError, KeyError, AttributeError)) as theirs:
         next(iter(data.DataLoader(Samples(make), 4, **options)))
     with pytest.raises(theirs.type) as ours:
         next(iter(DataLoader(Samples(make), 4, device="cpu", fallback="silent", **options)))
-    assert SAID[make] in str(ours.value)
+    assert MESSAGES[make] in str(ours.value)
     if not num_workers:
         assert str(theirs.value).strip("'") in str(ours.value)
 
 
-def test_dtypes_that_differ_are_named_where_torch_refuses_them():
+def test_error_names_samples_whose_dtypes_differ_in_workers():
     def make(index):
         return torch.zeros(3, dtype=torch.float32 if index == 6 else torch.uint8)
 

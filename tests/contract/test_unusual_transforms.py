@@ -1,4 +1,4 @@
-"""Transforms as few people write them: what torchvision makes of them, however odd, or its error."""
+"""Unusual transforms give the same result, or the same error, as in torchvision."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from dali_compat import DALIImageFolder, DataLoader
 F32 = torch.float32
 CROPS = v2.FiveCrop(20)
 TENSORS = v2.PILToTensor()
-# Of several plain tensors v2 takes the first for the image, and leaves the others alone
+# Given several plain tensors, v2 transforms only the first one.
 AS_TORCHVISION = {
     "crops, then a dtype": v2.Compose([CROPS, TENSORS, v2.ToDtype(F32, scale=True)]),
     "crops of a tensor": v2.Compose([TENSORS, CROPS, v2.RandomInvert(1.0)]),
@@ -41,14 +41,14 @@ def _leaves(loader) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("case", AS_TORCHVISION)
-def test_pixels_are_torchvisions(image_root, case):
+def test_pixels_of_unusual_transforms_equal_torchvisions(image_root, case):
     dataset = DALIImageFolder(image_root, AS_TORCHVISION[case])
     mine = DataLoader(dataset, 1, exact=True, device="cpu", fallback="silent")
     assert_same_pixels(_leaves(mine), _leaves(stock(ImageFolder(image_root, AS_TORCHVISION[case]))))
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_errors_are_torchvisions(image_root, case):
+def test_errors_of_unusual_transforms_equal_torchvisions(image_root, case):
     mine = DataLoader(DALIImageFolder(image_root, REFUSED[case]), 5, device="cpu", fallback="silent")
     mine, theirs = (error_of(list, loader) for loader in (mine, stock(ImageFolder(image_root, REFUSED[case]), 5)))
     assert type(mine) is type(theirs) and str(mine) == str(theirs)
@@ -56,37 +56,37 @@ def test_errors_are_torchvisions(image_root, case):
 
 @pytest.mark.parametrize("fill", [0, 0.5, (1, 2, 3)])
 @pytest.mark.parametrize("normalize", [False, True])
-def test_a_canvas_has_the_fill_that_is_given(image_root, fill, normalize):
-    """Behind a conversion the fill is in other units, and zero is no longer black."""
+def test_zoom_out_after_conversion_uses_the_fill_unchanged(image_root, fill, normalize):
+    """After a conversion the fill has other units, and zero is no longer black."""
     after = [v2.Normalize([0.5], [0.25])] if normalize else []
     transform = v2.Compose([v2.CenterCrop(30), v2.ToTensor(), *after, v2.RandomZoomOut(fill, (2, 2), p=1.0)])
     loader = DataLoader(DALIImageFolder(image_root, transform), 24, exact=True, device="cpu", fallback="silent")
     (images, _), *_ = loader
     assert images.shape == (24, 3, 60, 60)
-    wanted = torch.tensor(fill if isinstance(fill, tuple) else (fill,) * 3, dtype=F32)
-    assert ((images == wanted[:, None, None]).all(1).sum((1, 2)) >= 60 * 60 - 30 * 30).all()
+    expected = torch.tensor(fill if isinstance(fill, tuple) else (fill,) * 3, dtype=F32)
+    assert ((images == expected[:, None, None]).all(1).sum((1, 2)) >= 60 * 60 - 30 * 30).all()
 
 
 @pytest.fixture
-def a_pixel(tmp_path):
-    """Images of 1 x 1 and of 9 x 1, among others."""
+def tiny_images(tmp_path):
+    """Images of 1 x 1 and 9 x 1, and an ordinary one."""
     (tmp_path / "a").mkdir()
     for i, shape in enumerate([(30, 40), (1, 1), (9, 1)]):
         Image.fromarray(np.full((*shape, 3), 90 + i, np.uint8)).save(tmp_path / "a" / f"{i}.png")
     return tmp_path
 
 
-def test_a_perspective_that_nobody_draws(a_pixel):
-    """There is none of a pixel; with p=0 nobody asks for it."""
+def test_random_perspective_of_one_pixel_with_p_0_equals_torchvisions(tiny_images):
+    """A perspective of a single pixel does not exist, but p=0 never applies it."""
     transform = T.Compose([T.RandomPerspective(p=0.0), T.Resize((8, 8)), T.PILToTensor()])
-    mine = ours(DALIImageFolder(a_pixel, transform), 3, exact=True, device="cpu")
-    assert_same_pixels(_leaves(mine), _leaves(stock(ImageFolder(a_pixel, transform), 3)))
+    mine = ours(DALIImageFolder(tiny_images, transform), 3, exact=True, device="cpu")
+    assert_same_pixels(_leaves(mine), _leaves(stock(ImageFolder(tiny_images, transform), 3)))
 
 
-def test_a_window_without_pixels_is_an_error_with_its_path(a_pixel):
-    """torchvision makes a black image of it."""
+def test_crop_without_pixels_raises_an_error_with_the_path(tiny_images):
+    """torchvision returns a black image instead."""
     transform = T.Compose([T.RandomResizedCrop(8, ratio=(5, 6)), T.PILToTensor()])
-    dataset = DALIImageFolder(a_pixel, transform)
+    dataset = DALIImageFolder(tiny_images, transform)
     error = error_of(list, ours(dataset, 3, device="cpu"))
     assert type(error) is ValueError and "no width has the ratio (5, 6)" in str(error) and "1.png" in str(error)
     with pytest.warns(match="is skipped"):
@@ -102,14 +102,13 @@ def _with_grad(image):
     return image.requires_grad_()
 
 
-def _named(image):
+def _with_attribute(image):
     image.note = "mine"
     return image
 
 
-@pytest.mark.parametrize("function", [_sparse, _with_grad, _named])
-def test_tensors_that_are_more_than_their_values(image_root, function):
-    """They come as the function has given them."""
+@pytest.mark.parametrize("function", [_sparse, _with_grad, _with_attribute])
+def test_layout_grad_and_attributes_of_returned_tensors_are_kept(image_root, function):
     transform = T.Compose([T.CenterCrop(20), T.ToTensor(), function])
     dataset = DALIImageFolder(image_root, transform)
     mine = DataLoader(dataset, 5, exact=True, device="cpu", fallback="silent", collate_fn=list)

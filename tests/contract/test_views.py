@@ -1,4 +1,4 @@
-"""Transforms that give several views of an image: batches, pixels and random numbers."""
+"""Transforms that return several views of an image: batches, pixels and random numbers."""
 
 import functools
 import random
@@ -50,7 +50,7 @@ class TwoCrops:
 
 
 class MultiCrop:
-    """DINO's structure."""
+    """Crops with DINO's structure."""
 
     def __init__(self, large, small, count):
         self.large, self.small, self.count = large, small, count
@@ -66,8 +66,8 @@ class OwnBlur:
         return image.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2)))
 
 
-class Kept:
-    """Gives the image as it is, and the radius that it has drawn."""
+class DrawnColor:
+    """Returns an image of a randomly drawn color."""
 
     def __call__(self, image):
         return Image.new("L", (1, 1), int(torch.randint(256, ()))).convert("RGB")
@@ -101,12 +101,12 @@ def assert_equal_batches(mine, theirs) -> None:
 
 
 def exact(dataset, *args, **options) -> DataLoader:
-    """Deterministic transforms: an exact loader on the CPU gives torch's batches."""
+    """Return an exact loader on the CPU, which gives torch's batches for deterministic transforms."""
     return ours(dataset, *args, **{"exact": True, "device": "cpu"} | options)
 
 
 @pytest.mark.parametrize("case", STRUCTURES)
-def test_batches_have_the_structure_that_default_collate_gives(image_root, case):
+def test_structure_of_batches_equals_that_of_default_collate(image_root, case):
     dataset = ImageFolder(image_root, STRUCTURES[case])
     assert_equal_batches(exact(dataset, 7), stock(dataset, 7))
     arrays = DALIArrayDataset(pictures(20, 50, 48, 3), list(range(20)), STRUCTURES[case])
@@ -116,16 +116,16 @@ def test_batches_have_the_structure_that_default_collate_gives(image_root, case)
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 2}, {"cache": 1 << 30}, {"batch_size": None}, {"drop_last": True}])
-def test_arguments(image_root, options):
+def test_batches_of_views_equal_torchs_for_each_loader_option(image_root, options):
     dataset = ImageFolder(image_root, STRUCTURES["nested"])
     options = {"batch_size": 5} | options
     torchs = {name: value for name, value in options.items() if name != "cache"}
     loader = exact(dataset, **options)
-    for _ in range(2):  # the second from the cache
+    for _ in range(2):  # the second epoch is read from the cache
         assert_equal_batches(loader, stock(dataset, **torchs))
 
 
-def test_a_collate_fn_gets_samples(image_root):
+def test_collate_fn_gets_samples_with_views(image_root):
     def collate(samples):
         assert all(type(image) is Pair and type(target) is int for image, target in samples)
         return torch.stack([image.weak for image, _ in samples]), [target for _, target in samples]
@@ -136,8 +136,8 @@ def test_a_collate_fn_gets_samples(image_root):
 
 
 @pytest.mark.parametrize("arrays", [False, True])
-def test_views_have_memory_of_their_own(tmp_path, arrays):
-    """Who writes to one does not change another, even where nothing is done with them."""
+def test_views_do_not_share_memory(tmp_path, arrays):
+    """Writing to one view does not change another, even if all views are identical."""
     folder = tmp_path / "alike" / "class"
     folder.mkdir(parents=True)
     images = pictures(4, 30, 30, 3)
@@ -151,7 +151,7 @@ def test_views_have_memory_of_their_own(tmp_path, arrays):
     assert all(torch.equal(a, b) and a.any() for a, b in zip(others, before, strict=True))
 
 
-def test_pil_images_are_views_too(image_root):
+def test_views_can_be_pil_images(image_root):
     dataset = ImageFolder(image_root, lambda im: (im, SMALL(im)))
     mine, theirs = (list(loader(dataset, 5, collate_fn=list)) for loader in (exact, stock))
     for one, other in zip([s for batch in mine for s in batch], [s for batch in theirs for s in batch], strict=True):
@@ -159,20 +159,20 @@ def test_pil_images_are_views_too(image_root):
         assert np.array_equal(np.asarray(image), np.asarray(wanted)) and torch.equal(small, theirs_small)
 
 
-def test_several_transforms_in_a_data_set(image_root):
+def test_parts_with_different_view_transforms_equal_torchs(image_root):
     parts = [ImageFolder(image_root, transform) for transform in (views(SMALL, SMALL), lambda im: [SMALL(im)] * 2)]
     dataset = data.ConcatDataset(parts)
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
     assert_equal_batches(exact(dataset, 6, sampler=order), stock(dataset, 6, sampler=order))
 
 
-def test_channels_last(image_root):
+def test_views_have_the_memory_format_of_the_loader(image_root):
     dataset = ImageFolder(image_root, TwoCrops(AUGMENT))
     for images, _ in ours(dataset, 5, device="cpu", memory_format=torch.channels_last):
         assert all(view.is_contiguous(memory_format=torch.channels_last) for view in images)
 
 
-# ---- the same pixels as torchvision's, for the same random numbers
+# ---- pixels equal torchvision's for the same random numbers
 
 RANDOM: dict[str, Any] = {
     "SimCLR": TwoCrops(AUGMENT),
@@ -189,18 +189,18 @@ RANDOM: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _first_in_turns(im):
-    """The random numbers of two views are drawn in turns."""
+def _alternating_draws(im):
+    """Draw the random numbers of two views alternately."""
     one, other = T.RandomResizedCrop(20)(im), T.RandomCrop(20)(im)
     one, other = T.RandomHorizontalFlip()(one), T.RandomVerticalFlip()(other)
     return {"one": T.PILToTensor()(one), "other": T.PILToTensor()(other)}
 
 
-RANDOM["in turns"] = _first_in_turns
+RANDOM["in turns"] = _alternating_draws
 
 
 @pytest.mark.parametrize("case", RANDOM)
-def test_exact_gives_torchvisions_pixels(image_root, case):
+def test_pixels_with_exact_equal_torchvisions_for_random_views(image_root, case):
     dataset = ImageFolder(image_root, RANDOM[case])
     loader = ours(dataset, 8, exact=True, device="cpu", collate_fn=list)
     iterator = iter(loader)
@@ -208,7 +208,7 @@ def test_exact_gives_torchvisions_pixels(image_root, case):
     mine = [sample for batch in iterator for sample, _ in batch]
     theirs = reference(RANDOM[case], plan, [path for path, _ in dataset.samples], seed)
     assert len(mine) == len(theirs) == len(dataset)
-    # a blur of floats is rounded (docs/transforms.md): one level of 255
+    # a blur of floats is rounded (docs/transforms.md), by up to one level of 255
     most = (1 + 1e-4) / 255 if "blur" in case else 0
     for one, other in zip(mine, theirs, strict=True):
         for a, b in zip(tree_leaves(one), tree_leaves(other), strict=True):
@@ -219,8 +219,8 @@ def test_exact_gives_torchvisions_pixels(image_root, case):
 # ---- random numbers
 
 
-def _flags(transform, count=4000, seed=3) -> np.ndarray:
-    """(views, count): whether each is flipped."""
+def _flip_flags(transform, count=4000, seed=3) -> np.ndarray:
+    """Return for each view and sample whether it is flipped."""
     dataset = DALIArrayDataset(np.zeros((1, 24, 24, 3), np.uint8), [0], transform)
     loader = ours(dataset, 1, device="cpu")
     iter(loader)
@@ -232,9 +232,9 @@ def _flags(transform, count=4000, seed=3) -> np.ndarray:
     return np.array(flags)
 
 
-def test_views_are_independent():
-    """Of each other, and each as torchvision's: 4 sigma."""
-    flags = _flags(MultiCrop(FLIP, FLIP, 2))
+def test_views_draw_independently():
+    """The means equal torchvision's, and the covariances are zero, each within 4 sigma."""
+    flags = _flip_flags(MultiCrop(FLIP, FLIP, 2))
     count = flags.shape[1]
     assert len(flags) == 4
     assert (abs(flags.mean(1) - 0.5) < 4 * 0.5 / count**0.5).all()
@@ -242,18 +242,18 @@ def test_views_are_independent():
     assert (abs(together) < 4 * 0.25 / count**0.5).all()
 
 
-def test_what_views_share_is_drawn_once():
-    one, other = _flags(lambda im: [T.PILToTensor()(flipped) for flipped in [T.RandomHorizontalFlip()(im)] * 2])
+def test_common_steps_of_views_are_drawn_once():
+    one, other = _flip_flags(lambda im: [T.PILToTensor()(flipped) for flipped in [T.RandomHorizontalFlip()(im)] * 2])
     assert (one == other).all() and 0 < one.mean() < 1
 
 
-def test_the_first_view_draws_the_same_whatever_follows():
-    pair, more = _flags(MultiCrop(FLIP, FLIP, 0)), _flags(MultiCrop(FLIP, FLIP, 5))
+def test_first_views_do_not_depend_on_the_number_of_views():
+    pair, more = _flip_flags(MultiCrop(FLIP, FLIP, 0)), _flip_flags(MultiCrop(FLIP, FLIP, 5))
     assert (pair == more[:2]).all()
 
 
-def test_one_seed_one_epoch(image_root):
-    """Whatever the batch size, the workers, and the route's threads."""
+def test_views_depend_only_on_the_seed(image_root):
+    """Batch size and number of workers make no difference."""
     dataset = ImageFolder(image_root, TwoCrops(AUGMENT))
     made = []
     for batch_size, workers in ((4, 0), (4, 2), (12, 0)):
@@ -270,7 +270,7 @@ def test_one_seed_one_epoch(image_root):
 
 @pytest.mark.parametrize("make", [ImageFolder, DALIArrayDataset])
 def test_views_with_functions_draw_as_in_torchs_loader(image_root, make):
-    transform = TwoCrops(T.Compose([T.RandomCrop(20), Kept(), T.PILToTensor()]))
+    transform = TwoCrops(T.Compose([T.RandomCrop(20), DrawnColor(), T.PILToTensor()]))
     dataset = make(image_root, transform) if make is ImageFolder else make(pictures(24, 30, 30, 3), [0] * 24, transform)
 
     def drawn(load, workers, **options):
@@ -283,7 +283,7 @@ def test_views_with_functions_draw_as_in_torchs_loader(image_root, make):
             assert all(map(torch.equal, mine[0], theirs[0])) and not torch.equal(*mine[0])
 
 
-def test_one_view_has_a_function(image_root):
+def test_batches_equal_torchs_if_one_view_has_a_function(image_root):
     turned = T.Compose([T.CenterCrop(20), T.Lambda(functools.partial(Image.Image.rotate, angle=90)), T.PILToTensor()])
     dataset = ImageFolder(image_root, views(SMALL, turned, CROPPED))
     for workers in (0, 2):
@@ -317,7 +317,7 @@ def test_explain_names_a_function_between_transforms(image_root):
     assert "because Equalized: no translation is registered for it" in loader.explain()
 
 
-def test_explain_names_what_a_wrapper_does_itself(image_root):
+def test_explain_names_the_random_function_called_by_a_wrapper(image_root):
     def coin(image):
         return EXACT(image) if random.random() < 0.5 else SMALL(image)
 
@@ -336,7 +336,7 @@ class Scheduled:
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_schedule_is_seen_at_every_epoch(image_root, persistent):
+def test_scheduled_transform_is_read_in_each_epoch(image_root, persistent):
     transform = Scheduled()
     dataset = ImageFolder(image_root, transform)
     loader = exact(dataset, 8, num_workers=2 * persistent, persistent_workers=persistent)
@@ -344,8 +344,8 @@ def test_a_schedule_is_seen_at_every_epoch(image_root, persistent):
         assert_equal_batches(loader, stock(dataset, 8))
 
 
-def test_a_plan_and_its_pipeline_serve_the_next_epoch(image_root, monkeypatch):
-    """Also: one pipeline decodes a batch, and once."""
+def test_next_epoch_uses_the_same_plan_and_pipeline(image_root, monkeypatch):
+    """One pipeline decodes each file of a batch once."""
     decode, decoders = graph.decode, []
     monkeypatch.setattr(graph, "decode", lambda *args, **kwargs: decoders.append(args) or decode(*args, **kwargs))
     loader = ours(ImageFolder(image_root, MultiCrop(AUGMENT, FLIP, 2)), 8, device="cpu")
@@ -356,18 +356,18 @@ def test_a_plan_and_its_pipeline_serve_the_next_epoch(image_root, monkeypatch):
     assert len(pipelines) == len(decoders) == 1
 
 
-# ---- what goes wrong
+# ---- errors
 
 
 @pytest.fixture
-def damaged(tmp_path):
+def damaged_root(tmp_path):
     root = make_folder(tmp_path / "damaged", classes=2, per_class=4, special=False)
     sorted(root.glob("*/*.jpg"))[2].write_bytes(b"no image")
     return root
 
 
-def test_a_file_that_cannot_be_read(damaged):
-    dataset = DALIImageFolder(damaged, views(SMALL, GRAY))
+def test_unreadable_file_raises_or_is_handled_in_all_views(damaged_root):
+    dataset = DALIImageFolder(damaged_root, views(SMALL, GRAY))
     assert "cannot decode" in str(error_of(list, exact(dataset, 4)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -378,14 +378,13 @@ def test_a_file_that_cannot_be_read(damaged):
     assert len(replaced.errors) == 1
 
 
-def test_an_image_is_too_small_for_one_view(image_root):
+def test_image_too_small_for_one_view_raises(image_root):
     dataset = ImageFolder(image_root, views(SMALL, T.Compose([T.RandomCrop(5000), T.PILToTensor()])))
     assert "larger than input image size" in str(error_of(list, exact(dataset, 4)))
 
 
-def test_a_function_of_a_view_fails(image_root):
-    """on_error is for it, where it is asked to be."""
-    dataset = DALIImageFolder(image_root, views(SMALL, T.Compose([T.CenterCrop(20), _fussy, T.PILToTensor()])))
+def test_error_in_a_function_of_a_view_raises_unless_on_error_in_python(image_root):
+    dataset = DALIImageFolder(image_root, views(SMALL, T.Compose([T.CenterCrop(20), _raise_for_some, T.PILToTensor()])))
     options = {"device": "cpu", "fallback": "silent", "on_error": "skip"}
     assert "too dark" in str(error_of(list, DataLoader(dataset, 4, **options)))
     with warnings.catch_warnings():
@@ -395,7 +394,7 @@ def test_a_function_of_a_view_fails(image_root):
     assert 0 < len(loader.errors) == len(dataset) - sum(made)
 
 
-def _fussy(image):
+def _raise_for_some(image):
     if sum(image.getpixel((0, 0))) % 3 == 0:
         raise ValueError("too dark")
     return image
@@ -404,7 +403,7 @@ def _fussy(image):
 # ---- views()
 
 
-def test_views_is_a_list_of_transforms():
+def test_views_applies_each_transform_and_validates_arguments():
     image = Image.new("RGB", (60, 50))
     made = views(SMALL, GRAY)(image)
     assert type(made) is list and [tuple(one.shape) for one in made] == [(3, 16, 12), (3, 20, 20)]
@@ -416,12 +415,12 @@ def test_views_is_a_list_of_transforms():
             views(*wrong)
 
 
-def test_views_in_torchs_loader_with_workers(image_root):
+def test_views_work_in_torchs_loader_with_workers(image_root):
     (images, _), *_ = stock(ImageFolder(image_root, views(SMALL, GRAY)), 4, num_workers=1)
     assert [tuple(view.shape) for view in images] == [(4, 3, 16, 12), (4, 3, 20, 20)]
 
 
-def test_the_outline_is_torchs_for_random_views(image_root):
+def test_shapes_and_order_of_random_views_equal_torchs(image_root):
     dataset = ImageFolder(image_root, RANDOM["DINO"])
     mine, theirs = (loader(dataset, 5, shuffle=True) for loader in (functools.partial(ours, device="cpu"), stock))
     assert outlines(mine, epochs=1) == outlines(theirs, epochs=1)

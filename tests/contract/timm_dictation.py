@@ -1,4 +1,4 @@
-"""timm's transforms, given the random numbers that a plan of ours has drawn: its own code does all the rest."""
+"""timm's transforms with the random numbers that a plan of dali_compat has drawn."""
 
 import contextlib
 import math
@@ -18,14 +18,14 @@ from dali_compat.randoms import Randoms
 
 
 def reference(transform, steps, image, seed: int, position: int):
-    """What timm's transform gives for one image of an epoch."""
+    """Return timm's transform of one image of an epoch."""
     with dictated(steps, image.size[::-1], seed, position):
         return transform(image)
 
 
 @contextlib.contextmanager
 def dictated(steps, size, seed: int, position: int):
-    """While it lasts, timm and torchvision draw what ``steps`` draw for an image of this size."""
+    """Make timm and torchvision draw the numbers that ``steps`` draw for an image of this size."""
     randoms = Randoms(seed, position, 1)
     arrays = compute(steps, np.array([size], np.int64), randoms, slice(None))
     rows = [{name: array[0] for name, array in values.items()} for values in arrays]
@@ -62,7 +62,7 @@ def _never(*_, **__):
 
 
 class _Policy:
-    """In place of np.random and Python's random: answers by the numbers of a step."""
+    """A replacement for np.random and Python's random that returns the numbers of a step."""
 
     def __init__(self, drawn, numbers):
         self.args, self.name = dict(drawn.args), drawn.name
@@ -71,7 +71,7 @@ class _Policy:
     # np.random
 
     def choice(self, ops, count=None, replace=True, p=None):
-        if count is None:  # Python's, of sub-policies or of interpolations
+        if count is None:  # Python's choice, of sub-policies or interpolations
             at = self._u[0] if self._own is None else self._own[4]
             return ops[int(at * len(ops))]
         assert count == self.args["layers"] and replace is (p is None)
@@ -105,7 +105,7 @@ class _Policy:
 
 
 class _Numpy:
-    """numpy with another np.random."""
+    """numpy with a different np.random."""
 
     def __init__(self, its):
         self.random = its
@@ -133,14 +133,14 @@ def _of_policy(numbers):
 
 
 class _Erasing:
-    """In place of Python's random."""
+    """A replacement for Python's random."""
 
     def __init__(self, args, numbers, op):
         self._u, self._op, self._window = numbers, op, -1
         self._counted = args["counts"][0] == args["counts"][1]
 
     def begin(self):
-        """A window."""
+        """Begin a window."""
         self._window += 1
         self._own, self._tried, self.place = self._u[2 + 23 * self._window :][:23], 0, []
 
@@ -155,7 +155,7 @@ class _Erasing:
         return self.place[-1]
 
     def uniform(self, low, high):
-        """The area and the aspect of one try, of another ..."""
+        """Return the area and aspect of each try in turn."""
         at, self._tried = self._tried // 2 + 10 * (self._tried % 2), self._tried + 1
         return low + (high - low) * self._own[at]
 
@@ -167,7 +167,7 @@ def _of_erasing(numbers):
     own = erasing.RandomErasing._erase
 
     def counted(stop):
-        if stop == 10:  # a window's tries
+        if stop == 10:  # the tries of a window
             numbers.begin()
         return range(stop)
 
