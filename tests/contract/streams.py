@@ -127,12 +127,12 @@ class Shuffled(Stream):
     """A shuffle buffer of deferred images."""
 
     def __iter__(self):
-        encoded_bytes = []
+        pending = []
         for number, path in enumerate(self.mine()):
-            encoded_bytes.append((TRAINING(open_rgb(path)), number))
-            if len(encoded_bytes) > 5:
-                yield encoded_bytes.pop(random.randrange(len(encoded_bytes)))
-        yield from encoded_bytes
+            pending.append((TRAINING(open_rgb(path)), number))
+            if len(pending) > 5:
+                yield pending.pop(random.randrange(len(pending)))
+        yield from pending
 
 
 class ShuffledBytes(Stream):
@@ -143,12 +143,12 @@ class ShuffledBytes(Stream):
         self.generator = torch.Generator().manual_seed(3)
 
     def __iter__(self):
-        encoded_bytes = []
+        pending = []
         for path in self.mine():
-            encoded_bytes.append(read(path))
-            if len(encoded_bytes) > 5:
-                yield decode(encoded_bytes.pop(int(torch.randint(len(encoded_bytes), (), generator=self.generator))))
-        yield from map(decode, encoded_bytes)
+            pending.append(read(path))
+            if len(pending) > 5:
+                yield decode(pending.pop(int(torch.randint(len(pending), (), generator=self.generator))))
+        yield from map(decode, pending)
 
 
 class OneBuffer(Stream):
@@ -321,11 +321,11 @@ class Zip(Stream):
     """Members of a compressed archive."""
 
     def __iter__(self):
-        encoded_bytes = io.BytesIO()
-        with zipfile.ZipFile(encoded_bytes, "w", zipfile.ZIP_DEFLATED) as archive:
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for path in self.files:
                 archive.write(path)
-        with zipfile.ZipFile(encoded_bytes) as archive:
+        with zipfile.ZipFile(file) as archive:
             for name in archive.namelist():
                 with archive.open(name) as member:
                     yield SMALL(Image.open(member).convert("RGB")), name, member.tell()

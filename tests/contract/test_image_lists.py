@@ -629,10 +629,10 @@ def test_following_the_remedy_of_a_warning_gives_the_same_batches(folder, files,
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loader = DataLoader(kind(files, folder.targets, EXACT), 5, **options)
-    (message_of,) = [str(one.message) for one in caught if issubclass(one.category, FallbackWarning)]
-    assert message_of.startswith(f"torchvision does the work: {kind.__name__} {reason}") and remedy in message_of
-    assert "is not an image folder" not in message_of
-    assert remedy in loader.explain() and "DALIImageList" not in message_of
+    (message,) = [str(one.message) for one in caught if issubclass(one.category, FallbackWarning)]
+    assert message.startswith(f"torchvision does the work: {kind.__name__} {reason}") and remedy in message
+    assert "is not an image folder" not in message
+    assert remedy in loader.explain() and "DALIImageList" not in message
     mine = ours(OnlyTransforms(files, folder.targets, transform), 5, device="cpu", exact=True)
     assert mine.explain().startswith("DALI route")
     batches = [[in_the_loop(images) if in_the_loop else images, labels] for images, labels in mine]

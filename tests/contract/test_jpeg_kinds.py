@@ -49,7 +49,7 @@ class PythonEngine(PillowEngine):
 
 
 class PythonDecoding(PillowDecoding):
-    def _decode(self, i, file, make_jpeg):
+    def _decode(self, i, file, made):
         try:
             planes = baseline.planes_of(file)
         except (ValueError, KeyError, IndexError) as error:
@@ -58,7 +58,7 @@ class PythonDecoding(PillowDecoding):
         for c, plane in enumerate(planes):
             begin, pitch = self.places.offsets[i, c], self.places.pitches[i, c]
             height, width = plane.shape
-            make_jpeg[begin : begin + height * pitch].reshape(height, pitch)[:, :width] = plane
+            made[begin : begin + height * pitch].reshape(height, pitch)[:, :width] = plane
 
 
 def run_kernels_one_at_a_time(monkeypatch):
