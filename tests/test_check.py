@@ -326,7 +326,7 @@ def test_warnings_are_counted_by_text_and_not_printed(good_folder, capfd):
 
 @pytest.fixture(params=ARCHIVES)
 def archive(request, good_folder, tmp_path) -> Path:
-    """An archive of six images, of which the second is damaged."""
+    """An archive of six images; the second is damaged."""
     if request.param == "lmdb" and not find_spec("lmdb"):
         pytest.skip("needs lmdb")
     (good_folder / "a" / "other.jpg").write_bytes(JPEG[: len(JPEG) // 2])

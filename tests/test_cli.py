@@ -475,8 +475,7 @@ def test_compare_pixels_detects_a_wrong_image(tmp_path, monkeypatch):
 
 
 def test_one_pass_returns_images_per_second(monkeypatch):
-    """Three batches of 4, 4 and 2 images. The clock advances at each call: at the start, after a batch and at the
-    end."""
+    """Three batches of 4, 4 and 2 images. The clock is read at the start, at the first batch and at the end."""
     clock = iter(range(10, 1000))
     monkeypatch.setattr(demo.time, "perf_counter", lambda: next(clock))
 
