@@ -408,7 +408,7 @@ TABLES = {
 
 
 def written(text: str) -> str:
-    """Return a page with its tables replaced by those that follow from the results."""
+    """Return a page with its tables regenerated from the results."""
 
     def table(found: re.Match[str]) -> str:
         return f"{found[1]}\n{TABLES[found[2]]()}\n{found[3]}"

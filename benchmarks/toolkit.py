@@ -72,7 +72,7 @@ LOOK = 10  # minimum number of steps: the toolkit's log_every
 
 
 def available(ranks, count):
-    """Return this rank's cores, from those that the ranks of its host share."""
+    """Return this rank's cores, out of the cores shared by the ranks of its host."""
     cores, local = sorted(os.sched_getaffinity(0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if count * local > len(cores):
         raise SystemExit(f"{local} ranks of {count} cores are more than the {len(cores)} there are")
@@ -300,7 +300,7 @@ def main():
     args.cores = args.cores or [max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))]
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
-    data.open_dataset = functools.cache(data.open_dataset)  # all configs share what is known about the files
+    data.open_dataset = functools.cache(data.open_dataset)  # all configs share the headers that were read
     ranks = Ranks(timeout=int(args.limit))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     args.available = {cores: available(ranks, cores) for cores in args.cores}

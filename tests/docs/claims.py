@@ -483,7 +483,7 @@ claim(
 for example in ("ignite_trainer", "lightning_classifier", "accelerate_loop"):
     claim(
         f"examples/{example}.py",
-        "trains at {:,.0f} images/s in the second epoch, of which next() takes {:.0f}%",
+        "trains at {:,.0f} images/s in the second epoch, and next() takes {:.0f}% of the time",
         *_in_framework("frameworks_h200", example, 1),
     )
 claim(
@@ -494,15 +494,15 @@ claim(
 _figures = _in_framework("frameworks_h200x2", "ray_train", 0)
 claim(
     "examples/ray_train.py",
-    "with {} cores a ResNet-18 trains at {:,.0f} images/s in each of two workers, in the second epoch, of which next() "
-    "takes {:.1f}%",
+    "with {} cores a ResNet-18 trains at {:,.0f} images/s in each of two workers, in the second epoch, and next() "
+    "takes {:.1f}% of the time",
     read("frameworks_h200x2")["facts"]["cores"],
     *_figures,
 )
 _figures = _in_framework("frameworks_h200", "huggingface_trainer", 0)
 claim(
     "examples/huggingface_trainer.py",
-    "{:,.0f} images/s over two epochs of {:,} photos, of which {:.0f}% were waited",
+    "{:,.0f} images/s over two epochs of {:,} photos, with {:.0f}% of the time spent waiting",
     _figures[0],
     _PHOTOS,
     _figures[1],
