@@ -93,7 +93,8 @@ def write(source, root):
 def datasets(given, train, test, most=None):
     """Return CIFAR10 for training and testing with these transforms, from torchvision's root, a copy or noise.
 
-    ``most`` limits the images of each, to try a script."""
+    ``most`` limits the images of each, to try a script.
+    """
     with contextlib.ExitStack() as stack:
         root = given
         if not pathlib.Path(given, CIFAR10.base_folder).is_dir():

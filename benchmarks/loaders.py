@@ -107,7 +107,8 @@ def torchvision_loader(settings, data, sampler=None):
 def ours_loader(settings, data, sampler=None, **options):
     """Open dali_compat's loader; options are arguments of its DataLoader.
 
-    fallback="error" makes sure that it does not measure torchvision."""
+    fallback="error" makes sure that it does not measure torchvision.
+    """
     import dali_compat
 
     given = {**torch_arguments(settings, sampler, _is_stream(data)), "device": settings.device, "fallback": "error"}
@@ -212,7 +213,8 @@ def handwritten_loader(settings, data=None, sampler=None, pipelines=1, hw_decode
 def turboloader_loader(settings, data=None, sampler=None):
     """TurboLoader, if it is installed, over a tar of the folder's files, with the antialiasing of torchvision's resize.
 
-    Its tars have no labels; the returned labels are placeholders."""
+    Its tars have no labels; the returned labels are placeholders.
+    """
     import turboloader
 
     if settings.recipe != "train" or sampler is not None:

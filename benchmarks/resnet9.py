@@ -1,6 +1,7 @@
 """The ResNet-9 of the accuracy benchmarks, with bf16, channels_last, one-cycle SGD and label smoothing.
 
-It is David Page's ("How to train your ResNet", 2018) without whitening and without test-time augmentation."""
+It is David Page's ("How to train your ResNet", 2018) without whitening and without test-time augmentation.
+"""
 
 import time
 

@@ -102,7 +102,8 @@ def siblings():
 def sources(args, ranks):
     """A folder with train and val, and train.rec and val.rec if requested; the first rank creates and removes it.
 
-    val is the same as train, since nothing here evaluates."""
+    val is the same as train, since nothing here evaluates.
+    """
     with contextlib.ExitStack() as stack:
         made = None
         if ranks.is_first:

@@ -69,7 +69,8 @@ def train(model, loader, optimizer, schedule, device) -> torch.Tensor:
 def mean_ap(model, loader, device, overlap: float = 0.5) -> float:
     """Return the mean over classes of the area under the precision-recall curve.
 
-    Each box counts once, for the most confident detection that overlaps it by half."""
+    Each box counts once, for the most confident detection that overlaps it by half.
+    """
     model.eval()
     scores = [[] for _ in range(CLASSES)]  # for each class: (score, whether the detection is correct) of all detections
     there = [0] * CLASSES

@@ -150,7 +150,8 @@ def nvjpeg():
 def image_root(tmp_path_factory) -> Path:
     """Create an ImageFolder root with 3 classes of 8 images of various sizes.
 
-    Includes one grayscale JPEG, one progressive JPEG and one PNG with alpha."""
+    Includes one grayscale JPEG, one progressive JPEG and one PNG with alpha.
+    """
     from helpers import make_folder
 
     root = make_folder(tmp_path_factory.mktemp("images"))

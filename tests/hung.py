@@ -1,6 +1,7 @@
 """Report the stacks of a test that does not end, and of its child processes, on stderr.
 
-pytest-timeout's own report is lost under pytest-xdist and covers only one process."""
+pytest-timeout's own report is lost under pytest-xdist and covers only one process.
+"""
 
 import contextlib
 import faulthandler
@@ -32,7 +33,8 @@ def prepare() -> None:
 def limit(name: str, seconds: float) -> Callable[[], None]:
     """End this process with a report after a number of seconds, and return a function that cancels this.
 
-    Uses a thread because a hang inside DALI does not return to Python to handle a signal."""
+    Uses a thread because a hang inside DALI does not return to Python to handle a signal.
+    """
     made = threading.Timer(seconds, _end, [name, seconds])
     made.name = f"{name}'s time limit"
     made.daemon = True
@@ -72,7 +74,8 @@ def _report(pid: int) -> None:
 def _native(pid: int) -> None:
     """Print the native stacks, for hangs in C and for forked children that block on a lock before Python runs.
 
-    Prints nothing if there is no debugger or if it cannot attach."""
+    Prints nothing if there is no debugger or if it cannot attach.
+    """
     path = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
     bound = _BOUND if shutil.which(_BOUND[0]) else []
     for name, *arguments in _DEBUGGERS:

@@ -1,6 +1,7 @@
 """Support for tests of Triton kernels, which run in Triton's interpreter if there is no GPU.
 
-They run in a separate process because Triton reads TRITON_INTERPRET when it is imported."""
+They run in a separate process because Triton reads TRITON_INTERPRET when it is imported.
+"""
 
 import importlib.metadata
 import os
@@ -30,7 +31,8 @@ def _patched_once() -> None:
     """Patch triton.language once for each module.
 
     The interpreter would patch it again at each call of a kernel or device function, although the patch stays in place.
-    Patching once takes a quarter of the time."""
+    Patching once takes a quarter of the time.
+    """
     from triton.runtime import interpreter
 
     patch, scopes = interpreter._patch_lang, {}

@@ -1,7 +1,8 @@
 """Run the tests' programs as forks of one interpreter that has already imported torch, torchvision and DALI.
 
 These imports take seconds. The interpreter does not import dali_compat. Programs end with a normal interpreter exit,
-not with os._exit."""
+not with os._exit.
+"""
 
 from __future__ import annotations
 

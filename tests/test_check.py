@@ -583,9 +583,10 @@ def processes_of(group: int) -> list[str]:
 
 @pytest.fixture
 def slow_check(tmp_path, monkeypatch):
-    """A check that does not end, in a separate process group: 99 good_folder images and a damaged one.
+    """A check that does not end, in a separate process group: 99 good images and a damaged one.
 
-    One image after the first half is decoded repeatedly until the parent process ends."""
+    One image after the first half is decoded repeatedly until the parent process ends.
+    """
     files = {f"image{number:02d}": JPEG for number in range(99)}
     fill(tmp_path / "data", bad=JPEG[: len(JPEG) // 2], **files)
     started = []

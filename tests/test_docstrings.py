@@ -12,7 +12,7 @@ _ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \*{0,2}\w+)*): \S", re.MULTILINE)
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns):\n((?:    .*\n|\n)+)", re.MULTILINE)
 
 
-def own(thing) -> str:
+def own_docstring(thing) -> str:
     """Return a docstring that is not inherited, without indentation; "" if there is none."""
     text = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
     return inspect.cleandoc(text or "") + "\n"
@@ -56,7 +56,7 @@ MEMBERS = [f"{name}.{member}" for name in CLASSES for member in members(getattr(
 @pytest.mark.parametrize("name", NAMES)
 def test_a_public_name_has_a_docstring_with_its_arguments(name):
     thing = getattr(dali_compat, name)
-    text = own(thing)
+    text = own_docstring(thing)
     assert text.strip()
     if inspect.isclass(thing) and issubclass(thing, BaseException):
         return
@@ -70,7 +70,7 @@ def test_a_public_name_has_a_docstring_with_its_arguments(name):
 def test_a_method_has_a_docstring_with_its_arguments(name):
     kind, _, member = name.partition(".")
     thing = inspect.getattr_static(getattr(dali_compat, kind), member)
-    text = own(thing)
+    text = own_docstring(thing)
     assert text.strip()
     if inspect.isfunction(thing):
         assert set(arguments(thing)) <= named(text)
@@ -79,7 +79,7 @@ def test_a_method_has_a_docstring_with_its_arguments(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_no_docstring_names_an_argument_that_does_not_exist(name):
     thing = getattr(dali_compat, name)
-    documented = sections(own(thing)).get("Args", [])
+    documented = sections(own_docstring(thing)).get("Args", [])
     known = set(arguments(thing)) if documented else set()
     if name == "DataLoader":
         known |= {"in_order"}  # added in torch 2.6
@@ -89,7 +89,7 @@ def test_no_docstring_names_an_argument_that_does_not_exist(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_docstrings_refer_only_to_public_classes(name):
     """Other classes have no help()."""
-    for there in re.findall(r"\bas in ([A-Z]\w+)", own(getattr(dali_compat, name))):
+    for there in re.findall(r"\bas in ([A-Z]\w+)", own_docstring(getattr(dali_compat, name))):
         assert there in dali_compat.__all__
 
 

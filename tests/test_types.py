@@ -146,7 +146,8 @@ def mypy(*arguments: str) -> str:
 def users_settings() -> str:
     """Return pyproject.toml with the settings of ``--strict --ignore-missing-imports`` for script.py.
 
-    Modules such as torch, which take most of the time, keep their options, so that mypy's cache is used."""
+    Modules such as torch, which take most of the time, keep their options, so that mypy's cache is used.
+    """
     text = (ROOT / "pyproject.toml").read_text()
     strict = 'module = [\n    "dali_compat",\n'
     for ours, theirs in ("follow_untyped_imports", "ignore_missing_imports"), (strict, 'module = [\n    "script",\n'):

@@ -214,7 +214,8 @@ class TorchLoader(data.DataLoader):
 def make_images(folder: Path, classes: int = 4, train: int = 16, val: int = 8) -> None:
     """Write class folders of JPEGs with about 100 pixels per side. The files are the same every time.
 
-    Each class has a colour and a direction of stripes, so that a model starts to learn them within an epoch or two."""
+    Each class has a colour and a direction of stripes, so that a model starts to learn them within an epoch or two.
+    """
     rng = np.random.default_rng(0)
     for split, count in (("train", train), ("val", val)):
         for label in range(classes):

@@ -92,7 +92,8 @@ def shard(module: nn.Module, ranks: Ranks) -> None:
 def _average(module: nn.Module, options: Options) -> AveragedModel:
     """Average parameters and the statistics of norm layers.
 
-    With FSDP they are averaged one by one, since no kernel accepts a list of both sharded and whole tensors."""
+    With FSDP they are averaged one by one, since no kernel accepts a list of both sharded and whole tensors.
+    """
     if options.parallel == "fsdp":
         return AveragedModel(module, avg_fn=get_ema_avg_fn(options.ema), use_buffers=True)
     return AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(options.ema), use_buffers=True)
@@ -114,7 +115,8 @@ def _optimizer(module: nn.Module, options: Options) -> torch.optim.Optimizer:
 def learning_rate(options: Options, epoch: float, images_a_step: int) -> float:
     """Return the learning rate at a point of the run, in epochs: linear warm-up, then a cosine to zero.
 
-    It depends on the number of images seen, not of steps, so that a run can continue on another number of ranks."""
+    It depends on the number of images seen, not of steps, so that a run can continue on another number of ranks.
+    """
     peak = options.lr * images_a_step / 256
     if epoch < options.warmup:
         return peak * (epoch + 0.01) / (options.warmup + 0.01)

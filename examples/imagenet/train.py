@@ -188,7 +188,8 @@ class Training:
         """Return (loss, top-1, top-5) on the validation set.
 
         Each image counts once: the sampler repeats some images to give all ranks equal shares, and the repetitions are
-        ignored."""
+        ignored.
+        """
         world, rank, count = self.ranks.world, self.ranks.rank, len(self.val_loader.dataset)
         model.eval()
         sums, had = torch.zeros(4, device=self.ranks.device), 0

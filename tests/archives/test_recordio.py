@@ -16,7 +16,7 @@ MAGIC = bytes.fromhex("0a23d7ce")
 
 
 def dmlc_encoded(data: bytes) -> bytes:
-    """Encode a record as dmlc_encoded-core's RecordIOWriter::WriteRecord does (src/recordio.cc)."""
+    """Encode a record as dmlc-core's RecordIOWriter::WriteRecord does (src/recordio.cc)."""
 
     def prefix(part: int, length: int) -> bytes:
         return MAGIC + struct.pack("<I", part << 29 | length)
@@ -31,7 +31,7 @@ def dmlc_encoded(data: bytes) -> bytes:
 
 
 def mxnet_encoded(label: float | list[float], index: int, image: bytes) -> bytes:
-    """Encode as MXNet's recordio.pack(IRHeader(0, label, index, 0), image) does (python/mxnet_encoded/recordio.py)."""
+    """Encode as MXNet's recordio.pack(IRHeader(0, label, index, 0), image) does (python/mxnet/recordio.py)."""
     if isinstance(label, list):
         return struct.pack("<IfQQ", len(label), 0, index, 0) + np.array(label, np.float32).tobytes() + image
     return struct.pack("<IfQQ", 0, label, index, 0) + image
@@ -82,9 +82,7 @@ def test_dalis_mxnet_reader_reads_the_same(packed, stock, idx, tmp_path):
 
     @pipeline_def(batch_size=len(images), num_threads=1, device_id=None)
     def theirs():
-        return tuple(
-            fn.readers.mxnet_encoded(path=[str(path)], index_path=[str(tmp_path / ("a.idx" if idx else "a.other"))])
-        )
+        return tuple(fn.readers.mxnet(path=[str(path)], index_path=[str(tmp_path / ("a.idx" if idx else "a.other"))]))
 
     pipe = theirs()
     pipe.build()

@@ -27,7 +27,8 @@ class Disagreement(AssertionError):
 def dictated(numbers):
     """Make torchvision's random functions return ``numbers.take(*kinds)``, which must have one of these kinds.
 
-    While ``numbers.speaks`` is False, they draw as usual."""
+    While ``numbers.speaks`` is False, they draw as usual.
+    """
     with contextlib.ExitStack() as stack:
         for owner, name, answer in _sources(numbers):
             own = getattr(owner, name)
@@ -36,12 +37,12 @@ def dictated(numbers):
 
 
 def _either(numbers, answer, own, of_class: bool):
-    def asked(*args, **kwargs):
+    def replacement(*args, **kwargs):
         return (answer if numbers.speaks else own)(*args, **kwargs)
 
-    setattr(asked, STANDS_FOR, own)  # marks it as torchvision's function for translations made in the meantime
+    setattr(replacement, STANDS_FOR, own)  # marks it as torchvision's function for translations made in the meantime
     is_static = of_class and own.__name__ == "get_params"
-    return staticmethod(asked) if is_static else asked
+    return staticmethod(replacement) if is_static else replacement
 
 
 def _sources(numbers):

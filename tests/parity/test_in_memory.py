@@ -1,7 +1,8 @@
 """Run each case of cases/ on in-memory images.
 
 The images have the format of CIFAR (RGB, 32 x 32) and MNIST ("L", 28 x 28). Cases that need larger ones use that of
-STL10 (96 x 96)."""
+STL10 (96 x 96).
+"""
 
 import random
 
@@ -46,7 +47,8 @@ def _refusal(transform, pictures) -> Exception | None:
     """Return the error that torchvision raises for these images, or None.
 
     Examples are a crop larger than the image, or three means for one channel. The random state is fixed, so that every
-    process collects the same cases."""
+    process collects the same cases.
+    """
     state = random.getstate()
     random.seed(0)
     try:

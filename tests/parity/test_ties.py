@@ -1,6 +1,7 @@
 """exact=True with coordinates on pixel edges and values halfway between two levels; Pillow's arithmetic decides these.
 
-Covers right angles, simple scales and ratios, shears of 45 degrees, and warps that change nothing."""
+Covers right angles, simple scales and ratios, shears of 45 degrees, and warps that change nothing.
+"""
 
 import numpy as np
 import pytest

@@ -1,6 +1,7 @@
 """gs:// and az:// URLs: Google Cloud Storage's XML protocol on the tests' server, and Azurite if it is installed.
 
-Install Azurite with npm install -g azurite."""
+Install Azurite with npm install -g azurite.
+"""
 
 import base64
 import datetime

@@ -1,6 +1,7 @@
 """Resizing. The comments next to the default's limits are measured values; exact=True equals torchvision.
 
-On a GPU, floating-point sums have another order and may round to another level (ON_GPU)."""
+On a GPU, floating-point sums have another order and may round to another level (ON_GPU).
+"""
 
 import torch
 from torchvision import transforms as v1
