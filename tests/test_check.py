@@ -311,7 +311,7 @@ def test_warnings_are_counted_by_text_and_not_printed(good_folder, capfd):
         fill(good_folder / "b", **{name: saved("PNG", clear, transparency=bytes(200))})
     for tag in (271, 272):
         exif = Image.Exif()
-        exif[tag] = "x" * 300  # of which the file has 20
+        exif[tag] = "x" * 300  # truncated below
         fill(good_folder / "a", **{f"exif_{tag}": saved("JPEG", exif=exif.tobytes()[:60])})
     assert cli.main(["check", str(good_folder), "--json", "--workers", "2"]) == 0
     out, err = capfd.readouterr()
