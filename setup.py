@@ -1,7 +1,7 @@
-"""Packaging of dali_compat. DALI comes by one of the extras cuda110, cuda120, cuda130; it is optional.
+"""Packaging of dali_compat. DALI is optional and comes with one of the extras cuda110, cuda120 and cuda130.
 
-The sdist has the whole project, so that it can be tested; the wheel has the package alone.
-CONTRIBUTING.md says how to make a release.
+The sdist contains the whole project, so that it can be tested; the wheel contains only the package.
+CONTRIBUTING.md describes how to make a release.
 """
 
 import os
@@ -14,7 +14,7 @@ from setuptools.command.sdist import sdist
 HERE = Path(__file__).parent
 INIT = (HERE / "dali_compat" / "__init__.py").read_text(encoding="utf-8")
 VERSION = re.search(r'^__version__ = "(.+)"', INIT, re.MULTILINE).group(1)
-# Of the published repository, as in https://github.com/<owner>/dali_compat
+# URL of the published repository, such as https://github.com/<owner>/dali_compat
 URL = os.environ.get("DALI_COMPAT_URL", "").rstrip("/")
 PLACES = {
     "Source": "",
@@ -27,8 +27,10 @@ EXAMPLES = ["lightning", "accelerate", "timm", "pytorch-ignite", "transformers",
 
 
 def for_index(readme: str) -> str:
-    """README as a package index shows it, where relative links lead nowhere. They become links into the repository at
-    this version's tag; without URL, plain text, and a picture its description."""
+    """Return the README without relative links, which do not work on a package index.
+
+    They become links into the repository at this version's tag or, without URL, plain text and a picture's description.
+    """
 
     def absolute(match: re.Match) -> str:
         picture, text, target = match.groups()
@@ -40,7 +42,7 @@ def for_index(readme: str) -> str:
 
 
 class WholeProject(sdist):
-    """The sdist, with all that the tests need."""
+    """An sdist with all files that the tests need."""
 
     def make_distribution(self):
         for name in ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "llms.txt"):
@@ -53,7 +55,7 @@ class WholeProject(sdist):
 
 setup(
     cmdclass={"sdist": WholeProject},
-    # By a path: else a clone in the folder where a program starts is taken for the package.
+    # Install by path; otherwise a clone in the program's working directory would shadow the package.
     options={"editable_wheel": {"mode": "compat"}},
     name="dali_compat",
     version=VERSION,
@@ -61,7 +63,7 @@ setup(
     long_description=for_index((HERE / "README.md").read_text(encoding="utf-8")),
     long_description_content_type="text/markdown",
     project_urls={name: f"{URL}{path}" for name, path in PLACES.items()} if URL else {},
-    # Without a classifier of the license: its name replaces that (PEP 639).
+    # No licence classifier, since the licence expression replaces it (PEP 639).
     license_expression="Apache-2.0",
     license_files=["LICENSE"],
     classifiers=[
@@ -87,11 +89,11 @@ setup(
         *("tqdm", "filelock", "braceexpand", "google-crc32c"),
     ],
     extras_require={
-        # 1.53 is the oldest DALI that is tested; the CUDA 11 builds ended at 1.50.
+        # 1.53 is the oldest tested DALI; the CUDA 11 builds ended at 1.50.
         "cuda110": ["nvidia-dali-cuda110"],
         "cuda120": ["nvidia-dali-cuda120>=1.53"],
         "cuda130": ["nvidia-dali-cuda130>=1.53"],
-        "archives": ["lmdb"],  # to write LMDB
+        "archives": ["lmdb"],  # for writing LMDB
         "remote": ["obstore>=0.8", "fsspec", "huggingface_hub"],  # object storage
         "examples": EXAMPLES,
         "test": [

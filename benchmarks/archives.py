@@ -1,30 +1,29 @@
-"""Question: how fast does a loader go on archives, beside the same images in a folder? How fast are archives packed,
-indexed and read, by which way of reading, and what does a cached list save?
+"""Question: how fast does a loader read archives, compared with the same images in a folder? How fast are archives
+packed, indexed and read, with which method, and how much time does a cached list save?
 
-Method. The images of --data, --replicate times as files in memory, are packed into each format in --work. Then, in
-turns over --rounds rounds, --parts of:
-- load: our DataLoader on the folder and on each archive, with ImageNet's training transform, as imagefolder.py counts
-  images: --warmup batches, then --batches or --seconds. Indices are random with replacement, so no epoch ends
-  meanwhile. cpu_ms is processor time of all threads an image, warm-up included, which others on the machine disturb
-  less.
+Method. The images of --data, --replicate times as files in memory, are packed into each format in --work. Then --parts
+of the following are measured, in turns over --rounds rounds:
+- load: our DataLoader on the folder and on each archive, with ImageNet's training transform, counting images as
+  imagefolder.py does: --warmup batches, then --batches or --seconds. Indices are random with replacement, so no epoch
+  ends during a turn. cpu_ms is the processor time of all threads per image, including warm-up; other programs on the
+  machine disturb it less.
 - index: a new data set without and with a cached index; for tar also Python's
   tarfile. The archive is in the page cache.
-- read: 256 random images by each way below, from the page cache (hot) and after the archive was dropped from it (cold).
-  views: Archive.read() and a touch of each page, as a decoder does; views_no_advice: the same without posix_fadvise;
-  pread: one after another; pread_pool: 8 threads that share the batch; pread_pool_tasks: a pool's task per image;
-  files: open, read and close of the images' own files (in memory, so hot only).
-- list: --files empty files in 1,000 folders in memory: torchvision's ImageFolder, and DALIImageFolder(index_cache=True)
-  at first and again. Both attributes are compared once.
---limit ends the script in time: no turn of load begins when that many seconds have passed since its start.
+- read: 256 random images with each method below, from the page cache (hot) and after the archive was dropped from it
+  (cold). views: Archive.read(), touching each page as a decoder does; views_no_advice: the same without posix_fadvise;
+  pread: one image after another; pread_pool: 8 threads that share the batch; pread_pool_tasks: one task per image in a
+  pool; files: open, read and close the images' files (in memory, so hot only).
+- list: --files empty files in 1,000 folders in memory, listed by torchvision's ImageFolder, and by
+  DALIImageFolder(index_cache=True) the first time and again. The attributes of both are compared once.
+--limit ends the script in time: no turn of load begins after this many seconds.
 
 Confounders.
-- load: the page cache holds everything, so no disk is measured. Files of the folder are not links, for few photos would
-  stay in the processor's caches there, and not in an archive.
-- Of read, nothing decodes: on two cores decoding takes 100 times as long. On a GPU reading competes with DALI's
-  threads.
-- Dropping a file from the page cache leaves the caches of the disk and of the virtual machine's host.
-- A first list of 1.28 million files on a disk or a network takes far longer than in memory; the second one does not,
-  for it reads one file and asks for 1,001 folders' times.
+- load: the page cache holds everything, so no disk is measured. Files of the folder are not links, because a few photos
+  would stay in the processor's caches there, but not in an archive.
+- read does not decode: on two cores decoding takes 100 times as long. On a GPU reading competes with DALI's threads.
+- Dropping a file from the page cache does not clear the caches of the disk and of the virtual machine's host.
+- The first list of 1.28 million files on a disk or a network takes far longer than in memory. The second does not: it
+  reads one file and requests the times of 1,001 folders.
 
 Command.
     python benchmarks/archives.py --data PHOTOS --replicate 20 --work DIR --json OUT.json
@@ -76,7 +75,7 @@ def forget_index(path):
 
 
 def index(path):
-    """{case: seconds}"""
+    """Return {case: seconds}."""
     forget_index(path)
     made = {"first": seconds(lambda: opened(path)), "again": seconds(lambda: opened(path))}
     if path.suffix == ".tar":
@@ -90,7 +89,7 @@ def touch(arrays):
 
 
 def ways(path, folder):
-    """{name: reads the images of these indices}, each with files of its own."""
+    """Return {name: function that reads the images of these indices}; each opens its files separately."""
     dataset, plain = opened(path), opened(path)
     pool = ThreadPoolExecutor(THREADS)
 
@@ -138,7 +137,7 @@ def read(path, folder, rng, rounds):
 
 
 def load(root, paths, args, finished, save):
-    """Adds rows of images a second to ``finished``; the folder is a case of its own."""
+    """Append rows of images per second to ``finished``; the folder is one of the cases."""
     begin = time.perf_counter()
     device = loaders.device_of(args)
     settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
@@ -179,7 +178,7 @@ def lists(count, rounds):
         mine, theirs = cached(root), ImageFolder(root)
         for name in ("classes", "class_to_idx", "samples", "targets", "imgs", "root", "loader", "extensions"):
             if getattr(mine, name) != getattr(theirs, name):
-                raise SystemExit(f"{name} is not torchvision's")
+                raise SystemExit(f"{name} differs from torchvision's list")
         del mine, theirs
         for number in range(rounds):
             shutil.rmtree(pathlib.Path(os.environ["XDG_CACHE_HOME"]) / "dali_compat", ignore_errors=True)
@@ -194,12 +193,12 @@ def lists(count, rounds):
 def main():
     options = common.parser(__doc__)
     options.add_argument("--work", type=pathlib.Path, required=True, help="folder on the disk to measure")
-    options.add_argument("--files", type=int, default=1_280_000, help="of the folder that is listed")
+    options.add_argument("--files", type=int, default=1_280_000, help="number of files in the listed folder")
     options.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    options.add_argument("--warmup", type=int, default=10, help="of load: batches before counting starts")
-    options.add_argument("--batches", type=int, default=400, help="of load: batches to count in a turn, at most")
-    options.add_argument("--seconds", type=float, default=4, help="of load: time to count for in a turn, at most")
-    options.add_argument("--limit", type=float, help="of load: seconds after which no turn begins")
+    options.add_argument("--warmup", type=int, default=10, help="load: batches before counting starts")
+    options.add_argument("--batches", type=int, default=400, help="load: batches to count in a turn, at most")
+    options.add_argument("--seconds", type=float, default=4, help="load: seconds to count for in a turn, at most")
+    options.add_argument("--limit", type=float, help="load: seconds after which no turn begins")
     args = options.parse_args()
     work = pathlib.Path(tempfile.mkdtemp(prefix="dali-compat-bench-", dir=args.work))
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")

@@ -1,18 +1,18 @@
-"""Question: what does DataLoader(cache=...) give on a small folder, and what does filling it cost?
+"""Question: how much faster is a small folder with DataLoader(cache=...), and how much does filling the cache cost?
 
 Method. --images files of the size of Kaggle's dogs and cats (500 x 375, JPEG; --data's photos resized, then hard links
 in memory), batches of 64, ImageNet's training transform. One process; the cases take turns over --rounds rounds:
-- off: no cache. A fresh loader runs one epoch to warm up and one that counts.
-- fill: a fresh loader with a cache, its first epoch (all of it, from iter() on, with DALI's start);
+- off: no cache. A fresh loader runs one epoch to warm up and one that is measured.
+- fill: the first epoch of a fresh loader with a cache, from iter() on, including DALI's start;
 - kept: its second and third epoch;
-- fill, host and kept, host: on a GPU the same with the cache in host memory.
-- start: the first epoch of a fresh loader without a cache, to compare fill with.
+- fill, host and kept, host: on a GPU, the same with the cache in host memory.
+- start: the first epoch of a fresh loader without a cache, for comparison with fill.
 The device is synchronised at both ends of an epoch.
 
 Confounders.
-- Nothing consumes the batches: a training step that is slower than "off" gains nothing but CPU and decoder time.
-- Hard links: few encoded bytes, which stay in the processor's caches; the decoded images are all kept apart.
-- Other folders than small ones do not fit: 25,000 of these images take 14 GB.
+- Nothing consumes the batches. A training step that is slower than "off" gains only CPU and decoder time.
+- Hard links: few encoded bytes, which stay in the processor's caches; the decoded images are all stored separately.
+- Larger folders do not fit: 25,000 of these images take 14 GB.
 
 Command.
     python benchmarks/cache.py --data PHOTOS --images 25000 --batch-size 64 --rounds 3 --json OUT.json
@@ -37,7 +37,7 @@ CLASSES = "cat", "dog"
 
 @contextlib.contextmanager
 def small_folder(source, count):
-    """A folder of two classes in memory, with ``count`` images."""
+    """Create a folder of two classes in memory, with ``count`` images."""
     made = pathlib.Path(tempfile.mkdtemp(prefix="dali-compat-bench-", dir="/dev/shm"))
     try:
         (made / "originals").mkdir()
@@ -57,7 +57,7 @@ def small_folder(source, count):
 
 
 def epoch(opened, settings):
-    """Images a second, and milliseconds of processor time an image."""
+    """Return images per second, and milliseconds of processor time per image."""
     loaders.synchronise(settings.device)
     begin, used, images = time.perf_counter(), time.process_time(), 0
     for batch in opened.epoch():
@@ -68,7 +68,7 @@ def epoch(opened, settings):
 
 
 def turn(case, settings, data, budget):
-    """{case: numbers} of a fresh loader."""
+    """Return {case: numbers} for a fresh loader."""
     options = {"off": {}, "cache": {"cache": budget}, "host": {"cache": budget, "cache_device": "cpu"}}
     names = {
         "off": ("start", "off"),

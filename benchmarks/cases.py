@@ -1,16 +1,16 @@
-"""Cases by name: NAME[:K[:D]][@KEY=VALUE,...]: K workers, D batches in flight, and what else the loader is given.
+"""Parse names of cases: NAME[:K[:D]][@KEY=VALUE,...] has K workers, D batches in flight, and further arguments.
 
-    ours                                    num_workers a core, as every loader here gets it
+    ours                                    one worker per core, the default of all loaders here
     ours:8:4                                num_workers=8, prefetch_factor=4
     ours@_GPU_JPEG_THREADS=8,exact=True     a constant of dali_compat, and an argument of its DataLoader
-    ours:0@_DEPTH=3                         without num_workers; with them torch sets prefetch_factor=2, not _DEPTH
-    ours@DALI_COMPAT_JPEG_ENGINE=0          a variable of the environment: as on a GPU without a JPEG engine
+    ours:0@_DEPTH=3                         without num_workers; with workers torch sets prefetch_factor=2, not _DEPTH
+    ours@DALI_COMPAT_JPEG_ENGINE=0          an environment variable: as on a GPU without a JPEG engine
     handwritten:4:5@hw_decoder_load=1.0     4 threads, 5 batches in flight, and an argument of handwritten_loader()
     handwritten:3@pipelines=3               three pipelines in turn
 
-Constants are for tuning: a value that proves itself belongs into the package. They are in capitals. One that several
-modules define with different values takes a module's name, too: decoded_cache._SHARE. Results from before 1.1 have
-@BY_DEFAULT=False where it is @DALI_COMPAT_JPEG_ENGINE=0 now, and @BY_DEFAULT=True where it is nothing.
+Constants are for tuning; a value that proves better belongs in the package. They are in capitals. If several modules
+define a constant with different values, its name includes a module: decoded_cache._SHARE. Results from before 1.1 have
+@BY_DEFAULT=False for today's @DALI_COMPAT_JPEG_ENGINE=0, and @BY_DEFAULT=True for today's default.
 """
 
 import ast
@@ -42,16 +42,16 @@ class Case:
 
 
 def parse(text, workers):
-    """The case that text names; ValueError where it cannot be one."""
+    """Parse a case's name; raise ValueError if it is invalid."""
     before, _, assignments = text.partition("@")
     case = Case(*common.split_case(before, workers))
     if case.name not in {"synthetic", *loaders.OPEN}:
-        raise ValueError(f"{text}: there are synthetic, {', '.join(loaders.OPEN)}")
+        raise ValueError(f"{text}: expected synthetic, {', '.join(loaders.OPEN)}")
     for assignment in filter(None, assignments.split(",")):
         key, equals, value = assignment.partition("=")
         capitals = key.rpartition(".")[2].isupper()
         if not equals or case.name in ("synthetic", "torchvision") or (capitals and not case.name.startswith("ours")):
-            raise ValueError(f"{text}: {assignment} is nothing that {case.name} takes")
+            raise ValueError(f"{text}: {assignment} is not an option of {case.name}")
         (case.constants if capitals else case.arguments)[key] = ast.literal_eval(value)
     for key in case.constants:
         if not key.startswith(_VARIABLES):
@@ -60,7 +60,7 @@ def parse(text, workers):
 
 
 def places(key):
-    """(the modules of dali_compat that have this constant, its name); ValueError where there is none, or several."""
+    """Return (modules of dali_compat with this constant, its name); raise ValueError if there is none, or several."""
     import dali_compat.data
     import dali_compat.engine
     import dali_compat.epoch
@@ -79,7 +79,7 @@ def places(key):
 
 @contextlib.contextmanager
 def constants(values):
-    """dali_compat with these values of its constants, and of variables of the environment."""
+    """Set constants of dali_compat and environment variables within a block."""
     before, environment = [], dict(os.environ)
     try:
         for key, value in values.items():
@@ -99,7 +99,7 @@ def constants(values):
 
 
 class Reshuffled(DistributedSampler):
-    """DistributedSampler with another order in each epoch."""
+    """A DistributedSampler with another order in each epoch."""
 
     def __iter__(self):
         self.set_epoch(self.epoch + 1)
@@ -107,7 +107,7 @@ class Reshuffled(DistributedSampler):
 
 
 def synthetic_loader(settings):
-    """One fixed batch on the device, for ever."""
+    """Return a loader that repeats one batch on the device."""
     images = torch.randn(settings.batch_size, 3, loaders.CROP, loaders.CROP, device=settings.device)
     images = images.to(memory_format=torch.channels_last)
     labels = torch.randint(training_step.CLASSES, (settings.batch_size,), device=settings.device)
@@ -115,7 +115,7 @@ def synthetic_loader(settings):
 
 
 def open_case(case, settings):
-    """The case's loader; where there are several shards, each takes its own part of the files."""
+    """Open the case's loader; with several shards, each takes its part of the files."""
     if case.name == "synthetic":
         return synthetic_loader(settings)
     data, sampler = loaders.dataset(case.name, settings.root), None

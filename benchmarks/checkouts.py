@@ -1,17 +1,18 @@
 """Question: is one checkout of dali_compat slower than another?
 
-Method. A process for each checkout, both alive all the time, which opens every case once and gives --warmup seconds of
-batches. Then the checkouts take turns, case by case, for --rounds rounds of --seconds seconds, the first of a pair
-changing by the round; the other process waits for its turn. Images a second; ratios are within a pair.
+Method. One process for each checkout, both running all the time, opens every case once and loads --warmup seconds of
+batches. Then the checkouts take turns, case by case, for --rounds rounds of --seconds seconds. The first of a pair
+alternates, and the other process waits for its turn. Images per second; ratios are within a pair.
 
 Cases: folder (ImageNet's training transform), exact (the same, exact=True), own (a Dataset that opens and transforms,
 in the calling thread), arrays (50,000 images of 32 x 32 on the device: crop, flip), first (new data sets of a folder,
 each to the end of its first epoch), eager and compiled (a ResNet-18 that trains from folder, in bfloat16).
 
 Confounders.
-- Memory and threads of the process that waits are there: idle.
-- A turn of `first` has as many starts of pipelines as epochs; the others' epochs end within turns, as in use.
-- The scripts of this folder drive both checkouts, through public names alone.
+- The waiting process keeps its memory and idle threads.
+- A turn of `first` has as many starts of pipelines as epochs; the epochs of the other cases end within turns, as in
+  normal use.
+- The scripts of this folder drive both checkouts, through public names only.
 
 Command.
     git worktree add /tmp/before COMMIT
@@ -30,11 +31,11 @@ import time
 import common
 
 CASES = "folder", "exact", "own", "arrays", "first", "eager", "compiled"
-FIRST_FILES = 8000  # of a data set of `first`
+FIRST_FILES = 8000  # files of a data set in case `first`
 
 
 def opened(case, root, args):
-    """A function that gives batches for some seconds and returns how many images they had."""
+    """Return a function that loads batches for some seconds and returns the number of images."""
     import loaders
     import numpy as np
     import own_dataset
@@ -89,8 +90,8 @@ def opened(case, root, args):
 
 
 def serve(root, args):
-    """Answer lines "case seconds" with images a second."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # what a library prints is no answer
+    """Answer lines of "case seconds" with images per second."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # keep what libraries print out of the answers
     turns = {}
     for line in sys.stdin:
         case, seconds = line.split()
@@ -158,11 +159,11 @@ def compare(args):
 
 def main():
     options = common.parser(__doc__)
-    options.add_argument("checkouts", nargs=2, help="folders that hold dali_compat: before, since")
+    options.add_argument("checkouts", nargs=2, help="folders that contain dali_compat: before, after")
     options.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
-    options.add_argument("--seconds", type=float, default=3, help="of a turn")
+    options.add_argument("--seconds", type=float, default=3, help="length of a turn")
     options.add_argument("--warmup", type=float, default=6, help="seconds of batches before the first turn")
-    options.add_argument("--serve", help="for its own use: the folder of images")
+    options.add_argument("--serve", help="internal: the folder of images")
     args = options.parse_args()
     if args.serve:
         serve(pathlib.Path(args.serve), args)

@@ -1,25 +1,26 @@
-"""Question: how long does an epoch of CIFAR-10 take, from a copy on the device, beside torchvision and beside DALI?
+"""Question: how long does an epoch of CIFAR-10 take from a copy on the device, compared with torchvision and DALI?
 
-Method. One process; every case opens its loader once, runs one epoch that is not counted, and then the cases take turns
+Method. One process; every case opens its loader once and runs one epoch that is not counted. Then the cases take turns
 (A B C, B C A, ...) for --rounds rounds of --epochs epochs each (torchvision: one). An epoch is timed twice: until its
-last batch is handed out, and until the device has finished all of them. Nothing consumes the batches. All cases
-shuffle, crop 32 with a padding of 4, flip, convert and normalise, and end with float32 batches and int64 labels on the
-device. The first batch of ours is timed from the call of the constructor, the copy to the device included.
+last batch is returned, and until the device has finished all of them. Nothing consumes the batches. All cases shuffle,
+crop 32 with a padding of 4, flip, convert and normalise, and end with float32 batches and int64 labels on the device.
+The first batch of ours is timed from the call of the constructor, including the copy to the device.
 
-Cases: torchvision:K (K persistent workers, pinned memory, copies that do not block), ours (dali_compat on
-torchvision's own CIFAR10, num_workers=0), dali (a pipeline fed by fn.external_source with rows of an array that is on
-the device: fn.slice, fn.crop_mirror_normalize), and eager (one epoch at once in plain torch, the whole of it in
-memory: what a training script written for this data set alone would do).
+Cases: torchvision:K (K persistent workers, pinned memory, non-blocking copies), ours (dali_compat on
+torchvision.datasets.CIFAR10, num_workers=0), dali (a pipeline whose fn.external_source supplies rows of an array on
+the device: fn.slice, fn.crop_mirror_normalize), and eager (one epoch at once in plain torch, all of it in memory, as
+a training script written only for this data set would do).
 
 Confounders.
-- torchvision's workers prepare batches of the next epoch's start while others are measured: persistent workers do
-  not, they wait for the epoch to begin; pinning has a thread of its own.
+- torchvision's persistent workers do not prepare the next epoch's batches while others are measured; they wait for the
+  epoch to begin. Pinning uses a separate thread.
 - ours and eager compute batches in chunks; an epoch begins with none prepared.
-- dali keeps two batches prepared from the epoch before; its random numbers are DALI's. It takes rows in torch's order.
+- dali keeps two batches prepared from the previous epoch; its random numbers are DALI's. It takes rows in torch's
+  order.
 - All cases run with CUDA_DEVICE_MAX_CONNECTIONS=32, which dali_compat sets on import.
-- On a shared CPU torch's threads wait for one another: --threads 1 gives ours and eager one, beside torchvision's K
-  processes of one thread each. Without it a busy machine of 2 cores took 5 times as long.
-- The pixels are those of a copy (cifar10_data.py), or noise (--data random): nothing here depends on them.
+- On a shared CPU torch's threads wait for one another. --threads 1 gives ours and eager one thread, compared with
+  torchvision's K processes of one thread each. Without it a busy machine of 2 cores took 5 times as long.
+- The pixels are those of a copy (cifar10_data.py), or noise (--data random); the speed does not depend on them.
 
 Table. Printed at the end in Markdown; --json has every round.
 
@@ -68,7 +69,7 @@ def ours_loader(dataset, args, workers):
 
 
 def dali_loader(dataset, args, workers):
-    """DALI has the array on the device and gets rows of it."""
+    """Return a loader whose DALI pipeline receives rows of an array on the device."""
     from nvidia.dali import fn, types
     from nvidia.dali.pipeline import pipeline_def
     from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
@@ -153,7 +154,8 @@ def synchronise(device):
 
 
 def one_epoch(epoch, device):
-    """Milliseconds until all batches are handed out, and until they are there; and how many samples they had."""
+    """Return milliseconds until all batches are returned, milliseconds until they are computed, and the sample
+    count."""
     synchronise(device)
     begin, count = time.perf_counter(), 0
     for _, labels in epoch():
@@ -164,14 +166,14 @@ def one_epoch(epoch, device):
 
 
 def check(epoch, args, samples):
-    """A case that gives anything else than the others does not take part."""
+    """Exit if a case's batches differ in format from those of the others."""
     seen = torch.zeros(10, dtype=torch.int64)
     for number, (images, labels) in enumerate(epoch()):
         if number == 0:
             wanted = (min(args.batch_size, samples), 3, SIZE, SIZE)
             if tuple(images.shape) != wanted or images.dtype != torch.float32 or images.device.type != args.device.type:
                 raise SystemExit(
-                    f"images: {tuple(images.shape)} {images.dtype} {images.device}, wanted {wanted} float32"
+                    f"images: {tuple(images.shape)} {images.dtype} {images.device}, expected {wanted} float32"
                 )
             if labels.dtype != torch.int64 or labels.device.type != args.device.type:
                 raise SystemExit(f"labels: {tuple(labels.shape)} {labels.dtype} {labels.device}")
@@ -182,7 +184,7 @@ def check(epoch, args, samples):
 
 
 def first_batch(open_loader, args):
-    """Milliseconds from the constructor to the first batch, and to a second epoch's."""
+    """Return milliseconds from the constructor to the first batch, and to a second epoch's first batch."""
     times = []
     synchronise(args.device)
     begin = time.perf_counter()
@@ -220,9 +222,9 @@ def main():
     )
     options.add_argument("--batch-size", type=int, default=256)
     options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--epochs", type=int, default=5, help="epochs of a turn; torchvision has one")
-    options.add_argument("--samples", type=int, help="of an epoch, to try the script")
-    options.add_argument("--threads", type=int, help="of torch's own operations on the CPU (default: torch's)")
+    options.add_argument("--epochs", type=int, default=5, help="epochs per turn; torchvision runs one")
+    options.add_argument("--samples", type=int, help="samples per epoch, to try the script")
+    options.add_argument("--threads", type=int, help="threads of torch's operations on the CPU (default: torch's)")
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=torch.device)
     options.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
     args = options.parse_args()
@@ -230,7 +232,7 @@ def main():
     if unknown:
         options.error(f"unknown cases {sorted(unknown)}; there are {', '.join(OPEN)}")
     torch.set_num_threads(args.threads or torch.get_num_threads())
-    torch.zeros(1, device=args.device)  # CUDA's own start is nobody's
+    torch.zeros(1, device=args.device)  # start CUDA outside the measurements
 
     dataset, _ = cifar10_data.datasets(args.data, TRAIN, TRAIN, args.samples)
     result = common.begun("cifar10", args, samples=len(dataset), plans={})
@@ -248,7 +250,7 @@ def main():
             result["plans"][case] = explain()
             print(f"\n{explain()}\n", flush=True)
     if len(set(map(tuple, labels.values()))) != 1:
-        raise SystemExit(f"the cases have not seen the same samples: {labels}")
+        raise SystemExit(f"the cases had different samples: {labels}")
 
     for number, case in common.in_turn(args.cases, args.rounds):
         many = 1 if case.startswith("torchvision") else args.epochs

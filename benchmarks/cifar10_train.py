@@ -1,18 +1,18 @@
 """Question: does a network that learns from torchvision's CIFAR10 reach the same accuracy through dali_compat as
-through PyTorch's loader, how long does it take, and how much of that does it wait for data?
+through PyTorch's loader, how long does it take, and how much of that time does it wait for data?
 
 Method. A ResNet-9 (resnet9.py), bf16, batch --batch-size, --epochs epochs; loaders take turns within each of --seeds
 seeds, which set weights, order and augmentation. Both are opened as in cifar10.py (crop with a padding of 4, flip,
 normalise, and then an 8x8 hole as in Cutout, DeVries and Taylor 2017; torchvision with --workers persistent workers and
-pinned memory). Every network is judged on the same test images, which
-torchvision has prepared. One epoch of another network comes first, so that libraries and kernels are loaded and chosen.
+pinned memory). Every network is evaluated on the same test images, prepared by torchvision. One epoch of another
+network runs first, to load libraries and choose kernels.
 
-waited: the seconds that the loop spent in asking for batches, workers' start included. The loop does not wait for the
-GPU, so that it also contains what the GPU still had to do in this time: a share of 0 means that data were never late,
-but a share of a half not that an ideal loader would halve the time. Compare the seconds.
+waited: the seconds that the loop spent in requesting batches, including the start of workers. The loop does not wait
+for the GPU, so this also contains work that the GPU had left to do. A share of 0 means that data were never late, but
+a share of a half does not mean that an ideal loader would halve the time. Compare the seconds.
 
-Confounders. GPU training is not deterministic to the last bit: one seed's accuracy differs between runs of the same
-loader. Batch order is the same for a seed; random parameters have the same distributions but are others. A JPEG
+Confounders. GPU training is not deterministic to the last bit, so one seed's accuracy differs between runs of the same
+loader. Batch order is the same for a seed; random parameters have the same distributions but different values. A JPEG
 copy of CIFAR-10 gives less accuracy than the original's pixels (cifar10_data.py).
 
 Command.
@@ -69,13 +69,15 @@ def main():
         nargs="+",
         default=["torchvision", "ours"],
         choices=sorted(cifar10.OPEN),
-        help="eager: what plain torch on the device would give, as a floor",
+        help="eager: plain torch on the device, as a lower bound",
     )
-    options.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="of torchvision's loader")
+    options.add_argument(
+        "--workers", type=int, default=len(os.sched_getaffinity(0)), help="workers of torchvision's loader"
+    )
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--epochs", type=int, default=40)
     options.add_argument("--batch-size", type=int, default=512)
-    options.add_argument("--samples", type=int, help="of an epoch, to try the script")
+    options.add_argument("--samples", type=int, help="samples per epoch, to try the script")
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=torch.device)
     options.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
     args = options.parse_args()
@@ -107,7 +109,7 @@ def main():
         )
         print(common.line(result["rounds"][-1]), flush=True)
         common.write_json(args.json, result)
-        del epoch  # its workers end
+        del epoch  # end its workers
     report(result, args.cases)
     common.write_json(args.json, result)
 

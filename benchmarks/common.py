@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine's facts, a large folder made of few photos, tables of medians, and JSON."""
+"""Shared by the benchmarks: the machine's facts, a large folder made of few photos, tables of medians, and JSON."""
 
 import argparse
 import concurrent.futures
@@ -15,14 +15,14 @@ import sys
 import tempfile
 import time
 
-# dali_compat sets this when it is imported. Every case runs under the same value, so that only the loader differs.
+# dali_compat sets this on import. Every case runs with the same value, so that only the loader differs.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
-MOST_CLASSES = 1000  # as in ImageNet: labels must stay below a ResNet's number of outputs
+MOST_CLASSES = 1000  # as in ImageNet: labels must be smaller than a ResNet's number of outputs
 
 
 def basic_parser(doc):
-    """The options of a benchmark that makes its own images."""
+    """Return the options of a benchmark that creates its images."""
     options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--batch-size", type=int, default=256)
     options.add_argument("--rounds", type=int, default=5)
@@ -31,7 +31,7 @@ def basic_parser(doc):
 
 
 def parser(doc):
-    """The options of those that are given images."""
+    """Return the options of a benchmark that is given images."""
     options = basic_parser(doc)
     options.add_argument("--data", required=True, help="folder of images in ImageFolder layout")
     options.add_argument(
@@ -39,7 +39,7 @@ def parser(doc):
         type=int,
         default=0,
         metavar="N",
-        help="use a folder in memory that holds every image N times, as hard links",
+        help="use a folder in memory that contains every image N times, as hard links",
     )
     options.add_argument(
         "--workers",
@@ -47,19 +47,19 @@ def parser(doc):
         default=len(os.sched_getaffinity(0)),
         help="num_workers and num_threads (default: every core)",
     )
-    options.add_argument("--device", default=None, help="cuda or cpu (default: cuda where there is one)")
+    options.add_argument("--device", default=None, help="cuda or cpu (default: cuda if available)")
     return options
 
 
 def split_case(case, workers):
-    """(name, workers, depth) of 'ours', 'ours:4' or 'ours:4:3'; depth None is the loader's own."""
+    """Return (name, workers, depth) of 'ours', 'ours:4' or 'ours:4:3'; depth None is the loader's default."""
     name, *numbers = case.split(":")
     own, depth = ([int(n) for n in numbers] + [None, None])[:2]
     return name, workers if own is None else own, depth
 
 
 def in_turn(cases, rounds):
-    """(round, case) for every round; the first case of a round moves on by one, so that none is always first."""
+    """Yield (round, case) for every round. The order rotates by one case per round, so that none is always first."""
     for number in range(rounds):
         start = number % len(cases)
         for case in cases[start:] + cases[:start]:
@@ -68,10 +68,10 @@ def in_turn(cases, rounds):
 
 @contextlib.contextmanager
 def folder(root, copies, again=os.link, megapixels=None):
-    """root itself, or a temporary folder in memory with every image `copies` times, enlarged to `megapixels`.
+    """Yield root, or a temporary folder in memory with every image `copies` times, enlarged to `megapixels`.
 
-    Files are hard links to one copy of each image; again=shutil.copyfile makes each a file of its own. Every class
-    holds all images, so that a reader which shuffles only within a window (DALI's does) still sees every image equally
+    Files are hard links to one copy of each image; with again=shutil.copyfile each is a separate file. Every class
+    contains all images, so that a reader which shuffles only within a window, as DALI's does, sees every image equally
     often at every point of the epoch.
     """
     root = pathlib.Path(root)
@@ -100,7 +100,7 @@ def folder(root, copies, again=os.link, megapixels=None):
 
 
 def _enlarge(path, megapixels):
-    """A JPEG as of a camera: 4:2:0, with a sensor's noise, without which it would have a fifth of the bytes."""
+    """Enlarge a JPEG as from a camera: 4:2:0, with sensor noise; without noise it would have a fifth of the bytes."""
     import numpy as np
     from PIL import Image
 
@@ -112,8 +112,8 @@ def _enlarge(path, megapixels):
 
 
 def describe(root, given):
-    """What the images are: how many files, and how many bytes an original has."""
-    enlarged = pathlib.Path(root).parent / "originals"  # of folder()
+    """Describe the images: number of files, and mean bytes of an original."""
+    enlarged = pathlib.Path(root).parent / "originals"  # as created by folder()
     originals = enlarged.glob("*") if enlarged.is_dir() else pathlib.Path(given).glob("*/*")
     sizes = [p.stat().st_size for p in originals if p.is_file()]
     return {
@@ -156,12 +156,12 @@ def _dali():
 
 
 def commit_of(folder):
-    """Its commit's short hash, where git knows it."""
+    """Return the short hash of the folder's commit, if git knows it."""
     return _output("git", "-C", str(folder), "rev-parse", "--short", "HEAD")
 
 
 def facts():
-    """Hardware and versions. Does not start CUDA."""
+    """Return hardware and versions, without starting CUDA."""
     import PIL.features
 
     return {
@@ -182,7 +182,7 @@ def facts():
 
 
 def begun(benchmark, args, **more):
-    """What a result begins with: the machine, what was asked for, ``more``, and no rounds yet. Prints the first."""
+    """Return a new result with the machine, the options, ``more``, and no rounds; print the machine and images."""
     settings = {key: str(value) for key, value in vars(args).items()}
     result = {"benchmark": benchmark, "facts": facts(), "settings": settings, **more, "rounds": []}
     print(result["facts"], *([more["images"]] if "images" in more else []), sep="\n", flush=True)
@@ -190,7 +190,7 @@ def begun(benchmark, args, **more):
 
 
 def medians(rounds, key):
-    """{(case): {median, min, max, values}} of rounds' numbers under key."""
+    """Return {case: {median, min, max, values}} of the rounds' numbers under key."""
     values = {}
     for row in rounds:
         if row.get(key) is not None:
@@ -206,13 +206,13 @@ def _by_round(rounds, key, case):
 
 
 def paired(rounds, key, case, base):
-    """The ratio of two cases in each round that has both."""
+    """Return the ratio of two cases in each round that has both."""
     ours, theirs = _by_round(rounds, key, case), _by_round(rounds, key, base)
     return [value / theirs[number] for number, value in ours.items() if number in theirs]
 
 
 def ratio(rounds, key, case, base):
-    """'0.985 (0.96 - 1.01)': the ratio of medians, and the range of the ratios within one round."""
+    """Format '0.985 (0.96 - 1.01)': the ratio of medians, and the range of the ratios within one round."""
     ours, theirs, within = _by_round(rounds, key, case), _by_round(rounds, key, base), paired(rounds, key, case, base)
     if not ours or not theirs:
         return None
@@ -221,26 +221,26 @@ def ratio(rounds, key, case, base):
 
 
 def markdown(header, rows):
-    """A Markdown table; numbers are right-aligned."""
+    """Format a Markdown table with right-aligned numbers."""
     rows = [["-" if cell is None else str(cell) for cell in row] for row in rows]
     lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
 def spread(entry, form):
-    """'median', 'min - max' of one entry of medians()."""
+    """Return 'median', 'min - max' of one entry of medians()."""
     if entry is None:
         return None, None
     return format(entry["median"], form), f"{entry['min']:{form}} - {entry['max']:{form}}"
 
 
 def line(row):
-    """One round in one line, printed while the benchmark runs."""
+    """Format a round as one line of progress output."""
     return " ".join(f"{key}={value:{'.4g' if isinstance(value, float) else ''}}" for key, value in row.items())
 
 
 def write_json(path, result):
-    """Write what there is so far: a run that is cut off keeps its finished rounds."""
+    """Write the result so far, so that an interrupted run keeps its finished rounds."""
     if path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=1) + "\n")

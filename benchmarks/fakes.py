@@ -1,4 +1,4 @@
-"""Fakes of data sets with masks and boxes, made of photos: the layouts of COCO, Pascal VOC and others."""
+"""Create fake data sets with masks and boxes from photos, in the layouts of COCO, Pascal VOC and others."""
 
 import json
 import math
@@ -13,7 +13,7 @@ CITYSCAPES = [4, 7, 8, 11, 21, 26]
 
 
 class Photo:
-    """A file, and objects in it: boxes (left, top, right, bottom), each with an ellipse in it."""
+    """A photo and objects in it: boxes (left, top, right, bottom), each with an ellipse."""
 
     def __init__(self, path, draw: random.Random):
         self.path, self.size, self.draw = path, Image.open(path).size, draw
@@ -25,7 +25,7 @@ class Photo:
         return (*corner, *(at + length for at, length in zip(corner, sides, strict=True)))
 
     def mask(self, labels, border=None):
-        """Of labels that follow one another over the objects."""
+        """Draw a mask with labels that are assigned to the objects in turn."""
         mask = Image.new("L", self.size)
         for number, box in enumerate(self.boxes):
             ImageDraw.Draw(mask).ellipse(box, labels[number % len(labels)], border)
@@ -33,7 +33,7 @@ class Photo:
 
 
 class Folder:
-    """Where files of a data set go."""
+    """The folder that a data set's files are written to."""
 
     def __init__(self, root):
         self.root = root
@@ -54,12 +54,12 @@ class Folder:
 
 
 def make(photos, root, count):
-    """Write them all below ``root``, of ``count`` photos to train on and a quarter of that to validate on."""
+    """Write all data sets below ``root``, with ``count`` photos for training and a quarter of that for validation."""
     draw = random.Random(0)
     files = [path.resolve() for path in sorted(photos.glob("*/*")) if path.is_file()]
     usable = [path for path in files if _is_usable(path)][: count + count // 4]
     if len(usable) < count + count // 4:
-        raise SystemExit(f"{photos} has {len(usable)} photos in RGB of 180 pixels or more: --photos takes fewer")
+        raise SystemExit(f"{photos} has {len(usable)} RGB photos of 180 pixels or more; pass a smaller --photos")
     several = [Photo(path, draw) for path in usable]
     train, val = several[:count], several[count:]
     for split, part in ("train2017", train), ("val2017", val):
@@ -84,7 +84,7 @@ def coco(folder, split, photos, draw):
         name = f"{number:012d}.jpg"
         folder.link(photo, split, name)
         images.append({"id": number, "file_name": name, "width": photo.size[0], "height": photo.size[1]})
-        for left, top, right, bottom in photo.boxes if number % 9 else []:  # some have no object
+        for left, top, right, bottom in photo.boxes if number % 9 else []:  # some photos have no object
             width, height = float(right - left), float(bottom - top)
             turns = [math.tau * step / 12 for step in range(12)]
             outline = [(left + width * (1 + math.cos(t)) / 2, top + height * (1 + math.sin(t)) / 2) for t in turns]
@@ -112,7 +112,7 @@ def voc(folder, train, val):
 
 
 def masks(root, number, photo):
-    """Those that have a mask for a photo."""
+    """Write the data sets that have one mask per photo."""
     penn, city = Folder(root / "penn/data/PennFudanPed"), Folder(root)
     image = Image.open(photo.path)
     image.save(penn.path("PNGImages", f"FudanPed{number:05d}.png"))
@@ -142,7 +142,7 @@ def masks(root, number, photo):
 
 
 def boxes(folder, photos):
-    """Lists of boxes in text and in JSON."""
+    """Write lists of boxes as text and JSON."""
     lines, images, objects = [], [], []
     for number, photo in enumerate(photos):
         name = f"{number:05d}.jpg"

@@ -1,15 +1,15 @@
 """Question: how fast do the examples of five frameworks train with dali_compat's loader, and what share of that time
 does next() take?
 
-Method. Each example runs as a user starts it, in a process of its own, one after another; --rounds repeats all. Of what
-it prints the lines of loader.stats() are read: images/s of training and the share, of each epoch; of Hugging Face's the
-line that install(report=True) prints, of all epochs together, and of Ray's that of the first worker's last epoch. The
-photos are those of --data in a folder in memory, --replicate times; those of --data, once, are for validation.
+Method. Each example runs as users start it, in a separate process, one after another; --rounds repeats all. From its
+output the lines of loader.stats() are read: images/s of training and the share, for each epoch. For Hugging Face it is
+the line of install(report=True), for all epochs together, and for Ray the line of the first worker's last epoch. The
+training photos are those of --data in a folder in memory, --replicate times; the validation photos are --data, once.
 
-With --processes 2 Accelerate's is started by torchrun, and Ray has two workers; the others take one GPU. The processes
-of an example have together as many threads as the host has cores. A rate is that of one process.
+With --processes 2 torchrun starts Accelerate's example, and Ray has two workers; the others use one GPU. The processes
+of an example together have as many threads as the host has cores. A rate is that of one process.
 
-Confounders. The first epoch starts pipelines, and cuDNN chooses its kernels in it: look at the later ones.
+Confounders. In the first epoch pipelines start and cuDNN chooses its kernels, so look at the later ones.
 
 Commands.
     python benchmarks/frameworks.py --data PHOTOS --replicate 100 --json OUT.json
@@ -29,7 +29,7 @@ import common
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples"
 STATS = re.compile(r"\(([\d,]+) images/s\); next\(\) took [\d.]+ s \(([\d.]+)%\)")
-PRINTED = {  # of an epoch: images/s, and the percentage of next(); of Ray's its share
+PRINTED = {  # for an epoch: images/s, and the percentage of next(); for Ray its share
     "ignite_trainer": STATS,
     "lightning_classifier": STATS,
     "accelerate_loop": STATS,
@@ -40,7 +40,7 @@ PRINTED = {  # of an epoch: images/s, and the percentage of next(); of Ray's its
 
 def command(name: str, photos: pathlib.Path, processes: int, rest: list[str]) -> list[str]:
     script, workers = [str(EXAMPLES / f"{name}.py"), str(photos), *rest], len(os.sched_getaffinity(0))
-    if name == "ray_train":  # it shares the host's threads out itself
+    if name == "ray_train":  # Ray divides the host's threads itself
         return [sys.executable, *script, "--workers", str(processes)]
     if name != "accelerate_loop":
         return [sys.executable, *script, "--workers", str(workers)]
@@ -49,13 +49,15 @@ def command(name: str, photos: pathlib.Path, processes: int, rest: list[str]) ->
 
 
 def run(name: str, photos: pathlib.Path, processes: int, rest: list[str]) -> dict:
-    """{"images_per_s": of each epoch, "in_next": likewise, as shares}; of what an example printed."""
+    """Run an example and return {"images_per_s": of each epoch, "in_next": shares of each epoch} from its output."""
     started, both = command(name, photos, processes, rest), {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with tempfile.TemporaryDirectory() as place:  # of checkpoints
+    with tempfile.TemporaryDirectory() as place:  # for checkpoints
         done = subprocess.run(started, cwd=place, text=True, **both)
     epochs = PRINTED[name].findall(done.stdout)
     if done.returncode or not epochs:
-        raise SystemExit(f"{done.stdout}\n{name}.py ended with {done.returncode}; figures of {len(epochs)} epochs")
+        raise SystemExit(
+            f"{done.stdout}\n{name}.py ended with {done.returncode}; its output has figures of {len(epochs)} epochs"
+        )
     whole = 1 if name == "ray_train" else 100
     return {
         "images_per_s": [float(rate.replace(",", "")) for rate, _ in epochs],
@@ -77,7 +79,9 @@ def main():
     options.add_argument("--data", required=True, type=pathlib.Path, help="folder of images in ImageFolder layout")
     options.add_argument("--replicate", type=int, default=0, metavar="N", help="use every image N times, in memory")
     options.add_argument("--only", nargs="+", choices=PRINTED, default=list(PRINTED))
-    options.add_argument("--processes", type=int, default=1, help="of Accelerate and Ray (default %(default)s)")
+    options.add_argument(
+        "--processes", type=int, default=1, help="number of processes for Accelerate and Ray (default %(default)s)"
+    )
     options.add_argument("--rounds", type=int, default=1)
     options.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
     args, rest = options.parse_known_args()

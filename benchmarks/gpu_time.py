@@ -1,4 +1,4 @@
-"""Which kernels and copies a loader adds to a training step, by torch's profiler."""
+"""Measure the kernels and copies that a loader adds to a training step, with torch's profiler."""
 
 import collections
 
@@ -9,7 +9,7 @@ SHOWN = 12
 
 
 def spent(run, steps):
-    """(milliseconds, launches) a step of the GPU by the name of a kernel or copy, while run(steps) makes so many."""
+    """Return the GPU's (milliseconds, launches) per step for each kernel or copy during run(steps)."""
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         run(steps)
     found = collections.defaultdict(lambda: [0.0, 0.0])
@@ -21,12 +21,13 @@ def spent(run, steps):
 
 
 def added(mine, synthetic):
-    """What a case spends beyond synthetic: in all, and by name where synthetic has no such kernel, most first."""
+    """Return the time that a case adds to synthetic, in total and for each kernel that synthetic lacks, largest
+    first."""
     names = sorted(mine.keys() - synthetic.keys(), key=lambda name: -mine[name][0])
     more = {name: mine[name][0] - synthetic[name][0] for name in mine.keys() & synthetic.keys()}
     return {
         "added_ms": sum(mine[name][0] for name in names),
         "launches": sum(mine[name][1] for name in names),
-        "longer_ms": sum(more.values()),  # the model's own kernels, which share the GPU's memory and cores
+        "longer_ms": sum(more.values()),  # the model's kernels, which share the GPU's memory and cores
         "kernels": [{"name": name[:120], "ms": mine[name][0], "launches": mine[name][1]} for name in names[:SHOWN]],
     }

@@ -1,24 +1,23 @@
-"""Question: how much processor time does next() take from the thread that trains?
+"""Question: how much processor time does next() take from the training thread?
 
 Method. One process, the CPU backend, tiny JPEGs (16 x 16) in memory, batch 256, RandomResizedCrop, flip, ToTensor and
-Normalize to 8 x 8. Headers are read and known to be intact before. Each case gives --batches batches that are not
-counted; then the cases take turns over --rounds rounds of --batches batches each. What is counted is time.thread_time()
-around next(): processor time of the calling thread alone, so DALI's threads do not count, nor does waiting. Nor does
-the thread in which ours sets DALI to work on the batches behind: the cases "in one thread" do without it, and so show
-what all of ours takes.
+Normalize to 8 x 8. Headers have been read and checked before. Each case loads --batches batches that are not counted;
+then the cases take turns over --rounds rounds of --batches batches each. Measured is time.thread_time() around next(),
+the processor time of the calling thread, which excludes DALI's threads and waiting. It also excludes the thread that
+starts DALI on later batches; the cases "in one thread" do without it, and so include all of our work.
 
-Cases: ours on a folder of 100 files and on one of --files files (hard links), each sample drawn with replacement, as it
-is and in one thread; and "by hand", DALI pipelines fed by a callback with one input (paths) and with five (paths,
+Cases: ours on a folder of 100 files and on one of --files files (hard links), each sample drawn with replacement, by
+default and in one thread; and "by hand", DALI pipelines fed by a callback with one input (paths) and with five (paths,
 windows, sizes, flips).
 
 Confounders.
-- DALI's own share is in every case: schedule_run(), share_outputs(), and DLPack.
-- On a GPU the thread pays for launches, too.
+- DALI's share is in every case: schedule_run(), share_outputs(), and DLPack.
+- On a GPU the thread also pays for launches.
 
-With --table: what does the table of an image folder's samples (data/table.py) take? The samples of --files files in
-1,000 classes are made up, with paths as ImageNet's; no file is there. Each round makes a table and counts its seconds
-of processor time, and then another under tracemalloc, which slows it, and counts its bytes: those kept, and the most
-that there were. The data set's own list is in neither.
+With --table: how much does the table of an image folder's samples (data/table.py) take? The samples of --files files in
+1,000 classes are made up, with paths like ImageNet's; the files do not exist. Each round creates a table and counts its
+seconds of processor time, and then another under tracemalloc, which slows it, and counts its bytes: those kept, and the
+maximum. Neither includes the data set's list.
 
 Commands.
     python benchmarks/host_time.py --files 100000 --rounds 5 --json OUT.json
@@ -46,7 +45,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @contextlib.contextmanager
 def folder(files):
-    """A folder in memory with so many files in ten classes: hard links to ten images."""
+    """Create a folder in memory with this many files in ten classes, as hard links to ten images."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     root, rng = pathlib.Path(tempfile.mkdtemp(prefix="dali-compat-host-", dir=memory)), np.random.default_rng(0)
     try:
@@ -61,7 +60,7 @@ def folder(files):
 
 
 def ours(root, args, in_one_thread=False):
-    """Batches without end, on the CPU."""
+    """Yield batches without end, on the CPU."""
     from dali_compat import DALIImageFolder, DataLoader
 
     transform = T.Compose(
@@ -79,7 +78,7 @@ def ours(root, args, in_one_thread=False):
 
 
 def warm_headers(loader, dataset):
-    """Every header is read, as in a first epoch."""
+    """Read every header, as in a first epoch."""
     from dali_compat.data.headers import headers_of
 
     paths = [path for path, _ in dataset.samples]
@@ -89,7 +88,7 @@ def warm_headers(loader, dataset):
 
 
 def by_hand(root, args, inputs):
-    """A DALI pipeline that is fed by a callback."""
+    """Return a DALI pipeline that is fed by a callback."""
     import nvidia.dali as dali
     from nvidia.dali import fn, types
 
@@ -135,7 +134,7 @@ def by_hand(root, args, inputs):
 
 
 def milliseconds(batches, count):
-    """Processor time of this thread for one of ``count`` batches."""
+    """Return this thread's processor time for one of ``count`` batches."""
     spent = 0.0
     for _ in range(count):
         begin = time.thread_time()
@@ -145,7 +144,7 @@ def milliseconds(batches, count):
 
 
 def samples_as_in_imagenet(count):
-    """(path, class) of so many files. Texts are new each time: their hashes are computed once."""
+    """Return (path, class) for this many files. The strings are new each time, because their hashes are cached."""
     classes = sorted(number % 1000 for number in range(count))
     root = "/data/imagenet/train"
     return [(f"{root}/n{one:08d}/n{one:08d}_{number % 100_000}.JPEG", one) for number, one in enumerate(classes)]

@@ -1,41 +1,41 @@
-"""Question: how fast does dali_compat load an ImageFolder, beside torchvision and beside a hand-written DALI pipeline?
+"""Question: how fast does dali_compat load an ImageFolder, compared with torchvision and a hand-written DALI pipeline?
 
 Method. One process; the cases take turns (A B C, B C A, ...) for --rounds rounds. Each turn opens a fresh loader,
 takes --warmup batches, then counts images until --batches batches or --seconds seconds have passed; the device is
 synchronised at both ends. The loader is closed and its memory freed before the next turn. Ratios are ratios of
 medians over rounds, with the range of the ratios within one round in brackets. All cases do RandomResizedCrop(224),
 RandomHorizontalFlip, ToTensor, Normalize (--recipe eval: Resize(256), CenterCrop(224), ToTensor, Normalize) and end
-with float32 batches on the device; loaders.py has the code of each. Start-up is timed apart, in epochs of 2 x workers
-batches (4 at least): from the call of the loader's constructor to its first batch, and, after that epoch has ended,
-from iter() to the second epoch's first batch.
+with float32 batches on the device; loaders.py has the code of each. Start-up is timed separately, in epochs of
+2 x workers batches (4 at least): from the call of the loader's constructor to its first batch, and, after that epoch
+has ended, from iter() to the second epoch's first batch.
 
 Cases: torchvision (--workers processes), handwritten (NVIDIA's ResNet-50 example, --workers threads), ours, and, if
-asked for, ours_exact (exact=True), ours_channels_last and, where it is installed, turboloader (from a tar, without
-labels). NAME:K runs a case with K workers, NAME:K:D with D batches in flight; cases.py says what else a name may have.
-With @DALI_COMPAT_JPEG_ENGINE=0 a case of ours is as on a GPU without a JPEG engine.
+requested, ours_exact (exact=True), ours_channels_last and, if it is installed, turboloader (from a tar, without
+labels). NAME:K runs a case with K workers, NAME:K:D with D batches in flight; cases.py describes further parts of a
+name. With @DALI_COMPAT_JPEG_ENGINE=0 a case of ours runs as on a GPU without a JPEG engine.
 
-With --seen all turns of ours are in later epochs than the first: whole ones come before the rounds, until all files are
-compared, where the engine decodes. To ask what few cores do, the whole command runs on them:
+With --seen all turns of ours are in later epochs than the first. Whole epochs run before the rounds until all files
+were compared, if the engine decodes. To measure few cores, run the whole command on them:
     taskset -c 0-3 python benchmarks/imagefolder.py --data PHOTOS --replicate 300 --seen --json OUT.json \\
         --cases torchvision ours ours_exact@DALI_COMPAT_JPEG_ENGINE=0 ours_exact
 
 Confounders.
-- Nothing consumes the batches. Beside a training step other things matter: training.py.
-- Photos of --megapixels are enlarged ones with noise: they have a camera's bytes, and not its detail.
+- Nothing consumes the batches. During training other things matter: see training.py.
+- Photos of --megapixels are enlarged ones with noise: they have a camera's bytes, but not its detail.
 - With --replicate the files come from memory and few bytes are different: no disk, warm caches, for every case.
-- torchvision's workers finish in bursts: its warm-up is at least two batches a worker, and its count a multiple of
-  workers.
+- torchvision's workers finish in bursts, so its warm-up is at least two batches per worker, and its count a multiple
+  of workers.
 - A loader that ends its epoch starts the next inside the measured time, which costs torchvision most. Choose
-  --replicate so that an epoch is longer; the script says where it is not, and "epochs_ended" how often it was so.
+  --replicate so that an epoch is longer. The script warns if it is shorter, and "epochs_ended" counts these ends.
 - handwritten reads in DALI's order (a shuffling window of 1024 files), the others in torch's; every class of the
-  replicated folder holds every image, so the window does not make the work uneven.
+  replicated folder contains every image, so the window does not make the work uneven.
 - handwritten's pixels are DALI's default ones, as ours are without exact=True. Its crop windows follow DALI's
   distribution.
 - Start-up excludes listing the folder, which torchvision's ImageFolder does for both (listing_s in the JSON); rounds
   share the data set. The first DALI case in the process also loads DALI's libraries ("first in process").
 - All run with CUDA_DEVICE_MAX_CONNECTIONS=32 unless it is set, since dali_compat would set it.
 
-Table. Printed at the end in Markdown; --json has every round. results/README.md keeps the committed ones.
+Table. Printed at the end in Markdown; --json has every round. results/README.md lists the committed ones.
 
 Command.
     python benchmarks/imagefolder.py --data PHOTOS --replicate 2000 --rounds 5 --json OUT.json
@@ -49,12 +49,12 @@ import loaders
 import torch
 from torch.utils.data import RandomSampler
 
-BASES = "handwritten", "torchvision"  # what ratios are to
+BASES = "handwritten", "torchvision"  # the denominators of ratios
 WITH_STARTUP = "torchvision", "ours", "ours_exact", "ours_channels_last"
 
 
 def steady(opened, settings, warmup, batches, seconds, multiple):
-    """Images a second, once the loader has run for `warmup` batches."""
+    """Return images per second, after `warmup` batches."""
     stream = loaders.endless(opened)
     for number in range(warmup):
         batch = next(stream)
@@ -72,7 +72,7 @@ def steady(opened, settings, warmup, batches, seconds, multiple):
 
 
 def first_batch(epoch, settings):
-    """Take one batch, whole on the device; gives back the rest of the epoch too."""
+    """Take one batch, complete on the device; return the rest of the epoch."""
     stream = iter(epoch())
     next(stream)
     loaders.synchronise(settings.device)
@@ -80,7 +80,7 @@ def first_batch(epoch, settings):
 
 
 def startup(open_loader, settings):
-    """Seconds to the first batch of a fresh loader, and to the first batch of its second epoch."""
+    """Return seconds to the first batch of a fresh loader, and to the first batch of its second epoch."""
     begin = time.perf_counter()
     opened = open_loader()
     rest = first_batch(opened.epoch, settings)
@@ -101,7 +101,7 @@ def opened_of(case, settings, data, sampler=None):
 
 
 def seen(case, settings, data):
-    """Whole epochs, before any turn."""
+    """Run whole epochs before any turn."""
     if case.name.startswith("ours"):
         with cases.constants(case.constants):
             opened = opened_of(case, settings, data)
@@ -112,7 +112,7 @@ def seen(case, settings, data):
 
 
 def turn(text, case, settings, args, data):
-    """One turn of one case: start-up, then throughput, each with a fresh loader."""
+    """Run one turn of one case: start-up, then throughput, each with a fresh loader."""
     name, workers = case.name, settings.workers
     row = {"case": text, "workers": workers}
     if args.startup and name in WITH_STARTUP:
@@ -169,7 +169,7 @@ def main():
     options.add_argument("--warmup", type=int, default=20, help="batches before counting starts")
     options.add_argument("--batches", type=int, default=400, help="batches to count in a turn, at most")
     options.add_argument("--seconds", type=float, default=6, help="time to count for in a turn, at most")
-    options.add_argument("--megapixels", type=float, help="enlarge the images of --replicate, as a camera's photos")
+    options.add_argument("--megapixels", type=float, help="enlarge the images of --replicate, like a camera's photos")
     options.add_argument("--seen", action="store_true", help="all turns are in later epochs than a data set's first")
     options.add_argument("--no-startup", dest="startup", action="store_false", help="time no start-up")
     args = options.parse_args()
@@ -180,7 +180,7 @@ def main():
     if any(case.name == "synthetic" for case in parsed.values()):
         options.error("synthetic loads nothing")
     device = loaders.device_of(args)
-    torch.zeros(1, device=device)  # CUDA's own start is nobody's start-up time
+    torch.zeros(1, device=device)  # start CUDA outside the measured start-up time
 
     with common.folder(args.data, args.replicate, megapixels=args.megapixels) as root:
         images = common.describe(root, args.data)

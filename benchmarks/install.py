@@ -1,13 +1,13 @@
-"""Question: what does install() cost a program whose loaders are not over images?
+"""Question: how much does install() cost a program whose loaders do not load images?
 
-Method. Each measurement is a process of its own; the cases take turns over --rounds rounds. "torch": without
-install(). "install": with it. "install, torchvision": with it, and torchvision.datasets imported, as a program with
-image models does; then every loader's data set is looked at. Measured are --loaders loaders that are made over a data
-set of texts (microseconds each), one epoch of --samples texts with num_workers=0, threads at the end, and the seconds
-that a script that imports torch and does this takes from its start to its end: by python, and by run.
+Method. Each measurement is a separate process; the cases take turns over --rounds rounds. "torch": without install().
+"install": with it. "install, torchvision": with it, and torchvision.datasets imported, as in programs with image
+models, so that every loader's data set is inspected. Measured are --loaders loaders created over a data set of texts
+(microseconds each), one epoch of --samples texts with num_workers=0, threads at the end, and the seconds from start to
+end of a script that imports torch and does this, started by python and by run.
 
 Confounders.
-- Start and import of torch take seconds, and vary with the page cache: one start of each case is not counted.
+- Starting and importing torch take seconds, and vary with the page cache: one start of each case is not counted.
 
 Command.
     python benchmarks/install.py --rounds 5 --json OUT.json
@@ -68,7 +68,7 @@ def measure(case, args):
 
 
 def _of_children():
-    """Processor time of the processes that have ended."""
+    """Return the processor time of the processes that have ended."""
     times = os.times()
     return times.children_user + times.children_system
 

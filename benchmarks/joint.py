@@ -1,26 +1,26 @@
-"""Question: how much processor time does a sample of a Dataset of the user's own take, with boxes or a mask beside its
-image, and how fast do they come?
+"""Question: how much processor time does a sample of a custom Dataset take, with boxes or a mask in addition to its
+image, and how fast are they loaded?
 
 Method. One process. Four kinds of samples, each by the same class in torch's loader and in ours:
     classification  a photo: RandomResizedCrop(224) and a flip, by torchvision.transforms
     segmentation    a photo and its mask, a PNG with a palette: RandomResize(260, 1040), flip, RandomCrop(480)
     detection       a photo and boxes: photometric distortion, zoom out, IoU crop, flip, Resize((300, 300))
-    short_edge      a photo and boxes: flip, and RandomShortestSize of ten sizes, so that each image has its own size
-The cases of a kind take turns over --rounds rounds. A turn opens a loader, gives an epoch that is not counted, and
-counts --epochs epochs: images a second, and the processor time, user's and system's, of this process and its children.
+    short_edge      a photo and boxes: flip, and RandomShortestSize of ten sizes, so that images differ in size
+The cases of a kind take turns over --rounds rounds. A turn opens a loader, runs an epoch that is not counted, and
+counts --epochs epochs: images per second, and the user and system processor time of this process and its children.
 Worker processes are persistent. Ratios are within a round.
 
 Cases: torch:W, own:W and exact:W (own with exact=True), with W workers; in own:0 the class runs in the calling thread.
 
 With --train MODEL each batch is trained on: unet (a small one) or deeplabv3_resnet50 for segmentation,
-ssdlite320_mobilenet_v3_large for detection. The processor time then is that of training, too; synthetic:0 has it alone,
-on one batch again and again.
+ssdlite320_mobilenet_v3_large for detection. The processor time then includes training; synthetic:0 has only that of
+training, on one repeated batch.
 
 Confounders.
 - Without --train nothing consumes the batches.
 - With --replicate the files come from memory: no disk, warm caches, for every case.
-- torch has one thread a process in all cases, as in its workers: OpenMP's threads wait for each other at work.
-- Masks are of six rectangles: simpler PNGs than drawn ones, quicker to read.
+- torch has one thread per process in all cases, as in its workers: OpenMP's threads use processor time while they wait.
+- Masks consist of six rectangles, and are quicker to read than drawn ones.
 
 Command.
     python benchmarks/joint.py --data PHOTOS --replicate 5 --rounds 5 --json OUT.json
@@ -52,7 +52,7 @@ LAST = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(loader
 
 
 class Photos(Dataset):
-    """With a label."""
+    """Photos with a label."""
 
     def __init__(self, files):
         self.files, self.transforms = files, loaders.transform()
@@ -66,7 +66,7 @@ class Photos(Dataset):
 
 
 class WithMask(Photos):
-    """As torchvision's reference for segmentation has it."""
+    """Photos with a mask, as in torchvision's segmentation reference."""
 
     def __init__(self, files):
         super().__init__(files)
@@ -88,7 +88,7 @@ class WithMask(Photos):
 
 
 class WithBoxes(Photos):
-    """As its reference for detection has it."""
+    """Photos with boxes, as in torchvision's detection reference."""
 
     def __init__(self, files):
         super().__init__(files)
@@ -110,7 +110,7 @@ class WithBoxes(Photos):
 
 
 class ShortEdge(WithBoxes):
-    """Images of many sizes."""
+    """Photos with boxes, transformed to many sizes."""
 
     def __init__(self, files):
         super().__init__(files)
@@ -118,7 +118,7 @@ class ShortEdge(WithBoxes):
 
 
 def target_of(index, width, height):
-    """Boxes and labels of one to four things."""
+    """Return boxes and labels of one to four objects."""
     drawn = random.Random(index)
     boxes = []
     for _ in range(1 + index % 4):
@@ -129,7 +129,7 @@ def target_of(index, width, height):
 
 
 def make_mask(photo, path):
-    """A photo's mask: rectangles, in a PNG with a palette."""
+    """Write a photo's mask: rectangles, in a PNG with a palette."""
     drawn = random.Random(photo.name)
     with Image.open(photo) as image:
         mask = Image.new("P", image.size)
@@ -146,7 +146,7 @@ TRAINED = {"unet": "segmentation", "deeplabv3_resnet50": "segmentation", "ssdlit
 
 
 def as_lists(samples):
-    """What detection's references collate with."""
+    """Collate as torchvision's detection references do."""
     return tuple(zip(*samples, strict=True))
 
 
@@ -170,13 +170,13 @@ def opened(case, kind, files, args, device):
 
 
 def processor_time():
-    """Seconds, the user's and the system's, of this process and of all below it."""
+    """Return the user and system seconds of this process and all its descendants."""
     parents, own = {}, {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
                 fields = pathlib.Path(entry.path, "stat").read_text().rpartition(")")[2].split()
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
             parents[int(entry.name)], own[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
     family = {os.getpid()}
@@ -186,7 +186,7 @@ def processor_time():
 
 
 def moved(value, device):
-    """A batch of torch's loader goes to the device, as a script would have it."""
+    """Move a batch of torch's loader to the device, as a script would."""
     if isinstance(value, dict):
         return {key: moved(one, device) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -221,7 +221,7 @@ def turn(case, kind, files, args, device):
 
 
 class UNet(nn.Module):
-    """Four levels, of 32 to 256 channels."""
+    """A U-Net of four levels, with 32 to 256 channels."""
 
     def __init__(self):
         super().__init__()
@@ -247,7 +247,7 @@ def _block(a, b):
 
 
 def stepper(name, device):
-    """A function that trains a model on one batch."""
+    """Return a function that trains a model on one batch."""
     torch.manual_seed(0)
     if name == "unet":
         model = UNet()
@@ -290,7 +290,7 @@ def report(rounds, cases):
 def main():
     options = common.parser(__doc__)
     options.set_defaults(batch_size=32)
-    options.add_argument("--epochs", type=int, default=1, help="that are counted, a turn")
+    options.add_argument("--epochs", type=int, default=1, help="counted epochs per turn")
     options.add_argument("--kinds", nargs="+", choices=list(KINDS), default=None, help="(default: all)")
     options.add_argument(
         "--cases", nargs="+", default=None, help="(default: torch, own and exact, with and without workers)"
@@ -307,7 +307,7 @@ def main():
     try:
         with common.folder(args.data, args.replicate) as root:
             files = pairs(root, masks)
-            time.sleep(1)  # files that were written just now are not left to DALI
+            time.sleep(1)  # recently written files are not decoded by DALI
             result = common.begun("joint", args, images=common.describe(root, args.data))
             for kind in kinds:
                 for number, case in common.in_turn(cases, args.rounds):
@@ -321,7 +321,7 @@ def main():
 
 
 def pairs(root, masks):
-    """(photo, mask) of all files; photos that are links to one have one mask."""
+    """Return (photo, mask) of all files; photos that are links to the same file share a mask."""
     found, made = [], {}
     for photo in sorted(root.glob("*/*")):
         key = photo.stat().st_ino

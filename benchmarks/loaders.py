@@ -1,4 +1,4 @@
-"""The loaders under test, each opened the way its own documentation writes it; all do ImageNet's transforms.
+"""The loaders under test, each opened as its documentation describes; all do ImageNet's transforms.
 
 Every loader gives float32 (N, 3, 224, 224) and int64 (N,) on the device, drops the last short batch, and draws
 RandomResizedCrop from torchvision's ranges: scale (.08, 1), ratio (3/4, 4/3).
@@ -20,13 +20,12 @@ import torchvision.transforms as T
 CROP, RESIZE = 224, 256
 MEAN = [0.485, 0.456, 0.406]
 STD = [0.229, 0.224, 0.225]
-HINT_WIDTH, HINT_HEIGHT = 5980, 6430  # the largest image of ImageNet, as NVIDIA's example gives them
+HINT_WIDTH, HINT_HEIGHT = 5980, 6430  # the largest image of ImageNet, as in NVIDIA's example
 
 
 @dataclass
 class Opened:
-    """One loader: epoch() starts an epoch, close() gives back what it holds,
-    explain() says what it does (ours alone)."""
+    """An open loader: epoch() starts an epoch, close() releases resources, explain() describes ours."""
 
     epoch: Callable[[], Iterator[Any]]
     close: Callable[[], None]
@@ -35,9 +34,12 @@ class Opened:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a loader is opened with; depth is the number of batches in flight (a worker), None the loader's own.
-    channels_last: ours and the hand-written one hand over such batches. shard, shards: of the hand-written one's
-    files; the others take a sampler."""
+    """Options for opening a loader.
+
+    depth is the number of batches in flight (per worker); None is the loader's default. channels_last: ours and the
+    hand-written loader return such batches. shard and shards select files of the hand-written loader; the others take
+    a sampler.
+    """
 
     root: str
     device: torch.device
@@ -48,11 +50,11 @@ class Settings:
     channels_last: bool = False
     shard: int = 0
     shards: int = 1
-    persistent: bool = False  # workers live on, in torch's loader and in ours over a data set that they read
+    persistent: bool = False  # keep workers between epochs, in torch's loader and in ours if workers read the data set
 
 
 def transform(recipe="train"):
-    """ImageNet's transforms: "train", or "eval"."""
+    """Return ImageNet's transforms: "train" or "eval"."""
     geometry = {
         "train": [T.RandomResizedCrop(CROP), T.RandomHorizontalFlip()],
         "eval": [T.Resize(RESIZE), T.CenterCrop(CROP)],
@@ -79,7 +81,7 @@ def _is_stream(data):
 
 
 def dataset(name, root, recipe="train"):
-    """The data set that a case's loader takes; None where the loader lists the folder itself."""
+    """Return the data set for a case's loader, or None if the loader lists the folder itself."""
     if name == "torchvision":
         from torchvision.datasets import ImageFolder
 
@@ -92,7 +94,7 @@ def dataset(name, root, recipe="train"):
 
 
 def torchvision_loader(settings, data, sampler=None):
-    """ImageFolder and DataLoader with pinned memory, each batch copied without blocking, as pytorch/examples has it."""
+    """ImageFolder and DataLoader with pinned memory and non-blocking copies, as in pytorch/examples."""
     loader = torch.utils.data.DataLoader(data, **torch_arguments(settings, sampler, _is_stream(data)))
 
     def epoch():
@@ -103,8 +105,10 @@ def torchvision_loader(settings, data, sampler=None):
 
 
 def ours_loader(settings, data, sampler=None, **options):
-    """dali_compat; options are arguments of its DataLoader. fallback="error": it must not measure torchvision under
-    another name."""
+    """Open dali_compat's loader; options are arguments of its DataLoader.
+
+    fallback="error" makes sure that it does not measure torchvision.
+    """
     import dali_compat
 
     given = {**torch_arguments(settings, sampler, _is_stream(data)), "device": settings.device, "fallback": "error"}
@@ -123,10 +127,10 @@ def ours_channels_last(settings, data, sampler=None, **options):
 
 
 def handwritten_loader(settings, data=None, sampler=None, pipelines=1, hw_decoder_load=None):
-    """The pipeline of DALI's own PyTorch ResNet-50 example, with torchvision's ranges for the crop.
+    """The pipeline of DALI's PyTorch ResNet-50 example, with torchvision's ranges for the crop.
 
-    pipelines: so many, each with its own threads and its shard of the files, give their batches in turn.
-    hw_decoder_load: the share of JPEGs for the hardware decoder; None is DALI's own.
+    pipelines: The number of pipelines that return batches in turn, each with separate threads and a shard of the files.
+    hw_decoder_load: The share of JPEGs for the hardware decoder; None is DALI's default.
     """
     from nvidia.dali import fn, types
     from nvidia.dali.pipeline import pipeline_def
@@ -207,15 +211,17 @@ def handwritten_loader(settings, data=None, sampler=None, pipelines=1, hw_decode
 
 
 def turboloader_loader(settings, data=None, sampler=None):
-    """TurboLoader, where it is installed, over a tar of the folder's files, with the antialiasing of torchvision's
-    resize. Its tars have no labels; their place is taken."""
+    """TurboLoader, if it is installed, over a tar of the folder's files, with the antialiasing of torchvision's resize.
+
+    Its tars have no labels; the returned labels are placeholders.
+    """
     import turboloader
 
     if settings.recipe != "train" or sampler is not None:
         raise ValueError("TurboLoader's case is RandomResizedCrop, of all files")
     place = tempfile.TemporaryDirectory(dir=pathlib.Path(settings.root).parent)
     archive = pathlib.Path(place.name) / "images.tar"
-    with tarfile.open(archive, "w", dereference=True) as tar:  # hard links, too
+    with tarfile.open(archive, "w", dereference=True) as tar:  # dereference hard links as well
         for number, path in enumerate(sorted(pathlib.Path(settings.root).glob("*/*"))):
             tar.add(path.resolve(), f"{number:07d}{path.suffix}")
     loader = turboloader.DataLoader(
@@ -252,24 +258,22 @@ OPEN = {
 
 
 def endless(opened):
-    """Batches of one epoch after another."""
+    """Yield batches of one epoch after another."""
     while True:
         batch = None
         for batch in opened.epoch():
             yield batch
         if batch is None:
-            raise SystemExit(
-                "an epoch has not one full batch: give more images, --replicate, or a smaller --batch-size"
-            )
+            raise SystemExit("an epoch has no full batch: pass more images, --replicate, or a smaller --batch-size")
 
 
 def device_of(args):
-    """The one that is asked for, else the GPU where there is one."""
+    """Return the requested device; by default the GPU if there is one."""
     return torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def see(opened, device):
-    """Whole epochs of ours, until every file was looked at, and compared where a GPU's JPEG engine decodes."""
+    """Run whole epochs of ours until every file was read, and compared if a GPU's JPEG engine decodes."""
     sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
     from parity.difference import see as see_all
 
@@ -282,7 +286,7 @@ def synchronise(device):
 
 
 def release(device):
-    """After the last reference to a loader is gone: free what the collectors and the memory pools still keep."""
+    """Free what garbage collectors and memory pools keep, after the last reference to a loader is gone."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -292,11 +296,11 @@ def release(device):
 
 
 def check(batch, settings):
-    """A case that gives anything else than the others does not take part."""
+    """Exit if a case's batches differ in format from those of the others."""
     images, labels = batch
     wanted = (settings.batch_size, 3, CROP, CROP)
     if tuple(images.shape) != wanted or images.dtype != torch.float32 or images.device.type != settings.device.type:
-        raise SystemExit(f"images: {tuple(images.shape)} {images.dtype} {images.device}, wanted {wanted} float32")
+        raise SystemExit(f"images: {tuple(images.shape)} {images.dtype} {images.device}, expected {wanted} float32")
     if tuple(labels.shape) != wanted[:1] or labels.dtype != torch.int64 or labels.device.type != settings.device.type:
         raise SystemExit(f"labels: {tuple(labels.shape)} {labels.dtype} {labels.device}")
     if not torch.isfinite(images).all() or not 0.3 < images.std() < 3:

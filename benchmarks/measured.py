@@ -1,7 +1,7 @@
-"""Reads benchmarks/results: rows of all files, ratios within a round, and where README's figures come from.
+"""Read benchmarks/results: rows of all files, ratios within a round, and the origin of the README's figures.
 
-A configuration is a set of conditions on rows. Every file that meets them counts, so README's figures are ranges over
-files. A new file changes them without any change here.
+A configuration is a set of conditions on rows. Every matching file counts, so the README's figures are ranges over
+files. A new file changes them without a change here.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 HERE = pathlib.Path(__file__).parent
 RESULTS = HERE / "results"
-SAME = {  # cases of benchmarks that have other names for ours and torchvision
+SAME = {  # cases with other names for ours and torchvision
     "toolkit": {"dali": "ours"},
     **{benchmark: {"torch": "torchvision"} for benchmark in ("own_dataset", "own_kinds", "joint")},
 }
@@ -24,21 +24,21 @@ def read(name: str) -> dict:
 
 
 def facts(found: dict) -> dict:
-    """Hardware and versions of a result."""
+    """Return hardware and versions of a result."""
     return found.get("facts", found)
 
 
 def gpu_of(found: dict) -> str | None:
-    """As in "NVIDIA H200, 580"; None if the result was measured without a GPU."""
+    """Return the GPU as in "NVIDIA H200, 580"; None if the result was measured without one."""
     gpu = facts(found).get("gpu")
     return gpu and str(gpu).split()[1].rstrip(",")
 
 
 def rows_of(name: str) -> list[dict]:
-    """Rounds of a file, each with the file's settings, machine and number of GPUs.
+    """Return the rounds of a file, each with the file's settings, machine and number of GPUs.
 
-    ``loader`` is the case without its numbers of workers and batches, named alike in all benchmarks. ``speed`` is in
-    images a second.
+    ``loader`` is the case without its numbers of workers and batches, named the same way in all benchmarks. ``speed``
+    is in images per second.
     """
     found = read(name)
     if not isinstance(found, dict) or "rounds" not in found:
@@ -48,7 +48,7 @@ def rows_of(name: str) -> list[dict]:
     about |= {"gpus": found.get("ranks") or found.get("processes") or 1, "cores": facts(found).get("cores")}
     rows, same = [], SAME.get(found.get("benchmark", ""), {})
     for row in map(dict, found["rounds"]):
-        if about["benchmark"] == "own_kinds":  # seconds of both loaders in one row
+        if about["benchmark"] == "own_kinds":  # seconds of both loaders are in one row
             kind = {"kind": row.pop("case"), "round": row.pop("round")}
             rows += [about | kind | {"loader": same.get(of, of), "speed": 1 / s} for of, s in row.items()]
             continue
@@ -61,7 +61,7 @@ def rows_of(name: str) -> list[dict]:
 
 
 def meets(row: dict, where: dict[str, Any]) -> bool:
-    """A tuple has alternatives."""
+    """Return True if the row meets the conditions; a tuple lists alternatives."""
     for key, wanted in where.items():
         if str(row.get(key)) not in map(str, wanted if isinstance(wanted, tuple) else (wanted,)):
             return False
@@ -69,13 +69,13 @@ def meets(row: dict, where: dict[str, Any]) -> bool:
 
 
 def rows(**where) -> list[dict]:
-    """Rounds of all files that meet the conditions."""
+    """Return the rounds of all files that meet the conditions."""
     names = sorted(path.stem for path in RESULTS.glob("*.json"))
     return [row for name in names for row in rows_of(name) if meets(row, where)]
 
 
 def runs(*loaders: str, **where) -> dict[str, list[list[float]]]:
-    """{file: speeds of the loaders in each round}, of the rounds that have all of them."""
+    """Return {file: speeds of the loaders in each round}, for the rounds that have all of them."""
     found: dict[str, dict[int, dict[str, float]]] = {}
     for row in rows(loader=loaders, **where):
         of = found.setdefault(row["file"], {}).setdefault(row["round"], {})
@@ -87,15 +87,15 @@ def runs(*loaders: str, **where) -> dict[str, list[list[float]]]:
 
 
 def ratios(loader: str, base: str, **where) -> dict[str, list[float]]:
-    """{file: ratios of speeds within a round}."""
+    """Return {file: ratios of speeds within a round}."""
     return {name: [a / b for a, b in of] for name, of in runs(loader, base, **where).items()}
 
 
-# ---- of one file
+# ---- one file
 
 
 def rounds(name: str, case: str, key: str = "images_per_s", **where) -> dict[int, float]:
-    """{round: value} of a case."""
+    """Return {round: value} of a case."""
     found = {
         row["round"]: row[key]
         for row in read(name)["rounds"]
@@ -115,26 +115,26 @@ def of_medians(name: str, case: str, base: str, key: str = "images_per_s", **whe
 
 
 def within(name: str, case: str, base: str, key: str = "images_per_s", **where) -> list[float]:
-    """The ratio of two cases in each round that has both."""
+    """Return the ratio of two cases in each round that has both."""
     ours, theirs = rounds(name, case, key, **where), rounds(name, base, key, **where)
     return [ours[number] / theirs[number] for number in sorted(ours.keys() & theirs.keys())]
 
 
 def spread(values: Iterable[float]) -> tuple[float, float, float]:
-    """Median, smallest, largest."""
+    """Return the median, smallest and largest value."""
     values = list(values)
     return statistics.median(values), min(values), max(values)
 
 
 def reaches(values: Iterable[float], form: str) -> str:
-    """As "2.1 to 5.4"; one number if both ends read the same."""
+    """Format a range as "2.1 to 5.4", or as one number if both ends are equal as text."""
     ordered = sorted(values)
     low, high = format(ordered[0], form), format(ordered[-1], form)
     return low if low == high else f"{low} to {high}"
 
 
 def over(files: dict[str, list[float]], form: str) -> str:
-    """The range of files' medians, or of a single file's rounds; "-" without."""
+    """Format the range of the files' medians, or of a single file's rounds; "-" if there are none."""
     if len(files) > 1:
         return reaches(map(statistics.median, files.values()), form)
     return reaches(*files.values(), form) if files else "-"
@@ -163,9 +163,9 @@ FOLDER = {"benchmark": "imagefolder", "recipe": ("train", None), "megapixels": N
 BESIDE = {"benchmark": ("training", "toolkit"), "source": ("folder", None), "kind": ("eager", None), "gpus": 1}
 SMALL, LARGE = BESIDE | {"model": "resnet18", "cores": 16}, BESIDE | {"model": "resnet50"}
 OWN = {"benchmark": "own_dataset", "gpu": "H200", "cores": 16, "train": ("resnet18", None)}
-FIRST = {"seen": (False, None), "case": ("own:16", "torch:16", "synthetic")}  # epochs of OWN
+FIRST = {"seen": (False, None), "case": ("own:16", "torch:16", "synthetic")}  # epochs of case OWN
 LATER = {"seen": True}
-# README's, by the name that tests/docs/claims.py uses
+# The README's figures, by the names in tests/docs/claims.py.
 FIGURES = {
     "loading": Figure("loading", "ours", "torchvision", ".0f", FOLDER | {"gpu": ("H100", "H200"), "cores": 16}),
     "no engine": Figure(

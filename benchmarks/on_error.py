@@ -1,17 +1,17 @@
-"""Question: what does on_error="replace" cost, on a clean folder and with a broken file in every tenth batch; and what
-does the look at every file's bytes cost, when they are read for the first time?
+"""Question: how much does on_error="replace" cost, on a clean folder and with a broken file in every tenth batch; and
+how much does checking every file's bytes cost when they are read for the first time?
 
-Method. One process; the cases take turns over --rounds rounds. Each turn lists the folder anew, opens a fresh loader,
-takes three batches to start it, then times the first epoch (nearly all of whose files are new) and the second one. The
+Method. One process; the cases take turns over --rounds rounds. Each turn lists the folder again, opens a fresh loader,
+takes three batches to start it, then times the first epoch (almost all of its files are new) and the second one. The
 device is synchronised at both ends. Ratios are of medians over rounds, with the range within one round in brackets.
 
-Cases: raise (the default) and replace on a clean folder; broken (replace) on one in which one file of ten batches is
+Cases: raise (the default) and replace on a clean folder; broken (replace) on a folder with one file per ten batches
 cut in half.
 
 Confounders.
 - Nothing consumes the batches.
 - With --replicate the files come from memory: no disk, warm caches, for every case.
-- Files are new in the first epoch for headers, too, which are read then.
+- The first epoch also reads the headers of all files.
 
 Command.
     python benchmarks/on_error.py --data PHOTOS --replicate 300 --rounds 5 --json OUT.json
@@ -28,17 +28,17 @@ EPOCHS = "first", "second"
 
 
 def damage(root, every):
-    """Cuts one file of so many in half. Returns how many."""
+    """Truncate one of every ``every`` files to half, and return their number."""
     paths = sorted(path for path in root.glob("*/*") if path.is_file())[::every]
     for path in paths:
         whole = path.read_bytes()
-        path.unlink()  # a hard link: the others stay whole
+        path.unlink()  # a hard link: the other files stay complete
         path.write_bytes(whole[: len(whole) // 2])
     return len(paths)
 
 
 def epoch(opened, settings):
-    """Images a second."""
+    """Return images per second."""
     loaders.synchronise(settings.device)
     begin = time.perf_counter()
     images = sum(len(labels) for _, labels in opened.epoch())

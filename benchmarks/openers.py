@@ -1,13 +1,13 @@
-"""Question: with which library do the data sets of public training repositories open their images?
+"""Question: which library do the data sets of public training repositories use to open images?
 
-Method. FOLDER has bare clones, OWNER+NAME/repo. Of each repository the modules count that define a __getitem__, or,
-where these open nothing, those of its modules that they import, or functions of which they import. A repository opens
-images by the library of OPENERS that most of them call. Comments are left out. "none" stands for torchvision's data
-sets and other files.
+Method. FOLDER has bare clones, OWNER+NAME/repo. In each repository the modules that define a __getitem__ count or, if
+these open nothing, the repository's modules that they import, or import functions from. A repository opens images by
+the library of OPENERS that most of these modules call. Comments are ignored. "none" stands for torchvision's data sets
+and other files.
 
 Confounders.
-- The text is searched, nothing runs: a module may have several data sets, of which one is trained on.
-- Somebody knew the repositories by name: they are starred often, for several tasks, and many are old.
+- The text is searched and nothing runs. A module may have several data sets, although training uses only one.
+- The repositories were chosen by name: they have many stars, cover several tasks, and many are old.
 
 Command.
     python benchmarks/openers.py FOLDER NAME ... --json OUT.json
@@ -29,7 +29,7 @@ OPENERS = {
 
 
 def look(repository: Path) -> dict:
-    """Returns what is known of a repository."""
+    """Return the findings about a repository."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(repository), *arguments]

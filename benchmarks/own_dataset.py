@@ -1,22 +1,22 @@
-"""Question: how fast does a Dataset of the user's own load, whose __getitem__ opens files by Pillow, and how much
-processor time does it take from the thread that trains?
+"""Question: how fast is a custom Dataset whose __getitem__ opens files with Pillow, and how much processor time does it
+take from the training thread?
 
 Method. One process. The same class, with ImageNet's training transform, in torch's loader and in ours; and for ours
-DALIImageList of the same files. The cases take turns over --rounds rounds. A turn opens a loader, gives an epoch that
-is not counted, and counts --epochs epochs: images a second over all of them, and time.thread_time() a batch around
-next(), the calling thread's own. Ratios are within a round.
+DALIImageList of the same files. The cases take turns over --rounds rounds. A turn opens a loader, runs an epoch that is
+not counted, and counts --epochs epochs: images per second over all of them, and time.thread_time() per batch around
+next(), the calling thread's processor time. Ratios are within a round.
 
 Cases: torch:W, own:W and list:W with W workers; in own:0 the class runs in the calling thread. stream:W and
-torchstream:W are an IterableDataset of the same files, each worker reading the bytes of its own part, with the training
+torchstream:W are an IterableDataset of the same files, each worker reading the bytes of its part, with the training
 transform of open_clip: RandomResizedCrop(224, scale=(0.9, 1), bicubic), no flip.
 
 Confounders.
 - Nothing consumes the batches.
 - With --replicate the files come from memory: no disk, warm caches, for every case.
-- Worker processes are made for each epoch, in torch:W and own:W, and their start is counted.
-- With --train all cases train the same model; "synthetic" gives one batch on the device again and again, and the
-  ratios are to that. Workers are persistent then, and start before the epochs that are counted. A turn is within a
-  first epoch, if --replicate makes epochs longer than turns; --seen gives a whole epoch before it.
+- Worker processes of torch:W and own:W are created for each epoch, and their start is counted.
+- With --train all cases train the same model; "synthetic" repeats one batch on the device, and the ratios are relative
+  to it. Workers are then persistent, and start before the counted epochs. A turn is within a first epoch if
+  --replicate makes epochs longer than turns; --seen runs a whole epoch before it.
 
 Command.
     python benchmarks/own_dataset.py --data PHOTOS --replicate 20 --rounds 5 --json OUT.json
@@ -39,7 +39,7 @@ from torchvision import transforms as T
 
 
 class Own(Dataset):
-    """As most people write it."""
+    """A data set in the most common form."""
 
     def __init__(self, samples, transform):
         self.samples, self.transform = samples, transform
@@ -56,7 +56,7 @@ class Own(Dataset):
 
 
 class Stream(IterableDataset):
-    """Of encoded images."""
+    """An iterable data set of encoded images."""
 
     def __init__(self, samples):
         crop = T.RandomResizedCrop(224, scale=(0.9, 1.0), interpolation=T.InterpolationMode.BICUBIC)
@@ -108,7 +108,7 @@ def turn(case, settings, epochs):
 
 
 def training_turn(case, settings, args):
-    """Images a second of a model that trains."""
+    """Return images per second of a model that trains."""
     name, *_ = common.split_case(case, settings.workers)
     step = training_step.make_step(
         args.train, args.program, settings.device, None if args.program == "eager" else "inductor"
@@ -158,12 +158,12 @@ def report(rounds, cases):
 
 def main():
     options = common.parser(__doc__)
-    options.add_argument("--epochs", type=int, default=2, help="that are counted, a turn")
+    options.add_argument("--epochs", type=int, default=2, help="counted epochs per turn")
     options.add_argument("--cases", nargs="+", default=None, help="(default: torch, own and list, and own:0)")
-    options.add_argument("--persistent", action="store_true", help="workers live on from epoch to epoch")
-    options.add_argument("--train", default=None, help="a model, which trains from the batches")
+    options.add_argument("--persistent", action="store_true", help="keep workers between epochs")
+    options.add_argument("--train", default=None, help="name of a model to train on the batches")
     options.add_argument("--program", default="eager", choices=("eager", "compiled"))
-    options.add_argument("--seconds", type=float, default=4, help="of a turn of --train")
+    options.add_argument("--seconds", type=float, default=4, help="length of a turn of --train")
     options.add_argument("--seen", action="store_true", help="turns of --train are in later epochs than the first")
     options.add_argument("--warmup", type=int, default=20, help="batches of a turn of --train that are not counted")
     args = options.parse_args()
@@ -173,7 +173,7 @@ def main():
         cases = ["synthetic", *cases[:3]]
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with common.folder(args.data, args.replicate) as root:
-        time.sleep(1)  # files that were written just now are not left to DALI
+        time.sleep(1)  # recently written files are not decoded by DALI
         result = common.begun("own_dataset", args, images=common.describe(root, args.data))
         settings = loaders.Settings(
             str(root), device, args.batch_size, args.workers, persistent=args.persistent or bool(args.train)

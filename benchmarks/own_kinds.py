@@ -1,10 +1,10 @@
-"""Question: how much processor time do custom data sets of twelve kinds take, relative to torch's own loader?
+"""Question: how much processor time do custom data sets of twelve kinds take, relative to torch's loader?
 
 Method. One process without workers. For each kind the same class in torch's loader and in ours; an epoch that is not
 counted, then --rounds rounds in turn. time.process_time() of an epoch: all threads. Ratios are within a round.
 
 Confounders.
-- torch computes with one thread (OMP_NUM_THREADS=1): threads that wait for each other count as work.
+- torch computes with one thread (OMP_NUM_THREADS=1), because threads that wait for each other count as work.
 - Files come from memory.
 
 Command.
@@ -44,7 +44,7 @@ POLICY = T.Compose([T.RandomResizedCrop(224), T.RandAugment(), *END])
 
 
 class Photos(Dataset):
-    """``sample(data, index)`` gives a sample."""
+    """A data set whose samples are ``sample(data, index)``."""
 
     def __init__(self, files, masks, sample):
         self.files, self.masks, self.sample = files, masks, sample
@@ -78,7 +78,8 @@ def with_boxes(data, index):
     return DETECTION(image, {"boxes": boxes, "labels": torch.tensor([1])})
 
 
-KINDS = {  # longest side of the files in pixels, None for photos as they are; the sample; options of the loader
+# longest side of the files in pixels, or None for unchanged photos; the sample function; options of the loader
+KINDS = {
     "ImageNet's training": (None, labelled(TRAIN), {}),
     "evaluation": (None, labelled(EVAL), {}),
     "150 pixels": (150, labelled(SMALL), {}),
@@ -95,7 +96,7 @@ KINDS = {  # longest side of the files in pixels, None for photos as they are; t
 
 
 def resized(files, folder, side):
-    """Copies of the files, or the files themselves."""
+    """Return resized copies of the files, or the files themselves."""
     if side is None:
         return files
     made = []
@@ -109,7 +110,7 @@ def resized(files, folder, side):
 
 
 def seconds(loader):
-    """Processor time of an epoch."""
+    """Return the processor time of an epoch."""
     begin = time.process_time()
     for _ in loader:
         pass

@@ -1,9 +1,9 @@
-"""Draws the pictures of the pages from the files in benchmarks/results: docs/speed.svg of README.md; docs/toolkit.svg
-and docs/two-gpus.svg of the configs of examples/imagenet.
+"""Draw the pictures of the pages from benchmarks/results: docs/speed.svg for README.md, and docs/toolkit.svg and
+docs/two-gpus.svg for the configs of examples/imagenet.
 
-All bars of a column have one scale. A bar is the median of rounds, with its number after it, and a dot is one round.
+All bars of a column share one scale. A bar is the median of rounds, followed by its value, and a dot is one round.
 A group has the rounds of every file that measured all of its bars, so several machines may be in one group. A picture
-has a light and a dark look, by what the reader's system prefers, on a card of its own, and is readable on a phone. The
+has a light and a dark look, chosen by the reader's system, with a background card, and is readable on a phone. The
 same files always give the same bytes.
 
 Command.
@@ -26,15 +26,15 @@ COLOURS = {"torchvision": "#8b949e", "handwritten": "#2f81d6", "ours": "#3d9a3a"
 CARDS = {"light": ("#ffffff", "#1f2328", "#656d76"), "dark": ("#0d1117", "#e6edf3", "#9198a1")}  # card, text, rule
 STYLE = ".card{{fill:{0};stroke:{2}}}text{{fill:{1}}}line{{stroke:{2}}}circle{{fill:{0};stroke:{1}}}"
 
-WIDTH, MARGIN, FONT = 640, 14, 16  # pixels; on a phone a picture is half as wide
+WIDTH, MARGIN, FONT = 640, 14, 16  # pixels; on a phone a picture has half this width
 COLUMN = (WIDTH - 3 * MARGIN) // 2
 LINE, BAR = 25, 17
-NAME, NUMBER = 118, 68  # the room before and after a bar
+NAME, NUMBER = 118, 68  # space before and after a bar
 ROOM = COLUMN - NAME - NUMBER
 
 
 class Bar(NamedTuple):
-    """A bar's name, the loader whose colour it has, and the values of its rounds."""
+    """A bar's name, the loader that determines its colour, and the values of its rounds."""
 
     name: str
     loader: str
@@ -42,7 +42,7 @@ class Bar(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Bars below a title, and the names of the files that they are from."""
+    """Bars under a title, and the names of the files with their values."""
 
     title: str
     bars: list[Bar]
@@ -50,7 +50,7 @@ class Group(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Groups below lines of a heading, on one scale with these ticks."""
+    """Groups under the lines of a heading, on one scale with these ticks."""
 
     heading: list[str]
     groups: list[Group]
@@ -58,7 +58,7 @@ class Column(NamedTuple):
     form: str
 
     def long(self, value: float) -> float:
-        """Pixels from the axis."""
+        """Return the distance from the axis in pixels."""
         return (
             ROOM
             * value
@@ -76,7 +76,7 @@ def line(x1: float, y1: float, x2: float, y2: float, opacity: float = 1) -> str:
 
 
 def drawn(group: Group, column: Column, left: float, top: float) -> tuple[list[str], float]:
-    """Lines of SVG, and where the next group begins."""
+    """Return lines of SVG, and the position of the next group."""
     begin, y = left + NAME, top + 23
     lines = [text(left, top + 14, group.title, weight=600)]
     for tick in column.ticks:
@@ -95,7 +95,7 @@ def drawn(group: Group, column: Column, left: float, top: float) -> tuple[list[s
 
 
 def of_column(column: Column, left: float) -> tuple[list[str], float]:
-    """Lines of SVG, and where the column ends: its heading, groups, and axis with ticks."""
+    """Return lines of SVG for the heading, groups and axis with ticks, and the position of the column's end."""
     lines, y, begin = [], 12.0, left + NAME
     for words in column.heading:
         lines.append(text(left, y + 14, words, size=FONT - 1))
@@ -112,7 +112,7 @@ def of_column(column: Column, left: float) -> tuple[list[str], float]:
 
 
 def picture(title: str, columns: list[Column], said: str) -> str:
-    """An SVG of two columns and a last line."""
+    """Return an SVG of two columns and a last line."""
     made = [of_column(column, MARGIN + number * (COLUMN + MARGIN)) for number, column in enumerate(columns)]
     bottom = max(end for _, end in made)
     height = int(bottom) + 30
@@ -129,20 +129,20 @@ def picture(title: str, columns: list[Column], said: str) -> str:
 
 
 def of_speeds(title: str, *loaders: str, **where: Any) -> Group:
-    """Images a second, without training."""
+    """Return a group of speeds in images per second, without training."""
     runs = measured.runs(*loaders, **where)
     return Group(title, bars_of(loaders, zip(*sum(runs.values(), []), strict=True)), list(runs))
 
 
 def of_shares(title: str, *loaders: str, **where: Any) -> Group:
-    """Speeds relative to synthetic data in the same round."""
+    """Return a group of speeds relative to synthetic data in the same round."""
     runs = measured.runs("synthetic", *loaders, **where)
     shares = [[speed / synthetic for speed in speeds] for synthetic, *speeds in sum(runs.values(), [])]
     return Group(title, bars_of(loaders, zip(*shares, strict=True)), list(runs))
 
 
 def bars_of(loaders, values) -> list[Bar]:
-    """A bar for each loader, if there are values; a custom data set in this loader has this loader's name, too."""
+    """Return a bar for each loader with values; the case of a custom data set is named after this loader, too."""
     found = []
     for loader, of in zip(loaders, values, strict=True) if (values := list(values)) else ():
         name = next((name for name in NAMES if loader.startswith(name)), "torchvision" if "torch" in loader else "ours")
@@ -159,7 +159,7 @@ PERCENT = [0, 0.5, 1.0], ".0%"
 
 
 def first_epochs() -> Group:
-    """Those of later epochs are in another benchmark's files."""
+    """Return the speeds of first epochs; those of later epochs are in another benchmark's files."""
     rows = measured.rows(benchmark="on_error", case="raise", gpu="H200", cores=16)
     bars = [Bar("dali_compat", "ours", [row["first"] for row in rows])]
     return Group("the same, first epoch", bars, sorted({row["file"] for row in rows}))
@@ -214,7 +214,7 @@ BOTH = "torchvision", "ours"
 
 
 def of_toolkit(title: str, model: str, source: str = "folder", **where: Any) -> list[Group]:
-    """A group with a bar for each loader that was measured; none without."""
+    """Return a group with a bar for each measured loader, or no group."""
     where |= {"benchmark": "toolkit", "model": model, "source": (source, None)}
     groups = [of_shares(title, loader, **where) for loader in BOTH if measured.runs("synthetic", loader, **where)]
     files = sorted({name for group in groups for name in group.files})
@@ -241,7 +241,7 @@ def toolkit() -> str:
 
 
 def on_two() -> list[Column]:
-    """A column for each kind of GPU, of the source with most configs."""
+    """Return a column for each kind of GPU, of the source with the most configs."""
     columns = []
     for gpu in sorted({row["gpu"] for row in measured.rows(benchmark="toolkit", gpus=2)}, reverse=True):
         of = [by_configs(f"2 {gpu}, {words},", source, gpus=2, gpu=gpu) for source, words in SOURCES.items()]
@@ -258,7 +258,7 @@ PICTURES = {"speed.svg": speed, "toolkit.svg": toolkit, "two-gpus.svg": two_gpus
 
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--out", type=pathlib.Path, default=OUT, help="folder of the pictures")
+    options.add_argument("--out", type=pathlib.Path, default=OUT, help="folder for the pictures")
     folder = options.parse_args().out
     for name, draw in PICTURES.items():
         (folder / name).write_text(draw())

@@ -1,18 +1,19 @@
-"""Question: what do policies and ColorJitter cost, of a batch that is on the GPU: by kernels in Triton, and by torch?
+"""Question: how much do policies and ColorJitter cost for a batch on the GPU, with Triton kernels and with torch?
 
-Method. A batch of photos, cropped to --size, goes through a transform alone, as ops/kernels does it for a loader,
-with other random numbers each time. "launches" is what the loader does, "torch" what it does without Triton. Both take
-turns within a round, on the same numbers, and have to give the same pixels.
+Method. A batch of photos, cropped to --size, goes through a single transform, as ops/kernels applies it for a loader,
+with other random numbers each time. "launches" is the loader's default, "torch" its path without Triton. Both take
+turns within a round, on the same numbers, and must give the same pixels.
 
-Columns. host_ms: from the call to its return, on a GPU that has nothing else to do. gpu_ms and launches: the GPU's own
-time, and kernels and copies, by torch's profiler. first_s: of the first call; the kernels are compiled then, unless
-Triton has them on disk from an earlier program. Later transforms find them compiled.
+Columns. host_ms: from the call to its return, on an otherwise idle GPU. gpu_ms and launches: the GPU's time, and the
+number of kernels and copies, by torch's profiler. first_s: the first call, which compiles the kernels unless Triton
+has them on disk from an earlier program. Later transforms reuse them.
 
-With --train MODEL that model trains, eager, batch 256, beside a loader with RandAugment: synthetic (one fixed batch),
-launches and torch take turns of --seconds, each after 24 steps that do not count.
+With --train MODEL that model trains, eager, batch 256, with a loader that applies RandAugment: synthetic (one fixed
+batch), launches and torch take turns of --seconds, each after 24 steps that do not count.
 
-Confounders. A model's own launches beside it, and the interpreter's lock, make the host slower; launches wait for one
-another. With --train a batch or two of a turn may come from the queue of the turn before; its 24 steps outlast these.
+Confounders. The launches of a model that trains at the same time, and the interpreter's lock, slow the host; launches
+wait for one another. With --train a batch or two of a turn may come from the previous turn's queue; the 24 steps use
+these up.
 
 Commands.
     python benchmarks/policies.py --data PHOTOS --json OUT.json
@@ -41,11 +42,11 @@ from dali_compat.translate import translate
 
 BILINEAR = T.InterpolationMode.BILINEAR
 CASES = {"launches": operations._has_launches, "torch": lambda device: False}
-DRAWN = 16  # random numbers for so many batches
+DRAWN = 16  # number of batches to draw random numbers for
 
 
 def transforms():
-    """{name: transform}; timm's where timm is."""
+    """Return {name: transform}, including timm's if it is installed."""
     named = {
         "RandAugment": T.RandAugment(),
         "RandAugment, bilinear": T.RandAugment(interpolation=BILINEAR),
@@ -78,7 +79,7 @@ class Case:
         return made
 
     def host(self, calls):
-        """Milliseconds of each call."""
+        """Return the milliseconds of each call."""
         spent = []
         for number in range(calls):
             torch.cuda.synchronize()
@@ -94,7 +95,7 @@ class Case:
 
 
 def ready(case):
-    """Seconds of the first call, in which the kernels are compiled."""
+    """Return the seconds of the first call, which compiles the kernels."""
     begin = time.perf_counter()
     case(0)
     torch.cuda.synchronize()
@@ -104,7 +105,7 @@ def ready(case):
 
 
 def train(args, result):
-    """Rows of images a second; result gets them one by one."""
+    """Append rows of images per second to the result."""
     chain = loaders.transform().transforms
     policy = T.Compose([*chain[:2], T.RandAugment(), *chain[2:]])
     step, device = make_step(args.train, "eager", torch.device("cuda"), None), "cuda"
@@ -137,8 +138,10 @@ def parse():
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--train", metavar="MODEL", help="as training.py names it: beside its training instead")
-    parser.add_argument("--seconds", type=float, default=3, help="of a turn of --train")
+    parser.add_argument(
+        "--train", metavar="MODEL", help="train this model of training.py, and measure its speed instead"
+    )
+    parser.add_argument("--seconds", type=float, default=3, help="length of a turn of --train")
     parser.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
     return parser.parse_args()
 
@@ -168,7 +171,7 @@ def main():
                 result["rounds"].append(row | {"first_s": first})
                 print(common.line(result["rounds"][-1]), flush=True)
             if not torch.equal(*made.values()):
-                raise SystemExit(f"{name}: other pixels")
+                raise SystemExit(f"{name}: the pixels of both cases differ")
         operations._has_launches = CASES["launches"]
         if args.json:
             common.write_json(args.json, result)

@@ -1,4 +1,4 @@
-"""A benchmark in one process, or in several that torchrun starts."""
+"""Run a benchmark in one process, or in several that torchrun starts."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ def first():
 
 
 def everyones(value):
-    """value of each process, in a list."""
+    """Return the values of all processes as a list."""
     if not several():
         return [value]
     found = [None] * dist.get_world_size()
@@ -32,7 +32,7 @@ def barrier(device):
 
 @contextlib.contextmanager
 def joined(name):
-    """(device, rank, processes) of this process; under torchrun it joins the others."""
+    """Return (device, rank, processes) of this process; under torchrun, join the process group."""
     device, processes = torch.device(name), int(os.environ.get("WORLD_SIZE", 1))
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", device.index or 0)))
@@ -50,7 +50,7 @@ def joined(name):
 
 @contextlib.contextmanager
 def images_of(args, rank):
-    """The folder of images, which the first process makes and removes."""
+    """The folder of images, which the first process creates and removes."""
     with common.folder(args.data, args.replicate) if rank == 0 else contextlib.nullcontext() as root:
         yield everyones(root)[0]
         everyones(None)

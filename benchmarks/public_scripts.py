@@ -1,17 +1,17 @@
-"""Question: what becomes of the data that public training scripts load for detection and segmentation, and how much
+"""Question: do public training scripts for detection and segmentation get the same data from our loader, and how much
 processor time does a sample take, in torch's loader and in ours?
 
-Method. The scripts are git checkouts, unmodified, in folders below --scripts named as in SOURCES, at its commits. Of
-each the data set, transforms and collate_fn are made by its own functions, over fakes of its data (fakes.py) from the
-photos of --data. Each case is a process of its own. First an epoch in torch's loader and one in ours with exact=True,
-both under one seed and without workers: are all batches the same to the last bit, and the generators of torch, Python
-and NumPy afterwards? Then both loaders, with exact=True and by default, take turns over --rounds epochs:
-time.process_time() a sample, of all threads.
+Method. The scripts are git checkouts, unmodified, in folders under --scripts named as in SOURCES, at its commits. Their
+functions create the data set, transforms and collate_fn, over fakes of their data (fakes.py) made from the photos of
+--data. Each case is a separate process. First an epoch in torch's loader and one in ours with exact=True run under one
+seed and without workers: are all batches equal to the last bit, and the generators of torch, Python and NumPy
+afterwards? Then both loaders, with exact=True and by default, take turns over --rounds epochs: time.process_time() per
+sample, of all threads.
 
 Confounders.
 - Nothing consumes the batches. Files come from memory, after an epoch that is not counted.
 - Worker processes would add the same to both loaders, and are left out.
-- torch computes with one thread; DALI has as many as there are cores.
+- torch computes with one thread; DALI has one per core.
 
 Command.
     python benchmarks/public_scripts.py --scripts CHECKOUTS --data PHOTOS --rounds 5 --json OUT.json
@@ -51,7 +51,7 @@ SOURCES = {
     "pytorch-nested-unet": ("4uiiurz1/pytorch-nested-unet", "557ea02"),
 }
 Options = types.SimpleNamespace
-CASES = {}  # name: (source, function of the checkout and the data, which gives (data set, collate_fn, batch size))
+CASES = {}  # name: (source, function(checkout, data) that returns (data set, collate_fn, batch size))
 
 
 def case(name, source, **options):
@@ -63,7 +63,7 @@ def case(name, source, **options):
 
 
 def use(folder):
-    """What a script finds that is started in its folder."""
+    """Set up the working folder and sys.path as for a script that is started in its folder."""
     sys.path.insert(0, str(folder))
     os.chdir(folder)
 
@@ -117,7 +117,7 @@ def detection(
 
 @case("torchvision, tutorial", "tutorials")
 def tutorial(checkout, data):
-    """The part of it that defines the data set and its transforms."""
+    """Run the part of the tutorial that defines the data set and its transforms."""
     text = (checkout / "intermediate_source/torchvision_tutorial.py").read_text()
     names = {"__name__": "tutorial"}
     for first, last in ("import os\nimport torch\n", "#####"), ("from torchvision.transforms import v2 as T", "#####"):
@@ -143,7 +143,7 @@ def unet(checkout, data):
 def detr(checkout, data, masks=False):
     import torchvision
 
-    torchvision.__version__ = "0.9.0"  # which it reads as a number
+    torchvision.__version__ = "0.9.0"  # the script parses it as a number
     use(checkout)
     import datasets.coco
     import util.misc
@@ -153,7 +153,7 @@ def detr(checkout, data, masks=False):
 
 @case("DeepLabV3Plus-Pytorch", "DeepLabV3Plus-Pytorch")
 def deeplab(checkout, data):
-    """The transforms of its main.py."""
+    """Use the transforms of its main.py."""
     use(checkout)
     from datasets.voc import VOCSegmentation
 
@@ -176,7 +176,7 @@ def fast_scnn(checkout, data):
 
 @case("kuangliu's RetinaNet", "kuangliu-retinanet")
 def retinanet(checkout, data):
-    """Its collate_fn without the encoder."""
+    """Use its collate_fn without the encoder."""
     use(checkout)
     import datagen
     import torchvision.transforms as T
@@ -239,7 +239,7 @@ def nested(checkout, data):
 
 
 def differences(a, b, where="") -> list[str]:
-    """Where two batches are not the same: types, shapes, dtypes, formats, values."""
+    """Return the differences between two batches: types, shapes, dtypes, formats, values."""
     if type(a) is not type(b):
         return [f"{where}: {type(a).__name__} and {type(b).__name__}"]
     if isinstance(a, dict):
@@ -254,7 +254,7 @@ def differences(a, b, where="") -> list[str]:
         same = kinds[0] == kinds[1] and torch.equal(a, b)
     elif isinstance(a, np.ndarray):
         same = a.dtype == b.dtype and np.array_equal(a, b)
-    elif hasattr(a, "tensors"):  # DETR's NestedTensor
+    elif hasattr(a, "tensors"):  # NestedTensor of DETR
         return differences([a.tensors, a.mask], [b.tensors, b.mask], where)
     else:
         same = a == b
@@ -262,7 +262,7 @@ def differences(a, b, where="") -> list[str]:
 
 
 def seeded(loader):
-    """The batches under one seed, and how the generators are then."""
+    """Return the batches under one seed, and the generators' states afterwards."""
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
@@ -271,7 +271,7 @@ def seeded(loader):
 
 
 def one(name, scripts, data, rounds):
-    """What is found of a case."""
+    """Measure one case and return its row."""
     import dali_compat
 
     source, make = CASES[name]
@@ -321,7 +321,9 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--scripts", type=pathlib.Path, required=True, help="folder of checkouts, named as in SOURCES")
     options.add_argument("--data", required=True, help="folder of photos in ImageFolder layout")
-    options.add_argument("--photos", type=int, default=40, help="of which the fakes are made (default %(default)s)")
+    options.add_argument(
+        "--photos", type=int, default=40, help="number of photos to make the fakes from (default %(default)s)"
+    )
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES), metavar="CASE")
     options.add_argument("--json", type=pathlib.Path)
@@ -335,7 +337,7 @@ def main():
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="dali-compat-bench-", dir=memory) as made:
         fakes.make(pathlib.Path(args.data), pathlib.Path(made), args.photos)
-        time.sleep(1)  # files that were written just now are not left to DALI
+        time.sleep(1)  # recently written files are not decoded by DALI
         for name in args.only:
             command = [sys.executable, __file__, "--scripts", args.scripts, "--data", args.data, "--made", made]
             command += ["--only", name, "--rounds", str(args.rounds)]

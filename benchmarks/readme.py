@@ -1,12 +1,13 @@
-"""Question: what do the first screen of README.md and its figure say, with the versions that are installed here?
+"""Question: which values do the first screen of README.md and its figure have with the versions installed here?
 
-Method. The measurements behind docs/speed.svg and README.md's claims, one after another on this machine: on a GPU
-loading with its JPEG engines and without, and with 4 cores, ResNet-18 with several loaders and with a custom data set,
-ResNet-50 with 2 cores, first epochs and a stream; without a GPU only loading. Each writes a JSON under --out. A JSON
-with another name is a further run of its configuration, and the figures are ranges over all of them. Confounders are
-those of each script, in its first lines.
+Method. The measurements of docs/speed.svg and README.md's claims, one after another on this machine. On a GPU: loading
+with its JPEG engines and without, and with 4 cores, ResNet-18 with several loaders and with a custom data set,
+ResNet-50 with 2 cores, first epochs and a stream. Without a GPU: only loading. Each writes a JSON file to --out. A JSON
+file with another name is a further run of its configuration, and the figures are ranges over all of them.
 
-Command. On each machine; the CPU's takes ten minutes, a GPU's about fifteen:
+Confounders. See the docstring of each script.
+
+Command. On each machine; a CPU takes ten minutes, a GPU about fifteen:
     python benchmarks/readme.py --data PHOTOS --out benchmarks/results  # without a GPU: pip install turboloader
 """
 
@@ -23,7 +24,7 @@ HERE = pathlib.Path(__file__).parent
 OFF = "ours@DALI_COMPAT_JPEG_ENGINE=0"
 OWN = "own_dataset.py --replicate 600 --train resnet18 --seconds 3 --rounds 3 --cases synthetic own:16 torch:16"
 TURNS = "handwritten:4:5@hw_decoder_load=1.0"
-# {name of the result: (cores, words)}
+# {name of the result: (cores, words of the command)}
 ON_A_GPU = {
     "imagefolder_no_engine_{gpu}": (
         None,
@@ -59,7 +60,7 @@ ON_A_CPU = {
 
 
 def commands(gpu: str | None) -> dict[str, list[str]]:
-    """{name of a result: the words of its command}; ``gpu`` is the short name of the GPU."""
+    """Return {name of a result: words of its command}; ``gpu`` is the short name of the GPU."""
     found = {}
     for name, (cores, words) in (ON_A_CPU if gpu is None else ON_A_GPU).items():
         script, *options = shlex.split(words)
@@ -71,7 +72,7 @@ def commands(gpu: str | None) -> dict[str, list[str]]:
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", required=True, help="folder of photos in ImageFolder's layout")
-    options.add_argument("--out", type=pathlib.Path, default=HERE / "results", help="folder of the JSONs")
+    options.add_argument("--out", type=pathlib.Path, default=HERE / "results", help="folder for the JSON files")
     options.add_argument("--only", nargs="+", help="names of results")
     args = options.parse_args()
     gpu = torch.cuda.get_device_name().split()[1].lower() if torch.cuda.is_available() else None

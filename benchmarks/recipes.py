@@ -1,19 +1,19 @@
-"""Question: what do the recipes of examples/ give with dali_compat's loader, and what with torchvision's: accuracy,
-seconds an epoch, and the share of them that next() takes?
+"""Question: which accuracy, seconds per epoch, and share of next() do the recipes of examples/ have with dali_compat's
+loader, and with torchvision's?
 
-Method. Every run is the example itself, in a process of its own, as a user starts it. Loaders take turns within each of
---seeds seeds, which set weights, order and augmentation. What the example prints is read: the seconds and images/s of
-each epoch, the last accuracy, and what loader.stats() says of dali_compat's loader. All other options are the
-example's.
+Method. Every run is the example itself, in a separate process, as users start it. Loaders take turns within each of
+--seeds seeds, which set weights, order and augmentation. The values are read from the example's output: the seconds
+and images/s of each epoch, the last accuracy, and the loader.stats() of dali_compat's loader. All other options are
+the example's.
 
-Confounders. Of each loader the first epoch starts worker processes or pipelines, and cuDNN chooses its kernels in it:
-look at the later ones, too. GPU training is not deterministic to the last bit.
+Confounders. In a loader's first epoch worker processes or pipelines start, and cuDNN chooses its kernels; look at the
+later ones, too. GPU training is not deterministic to the last bit.
 
 Commands.
     python benchmarks/recipes.py cifar10 --data cifar --seeds 3 --json OUT.json
     python benchmarks/recipes.py dogs_cats PetImages/cleaned --from-scratch --seeds 3 --json OUT.json
 
---any-md5 lets cifar10 read CIFAR-10 from files that hold it in another order, as cifar10_data.py writes them.
+--any-md5 lets cifar10 read CIFAR-10 from files with another order, as cifar10_data.py writes them.
 """
 
 import argparse
@@ -42,7 +42,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def run(recipe: str, loader: str, seed: int, rest: list[str], any_md5: bool = False) -> dict:
-    """What an example printed: {"seconds": of each epoch, "images_per_s": likewise, "accuracy", "in_next": or None}."""
+    """Run an example and return {"seconds": of each epoch, "images_per_s": of each epoch, "accuracy", "in_next": or
+    None}."""
     script = [*(["-c", ANY_MD5] if any_md5 else []), str(EXAMPLES / f"{recipe}.py")]
     command = [sys.executable, *script, *rest, "--loader", loader, "--seed", str(seed)]
     path = os.pathsep.join(filter(None, [str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH")]))

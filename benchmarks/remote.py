@@ -1,17 +1,17 @@
-"""Question: what does a data set in object storage reach of what the network gives, and of a local folder?
+"""Question: how does the speed of a data set in object storage compare with the network's, and with a local folder's?
 
 Method. tests/remote/server.py, an S3 server on this machine, answers each request after --latency seconds. --objects
-JPEGs of 500 x 375 (drawn, each a file of its own name) in ten classes; batches of --batch-size, ImageNet's training
-transform on the CPU, --ahead batches drawn ahead. The cases take turns over --rounds rounds:
-- obstore: all objects by obstore alone, 128 requests at a time. Nothing is decoded.
+JPEGs of 500 x 375 (drawn, each a separate file) in ten classes; batches of --batch-size, ImageNet's training transform
+on the CPU, --ahead batches requested ahead. The cases take turns over --rounds rounds:
+- obstore: all objects by obstore without a loader, 128 requests at a time. Nothing is decoded.
 - fetched: the same objects by the package's Fetcher, requested --ahead batches ahead and taken batch by batch.
 - bucket: an epoch of DataLoader over DALIImageFolder("s3://...").
-- disk_cache: the same, from a disk_cache that has all of them.
+- disk_cache: the same, from a disk_cache that contains all of them.
 - file: the same over DALIImageFolder("file://...").
 - folder: the same over the local folder.
 
 Confounders.
-- The server runs on the same cores, and takes from them what a bucket far away does not.
+- The server runs on the same cores, and uses processor time that a remote bucket would not.
 - Linked files: few encoded bytes, which stay in the system's cache.
 
 Command.
@@ -48,7 +48,7 @@ TRANSFORM = T.Compose([T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToT
 
 @contextlib.contextmanager
 def photos(count):
-    """A temporary folder, with train/0/000000.jpg and so on."""
+    """Create a temporary folder with train/0/000000.jpg and so on."""
     with tempfile.TemporaryDirectory(prefix="dali-compat-bench-", dir="/dev/shm") as made:
         root, rng = pathlib.Path(made), np.random.default_rng(0)
         (root / "originals").mkdir()
@@ -97,7 +97,7 @@ def epoch(dataset, args):
         device="cpu",
         fallback="error",
     )
-    next(iter(loader))  # DALI starts
+    next(iter(loader))  # start DALI
     begin = time.perf_counter()
     for _ in loader:
         pass
@@ -114,7 +114,7 @@ def main():
     options = common.basic_parser(__doc__)
     options.add_argument("--objects", type=int, default=2000)
     options.add_argument("--latency", type=float, default=0.03)
-    options.add_argument("--ahead", type=int, default=16, help="batches")
+    options.add_argument("--ahead", type=int, default=16, help="number of batches requested ahead")
     options.set_defaults(batch_size=32)
     args = options.parse_args()
     with photos(args.objects) as root, Running(root, args.latency) as server:
@@ -130,7 +130,7 @@ def main():
         keys = [url.removeprefix(f"{server.url}/") for url in urls]
         objects = Objects(server.options)
         wait_for(by_obstore(objects, keys[:200]))
-        by_fetcher(kept._objects, urls, args)  # fills it
+        by_fetcher(kept._objects, urls, args)  # fills the disk cache
         cases = {
             "obstore": lambda: timed(wait_for, by_obstore(objects, keys)),
             "fetched": lambda: timed(by_fetcher, objects, urls, args),

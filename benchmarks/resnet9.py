@@ -1,5 +1,7 @@
-"""The ResNet-9 that the accuracy benchmarks train (David Page's, "How to train your ResNet", 2018: no whitening, no
-tricks of evaluation): bf16, channels_last, one-cycle SGD, label smoothing."""
+"""The ResNet-9 of the accuracy benchmarks, with bf16, channels_last, one-cycle SGD and label smoothing.
+
+It is David Page's ("How to train your ResNet", 2018) without whitening and without test-time augmentation.
+"""
 
 import time
 
@@ -40,9 +42,9 @@ def resnet9() -> nn.Module:
 
 
 def train(seed, epoch, epochs, steps, device):
-    """A trained network, the seconds that training took, and those of them in which the loop waited for its batches.
+    """Train a network; return it, the seconds of training, and the seconds that the loop waited for batches.
 
-    ``epoch`` gives an iterator of batches on the device, ``steps`` of them.
+    ``epoch`` returns an iterator of ``steps`` batches on the device.
     """
     torch.manual_seed(seed)
     net = resnet9().to(device, memory_format=torch.channels_last)
@@ -69,6 +71,6 @@ def train(seed, epoch, epochs, steps, device):
 
 @torch.no_grad()
 def answers(net, batches):
-    """(top-1 classes, labels) of every image, in order."""
+    """Return (top-1 classes, labels) of all images, in order."""
     made = [(net(images.contiguous(memory_format=torch.channels_last)).argmax(1), labels) for images, labels in batches]
     return torch.cat([a for a, _ in made]), torch.cat([b for _, b in made])

@@ -1,17 +1,17 @@
-"""Question: what does it cost to save where a loader is, and to go on from there?
+"""Question: how much does it cost to save a loader's state, and to resume from it?
 
 Method. One process, the CPU backend, tiny JPEGs, whose list of samples is repeated until it has --samples; shuffled. In
-each round two loaders take turns: one begins an epoch, the other goes on at batch --batch of it. What is counted is the
-time from iter() to the first batch. A loader whose headers and pipelines are warm does both. Between them state_dict()
-is called 100 times.
+each round two loaders take turns: one begins an epoch, the other resumes at its batch --batch. Measured is the time
+from iter() to the first batch. A loader with warm headers and pipelines does both. Between them state_dict() is called
+100 times.
 
-Then epochs of images in memory take turns, the cheapest batches that there are: "off" counts nothing for a state (two
-methods are replaced), "on" is the loader as it is, and "saved" calls state_dict() after every batch.
+Then epochs of images in memory, the cheapest batches, take turns: "off" records nothing for a state (two methods are
+replaced), "on" is the unmodified loader, and "saved" calls state_dict() after every batch.
 
 Confounders.
-- The first batch is 256 images on however many cores; what going on adds does not depend on these.
-- Drawing a permutation of all samples is in both.
-- On a busy machine the least of the rounds says more than their median. The load is in the JSON.
+- The first batch has 256 images and its time depends on the cores; the cost of resuming does not depend on these.
+- Both include drawing a permutation of all samples.
+- On a busy machine the minimum of the rounds is more reliable than their median. The load is in the JSON.
 
 Command.
     python benchmarks/resume.py --rounds 7 --json OUT.json
@@ -29,7 +29,7 @@ from torchvision import transforms as T
 
 
 def first_batch(loader):
-    """(iterator, seconds)."""
+    """Return (iterator, seconds)."""
     begin = time.perf_counter()
     batches = iter(loader)
     next(batches)
@@ -44,7 +44,7 @@ def milliseconds_of_a_state(loader, count=100):
 
 
 def nothing_counted():
-    """For a state."""
+    """Replace the methods that record a loader's state."""
     from dali_compat.epoch.progress import Progress
 
     return mock.patch.multiple(
@@ -81,7 +81,7 @@ def main():
     options = common.basic_parser(__doc__)
     options.add_argument("--samples", type=int, default=1_280_000)
     options.add_argument("--batch", type=int, default=4000)
-    options.add_argument("--images", type=int, default=20_000, help="in memory")
+    options.add_argument("--images", type=int, default=20_000, help="number of images in memory")
     args = options.parse_args()
     result = {"benchmark": "resume", "facts": common.facts(), "arguments": vars(args) | {"json": None}, "rounds": []}
     result["load"] = [os.getloadavg()[0]]
@@ -95,7 +95,7 @@ def main():
         loader = DataLoader(dataset, args.batch_size, shuffle=True, device="cpu", num_workers=2, fallback="error")
         batches, _ = first_batch(loader)
         state, had = loader.state_dict(), args.batch
-        # as it would be after so many batches, but for the checksum of the last one
+        # the state after this many batches, except for the checksum of the last one
         state["epoch"] |= {"given": had, "samples": had * args.batch_size, "drawn": had, "last": [0, 0]}
         del batches
         for number, case in common.in_turn(["fresh", "resumed"], args.rounds):

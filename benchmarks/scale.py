@@ -1,19 +1,19 @@
-"""Question: what do many ranks cost that start at once over one folder, or one archive?
+"""Question: how much do many ranks cost that start at once over one folder, or one archive?
 
-Method. --ranks processes on one machine, each an interpreter of its own as torchrun's are, in one Gloo group; no GPU.
-They make tiny JPEGs, and pack these as RecordIO. In each case all ranks open the data set at the same moment, take a
-loader with a DistributedSampler, and iterate --epochs epochs. Counted are:
+Method. --ranks processes on one machine, each a separate interpreter as under torchrun, in one Gloo group; no GPU.
+They create tiny JPEGs, and pack these as RecordIO. In each case all ranks open the data set at the same moment, create
+a loader with a DistributedSampler, and iterate --epochs epochs. Measured are:
 - how many ranks listed the folder or scanned the archive themselves, and how long the slowest took to open it:
-  without an index ("first"), with one ("again"), and right after the folder was written ("fresh", where a list that was
-  made within a tick of the file system's clock may be too old). Ranks that wait for another one's work list nothing;
+  without an index ("first"), with one ("again"), and right after the folder was written ("fresh", when a list made
+  within a tick of the file system's clock may be out of date). Ranks that wait for another rank's work list nothing;
 - whether each rank's samples are those of torch's DistributedSampler, in its order, and all ranks' samples together
-  the data set: each once, but for those that the sampler repeats at the end;
-- memory of a rank: RSS, as a process monitor shows it, and PSS, where a page that n processes share counts 1/n. At the
-  start it is that of an interpreter with torch.
+  cover the data set once, except for samples that the sampler repeats at the end;
+- memory of a rank: RSS, as process monitors show it, and PSS, in which a page that n processes share counts 1/n. At
+  the start it is that of an interpreter with torch.
 
 Confounders.
-- More ranks than cores: seconds say how such a machine gets along, not what a node with a core or more a rank needs.
-- Tiny images and batches: memory is that of the program, its threads and its lists, not of large batches.
+- There are more ranks than cores, so the seconds do not apply to a node with a core or more per rank.
+- Images and batches are tiny: memory is that of the program, its threads and its lists, not of large batches.
 
 Command.
     python benchmarks/scale.py --ranks 16 --json OUT.json
@@ -33,7 +33,7 @@ CASES = {"folder": ("first", "again", "fresh"), "rec": ("first", "again")}
 
 
 def memory():
-    """(RSS, PSS) of this process, MB."""
+    """Return (RSS, PSS) of this process in MB."""
     found = {}
     for line in open("/proc/self/smaps_rollup"):
         name, _, rest = line.partition(":")
@@ -43,7 +43,7 @@ def memory():
 
 
 def counted(owner, name):
-    """A function that counts its calls from now on: {"calls": so many}."""
+    """Count the calls of a function from now on, as {"calls": number}."""
     count = {"calls": 0}
     function = getattr(owner, name)
 
@@ -56,7 +56,7 @@ def counted(owner, name):
 
 
 def rank_main(work, images, archive, args):
-    """What a rank does. The first one prints a JSON row for each case."""
+    """Run a rank. The first one prints a JSON row for each case."""
     import torch
     import torch.distributed as dist
     from torch.utils.data.distributed import DistributedSampler
@@ -103,7 +103,7 @@ def rank_main(work, images, archive, args):
 
 
 def iterate(dataset, loader_class, sampler_class, gather, rank, world, args):
-    """Whether order and shards are right."""
+    """Return True if the order and the shards are right."""
     sampler = sampler_class(dataset, world, rank, seed=1)
     loader = loader_class(dataset, args.batch_size, sampler=sampler, num_workers=1, device="cpu", fallback="error")
     found = {"in_order": True, "shards_exact": True, "repeated": 0, "seconds": []}
@@ -123,7 +123,7 @@ def iterate(dataset, loader_class, sampler_class, gather, rank, world, args):
 
 
 def launch(work, images, archive, args):
-    """The rows of all ranks."""
+    """Run all ranks and return their rows."""
     environment = {**os.environ, "XDG_CACHE_HOME": f"{work}/cache", "LOCAL_WORLD_SIZE": str(args.ranks)}
     command = [sys.executable, __file__, *sys.argv[1:], "--of", str(work)]
     ranks = [
@@ -158,7 +158,7 @@ def main():
     options.add_argument("--ranks", type=int, default=16)
     options.add_argument("--images", type=int, default=3000)
     options.add_argument("--epochs", type=int, default=2)
-    options.add_argument("--of", type=pathlib.Path, help="for the ranks, which the program starts itself")
+    options.add_argument("--of", type=pathlib.Path, help="internal: the folder of a rank that this program starts")
     args = options.parse_args()
     if args.of:
         rank_main(args.of, args.of / "images", args.of / "train.rec", args)
@@ -181,7 +181,7 @@ def main():
 
 
 def table(rows):
-    """Of all cases and rounds."""
+    """Format a table of all cases and rounds."""
     lines = []
     for row in rows:
         at_start, mb = (row.get(name, ()) for name in ("memory_at_start_mb", "memory_mb"))

@@ -1,16 +1,16 @@
 """Question: is an epoch over few small images ever slower than with torch's loader?
 
 Method. One process. Twelve cases: JPEGs with a side of 32, 128 or 320 pixels, batches of 4 or 16, and an ImageFolder or
-a custom Dataset that opens files by Pillow; both loaders get the same data set. The transform is RandomResizedCrop to
-the side, a flip, ToTensor and Normalize. A turn makes the data set and the loader, and iterates over one whole epoch;
-its seconds count, so the loader's start is included. The two loaders take turns over --rounds rounds, after one round
-that is not counted. The table shows medians, and the ratio of the medians (torch / ours: above 1, ours is faster) with
-the ratios within a round in brackets.
+a custom Dataset that opens files with Pillow; both loaders get the same data set. The transform is RandomResizedCrop to
+the side, a flip, ToTensor and Normalize. A turn creates the data set and the loader, and iterates over one whole epoch;
+its seconds include the loader's start. The two loaders take turns over --rounds rounds, after one round that is not
+counted. The table shows medians, and the ratio of the medians (torch / ours: above 1, ours is faster) with the ratios
+within a round in brackets.
 
 Confounders.
 - The round that is not counted imports DALI, and starts CUDA on a GPU. A new process pays for both once.
 - Nothing consumes the batches, and the files are in the page cache.
-- Caches of a data set's headers do not help, because each turn makes a new data set.
+- Caches of a data set's headers do not help, because each turn creates a new data set.
 
 Command.
     python benchmarks/small_work.py --data PHOTOS --json OUT.json
@@ -45,7 +45,7 @@ class Custom(Dataset):
 
 
 def small_folder(photos, root, side, files):
-    """A folder of ``files`` square JPEGs in ten classes."""
+    """Create a folder of ``files`` square JPEGs in ten classes."""
     for number in range(files):
         path = root / str(side) / f"class_{number % 10}" / f"{number:03d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)

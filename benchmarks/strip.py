@@ -1,8 +1,8 @@
-"""Draws docs/strip.jpg, photos of docs/transforms.md: torchvision's, ours by default, and the difference, amplified.
+"""Draw docs/strip.jpg, the photos of docs/transforms.md: torchvision's, ours by default, and the amplified difference.
 
 The photos of docs/photos go through torchvision's ImageFolder and transform, and through this package's DataLoader on
-the CPU, as a user's do. Each column is a transform with nothing left to chance, so that both give the same picture.
-Under it stand mean and maximum of the difference in levels of 0..255, and the maximum with exact=True.
+the CPU, as in a user's program. Each column is a transform without randomness, so that both give the same picture.
+Below it are the mean and the maximum of the difference in levels of 0..255, and the maximum with exact=True.
 
 Command.
     python benchmarks/strip.py
@@ -22,11 +22,11 @@ from dali_compat import DALIImageFolder, DataLoader
 
 HERE = pathlib.Path(__file__).parent
 PHOTOS, OUT = HERE.parent / "docs" / "photos", HERE.parent / "docs" / "strip.jpg"
-SIDE, GAP, TITLE, FOOT, FONT = 168, 4, 26, 46, 18  # pixels; a phone shows it half as wide
-BEHIND = "#161b22"  # photos stand on a dark sheet, in a light page, too
+SIDE, GAP, TITLE, FOOT, FONT = 168, 4, 26, 46, 18  # pixels; a phone shows it at half this width
+BEHIND = "#161b22"  # a dark background for photos, also on a light page
 AMPLIFICATION = 64
 
-# the photo, what stands above it, and what it goes through behind Resize and CenterCrop
+# the photo, the title above it, and the transforms after Resize and CenterCrop
 COLUMNS = [
     ("animal/chelsea.jpg", "Resize, crop", []),
     ("person/astronaut.jpg", "ColorJitter", [T.ColorJitter(saturation=(2, 2))]),
@@ -36,7 +36,7 @@ COLUMNS = [
 
 
 def three(photo: str, behind: list) -> list[np.ndarray]:
-    """torchvision's picture of a photo, ours, and ours with exact=True: uint8 (H, W, 3)."""
+    """Return torchvision's picture of a photo, ours, and ours with exact=True, as uint8 (H, W, 3)."""
     transform = T.Compose([T.Resize(SIDE), T.CenterCrop(SIDE), *behind, T.PILToTensor()])
     theirs, ours = ImageFolder(PHOTOS, transform), DALIImageFolder(PHOTOS, transform)
     index = [pathlib.Path(path).relative_to(PHOTOS).as_posix() for path, _ in theirs.samples].index(photo)
@@ -52,7 +52,8 @@ def difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def drawn() -> tuple[Image.Image, list[tuple[float, int, int]]]:
-    """The strip; mean and maximum of each column's difference, in levels of 0..255, and its maximum with exact=True."""
+    """Return the strip, and for each column the mean and maximum difference and the maximum with exact=True, in
+    levels."""
     width = len(COLUMNS) * (SIDE + GAP) - GAP
     sheet = Image.new("RGB", (width, TITLE + 3 * (SIDE + GAP) + FOOT), BEHIND)
     pen, font, found = ImageDraw.Draw(sheet), ImageFont.load_default(FONT), []

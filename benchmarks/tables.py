@@ -1,9 +1,9 @@
-"""Writes tables of benchmarks/results into docs/measurements.md, docs/examples.md and benchmarks/results/README.md, and
-sentences of told.py into the first lines of examples.
+"""Write tables of benchmarks/results into docs/measurements.md, docs/examples.md and benchmarks/results/README.md, and
+sentences of told.py into the docstrings of examples.
 
-A table stands between two comments of the page, "written, by benchmarks/tables.py: NAME" and "until here". Without its
-result it is a sentence that says so. An example's paragraph begins with "Measured: " and ends with an empty line, or
-with the first lines.
+A table is between two comments of the page, "written, by benchmarks/tables.py: NAME" and "until here". If its result is
+missing, a sentence replaces it. An example's paragraph begins with "Measured: " and ends with an empty line or with the
+docstring.
 
 Command.
     python benchmarks/tables.py
@@ -22,7 +22,7 @@ from measured import FIGURES, FIRST, LARGE, LATER, OFF, OWN, SMALL, over, reache
 from told import CONFIGS, EXAMPLES, PETS, machine, of_an_epoch, pets, result, with_measured
 
 HERE = pathlib.Path(__file__).parent
-IMAGENET = 1_281_167  # images of an epoch
+IMAGENET = 1_281_167  # images per epoch
 PAGES = ("docs/examples.md", "docs/measurements.md", "benchmarks/results/README.md")
 TABLE = re.compile(r"(<!-- written, by benchmarks/tables\.py: (\w+) -->\n).*?(<!-- until here -->)", re.DOTALL)
 NOT_YET = "Not measured yet.\n"
@@ -31,7 +31,7 @@ EXACT |= {"ours_exact@BY_DEFAULT=True": "`exact=True`"}
 
 
 def markdown(header: list[str], rows: list[list[str]], left: int = 1) -> str:
-    """The first ``left`` columns are text, the others numbers."""
+    """Format a table; the first ``left`` columns are text, the others numbers."""
     if not rows:
         return NOT_YET
     lines = ["| " + " | ".join(header) + " |", "|---" * left + "|---:" * (len(header) - left) + "|"]
@@ -39,7 +39,7 @@ def markdown(header: list[str], rows: list[list[str]], left: int = 1) -> str:
 
 
 def spread(values: list[float], form: str) -> str:
-    """Median and range."""
+    """Format the median and the range."""
     return "{} ({} - {})".format(*(format(of, form) for of in measured.spread(values))) if values else "-"
 
 
@@ -48,12 +48,12 @@ def medians(files: dict[str, list[float]]) -> list[float]:
 
 
 def of_files(files: dict[str, list[float]], form: str) -> str:
-    """The range of files' medians."""
+    """Format the range of the files' medians."""
     return reaches(medians(files), form) if files else "-"
 
 
 def values(key: str, **where) -> dict[str, list[float]]:
-    """{file: values}, of rows."""
+    """Return {file: values} of rows."""
     found: dict[str, list[float]] = {}
     for row in measured.rows(**where):
         if row.get(key) is not None:
@@ -65,7 +65,7 @@ def values(key: str, **where) -> dict[str, list[float]]:
 
 
 class Case(NamedTuple):
-    """A row of the table: a data set, what is done with it and on which machine, and how it was measured."""
+    """A row of the table: the data set, its use, the machine, and the measurement."""
 
     data: str
     work: str
@@ -130,7 +130,8 @@ HELPS = [
 
 
 def scripts() -> dict[str, tuple[dict, list[float]]]:
-    """Public scripts: the case, and its processor time per sample in ms by torch's loader, by default and if exact."""
+    """Return public scripts as (case, processor time per sample in ms by torch's loader, by default and with
+    exact=True)."""
     return {
         name: (case, [median_of(case["rounds"], "cpu_ms", loader=kind) for kind in ("torch", "default", "exact")])
         for name, case in (result("public_scripts_cpu") or {"cases": {}})["cases"].items()
@@ -159,7 +160,7 @@ def helps() -> str:
 
 
 def commit_of(name: str) -> str:
-    """The commit of the code that was measured: that of the notes in results/README.md, or else the file's."""
+    """Return the measured commit, from the notes in results/README.md or from the file."""
     notes = (HERE / "results" / "README.md").read_text()
     for names, code in re.findall(r"^\| ([\w, ]+) \| ([0-9a-f]{7,8}) \| .*\|$", notes, re.MULTILINE):
         if name in names.split(", "):
@@ -168,7 +169,7 @@ def commit_of(name: str) -> str:
 
 
 def linked(names: Iterable[str]) -> str:
-    """Files, each with its commit."""
+    """Format files, each with its commit."""
     return ", ".join(f"[{name}]({name}.json) ({commit_of(name)})" for name in names)
 
 
@@ -178,14 +179,14 @@ def photos(name: str) -> str:
 
 
 def hardware(found: dict) -> str:
-    """GPUs and cores of a result."""
+    """Return GPUs and cores of a result."""
     gpus = found.get("ranks") or found.get("processes") or 1
     gpu = measured.gpu_of(found) or str(found.get("device", "no GPU")).removeprefix("NVIDIA ")
     return f"{gpus} {gpu}" if gpus > 1 else gpu
 
 
 def others() -> list[tuple[str, str, int | str, str]]:
-    """README's figures that are no ratios of loaders: name, file, rounds or images, value."""
+    """Return the README's figures that are not ratios of loaders, as (name, file, rounds or images, value)."""
     found = []
     rows = measured.rows(file="on_error_h200", case="raise")
     found.append(("first epoch, share of the next one", rows, "first to second"))
@@ -208,7 +209,7 @@ def others() -> list[tuple[str, str, int | str, str]]:
 
 
 def figures() -> str:
-    """A row for each file of README's figures."""
+    """Return a row for each file of the README's figures."""
     table = []
     for figure in FIGURES.values():
         for name, of in figure.files().items():
@@ -222,7 +223,7 @@ def figures() -> str:
 
 
 def pictures() -> str:
-    """A row for each group of bars."""
+    """Return a row for each group of bars."""
     columns = {"speed": [plot.loading(), plot.training()], "two-gpus": plot.on_two()}
     columns["toolkit"] = [plot.by_cores(), plot.by_configs("", gpus=1, cores=16)]
     table = []
@@ -238,11 +239,11 @@ def pictures() -> str:
     return markdown(["picture", "group", "files (commit)", *plot.NAMES.values()], table, 3)
 
 
-# ---- tables of their own
+# ---- tables of single benchmarks
 
 
 def configs() -> str:
-    """Every config, on a folder and on a .rec."""
+    """Return a row for every config, from a folder and from a .rec."""
     table, counts = [], set()
     for source, model in [(source, model) for source in plot.SOURCES for model in plot.CONFIGS]:
         where = CONFIGS | {"model": model, "source": (source, None)}
@@ -273,7 +274,7 @@ def configs() -> str:
 
 
 def dogs_cats() -> str:
-    """What examples/dogs_cats.py printed: seconds and accuracies of all seeds."""
+    """Return the seconds and accuracies that examples/dogs_cats.py printed, for all seeds."""
     tables = []
     for found in filter(None, map(result, PETS)):
         table = []
@@ -289,7 +290,7 @@ def dogs_cats() -> str:
 
 
 def exact_loading() -> str:
-    """Loading alone, by CPU cores."""
+    """Return loading speeds by CPU cores, without training."""
     table, gpus = [], set()
     for count in (2, 4, 8, 16):
         where = {"benchmark": "imagefolder", "gpu": "H200", "cores": count, "recipe": "train"}
@@ -305,7 +306,7 @@ def exact_loading() -> str:
 
 
 def exact_training() -> str:
-    """Shares of the speed on synthetic data: the range of the medians of all runs."""
+    """Return shares of the speed on synthetic data, as ranges of the medians of all runs."""
     exact = "ours_exact", "ours_exact@BY_DEFAULT=True"
     where = {"benchmark": "training", "gpu": "H200", "loader": exact, "batch_size": (256, None)}
     kinds = dict.fromkeys((row["model"], row["kind"]) for row in measured.rows(**where))
@@ -323,7 +324,7 @@ def exact_training() -> str:
 
 
 def public_scripts() -> str:
-    """Processor time per sample of public training scripts."""
+    """Return the processor time per sample of public training scripts."""
     table = []
     for name, (case, times) in scripts().items():
         script = f"[{name}](https://github.com/{case['source']}/tree/{case['commit']})"
@@ -332,7 +333,7 @@ def public_scripts() -> str:
 
 
 def frameworks() -> str:
-    """Images/s and share of the time in next(), of each figure that an example prints."""
+    """Return images/s and the share of the time in next(), for each figure that an example prints."""
     table = []
     for name in ("frameworks_h200", "frameworks_h200x2"):
         rows = (result(name) or {"rounds": []})["rounds"]
@@ -346,7 +347,7 @@ def frameworks() -> str:
 
 
 def policies() -> str:
-    """Host time and launches of a batch's per-image choices."""
+    """Return host time and launches of the random per-image choices of a batch."""
     rows = (result("policies_h100") or {"rounds": []})["rounds"]
     table = [
         [transform, *(f"{median_of(rows, 'host_ms', case=case, transform=transform):.1f}" for case in _BY)]
@@ -357,7 +358,7 @@ def policies() -> str:
 
 
 def gpu_time() -> str:
-    """GPU time that a batch adds to a step of ResNet-18."""
+    """Return the GPU time that a batch adds to a step of ResNet-18."""
     table = []
     for name in ("training_resnet18_h200", "training_exact_profile_h200"):
         for row in (result(name) or {"gpu_time": []})["gpu_time"]:
@@ -372,7 +373,7 @@ _KERNELS = {"copies": "Memcpy", "nvJPEG's RGB": "rgba2rgb", "resize": "Resample"
 
 
 def files() -> str:
-    """Every JSON, with its machine and command."""
+    """Return a row for every JSON file, with its machine and command."""
     table = []
     for path in sorted(measured.RESULTS.glob("*.json")):
         found = measured.read(path.stem)
@@ -388,7 +389,7 @@ def files() -> str:
 
 
 def transforms() -> str:
-    """Each transform after ImageNet's training transform."""
+    """Return a row for each transform, measured after ImageNet's training transform."""
     table = []
     for name in dict.fromkeys(row["transform"] for row in measured.rows(benchmark="transforms")):
         of = [values("speed", benchmark="transforms", transform=name, loader=case) for case in ("torchvision", "ours")]
@@ -407,7 +408,7 @@ TABLES = {
 
 
 def written(text: str) -> str:
-    """A page with its tables as they follow from the results."""
+    """Return a page with its tables regenerated from the results."""
 
     def table(found: re.Match[str]) -> str:
         return f"{found[1]}\n{TABLES[found[2]]()}\n{found[3]}"

@@ -1,5 +1,6 @@
-"""What benchmarks/tables.py writes as sentences, in the first lines of examples. Where a file of benchmarks/results is
-not there, an example says so.
+"""Sentences about results that benchmarks/tables.py writes into the docstrings of examples.
+
+If a result is missing, the sentence is "Measured: not yet".
 """
 
 import re
@@ -16,7 +17,7 @@ CONFIGS = {"benchmark": "toolkit", "gpus": 1, "cores": 16}  # of examples/imagen
 
 
 def result(name: str) -> dict | None:
-    """A file of results/, or None where it is not there."""
+    """Return a file of results/, or None if it is missing."""
     return measured.read(name) if (measured.RESULTS / f"{name}.json").exists() else None
 
 
@@ -25,12 +26,12 @@ def machine(found: dict) -> str:
 
 
 class Pets(NamedTuple):
-    """Of one loader in dogs_cats.py, medians of all seeds.
+    """Results of one loader in dogs_cats.py, as medians of all seeds.
 
     Attributes:
-        first, later: seconds of the first epoch, and of others.
-        rate: images/s of these.
-        accuracies: of each seed.
+        first, later: Seconds of the first epoch, and of later ones.
+        rate: Images per second of later epochs.
+        accuracies: Accuracy of each seed.
     """
 
     first: float
@@ -40,7 +41,7 @@ class Pets(NamedTuple):
 
 
 def pets(found: dict) -> dict[str, Pets]:
-    """{loader: what it gave}, of those that were measured."""
+    """Return {loader: results} of the measured loaders."""
     of_loaders = {}
     for name in ("dali_compat", "torchvision"):
         if runs := [row for row in found["rounds"] if row["case"] == name]:
@@ -52,16 +53,16 @@ def pets(found: dict) -> dict[str, Pets]:
 
 
 def of_an_epoch(found: dict) -> str:
-    """How many photos one of dogs_cats.py trains on, but for the last incomplete batch."""
+    """Return the number of training photos of dogs_cats.py, without the last incomplete batch."""
     row = found["rounds"][0]
     return f"{round(row['seconds'][-1] * row['images_per_s'][-1], -2):,.0f}"
 
 
-# ---- the first lines of examples
+# ---- docstrings of examples
 
 
 def of_imagenet() -> str:
-    """The paragraph of examples/imagenet/train.py."""
+    """Return the paragraph for examples/imagenet/train.py."""
     where = CONFIGS | {"source": ("folder", None)}
     models = {row["model"]: row["gpu"] for row in measured.rows(**where)}
     files = [
@@ -78,7 +79,7 @@ def of_imagenet() -> str:
 
 
 def of_dogs_cats() -> str:
-    """That of examples/dogs_cats.py."""
+    """Return the paragraph for examples/dogs_cats.py."""
     found = result(PETS[0])
     if not found or len(both := pets(found)) < 2:
         return "Measured: not yet; both commands print the seconds and the accuracy of each epoch."
@@ -96,5 +97,5 @@ EXAMPLES = {"examples/imagenet/train.py": of_imagenet, "examples/dogs_cats.py": 
 
 
 def with_measured(text: str, said: str) -> str:
-    """An example whose first lines say it."""
+    """Replace the "Measured:" paragraph of an example's text."""
     return MEASURED.sub(lambda _: textwrap.fill(said, 120, break_on_hyphens=False), text, count=1)

@@ -1,31 +1,31 @@
 """Question: how fast do the configs of examples/imagenet train with each loader, from a folder and from a .rec, and how
-many CPU cores a GPU does that take?
+many CPU cores per GPU does that take?
 
-Method. The toolkit itself in one process (or one a GPU, with torchrun): its options from configs/NAME.yaml, its data
+Method. The toolkit itself in one process (or one per GPU, with torchrun): its options from configs/NAME.yaml, its data
 sets, transforms and loaders, its training step, in eager mode unless --compile is given. For every number of --cores,
 each of --sources and every config the cases take turns: "synthetic" trains on one fixed batch, "dali" and "torchvision"
-are --loader of the toolkit. A turn opens its loader, takes --warmup steps (torchvision two a worker), then counts steps
-for --seconds. Every tenth step or so it reads the loss, as the toolkit does for its progress line, and in torchvision's
-turns that is a multiple of its workers, which finish in bursts. The first round gives the whole table, further ones
-repeat it until --budget ends. --json is written after every turn.
+are --loader of the toolkit. A turn opens its loader, takes --warmup steps (torchvision two per worker), then counts
+steps for --seconds. About every tenth step it reads the loss, as the toolkit does for its progress line; in
+torchvision's turns that is a multiple of its workers, which finish in bursts. The first round measures the whole table,
+and further rounds repeat it until --budget ends. --json is written after every turn.
 
-Cores. All threads of a process are limited to so many of its cores, num_workers is that number, and torch has as many
-threads. With torchrun each rank gets cores of its own. Two cores of a virtual machine may be one of the hardware:
-"siblings" in the JSON is what Linux says of the first one.
+Cores. All threads of a process are limited to this number of its cores, num_workers is that number, and torch has as
+many threads. With torchrun each rank has separate cores. Two cores of a virtual machine may share one hardware core:
+"siblings" in the JSON is Linux's list for the first one.
 
-Columns. waits: the share of the time that next() took. Minutes an epoch: of ImageNet's 1,281,167 images at that
-speed, without evaluation.
+Columns. waits: the share of the time in next(). Minutes per epoch: for ImageNet's 1,281,167 images at that speed,
+without evaluation.
 
 Confounders.
-- All turns are in later epochs than the first, in which dali_compat looks at each file once: before its first turn
-  on a source it gives a whole epoch, without steps. --replicate sets how many images that is.
-- An epoch that ends within a turn costs torchvision the start of its workers: "epochs_ended" of a row says how many
-  did. Choose --replicate so that none does.
+- All turns are in later epochs than the first, because dali_compat checks each file once: before its first turn on a
+  source it runs a whole epoch, without steps. --replicate sets the number of images.
+- An epoch that ends within a turn costs torchvision the start of its workers: "epochs_ended" of a row counts them.
+  Choose --replicate so that none ends.
 - Files come from memory; a disk can only make the loaders slower.
 - cuDNN chooses its kernels in the synthetic turn, which comes first.
-- The clock of a GPU falls as it warms: rounds begin with another loader each time.
+- A GPU's clock decreases as it warms up; each round begins with another loader.
 
-All other options are the toolkit's, and go before a config's: --batch-size 64 --size 160.
+All other options are the toolkit's, and override a config's: --batch-size 64 --size 160.
 
 Commands.
     python benchmarks/toolkit.py --data PHOTOS --replicate 600 --sources folder rec --json OUT.json
@@ -65,14 +65,14 @@ CONFIGS = ["resnet18", "resnet50", "mobilenet_v2", "mobilenet_v3_large", "ghostn
 SOURCES = {"folder": "train", "rec": "train.rec"}
 CASES = ["synthetic", "dali", "torchvision"]
 IMAGENET = 1_281_167
-LOOK = 10  # steps, at least: the toolkit's log_every
+LOOK = 10  # minimum number of steps: the toolkit's log_every
 
 
 # ---- the machine
 
 
 def available(ranks, count):
-    """Cores of this rank: so many of those that its host's ranks share."""
+    """Return this rank's cores, out of the cores shared by the ranks of its host."""
     cores, local = sorted(os.sched_getaffinity(0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if count * local > len(cores):
         raise SystemExit(f"{local} ranks of {count} cores are more than the {len(cores)} there are")
@@ -80,7 +80,7 @@ def available(ranks, count):
 
 
 def limit_to(cores):
-    """Let all threads that there are, and those to come, run on these cores only."""
+    """Run all present and future threads on these cores only."""
     for task in os.listdir("/proc/self/task"):
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(int(task), cores)
@@ -88,7 +88,7 @@ def limit_to(cores):
 
 
 def siblings():
-    """The cores that share the first one's hardware, as Linux says; None where it does not."""
+    """Return the cores that share the first one's hardware, from Linux; None if unknown."""
     path = pathlib.Path(f"/sys/devices/system/cpu/cpu{min(os.sched_getaffinity(0))}/topology/thread_siblings_list")
     with contextlib.suppress(OSError):
         return path.read_text().strip()
@@ -100,8 +100,10 @@ def siblings():
 
 @contextlib.contextmanager
 def sources(args, ranks):
-    """A folder with train and val, and train.rec and val.rec if they are asked for; the first rank makes and removes
-    it. val is train: nothing here evaluates."""
+    """A folder with train and val, and train.rec and val.rec if requested; the first rank creates and removes it.
+
+    val is the same as train, since nothing here evaluates.
+    """
     with contextlib.ExitStack() as stack:
         made = None
         if ranks.is_first:
@@ -124,7 +126,7 @@ def sources(args, ranks):
 
 
 class Config:
-    """The toolkit's run of a config on this rank: a model, and a loader for each case when its turn comes."""
+    """The toolkit's run of a config on this rank: a model, and a loader for each case during its turn."""
 
     def __init__(self, name, place, cores, args, ranks, rest):
         words = ["--config", f"configs/{name}.yaml", "--out", str(place / "run"), "--data", str(place / "train")]
@@ -135,14 +137,14 @@ class Config:
         self.training.model.plain.train()
 
     def loader(self, case, source):
-        """For one turn. Data sets are opened once for all configs."""
+        """Open the loader for one turn. Data sets are opened once for all configs."""
         if (case, source) == ("dali", "folder"):
             return self.training.loader
         options = dataclasses.replace(self.options, loader=case, data=str(self.place / SOURCES[source]))
         return data.loaders(options, self.ranks, *data.datasets(options))[0]
 
     def fixed(self):
-        """One batch on the device, for ever."""
+        """Yield one batch on the device without end."""
         options, device = self.options, self.ranks.device
         images = torch.randn(options.batch_size, 3, options.size, options.size, device=device)
         labels = torch.randint(common.MOST_CLASSES, (options.batch_size,), device=device)
@@ -150,17 +152,18 @@ class Config:
 
 
 def endless(loader):
-    """Batches of one epoch after another."""
+    """Yield batches of one epoch after another."""
     for epoch in itertools.count():
         loader.sampler.set_epoch(epoch)
         yield from loader
 
 
 def timed(config, stream, every, seconds, least=0):
-    """{steps, images_per_s, waiting, loss}: steps until so many seconds are over on any rank, and at least so many."""
+    """Return {steps, images_per_s, waiting, loss} of the steps until the time is over on any rank, and at least
+    ``least``."""
     training, ranks = config.training, config.ranks
-    pending = torch.zeros(3, device=ranks.device)  # loss, right answers, whether the time is over
-    ranks.total(pending)  # all ranks begin, and no GPU has work from before
+    pending = torch.zeros(3, device=ranks.device)  # loss, correct answers, whether the time is over
+    ranks.total(pending)  # all ranks begin together, and the GPUs are idle
     waited, begin = 0.0, time.perf_counter()
     for step in itertools.count(1):
         before = time.perf_counter()
@@ -176,12 +179,12 @@ def timed(config, stream, every, seconds, least=0):
                 break
     passed = time.perf_counter() - begin
     images = step * config.options.batch_size * ranks.world
-    loss = total / step / ranks.world  # the mean of them all
+    loss = total / step / ranks.world  # the mean over all ranks
     return {"steps": step, "images_per_s": images / passed, "waiting": waited / passed, "loss": loss}
 
 
 def turn(config, case, source, cores, args, known):
-    """The numbers of one case; known: data sets that dali_compat has gone through."""
+    """Return the numbers of one case; known: data sets that dali_compat has read once."""
     every = LOOK if case == "synthetic" else cores * -(-LOOK // cores)
     if case == "synthetic":
         stream = config.fixed()
@@ -210,7 +213,7 @@ def turn(config, case, source, cores, args, known):
 
 
 def turns(args, number, source):
-    """The cases of a round on a source: synthetic first, on the first source alone, then the loaders in turn."""
+    """Return the cases of a round on a source: synthetic first, on the first source only, then the loaders in turn."""
     loaders = [case for case in args.cases if case != "synthetic"]
     start = number % max(1, len(loaders))
     first = ["synthetic"] if "synthetic" in args.cases and source == args.sources[0] else []
@@ -218,7 +221,7 @@ def turns(args, number, source):
 
 
 def run(args, rest, ranks, place, result):
-    """All rounds, while there is time; result gets the rows one by one."""
+    """Run all rounds while there is time, and append their rows to the result."""
     begin, known = time.perf_counter(), set()
     table = itertools.product(range(args.rounds), args.cores, args.sources, args.configs)
     for number, cores, source, name in table:
@@ -256,7 +259,7 @@ def run(args, rest, ranks, place, result):
 
 
 def report(result, args):
-    """A row for each config, number of cores and source."""
+    """Print a row for each config, number of cores and source."""
     table = []
     for cores, name, source in itertools.product(args.cores, args.configs, args.sources):
         rows = [row for row in result["rounds"] if (row["cores"], row["config"]) == (cores, name)]
@@ -273,7 +276,7 @@ def report(result, args):
 
 
 def parse(argv=None):
-    """(our options, what is the toolkit's)."""
+    """Return (our options, the toolkit's options)."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -282,10 +285,10 @@ def parse(argv=None):
     parser.add_argument("--configs", nargs="+", default=CONFIGS, choices=CONFIGS, metavar="NAME")
     parser.add_argument("--sources", nargs="+", default=["folder"], choices=list(SOURCES))
     parser.add_argument("--cases", nargs="+", default=CASES, choices=CASES)
-    parser.add_argument("--cores", nargs="+", type=int, help="CPU cores a GPU (default: its share of all)")
+    parser.add_argument("--cores", nargs="+", type=int, help="CPU cores per GPU (default: its share of all)")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of a turn, that count")
-    parser.add_argument("--warmup", type=int, default=20, help="steps before them")
+    parser.add_argument("--seconds", type=float, default=3.0, help="counted seconds per turn")
+    parser.add_argument("--warmup", type=int, default=20, help="steps before counting starts")
     parser.add_argument("--budget", type=float, default=float("inf"), help="seconds after which no turn starts")
     parser.add_argument("--limit", type=float, default=180, help="seconds after which a turn counts as hung: it exits")
     parser.add_argument("--compile", action="store_true", help="torch.compile the models")
@@ -298,7 +301,7 @@ def main():
     args.cores = args.cores or [max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))]
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
-    data.open_dataset = functools.cache(data.open_dataset)  # what is known of the files serves all configs
+    data.open_dataset = functools.cache(data.open_dataset)  # all configs share the headers that were read
     ranks = Ranks(timeout=int(args.limit))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     args.available = {cores: available(ranks, cores) for cores in args.cores}

@@ -1,51 +1,51 @@
-"""Question: how much of a model's training speed on synthetic data is left when real images feed it?
+"""Question: how much of a model's training speed on synthetic data remains with real images?
 
 Method. Full training steps (forward, loss, backward, update) of one batch: bf16 autocast, channels_last, SGD with
 momentum, cudnn.benchmark. One process; for each model and kind of step the cases take turns (A B C, B C A, ...) for
---rounds rounds. A turn takes --drain batches without a step, so that nothing stays of a queue that filled while the
-loader waited for its turn, then --warmup steps, then --steps steps that count, with the device synchronised at both
-ends. A share is a turn's speed to synthetic's in the same round; the table has the median of shares, and their range.
+--rounds rounds. A turn takes --drain batches without a step, to empty a queue that filled while the loader waited for
+its turn, then --warmup steps, then --steps steps that count, with the device synchronised at both ends. A share is a
+turn's speed relative to synthetic's in the same round; the table has the median of shares, and their range.
 
 Kinds of step (--kinds):
-    eager         as PyTorch runs a model
+    eager         unmodified PyTorch
     compiled      torch.compile(model), and SGD with fused=True
     graphs        the same with mode="reduce-overhead": CUDA graphs. A loader's batch is a new tensor each step, which
-                  torch copies into the graph's own input; the synthetic batch is copied, too
-    ..._item      each of them with loss.item() after every step: the thread waits for the GPU, and nothing of next()
-                  is hidden behind it
+                  torch copies into the graph's input; the synthetic batch is copied, too
+    ..._item      each of them with loss.item() after every step: the thread waits for the GPU, so that it hides
+                  nothing of next()
 
-Cases: synthetic (one fixed batch on the device: the ceiling), ours, handwritten, and, if asked for, torchvision
-(--workers processes, pinned memory, copies that do not block), ours_exact. cases.py says how a name gives threads,
-batches in flight, pipelines and other arguments: handwritten:4:5@hw_decoder_load=1.0. Ours and handwritten hand over
-channels_last batches; torchvision's are converted by the loop.
+Cases: synthetic (one fixed batch on the device: the upper bound), ours, handwritten, and, if requested, torchvision
+(--workers processes, pinned memory, non-blocking copies), ours_exact. cases.py describes how a name gives threads,
+batches in flight, pipelines and other arguments: handwritten:4:5@hw_decoder_load=1.0. Ours and handwritten return
+channels_last batches; the loop converts torchvision's.
 
-Models (--models): torchvision's by name, vit_s_16 (torchvision's class, the sizes of ViT-S/16), and timm's where that
-is installed.
+Models (--models): torchvision's by name, vit_s_16 (torchvision's class, the sizes of ViT-S/16), and timm's if it is
+installed.
 
 Several GPUs. torchrun starts a process for each; the model is wrapped in DistributedDataParallel, each process loads
-its own part of the images, and the slowest process's time counts. Synthetic runs on the same GPUs.
+its part of the images, and the slowest process's time counts. Synthetic runs on the same GPUs.
 
-With --profile torch's profiler says which kernels and copies a loader adds to a step, and by how much the model's own
-grow longer beside them, after the rounds.
+With --profile torch's profiler reports, after the rounds, which kernels and copies a loader adds to a step, and by how
+much the model's kernels grow longer next to them.
 
-Columns. next() is what a step's next(loader) takes: the time that passes, and the calling thread's processor time.
+Columns. next() is the time of a step's next(loader): the elapsed time, and the calling thread's processor time.
 
 Confounders.
 - Loaders stay open between their turns. Their threads sleep, but they fill their queues during the next case's first
-  steps, and their memory stays taken. --reopen closes them after each turn; torchvision's workers always end with it.
+  steps, and they keep their memory. --reopen closes them after each turn; torchvision's workers always end with it.
 - All cases run with CUDA_DEVICE_MAX_CONNECTIONS=32, which dali_compat sets on import, so that only the loader
-  differs. Set the variable to another number to see what that does.
+  differs. Set the variable to another number to measure its effect.
 - An epoch that ends within a turn costs its loader the start of the next: --replicate makes epochs long. In a first
-  epoch ours reads each file's header. With --seen it gives a whole epoch before its first turn, as in all epochs of a
+  epoch ours reads each file's header. With --seen it runs a whole epoch before its first turn, as in all epochs of a
   training but one.
-- torchvision's workers finish in bursts: its warm-up is at least two batches a worker, and its steps a multiple of
+- torchvision's workers finish in bursts: its warm-up is at least two batches per worker, and its steps a multiple of
   workers.
 - With --replicate the files come from memory; a disk can only make the loaders slower.
-- On the CPU there is no autocast (bf16 convolutions are emulated): there the script only shows that it works.
-- The clock of a GPU falls as it warms; turns spread that over the cases.
+- On the CPU there is no autocast (bf16 convolutions are emulated); the script is only a functional test there.
+- A GPU's clock decreases as it warms up; taking turns spreads that over the cases.
 
 Table. Printed at the end in Markdown; --json has every turn, written after each. --budget ends it in time: no round
-starts that would outlast it; what is left is divided among the models and kinds to come.
+starts that would exceed it; the remaining time is divided among the remaining models and kinds.
 
 Command.
     python benchmarks/training.py --data PHOTOS --replicate 2000 --models resnet18 resnet50 --kinds eager compiled \\
@@ -71,11 +71,11 @@ import torch
 import training_step
 
 KINDS = [program + item for program in ("eager", "compiled", "graphs") for item in ("", "_item")]
-BEFORE = 8  # steps on synthetic data before the first round: compilation, recording of graphs, choice of kernels
+BEFORE = 8  # steps on synthetic data before the first round, for compilation, recording of graphs and choice of kernels
 
 
 class Source:
-    """A case's batches, from one turn to the next."""
+    """A case's batches, kept from one turn to the next."""
 
     def __init__(self, case, settings, seen):
         self.case, self.settings = case, dataclasses.replace(settings, workers=case.workers, depth=case.depth)
@@ -100,13 +100,13 @@ class Source:
 
 
 def turn(source, step, item, args):
-    """The numbers of one case's turn in this process."""
+    """Return the numbers of one case's turn in this process."""
     case, device = source.case, source.settings.device
     warmup, steps, drain = args.warmup, args.steps, args.drain
     if case.name == "torchvision" and case.workers:
         warmup, steps = max(warmup, 2 * case.workers), -(-steps // case.workers) * case.workers
     if case.name in ("torchvision", "synthetic"):
-        drain = 0  # the one starts anew, the other has no queue
+        drain = 0  # a reopened loader and synthetic data have no queue
     with cases.constants(case.constants):
         source.open()
         for _ in range(drain):
@@ -120,7 +120,7 @@ def turn(source, step, item, args):
 
 
 def timed(stream, step, item, steps, device):
-    """Milliseconds a step of so many steps, and those of them in next(): passed, and of this thread's processor."""
+    """Return milliseconds per step, and the part in next(): elapsed, and processor time of this thread."""
     waited = spent = 0.0
     loss = None
     loaders.synchronise(device)
@@ -142,7 +142,7 @@ def timed(stream, step, item, steps, device):
 
 @contextlib.contextmanager
 def going_on(what, failed):
-    """An error is printed and noted in failed. With several processes it ends them all: the others would wait."""
+    """Print an error and record it in ``failed``. With several processes it is raised, since the others would wait."""
     try:
         yield
     except (Exception, SystemExit):
@@ -153,7 +153,7 @@ def going_on(what, failed):
 
 
 def rounds(model, program, sources, until, args, result):
-    """Turns of all cases on one model, compiled or not, while there is time; result gets them one by one."""
+    """Run turns of all cases on one model, compiled or not, while there is time, and append them to the result."""
     device = sources[args.cases[0]].settings.device
     faulthandler.dump_traceback_later(args.limit, exit=True)
     began = time.perf_counter()
@@ -192,7 +192,7 @@ def rounds(model, program, sources, until, args, result):
 
 
 def profiled(model, program, sources, fixed, step, args, result):
-    """What each case adds to the GPU's work, in result["gpu_time"]."""
+    """Record the GPU work that each case adds, in result["gpu_time"]."""
     device = sources[args.cases[0]].settings.device
     alone = gpu_time.spent(lambda steps: timed(fixed, step, False, steps, device), args.profile)
     for text in args.cases:
@@ -212,14 +212,14 @@ def profiled(model, program, sources, fixed, step, args, result):
 
 
 def keep(args, result, row):
-    """Print the row and write all there is, in the first process."""
+    """In the first process, print the row and write the result so far."""
     if processes.first():
         print(common.line(row), flush=True)
         common.write_json(args.json, result)
 
 
 def report(result, args):
-    """The table, and the shares as result's summary."""
+    """Print the table, and add the shares to the result's summary."""
     table, result["summary"] = [], {}
     for model, kind in itertools.product(args.models, args.kinds):
         turns = [row for row in result["rounds"] if (row["model"], row["kind"]) == (model, kind)]
@@ -247,9 +247,9 @@ def options():
     options.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS", help="start no later round")
     options.add_argument("--limit", type=float, default=300, help="seconds after which a turn counts as hung: it exits")
     options.add_argument("--seen", action="store_true", help="all turns are in later epochs than a loader's first")
-    options.add_argument("--profile", type=int, default=0, metavar="STEPS", help="of each case: what the GPU does")
+    options.add_argument("--profile", type=int, default=0, metavar="STEPS", help="profile this many steps of each case")
     options.add_argument("--reopen", action="store_true", help="close every loader after its turn")
-    options.add_argument("--backend", default="inductor", help="of torch.compile")
+    options.add_argument("--backend", default="inductor", help="backend of torch.compile")
     here = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     options.set_defaults(workers=max(1, here))
     return options

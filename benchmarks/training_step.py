@@ -11,7 +11,7 @@ CLASSES = 1000
 
 
 def maker(name):
-    """A function that makes the model; ValueError where no one knows the name."""
+    """Return a function that creates the model; raise ValueError if its name is unknown."""
     if name == "vit_s_16":
         return functools.partial(torchvision.models.VisionTransformer, 224, 16, 12, 6, 384, 1536)
     if name in torchvision.models.list_models():
@@ -21,11 +21,11 @@ def maker(name):
 
         if timm.is_model(name):
             return functools.partial(timm.create_model, name)
-    raise ValueError(f"{name} is no model of torchvision, nor of timm, if that is installed")
+    raise ValueError(f"{name} is not a model of torchvision, or of timm if it is installed")
 
 
 def make_step(name, program, device, backend):
-    """A function that trains a new model on one batch and gives the loss."""
+    """Return a function that trains a new model on one batch and returns the loss."""
     torch.manual_seed(0)
     model = maker(name)(num_classes=CLASSES).to(device, memory_format=torch.channels_last).train()
     if dist.is_initialized():

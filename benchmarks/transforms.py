@@ -1,17 +1,17 @@
 """Question: is any transform slower through dali_compat than through torchvision's loader with all cores as workers?
 
-Method. One process. Every transform X through torchvision's ImageFolder and DataLoader with --workers processes, then
-every X through dali_compat's, on the same folder, with RandomResizedCrop(224), RandomHorizontalFlip, X, ToTensor,
-Normalize (the place that recipes give it; X of tensors comes after ToTensor, geometry that changes sizes before
-RandomResizedCrop). Each turn opens a fresh loader, takes --warmup batches (torchvision: one a worker), then counts
-images for --seconds, --rounds times. The ratio is of medians. A run that was cut off goes on where --json ends.
+Method. One process. Every transform X runs through torchvision's ImageFolder and DataLoader with --workers processes,
+then every X through dali_compat's, on the same folder, with RandomResizedCrop(224), RandomHorizontalFlip, X, ToTensor,
+Normalize (the usual position in recipes; an X for tensors comes after ToTensor, geometry that changes sizes before
+RandomResizedCrop). Each turn opens a fresh loader, takes --warmup batches (torchvision: one per worker), then counts
+images for --seconds, --rounds times. The ratio is of medians. An interrupted run continues from --json.
 "simclr", "ra", "ta_wide", "augmix" and "imagenet" are whole recipes: SimCLR's (Chen et al., 2020), and torchvision's
-reference training preset with that policy and RandomErasing(0.1). "callable" is what nothing translates: a function of
-the user's, in torch's workers and in ours.
+reference training preset with that policy and RandomErasing(0.1). "callable" is an untranslated function of the user,
+in torch's workers and in ours.
 
-Confounders. torchvision's turns all come first, so a drift of the machine's speed does not cancel out. As
-imagefolder.py has them: files in memory, few different images, nothing consumes the batches. What draws few samples
-(p=.5) is measured with its default probability, for that is what users run.
+Confounders. torchvision's turns all come first, so a drift of the machine's speed does not cancel out. As in
+imagefolder.py: files in memory, few different images, nothing consumes the batches. Transforms that affect few samples
+(p=.5) are measured with their default probability, as users run them.
 
 Command.
     python benchmarks/transforms.py --data PHOTOS --replicate 400 --rounds 1 --seconds 2 --json OUT.json
@@ -54,7 +54,7 @@ PIL_STEPS = {
     "JPEG": lambda: [v2.JPEG((30, 90))],
     "callable": lambda: [T.Lambda(_turned)],
 }
-BEFORE = {  # where images have sizes of their own still
+BEFORE = {  # transforms of images that still differ in size
     "Resize": lambda: [T.Resize(256)],
     "Pad": lambda: [T.Pad(20, padding_mode="reflect")],
     "RandomCrop": lambda: [T.RandomCrop(300, pad_if_needed=True)],
@@ -91,7 +91,7 @@ def _crops(crops):
 
 
 def transforms():
-    """{name: transform} of everything that is measured."""
+    """Return {name: transform} of all measured transforms."""
     made = {name: [*HEAD, *steps(), *TAIL] for name, steps in PIL_STEPS.items()}
     made |= {name: [*steps(), *HEAD, *TAIL] for name, steps in BEFORE.items()}
     made |= {name: [*HEAD, *TAIL, *steps()] for name, steps in TENSOR_STEPS.items()}
@@ -112,12 +112,12 @@ def transforms():
 
 
 def turn(which, root, transform, settings, args):
-    """images/s of one loader on one transform, and its plan."""
+    """Return images/s of one loader on one transform, and its plan."""
     if which == "torchvision":
         from torchvision.datasets import ImageFolder
 
         opened = loaders.torchvision_loader(settings, ImageFolder(root, transform))
-        warmup = settings.workers  # one a worker: of the slowest transforms that takes half a minute
+        warmup = settings.workers  # one per worker: half a minute for the slowest transforms
     else:
         import dali_compat
 

@@ -1,22 +1,22 @@
-"""Question: how fast do several views of each image load, beside torchvision, and what does a wrapper cost?
+"""Question: how fast do several views of each image load, compared with torchvision, and what does a wrapper cost?
 
 Method. One process; the cases of a recipe take turns (A B, B A, ...) for --rounds rounds. Each turn opens a fresh
-loader, takes --warmup batches, then counts samples (images read, whatever the number of views) until --seconds have
-passed; the device is synchronised at both ends. Every view ends as a float32 tensor on the device.
+loader, takes --warmup batches, then counts samples (images read, for any number of views) until --seconds have passed;
+the device is synchronised at both ends. Every view ends as a float32 tensor on the device.
 
-Recipes (--recipes), written as the projects' own code has them, so the loader has to look through the classes:
+Recipes (--recipes), written as in the projects' code, so that the loader has to recognise their classes:
     simclr   two views: RandomResizedCrop(224), flip, ColorJitter(.8, .8, .8, .2) with p=.8, grayscale, blur with p=.5
     dino     two views of 224 and six of 96: crops, flip, jitter, grayscale, blur, solarize
-    preset   one view: an object that calls ImageNet's Compose, as torchvision's references have it
+    preset   one view: an object that calls ImageNet's Compose, as in torchvision's references
 
-Cases: torchvision (--workers processes, pinned memory), ours; own, the same in a data set of one's own, whose code runs
-in --workers processes; and for preset, plain: the Compose itself.
+Cases: torchvision (--workers processes, pinned memory), ours; own, the same in a custom data set, whose code runs in
+--workers processes; and for preset, plain: the Compose itself.
 
 Confounders.
 - Nothing consumes the batches.
-- torchvision's workers each make batches of their own, so its speed hardly depends on the batch size; its batches have
-  --torchvision-batch-size samples, for its warm-up is a batch a worker and its count a multiple of workers.
-- --replicate, the order of cases, and what is in memory: as in imagefolder.py.
+- torchvision's workers each create whole batches, so its speed hardly depends on the batch size; its batches have
+  --torchvision-batch-size samples, because its warm-up is a batch per worker and its count a multiple of workers.
+- --replicate, the order of cases, and files in memory: as in imagefolder.py.
 
 Command.
     python benchmarks/views.py --data PHOTOS --replicate 300 --rounds 3 --json OUT.json
@@ -54,7 +54,7 @@ class TwoViews:
 
 
 class MultiCrop:
-    """DINO's (Caron et al., 2021), with torchvision's GaussianBlur and RandomSolarize in place of its own classes."""
+    """DINO's (Caron et al., 2021), with torchvision's GaussianBlur and RandomSolarize in place of its classes."""
 
     views = [(2, loaders.CROP), (6, 96)]
 
@@ -72,7 +72,7 @@ class MultiCrop:
 
 
 class Preset:
-    """As references/classification/presets.py of torchvision has it."""
+    """The preset of torchvision's references/classification/presets.py."""
 
     views = [(1, loaders.CROP)]
 
@@ -87,7 +87,7 @@ RECIPES = {"simclr": TwoViews, "dino": MultiCrop, "preset": Preset}
 
 
 class Own(ImageFolder):
-    """A data set of one's own, which dali_compat asks for each sample."""
+    """A custom data set, whose __getitem__ dali_compat calls for each sample."""
 
     def __getitem__(self, index):
         image, target = super().__getitem__(index)
@@ -100,7 +100,7 @@ def cases_of(recipe):
 
 
 def opened(case, root, transform, settings):
-    """epoch(), close() and explain() of a case."""
+    """Return epoch(), close() and explain() of a case."""
     if case == "torchvision":
         loader = torch.utils.data.DataLoader(
             ImageFolder(str(root), transform), **loaders.torch_arguments(settings, None)
@@ -123,7 +123,7 @@ def views(images):
 
 
 def turn(case, root, transform, settings, args):
-    """Samples a second, and what explain() says."""
+    """Return samples per second, and the output of explain()."""
     loader = opened(case, root, transform, settings)
     stream = loaders.endless(loader)
     wanted = [
@@ -136,7 +136,7 @@ def turn(case, root, transform, settings, args):
         batch = next(stream)
     found = [(*view.shape, view.device.type, view.dtype) for view in batch]
     if found != wanted:
-        raise SystemExit(f"{case}: {found}, wanted {wanted}")
+        raise SystemExit(f"{case}: {found}, expected {wanted}")
     loaders.synchronise(settings.device)
     begin, count = time.perf_counter(), 0
     while count % max(multiple, 1) or time.perf_counter() - begin < args.seconds:
@@ -157,7 +157,7 @@ def main():
     options.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
     options.add_argument("--torchvision-batch-size", type=int, default=64)
     options.add_argument("--warmup", type=int, default=12, help="batches before counting starts")
-    options.add_argument("--seconds", type=float, default=3, help="of counting in a turn")
+    options.add_argument("--seconds", type=float, default=3, help="counted seconds per turn")
     args = options.parse_args()
     device = loaders.device_of(args)
     torch.zeros(1, device=device)

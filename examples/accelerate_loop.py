@@ -1,15 +1,15 @@
-"""Accelerate: a plain training loop, on one GPU or many, whose loaders ``install()`` makes dali_compat's.
+"""Accelerate: a plain training loop on one or many GPUs, with dali_compat's loaders through ``install()``.
 
     python examples/accelerate_loop.py imagenet
     accelerate launch --num_processes 8 examples/accelerate_loop.py imagenet
     python examples/make_photos.py photos && python examples/accelerate_loop.py photos --size 64 --batch-size 16
 
-Reproduces: the computer vision example of Accelerate's repository. Its prepare() makes torch's loaders anew; after
-``install()`` these are dali_compat's, with their shards, and batches come on the accelerator's device.
+Reproduces: the computer vision example of Accelerate's repository. Its prepare() creates torch's loaders again; after
+``install()`` these are dali_compat's, sharded over the processes, and batches are on the accelerator's device.
 
-Measured: on an NVIDIA H200 with 16 cores a ResNet-18 trains at 4,192 images/s in the second epoch, of which next()
-takes 1%; in two processes with a GPU each, at 2,956 in each of them. The first epoch, in which the loader starts, takes
-longer. It prints what the loader of the first process gave in each epoch.
+Measured: on an NVIDIA H200 with 16 cores a ResNet-18 trains at 4,192 images/s in the second epoch, and next() takes 1%
+of the time; in two processes with a GPU each, at 2,956 in each of them. The first epoch includes the loader's start and
+takes longer. The script prints the statistics of the first process's loader after each epoch.
 """
 
 import argparse
@@ -43,13 +43,13 @@ def make_loaders(args) -> tuple[DataLoader, DataLoader]:
 
 
 def evaluate(accelerator, model, loader) -> float:
-    """The share of photos whose class the model finds, over all processes."""
+    """Return the share of correctly classified photos, over all processes."""
     model.eval()
     found = []
     for images, labels in loader:
         with torch.no_grad():
             answers = model(images).argmax(1)
-        answers, labels = accelerator.gather_for_metrics((answers, labels))  # without the samples that were repeated
+        answers, labels = accelerator.gather_for_metrics((answers, labels))  # without repeated samples
         found.append(answers == labels)
     return torch.cat(found).float().mean().item()
 
@@ -84,13 +84,13 @@ def main(args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="with train/CLASS/PHOTO and val/CLASS/PHOTO")
+    parser.add_argument("folder", type=Path, help="contains train/CLASS/PHOTO and val/CLASS/PHOTO")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="num_workers of the loaders")
-    parser.add_argument("--model", default="resnet18", help="of torchvision's (default %(default)s)")
-    parser.add_argument("--size", type=int, default=224, help="of the crops, in pixels (default %(default)s)")
+    parser.add_argument("--model", default="resnet18", help="name of a torchvision model (default %(default)s)")
+    parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels (default %(default)s)")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=64, help="of one process (default %(default)s)")
-    parser.add_argument("--accumulate", type=int, default=1, help="batches of one step (default %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=64, help="batch size per process (default %(default)s)")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches per step (default %(default)s)")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
     main(parser.parse_args())

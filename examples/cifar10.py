@@ -5,8 +5,8 @@
     python examples/cifar10.py --synthetic --samples 2048 --epochs 2 --width 8    # on a laptop
 
 Reproduces: the goal of DAWNBench's CIFAR-10 task, 94% of the test images, with the network and the schedule of David
-Page's "How to train your ResNet" (2018). The only line of dali_compat is the loader's: torchvision's CIFAR10 is copied
-to the device once, and its transforms run there, on many batches at a time.
+Page's "How to train your ResNet" (2018). Only the loader's line uses dali_compat: torchvision's CIFAR10 is copied to
+the device once, and its transforms run there, on many batches at a time.
 
 Measured: on an NVIDIA H100 with 16 cores to 94.3% - 94.5% in 25 to 30 s of training, with three seeds. On an H200 an
 epoch takes 0.67 s, and 1.78 s with --loader torchvision and 16 workers. docs/examples.md has the table.
@@ -31,7 +31,7 @@ TRAIN = T.Compose(
         T.RandomCrop(32, padding=4),
         T.RandomHorizontalFlip(),
         *TEST.transforms,
-        T.RandomErasing(p=1.0, scale=(1 / 16, 1 / 16), ratio=(1, 1)),  # a hole of 8x8, as in Cutout
+        T.RandomErasing(p=1.0, scale=(1 / 16, 1 / 16), ratio=(1, 1)),  # an 8x8 hole, as in Cutout
     ]
 )
 
@@ -66,7 +66,7 @@ class ResNet9(nn.Sequential):
 
 
 def synthetic(count: int, transform) -> dali_compat.DALIArrayDataset:
-    """Noise that is brighter from class to class, in CIFAR-10's shape."""
+    """Return noise in CIFAR-10's shape, with a brightness that depends on the class."""
     generator = torch.Generator().manual_seed(count)
     labels = torch.randint(10, (count,), generator=generator)
     noise = torch.randint(128, (count, 32, 32, 3), generator=generator)
@@ -81,7 +81,7 @@ def datasets(args):
 
 
 def train(model, loader, optimizer, schedule, device) -> float:
-    """One epoch. Returns its mean loss."""
+    """Train one epoch and return the mean loss."""
     model.train()
     total = torch.zeros((), device=device)
     for images, labels in loader:
@@ -99,7 +99,7 @@ def train(model, loader, optimizer, schedule, device) -> float:
 
 @torch.no_grad()
 def evaluate(model, loader, device) -> float:
-    """The share of images whose class the model finds."""
+    """Return the share of correctly classified images."""
     model.eval()
     correct = torch.zeros((), device=device)
     for images, labels in loader:
@@ -137,11 +137,13 @@ def main(args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--data", help="CIFAR10's root, which is downloaded where it is not there")
-    source.add_argument("--synthetic", action="store_true", help="noise that can be learnt, instead of CIFAR-10")
-    parser.add_argument("--samples", type=int, default=50_000, help="of --synthetic (default %(default)s)")
+    source.add_argument("--data", help="CIFAR10's root; downloaded if it is missing")
+    source.add_argument("--synthetic", action="store_true", help="learnable noise instead of CIFAR-10")
+    parser.add_argument(
+        "--samples", type=int, default=50_000, help="number of images of --synthetic (default %(default)s)"
+    )
     parser.add_argument("--loader", choices=["dali_compat", "torchvision"], default="dali_compat")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="of torchvision's loader")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="workers of torchvision's loader")
     parser.add_argument("--width", type=int, default=64, help="channels of the first layer (default %(default)s)")
     parser.add_argument("--epochs", type=int, default=32)
     parser.add_argument("--batch-size", type=int, default=512)

@@ -1,12 +1,12 @@
-"""Detection: an SSDlite learns to find objects, on Pascal VOC; the average precision and images a second.
+"""Detection: an SSDlite learns to find objects, on Pascal VOC; prints the average precision and images per second.
 
     python examples/detection.py voc --download
     python examples/make_photos.py shapes --voc && python examples/detection.py shapes --batch-size 4 --epochs 2
 
-Reproduces: the augmentation of "SSD: Single Shot MultiBox Detector" (Liu et al., 2016) by torchvision's transforms of
-v2: distorted colours, zooming out, crops that keep an object, flips. They change photo, boxes and labels together. The
-data set's code runs as in PyTorch's loader, and DALI makes the pixels of whole batches. --loader torchvision is the
-same training with PyTorch's loader.
+Reproduces: the augmentation of "SSD: Single Shot MultiBox Detector" (Liu et al., 2016) with torchvision's v2
+transforms: distorted colours, zooming out, crops that keep an object, flips. They change photo, boxes and labels
+together. The data set's code runs as in PyTorch's loader, and DALI computes the pixels of whole batches. --loader
+torchvision is the same training with PyTorch's loader.
 
 Measured: nothing yet. The photos of make_photos.py only show that the script works.
 """
@@ -28,7 +28,7 @@ CLASSES, SIZE = 21, 320  # the first class is the background
 
 
 def transforms(train: bool) -> T.Compose:
-    """Of photo, boxes and labels. Boxes of which nothing is left go, with their labels."""
+    """Return transforms of photo, boxes and labels. Boxes without area are removed, with their labels."""
     augment = [
         T.RandomPhotometricDistort(),
         T.RandomZoomOut(fill=(123, 117, 104)),
@@ -45,13 +45,13 @@ def dataset(args, part: str):
 
 
 def collate(samples):
-    """A batch: the photos, and a list of targets, for each photo has its own number of boxes."""
+    """Return the photos as a batch, and the targets as a list, since photos have different numbers of boxes."""
     images, targets = zip(*samples, strict=True)
     return torch.stack(images), list(targets)
 
 
 def train(model, loader, optimizer, schedule, device) -> torch.Tensor:
-    """An epoch; the mean of its losses."""
+    """Train one epoch and return the mean loss."""
     model.train()
     total = torch.zeros((), device=device)
     for images, targets in tqdm(loader, unit="batch", mininterval=0.5):
@@ -67,10 +67,12 @@ def train(model, loader, optimizer, schedule, device) -> torch.Tensor:
 
 @torch.no_grad()
 def mean_ap(model, loader, device, overlap: float = 0.5) -> float:
-    """The mean over classes of the area below precision over recall. Each box counts once, for the most certain of
-    those found that overlap it by half."""
+    """Return the mean over classes of the area under the precision-recall curve.
+
+    Each box counts once, for the most confident detection that overlaps it by half.
+    """
     model.eval()
-    scores = [[] for _ in range(CLASSES)]  # of each class (score, whether it is right) of all that is found
+    scores = [[] for _ in range(CLASSES)]  # for each class: (score, whether the detection is correct) of all detections
     there = [0] * CLASSES
     for images, targets in loader:
         for found, target in zip(model(list(images.to(device))), targets, strict=True):
@@ -90,7 +92,7 @@ def mean_ap(model, loader, device, overlap: float = 0.5) -> float:
 
 
 def area(found: list[tuple[float, float]], there: int) -> float:
-    """Of one class: the precision at each box that is found, the best at this recall or more."""
+    """Return the area of one class: the sum over found boxes of the best precision at this recall or higher."""
     if not found or not there:
         return 0.0
     right = torch.tensor([right for _, right in sorted(found, reverse=True)])
@@ -124,11 +126,11 @@ def main(args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", help="that has VOCdevkit/VOC2012, of Pascal VOC or of make_photos.py")
-    parser.add_argument("--download", action="store_true", help="Pascal VOC 2012 into the folder, 2 GB")
+    parser.add_argument("folder", help="contains VOCdevkit/VOC2012, of Pascal VOC or of make_photos.py")
+    parser.add_argument("--download", action="store_true", help="download Pascal VOC 2012 into the folder, 2 GB")
     parser.add_argument("--loader", choices=["dali_compat", "torchvision"], default="dali_compat")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="num_workers of the loader")
-    parser.add_argument("--weights", help='of the backbone, such as "DEFAULT" (default: from scratch)')
+    parser.add_argument("--weights", help='weights of the backbone, such as "DEFAULT" (default: from scratch)')
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--batch-size", type=int, default=24)
     parser.add_argument("--lr", type=float, default=0.05)

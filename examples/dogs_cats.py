@@ -33,7 +33,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def datasets(folder: str, size: int):
-    """The photos to train on, and every tenth to validate on."""
+    """Return the training photos, and every tenth photo for validation."""
     normalize = [T.ToTensor(), T.Normalize(MEAN, STD)]
     augment = T.Compose([T.RandomResizedCrop(size, scale=(0.35, 1.0)), T.RandomHorizontalFlip(), *normalize])
     plain = T.Compose([T.Resize(size), T.CenterCrop(size), *normalize])
@@ -45,7 +45,7 @@ def datasets(folder: str, size: int):
 
 
 def make_model(name: str, classes: int, from_scratch: bool) -> nn.Module:
-    """A model of torchvision's, with ImageNet's weights but for the last layer, or from scratch."""
+    """Return a torchvision model with ImageNet's weights and a new last layer, or with random weights."""
     try:
         model = get_model(name, weights=None if from_scratch else "DEFAULT")
     except URLError as error:
@@ -68,13 +68,13 @@ def train(model, loader, optimizer, schedule, device, title: str) -> None:
             loss.backward()
             optimizer.step()
             schedule.step()
-            if step % 20 == 0:  # reading it waits for the GPU
+            if step % 20 == 0:  # reading the loss waits for the GPU
                 bar.set_postfix(loss=f"{loss.item():.3f}")
 
 
 @torch.no_grad()
 def evaluate(model, loader, device) -> float:
-    """The share of photos whose class the model finds."""
+    """Return the share of correctly classified photos."""
     model.eval()
     correct = torch.zeros((), device=device)
     for images, labels in loader:
@@ -114,12 +114,14 @@ def main(args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", help="with a folder for each class")
+    parser.add_argument("folder", help="contains a folder for each class")
     parser.add_argument("--loader", choices=["dali_compat", "torchvision"], default="dali_compat")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="num_workers of the loader")
-    parser.add_argument("--model", default="resnet50", help="of torchvision's, with a layer fc (default %(default)s)")
-    parser.add_argument("--from-scratch", action="store_true", help="without ImageNet's weights")
-    parser.add_argument("--size", type=int, default=176, help="of the crops, in pixels (default %(default)s)")
+    parser.add_argument(
+        "--model", default="resnet50", help="name of a torchvision model with a layer fc (default %(default)s)"
+    )
+    parser.add_argument("--from-scratch", action="store_true", help="start without ImageNet's weights")
+    parser.add_argument("--size", type=int, default=176, help="side of the crops in pixels (default %(default)s)")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=0.02)

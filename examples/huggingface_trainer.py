@@ -1,14 +1,15 @@
-"""Hugging Face's Trainer: the loaders that it makes for itself become dali_compat's by ``install()``.
+"""Hugging Face's Trainer: ``install()`` makes its loaders dali_compat's.
 
     python examples/huggingface_trainer.py imagenet --model google/vit-base-patch16-224-in21k
     python examples/make_photos.py photos && python examples/huggingface_trainer.py photos --size 64 --batch-size 16
 
 Reproduces: the image classification example of transformers. The data set is torchvision's ImageFolder with
-torchvision's transforms, and the collator makes the dictionary that models of transformers take. Without --model a
+torchvision's transforms, and the collator returns the dictionary that transformers' models accept. Without --model a
 ResNet-18 is trained from scratch, and nothing is downloaded.
 
-Measured: on an NVIDIA H200 with 16 cores 2,088 images/s over two epochs of 21,600 photos, of which 24% were waited for
-data: the start of both loaders is in it. It prints a line for each loader, which says what that runs on.
+Measured: on an NVIDIA H200 with 16 cores 2,088 images/s over two epochs of 21,600 photos, with 24% of the time spent
+waiting for data, including the start of both loaders. The script prints a line for each loader with the engine that it
+runs on.
 """
 
 import argparse
@@ -82,12 +83,12 @@ def main(args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="with train/CLASS/PHOTO and val/CLASS/PHOTO")
+    parser.add_argument("folder", type=Path, help="contains train/CLASS/PHOTO and val/CLASS/PHOTO")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="num_workers of the loaders")
     parser.add_argument("--model", help="name or folder of a model to start from (default: a ResNet-18 from scratch)")
-    parser.add_argument("--size", type=int, default=224, help="of the crops, in pixels (default %(default)s)")
+    parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels (default %(default)s)")
     parser.add_argument("--epochs", type=float, default=2)
-    parser.add_argument("--batch-size", type=int, default=64, help="of one device (default %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=64, help="batch size per device (default %(default)s)")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="default ./%(default)s")

@@ -5,12 +5,12 @@
     python examples/make_photos.py photos && python examples/ignite_trainer.py photos --size 64 --batch-size 16
 
 Reproduces: the trainer of older examples of Ignite with DALI. Their classes for pipelines and chains of operators are
-one T.Compose here. The checkpoint has the loader's state beside the model's: a run that was ended in the middle of an
-epoch sees exactly the photos that it would have seen.
+one T.Compose here. The checkpoint includes the loader's state: a run that was interrupted in the middle of an epoch
+resumes with exactly the photos that were left.
 
-Measured: on an NVIDIA H200 with 16 cores a ResNet-18 trains at 3,344 images/s in the second epoch, of which next()
-takes 1%. The first epoch, in which the loader starts, takes longer. It prints the seconds of each epoch and a batch,
-and what the loader gave.
+Measured: on an NVIDIA H200 with 16 cores a ResNet-18 trains at 3,344 images/s in the second epoch, and next() takes 1%
+of the time. The first epoch includes the loader's start and takes longer. The script prints the seconds of each epoch
+and batch, and the loader's statistics.
 """
 
 import argparse
@@ -89,10 +89,10 @@ def main(args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="with train/CLASS/PHOTO and val/CLASS/PHOTO")
+    parser.add_argument("folder", type=Path, help="contains train/CLASS/PHOTO and val/CLASS/PHOTO")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="num_workers of the loaders")
-    parser.add_argument("--model", default="resnet18", help="of torchvision's (default %(default)s)")
-    parser.add_argument("--size", type=int, default=224, help="of the crops, in pixels (default %(default)s)")
+    parser.add_argument("--model", default="resnet18", help="name of a torchvision model (default %(default)s)")
+    parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels (default %(default)s)")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=0.05)

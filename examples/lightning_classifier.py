@@ -1,15 +1,16 @@
-"""Lightning: a classifier whose two loaders are dali_compat's, with checkpoints in mid-epoch.
+"""Lightning: a classifier with two of dali_compat's loaders, and checkpoints in mid-epoch.
 
     python examples/lightning_classifier.py imagenet
     python examples/lightning_classifier.py imagenet --resume    # continues with the batch after the last checkpoint
     python examples/make_photos.py photos && python examples/lightning_classifier.py photos --size 64 --batch-size 16
 
-Reproduces: the classifier of Lightning's tutorials. The import of DataLoader is changed. Lightning saves a loader that
-has state_dict() with its checkpoints, so a run resumes exactly: within an epoch by itself, and from the end of an epoch
-with on_load_checkpoint().
+Reproduces: the classifier of Lightning's tutorials, with another import of DataLoader. Lightning saves the state of a
+loader with state_dict() in its checkpoints, so a run resumes exactly: within an epoch without further code, and from
+the end of an epoch with on_load_checkpoint().
 
-Measured: on an NVIDIA H200 with 16 cores a ResNet-18 trains at 2,898 images/s in the second epoch, of which next()
-takes 1%. The first epoch, in which the loader starts, takes longer. It prints what the loader gave in each epoch.
+Measured: on an NVIDIA H200 with 16 cores a ResNet-18 trains at 2,898 images/s in the second epoch, and next() takes 1%
+of the time. The first epoch includes the loader's start and takes longer. The script prints the loader's statistics
+after each epoch.
 """
 
 import argparse
@@ -89,7 +90,7 @@ def main(args):
         every_n_train_steps=args.save_every,
         save_last=True,
         save_top_k=0,
-        enable_version_counter=False,  # always last.ckpt
+        enable_version_counter=False,  # always use the name last.ckpt
     )
     trainer = L.Trainer(
         max_epochs=args.epochs,
@@ -110,10 +111,10 @@ def main(args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="with train/CLASS/PHOTO and val/CLASS/PHOTO")
+    parser.add_argument("folder", type=Path, help="contains train/CLASS/PHOTO and val/CLASS/PHOTO")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="num_workers of the loaders")
-    parser.add_argument("--model", default="resnet18", help="of torchvision's (default %(default)s)")
-    parser.add_argument("--size", type=int, default=224, help="of the crops, in pixels (default %(default)s)")
+    parser.add_argument("--model", default="resnet18", help="name of a torchvision model (default %(default)s)")
+    parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels (default %(default)s)")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=0.05)

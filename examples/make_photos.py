@@ -1,9 +1,9 @@
-"""Photos to try the other examples on, without data of your own.
+"""Create photos to try the other examples on.
 
     python examples/make_photos.py photos --train 64 --val 32
 
-writes photos/train/class_0/0000.jpg and so on, and photos/val. They are made from random numbers. Each class leans to a
-colour, so that a network learns within seconds which is which: their accuracy says that a script works, and no more.
+writes photos/train/class_0/0000.jpg and so on, and photos/val. They are made from random numbers. Each class tends to a
+colour, so that a network learns to distinguish them within seconds. Their accuracy only shows that a script works.
 
     python examples/make_photos.py shapes --voc
 
@@ -23,7 +23,7 @@ from dali_compat.cli.demo import make_photo
 
 
 def write(index: int, folder: Path, classes: int, size: int) -> None:
-    """One photo: the class is the index modulo ``classes``, and the same index gives the same pixels."""
+    """Write one photo. Its class is the index modulo ``classes``, and the same index gives the same pixels."""
     label = index % classes
     pixels = make_photo(np.random.default_rng((len(folder.name), index)), size, size)
     weights = np.where(np.arange(3) == label % 3, 1.0, 0.3 + 0.3 * (label // 3 % 2))
@@ -31,7 +31,7 @@ def write(index: int, folder: Path, classes: int, size: int) -> None:
 
 
 def write_voc(root: Path, name: str, size: int) -> None:
-    """A photo with one to three ellipses, bright cats and dark dogs, their mask, and their boxes."""
+    """Write a photo with one to three ellipses, bright cats and dark dogs, their mask, and their boxes."""
     rng = np.random.default_rng(int(name))
     photo = Image.fromarray(make_photo(rng, size, size * 3 // 4))
     mask = Image.new("L", photo.size)

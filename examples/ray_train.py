@@ -1,15 +1,15 @@
-"""Ray Train: two workers, each with its own loader, its share of the photos, and its GPU where there are some.
+"""Ray Train: two workers, each with a loader, a share of the photos and, if there are any, a GPU.
 
     python examples/ray_train.py imagenet --workers 8
     python examples/make_photos.py photos && python examples/ray_train.py photos --size 64 --batch-size 16
 
-Reproduces: the PyTorch example of Ray Train's documentation. A DistributedSampler shares the photos out, as with
-torchrun, and so the loader need not pass through prepare_data_loader(). A loader that does, such as a framework's, is
+Reproduces: the PyTorch example of Ray Train's documentation. A DistributedSampler distributes the photos, as with
+torchrun, so the loader need not pass through prepare_data_loader(). Loaders that do, such as a framework's, are
 dali_compat's after ``dali_compat.install()`` in the worker's function.
 
 Measured: on two NVIDIA H200 with 32 cores a ResNet-18 trains at 3,010 images/s in each of two workers, in the second
-epoch, of which next() takes 2.3%. Ray's output has a line of each worker's loader after each epoch, and the metrics
-have its images a second and the share of the time in which it was waited for.
+epoch, and next() takes 2.3% of the time. Ray's output has a line of each worker's loader after each epoch, and the
+metrics include its images per second and the share of time spent waiting for it.
 """
 
 import argparse
@@ -33,7 +33,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def train_worker(config: dict) -> None:
-    """What each worker runs; Ray has set up torch.distributed."""
+    """The function of each worker, called after Ray has set up torch.distributed."""
     torch.manual_seed(config["seed"])
     rank, device = ray.train.get_context().get_world_rank(), ray.train.torch.get_device()
     augment = T.Compose(
@@ -42,7 +42,7 @@ def train_worker(config: dict) -> None:
     dataset = ImageFolder(config["folder"], augment)
     sampler = DistributedSampler(dataset)
     loader = DataLoader(dataset, config["batch_size"], sampler=sampler, num_workers=config["threads"], device=device)
-    classes = len(dataset.class_to_idx)  # at the name "classes" Ray would pickle torch.classes, which cannot be
+    classes = len(dataset.class_to_idx)  # a global named "classes" would make Ray pickle torch.classes, which fails
     model = ray.train.torch.prepare_model(get_model(config["model"], num_classes=classes))
     optimizer = torch.optim.SGD(model.parameters(), config["lr"], momentum=0.9, weight_decay=1e-4)
     for epoch in range(config["epochs"]):
@@ -75,7 +75,7 @@ def main(args):
     trainer = ray.train.torch.TorchTrainer(
         train_worker,
         train_loop_config={
-            "folder": str((args.folder / "train").resolve()),  # workers run in folders of their own
+            "folder": str((args.folder / "train").resolve()),  # workers have different working directories
             "threads": (os.cpu_count() or args.workers) // max(1, args.workers),
             **{name: getattr(args, name) for name in ("model", "size", "epochs", "batch_size", "lr", "seed")},
         },
@@ -88,17 +88,17 @@ def main(args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="with train/CLASS/PHOTO")
+    parser.add_argument("folder", type=Path, help="contains train/CLASS/PHOTO")
     parser.add_argument(
         "--workers",
         type=int,
         default=2,
         help="processes, each with a GPU (default %(default)s); 0 trains in this process, or in each of torchrun's",
     )
-    parser.add_argument("--model", default="resnet18", help="of torchvision's (default %(default)s)")
-    parser.add_argument("--size", type=int, default=224, help="of the crops, in pixels (default %(default)s)")
+    parser.add_argument("--model", default="resnet18", help="name of a torchvision model (default %(default)s)")
+    parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels (default %(default)s)")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=64, help="of one worker (default %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=64, help="batch size per worker (default %(default)s)")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=Path("ray_results"), help="default ./%(default)s")

@@ -1,11 +1,11 @@
-"""Segmentation: a network learns which pixels of a photo belong to what, on Pascal VOC; mIoU and images a second.
+"""Segmentation: a network learns the class of each pixel, on Pascal VOC; prints mIoU and images per second.
 
     python examples/segmentation.py voc --download
     python examples/make_photos.py shapes --voc && python examples/segmentation.py shapes --size 64 --epochs 2
 
-Reproduces: the augmentation and the schedule of torchvision's own recipe. Transforms of v2 change photo and mask
-together. The data set's code runs as in PyTorch's loader, and DALI makes the photos' pixels, of whole batches. --loader
-torchvision is the same training with PyTorch's loader. Any model of torchvision.models.segmentation is a --model.
+Reproduces: the augmentation and the schedule of torchvision's recipe. v2 transforms change photo and mask together. The
+data set's code runs as in PyTorch's loader, and DALI computes the photos' pixels for whole batches. --loader
+torchvision is the same training with PyTorch's loader. --model accepts any model of torchvision.models.segmentation.
 
 Measured: nothing yet. The photos of make_photos.py only show that the script works.
 """
@@ -25,11 +25,11 @@ from tqdm import tqdm
 import dali_compat
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-CLASSES, NO_CLASS = 21, 255  # the first is the background
+CLASSES, NO_CLASS = 21, 255  # the first class is the background
 
 
 def transforms(size: int, train: bool) -> T.Compose:
-    """Of photo and mask. Masks are never interpolated, and what is padded belongs to no class."""
+    """Return transforms of photo and mask. Masks are never interpolated, and padding belongs to no class."""
     fill = {tv_tensors.Mask: NO_CLASS, "others": 0}
     augment = [
         T.RandomShortestSize(range(size // 2, size * 2)),
@@ -51,7 +51,7 @@ def dataset(args, part: str):
 
 
 def train(model, loader, optimizer, schedule, device) -> torch.Tensor:
-    """An epoch; the mean of its losses."""
+    """Train one epoch and return the mean loss."""
     model.train()
     total = torch.zeros((), device=device)
     for images, masks in tqdm(loader, unit="batch", mininterval=0.5):
@@ -69,7 +69,7 @@ def train(model, loader, optimizer, schedule, device) -> torch.Tensor:
 
 @torch.no_grad()
 def mean_iou(model, loader, device) -> float:
-    """The mean over classes of intersection over union, of what is found and what is there."""
+    """Return the mean over classes of the intersection over union of prediction and mask."""
     model.eval()
     pairs = torch.zeros(CLASSES, CLASSES, dtype=torch.int64, device=device)
     for images, masks in loader:
@@ -106,13 +106,15 @@ def main(args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", help="that has VOCdevkit/VOC2012, of Pascal VOC or of make_photos.py")
-    parser.add_argument("--download", action="store_true", help="Pascal VOC 2012 into the folder, 2 GB")
+    parser.add_argument("folder", help="contains VOCdevkit/VOC2012, of Pascal VOC or of make_photos.py")
+    parser.add_argument("--download", action="store_true", help="download Pascal VOC 2012 into the folder, 2 GB")
     parser.add_argument("--loader", choices=["dali_compat", "torchvision"], default="dali_compat")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="num_workers of the loader")
-    parser.add_argument("--model", default="lraspp_mobilenet_v3_large", help="of torchvision's (default %(default)s)")
-    parser.add_argument("--weights", help='of the backbone, such as "DEFAULT" (default: from scratch)')
-    parser.add_argument("--size", type=int, default=480, help="of the crops, in pixels (default %(default)s)")
+    parser.add_argument(
+        "--model", default="lraspp_mobilenet_v3_large", help="name of a torchvision model (default %(default)s)"
+    )
+    parser.add_argument("--weights", help='weights of the backbone, such as "DEFAULT" (default: from scratch)')
+    parser.add_argument("--size", type=int, default=480, help="side of the crops in pixels (default %(default)s)")
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--lr", type=float, default=0.02)

@@ -1,14 +1,14 @@
-"""SimCLR: a ResNet learns from photos without labels that two views of one photo belong together.
+"""SimCLR: a ResNet learns from unlabelled photos to match two views of one photo.
 
     python examples/simclr.py imagenet/train
     python examples/make_photos.py photos && python examples/simclr.py photos/train --size 64 --batch-size 16 --epochs 2
 
 Reproduces: the loss and the augmentations of "A Simple Framework for Contrastive Learning of Visual Representations"
-(Chen et al., 2020). ``views`` gives two views a photo, and a class with a __call__ that returns two, as most code has
-it, does the same. Both views share one decode.
+(Chen et al., 2020). ``views`` gives two views per photo; a class with a __call__ that returns two, the usual form, does
+the same. Both views share one decode.
 
 Measured: on an NVIDIA H200 with 16 cores two such views of 224 pixels load at 8,452 photos/s, and at 172 with
-torchvision's loader. docs/examples.md says more. The script prints the images a second of the training.
+torchvision's loader. docs/examples.md has more. The script prints the images per second of the training.
 """
 
 import argparse
@@ -29,7 +29,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def augmentation(size: int) -> T.Compose:
-    """The paper's, with its strength of colours 1."""
+    """Return the paper's augmentation, with a colour strength of 1."""
     return T.Compose(
         [
             T.RandomResizedCrop(size),
@@ -44,7 +44,7 @@ def augmentation(size: int) -> T.Compose:
 
 
 class SimCLR(nn.Module):
-    """An encoder, and the projection on which the loss is taken."""
+    """An encoder, and a projection head for the loss."""
 
     def __init__(self, name: str, dimensions: int = 128):
         super().__init__()
@@ -58,7 +58,8 @@ class SimCLR(nn.Module):
 
 
 def nt_xent(one: torch.Tensor, other: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The paper's loss of two (N, D) projections, and the share of views whose nearest is the photo's other view."""
+    """Return the paper's loss of two (N, D) projections, and the share of views whose nearest neighbour is the other
+    view."""
     both = F.normalize(torch.cat([one, other]), dim=1)
     similarity = both @ both.T / temperature
     similarity = similarity.masked_fill(torch.eye(len(both), dtype=torch.bool, device=both.device), -torch.inf)
@@ -99,14 +100,16 @@ def main(args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", help="of folders with photos; their names are not used")
+    parser.add_argument("folder", help="contains folders with photos; their names are not used")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="num_workers of the loader")
-    parser.add_argument("--model", default="resnet18", help="of torchvision's, with a layer fc (default %(default)s)")
-    parser.add_argument("--size", type=int, default=224, help="of the views, in pixels (default %(default)s)")
+    parser.add_argument(
+        "--model", default="resnet18", help="name of a torchvision model with a layer fc (default %(default)s)"
+    )
+    parser.add_argument("--size", type=int, default=224, help="side of the views in pixels (default %(default)s)")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--temperature", type=float, default=0.5)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", help="where the encoder's weights go")
+    parser.add_argument("--save", help="save the encoder's weights to this file")
     main(parser.parse_args())

@@ -1,7 +1,7 @@
-"""A hook of mkdocs.yml: adds the page of all public names, and what pages link to outside of docs/.
+"""MkDocs hook of mkdocs.yml: adds the page of all public names, and files outside of docs/ that pages link to.
 
-Such a file, an example or CONTRIBUTING.md, gets a place in the site, repository/, so that every link leads somewhere,
-also where the site is opened from a folder.
+Such files, an example or CONTRIBUTING.md, are added to the site under repository/, so that all links work, even if the
+site is opened from a folder.
 """
 
 import posixpath
@@ -16,18 +16,18 @@ PLACE = "repository/"
 
 
 def place_of(path: str) -> str:
-    """Where a file of the repository stands in the site."""
+    """Return the path of a repository file in the site."""
     return path.removeprefix("docs/") if path.startswith("docs/") else PLACE + path
 
 
 def targets(path: str, text: str) -> set[str]:
-    """Files of the repository to which a page links."""
+    """Return the files of the repository that a page links to."""
     found = {posixpath.normpath(posixpath.join(posixpath.dirname(path), link[2])) for link in LINK.finditer(text)}
     return {one for one in found if (ROOT / one).is_file()}
 
 
 def names() -> list[str]:
-    """The package's public names, as its ``__init__`` lists them; nothing is imported."""
+    """Return the package's public names from its ``__init__``, without importing it."""
     text = (ROOT / "dali_compat" / "__init__.py").read_text()
     return sorted(re.findall(r"^    from \S+ import \w+ as (\w+)$", text, re.MULTILINE), key=str.lower)
 
@@ -49,7 +49,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Links from and to files outside of docs/ lead to their places."""
+    """Rewrite links from and to files outside of docs/."""
     uri = page.file.src_uri
     path = uri.removeprefix(PLACE) if uri.startswith(PLACE) else f"docs/{uri}"
 

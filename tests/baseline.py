@@ -1,6 +1,6 @@
-"""Planes of baseline JPEGs, decoded in Python: what a GPU's engine makes of them, where there is none.
+"""Decode baseline JPEGs to planes in Python, as a reference for the JPEG engine of a GPU.
 
-ISO/IEC 10918-1, and the inverse DCT of libjpeg (jidctint.c), in whole numbers, to the last bit.
+Follows ISO/IEC 10918-1 and libjpeg's integer inverse DCT (jidctint.c), bit for bit.
 """
 
 import struct
@@ -14,7 +14,8 @@ _ODD = {"t0": 2446, "t1": 16819, "t2": 25172, "t3": 12299, "z1": -7373, "z2": -2
 
 
 class Part(NamedTuple):
-    """A component: its name, samples across and down in a unit, and the number of its table of quantisation."""
+    """A component: its identifier, its horizontal and vertical sampling factors, and the index of its quantization
+    table."""
 
     name: int
     across: int
@@ -23,10 +24,10 @@ class Part(NamedTuple):
 
 
 def planes_of(data: bytes) -> list[np.ndarray]:
-    """(height, width) uint8 of each component, chroma as it is sampled.
+    """Return the uint8 plane of each component, (height, width), with chroma at its stored resolution.
 
     Raises:
-        ValueError: it is no baseline JPEG of one scan.
+        ValueError: The file is not a baseline JPEG with a single scan.
     """
     at, tables, huffman, restart, parts = 2, {}, {}, 0, []
     while True:
@@ -54,7 +55,7 @@ def planes_of(data: bytes) -> list[np.ndarray]:
             break
         elif 0xC1 <= marker <= 0xCF:
             raise ValueError("not baseline")
-    if len(parts) == 1:  # no units of several blocks
+    if len(parts) == 1:  # a single component has one block per unit
         parts = [parts[0]._replace(across=1, down=1)]
     most = max(part.across for part in parts), max(part.down for part in parts)
     units = -(-height // (8 * most[1])), -(-width // (8 * most[0]))
@@ -80,7 +81,7 @@ def planes_of(data: bytes) -> list[np.ndarray]:
 
 
 def _codes(counts: bytes, symbols: bytes) -> list[tuple[int, int]]:
-    """(symbol, length) by the next 16 bits."""
+    """Return a table of (symbol, code length), indexed by the next 16 bits."""
     found, at = [], 0
     for length, count in enumerate(counts, 1):
         for symbol in symbols[at : at + count]:
@@ -90,7 +91,7 @@ def _codes(counts: bytes, symbols: bytes) -> list[tuple[int, int]]:
 
 
 class _Scan:
-    """Coded data, between restart markers."""
+    """Entropy-coded data, split at the restart markers."""
 
     def __init__(self, data: bytes, restart: int):
         self._restart, self._pieces, begin, at = restart, [], 0, 0
@@ -113,7 +114,7 @@ class _Scan:
             self._open(unit // self._restart)
 
     def _bits(self, count: int) -> int:
-        """The next ones, 16 at most, not taken yet."""
+        """Return the next ``count`` bits (at most 16) without consuming them."""
         word = int.from_bytes(self._data[self._at >> 3 : (self._at >> 3) + 4], "big")
         return (word >> (32 - (self._at & 7) - count)) & ((1 << count) - 1)
 
@@ -125,7 +126,7 @@ class _Scan:
         return value if value >> (bits - 1) else value - (1 << bits) + 1
 
     def block(self, part: int, first: list, others: list, into: np.ndarray) -> None:
-        """The coefficients of one block, in zigzag order."""
+        """Decode the coefficients of one block, in zigzag order."""
         bits, length = first[self._bits(16)]
         self._at += length
         self._last[part] += self._number(bits)
@@ -144,14 +145,14 @@ class _Scan:
 
 
 def inverse_dct(blocks: np.ndarray) -> np.ndarray:
-    """(N, 8, 8) coefficients -> uint8."""
+    """Transform (N, 8, 8) coefficients to uint8 samples."""
     columns = _pass(blocks.astype(np.int64), _BITS - _FIRST)
     pixels = _pass(columns.swapaxes(1, 2), _BITS + _FIRST + 3).swapaxes(1, 2)
     return np.clip(pixels + 128, 0, 255).astype(np.uint8)
 
 
 def _pass(x: np.ndarray, shift: int) -> np.ndarray:
-    """Along the axis of rows."""
+    """Apply the one-dimensional transform along the row axis."""
     x0, x1, x2, x3, x4, x5, x6, x7 = (x[:, i] for i in range(8))
     z1 = (x2 + x6) * 4433
     even2, even3 = z1 - x6 * 15137, z1 + x2 * 6270

@@ -1,4 +1,4 @@
-"""What every test can use: the gpu marker, a time limit, and folders of images."""
+"""Fixtures, markers and time limits for all tests."""
 
 import gc
 import os
@@ -21,7 +21,7 @@ _UNIT = """
 batch_color batch_geometry batch_lists distributions distributions_fed distributions_policy distributions_values
 graph_geometry laws warm
 """
-# What takes longest: left out by -m "not slow". A file that is no longer slow, or new and slow, changes its place here.
+# The slowest files, excluded by -m "not slow". Update this list when a file becomes slow or fast.
 SLOW = (
     *("examples/", "faults/"),
     *(f"contract/test_{name}.py" for name in _CONTRACT.split()),
@@ -43,8 +43,8 @@ SLOW = (
         "test_interpreted.py",
     ),
 )
-# Whose tests take many seconds each, with processes of their own: they come first, or the run would end with one of
-# them and a core that waits.
+# Files whose tests run for many seconds in processes. They are scheduled first, so that the run does not end with one
+# of them on one core while the others are idle.
 FIRST = (
     *("examples/", "docs/test_joint.py", "docs/test_toolkit.py", "docs/test_training.py"),
     *(f"faults/test_{name}.py" for name in ("crash", "faults", "own_programs", "workers")),
@@ -53,32 +53,32 @@ FIRST = (
 
 
 def pytest_configure(config):
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jobs ignore it, and what they start
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # background jobs of a shell, and their children, ignore it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     hung.prepare()
-    gc.disable()  # until all tests are collected: there is much to go through, and no garbage
-    if getattr(config.option, "dist", "") == "load":  # what -n gives: one process would be left with the last tests
+    gc.disable()  # collecting the tests creates many objects and no garbage
+    if getattr(config.option, "dist", "") == "load":  # the default of -n would leave the last tests to one process
         config.option.dist = "worksteal"
 
 
 def pytest_collectstart():
-    """In the processes that run tests, before each file: the one that starts these, and waits, does without torch."""
+    """Configure torch before each file is collected. xdist's controller collects nothing and does not import torch."""
     import torch
     from torch.utils.data import _utils
     from torchvision.transforms import v2
 
-    # seconds for a worker process to end by itself, 5 of torch's own. That of an iterator that was held by an error
-    # does not: its queues' threads are garbage before it
+    # Seconds to wait for a worker process to exit; torch's default is 5. The workers of an iterator that an exception
+    # kept alive do not exit, because the queues' threads are collected first.
     _utils.MP_STATUS_CHECK_INTERVAL = 0.5
-    if not hasattr(v2.Transform, "make_params"):  # its name since torchvision 0.21
+    if not hasattr(v2.Transform, "make_params"):  # torchvision renamed it in 0.21
         v2.Transform.make_params = lambda self, inputs: self._get_params(inputs)
-    if count := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # torch's threads of several processes wait for each other
+    if count := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # threads of several processes would compete for the cores
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(count)))
-        os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # of what they start
+        os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # for child processes
 
 
 def pytest_collection_finish():
-    """What is there before the first test stays: no collection, of which many tests ask for some, goes through it."""
+    """Exempt the objects that exist now from garbage collection, which many tests trigger."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -90,7 +90,7 @@ def pytest_runtest_logfinish():
 
 
 def pytest_unconfigure():
-    gc.unfreeze()  # for the interpreter's end
+    gc.unfreeze()  # so that the interpreter exits normally
 
 
 def pytest_collection_modifyitems(config, items):
@@ -114,7 +114,7 @@ def _path(item) -> str:
 
 
 def _left_out(items) -> set:
-    """Cases of tests that are marked alike."""
+    """Return the cases to skip because similar cases of the same test run."""
     from helpers import some
 
     cases = {}
@@ -124,7 +124,7 @@ def _left_out(items) -> set:
     return {item for case in cases.values() for item in set(case) - set(some(case))}
 
 
-@pytest.hookimpl(optionalhook=True)  # of pytest-timeout, where that is installed
+@pytest.hookimpl(optionalhook=True)  # defined by pytest-timeout
 def pytest_timeout_set_timer(item, settings):
     item.cancel_timeout = hung.limit(item.nodeid, settings.timeout)
     return True
@@ -132,7 +132,7 @@ def pytest_timeout_set_timer(item, settings):
 
 @pytest.fixture(autouse=True)
 def nvjpeg_stays_open(request):
-    """Beside tests on a GPU: a decoder is made in a fraction of the time then."""
+    """Keep nvJPEG open during GPU tests; this makes creating a decoder several times faster."""
     if request.node.get_closest_marker("gpu"):
         request.getfixturevalue("nvjpeg")
 
@@ -148,24 +148,26 @@ def nvjpeg():
 
 @pytest.fixture(scope="session")
 def image_root(tmp_path_factory) -> Path:
-    """An ImageFolder root: 3 classes x 8 images of varied sizes;
-    one gray JPEG, one progressive JPEG, one PNG with alpha."""
+    """Create an ImageFolder root with 3 classes of 8 images of various sizes.
+
+    Includes one grayscale JPEG, one progressive JPEG and one PNG with alpha.
+    """
     from helpers import make_folder
 
     root = make_folder(tmp_path_factory.mktemp("images"))
-    time.sleep(0.05)  # data sets of one's own read files themselves that were written just now
+    time.sleep(0.05)  # custom data sets read recently written files themselves
     return root
 
 
 @pytest.fixture(scope="session")
 def photos() -> Path:
-    """Real photos as an ImageFolder root: the folder that DATA names, or those of docs/."""
+    """Return an ImageFolder root with real photos: the folder in the environment variable DATA, or docs/photos."""
     return Path(os.environ.get("DATA") or REPOSITORY / "docs" / "photos")
 
 
 @pytest.fixture(scope="session")
 def odd() -> Path:
-    """The folder of unusual image files that ODD names."""
+    """Return the folder of unusual image files given by the environment variable ODD."""
     if not os.environ.get("ODD"):
         pytest.skip("ODD names no folder of unusual image files")
     return Path(os.environ["ODD"])

@@ -1,4 +1,4 @@
-"""Images and folders for tests, and what happens to the main thread at a certain place."""
+"""Helpers for tests: images, folders, call counts, and interrupts at a given function."""
 
 import contextlib
 import os
@@ -19,16 +19,16 @@ ALL = os.environ.get("REPETITIONS") == "all"
 
 
 def some(alike: Sequence) -> Sequence:
-    """One of each three: the first of the first three, the second of the next. All of them with REPETITIONS=all.
+    """Return one value of each group of three; return all of them if REPETITIONS=all.
 
-    So an argument of three values, of a test with several, does not have the same one each time.
+    The position within the group advances from group to group, so that an inner parameter with three values varies.
     """
     threes = [alike[begin : begin + 3] for begin in range(0, len(alike), 3)]
     return alike if ALL else [three[number % len(three)] for number, three in enumerate(threes)]
 
 
 def make_image(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """A smooth random picture with shapes and some texture: uint8, (height, width, 3). Not pure noise."""
+    """Return a smooth random picture with shapes and some texture, as uint8 (height, width, 3)."""
     return make_photo(rng, height, width)
 
 
@@ -41,9 +41,9 @@ def make_folder(
     seed: int = 0,
     special: bool = True,
 ) -> Path:
-    """Write root/class_a/00.jpg and so on, sides drawn from low..high pixels. Returns root.
+    """Write root/class_a/00.jpg and so on, with sides of low to high pixels, and return root.
 
-    special: the first class holds one gray JPEG (00), one progressive JPEG (01) and one PNG with alpha (02).
+    If ``special``, the first class has a grayscale JPEG (00), a progressive JPEG (01) and a PNG with alpha (02).
     """
     rng = np.random.default_rng(seed)
     for label in range(classes):
@@ -69,20 +69,20 @@ def _save(stem: Path, pixels: np.ndarray, kind: str) -> None:
 
 
 def sizes_and_kinds(headers, indices, sources):
-    """Of images that come from these sources: (N, 2), (height, width), and who decodes them (data/header.py)."""
+    """Return the sizes, (N, 2) as (height, width), and the decoder of each image from its header."""
     keys = np.fromiter(map(hash, sources), np.int64, len(sources))
     facts = headers.facts(np.asarray(indices), keys, sources.__getitem__)
     return facts["sizes"], facts["kinds"]
 
 
 def each_of(files):
-    """Of engine/planes/files.Files, (length,) uint8 each."""
+    """Return the contents of the files in ``engine.planes.files.Files`` as uint8 arrays."""
     ends = files.begins + files.lengths
     return [files.memory[begin:end] for begin, end in zip(files.begins.tolist(), ends.tolist(), strict=True)]
 
 
 def transformers_module() -> types.ModuleType:
-    """Skips where it is not there, or wants a newer torch."""
+    """Import transformers; skip the test if it is missing or does not support this version of torch."""
     pytest.importorskip("accelerate")
     transformers = pytest.importorskip("transformers")
     if not transformers.is_torch_available():
@@ -91,7 +91,8 @@ def transformers_module() -> types.ModuleType:
 
 
 def calls_of(function: Callable[[], object]) -> int:
-    """How many functions of Python's and of C's it calls, in this thread: what it costs, on any machine."""
+    """Count the Python and C function calls of ``function()`` in this thread, as a cost that does not depend on the
+    machine."""
     counts = {"call": 0, "c_call": 0}
     before = sys.getprofile()
     sys.setprofile(lambda frame, event, argument: counts.update({event: counts.get(event, 0) + 1}))
@@ -104,14 +105,14 @@ def calls_of(function: Callable[[], object]) -> int:
 
 @contextlib.contextmanager
 def while_within(function: Callable, act: Callable[[], object], when: Callable[[], bool] = lambda: True) -> Iterator:
-    """Another thread calls ``act()``, again and again, while the main thread is in a function and ``when()`` is true.
+    """Call ``act()`` repeatedly from another thread while the main thread is in ``function`` and ``when()`` is true.
 
-    What a test waits for a time to reach is certain so, however slow the machine is.
+    This does not depend on timing, so a test works on machines of any speed.
     """
     begun, over, main = threading.Event(), threading.Event(), threading.main_thread().ident
 
     def look() -> None:
-        begun.wait()  # who starts a thread waits itself
+        begun.wait()  # Thread.start() also waits; do not act during it
         while not over.wait(0.01):
             if when() and _is_within(sys._current_frames().get(main), function):
                 act()
@@ -130,14 +131,13 @@ def while_within(function: Callable, act: Callable[[], object], when: Callable[[
 def interrupted(
     error: Callable[[], BaseException], within: Callable, when: Callable[[], bool] = lambda: True
 ) -> Iterator:
-    """A signal's handler raises ``error()`` in the main thread, once, when that is in a function and ``when()`` is
-    true."""
+    """Raise ``error()`` once from a signal handler while the main thread is in ``within`` and ``when()`` is true."""
     raised, main = [], threading.main_thread().ident
 
     def handler(number: int, frame: types.FrameType | None) -> None:
         if not raised and _is_within(frame, within):
             raised.append(True)
-            raise error()  # which no frame of here keeps, and with it those of its traceback
+            raise error()  # not stored here, so that its traceback is freed
 
     before = signal.signal(signal.SIGALRM, handler)
     try:

@@ -1,5 +1,7 @@
-"""Tests of kernels, which Triton's interpreter runs where there is no GPU: in a process of their own, for Triton asks
-before it is imported."""
+"""Support for tests of Triton kernels, which run in Triton's interpreter if there is no GPU.
+
+They run in a separate process because Triton reads TRITON_INTERPRET when it is imported.
+"""
 
 import importlib.metadata
 import os
@@ -10,7 +12,7 @@ import torch
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = torch.cuda.is_available() and not INTERPRETS
 runs = pytest.mark.gpu if ON_GPU else pytest.mark.skipif(not INTERPRETS, reason="test_interpreted runs it")
-_OLDEST = 3, 6  # that of 3.1 fails with NumPy 2
+_OLDEST = 3, 6  # the interpreter of Triton 3.1 fails with NumPy 2
 
 
 def _is_old() -> bool:
@@ -26,8 +28,11 @@ elsewhere = pytest.mark.skipif(
 
 
 def _patched_once() -> None:
-    """The interpreter puts its own functions into triton.language at every call of a kernel, and of a function within
-    it, where they stay: once for a module is enough, and takes three quarters of the time."""
+    """Patch triton.language once for each module.
+
+    The interpreter would patch it again at each call of a kernel or device function, although the patch stays in place.
+    Patching once takes a quarter of the time.
+    """
     from triton.runtime import interpreter
 
     patch, scopes = interpreter._patch_lang, {}
@@ -36,7 +41,7 @@ def _patched_once() -> None:
         key = id(function.__globals__)
         if key not in scopes:
             patch(function)
-            scopes[key] = interpreter._LangPatchScope()  # which restores nothing
+            scopes[key] = interpreter._LangPatchScope()  # restores nothing
         return scopes[key]
 
     interpreter._patch_lang = once

@@ -1,18 +1,20 @@
-"""Memory of this process in large pages. A fork writes down each page that its parent has: a quarter of a million of
-4 KiB, after all that the tests import, take it 40 ms; and many tests fork, for torch's workers above all."""
+"""Keep this process's memory in large pages, so that forking is fast.
+
+A fork copies the page table. After the tests' imports, it has a quarter of a million pages of 4 KiB, which takes 40 ms.
+"""
 
 import contextlib
 import ctypes
 import os
 
 _LARGE = 2 << 20  # bytes
-_COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1; an older one refuses it
-_FORKS = 100  # what is written to while a child lives is in small pages afterwards
+_COLLAPSE = 25  # MADV_COLLAPSE, Linux 6.1 and later; earlier kernels refuse it
+_FORKS = 100  # memory written to while a child process lives returns to small pages
 _forks = 0
 
 
 def collapse() -> None:
-    """Put memory that lies together into large pages, where the system can."""
+    """Collapse contiguous memory into large pages, if the system supports it."""
     global _forks
     _forks = 0
     libc = ctypes.CDLL(None)

@@ -1,4 +1,5 @@
-"""Planes of JPEGs made images with NumPy and Pillow: by libjpeg-turbo's arithmetic, and as engine/planes/kernels.py."""
+"""Convert the planes of JPEGs to images with NumPy and Pillow, by libjpeg-turbo's arithmetic and as kernels.py in
+engine/planes."""
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ PILLOWS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BI
 
 
 def upsampled(plane, height, width, across, down):
-    """One plane of chroma as libjpeg-turbo interpolates it (jdsample.c)."""
+    """Upsample a chroma plane as libjpeg-turbo does (jdsample.c)."""
     c = plane.astype(np.int32)
     if (across, down) == (1, 1):
         return c[:height, :width]
@@ -32,7 +33,7 @@ def upsampled(plane, height, width, across, down):
 
 
 def coloured(luma, cb, cr):
-    """jdcolor.c: 16 bits behind the point."""
+    """Convert YCbCr to RGB in 16-bit fixed point (jdcolor.c)."""
     y, cb, cr = luma.astype(np.int32), cb - 128, cr - 128
     red = y + ((91881 * cr + 32768) >> 16)
     green = y + ((-22554 * cb - 46802 * cr + 32768) >> 16)
@@ -40,7 +41,7 @@ def coloured(luma, cb, cr):
     return np.clip(np.stack([red, green, blue], -1), 0, 255).astype(np.uint8)
 
 
-# ---- what the kernels do, for tests whose subject is who decodes which file
+# ---- substitutes for the kernels, for tests of the choice of decoder
 
 
 def render(planes, rows, layout, table, out):
@@ -75,7 +76,7 @@ def _named(rows):
 
 
 def _colours(planes, row, height, width):
-    """The image's first lines and columns."""
+    """Return the first rows and columns of the image."""
 
     def plane(name, pitch, height, width):
         begin = row[name]
@@ -96,7 +97,7 @@ def _resized(image, size, layout):
 
 
 def _picked(image, y, x):
-    """These lines and columns; black where there is none."""
+    """Select rows and columns; positions outside the image are black."""
     inside = ((y >= 0) & (y < image.shape[0]))[:, None] & ((x >= 0) & (x < image.shape[1]))
     return np.where(inside[:, :, None], image[np.clip(y, 0, len(image) - 1)][:, np.clip(x, 0, image.shape[1] - 1)], 0)
 

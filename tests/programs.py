@@ -1,5 +1,8 @@
-"""Programs of the tests, each in a fork of one interpreter that has imported what takes seconds: torch, torchvision and
-DALI, not this package. They end as programs do: with the interpreter's own end, not by os._exit."""
+"""Run the tests' programs as forks of one interpreter that has already imported torch, torchvision and DALI.
+
+These imports take seconds. The interpreter does not import dali_compat. Programs end with a normal interpreter exit,
+not with os._exit.
+"""
 
 from __future__ import annotations
 
@@ -54,12 +57,12 @@ for rank in range(COUNT):
 else:
     sys.exit(any([os.waitpid(pid, 0)[1] for pid in pids]))
 """
-_server: dict[int, socket.socket] = {}  # of the process that started it: a fork of that has none
+_server: dict[int, socket.socket] = {}  # keyed by process: a fork of this process starts its own server
 
 
 class Program:
-    """``code`` as it runs: ``pid``, and the ends of its output, ``stdout`` and ``stderr``, to be read as bytes. It ends
-    with the block that it is used in."""
+    """A running program, with its ``pid`` and its ``stdout`` and ``stderr`` as binary files. It is killed when its
+    ``with`` block ends."""
 
     def __init__(self, code: str, *args: str, new_session: bool = False):
         self._code = code
@@ -74,10 +77,10 @@ class Program:
         self.returncode: int | None = None
 
     def communicate(self, seconds: float = 280) -> tuple[str, str]:
-        """All that it says from now on; it ends where nobody holds its output any more.
+        """Return the remaining output as (stdout, stderr). Waits until all processes have closed both.
 
         Raises:
-            subprocess.TimeoutExpired: it has not ended within ``seconds``; what it was doing is on stderr.
+            subprocess.TimeoutExpired: The program did not end within ``seconds``; its stacks are on stderr.
         """
         end = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
@@ -111,7 +114,7 @@ class Program:
 
     def _kill(self) -> None:
         if self.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            with contextlib.suppress(ProcessLookupError):  # the process has ended
                 os.kill(self.pid, 9)
             self._wait()
 
@@ -121,34 +124,34 @@ class Program:
 
 
 def run(code: str, *args: str, seconds: float = 280, new_session: bool = False) -> subprocess.CompletedProcess:
-    """What becomes of ``code``, as subprocess.run() says it; see Program.communicate()."""
+    """Run ``code`` and return its result, like subprocess.run(); see Program.communicate()."""
     with Program(code, *args, new_session=new_session) as program:
         out, err = program.communicate(seconds)
     return subprocess.CompletedProcess(code, program.returncode, out, err)
 
 
 def python(*words: object, seconds: float = 280) -> subprocess.CompletedProcess:
-    """What becomes of ``python *words``: a file and its arguments, or -m and a module and its arguments."""
+    """Run ``python *words``: a file with arguments, or -m and a module with arguments."""
     return run(_AS_PYTHON, *map(str, words), seconds=seconds)
 
 
 def ranks(count: int, *words: object, seconds: float = 280) -> subprocess.CompletedProcess:
-    """What becomes of ``torchrun --nproc-per-node count *words``, but for what torchrun does where a rank fails."""
+    """Run ``torchrun --nproc-per-node count *words``, without torchrun's handling of failed ranks."""
     from torch.distributed import TCPStore
 
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # at a port that is free
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # on a free port
     code = f"COUNT, PORT = {count}, {store.port}\n{_RANKS}{_AS_PYTHON}"
     return run(code, *map(str, words), seconds=seconds)
 
 
 def _rest(file) -> str:
-    """What a pipe has by now."""
+    """Read the data that a pipe holds now."""
     os.set_blocking(file.fileno(), False)
     return (file.read() or b"").decode(errors="replace")
 
 
 def _start(request: tuple, files: tuple[int, int]) -> tuple[int, socket.socket]:
-    """The number of the process that runs it, and where its status will come from."""
+    """Return the program's process id and the socket that its exit status will be sent to."""
     server = _server.get(os.getpid())
     if server is None:
         server, theirs = socket.socketpair()
@@ -175,7 +178,8 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def serve(fileno: int):
-    """In the interpreter that forks: the code of each program, in its process; it never returns in its own."""
+    """Serve requests in the forking interpreter. Returns a program's code in each forked process, and never in the
+    server."""
     connection = socket.socket(fileno=fileno)
     while True:
         head, files, _, _ = socket.recv_fds(connection, _NUMBER.size, 2)

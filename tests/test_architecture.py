@@ -1,4 +1,4 @@
-"""The rooms of the package: which may import which. Imports under TYPE_CHECKING and within functions count, too."""
+"""Import rules between the subpackages. Imports under TYPE_CHECKING and in functions count as well."""
 
 import ast
 from pathlib import Path
@@ -8,9 +8,9 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "dali_compat"
 TOP = "dali_compat"
 
-# What each room may import, besides itself. A module at the top is a room of its own.
+# The subpackages and top-level modules that each of them may import.
 COMMON = {"errors", "plan", "randoms", "runtime"}
-ROOMS: dict[str, set[str]] = {
+ALLOWED_IMPORTS: dict[str, set[str]] = {
     "errors": set(),
     "plan": set(),
     "randoms": set(),
@@ -29,7 +29,7 @@ ROOMS: dict[str, set[str]] = {
     "patch": {"data", "loader", "routes", "tracing", *COMMON},
     "cli": {"archives", "data", "engine", "patch", "remote", "routes", "translate", *COMMON},
 }
-# Commands use the package as users do, by its name.
+# Commands import the package by its public name, as users do.
 BY_NAME = {"cli", "__main__"}
 
 
@@ -42,7 +42,7 @@ MODULES = {_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def imported(source: str, module: str, is_package: bool = False) -> set[str]:
-    """Full names of what a module's text imports: modules, and names within modules."""
+    """Return the full names of the modules and attributes that a source text imports."""
     package = module.split(".") if is_package else module.split(".")[:-1]
     found = set()
     for node in ast.walk(ast.parse(source)):
@@ -61,14 +61,14 @@ def _imports(module: str) -> set[str]:
 
 
 def _module_of(name: str) -> str | None:
-    """The module of the package that holds an imported name."""
+    """Return the package's module that contains an imported name."""
     while name and name not in MODULES:
         name = name.rpartition(".")[0]
     return name or None
 
 
-def arrows() -> dict[str, set[str]]:
-    """Modules of the package, and those that each imports."""
+def import_graph() -> dict[str, set[str]]:
+    """Return the modules of the package and the modules that each of them imports."""
     return {
         module: {found for name in _imports(module) if (found := _module_of(name))} - {module, TOP}
         for module in MODULES
@@ -76,9 +76,9 @@ def arrows() -> dict[str, set[str]]:
     }
 
 
-def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Sets of modules that import each other, directly or not: Tarjan, "Depth-first search and linear graph
-    algorithms", 1972."""
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected components with more than one module (Tarjan, "Depth-first search and linear graph
+    algorithms", 1972)."""
     numbers, low, stack, found = {}, {}, [], []
 
     def visit(node: str) -> None:
@@ -100,38 +100,39 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return [group for group in found if len(group) > 1]
 
 
-def _room(module: str) -> str:
+def _subpackage(module: str) -> str:
     return module.split(".")[1]
 
 
-def test_modules_import_each_other_in_no_circle():
-    graph = arrows()
+def test_modules_have_no_import_cycle():
+    graph = import_graph()
     packages = {module for module, path in MODULES.items() if path.name == "__init__.py"}
-    # a package's __init__ that gathers its modules is not imported by these; "from . import x" names x
-    assert circles({module: to - packages if module not in packages else to for module, to in graph.items()}) == []
+    # A package's __init__ that collects its modules is not imported by them; "from . import x" refers to x.
+    assert cycles({module: to - packages if module not in packages else to for module, to in graph.items()}) == []
 
 
-def test_every_room_imports_what_it_may_alone():
+def test_subpackages_import_only_what_the_rules_allow():
     wrong = [
         f"{module} imports {to}"
-        for module, targets in arrows().items()
+        for module, targets in import_graph().items()
         for to in sorted(targets)
-        if _room(module) not in ("__main__",) and _room(to) not in ({_room(module)} | ROOMS[_room(module)])
+        if _subpackage(module) not in ("__main__",)
+        and _subpackage(to) not in ({_subpackage(module)} | ALLOWED_IMPORTS[_subpackage(module)])
     ]
     assert wrong == []
 
 
-def test_every_room_is_named_here():
-    assert {_room(module) for module in MODULES if module != TOP} - {"__main__"} == set(ROOMS)
+def test_import_rules_cover_every_subpackage():
+    assert {_subpackage(module) for module in MODULES if module != TOP} - {"__main__"} == set(ALLOWED_IMPORTS)
 
 
-def test_rooms_form_no_circle():
-    assert circles(ROOMS) == []
+def test_import_rules_have_no_cycle():
+    assert cycles(ALLOWED_IMPORTS) == []
 
 
-def test_the_package_is_imported_by_its_name_in_commands_alone():
+def test_only_commands_import_the_package_by_its_name():
     wrong = [module for module in MODULES if module != TOP and TOP in {n.split(".")[0] for n in _absolute(module)}]
-    assert {_room(module) for module in wrong} <= BY_NAME
+    assert {_subpackage(module) for module in wrong} <= BY_NAME
 
 
 def _absolute(module: str) -> set[str]:
@@ -141,11 +142,11 @@ def _absolute(module: str) -> set[str]:
 
 
 def _users(prefix: str) -> set[str]:
-    """Modules that import something whose name begins so."""
+    """Return the modules that import a name with this prefix."""
     return {module for module in MODULES if any(f"{name}.".startswith(prefix + ".") for name in _imports(module))}
 
 
-def test_dali_is_imported_in_its_room_alone():
+def test_dali_is_imported_only_in_engine_dali():
     users = {module for module in _users("nvidia") if not module.startswith(f"{TOP}.engine.dali.")}
     assert users == set()
     assert f"{TOP}.engine.dali.pipeline" in _users("nvidia")
@@ -159,8 +160,8 @@ FUNCTIONS = (
 
 
 @pytest.mark.parametrize("room", ["engine", "epoch", "routes", "data", "archives", "runtime", "ops.pixels"])
-def test_torchvisions_transforms_are_not_known_outside_of_operations(room):
-    """Its functions may be used anywhere."""
+def test_transform_classes_are_not_imported_outside_of_operations(room):
+    """Only their functional API may be used anywhere."""
     found = {}
     for module in MODULES:
         if f"{module}.".startswith(f"{TOP}.{room}."):
@@ -169,19 +170,19 @@ def test_torchvisions_transforms_are_not_known_outside_of_operations(room):
     assert len(found) > 4 and not any(found.values())
 
 
-def test_kernels_take_numbers_to_a_gpu_by_to_device():
-    """Which waits for nothing that the GPU has to do before; a copy from ordinary memory may."""
+def test_kernels_copy_to_the_gpu_only_with_to_device():
+    """to_device() does not wait for earlier work of the GPU; a copy from pageable memory may."""
     kernels = {module: path for module, path in MODULES.items() if module.startswith(f"{TOP}.ops")}
     assert len(kernels) > 10
     assert [module for module, path in kernels.items() if "non_blocking" in path.read_text()] == []
 
 
-def test_a_circle_is_found():
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
-    assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+def test_cycles_finds_each_cycle_of_a_graph():
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+    assert cycles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
-def test_imports_are_found_wherever_they_stand():
+def test_imported_finds_relative_nested_and_type_checking_imports():
     text = "from .. import x\nif TYPE_CHECKING:\n    from .a import B\ndef f():\n    import nvidia.dali as dali\n"
     assert imported(text, "p.q.m") == {"p.x", "p.q.a.B", "nvidia.dali"}
     assert imported("from .a import b", "p.q", is_package=True) == {"p.q.a.b"}

@@ -1,4 +1,4 @@
-"""python -m dali_compat bench: it runs, and names a limit."""
+"""python -m dali_compat bench: measurements, the limit it reports, and its error messages."""
 
 import multiprocessing
 import re
@@ -21,10 +21,10 @@ def _bench(*words):
     return cli.main(["bench", *map(str, words), *small])
 
 
-def _refused(capsys, said, *words):
+def _refused(capsys, output, *words):
     with pytest.raises(SystemExit) as stop:
         _bench(*words)
-    assert stop.value.code == 2 and said in capsys.readouterr().err
+    assert stop.value.code == 2 and output in capsys.readouterr().err
 
 
 LIMIT = re.compile(r"^(busy machine|Python|disk|CPU|decoder|host): (.*)$", re.MULTILINE)
@@ -34,24 +34,24 @@ LIMIT = re.compile(r"^(busy machine|Python|disk|CPU|decoder|host): (.*)$", re.MU
 def test_bench_of_a_folder_names_its_limit_with_the_reason_and_advice(image_root, capsys, monkeypatch, transform):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert _bench(image_root, "--transform", transform) == 0
-    said, bar = capsys.readouterr()
-    assert f"0/{2 * (3 + 3)} [" in bar and "measuring" in bar and "measuring" not in said  # 3 are ahead
-    ((_, why),) = LIMIT.findall(said)
-    assert why and "DALI route on cpu" in said and re.search(r"^loading +[\d,]+$", said, re.M)
-    assert said.partition("What to change:\n")[2].startswith("  ")
+    output, bar = capsys.readouterr()
+    assert f"0/{2 * (3 + 3)} [" in bar and "measuring" in bar and "measuring" not in output  # 3 batches are prefetched
+    ((_, why),) = LIMIT.findall(output)
+    assert why and "DALI route on cpu" in output and re.search(r"^loading +[\d,]+$", output, re.M)
+    assert output.partition("What to change:\n")[2].startswith("  ")
 
 
 def test_bench_prints_what_was_measured(image_root, capsys, monkeypatch):
-    """If a batch takes 100 ms to load, of which the calling thread works for 90."""
+    """A batch takes 100 ms to load, and the calling thread is busy for 90 of them."""
     monkeypatch.setattr(timing.Passes, "one", lambda self: timing.Pass(0.1, 0.09, 0.09))
     monkeypatch.setattr(timing.SampledFiles, "read", lambda self, threads: 0.03)  # 12 files, 3 batches
     assert _bench(image_root, "--transform", SMALL) == 0
-    said = capsys.readouterr().out
-    assert LIMIT.findall(said) == [("host", "the calling thread's Python is at work for 90% of the time")]
-    assert "What to change:\n  larger batches (now 4)" in said and re.search(r"^loading +40$", said, re.M)
+    output = capsys.readouterr().out
+    assert LIMIT.findall(output) == [("host", "the calling thread's Python is at work for 90% of the time")]
+    assert "What to change:\n  larger batches (now 4)" in output and re.search(r"^loading +40$", output, re.M)
 
 
-def test_the_bar_counts_every_batch(image_root, monkeypatch, capsys):
+def test_progress_bar_counts_every_batch(image_root, monkeypatch, capsys):
     bars = []
 
     class Bar(tqdm):
@@ -66,13 +66,13 @@ def test_the_bar_counts_every_batch(image_root, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("file", ["all.rec", "all.tfrecord", "all.tar"])
-def test_bench_of_an_archive(image_root, tmp_path, capsys, file):
+def test_bench_of_an_archive_names_one_limit(image_root, tmp_path, capsys, file):
     pack(image_root, tmp_path / file)
     assert _bench(tmp_path / file, "--transform", SMALL) == 0
     assert len(LIMIT.findall(capsys.readouterr().out)) == 1
 
 
-def test_bench_of_a_table(image_root, tmp_path, capsys):
+def test_bench_of_a_table_names_one_limit_and_reports_missing_files(image_root, tmp_path, capsys):
     files = sorted(image_root.rglob("*.*"))
     (tmp_path / "train.csv").write_text(
         "\n".join(["path", *(str(file.relative_to(image_root)) for file in files)]) + "\n"
@@ -84,7 +84,7 @@ def test_bench_of_a_table(image_root, tmp_path, capsys):
     _refused(capsys, "1 of 1 files are missing", tmp_path / "train.csv", *words)
 
 
-def test_what_python_calls_is_told(image_root, tmp_path, capsys, monkeypatch):
+def test_bench_names_the_transform_that_python_calls_as_the_limit(image_root, tmp_path, capsys, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "import torch\nfrom torchvision import transforms as T\n"
         "class Busy:\n"
@@ -100,29 +100,29 @@ def test_what_python_calls_is_told(image_root, tmp_path, capsys, monkeypatch):
     def limit_of(**times):
         given(**times)
         assert _bench(image_root, *words) == 0
-        said = capsys.readouterr().out
-        return LIMIT.findall(said)[0][0], said
+        output = capsys.readouterr().out
+        return LIMIT.findall(output)[0][0], output
 
-    found, said = limit_of(waited=0.08)  # for functions that sleep, or for processes that call them
-    assert found == limits.PYTHON and "Python: functions called sample by sample take 90% of the time" in said
-    assert "  a transform that translates, or a registered one: " in said and "Busy" in said
-    assert "  num_workers=2 (now 0): one process a core calls it\n" in said
-    found, said = limit_of(waited=0.01, others=0.16)
-    assert found == limits.BUSY_MACHINE and "busy machine: other programs have 80% of the 2 cores\n" in said
+    found, output = limit_of(waited=0.08)  # for functions that wait, or for processes that call them
+    assert found == limits.PYTHON and "Python: functions called sample by sample take 90% of the time" in output
+    assert "  a transform that translates, or a registered one: " in output and "Busy" in output
+    assert "  num_workers=2 (now 0): one process a core calls it\n" in output
+    found, output = limit_of(waited=0.01, others=0.16)
+    assert found == limits.BUSY_MACHINE and "busy machine: other programs have 80% of the 2 cores\n" in output
     words = "--transform", SMALL
-    assert limit_of(waited=0.08)[0] == limits.DECODER  # nothing is called
+    assert limit_of(waited=0.08)[0] == limits.DECODER
 
 
-def test_what_others_take_is_measured():
-    """Of the processor time of all, this process's and its workers' is none of theirs."""
+def test_processor_time_counts_workers_as_this_process():
+    """The time of other processes excludes this process and its workers."""
     before, all_before = timing._processor_time(), timing._everybodys_time()
     worker = multiprocessing.get_context("fork").Process(target=_spin)
     worker.start()
-    while timing._processor_time() < before + 0.3:  # it is alive, and counted
+    while timing._processor_time() < before + 0.3:  # its time counts while it runs
         assert worker.is_alive()
     worker.terminate()
     worker.join()
-    assert timing._processor_time() >= before + 0.3  # and it is not forgotten
+    assert timing._processor_time() >= before + 0.3  # and after it has ended
     assert timing._everybodys_time() >= all_before + 0.2
 
 
@@ -132,7 +132,7 @@ def _spin():
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, output",
     [
         (["--transform", "nothing"], "--transform nothing: NameError"),
         (["--workers", "-1"], "start at 1"),
@@ -140,15 +140,15 @@ def _spin():
         (["--prefetch-factor", "0", "--workers", "1"], "--prefetch-factor starts at 1"),
     ],
 )
-def test_mistakes_are_told(image_root, words, said, capsys):
-    _refused(capsys, said, image_root, *words)
+def test_bench_with_a_wrong_option_exits_with_a_message(image_root, words, output, capsys):
+    _refused(capsys, output, image_root, *words)
 
 
-def test_a_folder_without_images(tmp_path, capsys):
+def test_bench_of_a_folder_without_images_is_refused(tmp_path, capsys):
     _refused(capsys, "bench: ", tmp_path)
 
 
-def test_reading_counts_the_bytes(image_root):
+def test_sampled_files_count_bytes_and_pixels(image_root):
     from dali_compat import DALIImageFolder
 
     dataset = DALIImageFolder(image_root, T.ToTensor())

@@ -1,4 +1,4 @@
-"""python -m dali_compat: doctor on machines made up by the tests, demo from end to end."""
+"""python -m dali_compat: doctor on simulated machines, the command line, and demo and show."""
 
 import contextlib
 import fcntl
@@ -33,7 +33,8 @@ from dali_compat.runtime import installation
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A healthy machine with one H100; machine(name=value) changes what functions of installation return."""
+    """Simulate a healthy machine with one H100. ``machine(name=value)`` replaces functions of the installation
+    module."""
 
     def pretend(**facts):
         for name, value in facts.items():
@@ -70,7 +71,7 @@ def problems():
 
 def test_healthy_machine_has_no_problem(machine, capsys):
     assert cli.main(["doctor"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for fact in (
         "2.4.0",
         "nvidia-dali-cuda130",
@@ -79,18 +80,18 @@ def test_healthy_machine_has_no_problem(machine, capsys):
         "0: 7, but not with exact=True: no Triton",
         torch.__version__,
     ):
-        assert fact in said
+        assert fact in output
     assert problems() == []
-    assert said.rstrip().endswith("DALI works here, on the GPU.")
+    assert output.rstrip().endswith("DALI works here, on the GPU.")
 
 
-def test_no_gpu_is_not_wrong(machine, monkeypatch, capsys):
+def test_doctor_without_a_gpu_reports_cpu_mode_and_no_problem(machine, monkeypatch, capsys):
     machine(driver_cuda=None, gpu_names=[])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert cli.main(["doctor"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert problems() == []
-    assert "none: CPU mode" in said and "on the CPU" in said
+    assert "none: CPU mode" in output and "on the CPU" in output
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert check("GPU").value == "none: CPU mode (CUDA_VISIBLE_DEVICES is '-1')"
 
@@ -98,27 +99,27 @@ def test_no_gpu_is_not_wrong(machine, monkeypatch, capsys):
 def test_missing_dali_gives_exit_code_1_and_the_command(machine, capsys):
     machine(import_problem=installation.Problem("DALI is not installed", "pip install --upgrade nvidia-dali-cuda130"))
     assert cli.main(["doctor"]) == 1
-    said = capsys.readouterr().out
-    assert "WRONG  DALI: DALI is not installed" in said
-    assert "fix: pip install --upgrade nvidia-dali-cuda130" in said
-    assert "works here" not in said
+    output = capsys.readouterr().out
+    assert "WRONG  DALI: DALI is not installed" in output
+    assert "fix: pip install --upgrade nvidia-dali-cuda130" in output
+    assert "works here" not in output
 
 
-def test_two_packages_at_once_are_wrong(machine):
+def test_two_dali_packages_are_a_problem(machine):
     machine(dali_distributions={"nvidia-dali-cuda130": True, "nvidia-dali-cuda120": True})
     found = check("DALI package")
     assert found.stops_dali and found.value == "nvidia-dali-cuda120, nvidia-dali-cuda130"
     assert found.remedy.startswith("pip uninstall -y nvidia-dali-cuda120 nvidia-dali-cuda130 && pip install")
 
 
-def test_placeholder_beside_the_real_package_is_noted(machine):
+def test_a_placeholder_next_to_the_real_package_is_noted(machine):
     machine(dali_distributions={"nvidia-dali-cuda130": True, "nvidia-dali-cuda120": False})
     found = check("DALI package")
     assert "nvidia-dali-cuda120 is a placeholder" in found.problem and not found.stops_dali
     assert found.remedy == "pip uninstall -y nvidia-dali-cuda120"
 
 
-def test_driver_too_old_for_dali_is_wrong(machine):
+def test_a_driver_too_old_for_dali_is_a_problem(machine):
     machine(driver_problem=installation.Problem("DALI is built for CUDA 13", "install a driver"), driver_cuda=(12, 4))
     found = check("NVIDIA driver")
     assert (found.value, found.problem, found.remedy) == ("CUDA 12.4", "DALI is built for CUDA 13", "install a driver")
@@ -147,20 +148,20 @@ def test_torch_that_cannot_use_the_gpu_is_noted(machine, monkeypatch, built_for,
 def test_old_dali_is_noted_but_does_not_stop(machine, capsys):
     machine(dali_version="1.50.0", dali_cuda_major=11)
     assert cli.main(["doctor"]) == 0
-    assert "nvidia-dali-cuda120" in check("DALI").remedy  # CUDA 11 builds ended there
+    assert "nvidia-dali-cuda120" in check("DALI").remedy  # there is no later build for CUDA 11
     assert "NOTE  DALI: it is older than 1.53" in capsys.readouterr().out
     machine(dali_version="1.53.0", dali_cuda_major=13)
     assert check("DALI").problem is None
 
 
-def test_few_queues_are_noted_with_the_remedy(machine):
+def test_too_few_hardware_queues_are_noted_with_the_remedy(machine):
     machine(max_connections_note="CUDA has 8 hardware queues: set CUDA_DEVICE_MAX_CONNECTIONS=32")
     found = check("CUDA_DEVICE_MAX_CONNECTIONS")
     assert (found.problem, found.remedy) == ("CUDA has 8 hardware queues", "set CUDA_DEVICE_MAX_CONNECTIONS=32")
     assert not found.stops_dali
 
 
-def test_missing_or_old_torchvision(machine, monkeypatch):
+def test_a_missing_or_old_torchvision_is_a_problem(machine, monkeypatch):
     monkeypatch.setattr(doctor, "_version", lambda package: None)
     assert check("torchvision").stops_dali and check("torchvision").remedy == "pip install torchvision"
     monkeypatch.setattr(doctor, "_version", lambda package: "0.19.1")
@@ -173,15 +174,15 @@ def test_doctor_runs_without_torchvision():
     assert done.stderr == "" and "WRONG  torchvision: it cannot be imported" in done.stdout
 
 
-def test_jpeg_engines_are_told_for_each_gpu(machine, monkeypatch):
+def test_doctor_lists_the_jpeg_engines_of_each_gpu(machine, monkeypatch):
     machine(gpu_names=["A", "B", "C"])
     counts, found_there = [7, 1, 0], [types.SimpleNamespace(kinds="gray, 4:4:4"), "its planes are not libjpeg's"]
     monkeypatch.setattr(warm, "jpeg_engines", lambda index: counts[index])
     monkeypatch.setattr(engines, "engine_of", lambda device: found_there[device.index])
-    said = "0: 7, with exact=True for files (gray, 4:4:4) that were compared with Pillow's pixels"
-    said += ", 1: 1, but not with exact=True: its planes are not libjpeg's"
+    output = "0: 7, with exact=True for files (gray, 4:4:4) that were compared with Pillow's pixels"
+    output += ", 1: 1, but not with exact=True: its planes are not libjpeg's"
     found = check("JPEG engines")
-    assert found.value == f"{said}, 2: none, CUDA and CPU threads decode" and found.problem is None
+    assert found.value == f"{output}, 2: none, CUDA and CPU threads decode" and found.problem is None
     machine(gpu_names=["A", "B", "C"], hidden_jpeg_engines=installation.Problem("hidden", "add video"))
     found = check("JPEG engines")
     assert (found.problem, found.remedy, found.stops_dali) == ("hidden", "add video", False)
@@ -204,7 +205,7 @@ def test_every_problem_comes_with_a_remedy_and_checks_are_frozen(machine):
         wrong[0].value = "changed"
 
 
-def test_doctor_as_json_says_the_same(machine, capsys):
+def test_doctor_json_has_the_same_checks(machine, capsys):
     machine(import_problem=installation.Problem("DALI is not installed", "pip install it"))
     assert cli.main(["doctor", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
@@ -225,7 +226,7 @@ def test_doctor_runs_on_this_machine():
 # --- the command line ----------------------------------------------------------------------------------------------
 
 
-def helped(capsys) -> str:
+def help_text(capsys) -> str:
     with pytest.raises(SystemExit) as stop:
         cli.main(["--help"])
     assert stop.value.code == 0
@@ -236,19 +237,19 @@ def test_help_has_a_line_for_every_command(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     modules = {path.stem for path in Path(cli.__file__).parent.glob("*.py") if "\ndef run(" in path.read_text()}
     assert set(cli.COMMANDS) == modules
-    said = helped(capsys).splitlines()
-    assert all(len(line) <= 80 for line in said)
+    output = help_text(capsys).splitlines()
+    assert all(len(line) <= 80 for line in output)
     for name, summary in cli.COMMANDS.items():
-        assert [line.split() for line in said].count([name, *summary.split()]) == 1, name
+        assert [line.split() for line in output].count([name, *summary.split()]) == 1, name
 
 
-def test_help_says_what_the_readme_says(capsys):
-    """What it is, and the two lines that change."""
-    readme, said = (Path(__file__).parents[1] / "README.md").read_text(), helped(capsys)
+def test_help_repeats_the_description_of_the_readme(capsys):
+    """The description and the two lines to change."""
+    readme, output = (Path(__file__).parents[1] / "README.md").read_text(), help_text(capsys)
     first = re.search(r"^\*\*(.*?)\*\*$", readme, re.MULTILINE)[1]
-    assert " ".join(first.split()) in " ".join(said.split())
+    assert " ".join(first.split()) in " ".join(output.split())
     change = re.search(r"^```diff\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)[1]
-    assert all(f"\n  {line}\n" in said for line in change.splitlines())
+    assert all(f"\n  {line}\n" in output for line in change.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -258,17 +259,17 @@ def test_help_says_what_the_readme_says(capsys):
         (["Source, https://example.org/a", "Documentation, https://example.org/a/docs"], "https://example.org/a/docs"),
     ],
 )
-def test_help_says_where_the_pages_are(urls, pages, capsys, monkeypatch):
+def test_help_ends_with_the_address_of_the_documentation(urls, pages, capsys, monkeypatch):
     about = Message()
     for url in urls or []:
         about["Project-URL"] = url
     monkeypatch.setattr(cli.metadata, "metadata", lambda name: about)
-    assert helped(capsys).splitlines()[-1] == f"  {pages}"
+    assert help_text(capsys).splitlines()[-1] == f"  {pages}"
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
-def test_a_command_without_docstrings(name, capsys, monkeypatch):
-    """python -OO leaves them out."""
+def test_commands_have_help_without_docstrings(name, capsys, monkeypatch):
+    """python -OO removes docstrings."""
     monkeypatch.setattr(importlib.import_module(f"dali_compat.cli.{name}"), "__doc__", None)
     with pytest.raises(SystemExit) as stop:
         cli.main([name, "--help"])
@@ -283,7 +284,7 @@ def test_wrong_arguments_give_exit_code_2(argv):
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, output",
     [
         ("demo --images 0", "start at 1"),
         ("demo --batch-size 0", "start at 1"),
@@ -311,13 +312,13 @@ def test_wrong_arguments_give_exit_code_2(argv):
         ("doctor --jsn", "unknown option --jsn"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(words, said, tmp_path, monkeypatch, capsys):
+def test_a_wrong_argument_prints_one_line_and_exits_with_2(words, output, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "labels.csv").write_text("file,label\na.jpg,cat\n")
     with pytest.raises(SystemExit) as stop:
         cli.main(words.split())
     err = capsys.readouterr().err
-    assert stop.value.code == 2 and err.startswith(f"{words.split()[0]}: ") and err.count("\n") == 1 and said in err
+    assert stop.value.code == 2 and err.startswith(f"{words.split()[0]}: ") and err.count("\n") == 1 and output in err
     assert [path.name for path in tmp_path.iterdir()] == ["labels.csv"]
 
 
@@ -325,7 +326,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(words, said, tmp_path, monkeypatc
     "option", ["--device gpu", "--device mps", "--cache 7.0", "--cache 0", "--cache nan", "--cache x"]
 )
 @pytest.mark.parametrize("command", ["run", "bench"])
-def test_values_that_no_loader_takes(option, command, capsys):
+def test_invalid_device_and_cache_values_exit_with_2(option, command, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([command, *option.split(), "train.py"])
     err = capsys.readouterr().err
@@ -334,25 +335,25 @@ def test_values_that_no_loader_takes(option, command, capsys):
 
 
 @pytest.mark.parametrize("text, amount", [("7", 7), ("1.0", 1.0), ("0.5", 0.5)])
-def test_what_a_cache_may_be(text, amount):
+def test_cache_budget_parses_bytes_and_fractions(text, amount):
     assert arguments.budget(text) == amount and type(arguments.budget(text)) is type(amount)
 
 
-def test_an_unknown_command(capsys):
+def test_an_unknown_command_suggests_a_similar_one(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["bnch", "photos"])
-    said = capsys.readouterr().err
-    assert stop.value.code == 2 and said == "dali_compat: unknown command bnch; did you mean bench?\n"
+    output = capsys.readouterr().err
+    assert stop.value.code == 2 and output == "dali_compat: unknown command bnch; did you mean bench?\n"
 
 
-def test_without_a_command_it_says_which_there_are(capsys):
+def test_without_a_command_the_commands_are_listed(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([])
-    said = capsys.readouterr().out
-    assert stop.value.code == 0 and all(f"    {name} " in said for name in cli.COMMANDS)
+    output = capsys.readouterr().out
+    assert stop.value.code == 0 and all(f"    {name} " in output for name in cli.COMMANDS)
 
 
-def test_the_version(capsys):
+def test_version_option_prints_the_version(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["--version"])
     assert stop.value.code == 0 and capsys.readouterr().out == f"dali_compat {dali_compat.__version__}\n"
@@ -373,7 +374,7 @@ def test_ctrl_c_is_one_line_and_exit_code_130(command, how, monkeypatch, capsys)
     assert capsys.readouterr().err == f"\n{command}: interrupted\n"
 
 
-def test_an_error_that_is_no_interrupt_is_raised(monkeypatch):
+def test_errors_other_than_interrupts_propagate(monkeypatch):
     def fails(args):
         raise RuntimeError("wrong")
 
@@ -382,30 +383,30 @@ def test_an_error_that_is_no_interrupt_is_raised(monkeypatch):
         cli.main(["doctor"])
 
 
-def test_ctrl_c_in_demo(tmp_path):
-    """In the process group, as a terminal sends it."""
+def test_ctrl_c_in_demo_prints_one_line_and_exits_with_130(tmp_path):
+    """Signal the process group, as a terminal does."""
     command = [sys.executable, "-m", "dali_compat", "demo", "--images", "100000", "--device", "cpu"]
-    terminal, its_end = pty.openpty()  # elsewhere there is no bar
+    terminal, its_end = pty.openpty()  # without a terminal there is no bar
     fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     demo = subprocess.Popen(command, cwd=tmp_path, stderr=its_end, start_new_session=True)
     os.close(its_end)
-    said = b""
+    output = b""
     try:
-        while b"img/s" not in said:
-            said += os.read(terminal, 1000)
+        while b"img/s" not in output:
+            output += os.read(terminal, 1000)
         os.killpg(demo.pid, signal.SIGINT)
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             while part := os.read(terminal, 1000):
-                said += part
-        assert demo.wait(120) == 130 and b"Traceback" not in said and said.endswith(b"\ndemo: interrupted\r\n")
+                output += part
+        assert demo.wait(120) == 130 and b"Traceback" not in output and output.endswith(b"\ndemo: interrupted\r\n")
     finally:
         demo.kill()
         os.close(terminal)
 
 
 @pytest.mark.parametrize("command", ["bench", "show"])
-@pytest.mark.parametrize("transform, said", [("train", "cut.jpg"), ("T.ToTensor()", "one height x width")])
-def test_a_command_when_a_file_is_broken_ends_with_one_line(command, transform, said, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("transform, output", [("train", "cut.jpg"), ("T.ToTensor()", "one height x width")])
+def test_a_command_ends_with_one_line_when_a_file_is_broken(command, transform, output, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     root = make_folder(tmp_path / "images", classes=1, per_class=3, special=False)
     words = [command, str(root), "--batch-size", "2", "--device", "cpu", "--transform", transform]
@@ -415,13 +416,13 @@ def test_a_command_when_a_file_is_broken_ends_with_one_line(command, transform, 
         (root / "class_a" / "cut.jpg").write_bytes(whole.read_bytes()[:400])
     assert cli.main(words) == 1
     err = capsys.readouterr().err
-    assert err.startswith(f"{command}: ") and err.count("\n") == 1 and said in err
+    assert err.startswith(f"{command}: ") and err.count("\n") == 1 and output in err
     if transform == "train":
         assert "--on-error skip" in err and "dali_compat check" in err
         assert cli.main([*words, "--on-error", "skip"]) == 0
 
 
-def test_a_folder_of_splits_is_hinted_at(tmp_path, capsys, monkeypatch):
+def test_show_suggests_the_split_for_a_folder_of_splits(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     root = make_folder(tmp_path / "imagenet", classes=2, per_class=2, special=False)
     for name, split in (("class_a", "train"), ("class_b", "val")):
@@ -433,7 +434,7 @@ def test_a_folder_of_splits_is_hinted_at(tmp_path, capsys, monkeypatch):
 # --- demo ----------------------------------------------------------------------------------------------------------
 
 
-def test_pictures_are_the_same_for_one_seed_and_shared_out_over_classes(tmp_path):
+def test_write_folder_is_reproducible_and_balances_the_classes(tmp_path):
     made = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         demo.write_folder(tmp_path / name, 6, classes=2, seed=seed)
@@ -444,14 +445,14 @@ def test_pictures_are_the_same_for_one_seed_and_shared_out_over_classes(tmp_path
     assert len({Image.open(path).size for path in files}) > 1
 
 
-def test_levels_undo_to_tensor():
+def test_levels_inverts_to_tensor():
     pixels = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1).repeat(3, axis=3)
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
-    for error in (0, -2e-7, 2e-7):  # DALI's, of which a level has no part
+    for error in (0, -2e-7, 2e-7):  # errors of DALI, much smaller than a level
         assert np.array_equal(demo.levels(images + error), pixels)
 
 
-def test_rows_lie_below_each_other(tmp_path):
+def test_save_rows_stacks_rows_vertically(tmp_path):
     rows = {str(value): np.full((2, 10, 20, 3), value, np.uint8) for value in (50, 100, 150)}
     demo.save_rows(tmp_path / "sheet.png", rows)
     sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
@@ -459,7 +460,7 @@ def test_rows_lie_below_each_other(tmp_path):
     assert [int(sheet[16 + row * 26 + 5, 30, 0]) for row in range(3)] == [50, 100, 150]
 
 
-def test_the_difference_that_demo_prints_sees_a_wrong_image(tmp_path, monkeypatch):
+def test_compare_pixels_detects_a_wrong_image(tmp_path, monkeypatch):
     class Brighter(torch.utils.data.DataLoader):
         def __init__(self, dataset, device=None, **options):
             super().__init__(dataset, **options)
@@ -473,9 +474,8 @@ def test_the_difference_that_demo_prints_sees_a_wrong_image(tmp_path, monkeypatc
     assert 10 < mean < 64 and 40 < largest <= 64
 
 
-def test_the_rate_counts_images(monkeypatch):
-    """Three batches of 4, 4 and 2 images. The clock ticks once each time it is asked: at the begin, at the first batch
-    and at the end."""
+def test_one_pass_returns_images_per_second(monkeypatch):
+    """Three batches of 4, 4 and 2 images. The clock is read at the start, at the first batch and at the end."""
     clock = iter(range(10, 1000))
     monkeypatch.setattr(demo.time, "perf_counter", lambda: next(clock))
 
@@ -493,13 +493,13 @@ def run_demo(out, *before):
 
 
 def read_picture(out):
-    """The rows of the demo's picture: int arrays (224, width, 3)."""
+    """Return the rows of the demo's picture as int arrays of shape (224, width, 3)."""
     sheet = np.asarray(Image.open(out)).astype(int)
     assert sheet.shape == (3 * 240, 8 * 228 - 4, 3)
     return [sheet[row * 240 + 16 : (row + 1) * 240] for row in range(3)]
 
 
-def test_demo_from_end_to_end(tmp_path):
+def test_demo_prints_rates_and_draws_the_difference(tmp_path):
     if installation.dali_problem():
         pytest.skip(installation.dali_problem())
     done = run_demo(tmp_path / "demo.png")
@@ -510,16 +510,16 @@ def test_demo_from_end_to_end(tmp_path):
     )
     assert "RandomResizedCrop" in done.stdout  # the plan
     assert "without effect" not in done.stdout
-    assert "img/s]" not in done.stderr and "\r" not in done.stderr  # no bars: it is no terminal
+    assert "img/s]" not in done.stderr and "\r" not in done.stderr  # no progress bars without a terminal
     mean, largest = re.search(r"([\d.]+) on average and (\d+) at most", done.stdout).groups()
-    assert 0 < float(mean) < 0.3 and int(largest) < 40  # .16 on photos; 0 would be torchvision itself
+    assert 0 < float(mean) < 0.3 and int(largest) < 40  # .16 on photos; 0 would mean that torchvision loaded them
     theirs, ours, difference = read_picture(tmp_path / "demo.png")
     assert theirs.std() > 20
     assert np.abs(theirs - ours).mean() < 0.3
     assert np.array_equal(np.clip(np.abs(theirs - ours) * demo.AMPLIFICATION, 0, 255)[:, :224], difference[:, :224])
 
 
-def test_demo_without_dali_says_what_to_install_and_still_works(tmp_path):
+def test_demo_without_dali_says_what_to_install_and_still_runs(tmp_path):
     without = "sys.modules.update(dict.fromkeys([name for name in sys.modules if name.startswith('nvidia.dali')]))"
     done = run_demo(tmp_path / "demo.png", without)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -528,12 +528,12 @@ def test_demo_without_dali_says_what_to_install_and_still_works(tmp_path):
     assert (tmp_path / "demo.png").exists()
 
 
-def test_show_draws_a_folder(image_root, tmp_path, capsys):
+def test_show_draws_the_same_picture_each_time(image_root, tmp_path, capsys):
     out = tmp_path / "shown.png"
     words = ["--transform", "T.Compose([T.RandomResizedCrop(24), T.ToTensor()])", "--images", "4", "--device", "cpu"]
     assert cli.main(["show", str(image_root), *words, "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert "DALI route on cpu" in said and str(out) in said
+    output = capsys.readouterr().out
+    assert "DALI route on cpu" in output and str(out) in output
     drawn = out.read_bytes()
     assert Image.open(out).width > 2 * 224
     assert cli.main(["show", str(image_root), *words, "--out", str(out)]) == 0 and out.read_bytes() == drawn

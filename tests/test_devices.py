@@ -1,4 +1,4 @@
-"""No call of torch.cuda's leaves open which GPU it is for: the current one may be another process's."""
+"""Calls to torch.cuda must name their GPU, since the current device may not be the right one."""
 
 import ast
 from pathlib import Path
@@ -8,15 +8,17 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "dali_compat"
 
 OF_NO_DEVICE = {"is_available", "is_initialized", "init", "device_count", "_is_in_bad_fork"}
-# these ask the current device for its context: within ``with torch.cuda.device(...)``
+# functions of the current device, allowed only within ``with torch.cuda.device(...)``
 WITHIN = {"cudart"}
-# a loader without a device, or with "cuda", means the current one
+# functions that resolve a missing device or "cuda" to the current device
 CURRENT = {("routes/__init__.py", "resolve_device", "current_device")}
 
 
 def calls(source: str) -> list[tuple[str, str, int, bool, bool]]:
-    """Of torch.cuda's functions in a module's text: (function that it is in, name, line, whether it has arguments,
-    whether it is within ``with torch.cuda.device(...)``)."""
+    """Return the calls to torch.cuda functions in a source text.
+
+    Each is (enclosing function, name, line, whether it has arguments, whether it is in ``with torch.cuda.device()``).
+    """
     found = []
 
     def visit(node: ast.AST, function: str, within: bool) -> None:
@@ -46,8 +48,8 @@ def _of_cuda(function: ast.expr) -> str | None:
     return text.removeprefix("torch.cuda.") if text.startswith("torch.cuda.") and "(" not in text else None
 
 
-def open_calls(source: str, path: str = "") -> list[str]:
-    """Those that do not say which GPU they are for."""
+def calls_without_device(source: str, path: str = "") -> list[str]:
+    """Return the calls that do not name a GPU."""
     return [
         f"{path}:{line} torch.cuda.{name}()"
         for function, name, line, named, within in calls(source)
@@ -57,15 +59,17 @@ def open_calls(source: str, path: str = "") -> list[str]:
     ]
 
 
-def test_every_call_names_its_device():
+def test_every_torch_cuda_call_names_its_device():
     paths = sorted(PACKAGE.rglob("*.py"))
-    wrong = [line for path in paths for line in open_calls(path.read_text(), path.relative_to(PACKAGE).as_posix())]
+    wrong = [
+        line for path in paths for line in calls_without_device(path.read_text(), path.relative_to(PACKAGE).as_posix())
+    ]
     assert wrong == []
     assert sum(len(calls(path.read_text())) for path in paths) > len(OF_NO_DEVICE)
 
 
-def test_torchs_cuda_is_called_by_its_full_name():
-    """Else the test above would not see it."""
+def test_torch_cuda_is_called_by_its_full_name():
+    """The check above finds only calls by full name."""
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom):
@@ -90,5 +94,5 @@ def test_torchs_cuda_is_called_by_its_full_name():
         ("torch.cuda.is_available()", 0),
     ],
 )
-def test_the_test_sees_it(text, wrong):
-    assert len(open_calls(text)) == wrong
+def test_calls_without_device_are_found(text, wrong):
+    assert len(calls_without_device(text)) == wrong

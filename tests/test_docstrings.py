@@ -1,4 +1,4 @@
-"""Docstrings as help(), editors and docs show them: every public name has one of its own, which names each argument."""
+"""Every public name has its own docstring, and the docstring names each argument."""
 
 import inspect
 import re
@@ -7,19 +7,19 @@ import pytest
 
 import dali_compat
 
-NAMES = sorted(set(dali_compat.__all__) - {"DALIDataLoader"})  # another name of DataLoader
+NAMES = sorted(set(dali_compat.__all__) - {"DALIDataLoader"})  # an alias of DataLoader
 _ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \*{0,2}\w+)*): \S", re.MULTILINE)
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns):\n((?:    .*\n|\n)+)", re.MULTILINE)
 
 
-def own(thing) -> str:
-    """A docstring that is not inherited, without its indentation; "" where there is none."""
+def own_docstring(thing) -> str:
+    """Return a docstring that is not inherited, without indentation; "" if there is none."""
     text = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
     return inspect.cleandoc(text or "") + "\n"
 
 
 def sections(text: str) -> dict[str, list[str]]:
-    """{section: names that its entries begin with}."""
+    """Return the entry names of each section."""
     return {
         title: [name.lstrip("*") for entry in _ENTRY.findall(body) for name in entry.split(", ")]
         for title, body in _SECTION.findall(text)
@@ -27,7 +27,7 @@ def sections(text: str) -> dict[str, list[str]]:
 
 
 def named(text: str) -> set[str]:
-    """Arguments that a docstring tells of: by an entry, or in a sentence between double backticks."""
+    """Return the arguments that a docstring mentions, as entries or in a sentence between double backticks."""
     return {*sections(text).get("Args", []), *re.findall(r"``(\w+)(?:=[^`]*)?``", text)}
 
 
@@ -36,7 +36,7 @@ def arguments(thing) -> list[str]:
 
 
 def members(kind: type) -> list[str]:
-    """Public methods and properties that a class of ours adds, or another one of ours below it."""
+    """Return the public methods and properties that a class of this package or its bases define."""
     found = {}
     for base in reversed(kind.__mro__):
         if base.__module__.startswith("dali_compat"):
@@ -56,7 +56,7 @@ MEMBERS = [f"{name}.{member}" for name in CLASSES for member in members(getattr(
 @pytest.mark.parametrize("name", NAMES)
 def test_a_public_name_has_a_docstring_with_its_arguments(name):
     thing = getattr(dali_compat, name)
-    text = own(thing)
+    text = own_docstring(thing)
     assert text.strip()
     if inspect.isclass(thing) and issubclass(thing, BaseException):
         return
@@ -70,31 +70,30 @@ def test_a_public_name_has_a_docstring_with_its_arguments(name):
 def test_a_method_has_a_docstring_with_its_arguments(name):
     kind, _, member = name.partition(".")
     thing = inspect.getattr_static(getattr(dali_compat, kind), member)
-    text = own(thing)
+    text = own_docstring(thing)
     assert text.strip()
     if inspect.isfunction(thing):
         assert set(arguments(thing)) <= named(text)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_docstring_names_an_argument_that_is_not_there(name):
+def test_no_docstring_names_an_argument_that_does_not_exist(name):
     thing = getattr(dali_compat, name)
-    told = sections(own(thing)).get("Args", [])
-    known = set(arguments(thing)) if told else set()
+    documented = sections(own_docstring(thing)).get("Args", [])
+    known = set(arguments(thing)) if documented else set()
     if name == "DataLoader":
-        known |= {"in_order"}  # torch has it since 2.6
-    assert len(told) == len(set(told)) and set(told) <= known
+        known |= {"in_order"}  # added in torch 2.6
+    assert len(documented) == len(set(documented)) and set(documented) <= known
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_docstring_sends_to_public_classes_alone(name):
-    """Of others there is no help()."""
-    for there in re.findall(r"\bas in ([A-Z]\w+)", own(getattr(dali_compat, name))):
+def test_docstrings_refer_only_to_public_classes(name):
+    """Other classes have no help()."""
+    for there in re.findall(r"\bas in ([A-Z]\w+)", own_docstring(getattr(dali_compat, name))):
         assert there in dali_compat.__all__
 
 
-def test_names_are_found_in_a_docstring():
-    """The tests' own reading."""
+def test_sections_and_named_parse_a_docstring():
     text = inspect.cleandoc(
         """Does it, with ``here=True`` or ``there``.
 

@@ -1,4 +1,4 @@
-"""What .github/ and packaging/ hold: pinned actions, versions and commands that are there."""
+""".github/ and packaging/: pinned actions, versions, and commands that exist."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def steps(found: dict) -> list[dict]:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_actions_are_pinned_and_rights_are_few(path):
+def test_actions_are_pinned_and_permissions_are_read_only(path):
     uses = re.findall(r"uses: (.*)", path.read_text())
     assert uses and all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", one) for one in uses), uses
     found = yaml.safe_load(path.read_text())
@@ -37,12 +37,12 @@ def test_actions_are_pinned_and_rights_are_few(path):
     assert all("${{" not in step.get("run", "") or "matrix." in step["run"] for step in steps(found))
 
 
-def test_one_action_has_one_version():
+def test_each_action_is_used_in_one_version():
     uses = {line for path in WORKFLOWS for line in re.findall(r"uses: (\S+)", path.read_text())}
     assert len(uses) == len({use.partition("@")[0] for use in uses})
 
 
-def test_the_matrix_is_of_the_versions_that_the_package_names():
+def test_matrix_has_the_versions_named_in_setup_py():
     matrix = workflow("tests")["jobs"]["tests"]["strategy"]["matrix"]
     minors = re.search(r"minor in range\((\d+), (\d+)\)", SETUP).groups()
     assert matrix["python"] == [f"3.{minor}" for minor in range(*map(int, minors))]
@@ -55,7 +55,7 @@ def test_the_matrix_is_of_the_versions_that_the_package_names():
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_commands_name_what_is_there(path):
+def test_workflow_commands_and_scripts_exist(path):
     for step in steps(yaml.safe_load(path.read_text())):
         words = step.get("run", "").split()
         if words[:3] == ["python", "-m", "dali_compat"]:
@@ -69,16 +69,16 @@ def test_a_release_is_checked_before_it_is_published():
     runs = [step["run"] for step in found["jobs"]["build"]["steps"] if "run" in step]
     assert [run.split()[0] for run in runs] == ["pip", "python", "test", "twine", "check-wheel-contents"]
     assert found["jobs"]["publish"]["needs"] == "build" and found["jobs"]["publish"]["environment"] == "pypi"
-    assert found[True] == {"push": {"tags": ["v*"]}}  # "on" is a boolean of YAML
+    assert found[True] == {"push": {"tags": ["v*"]}}  # YAML parses "on" as a boolean
 
 
 @pytest.mark.skipif(shutil.which("actionlint") is None, reason="needs actionlint")
-def test_actionlint():
+def test_actionlint_accepts_the_workflows():
     subprocess.run(["actionlint"], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_forms_ask_for_what_is_needed(path):
+def test_issue_forms_ask_for_explain_output(path):
     form = yaml.safe_load(path.read_text())
     assert form["name"] and form["description"] and form["labels"]
     names = [part["id"] for part in form["body"]]
@@ -86,7 +86,7 @@ def test_forms_ask_for_what_is_needed(path):
     assert {part["type"] for part in form["body"]} <= {"textarea", "checkboxes"}
 
 
-def test_a_bug_comes_with_what_doctor_says():
+def test_bug_form_requires_the_output_of_doctor():
     (doctor,) = [
         part
         for part in yaml.safe_load((GITHUB / "ISSUE_TEMPLATE" / "bug.yml").read_text())["body"]
@@ -96,17 +96,17 @@ def test_a_bug_comes_with_what_doctor_says():
     assert command == "doctor --json" and doctor["validations"] == {"required": True}
 
 
-def test_the_citation_is_of_this_version():
+def test_citation_has_the_current_version_and_licence():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["version"] == dali_compat.__version__ and f'license_expression="{cited["license"]}"' in SETUP
 
 
-def test_the_badges_say_what_the_package_says():
+def test_badges_match_the_package_metadata():
     minors = re.search(r"minor in range\((\d+), (\d+)\)", SETUP).groups()
-    said = {"python": f"Python 3.{minors[0]} to 3.{int(minors[1]) - 1}", "licence": "Licence Apache-2.0"}
+    expected = {"python": f"Python 3.{minors[0]} to 3.{int(minors[1]) - 1}", "licence": "Licence Apache-2.0"}
     shown = re.findall(r"!\[(.*?)\]\(docs/badges/(\w+)\.svg\)", (ROOT / "README.md").read_text())
-    assert {name: text.replace(":", "") for text, name in shown} == said
-    for name, text in said.items():
+    assert {name: text.replace(":", "") for text, name in shown} == expected
+    for name, text in expected.items():
         drawn = (ROOT / "docs" / "badges" / f"{name}.svg").read_text()
         assert f"<title>{text}</title>" in drawn and " ".join(re.findall(r"<text .*?>(.*?)</text>", drawn)) == text
 
@@ -114,7 +114,7 @@ def test_the_badges_say_what_the_package_says():
 SITE = (ROOT / "packaging" / "mkdocs.yml").read_text()
 
 
-def test_the_site_has_every_page():
+def test_site_navigation_has_every_page():
     pages = set(re.findall(r": ([\w/.-]+\.md)$", SITE, re.MULTILINE))
     assert {path.name for path in (ROOT / "docs").glob("*.md")} == {page for page in pages if "/" not in page} - {
         "reference.md"
@@ -122,14 +122,14 @@ def test_the_site_has_every_page():
     assert all((ROOT / page.removeprefix("repository/")).is_file() for page in pages if "/" in page)
 
 
-def test_the_site_is_built_without_a_warning(tmp_path):
+def test_site_builds_without_warnings(tmp_path):
     pytest.importorskip("mkdocstrings")
     command = ["mkdocs", "build", "--strict", "-f", str(ROOT / "packaging" / "mkdocs.yml"), "-d", str(tmp_path)]
     subprocess.run(command, check=True)
     assert "class=" in (tmp_path / "reference.html").read_text()
 
 
-def test_the_conda_recipe_needs_what_the_package_needs():
+def test_conda_recipe_requires_the_package_requirements():
     recipe = yaml.safe_load((ROOT / "packaging" / "recipe.yaml").read_text().replace("${{", "").replace("}}", ""))
     assert recipe["context"]["version"] == dali_compat.__version__
     (listed,) = re.findall(r"install_requires=\[(.*?)\],\n    extras", SETUP, re.DOTALL)
@@ -138,7 +138,7 @@ def test_the_conda_recipe_needs_what_the_package_needs():
     assert {"pytorch" if name == "torch" else name for name in needed} <= run and "nvidia-dali-python" in run
 
 
-def test_the_containers_show_the_engines_and_copy_what_is_there():
+def test_containers_enable_video_and_copy_existing_files():
     text = (ROOT / "packaging" / "Dockerfile").read_text()
     container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
     assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video" in text

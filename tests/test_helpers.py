@@ -1,4 +1,4 @@
-"""The folder that other tests stand on is what it says; and a test that hangs tells where."""
+"""Tests of the test helpers: the generated folder, and the report of a hanging test."""
 
 import shutil
 import subprocess
@@ -22,7 +22,7 @@ def parent_sleeps(): time.sleep(100)
 
 parent = os.getpid()
 
-hung._DEBUGGERS = ()  # gdb takes a minute for torch's symbols where the machine is busy
+hung._DEBUGGERS = ()  # gdb takes a minute for torch's symbols if the machine is busy
 hung.prepare()
 hung.limit("called off", 0.1)()
 child = os.fork() or child_sleeps()
@@ -31,7 +31,7 @@ parent_sleeps()
 """
 
 
-def test_image_root_holds_what_it_promises(image_root):
+def test_image_root_has_the_documented_images(image_root):
     classes = sorted(path.name for path in image_root.iterdir())
     assert classes == ["class_a", "class_b", "class_c"]
     files = sorted(image_root.glob("*/*"))
@@ -44,7 +44,7 @@ def test_image_root_holds_what_it_promises(image_root):
     assert len({Image.open(path).size for path in files}) > 12
 
 
-def test_one_seed_gives_one_folder(tmp_path):
+def test_make_folder_is_reproducible_with_a_seed(tmp_path):
     first, second, other = (make_folder(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
     contents = [[path.read_bytes() for path in sorted(root.glob("*/*"))] for root in (first, second, other)]
     assert contents[0] == contents[1] != contents[2]
@@ -57,23 +57,23 @@ def test_make_image_is_smoother_than_noise():
     assert 1 < step < 20  # uniform noise has 85
 
 
-def test_a_hang_is_reported_of_all_processes():
+def test_a_hang_is_reported_for_all_processes():
     done = programs.run(_HANGS, seconds=60)
     assert done.returncode == 1 and "a test has not ended within 1 s" in done.stderr
     assert "in parent_sleeps" in done.stderr and "in child_sleeps" in done.stderr
 
 
 def test_a_program_that_hangs_in_c_is_reported(tmp_path, monkeypatch):
-    """What it was doing, in Python and, where a debugger may look, below it."""
+    """The report has its Python stack, and the native one if a debugger may attach."""
     code = "import ctypes, sys, time\nprint('said before', file=sys.stderr, flush=True)\nctypes.PyDLL(None).pause()"
     with open(tmp_path / "stderr", "w") as file, monkeypatch.context() as context:
         context.setattr(hung, "_stderr", file)
         with pytest.raises(subprocess.TimeoutExpired):
             programs.run(code, seconds=2)
-    told = (tmp_path / "stderr").read_text()
-    assert "said before" in told and 'File "<string>", line 3 in <module>' in told
+    report = (tmp_path / "stderr").read_text()
+    assert "said before" in report and 'File "<string>", line 3 in <module>' in report
     if shutil.which("py-spy") or shutil.which("gdb"):
-        assert "pause" in told or "ptrace" in told or "ermi" in told  # a debugger's own word of why it may not
+        assert "pause" in report or "ptrace" in report or "ermi" in report  # or why it cannot attach
 
 
 def test_a_hang_is_reported_without_debuggers(tmp_path, monkeypatch):
@@ -86,6 +86,6 @@ def test_a_hang_is_reported_without_debuggers(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("everything", "found"), [(False, [0, 4, 8, 9]), (True, list(range(10)))])
-def test_one_of_each_three(monkeypatch, everything, found):
+def test_some_selects_one_of_each_three(monkeypatch, everything, found):
     monkeypatch.setattr(helpers, "ALL", everything)
     assert helpers.some(list(range(10))) == found

@@ -1,4 +1,4 @@
-"""What installation.py says about DALI, the driver and CUDA's queues, on machines made up by the tests."""
+"""Diagnosis of DALI, the driver and CUDA's queues, on simulated machines."""
 
 import ctypes
 import importlib.metadata
@@ -16,7 +16,7 @@ MISSING = ModuleNotFoundError("No module named 'nvidia.dali'", name="nvidia.dali
 
 @pytest.fixture
 def machine(monkeypatch):
-    """machine(name=value, ...) replaces functions of installation by ones that return value."""
+    """``machine(name=value, ...)`` makes functions of the installation module return ``value``."""
 
     def pretend(**facts):
         for name, value in facts.items():
@@ -37,15 +37,15 @@ def write_package(site, name, version, files):
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
-    for file in files:  # Python 3.13 lists those alone that exist
+    for file in files:  # Python 3.13 lists only files that exist
         (site / file).parent.mkdir(parents=True, exist_ok=True)
         (site / file).touch()
 
 
-# --- is DALI there -------------------------------------------------------------------------------------------------
+# --- is DALI installed ---------------------------------------------------------------------------------------------
 
 
-def test_real_installation_is_described():
+def test_real_installation_has_no_problem():
     packages = [
         d for d in importlib.metadata.distributions() if (d.metadata["Name"] or "").startswith("nvidia-dali-cuda")
     ]
@@ -66,7 +66,7 @@ def test_real_installation_is_described():
         (None, "pip install --upgrade nvidia-dali-cuda130"),
     ],
 )
-def test_missing_dali_says_what_to_install_for_this_torch(machine, monkeypatch, cuda, command):
+def test_missing_dali_names_the_package_for_this_torch(machine, monkeypatch, cuda, command):
     machine(_import_dali=(None, MISSING), dali_distributions={})
     monkeypatch.setattr(torch.version, "cuda", cuda)
     variant = command.rsplit("-", 1)[1]
@@ -83,8 +83,8 @@ import dali_compat
 """
 
 
-def test_an_import_without_dali_names_the_extra_once_a_program():
-    """At the importing line, and with the class of all that falls back."""
+def test_importing_without_dali_warns_once_in_the_main_process():
+    """The warning points at the importing line and has the category of other fallback warnings."""
     spawned = "\nimport multiprocessing as m\nm.process._parent_process = object()\n"
     for code in (WITHOUT_DALI, WITHOUT_DALI.replace("import dali_compat", spawned + "import dali_compat")):
         done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -101,20 +101,20 @@ def test_folders_left_over_by_pip_uninstall_count_as_not_installed(machine):
     assert installation.dali_version() is None and installation.dali_cuda_major() is None
 
 
-def test_placeholder_is_named_and_removed(machine):
+def test_placeholder_is_named_with_the_command_that_removes_it(machine):
     machine(_import_dali=(None, MISSING), dali_distributions={"nvidia-dali-cuda120": False})
     assert "nvidia-dali-cuda120 is installed, but it is a placeholder" in installation.dali_problem()
     assert "pip uninstall -y nvidia-dali-cuda120 && pip install" in installation.dali_problem()
 
 
-def test_no_docstrings(machine):
-    """DALI adds to its own."""
+def test_dali_under_OO_is_diagnosed(machine):
+    """DALI appends to its docstrings at import."""
     error = TypeError("unsupported operand type(s) for +=: 'NoneType' and 'str'")
     machine(_import_dali=(None, error), _leaves_out_docstrings=True)
     assert installation.dali_problem().endswith("run without -OO and PYTHONOPTIMIZE=2")
 
 
-def test_dali_that_fails_to_load_gives_the_reason_in_one_line(machine):
+def test_dali_that_fails_to_load_is_reported_in_one_line(machine):
     machine(_import_dali=(None, OSError("libdali.so: cannot open\nshared object file")))
     problem = installation.dali_problem()
     assert "does not load (OSError: libdali.so: cannot open shared object file)" in problem
@@ -122,25 +122,25 @@ def test_dali_that_fails_to_load_gives_the_reason_in_one_line(machine):
     assert "\n" not in problem
 
 
-def test_import_error_of_something_that_dali_needs_is_not_taken_for_missing_dali(machine):
+def test_import_error_in_a_dependency_is_not_taken_for_missing_dali(machine):
     machine(_import_dali=(None, ModuleNotFoundError("No module named 'numpy'", name="numpy")), dali_distributions={})
     assert "No module named 'numpy'" in installation.dali_problem()
 
 
-def test_other_systems_are_told_that_there_is_no_build(machine, monkeypatch):
+def test_unsupported_systems_are_told_that_there_is_no_build(machine, monkeypatch):
     machine(_import_dali=(None, MISSING), dali_distributions={})
     monkeypatch.setattr(installation.platform, "system", lambda: "Darwin")
     assert "no build for Darwin" in installation.dali_problem() and "pip install" not in installation.dali_problem()
 
 
-def test_a_blocked_import_is_reported_by_the_real_import_which_imports_neither_dali_nor_torchvision():
+def test_installation_imports_neither_dali_nor_torchvision():
     code = (
         "import sys; from dali_compat.runtime import installation\n"
         "print([m for m in ('nvidia.dali', 'torchvision') if m in sys.modules])\n"
         "sys.modules['nvidia.dali'] = None; print(installation.dali_problem())"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    imported, problem = said.splitlines()
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    imported, problem = output.splitlines()
     assert imported == "[]" and problem.startswith("DALI is ") and "pip install" in problem
 
 
@@ -165,8 +165,8 @@ def test_packages_are_found_by_name_and_placeholders_by_their_files(tmp_path, mo
 
 
 @pytest.mark.parametrize("first", ["real", "placeholder"])
-def test_a_package_that_is_found_twice_is_real_if_one_of_them_is(tmp_path, monkeypatch, first):
-    """In two folders of sys.path."""
+def test_a_package_found_twice_is_real_if_one_copy_is(tmp_path, monkeypatch, first):
+    """The two are in different folders of sys.path."""
     files = {"real": ["nvidia/dali/__init__.py"], "placeholder": ["nvidia_dali_cuda130-0.0.0.dist-info/METADATA"]}
     places = [tmp_path / name for name in sorted(files, key=lambda name: name != first)]
     for place in places:
@@ -176,7 +176,7 @@ def test_a_package_that_is_found_twice_is_real_if_one_of_them_is(tmp_path, monke
     assert installation.dali_distributions() == {"nvidia-dali-cuda130": True}
 
 
-def test_no_package_at_all(tmp_path, monkeypatch):
+def test_no_dali_package_gives_no_variant(tmp_path, monkeypatch):
     everything = importlib.metadata.distributions
     monkeypatch.setattr(importlib.metadata, "distributions", lambda: everything(path=[str(tmp_path)]))
     assert installation.dali_distributions() == {} and installation.dali_variant() is None
@@ -185,16 +185,16 @@ def test_no_package_at_all(tmp_path, monkeypatch):
 # --- driver --------------------------------------------------------------------------------------------------------
 
 
-def test_driver_older_than_dali_names_the_variant_that_fits(machine):
+def test_driver_older_than_dali_names_a_compatible_variant(machine):
     machine(_import_dali=working(13492), driver_cuda=(12, 4))
-    assert installation.dali_problem() is None  # the CPU still works
+    assert installation.dali_problem() is None  # the CPU backend still works
     problem = installation.dali_problem(gpu=True)
     assert "DALI is built for CUDA 13, the NVIDIA driver offers CUDA 12.4" in problem
     assert "pip uninstall -y nvidia-dali-cuda130 && pip install --upgrade nvidia-dali-cuda120" in problem
     assert "driver 580 or newer" in problem and "\n" not in problem
 
 
-def test_driver_too_old_for_every_dali(machine):
+def test_driver_too_old_for_every_dali_must_be_updated(machine):
     machine(_import_dali=working(12890), driver_cuda=(10, 2))
     assert installation.driver_problem().remedy == "install NVIDIA driver 525.60 or newer"
 
@@ -228,7 +228,7 @@ def test_driver_version_is_decoded(monkeypatch, number, expected):
         ("NVIDIA GeForce RTX 3090", (8, 6), False, False),
     ],
 )
-def test_engines_that_a_container_hides(monkeypatch, name, capability, is_there, is_hidden):
+def test_jpeg_engines_hidden_by_a_container_are_detected(monkeypatch, name, capability, is_there, is_hidden):
     def load(library):
         if not is_there:
             raise OSError(library)
@@ -271,7 +271,7 @@ def test_too_few_queues_are_explained(monkeypatch, value, count, cause):
         assert "CUDA_DEVICE_MAX_CONNECTIONS=32" in note and "\n" not in note
 
 
-def test_queues_do_not_matter_without_a_gpu(monkeypatch):
+def test_queues_are_not_checked_without_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     assert installation.max_connections_note() is None

@@ -1,4 +1,4 @@
-"""Files whose tests Triton's interpreter runs: all in one process, which starts for seconds."""
+"""Run kernel tests in Triton's interpreter, all in one process because starting it takes seconds."""
 
 import os
 import re
@@ -12,7 +12,7 @@ FILES = ("contract/test_jpeg_kinds.py", "unit/test_launches.py", "unit/test_plan
 
 
 @interpreted.elsewhere
-def test_interpreted():
+def test_kernel_tests_pass_in_tritons_interpreter():
     files = [str(Path(__file__).parent / file) for file in FILES]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
     done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)

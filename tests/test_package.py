@@ -1,4 +1,4 @@
-"""The sdist and the wheel: made without the network as `python -m build` makes them, and looked into."""
+"""Contents and metadata of the sdist and the wheel, built without network as by `python -m build`."""
 
 import os
 import re
@@ -27,7 +27,7 @@ MADE_BY_SETUPTOOLS = r"PKG-INFO|setup\.cfg|dali_compat\.egg-info/.*"
 
 
 def project() -> list[str]:
-    """Paths of the project's files."""
+    """Return the paths of the project's files."""
     if (ROOT / ".git").exists():
         command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
         done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
@@ -37,7 +37,7 @@ def project() -> list[str]:
 
 
 def build(kind: str, source: Path, out: Path, url: str) -> Path:
-    """What setuptools makes of a source folder: of kind "sdist" or "wheel"."""
+    """Build an "sdist", "wheel" or "editable" from a source folder, and return its path."""
     out.mkdir(parents=True, exist_ok=True)
     code = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(out)!r}))"
     env = {**os.environ, "DALI_COMPAT_URL": url}
@@ -50,7 +50,7 @@ def build(kind: str, source: Path, out: Path, url: str) -> Path:
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory) -> Path:
-    """Unpacked."""
+    """Unpacked sdist."""
     place = tmp_path_factory.mktemp("package")
     for name in project():
         (place / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def sdist(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(sdist) -> Path:
-    """Unpacked; made of the sdist, as pip does it."""
+    """Unpacked wheel, built from the sdist as pip does."""
     with zipfile.ZipFile(build("wheel", sdist, sdist.parent / "wheel", "")) as archive:
         archive.extractall(sdist.parent / "site")
     return sdist.parent / "site"
@@ -79,7 +79,7 @@ def names(folder: Path) -> set[str]:
 
 def test_the_sdist_is_the_whole_project(sdist):
     there = {name for name in names(sdist) if not re.fullmatch(MADE_BY_SETUPTOOLS, name)}
-    there = {name for name in there if not name.startswith("build/")}  # of the wheel
+    there = {name for name in there if not name.startswith("build/")}  # left by building the wheel
     assert there == set(project()) - NOT_IN_SDIST
 
 
@@ -95,55 +95,56 @@ def test_the_wheel_is_the_package_and_its_licence(wheel):
     assert "Root-Is-Purelib: true" in (wheel / info / "WHEEL").read_text()
 
 
-def test_a_clone_beside_a_program_is_not_taken_for_the_package(sdist, tmp_path):
-    """Of an editable install, where a program starts in the folder that has the clone."""
+def test_a_clone_in_the_working_directory_does_not_shadow_an_editable_install(sdist, tmp_path):
+    """With an editable install, a program may start in a folder that contains a clone."""
     with zipfile.ZipFile(build("editable", sdist, sdist.parent / "editable", "")) as archive:
         archive.extractall(tmp_path / "site")
     (tmp_path / "dali_compat").mkdir()
     find = f"site.addsitedir({str(tmp_path / 'site')!r}); print(importlib.util.find_spec('dali_compat').origin)"
-    command = [sys.executable, "-E", "-S", "-c", f"import importlib.util, site; {find}"]  # PYTHONPATH may name it, too
+    # which may contain the package as well
+    command = [sys.executable, "-E", "-S", "-c", f"import importlib.util, site; {find}"]
     done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == str(sdist / "dali_compat" / "__init__.py")
 
 
-def test_what_the_metadata_say(wheel):
-    said = metadata(wheel)
-    assert said["Name"] == "dali_compat" and said["Version"] == dali_compat.__version__
-    assert said["License-Expression"] == "Apache-2.0" and said["Requires-Python"] == ">=3.10"
+def test_metadata_has_name_versions_extras_and_licence(wheel):
+    about = metadata(wheel)
+    assert about["Name"] == "dali_compat" and about["Version"] == dali_compat.__version__
+    assert about["License-Expression"] == "Apache-2.0" and about["Requires-Python"] == ">=3.10"
     extras = {"cuda110", "cuda120", "cuda130", "archives", "examples", "remote", "test"}
-    assert set(said.get_all("Provides-Extra")) == extras
-    needed = [line for line in said.get_all("Requires-Dist") if "extra ==" not in line]
+    assert set(about.get_all("Provides-Extra")) == extras
+    needed = [line for line in about.get_all("Requires-Dist") if "extra ==" not in line]
     assert {re.match(r"[\w-]+", line)[0] for line in needed} >= {"torch", "torchvision", "numpy", "pillow"}
-    assert not any("dali" in line for line in needed)  # by an extra only
-    of_examples = {line.split(";")[0] for line in said.get_all("Requires-Dist") if 'extra == "examples"' in line}
-    of_tests = {line.split(";")[0] for line in said.get_all("Requires-Dist") if 'extra == "test"' in line}
+    assert not any("dali" in line for line in needed)  # DALI is only in extras
+    of_examples = {line.split(";")[0] for line in about.get_all("Requires-Dist") if 'extra == "examples"' in line}
+    of_tests = {line.split(";")[0] for line in about.get_all("Requires-Dist") if 'extra == "test"' in line}
     assert of_examples >= {"lightning", "pytorch-ignite", "pyyaml"} and of_examples <= of_tests
-    assert "Typing :: Typed" in said.get_all("Classifier")
-    assert said["Description-Content-Type"] == "text/markdown"
+    assert "Typing :: Typed" in about.get_all("Classifier")
+    assert about["Description-Content-Type"] == "text/markdown"
 
 
-def shown(text: str) -> str:
-    """HTML as PyPI shows a description."""
+def rendered(text: str) -> str:
+    """Render Markdown as PyPI does."""
     return pytest.importorskip("readme_renderer.markdown").render(text)
 
 
-def test_without_an_address_the_description_leads_nowhere_wrong(wheel):
-    said = metadata(wheel)
-    text = said.get_payload()
-    assert said.get_all("Project-URL") is None
+def test_description_without_an_address_has_only_absolute_links(wheel):
+    about = metadata(wheel)
+    text = about.get_payload()
+    assert about.get_all("Project-URL") is None
     assert "# dali_compat" in text and "pip install" in text
     assert set(re.findall(r"\]\(([a-z]+:|#)?", text)) == {"https:"}
     assert "![" not in text and "*Loading and training speed" in text
 
 
-def test_with_an_address_every_link_and_picture_is_there(sdist, tmp_path):
-    """At the tag of this version."""
+def test_description_with_an_address_links_to_existing_files(sdist, tmp_path):
+    """Links refer to the tag of this version."""
     with zipfile.ZipFile(build("wheel", sdist, tmp_path / "wheel", f"{URL}/")) as archive:
         archive.extractall(tmp_path / "site")
-    said = metadata(tmp_path / "site")
-    text = said.get_payload()
+    about = metadata(tmp_path / "site")
+    text = about.get_payload()
     tag = f"v{dali_compat.__version__}"
-    places = dict(line.split(", ") for line in said.get_all("Project-URL"))
+    places = dict(line.split(", ") for line in about.get_all("Project-URL"))
     assert places["Source"] == URL and places["Changelog"] == f"{URL}/blob/{tag}/CHANGELOG.md"
     for target in [*places.values(), *re.findall(r"\]\(([^)\s]+)\)", text)]:
         kind, _, path = target.removeprefix(f"{URL}/").partition(f"/{tag}/")
@@ -153,23 +154,23 @@ def test_with_an_address_every_link_and_picture_is_there(sdist, tmp_path):
             assert target in (URL, f"{URL}/issues") or not target.startswith(URL), target
             assert target.startswith("https://"), target
     pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
-    shown = re.findall(r"!\[[^\]]*\]\((docs/[^)]+)\)", (ROOT / "README.md").read_text())
-    assert shown and pictures == [f"{URL}/raw/{tag}/{picture}" for picture in shown]
+    rendered = re.findall(r"!\[[^\]]*\]\((docs/[^)]+)\)", (ROOT / "README.md").read_text())
+    assert rendered and pictures == [f"{URL}/raw/{tag}/{picture}" for picture in rendered]
 
 
-def test_the_description_shows(wheel):
-    html = shown(metadata(wheel).get_payload())
+def test_description_renders_as_on_pypi(wheel):
+    html = rendered(metadata(wheel).get_payload())
     assert html.count("<table") == 2 and "<h1" in html
     assert "<pre" in html and "<img" not in html and "](" not in html
 
 
-def test_the_command_is_main(wheel):
+def test_console_script_is_cli_main(wheel):
     (found,) = Distribution.at(next(wheel.glob("*.dist-info"))).entry_points.select(group="console_scripts")
     assert found.name == "dali_compat" and found.load() is cli.main
 
 
-def test_the_wheel_alone_imports_and_runs(wheel, tmp_path):
-    """In an empty folder: nothing that it needs is left behind in the checkout."""
+def test_wheel_imports_and_runs_without_the_checkout(wheel, tmp_path):
+    """Run in an empty folder, so that files missing from the wheel are noticed."""
     code = "import dali_compat as d; [getattr(d, name) for name in d.__all__]; print(d.__file__)"
     env = {**os.environ, "PYTHONPATH": str(wheel), "PYTHONSAFEPATH": "1"}
 

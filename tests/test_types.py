@@ -1,4 +1,4 @@
-"""What editors and type checkers see: names, arguments and batches have types, and a slip of the pen is an error."""
+"""Type checking as editors and users see it: public names, arguments and batches have types."""
 
 import ast
 import inspect
@@ -135,7 +135,7 @@ BAD = {
 
 
 def mypy(*arguments: str) -> str:
-    """What mypy says of the files that the arguments name."""
+    """Run mypy and return its output."""
     pytest.importorskip("mypy")
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache"), "--no-error-summary", *arguments]
     done = subprocess.run(command, cwd=ROOT, env={"MYPYPATH": str(ROOT)}, capture_output=True, text=True, check=False)
@@ -144,8 +144,10 @@ def mypy(*arguments: str) -> str:
 
 
 def users_settings() -> str:
-    """As ``--strict --ignore-missing-imports`` for script.py; modules such as torch, which take most of the time, have
-    the options that they have in pyproject.toml, and so are read from the cache."""
+    """Return pyproject.toml with the settings of ``--strict --ignore-missing-imports`` for script.py.
+
+    Modules such as torch, which take most of the time, keep their options, so that mypy's cache is used.
+    """
     text = (ROOT / "pyproject.toml").read_text()
     strict = 'module = [\n    "dali_compat",\n'
     for ours, theirs in ("follow_untyped_imports", "ignore_missing_imports"), (strict, 'module = [\n    "script",\n'):
@@ -156,21 +158,21 @@ def users_settings() -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_package_is_clean_and_scripts_are_checked_as_users_do(tmp_path):
-    """Strict, and without torchvision, mypy says nothing of good lines, and one thing of each bad one."""
+def test_mypy_accepts_the_package_and_finds_the_errors_of_user_scripts(tmp_path):
+    """mypy accepts the good lines and reports exactly one error for each bad line, without following torchvision."""
     assert mypy() == ""
     script, settings = tmp_path / "script.py", tmp_path / "users.toml"
     script.write_text(GOOD + "".join(f"{line}\n" for line in BAD))
     settings.write_text(users_settings())
-    said = mypy(f"--config-file={settings}", str(script))
+    output = mypy(f"--config-file={settings}", str(script))
     first = GOOD.count("\n") + 1
     codes = {line: [] for line in range(first, first + len(BAD))}
-    for line, code in re.findall(r"script\.py:(\d+): error: .*\[([\w-]+)\]$", said, re.MULTILINE):
+    for line, code in re.findall(r"script\.py:(\d+): error: .*\[([\w-]+)\]$", output, re.MULTILINE):
         codes.setdefault(int(line), []).append(code)
-    assert codes == {first + i: [code] for i, code in enumerate(BAD.values())}, said
+    assert codes == {first + i: [code] for i, code in enumerate(BAD.values())}, output
 
 
-def test_good_lines_name_all_that_is_public():
+def test_good_script_uses_every_public_name():
     named = {
         alias.name for node in ast.walk(ast.parse(GOOD)) if isinstance(node, ast.ImportFrom) for alias in node.names
     }
@@ -178,7 +180,7 @@ def test_good_lines_name_all_that_is_public():
 
 
 def test_every_public_name_has_a_type():
-    """The imports for type checkers are those that are made when a name is asked for."""
+    """The imports for type checkers match the lazy imports."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     (block,) = [node for node in tree.body if isinstance(node, ast.If) and "not" not in ast.unparse(node.test)]
     typed = {
@@ -189,7 +191,7 @@ def test_every_public_name_has_a_type():
 
 
 def _shown_arguments() -> ast.arguments:
-    """What a type checker sees of DataLoader."""
+    """Return DataLoader's arguments as type checkers see them."""
     tree = ast.parse(inspect.getsource(loader))
     (kind,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DataLoader"]
     (block,) = [node for node in kind.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
@@ -197,7 +199,7 @@ def _shown_arguments() -> ast.arguments:
 
 
 def _shown() -> dict[str, str | None]:
-    """{parameter: default} of these."""
+    """Return the default of each parameter as type checkers see it."""
     given = _shown_arguments()
     defaults = [None] * (len(given.args) - len(given.defaults)) + [ast.unparse(value) for value in given.defaults]
     named = zip([arg.arg for arg in given.args], defaults, strict=True)
@@ -206,17 +208,17 @@ def _shown() -> dict[str, str | None]:
     }
 
 
-def test_an_editor_shows_torchs_arguments_and_ours():
-    """In their order, with their defaults; what only newer versions of torch have comes with them."""
+def test_typed_signature_has_torchs_arguments_and_ours():
+    """The order and the defaults match; arguments of newer versions of torch are included."""
     shown, parameters = _shown(), inspect.signature(dali_compat.DataLoader.__init__).parameters
     assert [name for name in shown if name in parameters] == list(parameters)
-    assert set(shown) - set(parameters) <= {"in_order"}  # torch has it since 2.6
+    assert set(shown) - set(parameters) <= {"in_order"}  # added in torch 2.6
     for name, parameter in parameters.items():
         if parameter.default is not parameter.empty:
             assert str(parameter.default) == shown[name].strip("'"), name
 
 
-def test_help_shows_the_types_of_our_arguments():
+def test_help_shows_the_types_of_added_arguments():
     torchs = inspect.signature(data.DataLoader.__init__).parameters
     shown = {argument.arg: ast.unparse(argument.annotation) for argument in _shown_arguments().kwonlyargs}
     parameters = inspect.signature(dali_compat.DataLoader.__init__).parameters
@@ -226,16 +228,16 @@ def test_help_shows_the_types_of_our_arguments():
     assert "Literal['warn', 'silent', 'error']" in text.replace('"', "'").replace("\\", "")
 
 
-def test_torchs_own_constructor_gets_what_it_has(monkeypatch):
-    """Arguments that we do not know, of another version, reach it as they are."""
-    got = []
-    monkeypatch.setattr(data.DataLoader, "__init__", lambda self, *args, **kwargs: got.append((args, kwargs)))
+def test_torchs_constructor_receives_only_its_arguments(monkeypatch):
+    """Arguments unknown to this package, of another torch version, are passed on unchanged."""
+    received = []
+    monkeypatch.setattr(data.DataLoader, "__init__", lambda self, *args, **kwargs: received.append((args, kwargs)))
     monkeypatch.setattr(dali_compat.DataLoader, "_choose_route", lambda self: None)
     dali_compat.DataLoader([], 4, device="cpu", newer=1)
-    assert got == [(([], 4), {"newer": 1})]
+    assert received == [(([], 4), {"newer": 1})]
 
 
-def test_the_package_says_that_it_has_types():
+def test_package_is_marked_as_typed():
     assert (PACKAGE / "py.typed").read_text() == ""
     assert 'package_data={"dali_compat": ["py.typed"]}' in (ROOT / "setup.py").read_text()
 
@@ -245,7 +247,7 @@ def _comments(path: Path) -> list[str]:
         return [token.string for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT]
 
 
-def test_exceptions_to_types_say_which_and_why():
+def test_type_ignores_have_a_code_and_a_reason():
     found = [comment for path in PACKAGE.rglob("*.py") for comment in _comments(path) if "type: ignore" in comment]
     assert found and not [
         comment for comment in found if not re.fullmatch(r"# type: ignore\[[\w-]+\]  # \w.*", comment)

@@ -1,6 +1,6 @@
-"""Data sets in any storage, transforms and loaders; a tiny folder of images for --synthetic.
+"""Data sets in any storage, transforms and loaders; and a tiny folder of images for --synthetic.
 
-``python data.py DATA`` opens the data sets once: their indices are there then, for many hosts that start together.
+``python data.py DATA`` opens the data sets once to create their indices, before many hosts start together.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def datasets(options: Options) -> tuple[Any, Any]:
-    """(training set, validation set).
+    """Return (training set, validation set).
 
     Raises:
-        ValueError: they do not have the same classes.
+        ValueError: The sets have different classes.
     """
     train, val = places(options.data, options.val_data)
     found = [open_dataset(place, options.loader) for place in (train, val)]
@@ -46,11 +46,13 @@ def datasets(options: Options) -> tuple[Any, Any]:
 
 
 def places(data: str, val_data: str = "") -> tuple[str, str]:
-    """Where both sets are. A folder has train and val in it: class folders, train.rec, train-*.tar and so on. Of the
-    training set's own path (or pattern) val is what has "val" in the place of "train" in its name.
+    """Return the paths of both sets.
+
+    A folder contains train and val: class folders, train.rec, train-*.tar and so on. If the training set is given by a
+    path or pattern, "train" in its name is replaced by "val" for the validation set.
 
     Raises:
-        FileNotFoundError: the text says where they were looked for.
+        FileNotFoundError: A set is missing; the message lists the names that were tried.
     """
     folder = Path(data)
     train, val = _inside(folder, "train"), _inside(folder, "val")
@@ -59,9 +61,7 @@ def places(data: str, val_data: str = "") -> tuple[str, str]:
     for split, found in (("train", train), ("val", val_data or val)):
         if found is None:
             looked = ", ".join(pattern.format(split) for pattern in STORAGES)
-            raise FileNotFoundError(
-                f"{data} has no {split} set: none of {looked}; --val-data says where another one is"
-            )
+            raise FileNotFoundError(f"{data} has no {split} set: none of {looked}; --val-data names another location")
     return str(train), val_data or str(val)
 
 
@@ -69,16 +69,16 @@ STORAGES = ("{}", "{}.rec", "{}.lmdb", "{}_lmdb", "{}*.tar", "{}*.tfrecord", "{}
 
 
 def _inside(folder: Path, split: str) -> str | None:
-    """The path or pattern of what there is first."""
+    """Return the first path or pattern that exists."""
     patterns = [pattern.format(split) for pattern in STORAGES]
     return next((str(folder / pattern) for pattern in patterns if any(folder.glob(pattern))), None)
 
 
 def open_dataset(place: str, loader: str = "dali") -> Any:
-    """A data set of (PIL image, class number). Archives have random access, so any sampler does for them, too; torch's
-    own loader reads them as well.
+    """Return a data set of (PIL image, class number).
 
-    index_cache: on a machine with eight ranks one of them lists a folder, and the others take its list.
+    Archives have random access, so that any sampler and torch's loader work with them as well. With index_cache only
+    one of the ranks of a machine lists a folder, and the others read its list.
     """
     name = Path(place).name
     if name.endswith(".rec"):
@@ -92,11 +92,11 @@ def open_dataset(place: str, loader: str = "dali") -> Any:
     return ImageFolder(place) if loader == "torchvision" else DALIImageFolder(place, index_cache=True)
 
 
-# ---- transforms: torchvision's own, whoever runs them
+# ---- transforms: torchvision's, for either loader
 
 
 def train_transform(options: Options, size: int) -> v2.Compose:
-    """For crops of ``size``. Progressive sizes set a new one on the data set between epochs."""
+    """Return the transform for crops of ``size``. Progressive sizes set a new one on the data set between epochs."""
     policies = {
         "none": [],
         "randaugment": [v2.RandAugment(magnitude=options.magnitude)],
@@ -123,7 +123,7 @@ def _to_tensor() -> list[v2.Transform]:
 
 
 def size_of(options: Options, epoch: int) -> int:
-    """Side of the crops in an epoch: from --start-size to --size in steps of 32."""
+    """Return the side of the crops in an epoch, which grows from --start-size to --size in steps of 32."""
     if not options.start_size:
         return options.size
     done = min(1.0, epoch / max(1.0, options.ramp * options.epochs))
@@ -133,7 +133,8 @@ def size_of(options: Options, epoch: int) -> int:
 
 
 def mixing(options: Options, classes: int) -> v2.Transform | None:
-    """What mixes the images of a batch on the device, and makes shares of its labels."""
+    """Return the transform that mixes the images of a batch on the device and converts its labels to shares, or
+    None."""
     mixes = [v2.MixUp(alpha=options.mixup, num_classes=classes)] if options.mixup else []
     mixes += [v2.CutMix(alpha=options.cutmix, num_classes=classes)] if options.cutmix else []
     return v2.RandomChoice(mixes) if mixes else None
@@ -143,10 +144,10 @@ def mixing(options: Options, classes: int) -> v2.Transform | None:
 
 
 def loaders(options: Options, ranks: Ranks, train: Any, val: Any) -> tuple[Any, Any]:
-    """(training loader, validation loader) of this rank.
+    """Return (training loader, validation loader) of this rank.
 
     Raises:
-        ValueError: a rank's share of the training set makes no batch.
+        ValueError: A rank's share of the training set is smaller than a batch.
     """
     train.transform, val.transform = train_transform(options, size_of(options, 0)), val_transform(options)
     shuffled = DistributedSampler(train, ranks.world, ranks.rank, seed=options.seed)
@@ -154,14 +155,14 @@ def loaders(options: Options, ranks: Ranks, train: Any, val: Any) -> tuple[Any, 
     if len(shuffled) < options.batch_size:
         ranks_ = "1 rank" if ranks.world == 1 else f"{ranks.world} ranks"
         raise ValueError(
-            f"{len(train)} images on {ranks_} make no batch of {options.batch_size}: a smaller --batch-size"
+            f"{len(train)} images on {ranks_} give no batch of {options.batch_size}: pass a smaller --batch-size"
         )
-    # A generator of its own: what steps draw changes nothing for the loader, and all ranks have the same seed,
-    # so that an image's augmentation does not depend on how many they are.
+    # A separate generator: random draws in training steps do not affect the loader, and all ranks have the same seed,
+    # so that an image's augmentation does not depend on the number of ranks.
     generator = torch.Generator().manual_seed(options.seed)
     common = dict(batch_size=options.batch_size, num_workers=options.workers)
     if options.loader == "torchvision":
-        warnings.filterwarnings("ignore", category=dali_compat.FallbackWarning)  # torch's loader is what was asked for
+        warnings.filterwarnings("ignore", category=dali_compat.FallbackWarning)  # the user chose torch's loader
         common |= dict(num_workers=options.workers or cores_a_rank(), pin_memory=ranks.device.type == "cuda")
         return (
             TorchLoader(train, sampler=shuffled, generator=generator, drop_last=True, **common),
@@ -181,14 +182,14 @@ def cores_a_rank() -> int:
 
 
 class Waited(NamedTuple):
-    """Seconds of an epoch so far, and those of them that next() took. Two of the numbers of dali_compat's stats()."""
+    """Seconds of an epoch so far, and the part in next(): two values of dali_compat's stats()."""
 
     seconds: float
     waited: float
 
 
 class TorchLoader(data.DataLoader):
-    """torch's own, which says how long it was waited for."""
+    """torch's loader, with a record of the time spent waiting for it."""
 
     _begin = _waited = 0.0
 
@@ -207,12 +208,14 @@ class TorchLoader(data.DataLoader):
         return Waited(time.perf_counter() - self._begin, self._waited)
 
 
-# ---- images for a trial
+# ---- images for --synthetic
 
 
 def make_images(folder: Path, classes: int = 4, train: int = 16, val: int = 8) -> None:
-    """Class folders of JPEGs of some 100 pixels a side. A class has a colour and a direction of stripes, so that a
-    model begins to learn them within an epoch or two. The same files every time."""
+    """Write class folders of JPEGs with about 100 pixels per side. The files are the same every time.
+
+    Each class has a colour and a direction of stripes, so that a model starts to learn them within an epoch or two.
+    """
     rng = np.random.default_rng(0)
     for split, count in (("train", train), ("val", val)):
         for label in range(classes):

@@ -1,4 +1,4 @@
-"""What the first rank shows and keeps: a progress line, log.csv and TensorBoard's events."""
+"""Output of the first rank: a progress line, log.csv and TensorBoard events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = (
 
 
 class Log:
-    """Other ranks have one, too, which does nothing."""
+    """The logs of the first rank; on other ranks it does nothing."""
 
     def __init__(self, options: Options, ranks: Ranks) -> None:
         self._active = ranks.is_first
@@ -27,7 +27,7 @@ class Log:
         self._bar: tqdm | None = None
 
     def begin(self, epoch: int, images: int) -> None:
-        """At the start of a run, which may have been interrupted: what it will do again is taken out of the logs."""
+        """Start a run. If it resumes, remove log entries of steps that it will repeat."""
         if not self._active:
             return
         rows = list(csv.DictReader(self._file.open())) if self._file.exists() else []
@@ -38,19 +38,19 @@ class Log:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            print("no events for TensorBoard: pip install tensorboard", flush=True)
+            print("TensorBoard events are not written: pip install tensorboard", flush=True)
         else:
             self._board = SummaryWriter(self._file.parent, purge_step=images)
 
     def begin_epoch(self, epoch: int, epochs: int, images: int, seen: int) -> None:
-        """``seen`` of the epoch's images were given before the run was interrupted."""
+        """Start an epoch; ``seen`` of its images were processed before an interruption."""
         self._since, self._from = time.perf_counter(), seen
         if self._active:
             form = "{desc} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
             self._bar = tqdm(total=images, initial=seen, desc=f"epoch {epoch + 1}/{epochs}", bar_format=form)
 
     def line(self, images: int, seen: int, loss: float, top1: float, stats: Any) -> None:
-        """``images`` of the whole run, ``seen`` of the epoch."""
+        """Log progress: ``images`` of the whole run, ``seen`` of the epoch."""
         if not self._active:
             return
         speed, waited = self._speed(seen), share(stats)
@@ -62,11 +62,11 @@ class Log:
                 self._board.add_scalar(f"train/{name}", value, images)
 
     def times(self, seen: int, stats: Any) -> dict[str, float]:
-        """The columns of the epoch's training, at its end."""
+        """Return the training columns at the end of the epoch."""
         return {"images_per_s": self._speed(seen), "waited": share(stats), "seconds": self._seconds()}
 
     def end_epoch(self, images: int, row: dict[str, Any]) -> None:
-        """``row``: all columns."""
+        """Log the end of an epoch; ``row`` has all columns."""
         if not self._active:
             return
         assert self._bar is not None
@@ -98,5 +98,5 @@ class Log:
 
 
 def share(stats: Any) -> float:
-    """Of the epoch's time so far, what next() waited. A GPU that is still at work on a batch is not in it."""
+    """Return the share of the epoch's time in next(). It excludes the time that a GPU still computes a batch."""
     return stats.waited / max(1e-9, stats.seconds)

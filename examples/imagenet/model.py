@@ -1,4 +1,4 @@
-"""The model by its name, shared by the ranks, with its optimizer, its average and its learning rate."""
+"""Create the model by name and share it between the ranks, with its optimizer, average and learning rate."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ class Model:
     """A model in its several forms.
 
     Attributes:
-        plain: the module itself: what is evaluated and saved. Its parameters are sharded with --parallel fsdp.
-        average: an exponential moving average of it, or None.
-        train: what a training step calls: the same parameters behind DistributedDataParallel and torch.compile.
-        optimizer, scaler: of its parameters.
+        plain: The module, which is evaluated and saved. --parallel fsdp shards its parameters.
+        average: An exponential moving average of it, or None.
+        train: The module for training steps, which wraps the same parameters in DistributedDataParallel and
+            torch.compile.
+        optimizer, scaler: Those of its parameters.
     """
 
     def __init__(self, options: Options, ranks: Ranks, classes: int) -> None:
-        whole = options.parallel == "ddp"  # shards are contiguous: with FSDP only the images are channels_last
+        whole = options.parallel == "ddp"  # shards are contiguous, so with FSDP only the images are channels_last
         layout = torch.channels_last if options.channels_last and whole else torch.contiguous_format
         self.plain: nn.Module = create(options.model, classes, options.model_args)
         self.plain.to(ranks.device, memory_format=layout)
@@ -41,7 +42,7 @@ class Model:
                 self.plain, [ranks.local_rank] if on_gpu else None, gradient_as_bucket_view=True
             )
         if options.compile:
-            # one program for each size of images: progressive sizes bring a few
+            # compile one program for each image size, since there are only a few progressive sizes
             self.train = torch.compile(self.train, dynamic=False)
         self.optimizer = _optimizer(self.plain, options)
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=options.amp == "fp16")
@@ -52,10 +53,10 @@ class Model:
 
 
 def create(name: str, classes: int, arguments: dict[str, Any]) -> nn.Module:
-    """torchvision's model of that name, or timm's where torchvision has none.
+    """Return torchvision's model of this name, or timm's if torchvision has none.
 
     Raises:
-        ValueError: neither has it.
+        ValueError: Neither library has it.
     """
     if not name.startswith("timm/") and name in torchvision.models.list_models(torchvision.models):
         return torchvision.models.get_model(name, num_classes=classes, **arguments)
@@ -71,11 +72,11 @@ def create(name: str, classes: int, arguments: dict[str, Any]) -> nn.Module:
 
 
 def shard(module: nn.Module, ranks: Ranks) -> None:
-    """FSDP2: each rank keeps a part of every parameter, and gathers a block's just before it is computed.
+    """Apply FSDP2: each rank keeps a part of every parameter, and gathers a block's parameters before it is computed.
 
-    A block is what stands in a Sequential or ModuleList at the top of the model: a stage's blocks in a ResNet,
-    the layers of a transformer. What is left, stem and head, is a group of its own. It is all in float32, and autocast
-    casts, so that the numbers are DistributedDataParallel's.
+    Blocks are the children of a Sequential or ModuleList at the top of the model, such as a stage's blocks in a ResNet
+    or the layers of a transformer. The remaining parameters, stem and head, form one group. All are float32 and
+    autocast converts them, so that the numbers equal DistributedDataParallel's.
     """
     from torch.distributed.fsdp import fully_shard  # torch 2.6 or newer
 
@@ -89,15 +90,18 @@ def shard(module: nn.Module, ranks: Ranks) -> None:
 
 
 def _average(module: nn.Module, options: Options) -> AveragedModel:
-    """Of parameters and of the norms' statistics. A list of sharded and whole tensors is no list that one kernel takes,
-    so with FSDP they are averaged one by one."""
+    """Average parameters and the statistics of norm layers.
+
+    With FSDP they are averaged one by one, since no kernel accepts a list of both sharded and whole tensors.
+    """
     if options.parallel == "fsdp":
         return AveragedModel(module, avg_fn=get_ema_avg_fn(options.ema), use_buffers=True)
     return AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(options.ema), use_buffers=True)
 
 
 def _optimizer(module: nn.Module, options: Options) -> torch.optim.Optimizer:
-    """Biases and norms are vectors, and have no weight decay: Goyal et al., "Accurate, large minibatch SGD", 2017."""
+    """Exclude biases and norm weights, which are vectors, from weight decay (Goyal et al., "Accurate, large
+    minibatch SGD", 2017)."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": options.weight_decay},
@@ -109,8 +113,10 @@ def _optimizer(module: nn.Module, options: Options) -> torch.optim.Optimizer:
 
 
 def learning_rate(options: Options, epoch: float, images_a_step: int) -> float:
-    """At a point of the run, in epochs: linear warm-up, then a cosine to zero. A function of how many images were seen,
-    not of steps: it goes on as it was on another number of ranks."""
+    """Return the learning rate at a point of the run, in epochs: linear warm-up, then a cosine to zero.
+
+    It depends on the number of images seen, not of steps, so that a run can continue on another number of ranks.
+    """
     peak = options.lr * images_a_step / 256
     if epoch < options.warmup:
         return peak * (epoch + 0.01) / (options.warmup + 0.01)

@@ -1,4 +1,4 @@
-"""The ranks of a run: who this process is, and what all of them do together."""
+"""Ranks: this process's rank, and collective operations."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import torch.distributed as dist
 
 
 class Ranks:
-    """torchrun starts one process a GPU, and each of them makes one of these. Without torchrun it is a world of one.
+    """The group of processes that torchrun starts, one per GPU; without torchrun a group of one.
 
-    Two groups. The default one is NCCL's on GPUs, and moves gradients. ``control`` is Gloo's everywhere: it carries
-    Python objects, and its barrier names the ranks that did not come. Both give up after ``timeout`` seconds: a rank
-    that died on another machine ends the run with an error. One that died on this machine torchrun notices at once.
+    There are two process groups. The default one is NCCL's on GPUs, for gradients. ``control`` is always Gloo's. It
+    sends Python objects, and its barrier names missing ranks. Both time out after ``timeout`` seconds, so that a rank
+    that died on another machine ends the run with an error. torchrun notices at once if a rank died on this machine.
 
     Attributes:
-        rank, local_rank, world: as torchrun says.
-        device: this rank's.
-        stopping: whether SIGTERM came, from torchrun, Slurm's time limit or a spot machine that goes; or Ctrl-C. A
+        rank, local_rank, world: Values set by torchrun.
+        device: This rank's device.
+        stopping: True after SIGTERM, from torchrun, Slurm's time limit or a reclaimed spot machine; or after Ctrl-C. A
             second Ctrl-C ends the program at once.
     """
 
@@ -47,36 +47,36 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank prints and saves."""
+        """Return True if this rank prints and saves."""
         return self.rank == 0
 
     def say(self, text: str) -> None:
-        """Printed once, by the first rank."""
+        """Print the text on the first rank only."""
         if self.is_first:
             print(text, flush=True)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Until all ranks are here.
+        """Wait until all ranks are here.
 
         Raises:
-            RuntimeError: some did not come in time; the first rank's text says which.
+            RuntimeError: Ranks are missing after the timeout; the first rank's message names them.
         """
         timeout = self._timeout if seconds is None else timedelta(seconds=seconds)
         dist.monitored_barrier(self.control, timeout, wait_all_ranks=True)
 
     def total(self, values: torch.Tensor) -> list[float]:
-        """Sums over all ranks of a vector on the device."""
+        """Return the sum over all ranks of a vector on the device."""
         dist.all_reduce(values)
         return values.tolist()
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's, in all ranks."""
+        """Return the values of all ranks, on every rank."""
         values: list[Any] = [None] * self.world
         dist.all_gather_object(values, value, self.control)
         return values
 
     def leave(self) -> None:
-        """At the end. Not behind an error: the others may never come."""
+        """End the process groups. Do not call it after an error, since it waits for the other ranks."""
         for number, before in self._before.items():
             signal.signal(number, before)
         dist.destroy_process_group()

@@ -42,7 +42,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from dali_compat import merge_states
 
-WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)  # of sharded parameters, too
+WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)  # includes sharded parameters
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "none": torch.float32}
 
 
@@ -50,25 +50,25 @@ class Training:
     """A run on this rank.
 
     Attributes:
-        epoch, seen: where it is: the epoch, and how many of its images all ranks have had.
-        sums: of the epoch so far, over all ranks: loss of each image, right answers.
-        best: top-1 of the best weights so far.
+        epoch, seen: The position: the epoch, and the number of its images that all ranks have processed.
+        sums: Loss and number of correct answers of the epoch so far, over all ranks.
+        best: Top-1 accuracy of the best weights so far.
     """
 
     def __init__(self, options: Options, ranks: Ranks) -> None:
         self.options, self.ranks = options, ranks
         self.checkpoint = Path(options.out) / "checkpoint.pt"
-        # Loaders before the model: a GPU's JPEG decoder starts while the model is made.
+        # Create loaders before the model, because a GPU's JPEG decoder starts in the meantime.
         train, val = data.datasets(options)
         self.loader, self.val_loader = data.loaders(options, ranks, train, val)
         self.classes = options.classes or max(train.targets) + 1
         torch.manual_seed(options.seed)  # the same weights on all ranks
         self.model = Model(options, ranks, self.classes)
-        torch.manual_seed(options.seed + 1 + ranks.rank)  # dropout and mixing of their own
+        torch.manual_seed(options.seed + 1 + ranks.rank)  # dropout and mixing differ between ranks
         self.mix = data.mixing(options, self.classes)
         self.loss = nn.CrossEntropyLoss(label_smoothing=options.label_smoothing)
         self.log = Log(options, ranks)
-        self.images = len(self.loader.sampler) * ranks.world  # of an epoch
+        self.images = len(self.loader.sampler) * ranks.world  # per epoch
         self.step_images = options.batch_size * ranks.world
         self.epoch, self.seen, self.best = 0, 0, 0.0
         self.sums = [0.0, 0.0]
@@ -76,12 +76,12 @@ class Training:
     # ---- training
 
     def run(self) -> None:
-        """All epochs, from where the run is."""
+        """Run all remaining epochs."""
         self.log.begin(self.epoch, self.epoch * self.images + self.seen)
         while self.epoch < self.options.epochs:
             if not self.train_epoch():
                 self.save()
-                self.log.close()  # the bar's line ends
+                self.log.close()  # end the progress line
                 self.ranks.say(
                     f"stopped in epoch {self.epoch + 1}, after {self.seen} images; saved: --resume continues from there"
                 )
@@ -90,14 +90,15 @@ class Training:
         self.log.close()
 
     def train_epoch(self) -> bool:
-        """The rest of the epoch. False: it was stopped."""
+        """Train the rest of the epoch; return False if the run was stopped."""
         options, ranks = self.options, self.ranks
         self.set_epoch(self.epoch)
         self.model.plain.train()
         if options.loader == "dali":
             self.loader.stats(reset=True)
         self.log.begin_epoch(self.epoch, options.epochs, self.images, self.seen)
-        pending = torch.zeros(3, device=ranks.device)  # of this rank: loss, right answers, whether it is told to stop
+        # of this rank: loss, correct answers, whether it received a stop signal
+        pending = torch.zeros(3, device=ranks.device)
         shown = self.seen
         for step, (images, labels) in enumerate(self.loader, 1):
             loss, right = self.train_step(images, labels)
@@ -118,7 +119,7 @@ class Training:
         return True
 
     def train_step(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(mean loss, number of right answers), which nobody has waited for yet."""
+        """Return (mean loss, number of correct answers) without waiting for the GPU."""
         options, model = self.options, self.model
         rate = learning_rate(options, self.epoch + self.seen / self.images, self.step_images)
         for group in model.optimizer.param_groups:
@@ -139,7 +140,8 @@ class Training:
         return loss.detach(), (answers.detach().argmax(1) == labels).sum()
 
     def show(self, pending: torch.Tensor, images: int) -> bool:
-        """The line of all ranks, over their last ``images``: where steps wait for the GPU. True: all ranks stop."""
+        """Show the progress of all ranks over their last ``images``, which waits for the GPU. Return True if all
+        ranks stop."""
         pending[2] = self.ranks.stopping
         loss, right, stopping = self.ranks.total(pending.double())
         pending.zero_()
@@ -154,7 +156,7 @@ class Training:
         return stopping > 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Order and image size of an epoch. The next iter() of the loader sees both."""
+        """Set order and image size of an epoch. They apply from the loader's next iter()."""
         self.loader.sampler.set_epoch(epoch)
         self.loader.dataset.transform = data.train_transform(self.options, data.size_of(self.options, epoch))
 
@@ -183,8 +185,11 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> tuple[float, float, float]:
-        """(loss, top-1, top-5) on the validation set, each image of which counts once: the ranks get equal shares, so
-        the sampler repeats some images, and these are left out."""
+        """Return (loss, top-1, top-5) on the validation set.
+
+        Each image counts once: the sampler repeats some images to give all ranks equal shares, and the repetitions are
+        ignored.
+        """
         world, rank, count = self.ranks.world, self.ranks.rank, len(self.val_loader.dataset)
         model.eval()
         sums, had = torch.zeros(4, device=self.ranks.device), 0
@@ -202,7 +207,7 @@ class Training:
         return loss / images, top1 / images, top5 / images
 
     def to_device(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """dali_compat's are there already: this is for torchvision's."""
+        """Move torchvision's batches to the device; dali_compat's are already there."""
         layout = torch.channels_last if self.options.channels_last else torch.contiguous_format
         to = dict(device=self.ranks.device, non_blocking=True)
         return images.to(memory_format=layout, **to), labels.to(**to)
@@ -211,10 +216,10 @@ class Training:
         amp = self.options.amp
         return torch.autocast(self.ranks.device.type, TYPES[amp], enabled=amp != "none")
 
-    # ---- checkpoints: of whole tensors, whatever shares the model, so that any number of ranks can go on
+    # ---- checkpoints: they contain whole tensors for any way of sharding, so that any number of ranks can resume
 
     def save(self) -> None:
-        """Between two steps, by all ranks together."""
+        """Save a checkpoint between two steps; all ranks take part."""
         model, average = self.model, self.model.average
         weights, optimizer = get_state_dict(model.plain, model.optimizer, options=WHOLE)
         loader = self.ranks.gather(self.loader.state_dict() if self.options.loader == "dali" else {})
@@ -230,21 +235,21 @@ class Training:
         self.write(state, self.checkpoint)
 
     def write(self, state: dict[str, Any], path: Path) -> None:
-        """Whole or not at all: a crash while it is written leaves the one before."""
+        """Write atomically: a crash during writing leaves the previous checkpoint."""
         if self.ranks.is_first:
             torch.save(state, path.with_suffix(".tmp"))
             os.replace(path.with_suffix(".tmp"), path)
 
     def has_checkpoint(self) -> bool:
-        """Whether there is one to load.
+        """Return True if there is a checkpoint to load.
 
         Raises:
-            FileExistsError, FileNotFoundError: there is one that this run would overwrite, or none to evaluate.
-            RuntimeError: only some ranks see it.
+            FileExistsError, FileNotFoundError: This run would overwrite a checkpoint, or there is none to evaluate.
+            RuntimeError: Only some ranks see it.
         """
         found, out = self.ranks.gather(self.checkpoint.exists()), self.options.out
         if any(found) != all(found):
-            raise RuntimeError(f"only some ranks see {self.checkpoint}: --out has to be a folder that all hosts share")
+            raise RuntimeError(f"only some ranks see {self.checkpoint}: --out must be a folder that all hosts share")
         if self.options.evaluate and not any(found):
             raise FileNotFoundError(f"there is no {self.checkpoint} to evaluate")
         if any(found) and not (self.options.resume or self.options.evaluate):
@@ -252,7 +257,7 @@ class Training:
         return any(found)
 
     def load(self) -> None:
-        """Go on from the checkpoint, with the very next batch."""
+        """Load the checkpoint, to continue with the next batch."""
         state = torch.load(self.checkpoint, map_location="cpu", weights_only=True, mmap=True)
         model, average, world = self.model, self.model.average, len(state["generators"])
         set_state_dict(
@@ -269,10 +274,10 @@ class Training:
         model.scaler.load_state_dict(state["scaler"])
         self.epoch, self.seen, self.sums, self.best = (state[name] for name in ("epoch", "seen", "sums", "best"))
         if self.options.loader == "dali":
-            # a state is of one transform: that of its epoch, or between two epochs of the one that is over
+            # a state belongs to one transform: that of its epoch or, between two epochs, that of the previous epoch
             self.set_epoch(self.epoch if self.seen else self.epoch - 1)
             self.loader.load_state_dict(state["loader"])
-        elif self.seen:  # torch's loader cannot go on within an epoch
+        elif self.seen:  # torch's loader cannot resume within an epoch
             self.seen, self.sums = 0, [0.0, 0.0]
         if world == self.ranks.world:
             self.set_generators(state["generators"][self.ranks.rank])
@@ -282,7 +287,7 @@ class Training:
         )
 
     def generators(self) -> list[torch.Tensor]:
-        """What dropout and mixing draw from."""
+        """Return the states of the generators of dropout and mixing."""
         on_gpu = self.ranks.device.type == "cuda"
         return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.ranks.device)] if on_gpu else [])]
 
@@ -310,7 +315,7 @@ def main(argv: list[str] | None = None) -> None:
             ranks.say(training.loader.explain())
         if training.has_checkpoint():
             training.load()
-        ranks.wait()  # for all to be ready: the first step is where a missing rank would be a hang
+        ranks.wait()  # wait until all are ready, since a missing rank would hang the first step
         if options.evaluate:
             weights = training.model.average or training.model.plain
             ranks.say("loss {:.4f}, top-1 {:.2%}, top-5 {:.2%}".format(*training.evaluate(weights)))

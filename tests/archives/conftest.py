@@ -1,4 +1,4 @@
-"""Folders, archives of them and a cache folder for the tests of archives."""
+"""A folder of images, archives of it, and a temporary cache folder."""
 
 import shutil
 from importlib.util import find_spec
@@ -16,14 +16,14 @@ KINDS = {"rec": "DALIRecordIO", "tfrecord": "DALITFRecord", "lmdb": "DALILMDB", 
 
 @pytest.fixture(autouse=True)
 def cache_home(tmp_path, monkeypatch) -> Path:
-    """The user's cache folder is the test's own."""
+    """Use a temporary folder as the user's cache folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "dali_compat"
 
 
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory) -> Path:
-    """A folder of images, ``images``, and archives of it, ``all.rec`` and so on."""
+    """Return a folder that contains a folder of images, ``images``, and archives of it, ``all.rec`` and so on."""
     root = tmp_path_factory.mktemp("packed")
     make_folder(root / "images", per_class=4)
     for ending in KINDS if find_spec("lmdb") else KINDS.keys() - {"lmdb"}:
@@ -38,7 +38,7 @@ def stock(packed) -> ImageFolder:
 
 @pytest.fixture(params=KINDS)
 def kind(request) -> str:
-    """Each kind of archive, by its ending."""
+    """Return each kind of archive, as its extension."""
     if request.param == "lmdb":
         pytest.importorskip("lmdb")
     return request.param
@@ -46,18 +46,18 @@ def kind(request) -> str:
 
 @pytest.fixture
 def make(packed, kind):
-    """The data set over the archive of this kind."""
+    """Return a function that opens the archive of this kind as a data set."""
     return lambda *args, **kwargs: getattr(dali_compat, KINDS[kind])(packed / f"all.{kind}", *args, **kwargs)
 
 
 @pytest.fixture
-def own(packed, kind, tmp_path) -> Path:
-    """A copy of the archive that a test may damage; the file with the images in it is ``inside(own)``."""
+def archive_copy(packed, kind, tmp_path) -> Path:
+    """Return a copy of the archive that a test may damage; ``inside(archive_copy)`` is the file with the images."""
     return copied(packed / f"all.{kind}", tmp_path / f"own.{kind}")
 
 
 def copied(source: Path, target: Path) -> Path:
-    """An archive without its index."""
+    """Copy an archive without its index."""
     if source.is_dir():
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.npz"))
     else:
@@ -66,10 +66,10 @@ def copied(source: Path, target: Path) -> Path:
 
 
 def inside(path: Path) -> Path:
-    """The file of an archive that has the images."""
+    """Return the file of an archive that contains the images."""
     return path / "data.mdb" if path.is_dir() else path
 
 
 def opened(path: Path, **kwargs):
-    """The data set for a path's ending."""
+    """Open a path with the data set for its extension."""
     return getattr(dali_compat, KINDS[path.suffix[1:]])(path, **kwargs)

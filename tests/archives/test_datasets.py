@@ -1,4 +1,4 @@
-"""What all four data sets promise, beside torchvision's ImageFolder of the same files."""
+"""Common behaviour of the four archive data sets, compared with torchvision's ImageFolder of the same files."""
 
 import copy
 import gc
@@ -28,7 +28,7 @@ def same(ours, theirs) -> bool:
     return ours[0].mode == "RGB" and ours[0].tobytes() == theirs[0].tobytes() and ours[1] == theirs[1]
 
 
-def test_samples_are_torchvisions(make, stock):
+def test_samples_equal_imagefolders(make, stock):
     dataset = make()
     assert len(dataset) == len(stock) == 12
     assert all(same(dataset[i], stock[i]) for i in range(12))
@@ -36,36 +36,36 @@ def test_samples_are_torchvisions(make, stock):
     assert (dataset.classes, dataset.class_to_idx) == (stock.classes, stock.class_to_idx)
 
 
-def test_transforms_and_index(make, stock):
+def test_transforms_apply_and_return_index_adds_the_index(make, stock):
     dataset = make(TENSOR, lambda target: f"class {target}", return_index=True)
     stock.transform = TENSOR
     image, target, index = dataset[5]
     assert torch.equal(image, stock[5][0]) and (target, index) == (f"class {stock.targets[5]}", 5)
-    dataset.transform = dataset.target_transform = stock.transform = None  # as timm does, later
+    dataset.transform = dataset.target_transform = stock.transform = None  # set after construction, as timm does
     assert same(dataset[5], stock[5]) and dataset[5][2] == 5
 
 
 @pytest.mark.parametrize("index", [-1, -12, 11, np.int64(3), torch.tensor(2)])
-def test_indices_are_a_lists(make, stock, index):
+def test_indices_are_accepted_as_by_a_list(make, stock, index):
     dataset = make()
     assert same(dataset[index], stock[int(index)])
     assert dataset.read([index])[0].tobytes() == Path(stock.samples[int(index)][0]).read_bytes()
 
 
 @pytest.mark.parametrize("index, error", [(12, IndexError), (-13, IndexError), (1.5, TypeError), ("1", TypeError)])
-def test_wrong_indices_are_refused_everywhere(make, index, error):
+def test_invalid_indices_raise_in_every_method(make, index, error):
     dataset = make()
-    for ask in (
+    for read in (
         dataset.__getitem__,
         lambda i: dataset.read([0, i]),
         lambda i: dataset.locations([0, i]),
         dataset.copied,
     ):
         with pytest.raises(error):
-            ask(index)
+            read(index)
 
 
-def test_read_gives_the_files_bytes_without_a_copy(make, stock):
+def test_read_returns_read_only_views_of_the_files_bytes(make, stock):
     dataset = make()
     order = [7, 0, 11, 0, -1]
     arrays = dataset.read(order)
@@ -75,15 +75,15 @@ def test_read_gives_the_files_bytes_without_a_copy(make, stock):
     assert dataset.read([]) == []
 
 
-def test_views_outlive_the_data_set(make, stock):
+def test_arrays_stay_valid_after_the_data_set_is_deleted(make, stock):
     dataset = make()
     array = dataset.read([3])[0]
     del dataset
     assert array.tobytes() == Path(stock.samples[3][0]).read_bytes()
 
 
-def test_files_are_closed_with_the_data_set(make, recwarn):
-    """python -X dev warns of others."""
+def test_files_are_closed_when_the_data_set_is_deleted(make, recwarn):
+    """python -X dev warns of open files."""
     gc.collect()
     warnings.simplefilter("always")
     dataset = make()
@@ -93,7 +93,7 @@ def test_files_are_closed_with_the_data_set(make, recwarn):
     assert [str(warning.message) for warning in recwarn] == []
 
 
-def test_locations_are_where_the_bytes_are(make, stock):
+def test_locations_give_the_byte_range_of_each_image(make, stock):
     dataset = make()
     numbers, offsets, lengths = dataset.locations([4, -2])
     assert (offsets.dtype, lengths.dtype, numbers.shape) == (np.int64, np.int64, (2,))
@@ -103,14 +103,14 @@ def test_locations_are_where_the_bytes_are(make, stock):
         assert image == Path(stock.samples[index][0]).read_bytes()
 
 
-def test_repr_is_torchvisions(make):
+def test_repr_has_torchvisions_format(make):
     dataset = make(TENSOR)
     text = repr(dataset)
     assert text.startswith(f"Dataset {type(dataset).__name__}\n") and "Number of datapoints: 12" in text
     assert str(dataset.root) in text and "PILToTensor" in text and "Files:" not in text
 
 
-def test_pickle_and_copy(make, stock):
+def test_pickled_and_copied_data_sets_have_the_same_samples(make, stock):
     dataset = make(TENSOR, return_index=True)
     dataset.read([0])
     assert dataset.targets
@@ -121,7 +121,7 @@ def test_pickle_and_copy(make, stock):
 
 
 @pytest.mark.parametrize(("context", "workers"), [("fork", 2), ("spawn", 1)])
-def test_torchs_loader_with_workers(make, stock, context, workers):
+def test_torchs_loader_reads_the_data_set_in_workers(make, stock, context, workers):
     if context == "spawn" and type(make()).__name__ != "DALIRecordIO":
         pytest.skip("starting processes takes seconds; one kind is enough")
     dataset = make(TENSOR, return_index=True)
@@ -134,7 +134,7 @@ def test_torchs_loader_with_workers(make, stock, context, workers):
     assert torch.equal(images, torch.stack([stock[i][0] for i in indices]))
 
 
-def test_fork_and_parent_read_at_once(make, stock):
+def test_a_forked_child_and_its_parent_read_at_the_same_time(make, stock):
     dataset = make()
     expected = [Path(path).read_bytes() for path, _ in stock.samples]
     dataset[0]
@@ -150,7 +150,7 @@ def test_fork_and_parent_read_at_once(make, stock):
     assert process.exitcode == 0
 
 
-def test_threads(make, stock):
+def test_threads_read_at_the_same_time(make, stock):
     dataset = make()
     expected = [Path(path).read_bytes() for path, _ in stock.samples]
 
@@ -163,7 +163,7 @@ def test_threads(make, stock):
         assert all(pool.map(read, range(100)))
 
 
-def test_more_files_than_may_be_open(packed, kind, tmp_path, stock, monkeypatch):
+def test_archives_with_more_files_than_the_open_file_limit_are_read(packed, kind, tmp_path, stock, monkeypatch):
     monkeypatch.setattr(files, "_limit", lambda: 2)
     if kind == "lmdb":
         paths = [packed / "all.lmdb"] * 5
@@ -182,50 +182,55 @@ def test_more_files_than_may_be_open(packed, kind, tmp_path, stock, monkeypatch)
     assert sum(file is not None for file in dataset._files._open) <= 2
 
 
-def test_an_undecodable_image_is_named(own):
-    dataset = opened(own)
+def test_an_undecodable_image_is_reported_with_file_byte_and_index(archive_copy):
+    dataset = opened(archive_copy)
     _, [offset], [length] = dataset.locations([5])
-    data = bytearray(inside(own).read_bytes())
-    if own.suffix == ".tfrecord":  # whose checksum is another test's affair: damage it unseen
-        stat = inside(own).stat()
+    data = bytearray(inside(archive_copy).read_bytes())
+    if archive_copy.suffix == ".tfrecord":  # keep size and time, so that the index and its checksums are not read again
+        stat = inside(archive_copy).stat()
     data[offset : offset + length] = bytes(length)
-    inside(own).write_bytes(data)
-    if own.suffix == ".tfrecord":
-        os.utime(inside(own), ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    inside(archive_copy).write_bytes(data)
+    if archive_copy.suffix == ".tfrecord":
+        os.utime(inside(archive_copy), ns=(stat.st_atime_ns, stat.st_mtime_ns))
     else:
-        dataset = opened(own)
+        dataset = opened(archive_copy)
     with pytest.raises(ImageReadError) as caught:
         dataset[5]
     text = str(caught.value)
-    assert str(inside(own)) in text and f"byte {offset}" in text and "index 5" in text and "UnidentifiedImage" in text
+    assert (
+        str(inside(archive_copy)) in text
+        and f"byte {offset}" in text
+        and "index 5" in text
+        and "UnidentifiedImage" in text
+    )
     assert isinstance(dataset[4][0], Image.Image)
-    if own.suffix == ".rec":  # one is enough: ending workers after an error takes torch 5 s, now and then
+    if archive_copy.suffix == ".rec":  # only one kind, because torch sometimes takes 5 s to end workers after an error
         with pytest.raises(ImageReadError, match="index 5"):
             list(DataLoader(Subset(dataset, [5]), num_workers=1, collate_fn=list))
 
 
 @pytest.mark.parametrize("change", ["shorter", "touched", "gone"])
-def test_a_file_that_changed_before_it_was_opened(own, change):
-    dataset = opened(own)
-    path = inside(own)
+def test_a_file_changed_between_indexing_and_opening_raises(archive_copy, change):
+    dataset = opened(archive_copy)
+    path = inside(archive_copy)
     if change == "shorter":
         os.truncate(path, path.stat().st_size // 2)
     elif change == "touched":
         os.utime(path, (1, 1))
     else:
         path.unlink()
-    for ask in (dataset.__getitem__, lambda i: dataset.read([i]), dataset.copied):
+    for read in (dataset.__getitem__, lambda i: dataset.read([i]), dataset.copied):
         with pytest.raises(ImageReadError) as caught:
-            ask(11)
+            read(11)
         assert str(path) in str(caught.value)
         assert ("No such file" if change == "gone" else "has changed since it was indexed") in str(caught.value)
 
 
-def test_a_file_cut_while_it_is_open_is_an_error_not_a_crash(own):
-    """To touch a map beyond its file's end is SIGBUS: in a process of its own."""
-    dataset = opened(own)
+def test_a_file_truncated_while_open_raises_instead_of_crashing(archive_copy):
+    """Access beyond the end of a truncated memory map raises SIGBUS, so the test runs in a child process."""
+    dataset = opened(archive_copy)
     dataset.read([0, 11])
-    os.truncate(inside(own), 4096)
+    os.truncate(inside(archive_copy), 4096)
 
     def child() -> None:
         with pytest.raises(ImageReadError, match="has changed since it was indexed"):
@@ -240,7 +245,7 @@ def test_a_file_cut_while_it_is_open_is_an_error_not_a_crash(own):
     assert process.exitcode == 0
 
 
-def test_missing_files_and_empty_archives(kind, tmp_path):
+def test_missing_files_and_empty_archives_are_refused(kind, tmp_path):
     dataset = getattr(dali_compat, KINDS[kind])
     for path in (tmp_path / f"none.{kind}", tmp_path / f"none-*.{kind}", []):
         with pytest.raises(FileNotFoundError):

@@ -1,4 +1,5 @@
-"""The cached list of a folder, beside torchvision's own; and when it must not be believed."""
+"""The cached file list of a folder equals torchvision's list, and is rebuilt if it is out of date or not
+trustworthy."""
 
 import multiprocessing
 import os
@@ -19,13 +20,13 @@ from dali_compat.archives.folder_index import cached_samples
 from dali_compat.runtime import saved
 
 
-def torchvisions(root, allow_empty=False):
+def torchvision_list(root, allow_empty=False):
     classes, class_to_idx = find_classes(root)
     return classes, class_to_idx, make_dataset(root, class_to_idx, IMG_EXTENSIONS, allow_empty=allow_empty)
 
 
 def age(root, seconds: float = 60) -> None:
-    """Make the folders look as if nobody had touched them for a while; without it no cache is trusted."""
+    """Set the folders' times to the past. The cache of a recently changed folder is not trusted."""
     then = time.time() - seconds
     for path, _, _ in os.walk(root, followlinks=True):
         os.utime(path, (then, then))
@@ -39,7 +40,7 @@ def fill(root: Path, names: list[str]) -> None:
 
 @pytest.fixture
 def root(tmp_path) -> Path:
-    """Names that sort in odd ways, folders within folders, files that do not count, links."""
+    """A folder with unusual sort orders, nested folders, files of other types, and links."""
     root = tmp_path / "root"
     fill(root, [
         "b/2.jpg", "b/10.jpg", "b/1.JPEG", "b/notes.txt", "b/deep/er/3.png", "b/deep/4.webp", "b/deep-er/5.bmp",
@@ -50,7 +51,7 @@ def root(tmp_path) -> Path:
     (root / "link").symlink_to(tmp_path / "elsewhere")
     (root / "b" / "link").symlink_to(tmp_path / "elsewhere" / "sub")
     (root / "c" / "dead.jpg").symlink_to(tmp_path / "nothing")
-    with open(os.fsencode(root) + b"/b/\xff\xfe.jpg", "w"):  # a name that is no UTF-8
+    with open(os.fsencode(root) + b"/b/\xff\xfe.jpg", "w"):  # a name that is not valid UTF-8
         pass
     age(root)
     age(tmp_path / "elsewhere")
@@ -59,7 +60,7 @@ def root(tmp_path) -> Path:
 
 @pytest.fixture
 def lists(monkeypatch):
-    """Counts how often folders are walked."""
+    """Record each time a folder is walked."""
     seen = []
     walk = folder_index._list
 
@@ -71,10 +72,10 @@ def lists(monkeypatch):
     return seen
 
 
-def test_equal_to_torchvision_in_order_and_type(root, lists):
+def test_cached_samples_equal_torchvision_in_order_and_type(root, lists):
     for _ in range(3):
         found = cached_samples(root)
-        assert found == torchvisions(root)
+        assert found == torchvision_list(root)
         assert all(type(path) is str and type(target) is int for path, target in found[2])
     assert len(lists) == 1
 
@@ -82,15 +83,15 @@ def test_equal_to_torchvision_in_order_and_type(root, lists):
 @pytest.mark.parametrize(
     "form", [str, lambda root: f"{root}/", lambda root: os.path.relpath(root), lambda root: root / ".."]
 )
-def test_paths_begin_as_the_root_is_given(root, form, lists):
+def test_paths_start_with_the_root_as_given(root, form, lists):
     given = form(root)
     if given == root / "..":
         given = root / ".." / "root"
-    assert cached_samples(root) and cached_samples(given) == torchvisions(given)
-    assert len(lists) == 1  # it is one folder
+    assert cached_samples(root) and cached_samples(given) == torchvision_list(given)
+    assert len(lists) == 1  # they are the same folder
 
 
-def test_a_home_folder(root, monkeypatch):
+def test_tilde_in_the_root_is_expanded(root, monkeypatch):
     monkeypatch.setenv("HOME", str(root.parent))
     assert cached_samples("~/root") == cached_samples(root)
 
@@ -110,26 +111,26 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_changes_are_noticed(root, change, lists):
+def test_a_changed_folder_is_listed_again(root, change, lists):
     before = cached_samples(root)
     CHANGES[change](root)
     after = cached_samples(root)
-    assert after == torchvisions(root) and after != before and len(lists) == 2
+    assert after == torchvision_list(root) and after != before and len(lists) == 2
 
 
-def test_another_folder_of_the_same_name_and_times(root, lists):
-    """As after `mv other root` or a restored backup: the inode tells."""
+def test_a_replaced_folder_with_equal_times_is_listed_again(root, lists):
+    """After `mv other root` or a restored backup, only the inode differs."""
     cached_samples(root)
     times = {name: (root / name).stat().st_mtime_ns for name in ("", "B")}
     (root / "B").rename(root.parent / "old")
     fill(root, ["B/other.jpg"])
     for name, when in times.items():
         os.utime(root / name, ns=(when, when))
-    assert cached_samples(root) == torchvisions(root) and len(lists) == 2
+    assert cached_samples(root) == torchvision_list(root) and len(lists) == 2
 
 
-def test_a_change_within_the_clocks_tick_is_not_missed(tmp_path, lists):
-    """A folder that changed just before it was listed may change again without a new time."""
+def test_a_list_made_just_after_a_change_is_not_trusted(tmp_path, lists):
+    """A folder that changed just before it was listed may change again without a new timestamp."""
     root = tmp_path / "root"
     fill(root, ["a/1.jpg"])
     age(root, seconds=-3600)  # however late it is listed
@@ -145,10 +146,10 @@ def test_a_change_within_the_clocks_tick_is_not_missed(tmp_path, lists):
     assert len(lists) == 4
 
 
-def test_errors_are_torchvisions(tmp_path):
+def test_cached_samples_raises_torchvisions_errors(tmp_path):
     def raises(root) -> None:
         with pytest.raises(FileNotFoundError) as theirs:
-            torchvisions(root)
+            torchvision_list(root)
         for _ in range(2):
             with pytest.raises(FileNotFoundError) as ours:
                 cached_samples(root)
@@ -163,45 +164,46 @@ def test_errors_are_torchvisions(tmp_path):
     raises(tmp_path / "root")
     for _ in range(2):
         found = cached_samples(tmp_path / "root", allow_empty=True)
-        assert found == torchvisions(tmp_path / "root", allow_empty=True)
+        assert found == torchvision_list(tmp_path / "root", allow_empty=True)
     fill(tmp_path / "none", ["a/1.txt"])
     assert cached_samples(tmp_path / "none", allow_empty=True) == (["a"], {"a": 0}, [])
     assert cached_samples(tmp_path / "none", allow_empty=True) == (["a"], {"a": 0}, [])
 
 
-def test_a_damaged_cache_and_no_room_for_one(root, lists, cache_home):
+def test_a_damaged_or_unwritable_cache_is_ignored(root, lists, cache_home):
     cached_samples(root)
     [path] = (cache_home / "folders").glob("*.npz")
     path.write_bytes(path.read_bytes()[:-200])
-    assert cached_samples(root) == torchvisions(root) and len(lists) == 2
+    assert cached_samples(root) == torchvision_list(root) and len(lists) == 2
     shutil.rmtree(cache_home)
     cache_home.touch()
     with pytest.warns(UserWarning, match="cannot be saved"):
-        assert cached_samples(root) == torchvisions(root)
+        assert cached_samples(root) == torchvision_list(root)
     assert len(lists) == 3
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_ranks_walk_once(root, tmp_path, is_new):
-    """Also where the folder has just been written: all have asked before one of them lists it."""
+def test_ranks_that_start_together_list_the_folder_once(root, tmp_path, is_new):
+    """This includes a new folder, whose cache is not trusted: all ranks request the list before one of them walks
+    the folder."""
     if is_new:
-        age(root, seconds=-3600)  # however late they ask
+        age(root, seconds=-3600)  # however late they request it
     context = multiprocessing.get_context("fork")
-    gate, log, expected = context.Barrier(4), tmp_path / "walks", torchvisions(root)
+    gate, log, expected = context.Barrier(4), tmp_path / "walks", torchvision_list(root)
 
     def rank() -> None:
         walk = folder_index._list
 
-        def noted(*args):
+        def logged_walk(*args):
             with open(log, "a") as file:
                 file.write("x")
             return walk(*args)
 
-        def all_at_once(name, lock=saved.lock):
+        def wait_and_lock(name, lock=saved.lock):
             gate.wait(100)
             return lock(name)
 
-        folder_index._list, saved.lock = noted, all_at_once
+        folder_index._list, saved.lock = logged_walk, wait_and_lock
         os._exit(0 if cached_samples(root) == expected else 1)
 
     ranks = [context.Process(target=rank) for _ in range(4)]
@@ -212,8 +214,9 @@ def test_ranks_walk_once(root, tmp_path, is_new):
     assert [process.exitcode for process in ranks] == [0] * 4 and log.read_text() == "x"
 
 
-def test_twenty_thousand_files(tmp_path, lists):
-    """The promise is 1.28 million in less than 2 s (benchmarks/archives.py measures it): no file is looked at again."""
+def test_a_cached_list_of_many_files_loads_with_few_calls(tmp_path, lists):
+    """The target is 1.28 million files in less than 2 s (see benchmarks/archives.py), so files must not be examined
+    again."""
     root = tmp_path / "large"
     rng = np.random.default_rng(0)
     for label in range(100):
@@ -225,11 +228,11 @@ def test_twenty_thousand_files(tmp_path, lists):
     first = cached_samples(root)
     found = []
     calls = calls_of(lambda: found.append(cached_samples(root)))
-    assert len(lists) == 1 and first == found[0] == torchvisions(root) and len(first[2]) == 20_000
+    assert len(lists) == 1 and first == found[0] == torchvision_list(root) and len(first[2]) == 20_000
     assert calls < 10_000, calls
 
 
-def test_progress_is_shown_if_it_is_slow_and_at_a_terminal(root, capsys, monkeypatch):
+def test_progress_is_shown_on_a_terminal_if_listing_is_slow(root, capsys, monkeypatch):
     cached_samples(root)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(folder_index, "_SLOW", 0)
@@ -243,7 +246,7 @@ def test_progress_is_shown_if_it_is_slow_and_at_a_terminal(root, capsys, monkeyp
 
 
 @pytest.mark.parametrize("place", [True, "here", Path("here")])
-def test_a_data_set_of_the_cached_list(root, place, lists, cache_home, tmp_path, monkeypatch):
+def test_index_cache_gives_the_attributes_of_imagefolder(root, place, lists, cache_home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     theirs = ImageFolder(root, len, abs, allow_empty=True)
     for _ in range(2):
@@ -262,12 +265,12 @@ def test_a_data_set_of_the_cached_list(root, place, lists, cache_home, tmp_path,
     )
 
 
-def test_a_data_set_without_a_cached_list(root, lists, cache_home):
+def test_without_index_cache_nothing_is_cached(root, lists, cache_home):
     DALIImageFolder(root, allow_empty=True)
     assert not lists and not cache_home.exists()
 
 
-def test_errors_of_the_data_set_are_torchvisions(root):
+def test_index_cache_raises_torchvisions_errors(root):
     with pytest.raises(FileNotFoundError) as theirs:
         ImageFolder(root.parent / "missing")
     with pytest.raises(FileNotFoundError) as mine:
@@ -275,7 +278,7 @@ def test_errors_of_the_data_set_are_torchvisions(root):
     assert str(mine.value) == str(theirs.value)
 
 
-def test_lists_of_ones_own_are_not_cached(root):
+def test_index_cache_is_refused_with_custom_file_selection(root):
     class OwnClasses(DALIImageFolder):
         def find_classes(self, directory):
             return ["b"], {"b": 0}
@@ -286,18 +289,18 @@ def test_lists_of_ones_own_are_not_cached(root):
         assert kind(root, **options).samples
 
 
-# ---- a cached list that somebody else has made, or changed
+# ---- cached lists that another user created or changed
 
 
 @pytest.fixture
 def stored(root, lists, cache_home):
-    """(path of the cached list, what it holds)."""
+    """Return the path and the content of a cached list."""
     cached_samples(root)
     [path] = (cache_home / "folders").glob("*.npz")
     return path, saved.load(path)[0]
 
 
-def test_the_list_is_its_users_alone(root, cache_home):
+def test_cached_list_is_readable_only_by_its_user(root, cache_home):
     before = os.umask(0)
     try:
         cached_samples(root)
@@ -308,52 +311,52 @@ def test_the_list_is_its_users_alone(root, cache_home):
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666, 0o664])
-def test_a_list_that_others_may_write_is_made_anew(root, stored, lists, mode):
+def test_a_list_that_others_may_write_is_rebuilt(root, stored, lists, mode):
     stored[0].chmod(mode)
-    assert cached_samples(root) == torchvisions(root) and len(lists) == 2
+    assert cached_samples(root) == torchvision_list(root) and len(lists) == 2
     assert stored[0].stat().st_mode & 0o777 == 0o600
-    assert cached_samples(root) == torchvisions(root) and len(lists) == 2
+    assert cached_samples(root) == torchvision_list(root) and len(lists) == 2
 
 
-def test_a_list_of_another_user_is_made_anew(root, stored, lists, monkeypatch):
+def test_a_list_of_another_user_is_rebuilt(root, stored, lists, monkeypatch):
     mine = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
-    assert cached_samples(root) == torchvisions(root) and len(lists) == 2
+    assert cached_samples(root) == torchvision_list(root) and len(lists) == 2
 
 
-def _with(column: int, value, new):
-    """What takes a list, and puts one value of its folders in the place of another."""
+def _replace_value(column: int, value, new):
+    """Return a function that replaces a value in the folders of a cached list."""
 
-    def poison(stored: dict) -> None:
+    def damage(stored: dict) -> None:
         [folder] = [folder for folder in stored["folders"] if folder[column] == value][:1]
         folder[column] = new
 
-    return poison
+    return damage
 
 
-def _file(by: str):
-    """What takes a list, and gives a file another name."""
+def _rename_file(by: str):
+    """Return a function that renames a file in a cached list."""
 
-    def poison(stored: dict) -> None:
+    def damage(stored: dict) -> None:
         [names] = [names for *_, names in stored["folders"] if "2.jpg" in names][:1]
         names[names.index("2.jpg")] = by
 
-    return poison
+    return damage
 
 
-POISON = {
-    "an absolute folder": _with(1, "b", "/etc"),
-    "a folder above the root": _with(1, "b", "b/../../elsewhere"),
-    "a number for a folder": _with(1, "b", 1),
-    "an absolute file": _file("/etc/passwd"),
-    "a file above": _file("../../elsewhere/q.jpg"),
-    "a file in a folder": _file("deep/4.webp"),
-    "a parent": _file(".."),
-    "a number for a file": _file(1),
-    "another root": _with(1, "", "b"),
-    "a target without a class": _with(0, 0, 99),
-    "a target below": _with(0, 0, -2),
-    "another number": _with(0, 0, 0.0),
+INVALID_ENTRIES = {
+    "an absolute folder": _replace_value(1, "b", "/etc"),
+    "a folder above the root": _replace_value(1, "b", "b/../../elsewhere"),
+    "a number for a folder": _replace_value(1, "b", 1),
+    "an absolute file": _rename_file("/etc/passwd"),
+    "a file above": _rename_file("../../elsewhere/q.jpg"),
+    "a file in a folder": _rename_file("deep/4.webp"),
+    "a parent": _rename_file(".."),
+    "a number for a file": _rename_file(1),
+    "another root": _replace_value(1, "", "b"),
+    "a target without a class": _replace_value(0, 0, 99),
+    "a target below": _replace_value(0, 0, -2),
+    "another number": _replace_value(0, 0, 0.0),
     "fewer columns": lambda stored: stored["folders"][0].pop(),
     "no folders": lambda stored: stored.update(folders=[]),
     "no classes": lambda stored: stored.pop("classes"),
@@ -363,24 +366,24 @@ POISON = {
 }
 
 
-@pytest.mark.parametrize("poison", POISON)
-def test_a_poisoned_list_is_made_anew(root, stored, lists, poison, monkeypatch):
-    """Even where it is this user's. The times of the folders that it names are those that it says."""
+@pytest.mark.parametrize("damage", INVALID_ENTRIES)
+def test_a_list_with_invalid_entries_is_rebuilt(root, stored, lists, damage, monkeypatch):
+    """Even if this user owns the list. The folders' times match the recorded ones."""
     path, meta = stored
     marks = iter([(time, inode) for _, _, time, inode, _ in meta["folders"]] * 2)
-    POISON[poison](meta)
+    INVALID_ENTRIES[damage](meta)
     monkeypatch.setattr(folder_index, "_mark", lambda _: next(marks))
     saved.save(path, meta, {})
-    assert cached_samples(root) == torchvisions(root) and len(lists) == 2
+    assert cached_samples(root) == torchvision_list(root) and len(lists) == 2
 
 
-def test_a_file_without_a_list_is_made_anew(root, stored, lists):
+def test_a_cache_file_without_a_list_is_rebuilt(root, stored, lists):
     saved.save(stored[0], [], {})
-    assert cached_samples(root) == torchvisions(root) and len(lists) == 2
+    assert cached_samples(root) == torchvision_list(root) and len(lists) == 2
 
 
 def test_links_that_lead_out_of_the_root_are_followed(root, stored, lists):
-    """As torchvision does: the recorded path is what must stay within."""
+    """torchvision follows them, too. Only the recorded path must stay within the root."""
     found = cached_samples(root)
-    assert len(lists) == 1 and found == torchvisions(root)
+    assert len(lists) == 1 and found == torchvision_list(root)
     assert str(root / "link" / "sub" / "r.jpg") in [path for path, _ in found[2]]

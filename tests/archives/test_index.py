@@ -1,5 +1,4 @@
-"""The cached index: used where it holds, built again where it does not, wherever it can be written, by several at
-once."""
+"""The cached index of an archive: reuse, rebuilding, storage location, and concurrent use by several processes."""
 
 import fcntl
 import multiprocessing
@@ -23,7 +22,7 @@ from dali_compat.runtime import saved
 
 @pytest.fixture
 def scans(monkeypatch):
-    """The paths that are scanned during the test."""
+    """Return the list of paths that are scanned during the test."""
     seen = []
     build = index.Entry.build
 
@@ -37,7 +36,7 @@ def scans(monkeypatch):
 
 @pytest.fixture
 def rec(packed, tmp_path):
-    """A .rec of its own folder, without an index."""
+    """Return a copy of the .rec file in a separate folder, without an index."""
     folder = tmp_path / "data"
     folder.mkdir()
     shutil.copy(packed / "all.rec", folder / "all.rec")
@@ -48,14 +47,14 @@ def caches(folder) -> list[str]:
     return sorted(path.name for path in folder.rglob("*dali_compat-index.npz"))
 
 
-def test_a_second_start_scans_nothing(own, scans):
-    first = opened(own)
-    again = opened(own)
-    assert scans == [inside(own).name]
+def test_a_saved_index_is_reused(archive_copy, scans):
+    first = opened(archive_copy)
+    again = opened(archive_copy)
+    assert scans == [inside(archive_copy).name]
     assert again.targets == first.targets
     assert [a.tobytes() for a in again.read(range(12))] == [a.tobytes() for a in first.read(range(12))]
-    [name] = caches(inside(own).parent)
-    assert name.startswith(f".{inside(own).name}.")
+    [name] = caches(inside(archive_copy).parent)
+    assert name.startswith(f".{inside(archive_copy).name}.")
 
 
 @pytest.mark.parametrize("change", ["longer", "touched", "same size and time"])
@@ -63,7 +62,7 @@ def test_a_changed_file_is_scanned_again(rec, scans, change):
     before = DALIRecordIO(rec)
     stat = rec.stat()
     data = bytearray(rec.read_bytes())
-    data[12:16] = np.float32(2).tobytes()  # the first record's label
+    data[12:16] = np.float32(2).tobytes()  # label of the first record
     if change == "longer":
         data += recordio.encode(12, 1, b"another")
     if change != "touched":
@@ -76,8 +75,8 @@ def test_a_changed_file_is_scanned_again(rec, scans, change):
     assert len(after.read(range(len(after)))) == len(after)
 
 
-def test_a_change_at_the_end_is_noticed(rec, scans):
-    """Of the last record alone, and the times are as they were."""
+def test_a_change_of_the_last_record_is_noticed(rec, scans):
+    """Only the last record changes, and the modification time stays the same."""
     before = b"".join(recordio.encode(number, 1, bytes(9000)) for number in range(5))
     for label in (2, 3):
         rec.write_bytes(before + recordio.encode(5, label, b"image"))
@@ -86,7 +85,7 @@ def test_a_change_at_the_end_is_noticed(rec, scans):
     assert len(scans) == 2
 
 
-def test_other_options_have_an_index_of_their_own(packed, tmp_path, scans):
+def test_each_set_of_options_has_a_separate_index(packed, tmp_path, scans):
     path = tmp_path / "all.tfrecord"
     shutil.copy(packed / "all.tfrecord", path)
     assert DALITFRecord(path).targets == DALITFRecord(path).targets
@@ -95,7 +94,7 @@ def test_other_options_have_an_index_of_their_own(packed, tmp_path, scans):
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\3\4 nothing", None])
-def test_a_damaged_index_is_built_again(rec, scans, damage):
+def test_a_damaged_index_is_rebuilt(rec, scans, damage):
     DALIRecordIO(rec)
     [name] = caches(rec.parent)
     path = rec.parent / name
@@ -104,7 +103,7 @@ def test_a_damaged_index_is_built_again(rec, scans, damage):
     assert len(DALIRecordIO(rec)) == 12 and len(scans) == 2
 
 
-def test_an_index_of_other_arrays_is_built_again(rec, scans):
+def test_an_index_with_wrong_arrays_is_rebuilt(rec, scans):
     DALIRecordIO(rec)
     [name] = caches(rec.parent)
     meta, arrays = saved.load(rec.parent / name)
@@ -116,8 +115,8 @@ def test_an_index_of_other_arrays_is_built_again(rec, scans):
 
 
 @pytest.fixture
-def no_room_beside(rec, monkeypatch):
-    """The folder of the archive cannot be written. (The tests may run as root, whom no mode stops.)"""
+def read_only_folder(rec, monkeypatch):
+    """Make the folder of the archive read-only. Saving is patched because tests may run as root."""
     save = saved.save
 
     def refuse(path, *args):
@@ -128,22 +127,22 @@ def no_room_beside(rec, monkeypatch):
     monkeypatch.setattr(saved, "save", refuse)
 
 
-def test_a_folder_that_cannot_be_written(rec, scans, no_room_beside, cache_home):
+def test_index_of_a_read_only_folder_is_saved_in_the_cache_folder(rec, scans, read_only_folder, cache_home):
     assert len(DALIRecordIO(rec)) == len(DALIRecordIO(rec)) == 12
     assert scans == ["all.rec"] and caches(rec.parent) == []
     assert len(list((cache_home / "index").glob("*.npz"))) == 1
 
 
-def test_no_place_for_the_index_is_said(rec, scans, no_room_beside, cache_home):
+def test_an_index_that_cannot_be_saved_causes_a_warning(rec, scans, read_only_folder, cache_home):
     cache_home.parent.mkdir()
-    cache_home.touch()  # a file where the folder should be
+    cache_home.touch()  # a file in place of the folder
     for _ in range(2):
         with pytest.warns(UserWarning, match=r"all\.rec can be saved neither"):
             assert len(DALIRecordIO(rec)) == 12
     assert len(scans) == 2
 
 
-def test_nobody_sees_half_an_index(rec, monkeypatch):
+def test_an_interrupted_save_leaves_no_partial_index(rec, monkeypatch):
     def stop(file, **arrays):
         file.write(b"half")
         raise KeyboardInterrupt
@@ -154,7 +153,7 @@ def test_nobody_sees_half_an_index(rec, monkeypatch):
     assert os.listdir(rec.parent) == ["all.rec"]
 
 
-def test_a_file_that_changes_while_it_is_indexed(rec, monkeypatch):
+def test_a_file_that_changes_during_indexing_raises(rec, monkeypatch):
     scan = DALIRecordIO._scan
 
     def and_change(self, path, progress):
@@ -169,19 +168,19 @@ def test_a_file_that_changes_while_it_is_indexed(rec, monkeypatch):
 
 
 def test_processes_that_start_together_scan_once(rec, tmp_path):
-    """Eight ranks of a training job: one builds, the others wait for it and load."""
+    """With eight ranks of a training job, one builds the index and the others wait and load it."""
     context = multiprocessing.get_context("fork")
     gate, log = context.Barrier(8), tmp_path / "scans"
 
     def rank() -> None:
         scan = DALIRecordIO._scan
 
-        def noted(self, path, progress):
+        def logged_scan(self, path, progress):
             with open(log, "a") as file:
                 file.write("x")
             return scan(self, path, progress)
 
-        DALIRecordIO._scan = noted
+        DALIRecordIO._scan = logged_scan
         gate.wait(100)
         dataset = DALIRecordIO(rec)
         os._exit(0 if len(dataset) == 12 and dataset.targets == sorted(dataset.targets) else 1)
@@ -196,7 +195,7 @@ def test_processes_that_start_together_scan_once(rec, tmp_path):
     assert len(caches(rec.parent)) == 1
 
 
-def test_without_locks_ranks_build_the_same(rec, monkeypatch):
+def test_index_is_built_without_file_locks(rec, monkeypatch):
     def refuse(*_):
         raise OSError(38, "Function not implemented")
 
@@ -205,8 +204,8 @@ def test_without_locks_ranks_build_the_same(rec, monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["archive", "folder", "verdicts"])
-def test_a_lock_that_another_process_keeps(rec, packed, tmp_path, monkeypatch, cache_home, what):
-    """It is stopped, or on a server that is gone: a start goes on without the lock after a while, and says so once."""
+def test_a_lock_held_too_long_is_skipped_with_one_warning(rec, packed, tmp_path, monkeypatch, cache_home, what):
+    """The process may be stopped, or run on a server that is gone. Loading continues after a timeout and warns once."""
     monkeypatch.setattr(saved, "_patience", defaultdict(lambda: 0.05))
 
     def use():
@@ -234,7 +233,7 @@ def test_a_lock_that_another_process_keeps(rec, packed, tmp_path, monkeypatch, c
         file.close()
 
 
-def test_only_the_changed_one_of_many_files_is_scanned(rec, scans, tmp_path):
+def test_only_the_changed_file_of_many_is_scanned_again(rec, scans, tmp_path):
     paths = []
     for i in range(4):
         paths.append(rec.parent / f"part-{i}.rec")
@@ -247,7 +246,7 @@ def test_only_the_changed_one_of_many_files_is_scanned(rec, scans, tmp_path):
     assert sorted(scans[:4]) == [path.name for path in paths] and scans[4:] == ["part-2.rec"]
 
 
-def test_the_first_error_of_many_files_is_the_one_raised(rec):
+def test_a_damaged_file_among_many_is_reported(rec):
     for i in range(4):
         shutil.copy(rec, rec.parent / f"part-{i}.rec")
     (rec.parent / "part-2.rec").write_bytes(b"nonsense" * 100)
@@ -255,7 +254,7 @@ def test_the_first_error_of_many_files_is_the_one_raised(rec):
         DALIRecordIO(str(rec.parent / "part-*.rec"))
 
 
-def test_progress_is_shown_if_it_is_slow_and_at_a_terminal(rec, capsys, monkeypatch):
+def test_progress_is_shown_on_a_terminal_if_indexing_is_slow(rec, capsys, monkeypatch):
     DALIRecordIO(rec)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(index, "_SLOW", 0)
@@ -265,41 +264,41 @@ def test_progress_is_shown_if_it_is_slow_and_at_a_terminal(rec, capsys, monkeypa
     assert "indexing all.rec" in capsys.readouterr().err
 
 
-# ---- an index that somebody else has made, or changed
+# ---- indexes that another user created or changed
 
 
-def _saved(rec):
+def _saved_index(rec):
     DALIRecordIO(rec)
     [name] = caches(rec.parent)
     return rec.parent / name
 
 
-def test_whoever_reads_the_archive_may_read_its_index(rec):
+def test_index_is_readable_by_all_users(rec):
     before = os.umask(0)
     try:
-        assert _saved(rec).stat().st_mode & 0o777 == 0o644
+        assert _saved_index(rec).stat().st_mode & 0o777 == 0o644
     finally:
         os.umask(before)
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
-def test_an_index_that_others_may_write_is_built_again(rec, scans, mode):
-    _saved(rec).chmod(mode)
+def test_an_index_that_others_may_write_is_rebuilt(rec, scans, mode):
+    _saved_index(rec).chmod(mode)
     assert len(DALIRecordIO(rec)) == len(DALIRecordIO(rec)) == 12 and len(scans) == 2
 
 
-@pytest.mark.parametrize("owner, believed", [("the archive's", True), ("somebody else's", False)])
-def test_whose_index_is_believed(rec, scans, monkeypatch, owner, believed):
-    _saved(rec)
+@pytest.mark.parametrize("owner, trusted", [("the archive's", True), ("somebody else's", False)])
+def test_an_index_is_trusted_only_from_this_user_or_the_archives_owner(rec, scans, monkeypatch, owner, trusted):
+    _saved_index(rec)
     mine, stat = os.geteuid(), os.stat
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
-    if not believed:
+    if not trusted:
         other = list(stat(rec)[:10])
         other[4] = mine + 2
         monkeypatch.setattr(
             index.os, "stat", lambda path, **kw: os.stat_result(other) if str(path) == str(rec) else stat(path, **kw)
         )
-    assert len(DALIRecordIO(rec)) == 12 and len(scans) == (1 if believed else 2)
+    assert len(DALIRecordIO(rec)) == 12 and len(scans) == (1 if trusted else 2)
 
 
 @pytest.mark.parametrize(
@@ -312,8 +311,8 @@ def test_whose_index_is_believed(rec, scans, monkeypatch, owner, believed):
         (1, 5, 2**63 - 1),
     ],
 )
-def test_rows_beyond_the_file_are_built_again(rec, scans, column, row, value):
-    path = _saved(rec)
+def test_an_index_with_rows_outside_the_file_is_rebuilt(rec, scans, column, row, value):
+    path = _saved_index(rec)
     meta, arrays = saved.load(path)
     arrays["columns"][column, row] = value
     saved.save(path, meta, arrays)
@@ -322,8 +321,8 @@ def test_rows_beyond_the_file_are_built_again(rec, scans, column, row, value):
 
 
 @pytest.mark.parametrize("gap", [(-1, 0), (12, 0), (0, -1), (0, 1 << 40), (11, 0)])
-def test_gaps_beyond_the_rows_are_built_again(rec, scans, gap):
-    path = _saved(rec)
+def test_an_index_with_gaps_outside_the_rows_is_rebuilt(rec, scans, gap):
+    path = _saved_index(rec)
     meta, arrays = saved.load(path)
     saved.save(path, meta, arrays | {"gaps": np.array([gap], np.int64)})
     assert len(DALIRecordIO(rec).read(range(12))) == 12 and len(scans) == 2

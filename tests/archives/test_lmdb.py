@@ -1,4 +1,4 @@
-"""LMDB: Caffe's Datum and plain images, written and read by the lmdb package and read by DALI's Caffe reader."""
+"""LMDB with Caffe's Datum or plain images, compared with the lmdb package and DALI's Caffe reader."""
 
 import io
 import os
@@ -33,7 +33,7 @@ def picture(color, format: str = "JPEG", size=(20, 10)) -> bytes:
 
 
 def datum(label: int | None, data: bytes, encoded: bool = True, **fields: bytes | int) -> bytes:
-    """Caffe's Datum as protoc's C++ writes it: fields in order, tags spelt out."""
+    """Encode Caffe's Datum as protoc's C++ code does, with fields in order."""
     out = b"".join(bytes([tag << 3]) + protobuf.encode_varint(fields[name]) for tag, name in
                    ((1, "channels"), (2, "height"), (3, "width")) if name in fields)  # fmt: skip
     out += b"\x22" + protobuf.encode_varint(len(data)) + data
@@ -42,17 +42,17 @@ def datum(label: int | None, data: bytes, encoded: bool = True, **fields: bytes 
     return out + (b"\x38\x01" if encoded else b"")
 
 
-def test_a_packed_database_is_caffes(packed, stock):
+def test_packed_database_has_caffes_format(packed, stock):
     with lmdb.open(str(packed / "all.lmdb"), readonly=True, lock=False) as env, env.begin() as transaction:
         items = list(transaction.cursor())
     assert len(items) == 12
     for number, (key, value) in enumerate(items):
         path, target = stock.samples[number]
-        assert key.decode() == f"{number:08d}_{Path(path).relative_to(stock.root)}"  # convert_imageset.cpp
+        assert key.decode() == f"{number:08d}_{Path(path).relative_to(stock.root)}"  # as in convert_imageset.cpp
         assert value == datum(target, Path(path).read_bytes())
 
 
-def test_dalis_own_reader_agrees(packed, stock):
+def test_dalis_caffe_reader_reads_the_same(packed, stock):
     fn = pytest.importorskip("nvidia.dali.fn")
     from nvidia.dali import pipeline_def
 
@@ -70,8 +70,8 @@ def test_dalis_own_reader_agrees(packed, stock):
 
 @pytest.mark.parametrize("size", [(1, 1), (20, 10), (1500, 900)])
 @pytest.mark.parametrize("subdir", [True, False])
-def test_values_of_every_size(tmp_path, size, subdir):
-    """Small ones lie inside a page of the tree, large ones in pages of their own."""
+def test_values_of_every_size_are_read(tmp_path, size, subdir):
+    """Small values are stored in a page of the tree, large ones in separate pages."""
     rng = np.random.default_rng(0)
     images = []
     for _ in range(40):
@@ -87,8 +87,8 @@ def test_values_of_every_size(tmp_path, size, subdir):
     assert [whole[a : a + n] for a, n in zip(offsets, lengths, strict=True)] == images
 
 
-def test_a_database_with_a_history(tmp_path):
-    """Deleted and rewritten values leave old pages behind; keys say the order."""
+def test_a_database_with_deleted_and_rewritten_values_is_read(tmp_path):
+    """Deleting and rewriting values leaves unused pages in the file; the order follows the keys."""
     path = tmp_path / "db"
     rng = np.random.default_rng(1)
     images = {i: picture(tuple(rng.integers(0, 256, 3).tolist()), size=(50 + i, 60)) for i in range(60)}
@@ -104,7 +104,7 @@ def test_a_database_with_a_history(tmp_path):
     assert [array.tobytes() for array in dataset.read(range(30))] == [images[i] for i in order]
 
 
-def test_every_transaction_is_noticed(tmp_path):
+def test_a_database_is_indexed_again_after_a_transaction(tmp_path):
     path = write(tmp_path / "db", {b"a": datum(1, picture("red"))})
     assert DALILMDB(path).targets == [1]
     stat = (path / "data.mdb").stat()
@@ -113,7 +113,7 @@ def test_every_transaction_is_noticed(tmp_path):
     assert DALILMDB(path).targets == [2]
 
 
-def test_labels_of_datum(tmp_path):
+def test_labels_are_read_from_datum_or_given(tmp_path):
     red = picture("red")
     items = {b"a": datum(-1, red), b"b": datum(None, red), b"c": datum(2**31 - 1, red), b"d": datum(3, red, False)}
     dataset = DALILMDB(write(tmp_path / "db", items))
@@ -127,7 +127,7 @@ def test_labels_of_datum(tmp_path):
     assert DALILMDB(tmp_path / "db", labels={"a": 5, "b": 6, "c": 7, "d": 8}).targets == [5, 6, 7, 8]
 
 
-def test_some_images_without_labels(tmp_path):
+def test_images_without_labels_need_given_labels(tmp_path):
     path = write(
         tmp_path / "db", {b"a": datum(1, picture("red")), b"b": picture("blue"), b"c": datum(2, picture("red"))}
     )
@@ -138,7 +138,7 @@ def test_some_images_without_labels(tmp_path):
 
 @pytest.fixture
 def raw(tmp_path) -> Path:
-    """Images as they are, as torchvision's LSUN has them, of several formats; and keys that are no images."""
+    """A database of plain images in several formats, like torchvision's LSUN, with keys that are not images."""
     items = {
         b"dog/2.png": picture("red", "PNG"),
         b"cat/1.jpg": picture("blue"),
@@ -149,7 +149,7 @@ def raw(tmp_path) -> Path:
     return write(tmp_path / "raw", items)
 
 
-def test_classes_are_sorted_whatever_the_order_of_the_keys(tmp_path):
+def test_classes_are_sorted_in_any_order_of_keys(tmp_path):
     names = ["goat", "dog", "ant", "fox", "cat", "eel", "bat"]
     path = write(tmp_path / "db", {b"%d_%s" % (i, name.encode()): picture("red") for i, name in enumerate(names)})
     dataset = DALILMDB(path, label_pattern=r"_(\w+)")
@@ -166,7 +166,7 @@ def test_classes_are_sorted_whatever_the_order_of_the_keys(tmp_path):
     ({"label_pattern": r"^(\w+)/"}, [0, 0, 1], ["cat", "dog"]),
     ({"label_pattern": r"\d+"}, [1, 7, 2], None),
 ])  # fmt: skip
-def test_labels_of_plain_images(raw, arguments, targets, classes):
+def test_labels_of_plain_images_come_from_arguments(raw, arguments, targets, classes):
     dataset = DALILMDB(raw, **arguments)
     assert dataset.targets == targets and dataset.classes == classes
     assert dataset.class_to_idx == (classes and {"cat": 0, "dog": 1})
@@ -175,7 +175,7 @@ def test_labels_of_plain_images(raw, arguments, targets, classes):
     assert again.targets == targets and again[2][1] == targets[2]
 
 
-def test_lsun_is_a_database_a_class(raw, tmp_path):
+def test_several_databases_form_one_data_set(raw, tmp_path):
     other = write(tmp_path / "other", {b"x": picture("white")})
     assert DALILMDB([raw, other], labels=[0, 0, 0, 1]).targets == [0, 0, 0, 1]
 
@@ -193,7 +193,7 @@ def test_lsun_is_a_database_a_class(raw, tmp_path):
     ({"label_pattern": "^dog"}, r"finds nothing in the key 'cat/1.jpg'"),
     ({"labels": 1, "label_pattern": "."}, r"mutually exclusive"),
 ])  # fmt: skip
-def test_labels_that_do_not_fit(raw, arguments, reason):
+def test_labels_that_do_not_match_are_refused(raw, arguments, reason):
     with pytest.raises(ValueError, match=reason):
         DALILMDB(raw, **arguments)
 
@@ -213,7 +213,7 @@ class Bomb:
     (b"\x80", r"neither an image nor a Caffe Datum"),
     (datum(1, picture("red"))[:100], r"neither an image nor a Caffe Datum"),
 ])  # fmt: skip
-def test_other_values_are_refused(tmp_path, value, reason):
+def test_values_that_are_not_images_are_refused(tmp_path, value, reason):
     path = write(tmp_path / "db", {b"0": datum(1, picture("red")), b"17": value})
     with pytest.raises(ValueError, match=reason) as caught:
         DALILMDB(path)
@@ -221,8 +221,8 @@ def test_other_values_are_refused(tmp_path, value, reason):
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.98, 8192, 5000, 100])
-def test_a_truncated_database(packed, tmp_path, keep):
-    """LMDB itself would be killed by SIGBUS."""
+def test_a_truncated_database_is_refused(packed, tmp_path, keep):
+    """The lmdb package would be killed by SIGBUS."""
     shutil.copytree(packed / "all.lmdb", tmp_path / "db", ignore=shutil.ignore_patterns("*.npz"))
     path = tmp_path / "db" / "data.mdb"
     os.truncate(path, int(keep if keep > 1 else path.stat().st_size * keep))
@@ -231,8 +231,8 @@ def test_a_truncated_database(packed, tmp_path, keep):
     assert str(path) in str(caught.value)
 
 
-def test_a_database_that_says_it_has_more(packed, tmp_path):
-    """As one whose last pages were lost."""
+def test_a_database_with_fewer_keys_than_declared_is_refused(packed, tmp_path):
+    """The last pages of the file may be lost."""
     shutil.copytree(packed / "all.lmdb", tmp_path / "db", ignore=shutil.ignore_patterns("*.npz"))
     path = tmp_path / "db" / "data.mdb"
     data = bytearray(path.read_bytes())
@@ -243,8 +243,8 @@ def test_a_database_that_says_it_has_more(packed, tmp_path):
         DALILMDB(tmp_path / "db")
 
 
-def test_a_page_that_two_branches_lead_to(tmp_path):
-    """As many keys as it says: some of them twice, and others not at all."""
+def test_a_page_referenced_by_two_branches_is_refused(tmp_path):
+    """The number of keys is as declared, but some appear twice and others are missing."""
     path = write(tmp_path / "db", {b"%05d" % i: picture((i, 0, 0), "PNG") for i in range(200)}) / "data.mdb"
     data = bytearray(path.read_bytes())
     database = Database(memoryview(data), str(path))
@@ -257,7 +257,7 @@ def test_a_page_that_two_branches_lead_to(tmp_path):
         DALILMDB(tmp_path / "db", labels=0)
 
 
-def test_a_value_that_two_keys_lead_to(tmp_path):
+def test_a_value_referenced_by_two_keys_is_refused(tmp_path):
     large = os.urandom(9000)
     path = write(tmp_path / "db", {b"a": b"\xff\xd8\xff" + large, b"b": b"\xff\xd8\xff" + large[::-1]}) / "data.mdb"
     data = bytearray(path.read_bytes())
@@ -274,14 +274,14 @@ def test_a_value_that_two_keys_lead_to(tmp_path):
         DALILMDB(tmp_path / "db", labels=0)
 
 
-def test_no_database_at_all(tmp_path):
+def test_a_file_that_is_not_a_database_is_refused(tmp_path):
     path = tmp_path / "db.lmdb"
     path.write_bytes(b"nonsense" * 2000)
     with pytest.raises(ImageReadError, match=r"db\.lmdb, byte 16: it is not an LMDB database"):
         DALILMDB(path)
 
 
-def test_the_lmdb_package_is_not_needed(packed, tmp_path, monkeypatch, stock):
+def test_reading_does_not_need_the_lmdb_package(packed, tmp_path, monkeypatch, stock):
     shutil.copytree(packed / "all.lmdb", tmp_path / "db", ignore=shutil.ignore_patterns("*.npz"))
     monkeypatch.setitem(sys.modules, "lmdb", None)
     assert DALILMDB(tmp_path / "db").targets == stock.targets
@@ -290,7 +290,7 @@ def test_the_lmdb_package_is_not_needed(packed, tmp_path, monkeypatch, stock):
 @pytest.mark.parametrize("subdir", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 40, 2000])
 def test_every_key_and_value_is_found(tmp_path, count, subdir):
-    """After some have been deleted: sizes of every kind, branches of several levels, pages that are free."""
+    """Includes deleted values, values of all size classes, several levels of branches, and free pages."""
     rng, path = np.random.default_rng(count), tmp_path / "db"
     for _ in range(3):
         sizes = rng.choice([0, 1, 100, 1990, 2020, 2040, 5000, 9000], count)
@@ -305,7 +305,7 @@ def test_every_key_and_value_is_found(tmp_path, count, subdir):
     assert database.entries == len(expected)
 
 
-def test_other_databases_are_refused(tmp_path):
+def test_named_and_dupsort_databases_are_refused(tmp_path):
     for name, options in (("named", {}), ("sorted", {"dupsort": True})):
         with lmdb.open(str(tmp_path / name), max_dbs=1, map_size=1 << 20) as env, env.begin(write=True) as transaction:
             transaction.put(b"a", b"b", db=env.open_db(b"inner", transaction, **options))
@@ -313,8 +313,8 @@ def test_other_databases_are_refused(tmp_path):
             DALILMDB(tmp_path / name)
 
 
-def test_a_database_open_elsewhere(packed, stock):
-    """A reader in another process, or a forked child of the one that indexed it, does no harm."""
+def test_a_database_opened_by_another_reader_is_read(packed, stock):
+    """A reader in another process does not interfere."""
     dataset = DALILMDB(packed / "all.lmdb")
     with lmdb.open(str(packed / "all.lmdb"), readonly=True, lock=False) as env, env.begin() as transaction:
         assert transaction.stat()["entries"] == len(dataset)

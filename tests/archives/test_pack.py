@@ -1,4 +1,4 @@
-"""The pack command: what it writes, what it refuses, and what an interrupt leaves."""
+"""The pack command: its output, its refusals, and cleanup after interrupts."""
 
 import os
 import shutil
@@ -17,13 +17,13 @@ from dali_compat.archives.pack import CannotPack, pack
 
 @pytest.fixture
 def source(packed, tmp_path) -> Path:
-    """A copy of the folder that a test may change."""
+    """Return a copy of the folder, which a test may change."""
     shutil.copytree(packed / "images", tmp_path / "images")
     return tmp_path / "images"
 
 
 def content(path: Path) -> object:
-    """LMDB's pages depend on its transactions, its keys and values do not."""
+    """Return the content of an archive. For LMDB, pages depend on transactions, so keys and values are compared."""
     if path.suffix != ".lmdb":
         return path.read_bytes()
     import lmdb
@@ -33,7 +33,7 @@ def content(path: Path) -> object:
 
 
 def stop_after(monkeypatch, folder: Path, count: int, error: BaseException) -> None:
-    """Reading the image after ``count`` raises, once."""
+    """Make reading the image after the first ``count`` raise an error."""
     read, (last, _) = packing._bytes, ImageFolder(folder).samples[count]
 
     def stopping(path):
@@ -46,7 +46,7 @@ def stop_after(monkeypatch, folder: Path, count: int, error: BaseException) -> N
 
 @pytest.mark.parametrize("count", [0, 7])
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("disk")])
-def test_nothing_is_left_of_what_was_stopped(packed, kind, tmp_path, monkeypatch, count, error):
+def test_stopped_packing_leaves_no_files_and_can_be_repeated(packed, kind, tmp_path, monkeypatch, count, error):
     out = tmp_path / f"all.{kind}"
     with monkeypatch.context() as patch:
         stop_after(patch, packed / "images", count, error)
@@ -59,7 +59,7 @@ def test_nothing_is_left_of_what_was_stopped(packed, kind, tmp_path, monkeypatch
     assert sorted(os.listdir(tmp_path)) == sorted(names)
 
 
-def test_many_images_are_many_transactions(tmp_path, monkeypatch):
+def test_lmdb_is_written_in_several_transactions(tmp_path, monkeypatch):
     pytest.importorskip("lmdb")
     monkeypatch.setattr(packing, "_AT_ONCE", 2)
     make_folder(tmp_path / "images", classes=1, per_class=5, special=False)
@@ -67,7 +67,7 @@ def test_many_images_are_many_transactions(tmp_path, monkeypatch):
     assert len(opened(tmp_path / "all.lmdb")) == 5
 
 
-def test_nothing_is_overwritten(packed, kind, tmp_path):
+def test_pack_does_not_overwrite_files(packed, kind, tmp_path):
     out = tmp_path / f"all.{kind}"
     names = [out.name, f"{out.name}.classes.txt"] + (["all.idx"] if kind == "rec" else [])
     for name in names:
@@ -81,14 +81,14 @@ def test_nothing_is_overwritten(packed, kind, tmp_path):
         pack(packed / "images", out)
 
 
-def test_a_file_that_changes_while_it_is_packed(source, tmp_path, monkeypatch):
+def test_a_file_that_changes_during_packing_raises(source, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", lambda path: b"short")
         with pytest.raises(OSError, match=r"class_a/00\.jpg has changed while the folder was packed"):
             pack(source, tmp_path / "all.rec")
 
 
-def test_two_processes_at_once(packed, tmp_path):
+def test_pack_is_refused_while_another_process_packs(packed, tmp_path):
     (tmp_path / "all.rec.partial").mkdir()
     with pytest.raises(CannotPack, match=r"another process is packing into .*; remove it if there is no such process"):
         pack(packed / "images", tmp_path / "all.rec")
@@ -99,7 +99,7 @@ def test_two_processes_at_once(packed, tmp_path):
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command(packed, kind, tmp_path, capsys, monkeypatch):
+def test_pack_command_writes_the_archive_and_its_index(packed, kind, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     out = tmp_path / f"all.{kind}"
     assert cli.main(["pack", str(packed / "images"), str(out)]) == 0
@@ -109,13 +109,13 @@ def test_the_command(packed, kind, tmp_path, capsys, monkeypatch):
         and f"dali_compat.{KINDS[kind]}('{out}', transform)" in said.out
     )
     assert "packing: 100%" in said.err and "12/12" in said.err
-    assert list(inside(out).parent.glob(".*.dali_compat-index.npz"))  # training starts at once
+    assert list(inside(out).parent.glob(".*.dali_compat-index.npz"))  # so that training starts without indexing
     assert content(out) == content(packed / f"all.{kind}")
     assert cli.main(["pack", str(packed / "images"), str(out)]) == 1
     assert capsys.readouterr().err == f"pack: {out} exists, and is not overwritten\n"
 
 
-def test_the_command_after_an_interrupt(packed, tmp_path, capsys, monkeypatch):
+def test_pack_command_after_an_error_leaves_no_files(packed, tmp_path, capsys, monkeypatch):
     out = tmp_path / "all.rec"
     for error, code, told in [
         (KeyboardInterrupt(), 130, "pack: interrupted"),
@@ -132,26 +132,26 @@ def test_the_command_after_an_interrupt(packed, tmp_path, capsys, monkeypatch):
     ("images", "none/all.rec", "there is no folder"),
     ("images", "/proc/all.rec", "cannot write in /proc: No such file or directory"),
 ])  # fmt: skip
-def test_the_command_says_what_is_wrong(packed, tmp_path, capsys, folder, out, reason):
+def test_pack_command_with_wrong_paths_names_the_reason(packed, tmp_path, capsys, folder, out, reason):
     assert cli.main(["pack", str(packed / folder), str(tmp_path / out)]) == 1
     assert reason in capsys.readouterr().err and os.listdir(tmp_path) == []
 
 
-def test_the_command_counts_what_it_reads_again(packed, tmp_path, capsys, monkeypatch):
+def test_pack_command_fails_if_the_archive_has_another_number_of_images(packed, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(packing, "pack", lambda *args: pack(*args) + 1)
     out = tmp_path / "all.rec"
     assert cli.main(["pack", str(packed / "images"), str(out)]) == 1
     assert capsys.readouterr().err.endswith(f"pack: {out} shows 12 images after 13 were packed\n")
 
 
-def test_without_the_lmdb_package(packed, tmp_path, capsys, monkeypatch):
+def test_pack_without_the_lmdb_package_names_the_install_command(packed, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "lmdb", None)
     assert cli.main(["pack", str(packed / "images"), str(tmp_path / "all.lmdb")]) == 1
     assert "pip install lmdb" in capsys.readouterr().err
 
 
-def test_long_names_in_lmdb(tmp_path):
-    """LMDB's keys have at most 511 bytes; the number at a key's beginning keeps it unique."""
+def test_long_names_are_truncated_in_lmdb_keys(tmp_path):
+    """LMDB's keys have at most 511 bytes; the number at the start keeps them unique."""
     lmdb = pytest.importorskip("lmdb")
     folder = tmp_path / "images" / "class" / "/".join("n" * 200 for _ in range(3))
     make_folder(tmp_path / "some", classes=1, per_class=3, special=False)

@@ -1,4 +1,4 @@
-"""RecordIO against its documented layout, written here a second time, and against DALI's own MXNet reader."""
+"""RecordIO compared with an independent implementation of its documented layout, and with DALI's MXNet reader."""
 
 import io
 import shutil
@@ -15,8 +15,8 @@ from dali_compat.archives import recordio
 MAGIC = bytes.fromhex("0a23d7ce")
 
 
-def dmlc(data: bytes) -> bytes:
-    """What dmlc-core's RecordIOWriter::WriteRecord writes (src/recordio.cc), word by word."""
+def dmlc_encoded(data: bytes) -> bytes:
+    """Encode a record as dmlc-core's RecordIOWriter::WriteRecord does (src/recordio.cc)."""
 
     def prefix(part: int, length: int) -> bytes:
         return MAGIC + struct.pack("<I", part << 29 | length)
@@ -30,35 +30,35 @@ def dmlc(data: bytes) -> bytes:
     return out + b"\0" * ((4 - (len(data) - begin) % 4) % 4)
 
 
-def mxnet(label: float | list[float], index: int, image: bytes) -> bytes:
-    """What MXNet's recordio.pack(IRHeader(0, label, index, 0), image) gives (python/mxnet/recordio.py)."""
+def mxnet_encoded(label: float | list[float], index: int, image: bytes) -> bytes:
+    """Encode as MXNet's recordio.pack(IRHeader(0, label, index, 0), image) does (python/mxnet/recordio.py)."""
     if isinstance(label, list):
         return struct.pack("<IfQQ", len(label), 0, index, 0) + np.array(label, np.float32).tobytes() + image
     return struct.pack("<IfQQ", 0, label, index, 0) + image
 
 
 def picture(color, comment: bytes = b"") -> bytes:
-    """A JPEG with a comment segment of these bytes."""
+    """Return a JPEG with a comment segment that contains these bytes."""
     written = io.BytesIO()
     Image.new("RGB", (20, 10), color).save(written, "JPEG", comment=comment)
     return written.getvalue()
 
 
 def write(path: Path, records: list[bytes]) -> Path:
-    path.write_bytes(b"".join(dmlc(record) for record in records))
+    path.write_bytes(b"".join(dmlc_encoded(record) for record in records))
     return path
 
 
 def with_magic(offset: int, count: int = 1) -> bytes:
-    """A JPEG that has the magic number ``count`` times, from an offset on (modulo 4 of the image's begin)."""
+    """Return a JPEG with ``count`` magic numbers from an offset modulo 4."""
     head = len(picture("red", b"")[: picture("red", b"?").index(b"?")])
     return picture("red", b"." * (-(head - offset) % 4) + MAGIC * count + b"tail")
 
 
-def test_a_packed_file_is_the_documented_layout(packed, stock):
+def test_packed_file_has_the_documented_layout(packed, stock):
     expected, idx, at = b"", "", 0
     for number, (path, target) in enumerate(stock.samples):
-        record = dmlc(mxnet(float(target), number, Path(path).read_bytes()))
+        record = dmlc_encoded(mxnet_encoded(float(target), number, Path(path).read_bytes()))
         expected += record
         idx += f"{number}\t{at}\n"
         at += len(record)
@@ -67,8 +67,8 @@ def test_a_packed_file_is_the_documented_layout(packed, stock):
 
 
 @pytest.mark.parametrize("idx", [False, True])
-def test_dalis_own_reader_agrees(packed, stock, idx, tmp_path):
-    """Also of records in several parts."""
+def test_dalis_mxnet_reader_reads_the_same(packed, stock, idx, tmp_path):
+    """Includes records in several parts."""
     fn = pytest.importorskip("nvidia.dali.fn")
     from nvidia.dali import pipeline_def
 
@@ -95,13 +95,17 @@ def test_dalis_own_reader_agrees(packed, stock, idx, tmp_path):
 
 @pytest.mark.parametrize("offset", range(4))
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_images_in_several_parts(tmp_path, offset, count):
-    """Where the image itself has the magic number at a multiple of 4 of the record, writers leave it out."""
+def test_images_in_several_parts_are_joined(tmp_path, offset, count):
+    """Writers split a record at a magic number that lies at a multiple of 4 bytes, and omit the number."""
     image = with_magic(offset, count)
-    records = [mxnet(1.0, 0, picture("blue")), mxnet(2.0, 1, image), mxnet(3.0, 2, picture("green"))]
-    assert recordio.encode(1, 2, image) == dmlc(records[1])
+    records = [
+        mxnet_encoded(1.0, 0, picture("blue")),
+        mxnet_encoded(2.0, 1, image),
+        mxnet_encoded(3.0, 2, picture("green")),
+    ]
+    assert recordio.encode(1, 2, image) == dmlc_encoded(records[1])
     split = offset == 0  # MXNet's header has 24 bytes
-    assert (dmlc(records[1])[7] >> 5 == 1) == split
+    assert (dmlc_encoded(records[1])[7] >> 5 == 1) == split
     dataset = DALIRecordIO(write(tmp_path / "a.rec", records))
     assert dataset.targets == [1, 2, 3]
     array = dataset.read([2, 1])[1]
@@ -112,9 +116,9 @@ def test_images_in_several_parts(tmp_path, offset, count):
     assert again.read([1])[0].tobytes() == image
 
 
-def test_many_parts_at_once(tmp_path):
+def test_many_images_in_several_parts_are_read_at_once(tmp_path):
     images = [with_magic(i % 4, i % 3) for i in range(24)]
-    half = [mxnet(float(i), i, image) for i, image in enumerate(images)]
+    half = [mxnet_encoded(float(i), i, image) for i, image in enumerate(images)]
     paths = [write(tmp_path / "a.rec", half[:12]), write(tmp_path / "b.rec", half[12:])]
     dataset = DALIRecordIO(paths)
     assert [array.tobytes() for array in dataset.read(range(23, -1, -1))] == images[::-1]
@@ -122,32 +126,32 @@ def test_many_parts_at_once(tmp_path):
     assert [dataset.read([i - 24])[0].tobytes() for i in range(24)] == images
 
 
-def test_a_list_of_one_label(tmp_path):
-    records = [mxnet([7.0], 0, picture("red")), mxnet(8.0, 1, picture("blue"))]
+def test_a_list_of_one_label_is_read_as_the_label(tmp_path):
+    records = [mxnet_encoded([7.0], 0, picture("red")), mxnet_encoded(8.0, 1, picture("blue"))]
     dataset = DALIRecordIO(write(tmp_path / "a.rec", records))
     assert dataset.targets == [7, 8] and dataset.read([0])[0].tobytes() == picture("red")
 
 
 REFUSED = {
-    "several labels": ([mxnet([1.0, 2.0], 1, b"image")], ValueError, "has 2 labels"),
-    "no class number": ([mxnet(0.5, 1, b"image")], ValueError, "label 0.5 is not a class number"),
-    "not a number": ([mxnet(float("nan"), 1, b"image")], ValueError, "not a class number"),
+    "several labels": ([mxnet_encoded([1.0, 2.0], 1, b"image")], ValueError, "has 2 labels"),
+    "no class number": ([mxnet_encoded(0.5, 1, b"image")], ValueError, "label 0.5 is not a class number"),
+    "not a number": ([mxnet_encoded(float("nan"), 1, b"image")], ValueError, "not a class number"),
     "too short": ([b"short"], ImageReadError, "5 bytes are too few"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_used_is_refused(tmp_path, name):
+def test_unusable_records_are_refused_with_their_position(tmp_path, name):
     records, error, reason = REFUSED[name]
-    first = mxnet(0.0, 0, picture("red"))
+    first = mxnet_encoded(0.0, 0, picture("red"))
     path = write(tmp_path / "a.rec", [first, *records])
     with pytest.raises(error, match=reason) as caught:
         DALIRecordIO(path)
-    assert f"{path}, record 1 at byte {len(dmlc(first))}" in str(caught.value)
+    assert f"{path}, record 1 at byte {len(dmlc_encoded(first))}" in str(caught.value)
 
 
 @pytest.mark.parametrize("idx", [False, True])
-def test_damage_is_named(packed, tmp_path, idx):
+def test_damage_is_reported_with_record_and_byte(packed, tmp_path, idx):
     path = tmp_path / "a.rec"
     whole = (packed / "all.rec").read_bytes()
     offsets = [int(line.split()[1]) for line in (packed / "all.idx").read_text().splitlines()]
@@ -168,20 +172,20 @@ def test_damage_is_named(packed, tmp_path, idx):
     fails(whole[: offsets[11] + 5], 11, "the file ends there")
 
 
-def test_a_part_that_is_missing(tmp_path):
-    first = dmlc(mxnet(1.0, 0, with_magic(0)))
+def test_a_record_with_a_missing_part_is_refused(tmp_path):
+    first = dmlc_encoded(mxnet_encoded(1.0, 0, with_magic(0)))
     second = first.index(MAGIC, 4)
     path = tmp_path / "a.rec"
     for data in (first[:second], first[:second] + b"????" + first[second + 4 :]):
         path.write_bytes(data)
         with pytest.raises(ImageReadError, match=rf"record 0 at byte 0: .* not at byte {second}"):
             DALIRecordIO(path)
-    path.write_bytes(first[:second] + dmlc(mxnet(1.0, 1, picture("red"))))
+    path.write_bytes(first[:second] + dmlc_encoded(mxnet_encoded(1.0, 1, picture("red"))))
     with pytest.raises(ImageReadError, match=rf"another record begins at byte {second}, before the last part"):
         DALIRecordIO(path)
 
 
-def test_an_idx_says_which_records_and_in_which_order(packed, stock, tmp_path):
+def test_idx_file_selects_and_orders_the_records(packed, stock, tmp_path):
     shutil.copy(packed / "all.rec", tmp_path / "a.rec")
     assert len(DALIRecordIO(tmp_path / "a.rec")) == 12
     lines = (packed / "all.idx").read_text().splitlines()
@@ -199,15 +203,15 @@ def test_an_idx_says_which_records_and_in_which_order(packed, stock, tmp_path):
     ("", ValueError, "a.idx, line 1: it names no record; remove it"),
     ("0\t0\nnonsense\n", ValueError, "a.idx, line 2: 'nonsense' is not a key and an offset"),
 ])  # fmt: skip
-def test_an_idx_of_another_file(packed, tmp_path, text, error, reason):
+def test_an_idx_file_that_does_not_match_is_refused(packed, tmp_path, text, error, reason):
     shutil.copy(packed / "all.rec", tmp_path / "a.rec")
     (tmp_path / "a.idx").write_text(text)
     with pytest.raises(error, match=reason):
         DALIRecordIO(tmp_path / "a.rec")
 
 
-def test_a_record_whose_padding_the_file_does_not_have(tmp_path):
-    """It has lost its end, and whatever came behind it."""
+def test_a_record_without_its_padding_is_refused(tmp_path):
+    """The record's end was cut off, along with anything after it."""
     data = recordio.encode(0, 1, b"image" * 5)
     assert len(data) % 4 == 0 and data.endswith(b"\0")
     (tmp_path / "a.rec").write_bytes(data[:-1])

@@ -1,4 +1,4 @@
-"""TFRecord: read back by the tfrecord package and DALI, and the other way round; checksums; what is refused."""
+"""TFRecord files exchanged with the tfrecord package, TensorFlow and DALI; checksums, and refused files."""
 
 import gzip
 import shutil
@@ -20,7 +20,7 @@ def offsets_of(path: Path) -> list[int]:
     return found
 
 
-def test_the_tfrecord_package_reads_ours(packed, stock):
+def test_tfrecord_package_reads_packed_files(packed, stock):
     tfrecord_loader = pytest.importorskip("tfrecord").tfrecord_loader
     records = list(tfrecord_loader(str(packed / "all.tfrecord"), None))
     assert len(records) == 12
@@ -32,8 +32,8 @@ def test_the_tfrecord_package_reads_ours(packed, stock):
         assert bytes(record["image/format"]) == (b"PNG" if path.endswith("png") else b"JPEG")
 
 
-def test_we_read_the_tfrecord_packages(stock, tmp_path):
-    """Under names of our own, among features of other kinds."""
+def test_files_of_the_tfrecord_package_are_read(stock, tmp_path):
+    """With other feature names, and with features of other types."""
     peer = pytest.importorskip("tfrecord")
     path = str(tmp_path / "a.tfrecord")
     writer = peer.TFRecordWriter(path)
@@ -53,7 +53,7 @@ def test_we_read_the_tfrecord_packages(stock, tmp_path):
         assert dataset[i][0].tobytes() == stock[i][0].tobytes()
 
 
-def test_dalis_own_reader_agrees(packed, stock, tmp_path):
+def test_dalis_tfrecord_reader_reads_the_same(packed, stock, tmp_path):
     fn = pytest.importorskip("nvidia.dali.fn")
     from nvidia.dali import pipeline_def
     from nvidia.dali import tfrecord as tf
@@ -80,8 +80,8 @@ def test_dalis_own_reader_agrees(packed, stock, tmp_path):
         assert data.at(i).tobytes() == array.tobytes()
 
 
-def test_tensorflow_reads_ours_and_we_read_tensorflows(packed, stock, tmp_path):
-    """Where TensorFlow is installed; with 2.21 it was."""
+def test_files_are_exchanged_with_tensorflow(packed, stock, tmp_path):
+    """Passed with TensorFlow 2.21 when it was last installed."""
     tf = pytest.importorskip("tensorflow")
     examples = [record.numpy() for record in tf.data.TFRecordDataset(str(packed / "all.tfrecord"))]
     for example, (path, target) in zip(examples, stock.samples, strict=True):
@@ -98,7 +98,7 @@ def test_tensorflow_reads_ours_and_we_read_tensorflows(packed, stock, tmp_path):
     ]
 
 
-def test_patterns_of_shards(packed, tmp_path, stock):
+def test_shards_are_given_by_patterns(packed, tmp_path, stock):
     for i in (2, 0, 1):
         shutil.copy(packed / "all.tfrecord", tmp_path / f"train-{i:05d}-of-00003")
     for path in (tmp_path / "train-*", str(tmp_path / "train-{00000..00002}-of-00003")):
@@ -107,18 +107,18 @@ def test_patterns_of_shards(packed, tmp_path, stock):
         assert dataset.targets == stock.targets * 3
 
 
-@pytest.mark.parametrize("where, reason", [
+@pytest.mark.parametrize("field, reason", [
     ("length", "checksum of its length is wrong"),
     ("length's crc", "checksum of its length is wrong"),
     ("data", "checksum of its data is wrong"),
     ("data's crc", "checksum of its data is wrong"),
 ])  # fmt: skip
-def test_checksums(packed, tmp_path, where, reason):
+def test_wrong_checksums_are_reported_with_the_record(packed, tmp_path, field, reason):
     path = tmp_path / "a.tfrecord"
     shutil.copy(packed / "all.tfrecord", path)
     begin, end = offsets_of(path)[7:9]
     data = bytearray(path.read_bytes())
-    data[{"length": begin, "length's crc": begin + 9, "data": end - 1000, "data's crc": end - 1}[where]] ^= 1
+    data[{"length": begin, "length's crc": begin + 9, "data": end - 1000, "data's crc": end - 1}[field]] ^= 1
     path.write_bytes(data)
     with pytest.raises(ImageReadError, match=reason) as caught:
         DALITFRecord(path)
@@ -126,7 +126,7 @@ def test_checksums(packed, tmp_path, where, reason):
 
 
 @pytest.mark.parametrize("cut, reason", [(-1, "ends 1 bytes before"), (-3000, "bytes before the record does")])
-def test_a_truncated_file(packed, tmp_path, cut, reason):
+def test_a_truncated_file_is_refused(packed, tmp_path, cut, reason):
     path = tmp_path / "a.tfrecord"
     path.write_bytes((packed / "all.tfrecord").read_bytes()[:cut])
     with pytest.raises(ImageReadError, match=rf"record 11 at byte \d+: .*{reason}"):
@@ -144,7 +144,7 @@ def test_compressed_files_are_refused(packed, tmp_path):
 
 
 def record(*features: tuple[str, bytes]) -> bytes:
-    """A record of features that are encoded already."""
+    """Return a record of encoded features."""
     data = protobuf.encode(1, b"".join(
         protobuf.encode(1, protobuf.encode(1, name.encode()) + protobuf.encode(2, value)) for name, value in features
     ))  # fmt: skip
@@ -158,17 +158,17 @@ def tfrecord_of(data: bytes) -> bytes:
 
 
 IMAGE = protobuf.encode(1, protobuf.encode(1, b"an image"))
-LABEL = protobuf.encode(3, protobuf.encode(1, 3))  # not packed
+LABEL = protobuf.encode(3, protobuf.encode(1, 3))  # unpacked encoding
 
 
-def test_our_own_encoding_of_examples():
-    """Byte by byte: Example{features{feature{key: "i" value{int64_list{value: 5}}}}}, and the frame."""
+def test_examples_are_encoded_as_documented():
+    """The bytes are Example{features{feature{key: "i" value{int64_list{value: 5}}}}} and the frame."""
     data = tfrecord.encode({"i": 5})
     assert data[:8] == struct.pack("<Q", len(data) - 16)
     assert data[12:-4] == bytes([0x0A, 12, 0x0A, 10, 0x0A, 1, ord("i"), 0x12, 5, 0x1A, 3, 0x0A, 1, 5])
 
 
-def test_odd_but_valid_examples(tmp_path):
+def test_odd_but_valid_examples_are_read(tmp_path):
     path = tmp_path / "a.tfrecord"
     twice = ("image/encoded", protobuf.encode(1, protobuf.encode(1, b"the last counts")))
     unknown = protobuf.encode(9, 1) + protobuf.encode(8, b"unknown fields")
@@ -195,7 +195,7 @@ FLOAT = protobuf.encode(2, protobuf.encode(1, b"\0\0\0\0"))
     ([("image/encoded", IMAGE), ("image/class/label", FLOAT)], r"'image/class/label' is 1 floats, not one int64"),
     ([("image/encoded", IMAGE), ("image/class/label", b"")], r"'image/class/label' is 0 nothing, not one int64"),
 ])  # fmt: skip
-def test_examples_of_another_kind_are_refused(tmp_path, features, reason):
+def test_examples_with_missing_or_wrong_features_are_refused(tmp_path, features, reason):
     path = tmp_path / "a.tfrecord"
     good = record(("image/encoded", IMAGE), ("image/class/label", LABEL))
     path.write_bytes(good + record(*features))
@@ -204,7 +204,7 @@ def test_examples_of_another_kind_are_refused(tmp_path, features, reason):
 
 
 @pytest.mark.parametrize("data", [b"\x0a\x7f", b"\xff" * 12, b"\x0b", b"\x0a\x03\x0a\x05\x00"])
-def test_records_that_are_no_examples(tmp_path, data):
+def test_records_that_are_not_examples_are_refused(tmp_path, data):
     path = tmp_path / "a.tfrecord"
     path.write_bytes(tfrecord_of(data))
     with pytest.raises(ImageReadError, match=r"record 0 at byte 0: it is not a tf\.train\.Example"):

@@ -1,4 +1,4 @@
-"""Tar shards: written and read by webdataset and tarfile, and read by DALI; formats of headers; what is refused."""
+"""Tar shards exchanged with webdataset, tarfile and DALI; header formats; refused files."""
 
 import bz2
 import gzip
@@ -31,7 +31,7 @@ def members(path: Path) -> list[tuple[str, int, int]]:
         return list(tar.members(file, str(path)))
 
 
-def test_webdataset_reads_ours(packed, stock):
+def test_webdataset_reads_packed_shards(packed, stock):
     webdataset = pytest.importorskip("webdataset")
     found = list(webdataset.WebDataset(str(packed / "all.tar"), shardshuffle=False))
     assert len(found) == 12
@@ -41,7 +41,7 @@ def test_webdataset_reads_ours(packed, stock):
         assert sample["cls"] == str(target).encode()
 
 
-def test_webdatasets_own_pipeline_reads_ours(packed, stock):
+def test_webdatasets_pipeline_decodes_packed_shards(packed, stock):
     webdataset = pytest.importorskip("webdataset")
     pipeline = (
         webdataset.WebDataset(str(packed / "all.tar"), shardshuffle=False).decode("pil").to_tuple("jpg;png", "cls")
@@ -51,7 +51,7 @@ def test_webdatasets_own_pipeline_reads_ours(packed, stock):
 
 
 @pytest.mark.parametrize("labels", ["cls", "json"])
-def test_we_read_webdatasets(stock, tmp_path, labels):
+def test_shards_written_by_webdataset_are_read(stock, tmp_path, labels):
     webdataset = pytest.importorskip("webdataset")
     with webdataset.ShardWriter(str(tmp_path / "w-%04d.tar"), maxcount=5, verbose=0) as writer:
         for number, (path, target) in enumerate(stock.samples):
@@ -65,7 +65,7 @@ def test_we_read_webdatasets(stock, tmp_path, labels):
         assert dataset[i][0].tobytes() == stock[i][0].tobytes()
 
 
-def test_dalis_own_reader_agrees(packed, stock):
+def test_dalis_webdataset_reader_reads_the_same(packed, stock):
     fn = pytest.importorskip("nvidia.dali.fn")
     from nvidia.dali import pipeline_def
 
@@ -81,7 +81,7 @@ def test_dalis_own_reader_agrees(packed, stock):
         assert data.at(i).tobytes() == array.tobytes()
 
 
-def test_python_reads_ours(packed):
+def test_tarfile_reads_packed_shards(packed):
     with tarfile.open(packed / "all.tar") as archive:
         expected = [(info.name, info.offset_data, info.size) for info in archive]
         assert all(info.isreg() and info.mode == 0o644 for info in archive)
@@ -94,8 +94,8 @@ LONG = "folder_" * 20 + "/" + "name_" * 30 + "é"
 
 
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_every_format_of_headers(tmp_path, format):
-    """Names too long for a header, links, folders and empty files, beside what tarfile finds."""
+def test_every_header_format_is_read_as_by_tarfile(tmp_path, format):
+    """Compares names too long for a header, links, folders and empty files with tarfile's results."""
     path = tmp_path / "a.tar"
     names = ["a.jpg", "empty.jpg", "x" * 99, "d/" * 40 + "y" * 90]
     if format != tarfile.USTAR_FORMAT:
@@ -117,8 +117,8 @@ def test_every_format_of_headers(tmp_path, format):
     assert members(path) == expected
 
 
-def test_sizes_beyond_octal_and_pax_sizes(tmp_path):
-    """GNU's base 256, and pax's size record, which replaces the header's."""
+def test_base_256_and_pax_sizes_are_read(tmp_path):
+    """Sizes are GNU's base 256, or pax's size record, which replaces the header's."""
     for pax in (False, True):
         header = bytearray(tar.member("a.jpg", b"")[:512])
         header[124:136] = b"\x80" + (700).to_bytes(11, "big") if not pax else b"00000000000\0"
@@ -134,7 +134,7 @@ def test_sizes_beyond_octal_and_pax_sizes(tmp_path):
         assert members(tmp_path / "a.tar") == [("a.jpg", 512 + 1024 * pax, 700), ("b.jpg", 2048 + 1024 * pax, 3)]
 
 
-def test_a_links_size_is_not_in_the_file(tmp_path):
+def test_a_hard_links_size_is_ignored(tmp_path):
     """Old tar programs give a hard link the size of its target."""
     header = bytearray(tar.member("link.jpg", b"x" * 700)[:512])
     header[156:157] = b"1"
@@ -146,7 +146,7 @@ def test_a_links_size_is_not_in_the_file(tmp_path):
     assert members(tmp_path / "a.tar") == [("a.jpg", 1024, 3)]
 
 
-def test_samples_are_grouped_as_webdataset_does(tmp_path):
+def test_files_are_grouped_into_samples_as_by_webdataset(tmp_path):
     files = {
         "README": b"no extension",
         "__meta__": b"for webdataset",
@@ -187,7 +187,7 @@ def test_samples_are_grouped_as_webdataset_does(tmp_path):
     ({"b.jpg": b"x", "b.json": b'{"label": true}'}, r"'label' of its .json is True, not a class number"),
     ({"b.jpg": b"x", "b.JPG": b"y", "b.cls": b"1"}, r"'b.JPG' appears twice"),
 ])  # fmt: skip
-def test_samples_that_cannot_be_used(tmp_path, files, reason):
+def test_unusable_samples_are_refused(tmp_path, files, reason):
     path = write(tmp_path / "a.tar", {"a.jpg": b"x", "a.cls": b"1", **files})
     with pytest.raises(ValueError, match=reason) as caught:
         DALIWebDataset(path)
@@ -212,7 +212,7 @@ def test_sparse_files_are_refused(tmp_path):
         members(tmp_path / "a.tar")
 
 
-def test_damage_is_named(packed, tmp_path):
+def test_damage_is_reported_with_the_headers_position(packed, tmp_path):
     path = tmp_path / "a.tar"
     whole = (packed / "all.tar").read_bytes()
     header = members(packed / "all.tar")[6][1] - 512
@@ -230,7 +230,7 @@ def test_damage_is_named(packed, tmp_path):
 
 
 def header(kind: bytes, size: int) -> bytes:
-    """Of a member of this type that says to have so many bytes."""
+    """Return the header of a member with this type and size."""
     made = bytearray(tar.member("other", b""))
     made[124:136], made[156:157], made[148:156] = b"%011o\0" % size, kind, b" " * 8
     made[148:156] = b"%06o\0 " % sum(made)
@@ -239,14 +239,14 @@ def header(kind: bytes, size: int) -> bytes:
 
 @pytest.mark.parametrize("kind", [bytes([kind]) for kind in b"0\x007VDMNAZ8"])
 @pytest.mark.parametrize("size", [10**9, 5000, 1100])
-def test_a_member_of_any_type_whose_size_leads_behind_the_end(tmp_path, capsys, kind, size):
-    """tarfile raises ReadError, for all that follows would be lost."""
+def test_a_member_that_extends_past_the_end_is_refused(tmp_path, capsys, kind, size):
+    """tarfile raises ReadError, since all members after it would be lost."""
     path = tmp_path / "a.tar"
     files = [tar.member("a.jpg", b"x"), tar.member("a.cls", b"1"), header(kind, size), tar.member("b.jpg", b"y")]
     path.write_bytes(b"".join(files))
     with pytest.raises(tarfile.ReadError), tarfile.open(path) as archive:
         archive.getmembers()
-    for _ in range(2):  # no index of it is kept
+    for _ in range(2):  # the failed index is not kept
         with pytest.raises(
             ImageReadError, match=r"a\.tar, header at byte 2048: the file ends \d+ bytes before the mem"
         ):
@@ -257,7 +257,7 @@ def test_a_member_of_any_type_whose_size_leads_behind_the_end(tmp_path, capsys, 
 
 @pytest.mark.parametrize("end", [b"", tar.END])
 @pytest.mark.parametrize("kind", [b"x", b"X", b"L", b"K", b"g"])
-def test_a_member_that_is_described_and_not_there(tmp_path, kind, end):
+def test_an_extended_header_without_its_member_is_refused(tmp_path, kind, end):
     path = tmp_path / "a.tar"
     text = b"12 path=bbb\n" + bytes(500)
     path.write_bytes(tar.member("a.jpg", b"x") + tar.member("a.cls", b"1") + header(kind, 12) + text + end)
@@ -267,7 +267,7 @@ def test_a_member_that_is_described_and_not_there(tmp_path, kind, end):
         DALIWebDataset(path)
 
 
-def test_extended_headers_of_solaris(tmp_path):
+def test_extended_headers_of_solaris_are_read(tmp_path):
     (tmp_path / "a.tar").write_bytes(
         header(b"X", 14) + b"14 path=n.jpg\n".ljust(512, b"\0") + tar.member("a.jpg", b"x")
     )
@@ -275,14 +275,14 @@ def test_extended_headers_of_solaris(tmp_path):
         assert members(tmp_path / "a.tar") == [(info.name, info.offset_data, info.size) for info in archive]
 
 
-def test_a_file_without_an_end_mark(packed, tmp_path, stock):
-    """Python's tarfile and webdataset read it, too."""
+def test_a_shard_without_an_end_mark_is_read(packed, tmp_path, stock):
+    """Python's tarfile and webdataset read such files, too."""
     path = tmp_path / "a.tar"
     path.write_bytes((packed / "all.tar").read_bytes()[:-1024])
     assert DALIWebDataset(path).targets == stock.targets
 
 
-# --- names -----------------------------------------------------------------------------------------------------------
+# --- file names ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name, expected", [
@@ -302,11 +302,11 @@ def test_a_file_without_an_end_mark(packed, tmp_path, stock):
     ("a{,b}", ["a", "ab"]),
     ("{alone}.{0,1}", ["{alone}.0", "{alone}.1"]),
 ])  # fmt: skip
-def test_braces_as_in_bash(name, expected):
+def test_braces_expand_as_in_bash(name, expected):
     assert braces(name) == expected
 
 
-def test_names_that_exist_are_taken_literally(tmp_path, monkeypatch):
+def test_existing_names_are_taken_literally(tmp_path, monkeypatch):
     for name in ("[a]*{1,2}.rec", "b1", "b2"):
         (tmp_path / name).touch()
     assert expand(tmp_path / "[a]*{1,2}.rec") == [str(tmp_path / "[a]*{1,2}.rec")]

@@ -1,7 +1,7 @@
-"""Every measured number of the pages: where it stands, in which words, and how it follows from a committed result.
+"""Every measured number in the pages, with the sentence that contains it and its computation from a committed result.
 
-A claim is a piece of a page's prose in which numbers are left out, and the values that belong there. What is between
-backticks is left out of the prose (`` stands for it). Numbers that no measurement gives are in NOT_MEASURED.
+A claim is a piece of a page's prose with braces in place of the numbers, and the values for them. Text between
+backticks is not part of the prose (`` stands for it). Numbers that are not measured are in NOT_MEASURED.
 """
 
 import math
@@ -32,7 +32,7 @@ from docs.pages import ROOT
 
 
 class Claim(NamedTuple):
-    """``page`` says ``words`` with ``values`` in the place of their braces."""
+    """A statement that ``page`` contains ``words``, with ``values`` in place of the braces."""
 
     page: str
     words: str
@@ -110,7 +110,7 @@ claim(
 
 
 def torchvision_of(name: str) -> tuple[int, int]:
-    """The version of torchvision that a file was measured with, as (0, 29)."""
+    """Return the version of torchvision that a result was measured with, such as (0, 29)."""
     return tuple(map(int, facts(read(name))["torchvision"].split(".")[:2]))
 
 
@@ -150,7 +150,7 @@ claim(
     min(images["files"] for images in _TOOLKIT),
 )
 
-# ---- loading alone
+# ---- loading without training
 
 _BYTES = {round(read(name)["images"]["mean_bytes"], -4) // 1000 for name in (GPU, CPU)}
 claim(MEASURED, "photos of about {:.0f} KB in memory", *_BYTES)
@@ -303,7 +303,7 @@ claim(
     *spread(_TWO[1]),
 )
 
-claim(MEASURED, "one of {} threads with {} batches in flight, and three of {} threads", 4, 5, 2)  # as _HANDS says
+claim(MEASURED, "one of {} threads with {} batches in flight, and three of {} threads", 4, 5, 2)  # as in _HANDS
 
 # ---- transforms
 
@@ -327,7 +327,7 @@ for called, name in _RECIPES.items():
     )
 claim(MEASURED, "All {} are in the", len({row["transform"] for row in read("transforms_h100")["rounds"]}))
 
-# ---- samples with masks and boxes, beside training
+# ---- samples with masks and boxes, during training
 
 BOXES = "docs/detection-segmentation.md"
 for called, result in (("U-Net", "unet"), ("DeepLabV3, ResNet-50", "deeplab"), ("SSDlite", "ssdlite")):
@@ -386,13 +386,13 @@ claim(MEASURED, "which the GPU has finished after {:.1f} ms.", median("cifar10_h
 
 
 def _learning(name: str, case: str) -> tuple[float, float, float]:
-    """(lowest and highest accuracy in percent, seconds)."""
+    """Return (lowest and highest accuracy in percent, seconds)."""
     accuracies = rounds(name, case, "accuracy").values()
     return _half_up(100 * min(accuracies)), _half_up(100 * max(accuracies)), median(name, case, "seconds")
 
 
 def _half_up(value: float) -> float:
-    """To one digit; the JSON has float32's 94.55 as 94.54999."""
+    """Round to one digit; the JSON file stores float32's 94.55 as 94.54999."""
     return math.floor(round(value, 3) * 10 + 0.5) / 10
 
 
@@ -411,7 +411,7 @@ for case, called in (("torchvision", "torchvision"), ("ours", "dali_compat")):
 
 
 def _recipe(name: str, case: str) -> list[tuple[float, float, float, float]]:
-    """(first epoch, median of later ones, all of them, in seconds; accuracy in percent) of each seed."""
+    """Return (first epoch, median of later epochs, all epochs, in seconds; accuracy in percent) of each seed."""
     rows = [row for row in read(name)["rounds"] if row["case"] == case]
     return [
         (row["seconds"][0], statistics.median(row["seconds"][1:]), sum(row["seconds"]), 100 * row["accuracy"])
@@ -459,7 +459,7 @@ claim("docs/examples.md", "`` took {:.0f}% of the time with dali_compat", *(100 
 
 
 def _in_framework(name: str, example: str, epoch: int) -> tuple[float, float]:
-    """(images/s, percentage of the time in next()) of an epoch: medians of rounds."""
+    """Return (images/s, percentage of the time in next()) of an epoch, as medians of rounds."""
     rows = [row for row in read(name)["rounds"] if row["case"] == example]
     rate, share = (statistics.median(row[key][epoch] for row in rows) for key in ("images_per_s", "in_next"))
     return rate, 100 * share
@@ -483,7 +483,7 @@ claim(
 for example in ("ignite_trainer", "lightning_classifier", "accelerate_loop"):
     claim(
         f"examples/{example}.py",
-        "trains at {:,.0f} images/s in the second epoch, of which next() takes {:.0f}%",
+        "trains at {:,.0f} images/s in the second epoch, and next() takes {:.0f}% of the time",
         *_in_framework("frameworks_h200", example, 1),
     )
 claim(
@@ -494,15 +494,15 @@ claim(
 _figures = _in_framework("frameworks_h200x2", "ray_train", 0)
 claim(
     "examples/ray_train.py",
-    "with {} cores a ResNet-18 trains at {:,.0f} images/s in each of two workers, in the second epoch, of which next() "
-    "takes {:.1f}%",
+    "with {} cores a ResNet-18 trains at {:,.0f} images/s in each of two workers, in the second epoch, and next() "
+    "takes {:.1f}% of the time",
     read("frameworks_h200x2")["facts"]["cores"],
     *_figures,
 )
 _figures = _in_framework("frameworks_h200", "huggingface_trainer", 0)
 claim(
     "examples/huggingface_trainer.py",
-    "{:,.0f} images/s over two epochs of {:,} photos, of which {:.0f}% were waited",
+    "{:,.0f} images/s over two epochs of {:,} photos, with {:.0f}% of the time spent waiting",
     _figures[0],
     _PHOTOS,
     _figures[1],
@@ -582,7 +582,7 @@ claim(MEASURED, "| 2 cores, no GPU, 3,000 images | {:.2f} | {:.2f} | {:.2f} |", 
 claim(MEASURED, "no GPU, 25,000 images (one round) | {:.2f} | {:.2f} | {:.2f} |", _FILL[1], *_LATER[2:])
 claim("docs/cache.md", "25,000 images of 500 x 375 take {:.0f} GB", 25_000 * 500 * 375 * 3 / 1e9)
 
-# ---- what cannot be read
+# ---- unreadable images
 
 claim(
     "docs/troubleshooting.md",
@@ -606,7 +606,8 @@ claim(
 
 _AGREEMENT = {name: round(100 * value, 2) for name, value in read("answers_h200")["agreement"].items()}
 _SAME, _RESIZED = "as they are", "Resize(40), CenterCrop(32)"
-for name in (_SAME, _RESIZED):  # "for all with `exact=True`", and where the engine decodes
+# the page claims this "for all with `exact=True`", and for files that the engine decodes
+for name in (_SAME, _RESIZED):
     assert _AGREEMENT[f"{name}, exact=True"] == _AGREEMENT[f"{name}, exact=True, JPEG engine"] == 100
 claim(
     README,
@@ -641,7 +642,7 @@ claim(
 _AMPLIFICATION = re.search(r"^AMPLIFICATION = (\d+)$", (ROOT / "benchmarks" / "strip.py").read_text(), re.MULTILINE)
 claim("docs/transforms.md", "and the difference, amplified {} times", int(_AMPLIFICATION[1]))
 
-# ---- many GPUs: measured parts, and products of them
+# ---- many GPUs: measured values, and products of them
 
 RANKS = "docs/imagenet.md"
 _GPUS, _IMAGENET, _MEAN_BYTES = 8, 1_281_167, read(GPU)["images"]["mean_bytes"]
@@ -654,7 +655,7 @@ claim(
 
 
 def _lost(**where) -> str:
-    """Share of the speed on synthetic data that is lost, of all files."""
+    """Return the lost share of the speed on synthetic data, over all files."""
     found = ratios("ours", "synthetic", **where, benchmark="toolkit", source=("folder", None), gpus=1)
     return reaches([1 - statistics.median(values) for values in found.values()], ".0%")
 
@@ -664,7 +665,7 @@ claim(RANKS, "| 4 | {} | {} |", _lost(model="resnet50", cores=4), _lost(model="r
 
 
 def _to_one(model: str) -> str:
-    """Speed on two GPUs relative to one, of all pairs of files."""
+    """Return the speed on two GPUs relative to one, over all pairs of files."""
     where = {"benchmark": "toolkit", "model": model, "source": "folder", "cores": 16, "gpu": "H200", "loader": "ours"}
     speeds: dict[int, dict[str, list[float]]] = {1: {}, 2: {}}
     for row in all_rows(**where):
@@ -700,7 +701,7 @@ claim(
 
 
 def _of_a_rank(key: str) -> float:
-    """Median of RSS over ranks and rounds, of the folder."""
+    """Return the median RSS over ranks and rounds, for the folder."""
     return statistics.median(pair[0] for row in _SHARDED if row["storage"] == "folder" for pair in row[key])
 
 
@@ -738,7 +739,7 @@ claim(
 )
 
 
-# ---- numbers that are no measurements: why, and patterns of prose
+# ---- numbers that are not measurements, by kind, as patterns of prose
 
 NOT_MEASURED = {
     "versions": (
@@ -746,7 +747,7 @@ NOT_MEASURED = {
         r"Python from 3\.10",
         r"CUDA \d+ or \d+",
         r"CUDA 11",
-        r"\| 1[123] \| `` \| [\d.]+ or newer",  # of CUDA and its drivers
+        r"\| 1[123] \| `` \| [\d.]+ or newer",  # versions of CUDA and drivers
         r"its last DALI is 1\.50, and 1\.53",
         r"DALI from 1\.53",
         r"torchvision from 0\.20",

@@ -1,4 +1,4 @@
-"""A folder in which the pages' snippets and commands find what they name."""
+"""A folder with the files that snippets and commands of the pages use."""
 
 import shutil
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ SHARDS = 147  # train-{000000..000146}.tar
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
-    """imagenet/train, photos, archives of them: of two images in each of two classes."""
+    """Return a folder with imagenet/train, photos and archives of them, with two images in each of two classes."""
     place = tmp_path_factory.mktemp("tiny")
     folder = make_folder(place / "imagenet" / "train", classes=2, per_class=2, special=False)
     shutil.copytree(folder, place / "photos")
@@ -33,7 +33,7 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture
 def here(tiny, tmp_path, monkeypatch):
-    """A copy of it, as the current folder; caches of the user's are there, too."""
+    """Copy the folder, change to it, and move the user's cache folder into it."""
     shutil.copytree(tiny, tmp_path, dirs_exist_ok=True)
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
     (tmp_path / "tests").symlink_to(ROOT / "tests")
@@ -44,7 +44,7 @@ def here(tiny, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def bucket(tiny):
-    """The same in a bucket, s3://bucket, by these variables of the environment."""
+    """Serve the folder as s3://bucket, and return the environment variables for it."""
     pytest.importorskip("obstore")
     with Running(tiny) as server:
         yield {
@@ -57,7 +57,7 @@ def bucket(tiny):
 
 @pytest.fixture
 def names(here, bucket, monkeypatch):
-    """What snippets use and do not define."""
+    """Return the names that snippets use without defining them."""
     for name, value in bucket.items():
         monkeypatch.setenv(name, value)
     import torch

@@ -1,4 +1,4 @@
-"""The pages that are tested, and what stands in them: prose, snippets, commands, links."""
+"""The pages to test, and functions that extract their prose, snippets, commands and links."""
 
 import re
 from pathlib import Path
@@ -25,18 +25,18 @@ def text(page: str) -> str:
 
 
 def fences(page: str, language: str) -> list[str]:
-    """The code blocks of a language; "" has those that name none."""
+    """Return the code blocks of a language; "" selects blocks without a language."""
     return [code for kind, code in _FENCE.findall(text(page)) if kind == language]
 
 
 def prose(page: str) -> str:
-    """What is read as sentences and tables, on one line: without code, link targets, comments and generated tables."""
+    """Return the text on one line, without code, link targets, comments and generated tables."""
     left = _COMMENT.sub(" ", _GENERATED.sub(" ", _FENCE.sub(" ", text(page))))
     return " ".join(_LINK.sub(r"\1", _INLINE.sub("``", left)).split())
 
 
 def inline(page: str) -> list[str]:
-    """What stands between backticks."""
+    """Return the text between backticks."""
     return _INLINE.findall(_FENCE.sub(" ", text(page)))
 
 
@@ -45,7 +45,7 @@ def links(page: str) -> list[str]:
 
 
 def anchors(page: str) -> set[str]:
-    """The names that a link to a heading of the page may have."""
+    """Return the anchors of the page's headings."""
     headings = re.findall(r"^#+ (.+)$", _FENCE.sub(" ", text(page)), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -56,7 +56,7 @@ def _is_command(line: str) -> bool:
 
 
 def commands(page: str) -> list[str]:
-    """Each command of the page's bash blocks, and each between backticks, as one line without its comment."""
+    """Return each command in bash blocks and between backticks, on one line and without its comment."""
     lines = []
     for code in fences(page, "bash"):
         lines += code.replace("\\\n", " ").splitlines()

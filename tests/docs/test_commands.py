@@ -1,4 +1,4 @@
-"""Every command of the pages runs, or stands in a list with the reason why it does not."""
+"""Run every command of the pages, or list why it does not run here."""
 
 import re
 import runpy
@@ -11,7 +11,7 @@ from parity import measure
 from dali_compat import cli
 from docs.pages import PAGES, ROOT, commands
 
-# a pattern of whole commands, and why they do not run here
+# Patterns of whole commands that do not run here, with the reason.
 NOT_RUN = {
     r"pip install .*": "needs the network; .ci/run installs as CONTRIBUTING.md says",
     r"DALI_COMPAT_URL=\S+ python -m build": "needs the network; tests/test_package.py builds without it",
@@ -40,7 +40,7 @@ NOT_RUN = {
     r"python tests/faults/data_sets.py --seconds 3600": "takes an hour; tests/faults/test_data_sets.py tries fewer",
     r"python tests/faults/run.py --files 100000": "takes hours; tests/faults/test_faults.py does it with fewer files",
 }
-# what is added, so that a command takes seconds here
+# Options added to commands so that they take seconds.
 SHORTER = {
     "python -m dali_compat demo": "--images 8 --epochs 1 --workers 1 --batch-size 4 --device cpu",
     "python -m dali_compat bench imagenet/train": "--batches 2 --batch-size 2 --workers 1 --device cpu",
@@ -57,7 +57,7 @@ RUN = [command for command in COMMANDS if not any(re.fullmatch(pattern, command)
 
 
 def short(command: str) -> list[str]:
-    """The command's words, with what makes it short."""
+    """Return the command's words, with the options that shorten it."""
     words = shlex.split(command)
     for beginning, more in SHORTER.items():
         if command.startswith(beginning):
@@ -67,13 +67,14 @@ def short(command: str) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("command", RUN)
-def test_a_command_runs(command, here, monkeypatch):
-    program, *words = short(re.sub(r"^TRITON_INTERPRET=1 ", "", command))  # of tests, which are not run here
+def test_command_of_a_page_runs(command, here, monkeypatch):
+    # sets a variable for pytest, whose tests do not run here
+    program, *words = short(re.sub(r"^TRITON_INTERPRET=1 ", "", command))
     if program == "pytest":
-        selects(words)
+        check_selection(words)
         return
     for file in here.glob("train.*"):
-        file.unlink()  # which the command makes
+        file.unlink()  # the command creates it
     if words[:2] == ["-m", "dali_compat"]:
         assert cli.main(words[2:]) == 0
         return
@@ -86,30 +87,30 @@ def test_a_command_runs(command, here, monkeypatch):
     runpy.run_path(str(ROOT / words[0]), run_name="__main__")
 
 
-def selects(words: list[str]) -> None:
-    """pytest's arguments name a file, and with -k a word of a test in it."""
+def check_selection(words: list[str]) -> None:
+    """Check that pytest's arguments name a file and, with -k, a word in a test's name."""
     file, *rest = words
     tests = re.findall(r"def (test_\w+)", (ROOT / file).read_text())
     assert tests and rest[:1] in ([], ["-k"]) and (not rest or any(rest[1] in name for name in tests))
 
 
 @pytest.mark.parametrize("pattern", NOT_RUN)
-def test_every_reason_is_needed(pattern):
+def test_every_excluded_command_occurs_in_a_page(pattern):
     assert any(re.fullmatch(pattern, command) for command in COMMANDS)
 
 
 @pytest.mark.parametrize("beginning", SHORTER)
-def test_every_shortening_is_needed(beginning):
+def test_every_shortened_command_runs(beginning):
     assert any(command.startswith(beginning) for command in RUN)
 
 
-def test_every_command_of_the_package_is_told():
-    told = {name for command in COMMANDS for name in re.findall(r"^python -m dali_compat (\w+)", command)}
-    assert told == set(cli.COMMANDS)
+def test_every_command_of_the_package_is_documented():
+    documented = {name for command in COMMANDS for name in re.findall(r"^python -m dali_compat (\w+)", command)}
+    assert documented == set(cli.COMMANDS)
 
 
-def test_the_commands_of_ci_stand_in_the_pages():
-    """It installs and tests as CONTRIBUTING.md says, and runs README's demo."""
+def test_commands_of_ci_occur_in_the_pages():
+    """CI installs and tests as in CONTRIBUTING.md, and runs the README's demo."""
     script = (ROOT / ".ci" / "run").read_text()
     install, tests = 'pip install -e ".[cuda130,test]"', "pytest -n 3"
     assert install in commands("CONTRIBUTING.md") and tests in commands("CONTRIBUTING.md")

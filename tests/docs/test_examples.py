@@ -1,4 +1,4 @@
-"""The examples of the public docstrings give what they show."""
+"""Run the examples of the public docstrings as doctests."""
 
 import doctest
 import inspect
@@ -13,9 +13,9 @@ import dali_compat
 from dali_compat.archives.pack import pack
 from dali_compat.ops.translators import _TRANSLATORS
 
-NAMES = sorted(set(dali_compat.__all__) - {"DALIDataLoader"})  # another name of DataLoader
+NAMES = sorted(set(dali_compat.__all__) - {"DALIDataLoader"})  # an alias of DataLoader
 NEEDS = {"DALIHuggingFace": "datasets", "DALILMDB": "lmdb"}
-HOW = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def names(folder, monkeypatch, recwarn):
-    """What examples may use besides dali_compat's names."""
+    """Return the names that examples may use in addition to those of dali_compat."""
     monkeypatch.chdir(folder)
     before = dict(_TRANSLATORS)
     chain = transforms.Compose([transforms.Resize((32, 32)), transforms.ToTensor()])
@@ -47,16 +47,16 @@ def names(folder, monkeypatch, recwarn):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_examples_give_what_they_show(name, names, capsys):
+def test_docstring_examples_print_the_shown_results(name, names, capsys):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
     text = inspect.cleandoc(getattr(dali_compat, name).__doc__)
     found = doctest.DocTestParser().get_doctest(text, names, name, None, None)
     assert found.examples and "\nExamples:\n    >>> " in text
-    failed = doctest.DocTestRunner(optionflags=HOW).run(found).failed
+    failed = doctest.DocTestRunner(optionflags=OPTIONS).run(found).failed
     assert not failed, capsys.readouterr().out
 
 
-def test_a_wrong_example_is_found(capsys):
+def test_a_wrong_example_fails(capsys):
     found = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "wrong", None, None)
-    assert doctest.DocTestRunner(optionflags=HOW).run(found).failed == 1
+    assert doctest.DocTestRunner(optionflags=OPTIONS).run(found).failed == 1

@@ -1,4 +1,4 @@
-"""llms.txt: the messages that it names are those that come. test_snippets.py runs its code."""
+"""The messages that llms.txt names occur as written. test_snippets.py runs its code."""
 
 import re
 import warnings
@@ -48,13 +48,13 @@ CAUSES = {
 }
 
 
-def test_every_message_has_its_cause_here():
+def test_every_message_has_a_cause():
     assert len(MESSAGES) == len(CAUSES)
     assert all(any(words.startswith(beginning) for _, words in MESSAGES) for beginning in CAUSES)
 
 
 @pytest.mark.parametrize("kind, words", MESSAGES)
-def test_a_message_is_as_the_page_has_it(kind, words, here):
+def test_cause_gives_the_message_of_the_page(kind, words, here):
     (cause,) = [cause for beginning, cause in CAUSES.items() if words.startswith(beginning)]
     with warnings.catch_warnings():
         warnings.simplefilter("error", dali_compat.FallbackWarning)
@@ -64,16 +64,16 @@ def test_a_message_is_as_the_page_has_it(kind, words, here):
     assert re.match(".*".join(map(re.escape, words.split("..."))), str(caught.value), re.DOTALL), str(caught.value)
 
 
-def test_a_fallback_can_be_an_error(here):
+def test_fallback_error_raises_for_an_overridden_getitem(here):
     with pytest.raises(RuntimeError, match="overrides __getitem__"):
         batches(T.Compose([T.Resize((8, 8)), T.ToTensor()]), Overriding, fallback="error")
 
 
-def test_the_page_names_all_data_sets_and_functions():
+def test_llms_txt_names_all_data_sets_and_functions():
     named = set(re.findall(r"\w+", " ".join(inline(PAGE)) + text(PAGE)))
     sets = {name for name in dali_compat.__all__ if name.startswith("DALI")} - {"DALIDataLoader"}
     assert sets | {"register", "on_batch", "install", "DataLoader"} <= named
 
 
-def test_the_page_is_one_page():
+def test_llms_txt_is_short():
     assert len(text(PAGE).split()) < 1000 and len(links(PAGE)) > 10

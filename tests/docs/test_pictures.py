@@ -1,4 +1,4 @@
-"""The pictures of README are those that the scripts draw, and can be read on white and on black."""
+"""The pictures of the pages are drawn by the scripts and readable on light and dark backgrounds."""
 
 import json
 import re
@@ -16,25 +16,25 @@ from docs.made_up import by_cores, of_a_config, whole
 from docs.pages import ROOT
 from docs.test_numbers import files_of_the_figure
 
-TEXT, SHAPES = 4.5, 3  # the least contrast of text, and of graphics, by WCAG
+TEXT, SHAPES = 4.5, 3  # minimum contrast of text and of graphics, from WCAG
 BYTES = 150_000
 
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
-    """Write a made-up result, the only ones that there are."""
+    """Return a function that writes a made-up result; there are no other results."""
     monkeypatch.setattr(measured, "RESULTS", tmp_path)
     return lambda name, result: (tmp_path / f"{name}.json").write_text(json.dumps(result))
 
 
-def test_the_plots_are_of_the_committed_results():
+def test_plots_match_the_committed_results():
     assert set(plot.PICTURES) == {path.name for path in (ROOT / "docs").glob("*.svg")}
     for name, draw in plot.PICTURES.items():
         assert (ROOT / "docs" / name).read_text() == draw(), f"python benchmarks/plot.py draws {name} anew"
 
 
-def test_the_plot_draws_what_is_measured():
-    """Every round is a dot, every case a bar, with its number after it."""
+def test_plot_has_a_dot_per_round_and_a_bar_per_case():
+    """There is a dot for each round, and a bar with its value for each case."""
     bars = [bar for column in (plot.loading(), plot.training()) for group in column.groups for bar in group.bars]
     assert len(bars) >= 20 and {bar.name for bar in bars} == set(plot.NAMES.values())
     made = plot.speed()
@@ -45,8 +45,8 @@ def test_the_plot_draws_what_is_measured():
 BAR = r'<rect x="[\d.]+" y="\d+" width="([\d.]+)" height="\d+" rx="2" fill="(#\w+)"/>'
 
 
-def test_bars_of_a_column_have_one_scale():
-    """A column's bars are as long as their values, in all of its groups, and so are the ticks of its axis."""
+def test_bars_of_a_column_share_one_scale():
+    """Bars of a column have lengths proportional to their values in all groups, and so have the ticks of the axis."""
     column = plot.loading()
     lines, _ = plot.of_column(column, 0)
     values = [np.median(bar.values) for group in column.groups for bar in group.bars]
@@ -59,8 +59,9 @@ def test_bars_of_a_column_have_one_scale():
     assert tick - zero == pytest.approx(20_000 * scale, abs=1)
 
 
-def test_the_plot_of_the_toolkit_draws_what_is_measured(results):
-    """A bar a loader: its share of synthetic data in the same round, which the number after it says; a dot a round."""
+def test_toolkit_plot_shows_shares_of_synthetic_data(results):
+    """There is a bar for each loader, labelled with its share of synthetic data in the same round, and a dot for
+    each round."""
     results("cores", by_cores())
     results("config", of_a_config())
     made = plot.toolkit()
@@ -72,8 +73,8 @@ def test_the_plot_of_the_toolkit_draws_what_is_measured(results):
     assert ">ResNet-18, 2 cores<" in made and "MobileNet" not in made
 
 
-def test_a_group_has_the_rounds_of_all_files(results):
-    """Each relative to its own synthetic data."""
+def test_group_has_the_rounds_of_all_files(results):
+    """Values are relative to the synthetic data of the same file."""
     results("one", of_a_config())
     results("other", of_a_config(speed=1000.0))
     (group,) = plot.by_configs("", gpus=1, cores=16).groups
@@ -81,8 +82,8 @@ def test_a_group_has_the_rounds_of_all_files(results):
     assert group.bars[1].values == pytest.approx([0.75, 0.8, 0.7] * 2)
 
 
-def test_the_plot_of_two_gpus_draws_what_is_measured(results):
-    """A column a kind of GPU, of the source that has most configs; a bar a loader."""
+def test_two_gpus_plot_has_a_column_per_kind_of_gpu(results):
+    """There is a column for each kind of GPU, of the source with the most configs, and a bar for each loader."""
     results("one", of_a_config() | {"ranks": 2})
     results("other", whole(of_a_config("rec")["rounds"], 2, "NVIDIA H100 80GB HBM3, 580"))
     made = plot.two_gpus()
@@ -91,12 +92,12 @@ def test_the_plot_of_two_gpus_draws_what_is_measured(results):
     assert made.count(">75%<") == made.count(">15%<") == 2
 
 
-def test_the_plot_of_the_toolkit_has_all_its_configs():
+def test_toolkit_plot_has_all_configs():
     assert set(plot.CONFIGS) == {path.stem for path in (ROOT / "examples" / "imagenet" / "configs").glob("*.yaml")}
 
 
 def brightness(colour: str) -> float:
-    """WCAG's relative luminance."""
+    """Return WCAG's relative luminance."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return float(np.dot([0.2126, 0.7152, 0.0722], linear))
@@ -108,16 +109,16 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("look", ["light", "dark"])
-def test_the_plot_is_readable(look):
-    behind, text, rule = plot.CARDS[look]
-    assert contrast(text, behind) >= TEXT and contrast(rule, behind) >= SHAPES
-    assert all(contrast(colour, behind) >= SHAPES for colour in plot.COLOURS.values())
-    assert f"fill:{behind}" in plot.speed() and f"fill:{text}" in plot.speed()
+def test_plot_has_enough_contrast(look):
+    background, text, rule = plot.CARDS[look]
+    assert contrast(text, background) >= TEXT and contrast(rule, background) >= SHAPES
+    assert all(contrast(colour, background) >= SHAPES for colour in plot.COLOURS.values())
+    assert f"fill:{background}" in plot.speed() and f"fill:{text}" in plot.speed()
 
 
 @pytest.mark.parametrize("name", ["speed", "toolkit", "two-gpus"])
-def test_the_plot_is_readable_on_a_phone(name):
-    """Where a picture is 348 pixels wide: no letters of less than 7.5 pixels, and none runs out of it."""
+def test_plot_is_readable_on_a_phone(name):
+    """At a width of 348 pixels, no letters are smaller than 7.5 pixels, and no text extends past the edge."""
     made = (ROOT / "docs" / f"{name}.svg").read_text()
     width = int(re.search(r'viewBox="0 0 (\d+)', made)[1])
     for x, anchor, size, words in re.findall(
@@ -127,35 +128,37 @@ def test_the_plot_is_readable_on_a_phone(name):
         assert anchor == "end" or int(x) + 0.62 * int(size) * len(words) < width, words
 
 
-def test_pictures_are_small():
+def test_picture_files_are_small():
     files = [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".svg", ".jpg", ".png")]
     assert len(files) >= 4 and all(path.stat().st_size < BYTES for path in files)
 
 
 def test_every_photo_has_a_licence():
-    said = (ROOT / "docs" / "photos" / "README.md").read_text()
+    licences = (ROOT / "docs" / "photos" / "README.md").read_text()
     photos = ROOT / "docs" / "photos"
     names = [path.relative_to(photos).as_posix() for path in photos.rglob("*.jpg")]
-    assert names and all(re.search(rf"^\| {name} \|.*\| (CC0|public domain) \|$", said, re.MULTILINE) for name in names)
+    assert names and all(
+        re.search(rf"^\| {name} \|.*\| (CC0|public domain) \|$", licences, re.MULTILINE) for name in names
+    )
 
 
-def test_the_strip_is_what_both_loaders_give(monkeypatch):
-    """One column of it, drawn again: up to JPEG, it stands in the committed picture."""
+def test_strip_shows_the_images_of_both_loaders(monkeypatch):
+    """Draw one column again and compare it with the committed picture, up to JPEG artifacts."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     monkeypatch.setattr(sys, "argv", ["strip.py"])
     strip = runpy.run_path(str(ROOT / "benchmarks" / "strip.py"))
-    photo, _, behind = strip["COLUMNS"][1]
-    theirs, ours, exact = strip["three"](photo, behind)
+    photo, _, transforms = strip["COLUMNS"][1]
+    theirs, ours, exact = strip["three"](photo, transforms)
     committed = np.asarray(Image.open(ROOT / "docs" / "strip.jpg")).astype(int)
     side, left = strip["SIDE"], strip["SIDE"] + strip["GAP"]
     for row, image in enumerate((theirs, ours)):
         top = strip["TITLE"] + row * (side + strip["GAP"])
-        assert np.abs(committed[top : top + side, left : left + side] - image).mean() < 5  # of JPEG
+        assert np.abs(committed[top : top + side, left : left + side] - image).mean() < 5  # JPEG artifacts
     assert np.array_equal(theirs, exact)
     assert np.abs(theirs.astype(int) - ours).max() < 5
 
 
-def test_one_script_measures_what_the_figure_shows(monkeypatch):
+def test_readme_script_measures_the_figure(monkeypatch):
     """On a GPU and on a CPU."""
     monkeypatch.setattr(sys, "argv", ["readme.py"])
     commands = runpy.run_path(str(ROOT / "benchmarks" / "readme.py"))["commands"]

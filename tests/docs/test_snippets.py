@@ -1,4 +1,4 @@
-"""Every Python snippet of the pages runs as it stands there, those of a page one after another."""
+"""Run every Python snippet of the pages; the snippets of a page run in order."""
 
 import re
 
@@ -23,7 +23,7 @@ def registry():
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if fences(page, "python")])
-def test_snippets_run(page, names, registry):
+def test_snippets_of_a_page_run(page, names, registry):
     for number, code in enumerate(fences(page, "python"), 1):
         exec(compile(code, f"{page}, snippet {number}", "exec"), names)
     loader = names["loader"]
@@ -33,19 +33,19 @@ def test_snippets_run(page, names, registry):
         assert isinstance(view, torch.Tensor) and len(view) == len(labels) > 0
 
 
-def test_the_two_lines_of_the_readme(names):
-    """What goes is PyTorch's, and what comes is ours."""
+def test_readme_diff_replaces_pytorchs_classes_by_subclasses(names):
+    """The removed lines import PyTorch's names, and the added lines ours."""
     (change,) = fences("README.md", "diff")
-    gone, come = ([line[1:] for line in change.splitlines() if line[0] == sign] for sign in "-+")
+    removed, added = ([line[1:] for line in change.splitlines() if line[0] == sign] for sign in "-+")
     theirs, ours = {}, {}
-    exec("\n".join(gone), theirs)
-    exec("\n".join(come), ours)
-    assert len(gone) == len(come) == 2
+    exec("\n".join(removed), theirs)
+    exec("\n".join(added), ours)
+    assert len(removed) == len(added) == 2
     for name in ("DataLoader", "ImageFolder"):
         assert issubclass(ours[name], theirs[name]) and ours[name] is not theirs[name]
 
 
-def test_no_block_is_of_another_language():
+def test_code_blocks_have_known_languages():
     known = {kind: sum(len(fences(page, kind)) for page in PAGES) for kind in LANGUAGES}
     assert all(known.values())
     from docs.pages import text
@@ -54,7 +54,7 @@ def test_no_block_is_of_another_language():
 
 
 def lines(printed: str) -> list[str]:
-    """Without the width of columns, and the version of DALI."""
+    """Return the lines without column padding and the version of DALI."""
     return [re.sub(r"DALI \d\S*;", "DALI;", " ".join(line.split())) for line in printed.splitlines()]
 
 
@@ -67,7 +67,7 @@ def test_explain_prints_what_the_page_shows(page, names, capsys):
     assert lines(capsys.readouterr().out) == lines(shown)
 
 
-def test_the_plan_of_arrays_is_that_of_a_committed_run():
+def test_plan_of_arrays_is_from_a_committed_run():
     (shown,) = fences("docs/arrays.md", "")
     measured = lines(read("cifar10_h100")["plans"]["ours"])
     assert lines(shown) == measured[: len(lines(shown))]

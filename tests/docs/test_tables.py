@@ -14,32 +14,32 @@ from docs.pages import prose, text
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
-    """Write a made-up result, the only ones that there are."""
+    """Return a function that writes a made-up result; there are no other results."""
     monkeypatch.setattr(measured, "RESULTS", tmp_path)
     return lambda name, result: (tmp_path / f"{name}.json").write_text(json.dumps(result))
 
 
-def test_the_pages_have_what_follows_from_the_results():
+def test_pages_have_the_generated_tables():
     there = "".join(text(page) for page in tables.PAGES)
     assert [there.count(f"benchmarks/tables.py: {name} -->") for name in tables.TABLES] == [1] * len(tables.TABLES)
     for page in tables.PAGES:
         assert text(page) == tables.written(text(page)), "python benchmarks/tables.py writes it anew"
 
 
-def test_the_examples_say_what_follows_from_the_results():
+def test_examples_have_the_generated_sentences():
     for example, say in told.EXAMPLES.items():
         assert text(example) == told.with_measured(text(example), say()), "python benchmarks/tables.py writes it anew"
         (said,) = re.findall(r"^Measured: .*?(?=\n\n|\n\"\"\")", text(example), re.DOTALL | re.MULTILINE)
         assert " ".join(said.split()) == say()
 
 
-def test_without_results_a_page_says_so(results):
+def test_tables_without_results_are_marked_as_not_measured(results):
     made = {name: make() for name, make in tables.TABLES.items() if name != "pictures"}
     assert set(made.values()) == {"Not measured yet.\n"}
     assert all(say().startswith("Measured: not yet; ") for say in told.EXAMPLES.values())
 
 
-def test_the_table_of_configs(results):
+def test_configs_table_has_speeds_and_epoch_times(results):
     results("one", of_a_config())
     assert tables.configs().splitlines() == [
         "NVIDIA H200, 16 cores, runs of a config: 1.",
@@ -50,7 +50,7 @@ def test_the_table_of_configs(results):
     ]
 
 
-def test_a_table_has_the_range_of_all_runs(results):
+def test_configs_table_has_the_range_of_all_runs(results):
     results("one", of_a_config())
     results("other", of_a_config(speed=1000.0))
     results("rec", of_a_config("rec"))
@@ -62,16 +62,16 @@ def test_a_table_has_the_range_of_all_runs(results):
     ]
 
 
-def test_rounds_of_two_configurations_in_one_file_are_not_mixed(results):
-    """Conditions that do not tell them apart raise an error."""
+def test_ratios_of_two_configurations_in_one_file_are_refused(results):
+    """Raise an error if the conditions match several configurations."""
     results("cores", by_cores())
     with pytest.raises(ValueError, match="cores has several configurations"):
         measured.ratios("ours", "synthetic", benchmark="toolkit")
     assert measured.ratios("ours", "synthetic", benchmark="toolkit", cores=2) == {"cores": [0.4, 0.5]}
 
 
-def test_every_result_has_its_commit():
-    """In the file, or in the notes, which name no other file."""
+def test_every_result_has_a_commit():
+    """It is in the file or in the notes, and the notes name no other files."""
     names = {path.stem for path in measured.RESULTS.glob("*.json")}
     notes = re.findall(r"^\| ([\w, ]+) \| (?:-|[0-9a-f]{7,8}) \|", text("benchmarks/results/README.md"), re.MULTILINE)
     named = [name for line in notes for name in line.split(", ") if name != "files"]
@@ -80,15 +80,15 @@ def test_every_result_has_its_commit():
     assert without == {"environment_cpu"}
 
 
-def test_the_page_of_results_has_no_other_numbers():
-    """Its figures are in tables that are written from the files."""
+def test_page_of_results_has_numbers_only_in_tables():
+    """Its other numbers are in tables generated from the files."""
     said = prose("benchmarks/results/README.md")
     assert re.findall(r"\b\d[\d,]*\.\d+|\b\d+,\d+|\b\d+%", said) == []
 
 
 @pytest.fixture
 def pets(results):
-    """A result of dogs and cats."""
+    """A result of the dogs and cats recipe."""
     run = {"seconds": [9.0, 2.0, 1.0], "images_per_s": [10.0, 3000.0, 3100.0], "accuracy": 0.875}
     slow = {"seconds": [9.5, 8.0, 8.0], "images_per_s": [9.0, 800.0, 800.0], "accuracy": 0.8642}
     rounds = [{"round": seed, "case": "dali_compat", **run} for seed in (0, 1)]
@@ -98,7 +98,7 @@ def pets(results):
     results("dogs_cats_h200", {"rounds": rounds, "settings": settings, "facts": facts})
 
 
-def test_the_table_of_dogs_and_cats(pets):
+def test_dogs_cats_table_has_times_speed_and_accuracy(pets):
     said = tables.dogs_cats().splitlines()
     assert said[0] == "NVIDIA H200, 4 cores, after 3 epochs of about 3,100 photos (`--workers 4`):"
     assert said[4:] == [
@@ -107,8 +107,8 @@ def test_the_table_of_dogs_and_cats(pets):
     ]
 
 
-def test_the_tables_of_exact(results):
-    """Of loading by cores, those of which there is a result; of training, all results in one table."""
+def test_exact_tables_have_loading_by_cores_and_training(results):
+    """Loading has a row for each number of cores with a result; training has all results in one table."""
     speeds = {"torchvision": [400.0, 500.0], "ours": [9000.0], "ours_exact@BY_DEFAULT=True": [8000.0, 15000.0]}
     rounds = [{"case": case, "round": n, "images_per_s": v} for case, vs in speeds.items() for n, v in enumerate(vs)]
     facts = {"gpu": "NVIDIA H200, 580\nNVIDIA H200, 580", "cores": 4}
@@ -132,10 +132,10 @@ def test_the_tables_of_exact(results):
     ]
 
 
-# ---- sentences
+# ---- sentences in docstrings
 
 
-def test_the_first_lines_of_examples(results, pets):
+def test_measured_sentences_are_written_into_docstrings(results, pets):
     results("toolkit", of_a_config())
     said = {name.rsplit("/", 1)[1]: say() for name, say in told.EXAMPLES.items()}
     assert (

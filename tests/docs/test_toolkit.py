@@ -1,4 +1,4 @@
-"""benchmarks/toolkit.py: small runs on the CPU."""
+"""Small CPU runs of benchmarks/toolkit.py."""
 
 import importlib
 import json
@@ -27,7 +27,7 @@ def without_a_gpu(monkeypatch):
 
 
 def run(images, out, *words, ranks):
-    """Its result, and what it printed."""
+    """Run the benchmark and return its result and its output."""
     command = [ROOT / "benchmarks" / "toolkit.py", "--data", images, "--json", out, *SMALL, *words]
     done = programs.ranks(ranks, *command)
     assert done.returncode == 0, done.stderr
@@ -35,12 +35,14 @@ def run(images, out, *words, ranks):
 
 
 @pytest.mark.slow
-def test_every_case_of_a_round(images, tmp_path):
-    """Through both loaders, from a folder and a .rec, on so many cores, and in one table for two ranks, which get cores
-    of their own. No epoch ends within a turn: torch's workers, forked beside DDP's threads, once did not start."""
+def test_toolkit_measures_every_case_on_two_ranks(images, tmp_path):
+    """Both loaders run from a folder and a .rec, with the given number of cores per rank, and two ranks give one table.
+
+    No epoch ends during a measurement, because torch's workers, forked next to DDP's threads, sometimes did not start.
+    """
     words = ["--cores", "1", "--replicate", "16", "--sources", "folder", "rec"]
     ranks = min(2, len(os.sched_getaffinity(0)))
-    result, said = run(images, tmp_path / "out.json", *words, ranks=ranks)
+    result, output = run(images, tmp_path / "out.json", *words, ranks=ranks)
     assert result["ranks"] == ranks
     found = [(row["round"], row["source"], row["case"]) for row in result["rounds"]]
     cases = [(source, case) for source in ("folder", "rec") for case in ("dali", "torchvision")]
@@ -49,14 +51,14 @@ def test_every_case_of_a_round(images, tmp_path):
         assert (row["cores"], row["batch_size"], row["config"]) == (1, 4, "mobilenet_v2")
         assert row["steps"] >= 10 and row["images_per_s"] > 0 and 0 < row["waiting"] < 1
         assert row.get("epochs_ended", 0) == 0
-        assert 5 < row["loss"] < 9  # of 1,000 classes: 6.9
+        assert 5 < row["loss"] < 9  # -log(1/1000) is 6.9
     assert all("DALI route on cpu: 1 CPU threads" in result["plans"][f"mobilenet_v2, {s}"] for s in ("folder", "rec"))
     assert result["images"]["files"] == 128 and result["failed"] == []
-    assert len(re.findall(r"^\| mobilenet_v2, (folder|rec) \| 1 \|( [^|]+ \|){8}$", said, re.MULTILINE)) == 2
+    assert len(re.findall(r"^\| mobilenet_v2, (folder|rec) \| 1 \|( [^|]+ \|){8}$", output, re.MULTILINE)) == 2
 
 
-def test_cases_take_turns(monkeypatch):
-    """The loader that comes first is another one in each round."""
+def test_toolkit_alternates_the_order_of_loaders(monkeypatch):
+    """The order of the loaders changes from round to round."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     toolkit = importlib.import_module("toolkit")
     args, _ = toolkit.parse(["--data", "photos", "--sources", "folder", "rec"])

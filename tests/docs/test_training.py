@@ -1,4 +1,4 @@
-"""benchmarks/training.py: names of cases, and small runs on the CPU."""
+"""benchmarks/training.py: names of cases, and small CPU runs."""
 
 import importlib
 import json
@@ -42,7 +42,7 @@ def settings(cases, images, case, **options):
         ("handwritten:4:5@pipelines=3", ("handwritten", 4, 5, {"pipelines": 3}, {})),
     ],
 )
-def test_a_case_by_name(cases, text, expected):
+def test_case_name_is_parsed(cases, text, expected):
     assert cases.parse(text, 7) == cases.Case(*expected)
 
 
@@ -59,13 +59,13 @@ def test_a_case_by_name(cases, text, expected):
         "torchvision@timeout=1",
     ],
 )
-def test_what_is_no_case(cases, text):
-    with pytest.raises(ValueError):  # noqa: PT011, of several kinds
+def test_invalid_case_name_is_refused(cases, text):
+    with pytest.raises(ValueError):  # noqa: PT011, raises subclasses as well
         cases.parse(text, 7)
 
 
-def test_constants_are_set_for_a_while(cases, images):
-    """In every module that has them; the loader is made with them."""
+def test_constants_are_restored_after_the_loader_is_created(cases, images):
+    """Constants are set in every module that has them while the loader is created."""
     from dali_compat import routes
 
     before, case = vars(routes)["_MOST_THREADS"], cases.parse("ours:0@_MOST_THREADS=1,_DEPTH=3", 2)
@@ -78,7 +78,7 @@ def test_constants_are_set_for_a_while(cases, images):
 
 
 @pytest.mark.parametrize("text", ["ours:1", "handwritten:1", "handwritten:1:3@pipelines=2"])
-def test_every_epoch_gives_channels_last_batches_of_all_images(cases, images, text):
+def test_every_epoch_has_all_images_as_channels_last_batches(cases, images, text):
     case = cases.parse(text, 1)
     opened = cases.open_case(case, settings(cases, images, case, channels_last=True))
     for _ in range(3):
@@ -90,7 +90,7 @@ def test_every_epoch_gives_channels_last_batches_of_all_images(cases, images, te
 
 
 @pytest.mark.parametrize("name", ["ours", "handwritten"])
-def test_shards_are_parts(cases, images, name):
+def test_shards_cover_every_image_once(cases, images, name):
     """Together the processes load every image once."""
     labels = []
     for shard in range(2):
@@ -101,13 +101,13 @@ def test_shards_are_parts(cases, images, name):
     assert sorted(labels) == [0] * 4 + [1] * 4
 
 
-def test_shares_are_of_the_same_round(cases):
+def test_paired_divides_speeds_of_the_same_round(cases):
     rows = [("a", 0, 6), ("b", 0, 3), ("b", 1, 2), ("a", 1, 1), ("a", 2, 5)]
     rounds = [{"case": case, "round": number, "speed": speed} for case, number, speed in rows]
     assert cases.common.paired(rounds, "speed", "a", "b") == [2, 0.5]
 
 
-def test_what_a_loader_adds_is_told_from_the_models_own(cases):
+def test_gpu_time_separates_kernels_of_the_loader_from_the_models(cases):
     gpu_time = importlib.import_module("gpu_time")
 
     synthetic = {"gemm": [2.0, 10.0], "copy": [0.1, 1.0]}
@@ -117,7 +117,7 @@ def test_what_a_loader_adds_is_told_from_the_models_own(cases):
 
 
 def run(images, out, *words, ranks=0):
-    """training.py in a process of its own: its result, and what it printed."""
+    """Run training.py in a process and return its result and the finished process."""
     small = "--batch-size 2 --drain 1 --warmup 1 --steps 2 --workers 1 --device cpu --models mobilenet_v3_small"
     command = [BENCHMARKS / "training.py", "--data", images, "--json", out, *small.split(), *words]
     done = programs.ranks(ranks, *command) if ranks else programs.python(*command)
@@ -126,8 +126,8 @@ def run(images, out, *words, ranks=0):
 
 
 @pytest.mark.slow
-def test_a_run_has_every_case_in_every_round(images, tmp_path):
-    """The case that fails is named, and the others go on."""
+def test_training_measures_every_case_in_every_round(images, tmp_path):
+    """The failing case is reported, and the others continue."""
     names = ["synthetic", "ours", "handwritten:1:3@hw_decoder_load=1.0", "ours@nonsense=1", "torchvision"]
     kinds = ["compiled_item"]
     words = ["--kinds", *kinds, "--backend", "eager", "--rounds", "2", "--cases", *names]
@@ -144,14 +144,14 @@ def test_a_run_has_every_case_in_every_round(images, tmp_path):
 
 
 @pytest.mark.slow
-def test_no_round_starts_after_the_budget(images, tmp_path):
+def test_training_stops_at_the_time_budget(images, tmp_path):
     words = ["--rounds", "1000", "--budget", "2", "--cases", "synthetic"]
     result, done = run(images, tmp_path / "out.json", *words)
     assert done.returncode == 0 and 0 < len(result["rounds"]) < 1000 and "| 1.000 |" in done.stdout
 
 
 @pytest.mark.slow
-def test_two_processes_print_one_table(images, tmp_path):
+def test_training_with_two_processes_prints_one_table(images, tmp_path):
     words = ["--rounds", "1", "--cases", "synthetic", "ours", "handwritten"]
     result, done = run(images, tmp_path / "out.json", *words, ranks=2)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The examples run as a user runs them, each in a process of its own, on tiny photos and on the CPU."""
+"""Run the examples as users do, each in a separate process, with tiny photos on the CPU."""
 
 import ast
 import importlib
@@ -23,7 +23,7 @@ TINY = [*SMALL, "--model", "shufflenet_v2_x0_5"]
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
-    """Where an example runs, without a GPU."""
+    """Change to a temporary folder, and hide GPUs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -32,46 +32,46 @@ def place(tmp_path, monkeypatch):
 
 
 def run(name: str, *arguments, ranks=0) -> str:
-    """What it says, of both outputs."""
+    """Run an example and return its output, both stdout and stderr."""
     words = EXAMPLES / name, *arguments
     done = programs.ranks(ranks, *words) if ranks else programs.python(*words)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    return said
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    return output
 
 
-def given(said: str) -> list[tuple[int, int]]:
-    """(batches, images) of each line of loader.stats()."""
-    lines = re.findall(r"(\d+) batch(?:es)?, (\d+) images, .* images/s\); next\(\) took .* waiting", said)
+def stats_lines(output: str) -> list[tuple[int, int]]:
+    """Return (batches, images) of each loader.stats() line."""
+    lines = re.findall(r"(\d+) batch(?:es)?, (\d+) images, .* images/s\); next\(\) took .* waiting", output)
     return [(int(batches), int(images)) for batches, images in lines]
 
 
-def losses(said: str) -> list[float]:
-    return [float(loss) for loss in re.findall(r"^epoch \d+: loss ([\d.]+)", said, re.MULTILINE)]
+def losses(output: str) -> list[float]:
+    return [float(loss) for loss in re.findall(r"^epoch \d+: loss ([\d.]+)", output, re.MULTILINE)]
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """What make_photos.py writes."""
+    """Return the folder that make_photos.py writes."""
     root = tmp_path_factory.mktemp("made") / "photos"
     run("make_photos.py", root, "--train", TRAIN, "--val", VAL, "--size", 48)
     return root
 
 
-def test_made_photos_are_folders_of_classes(photos):
+def test_make_photos_writes_folders_of_classes(photos):
     for part, count in ("train", TRAIN), ("val", VAL):
         files = {folder.name: len(list(folder.glob("*.jpg"))) for folder in (photos / part).iterdir()}
         assert files == {"class_0": count // 2, "class_1": count // 2}
 
 
-def test_cifar10(place):
-    """Through both loaders, as the benchmark runs it."""
+def test_cifar10_trains_with_both_loaders(place):
+    """With both loaders, as the benchmark runs it."""
     options = ["--samples", 256, "--width", 4, "--batch-size", 32, "--epochs", 3, "--workers", 1]
-    said = run("../benchmarks/recipes.py", "cifar10", "--seeds", 1, "--json", "out.json", "--synthetic", *options)
-    for found in losses(said)[:3], losses(said)[3:]:
+    output = run("../benchmarks/recipes.py", "cifar10", "--seeds", 1, "--json", "out.json", "--synthetic", *options)
+    for found in losses(output)[:3], losses(output)[3:]:
         assert len(found) == 3 and found[-1] < found[0]
-    assert len(re.findall(r"^accuracy 0\.\d{4} after \d+\.\d s of training$", said, re.MULTILINE)) == 2
-    assert given(said) == [(24, 768)]  # dali_compat's
+    assert len(re.findall(r"^accuracy 0\.\d{4} after \d+\.\d s of training$", output, re.MULTILINE)) == 2
+    assert stats_lines(output) == [(24, 768)]  # dali_compat's
     rounds = json.loads((place / "out.json").read_text())["rounds"]
     assert [row["case"] for row in rounds] == ["torchvision", "dali_compat"]
     for row in rounds:
@@ -80,24 +80,24 @@ def test_cifar10(place):
 
 
 @pytest.mark.parametrize("loader", ["dali_compat", "torchvision"])
-def test_dogs_cats(photos, loader):
-    said = run("dogs_cats.py", photos / "train", *TINY, "--from-scratch", "--loader", loader)
-    assert len(re.findall(r"^epoch \d: \d+\.\d\d s, \d+ images/s, accuracy [01]\.\d{4}$", said, re.MULTILINE)) == 2
-    steps = (TRAIN - 4) // BATCH  # every tenth of 32 photos is for validation
-    assert given(said) == ([(2 * steps, 2 * steps * BATCH)] if loader == "dali_compat" else [])
+def test_dogs_cats_prints_speed_and_accuracy(photos, loader):
+    output = run("dogs_cats.py", photos / "train", *TINY, "--from-scratch", "--loader", loader)
+    assert len(re.findall(r"^epoch \d: \d+\.\d\d s, \d+ images/s, accuracy [01]\.\d{4}$", output, re.MULTILINE)) == 2
+    steps = (TRAIN - 4) // BATCH  # every tenth photo is for validation
+    assert stats_lines(output) == ([(2 * steps, 2 * steps * BATCH)] if loader == "dali_compat" else [])
 
 
-def test_simclr(photos, place):
-    said = run("simclr.py", photos / "train", *TINY, "--save", "encoder.pt")
-    assert len(losses(said)) == 2 and "views" in said
-    assert given(said) == [(2 * TRAIN // BATCH, 2 * TRAIN)]
+def test_simclr_saves_the_encoder(photos, place):
+    output = run("simclr.py", photos / "train", *TINY, "--save", "encoder.pt")
+    assert len(losses(output)) == 2 and "views" in output
+    assert stats_lines(output) == [(2 * TRAIN // BATCH, 2 * TRAIN)]
     weights = torch.load(place / "encoder.pt")
     assert "conv1.0.weight" in weights and not any(name.startswith("fc.") for name in weights)
 
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory):
-    """Photos with masks and boxes."""
+    """Return photos with masks and boxes."""
     root = tmp_path_factory.mktemp("made") / "shapes"
     run("make_photos.py", root, "--voc", "--train", 12, "--val", 4, "--size", 64)
     return root
@@ -105,20 +105,21 @@ def shapes(tmp_path_factory):
 
 @pytest.mark.parametrize("loader, epochs", [("dali_compat", 2), ("torchvision", 1)])
 @pytest.mark.parametrize("name, metric", [("segmentation.py", "mIoU"), ("detection.py", "AP50")])
-def test_photos_with_masks_and_boxes(shapes, loader, epochs, name, metric):
+def test_segmentation_and_detection_train_with_both_loaders(shapes, loader, epochs, name, metric):
     size = ["--size", 64] if name == "segmentation.py" else []
     options = ["--batch-size", 4, "--epochs", epochs, "--workers", 1, "--loader", loader]
-    said = run(name, shapes, *size, *options)
+    output = run(name, shapes, *size, *options)
     assert (
-        len(re.findall(rf"^epoch \d: loss \d+\.\d+, {metric} [01]\.\d{{4}}, \d+ images/s$", said, re.MULTILINE))
+        len(re.findall(rf"^epoch \d: loss \d+\.\d+, {metric} [01]\.\d{{4}}, \d+ images/s$", output, re.MULTILINE))
         == epochs
     )
-    assert given(said) == ([(6, 24)] if loader == "dali_compat" else [])
-    assert ("DALI route on cpu" in said) is (loader == "dali_compat")
+    assert stats_lines(output) == ([(6, 24)] if loader == "dali_compat" else [])
+    assert ("DALI route on cpu" in output) is (loader == "dali_compat")
 
 
-def test_the_average_precision_of_boxes(monkeypatch):
-    """Of two boxes one is found, after a wrong one; of another class one, and a second time."""
+def test_mean_ap_counts_wrong_and_repeated_detections(monkeypatch):
+    """One of two boxes of a class is found, after a wrong detection; the box of another class is found, and then
+    again."""
     monkeypatch.syspath_prepend(EXAMPLES)
     detection = importlib.import_module("detection")
     box = torch.tensor([[0.0, 0, 10, 10], [20, 20, 40, 40], [50, 50, 60, 60]])
@@ -135,7 +136,7 @@ def test_the_average_precision_of_boxes(monkeypatch):
 
 
 def refused(name: str, *arguments) -> str:
-    """What it says in its only line."""
+    """Return the only line of an example's error output."""
     done = programs.python(EXAMPLES / name, *arguments)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     return done.stderr.splitlines()[-1]
@@ -143,70 +144,75 @@ def refused(name: str, *arguments) -> str:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name, module", [("ignite_trainer.py", "ignite"), ("lightning_classifier.py", "lightning")])
-def test_resume_in_mid_epoch_and_without_a_checkpoint_and_with_nothing_left(photos, name, module):
+def test_resume_continues_in_mid_epoch_or_exits_with_a_reason(photos, name, module):
     pytest.importorskip(module)
     assert refused(name, photos, *TINY, "--resume").startswith("--resume: there is no checkpoint checkpoints/last.")
-    said = run(name, photos, *TINY, "--save-every", 3)
-    assert given(said) == 2 * [(TRAIN // BATCH, TRAIN)] and (module != "ignite" or "ms a step, accuracy" in said)
-    said = run(name, photos, *TINY, "--save-every", 4, "--resume")  # which is after the last step, too
-    assert given(said) == [(2, 2 * BATCH)]  # of the second epoch's four batches two are left
-    assert {"ignite": "resuming after 6 steps", "lightning": "after 8 steps"}[module] in said
-    said = refused(name, photos, *TINY, "--save-every", 4, "--resume")
-    assert said.startswith("--resume: all 2 epochs of checkpoints/last.") and said.endswith(
+    output = run(name, photos, *TINY, "--save-every", 3)
+    assert stats_lines(output) == 2 * [(TRAIN // BATCH, TRAIN)] and (
+        module != "ignite" or "ms a step, accuracy" in output
+    )
+    # so that there is a checkpoint after the last step, too
+    output = run(name, photos, *TINY, "--save-every", 4, "--resume")
+    assert stats_lines(output) == [(2, 2 * BATCH)]  # two of the second epoch's four batches are left
+    assert {"ignite": "resuming after 6 steps", "lightning": "after 8 steps"}[module] in output
+    output = refused(name, photos, *TINY, "--save-every", 4, "--resume")
+    assert output.startswith("--resume: all 2 epochs of checkpoints/last.") and output.endswith(
         (" to train on", " begins anew")
     )
-    if module == "ignite":  # Lightning's schedule is of two epochs
-        assert len(given(run(name, photos, *TINY, "--save-every", 4, "--resume", "--epochs", 3))) == 1
+    if module == "ignite":  # Lightning's schedule is for two epochs
+        assert len(stats_lines(run(name, photos, *TINY, "--save-every", 4, "--resume", "--epochs", 3))) == 1
 
 
-def test_dogs_cats_without_the_network(photos, place, monkeypatch):
+def test_dogs_cats_without_network_suggests_from_scratch(photos, place, monkeypatch):
     monkeypatch.setenv("TORCH_HOME", str(place))
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    said = refused("dogs_cats.py", photos / "train", *SMALL)
-    assert said.startswith("ImageNet's weights cannot be downloaded") and "--from-scratch" in said
+    output = refused("dogs_cats.py", photos / "train", *SMALL)
+    assert output.startswith("ImageNet's weights cannot be downloaded") and "--from-scratch" in output
 
 
-def test_accelerate(photos, place):
+def test_accelerate_benchmark_records_speed_and_waiting(photos, place):
     """As the benchmark runs it."""
     pytest.importorskip("accelerate")
     options = ["--data", photos / "train", "--only", "accelerate_loop", "--json", "out.json"]
-    said = run("../benchmarks/frameworks.py", *options, *TINY)
+    output = run("../benchmarks/frameworks.py", *options, *TINY)
     result = json.loads((place / "out.json").read_text())
     (row,) = result["rounds"]
     assert len(row["images_per_s"]) == len(row["in_next"]) == 2 and result["images"]["files"] == TRAIN
     assert all(rate > 0 for rate in row["images_per_s"]) and all(0 <= share < 1 for share in row["in_next"])
-    assert "| accelerate_loop | " in said
+    assert "| accelerate_loop | " in output
 
 
-def test_accelerate_on_two_ranks(photos, monkeypatch):
-    """As by torchrun, which ``accelerate launch`` starts for several GPUs: each rank has its half."""
+def test_accelerate_splits_the_samples_over_two_ranks(photos, monkeypatch):
+    """Each rank has half of the samples, as under torchrun, which ``accelerate launch`` uses for several GPUs."""
     pytest.importorskip("accelerate")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    said = run("accelerate_loop.py", photos, *TINY, ranks=2)
-    assert given(said) == 2 * [(TRAIN // BATCH // 2, TRAIN // 2)]
-    assert len(re.findall(r"^epoch \d: accuracy [01]\.\d{3}$", said, re.MULTILINE)) == 2
+    output = run("accelerate_loop.py", photos, *TINY, ranks=2)
+    assert stats_lines(output) == 2 * [(TRAIN // BATCH // 2, TRAIN // 2)]
+    assert len(re.findall(r"^epoch \d: accuracy [01]\.\d{3}$", output, re.MULTILINE)) == 2
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_hugging_face(photos, place):
+def test_hugging_face_trainer_evaluates_and_saves(photos, place):
     transformers_module()
-    said = run("huggingface_trainer.py", photos, *SMALL)
-    assert re.search(r"^\S*huggingface_trainer.py:\d+ runs on DALI \(cpu\)$", said, re.MULTILINE)
-    assert said.count("'eval_accuracy'") == 2 and (place / "checkpoints" / "model.safetensors").exists()
+    output = run("huggingface_trainer.py", photos, *SMALL)
+    assert re.search(r"^\S*huggingface_trainer.py:\d+ runs on DALI \(cpu\)$", output, re.MULTILINE)
+    assert output.count("'eval_accuracy'") == 2 and (place / "checkpoints" / "model.safetensors").exists()
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_ray(photos):
-    """Two workers in Ray's local mode, which starts no cluster: that takes a dozen processes, most with torch."""
+def test_ray_trains_on_two_workers(photos):
+    """Two workers in Ray's local mode, since a cluster would start a dozen processes, most of them with torch."""
     pytest.importorskip("ray.train.torch")
-    said = run("ray_train.py", photos, *TINY, "--workers", 0, ranks=2)
-    assert len(re.findall(r"last epoch: \{'loss': [\d.]+, 'images_per_second': [\d.]+, 'waited': 0\.\d+\}", said)) == 2
-    assert given(said) == 4 * [(TRAIN // BATCH // 2, TRAIN // 2)]  # two workers' lines of two epochs
+    output = run("ray_train.py", photos, *TINY, "--workers", 0, ranks=2)
+    assert (
+        len(re.findall(r"last epoch: \{'loss': [\d.]+, 'images_per_second': [\d.]+, 'waited': 0\.\d+\}", output)) == 2
+    )
+    assert stats_lines(output) == 4 * [(TRAIN // BATCH // 2, TRAIN // 2)]  # lines of two workers and two epochs
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_function_for_rays_workers_is_pickled_by_its_source(monkeypatch):
-    """As a program's functions are, with all the globals that they name."""
+def test_rays_worker_function_can_be_pickled_by_value(monkeypatch):
+    """Functions of a program are pickled in this way, with the globals that they use."""
     cloudpickle = pytest.importorskip("ray.cloudpickle")
     monkeypatch.syspath_prepend(EXAMPLES)
     module = importlib.import_module("ray_train")
@@ -227,7 +233,7 @@ def notebook() -> dict:
     return json.loads((EXAMPLES / "notebook.ipynb").read_text())
 
 
-def test_the_notebook_is_executed_and_has_its_picture(notebook):
+def test_notebook_is_committed_with_outputs(notebook):
     assert [cell["execution_count"] for cell in code(notebook)] == list(range(1, len(code(notebook)) + 1))
     outputs = [output for cell in code(notebook) for output in cell["outputs"]]
     assert not any(output["output_type"] == "error" for output in outputs)
@@ -235,7 +241,7 @@ def test_the_notebook_is_executed_and_has_its_picture(notebook):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_notebook_runs(place):
+def test_notebook_runs(place):
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
     notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
@@ -244,40 +250,40 @@ def test_the_notebook_runs(place):
     notebook.cells[1].source = notebook.cells[1].source.replace(whole, small)
     resources = {"metadata": {"path": str(place)}}
     nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3", resources=resources).execute()
-    said = "".join(output.get("text", "") for cell in code(notebook) for output in cell["outputs"])
-    assert "with exact=True: 0 at most" in said
+    output = "".join(output.get("text", "") for cell in code(notebook) for output in cell["outputs"])
+    assert "with exact=True: 0 at most" in output
     (plan,) = [output["data"]["text/html"] for output in code(notebook)[1]["outputs"]]
     assert "DALI route on cpu" in plan and "without effect" not in plan
-    assert len(re.findall(r"torchvision \d+ images/s, dali_compat \d+ images/s, ratio \d", said)) == 1
-    assert given(said) == [(4, 32)]
+    assert len(re.findall(r"torchvision \d+ images/s, dali_compat \d+ images/s, ratio \d", output)) == 1
+    assert stats_lines(output) == [(4, 32)]
 
 
-# ---- what is said of them
+# ---- documentation of the examples
 
 
 @pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "make_photos.py"])
-def test_the_first_lines_tell_what_to_expect(name):
-    said = ast.get_docstring(ast.parse((EXAMPLES / name).read_text()))
-    assert re.search(rf"^    python examples/{name} ", said, re.MULTILINE)
-    assert "\nReproduces: " in said and "\nMeasured: " in said
+def test_docstrings_have_command_reproduces_and_measured(name):
+    output = ast.get_docstring(ast.parse((EXAMPLES / name).read_text()))
+    assert re.search(rf"^    python examples/{name} ", output, re.MULTILINE)
+    assert "\nReproduces: " in output and "\nMeasured: " in output
 
 
 def pages() -> str:
-    """That of all examples, and one of each recipe."""
+    """Return the page about all examples and the page of each recipe."""
     docs = REPOSITORY / "docs"
     return "\n".join(path.read_text() for path in [docs / "examples.md", *sorted(docs.glob("recipe-*.md"))])
 
 
-def test_every_example_is_in_the_pages():
+def test_every_example_is_documented():
     page = pages()
     assert len(SCRIPTS) > 5
     for name in [*SCRIPTS, "notebook.ipynb"]:
         assert f"examples/{name}" in page, name
 
 
-def test_commands_have_the_options_that_examples_take():
-    said = [pages(), *(ast.get_docstring(ast.parse((EXAMPLES / name).read_text())) for name in SCRIPTS)]
-    commands = re.findall(r"examples/(\w+\.py)([^\n`&#]*)", "\n".join(said))
+def test_documented_commands_use_existing_options():
+    output = [pages(), *(ast.get_docstring(ast.parse((EXAMPLES / name).read_text())) for name in SCRIPTS)]
+    commands = re.findall(r"examples/(\w+\.py)([^\n`&#]*)", "\n".join(output))
     assert {name for name, _ in commands} == set(SCRIPTS)
     for name, rest in commands:
         for option in re.findall(r"--[\w-]+", rest):

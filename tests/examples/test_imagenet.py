@@ -1,4 +1,4 @@
-"""examples/imagenet: runs on tiny folders, killed and resumed, on one rank and on two."""
+"""examples/imagenet with tiny folders: training, interrupts, and resuming, on one and two ranks."""
 
 import contextlib
 import csv
@@ -25,14 +25,14 @@ from torch.distributed.run import get_args_parser
 
 from dali_compat.archives.pack import pack
 
-pytestmark = pytest.mark.filterwarnings("ignore:Unable to enable fault handler")  # pytest has stderr
+pytestmark = pytest.mark.filterwarnings("ignore:Unable to enable fault handler")  # pytest replaces stderr
 EXAMPLE = REPOSITORY / "examples" / "imagenet"
-IMAGES, BATCH = 24, 2  # each image is a class of its own: its label says which it is
+IMAGES, BATCH = 24, 2  # each image is the only one of its class, so its label identifies it
 SMALL = f"--size 32 --val-size 32 --val-resize 36 --batch-size {BATCH} --workers 1 --amp none --epochs 1 --warmup 0"
 
 
 class Tiny(nn.Module):
-    """Takes images of any size, and a millisecond."""
+    """A network that accepts images of any size and takes a millisecond."""
 
     def __init__(self, classes):
         super().__init__()
@@ -45,7 +45,7 @@ class Tiny(nn.Module):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """train and val of the same images."""
+    """Return a folder whose train and val have the same images."""
     root = tmp_path_factory.mktemp("imagenet")
     make_folder(root / "train", classes=IMAGES, per_class=1, low=40, high=60, special=False)
     (root / "val").symlink_to("train")
@@ -54,7 +54,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def example(monkeypatch):
-    """The example's modules, under the names that they have there."""
+    """Import the example's modules by their names, and restore global state afterwards."""
     names = [path.stem for path in EXAMPLE.glob("*.py")]
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -69,7 +69,7 @@ def example(monkeypatch):
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
     torch.backends.cudnn.benchmark = chooses
-    if dist.is_initialized():  # an error was raised
+    if dist.is_initialized():  # after an error
         dist.destroy_process_group()
     for name in names:
         sys.modules.pop(name, None)
@@ -77,15 +77,16 @@ def example(monkeypatch):
 
 @pytest.fixture
 def run(example, folder, tmp_path, monkeypatch):
-    """Trains Tiny on this process: ``run(words, stop=n)``. Gives what was seen, and what is in the folder of the run.
+    """Return a function that trains Tiny in this process: ``run(words, stop=n)``.
 
-    stop: a signal comes in the step after so many; crash: an error.
+    It returns the batches seen and the contents of the run's folder. ``stop`` is the number of steps before a signal,
+    and ``crash`` the number before an error.
     """
     monkeypatch.setattr(example.model, "create", lambda name, classes, arguments: Tiny(classes))
     train_step = example.train.Training.train_step
 
     def run(words="", out="run", stop=None, crash=None, data=folder, number=signal.SIGTERM):
-        if dist.is_initialized():  # of a run that crashed
+        if dist.is_initialized():  # left by a run that crashed
             dist.destroy_process_group()
         seen, shapes, out = [], [], tmp_path / out
 
@@ -108,7 +109,7 @@ def run(example, folder, tmp_path, monkeypatch):
 
 
 def epochs_of(seen):
-    """{epoch: labels, in order}."""
+    """Return {epoch: labels in order}."""
     found = {}
     for epoch, labels in seen:
         found.setdefault(epoch, []).extend(labels)
@@ -116,7 +117,7 @@ def epochs_of(seen):
 
 
 def same(one, other):
-    """Checkpoints, to the last bit, but for where they are in the loader."""
+    """Return True if two checkpoints are equal bit for bit, except for the loader's position."""
     if isinstance(one, dict):
         assert one.keys() == other.keys()
         return all(same(one[name], other[name]) for name in one if name != "loader")
@@ -128,8 +129,8 @@ def same(one, other):
 # ---- one rank
 
 
-def test_a_trial_on_the_cpu_learns(example, tmp_path, capsys):
-    """The command of the first lines, with a smaller network."""
+def test_a_synthetic_run_on_the_cpu_lowers_the_loss(example, tmp_path, capsys):
+    """The command of the docstring, with a smaller network."""
     out = tmp_path / "run"
     words = "--synthetic --config configs/resnet18.yaml --model shufflenet_v2_x0_5 --lr 0.3 --ema 0.5 --save-every 2"
     example.train.main(f"{words} --epochs 3 --out {out}".split())
@@ -151,9 +152,9 @@ def test_a_trial_on_the_cpu_learns(example, tmp_path, capsys):
 @pytest.mark.parametrize("path", sorted((EXAMPLE / "configs").glob("*.yaml")), ids=lambda path: path.stem)
 def test_configs_name_models_and_options(example, path):
     options = example.options.parse(["--config", f"configs/{path.name}", "--data", "x", "--epochs", "7"])
-    given = yaml.safe_load(path.read_text())
-    assert options.epochs == 7 != given["epochs"]
-    assert all(getattr(options, name) == pytest.approx(float(given[name])) for name in ("lr", "weight_decay"))
+    config = yaml.safe_load(path.read_text())
+    assert options.epochs == 7 != config["epochs"]
+    assert all(getattr(options, name) == pytest.approx(float(config[name])) for name in ("lr", "weight_decay"))
     with torch.device("meta"):
         network = example.model.create(options.model, 1000, options.model_args)
     assert 10**6 < sum(parameter.numel() for parameter in network.parameters()) < 10**8
@@ -170,7 +171,7 @@ def test_configs_name_models_and_options(example, path):
         ("--data x --parallel fsdp --amp fp16", "take --amp bf16"),
     ],
 )
-def test_options_that_make_no_sense(example, tmp_path, capsys, words, text):
+def test_invalid_options_are_refused_with_a_reason(example, tmp_path, capsys, words, text):
     config = tmp_path / "own.yaml"
     config.write_text("batchsize: 3\n")
     with pytest.raises(SystemExit):
@@ -179,7 +180,7 @@ def test_options_that_make_no_sense(example, tmp_path, capsys, words, text):
 
 
 @pytest.mark.parametrize("ending", [".rec", ".lmdb", "-000.tar", ".tfrecord"])
-def test_archives_are_found_in_a_folder(example, folder, tmp_path, ending):
+def test_archives_in_a_folder_are_found_by_split(example, folder, tmp_path, ending):
     for split in ("train", "val"):
         pack(folder / "train", tmp_path / f"{split}{ending}")
     options = example.options.parse(["--data", str(tmp_path)])
@@ -190,14 +191,14 @@ def test_archives_are_found_in_a_folder(example, folder, tmp_path, ending):
     assert "train" in str(train.files[0]) and "val" in str(val.files[0])
 
 
-def test_a_set_that_is_not_there_is_named(example, tmp_path):
+def test_a_missing_split_is_reported(example, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"has no train set: none of train, train\.rec"):
         example.data.places(str(tmp_path))
     assert example.data.places("a/train.rec") == ("a/train.rec", "a/val.rec")
     assert example.data.places("a/train-*.tar", "b.tar") == ("a/train-*.tar", "b.tar")
 
 
-def test_an_archive_trains_as_its_folder(run, folder, tmp_path):
+def test_training_from_an_archive_equals_training_from_its_folder(run, folder, tmp_path):
     for split in ("train", "val"):
         pack(folder / "train", tmp_path / f"{split}.rec")
     from_folder = run("--augment trivialaugment --erasing 0.5", out="a")
@@ -205,7 +206,7 @@ def test_an_archive_trains_as_its_folder(run, folder, tmp_path):
     assert from_archive.seen == from_folder.seen and same(from_archive.checkpoint, from_folder.checkpoint)
 
 
-def test_torchvisions_loader_gives_the_same_images_in_the_same_order(run):
+def test_both_loaders_give_the_same_images_in_the_same_order(run):
     ours, theirs = run("--epochs 2", out="a"), run("--epochs 2 --loader torchvision --resume", out="b")
     assert ours.seen == theirs.seen
     assert {epoch: sorted(labels) for epoch, labels in epochs_of(ours.seen).items()} == {
@@ -214,13 +215,13 @@ def test_torchvisions_loader_gives_the_same_images_in_the_same_order(run):
     assert 0 < float(theirs.rows[1]["waited"]) <= 1
 
 
-def test_sizes_grow_between_epochs(run):
+def test_image_size_grows_between_epochs(run):
     found = run("--epochs 4 --start-size 32 --size 96 --ramp 0.5")
     assert [shape[2] for shape in found.shapes[:: IMAGES // BATCH]] == [32, 64, 96, 96]
     assert [int(row["size"]) for row in found.rows] == [32, 64, 96, 96]
 
 
-def test_mixed_labels_are_shares(example):
+def test_mixed_labels_sum_to_one(example):
     options = example.options.parse(["--data", "x", "--mixup", "0.2", "--cutmix", "1"])
     torch.manual_seed(0)
     mix = example.data.mixing(options, 5)
@@ -230,14 +231,14 @@ def test_mixed_labels_are_shares(example):
     assert example.data.mixing(example.options.parse(["--data", "x"]), 5) is None
 
 
-def test_the_learning_rate_does_not_depend_on_ranks(example):
+def test_learning_rate_depends_on_the_total_batch_size(example):
     options = example.options.parse(["--data", "x", "--lr", "0.1", "--epochs", "10", "--warmup", "2"])
     rates = [example.model.learning_rate(options, epoch, 1024) for epoch in (0, 1, 2, 6, 10)]
     assert rates == pytest.approx([0.002, 0.2, 0.4, 0.2, 0], abs=2e-3)
 
 
 def test_evaluation_counts_each_image_once(example, folder):
-    """Of ranks whose shares are filled up by images that come twice."""
+    """Some images appear twice to give all ranks equal shares."""
     options = example.options.parse(f"--data {folder} {SMALL}".split())
     training, totals, shown = example.train.Training.__new__(example.train.Training), [], []
     training.options, training.classes = options, IMAGES
@@ -247,7 +248,7 @@ def test_evaluation_counts_each_image_once(example, folder):
         return sums.tolist()
 
     class Certain(nn.Module):
-        """Of the first class."""
+        """A model that always predicts the first class."""
 
         def forward(self, images):
             shown.append(len(images))
@@ -262,15 +263,16 @@ def test_evaluation_counts_each_image_once(example, folder):
     assert loss / IMAGES == pytest.approx(float(torch.tensor([math.e] + [1.0] * 23).sum().log()) - 1 / IMAGES)
 
 
-# ---- going on
+# ---- resuming
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(run, number, capsys):
-    """Weights, their average, the optimizer and all generators are the same, with dropout and mixing."""
+def test_a_stopped_run_resumes_bit_for_bit(run, number, capsys):
+    """Includes weights, their average, the optimizer and all generators, with dropout and mixing."""
     words = "--epochs 3 --ema 0.9 --mixup 0.2 --cutmix 1 --log-every 3 --start-size 32 --size 64 --ramp 0.5"
     whole = run(words, out="whole")
-    stopped = run(words, out="parts", stop=16, number=number)  # in the second epoch; it sees it two steps later
+    # in the second epoch; the signal takes effect two steps later
+    stopped = run(words, out="parts", stop=16, number=number)
     assert f"stopped in epoch 2, after {6 * BATCH} images; saved: --resume continues" in capsys.readouterr().out
     assert (stopped.checkpoint["epoch"], stopped.checkpoint["seen"]) == (1, 6 * BATCH)
     rest = run(f"{words} --resume", out="parts")
@@ -279,7 +281,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(run, number, capsys):
     assert [row["train_loss"] for row in rest.rows] == [row["train_loss"] for row in whole.rows]
 
 
-def test_a_second_ctrl_c_ends_at_once(example):
+def test_a_second_ctrl_c_ends_the_run_at_once(example):
     ranks, before = example.ranks.Ranks(10), signal.getsignal(signal.SIGINT)
     signal.raise_signal(signal.SIGINT)
     assert ranks.stopping and signal.getsignal(signal.SIGINT) is signal.default_int_handler is not before
@@ -289,8 +291,8 @@ def test_a_second_ctrl_c_ends_at_once(example):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_run_goes_on_between_epochs(run):
-    """Where the image size changes."""
+def test_a_crashed_run_resumes_from_the_last_epoch(run):
+    """The image size changes between epochs."""
     words, steps = "--epochs 3 --start-size 32 --size 96 --ramp 0.6", IMAGES // BATCH
     whole = run(words, out="whole")
     with pytest.raises(RuntimeError, match="crash"):
@@ -301,13 +303,13 @@ def test_a_run_goes_on_between_epochs(run):
     assert [int(row["epoch"]) for row in rest.rows] == [0, 1, 2]
 
 
-def test_an_evaluation_alone(run, capsys):
+def test_evaluate_prints_the_accuracy_of_the_checkpoint(run, capsys):
     found = run()
     run("--evaluate")
     assert f"top-1 {float(found.rows[-1]['val_top1']):.2%}" in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_a_run_is_not_overwritten(run, tmp_path):
+def test_an_existing_run_is_not_overwritten(run, tmp_path):
     run()
     with pytest.raises(FileExistsError, match="--resume continues with it"):
         run()
@@ -315,20 +317,20 @@ def test_a_run_is_not_overwritten(run, tmp_path):
         run("--evaluate", out="another")
 
 
-def test_measuring_saves_nothing(run):
+def test_max_steps_saves_no_checkpoint(run):
     found = run("--epochs 2 --max-steps 3 --save-every 1")
     assert len(found.seen) == 6 and found.checkpoint is None and len(found.rows) == 2
 
 
-def test_a_loss_that_is_no_number_ends_the_run(run, capsys):
+def test_a_nan_loss_ends_the_run(run, capsys):
     with pytest.raises(FloatingPointError, match="a smaller --lr"):
         run("--lr 1e38 --log-every 1")
     assert "rank 0 ends: FloatingPointError" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("amp", ["bf16", "fp16"])
-def test_lower_precision(run, amp):
-    """fp16's scale is in the checkpoint."""
+def test_lower_precision_trains_and_saves_the_scaler(run, amp):
+    """The scale of fp16 is in the checkpoint."""
     found = run(f"--amp {amp} --clip-grad 1 --optimizer adamw --lr 1e-3 --epochs 2")
     assert math.isfinite(float(found.rows[1]["val_loss"])) and ("scale" in found.checkpoint["scaler"]) == (
         amp == "fp16"
@@ -348,7 +350,7 @@ printf '%s\\n' "$@" > "$OUT/torchrun.txt"
 
 
 class Job:
-    """examples/slurm/imagenet.sbatch on one host, where srun runs what it is given, and torchrun notes it."""
+    """Runs examples/slurm/imagenet.sbatch on one host with substitutes for srun and torchrun."""
 
     def __init__(self, folder, place):
         self.place = place
@@ -359,7 +361,7 @@ class Job:
             pack(folder / "train", self.shared / f"{split}.rec")
 
     def run(self, python=f'exec {sys.executable} "$@"'):
-        """What it says; ``python`` is what a shell does of that name."""
+        """Run the job and return the finished process; ``python`` is the body of the substitute for python."""
         commands = {"srun": SRUN, "torchrun": TORCHRUN, "scontrol": "#!/bin/sh\necho first; echo second\n"}
         for name, text in (commands | {"python": f"#!/bin/sh\n{python}\n"}).items():
             (self.place / "bin" / name).write_text(text)
@@ -381,8 +383,8 @@ class Job:
         )
 
 
-def test_the_slurm_job_copies_what_there_is(folder, tmp_path):
-    """No index lies beside the archives; and a job before this one was killed while it copied."""
+def test_slurm_job_replaces_incomplete_copies(folder, tmp_path):
+    """The archives have no index files, and an earlier job was killed while it copied."""
     job = Job(folder, tmp_path)
     job.local.mkdir()
     (job.local / "train.rec").write_bytes((job.shared / "train.rec").read_bytes()[:100])  # newer than the original
@@ -398,7 +400,7 @@ def test_the_slurm_job_copies_what_there_is(folder, tmp_path):
     assert job.run(python="exit 0").returncode != 0
 
 
-def test_the_slurm_job_copies_archives_with_their_index_and_trains(run, folder, tmp_path, monkeypatch):
+def test_slurm_job_copies_archives_with_their_index_and_trains(run, folder, tmp_path, monkeypatch):
     job = Job(folder, tmp_path)
     shared, local, out = job.shared, job.local, job.out
     done = job.run()
@@ -425,7 +427,7 @@ def test_the_slurm_job_copies_archives_with_their_index_and_trains(run, folder, 
 
 # ---- two ranks
 
-# train.py with Tiny, which notes what each rank sees, and goes no further than half while a file is there
+# train.py with Tiny; it logs the batches of each rank, and stops at half of the epoch while a file named "hold" exists
 RECORDER = f"""
 import os, sys, time
 sys.path[:0] = [{str(EXAMPLE)!r}, {str(REPOSITORY / "tests")!r}]
@@ -443,7 +445,7 @@ def step(self, images, labels):
 train.Training.train_step = step
 train.main()
 """
-# the same on two ranks, in forks of an interpreter that has imported torch: faster than torchrun
+# The same on two ranks as forks of an interpreter that has imported torch, which starts faster than torchrun
 FORKS = """
 import os, sys, torch
 torch.set_num_threads(1)
@@ -465,13 +467,13 @@ def _run(command, errors, options):
 
 
 class Launched:
-    """Two ranks of the recorder, by torchrun or by forks."""
+    """Two ranks of the recorder, started by torchrun or as forks."""
 
     def __init__(self, place, folder, words, torchrun):
         self._place, self.out = place, place / "run"
         (place / "hold").touch()
         words = ["--data", str(folder), "--out", str(self.out), *SMALL.split(), *words.split()]
-        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # at a port that is free
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # on a free port
         address = {
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self._store.port),
@@ -494,7 +496,8 @@ class Launched:
         return file.read_text() if file.exists() else ""
 
     def lines(self, rank):
-        """Numbers of each whole line: the rank's process; then images seen before a step, and its labels."""
+        """Return the numbers of each complete line: first the process id, then images seen before a step and its
+        labels."""
         file = self._place / f"rank-{rank}.txt"
         text = file.read_text().rpartition("\n")[0] if file.exists() else ""
         return [list(map(int, line.split())) for line in text.splitlines()]
@@ -506,17 +509,17 @@ class Launched:
             time.sleep(0.02)
 
     def kill(self, rank, number):
-        """Before half of the epoch is over; which then goes on."""
+        """Send a signal to a rank before half of the epoch is over, and let the others continue."""
         assert (self._place / "hold").exists()
         os.kill(self.lines(rank)[0][0], number)
         (self._place / "hold").unlink()
 
     def end(self):
-        """The exit code. An interpreter takes its time to end on a busy machine; a hang would last --timeout."""
+        """Return the exit code. Exiting takes long on a busy machine; a hang would last --timeout."""
         return self._program.result(150).returncode
 
     def seen_until(self, count):
-        """Labels of the first ``count`` images of the epoch."""
+        """Return the labels of the first ``count`` images of the epoch."""
         rows = self.lines(0)[1:] + self.lines(1)[1:]
         return [label for seen, *labels in rows if seen < count for label in labels]
 
@@ -530,7 +533,7 @@ class Launched:
 
 @pytest.fixture
 def launch(folder, tmp_path):
-    """Starts two ranks; they end with the test."""
+    """Return a function that starts two ranks, which are killed at the end of the test."""
     launched = []
 
     def launch(words, torchrun=False):
@@ -543,8 +546,8 @@ def launch(folder, tmp_path):
 
 
 @pytest.mark.parametrize("torchrun, words", [(True, ""), (False, "--parallel fsdp --ema 0.9")], ids=["ddp", "fsdp"])
-def test_a_rank_that_dies_ends_all_and_another_number_of_ranks_goes_on(launch, run, torchrun, words):
-    """With a message. Each image of the epoch comes once."""
+def test_a_killed_rank_ends_the_run_which_resumes_on_one_rank(launch, run, torchrun, words):
+    """There is an error message, and each image of the epoch appears once."""
     if "fsdp" in words and not hasattr(torch.distributed.fsdp, "fully_shard"):
         pytest.skip("needs torch 2.6")
     launched = launch(f"{words} --save-every 2", torchrun)
@@ -553,10 +556,10 @@ def test_a_rank_that_dies_ends_all_and_another_number_of_ranks_goes_on(launch, r
     assert launched.end() != 0
     assert "rank 0 ends: " in launched.errors() and "--resume continues from it" in launched.errors()
     assert "Signal 9 (SIGKILL)" in launched.errors() or not torchrun
-    one_rank_goes_on(launched, run, words)
+    check_resume_on_one_rank(launched, run, words)
 
 
-def one_rank_goes_on(launched, run, words):
+def check_resume_on_one_rank(launched, run, words):
     rest = run(f"{words} --resume")
     before = launched.seen_until(IMAGES - BATCH * len(rest.seen))
     assert 0 < len(before) < IMAGES and len(before) % (2 * 2 * BATCH) == 0
@@ -566,19 +569,19 @@ def one_rank_goes_on(launched, run, words):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("words", ["", "--parallel fsdp --ema 0.9"], ids=["ddp", "fsdp"])
-def test_of_two_gpus_one_dies_and_one_goes_on(launch, run, words):
-    """torchrun has the message: who waits for a dead rank's gradients waits in NCCL."""
+def test_a_killed_gpu_rank_ends_the_run_which_resumes_on_one_gpu(launch, run, words):
+    """The message is torchrun's, because a rank that waits for gradients of a dead one blocks in NCCL."""
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     launched = launch(f"{words} --save-every 2", torchrun=True)
     launched.wait_for(lambda: (launched.out / "checkpoint.pt").exists())
     launched.kill(1, signal.SIGKILL)
     assert launched.end() != 0 and "Signal 9 (SIGKILL)" in launched.errors()
-    one_rank_goes_on(launched, run, words)
+    check_resume_on_one_rank(launched, run, words)
 
 
-def test_a_rank_that_hangs_ends_all(launch):
-    launched = launch("--timeout 20")  # longer than ranks of a busy machine wait for each other
+def test_a_rank_that_hangs_ends_the_run(launch):
+    launched = launch("--timeout 20")  # longer than ranks wait for each other on a busy machine
     launched.wait_for(lambda: len(launched.lines(1)) > 2)
     launched.kill(1, signal.SIGSTOP)
     launched.wait_for(lambda: "rank 0 ends: " in launched.errors())
@@ -586,7 +589,7 @@ def test_a_rank_that_hangs_ends_all(launch):
     assert launched.end() != 0 and "rank 1 ends: " in launched.errors()
 
 
-def test_a_stop_signal_to_one_rank_stops_and_saves_all(launch, run):
+def test_a_stop_signal_to_one_rank_stops_all_and_saves(launch, run):
     launched = launch("--log-every 2")
     launched.wait_for(lambda: len(launched.lines(0)) > 2)
     launched.kill(1, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Every transform that translates, as measure.py measures it, and what becomes of torchvision's others."""
+"""Every translated transform, as measured by measure.py, and a note on each other transform of torchvision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dali_compat.plan import Step
 
 VERSIONS = {"v1": v1, "v2": v2}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# what reaches a transform when it is measured
+# the kinds of input of a measured transform
 TAKES = {
     "photo": "",
     "crop": "CenterCrop(224)",
@@ -33,8 +33,8 @@ class Entry(NamedTuple):
     """A transform, or a recipe.
 
     Attributes:
-        expression: how it is made, in the names of torchvision.transforms or of torchvision.transforms.v2.
-        takes: what reaches it, one of TAKES.
+        expression: An expression with the names of torchvision.transforms or torchvision.transforms.v2.
+        takes: The kind of its input, one of TAKES.
     """
 
     expression: str
@@ -45,14 +45,14 @@ class Entry(NamedTuple):
         return self.expression.split("(")[0]
 
     def made(self, version: str, first: tuple = ()) -> Any:
-        """A Compose of what comes before it and itself."""
+        """Return a Compose of the preceding conversions and the transform."""
         return VERSIONS[version].Compose([*first, *self.before(version), _made(self.expression, version)])
 
     def before(self, version: str) -> list:
         return _made(f"[{TAKES[self.takes]}]", version)
 
     def versions(self) -> list[str]:
-        """Those in which it has a translation."""
+        """Return the versions that have a translation."""
         return [version for version in VERSIONS if _names(version).get(self.name) in _TRANSLATORS]
 
 
@@ -106,7 +106,7 @@ TRANSFORMS = (
     Entry("RandomEqualize(p=1)"),
     Entry("GaussianBlur(23)"),
     Entry("JPEG((30, 90))"),
-    # of tensors
+    # on tensors
     Entry("RandomErasing(p=1, value='random')", "float tensor"),
     Entry("GaussianNoise()", "float tensor"),
     # policies and containers
@@ -136,7 +136,7 @@ _PRESET = (
     "Compose([RandomResizedCrop(224), RandomHorizontalFlip(), {}(interpolation=InterpolationMode.BILINEAR), "
     "PILToTensor(), ConvertImageDtype(float32), Normalize(MEAN, STD), RandomErasing(0.1)])"
 )
-# what people train with
+# recipes that people train with
 RECIPES = {
     "ImageNet, evaluation": Entry(f"Compose([Resize(256), CenterCrop(224), {_TAIL}])", "photo"),
     "ImageNet, training": Entry(f"Compose([RandomResizedCrop(224), RandomHorizontalFlip(), {_TAIL}])", "photo"),
@@ -177,30 +177,31 @@ OTHERS = {
     "UniformTemporalSubsample": "for videos",
 }
 
-# ---- what torchvision gets when it draws the same, by the names of draws
+# ---- answers to torchvision's draws, keyed by the name of the draw
 
 
 def answers(step: Step, row: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Pairs of a kind and a value, in the order in which torchvision asks; ``row`` has a step's arrays for one image.
-    The kinds, and who asks for them:
+    """Return (kind, value) pairs in the order of torchvision's requests; ``row`` has a step's arrays for one image.
 
-    - "coin": torch.rand, for a chance; "uniform": Tensor.uniform_; "whole": torch.randint
+    The kinds, and the functions that request them:
+
+    - "coin": torch.rand, for a probability; "uniform": Tensor.uniform_; "whole": torch.randint
     - "order": torch.randperm, random.shuffle; "choice": random.choices, torch.multinomial
-    - "window", "size": get_params or make_params of what tries until it fits, which dictation.py names
+    - "window", "size": get_params or make_params of transforms that retry until a window fits; see dictation.py
     - "operation": a policy, as (name, magnitude); "dirichlet": AugMix
     - "noise": torch.randn_like; "field": torch.rand of ElasticTransform
 
     Raises:
-        NotImplementedError: they are not written, or torchvision does not ask for them.
+        NotImplementedError: The draw has no answers here, or torchvision does not request it.
     """
-    assert step.draw is not None  # it is random
+    assert step.draw is not None  # the step is random
     if step.draw.name not in ANSWERS:
         raise NotImplementedError(f"draw_{step.draw.name} has no answers for torchvision: write them in {__file__}")
     return ANSWERS[step.draw.name](row, step)
 
 
 def coin(yes) -> tuple[str, float]:
-    """For ``torch.rand(1) < p``, whichever p."""
+    """Return an answer to ``torch.rand(1) < p`` for any p."""
     return "coin", 0.0 if yes else 1.0
 
 
@@ -240,7 +241,7 @@ def _of_operation(row, step):
 
 def _of_aug_mix(row, step):
     random_depth = dict(step.draw.args)["chain_depth"] <= 0
-    # torchvision multiplies the chains' weights by the second of the first two, which ours contain already
+    # torchvision multiplies the chains' weights by the second of the first two; ours already contain that factor
     found = [("dirichlet", [row["mix"][0], 1.0]), ("dirichlet", row["mix"][1:].tolist())]
     for which, magnitudes in zip(row["which"], row["magnitude"].tolist(), strict=True):
         pairs = zip(which, magnitudes, strict=True)
@@ -258,7 +259,7 @@ ANSWERS: dict[str, Callable[[dict[str, Any], Step], list[tuple[str, Any]]]] = {
     "random_key": _of_random_key,
     # windows and sizes
     **dict.fromkeys(("random_crop", "random_resized_crop"), _WINDOW),
-    # an image that stays as it is gets no border, too
+    # an unchanged image gets no border
     "zoom_out": lambda row, step: [coin(True), ("window", row)] if dict(step.draw.args)["p"] else [coin(False)],
     "erasing": lambda row, step: [coin(row["flag"]), *([("window", row)] if row["flag"] else [])],
     **dict.fromkeys(("scale_jitter", "random_shortest_size"), _SIZE),

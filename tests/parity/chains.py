@@ -1,9 +1,9 @@
-"""Chains of transforms drawn at random, with legal arguments, through an epoch of ours and through torchvision:
+"""Compare random chains of transforms, with legal arguments, between an epoch of this package and torchvision:
 
     python tests/parity/chains.py --seconds 600 [--seed 1000] [--device cuda]
 
-The files are photos and odd files, which are made here. Each chain is tried with exact=True and without. Prints the
-chains whose images are not torchvision's, and how many were tried; the exit status is 1 where any are.
+The files are photos and generated odd files. Each chain runs with exact=True and with the default. Prints the chains
+whose images differ from torchvision's and the number of chains tried; the exit status is 1 if any differ.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from parity.run import plan_of
 
 BILINEAR, NEAREST, BICUBIC = InterpolationMode.BILINEAR, InterpolationMode.NEAREST, InterpolationMode.BICUBIC
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-PIL, UINT8, FLOAT = "pil", "uint8", "float"  # what reaches a transform
+PIL, UINT8, FLOAT = "pil", "uint8", "float"  # kinds of input of a transform
 IMAGES, WHOLE, TENSORS = (PIL, UINT8, FLOAT), (PIL, UINT8), (UINT8, FLOAT)
 BATCH = 3
 
 
 class Arguments:
-    """Draws the arguments of the transforms of one chain.
+    """Draw the arguments of the transforms of one chain.
 
     Attributes:
         T: torchvision.transforms or torchvision.transforms.v2.
-        kind: of the image that reaches the next transform.
+        kind: The kind of the next transform's input.
     """
 
     def __init__(self, T, rng: random.Random):
@@ -122,12 +122,12 @@ class Arguments:
         return [self.step() for _ in range(self.whole(low, high))]
 
     def step(self):
-        """A transform of the images of this kind, which it leaves of this kind."""
+        """Return a transform that accepts and returns images of the current kind."""
         fitting = [name for name, known in STEPS.items() if self.kind in known.kinds and self.T in known.versions]
         return STEPS[self.one(*fitting)].make(self.T, self)
 
     def conversion(self) -> list:
-        """From PIL to a tensor."""
+        """Return the transforms that convert PIL images to tensors."""
         self.kind = self.one(UINT8, FLOAT)
         if self.kind == UINT8:
             return self.one(
@@ -241,7 +241,7 @@ def _same(image):
 
 
 def chain(T, rng: random.Random):
-    """A Compose of 2 to 5 transforms, and of what makes tensors of the images, among them or at the end."""
+    """Return a Compose of 2 to 5 transforms and a conversion to tensors, either between them or at the end."""
     a, steps = Arguments(T, rng), []
     count = a.whole(2, 5)
     tensors_from = a.whole(0, 2 * count)
@@ -261,7 +261,7 @@ def chain(T, rng: random.Random):
 
 
 class Files(NamedTuple):
-    """Paths of photos, and of the odd files that Pillow reads."""
+    """Paths of photos, and of odd files that Pillow can read."""
 
     photos: list[str]
     odd: list[str]
@@ -279,30 +279,30 @@ def make_files(root: Path) -> Files:
         try:
             path.write_bytes(make())
             pil_loader(path)
-        except Exception:  # this Pillow cannot write or read it, and says so in many ways
+        except Exception:  # this version of Pillow cannot write or read it, and raises various exceptions
             continue
         odd.append(str(path))
     return Files(sorted(map(str, (root / "photos" / "class_a").iterdir())), odd)
 
 
-# ---- ours beside torchvision's
+# ---- comparison with torchvision
 
-# Limits, beside the worst of 600 chains. Exact images on the CPU have sums in another order, of which later steps may
-# make more: .0067 levels on average of an image, and 3. Where a blur, or the field of an ElasticTransform, is rounded
-# otherwise, a pixel may be its neighbour's, JPEG spreads that over its block, and posterising makes a level 16: .034
-# and 28. A GPU's tensors are as near as its floats. A resize of the default costs .3; where one of these comes behind
-# it, or no filter is used, 3.7
+# Limits, with the worst values of 600 chains. Exact images on the CPU have sums in another order, and later steps may
+# amplify the difference: .0067 levels on average of an image, and 3 at most. If a blur or the field of an
+# ElasticTransform rounds differently, a pixel may take its neighbour's value; JPEG spreads that over a block, and
+# posterizing turns one level into 16: .034 and 28. A GPU's tensors are as close as its floats. The default's resize
+# adds .3; with one of these steps after it, or without a filter, 3.7
 _SUMS = re.compile("Elastic|GaussianBlur|Sharpness|Augment|AugMix")
 _AMPLIFY = re.compile("JPEG|Augment|AugMix|Equalize|Autocontrast|Posterize|Solarize|nearest", re.IGNORECASE)
 
 
 class Tried(NamedTuple):
-    """What became of a chain.
+    """The result of one chain.
 
     Attributes:
-        wrong: what is, in words; "" where the images are torchvision's.
-        refused: by both, because an image does not suit it.
-        mean, worst, max: levels between the images: of all, of the worst image, of one value.
+        wrong: A description of the difference; "" if the images equal torchvision's.
+        refused: Both refused the chain, because an image does not suit it.
+        mean, worst, max: Difference in levels: of all images, of the worst image, of one value.
     """
 
     wrong: str = ""
@@ -313,7 +313,7 @@ class Tried(NamedTuple):
 
 
 def attempt(transform, paths: list[str], device: str, exact: bool, seed: int) -> Tried:
-    """An epoch of ours over these files, and torchvision's images with the numbers that it has drawn."""
+    """Compare an epoch over these files with torchvision's images for the same random numbers."""
     dataset = DALIImageFolder(Path(paths[0]).parents[1], transform)
     dataset.samples = [(path, 0) for path in paths]
     loader = DataLoader(dataset, BATCH, collate_fn=_images, device=device, exact=exact, fallback="silent")
@@ -354,7 +354,7 @@ def attempt(transform, paths: list[str], device: str, exact: bool, seed: int) ->
 
 
 def _tried_with_torchs_draws(dataset, loader, seed: int) -> Tried:
-    """Compare with torch's loader, since a transform without a translation draws what it draws there."""
+    """Compare with torch's loader, because a transform without a translation uses the same draws there."""
     found: list[Any] = []
     for one in (loader, torch.utils.data.DataLoader(dataset, BATCH, collate_fn=_images)):
         torch.manual_seed(seed)
@@ -371,7 +371,7 @@ def _tried_with_torchs_draws(dataset, loader, seed: int) -> Tried:
 
 
 def _refuses(transform, paths) -> bool:
-    """Whether torchvision raises an error, too, by numbers of its own."""
+    """Return True if torchvision raises an error as well, with its own random numbers."""
     for path in 20 * paths:
         try:
             transform(pil_loader(path))
@@ -385,7 +385,7 @@ def _images(samples) -> list:
 
 
 def same_plan(transform) -> bool:
-    """Whether exact=True changes nothing."""
+    """Return True if exact=True does not change the plan."""
     try:
         default, exact = (plan_of(transform, exact) for exact in (False, True))
     except Unsupported:

@@ -1,4 +1,4 @@
-"""How far images are from those that torchvision gives, in uint8 levels."""
+"""Difference between images and torchvision's, in uint8 levels."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class Error:
     max: float
 
     def within(self, mean: float, max: float) -> bool:
-        """False, too, where a value is not a number."""
+        """Return True if both are within the limits; False if a value is NaN."""
         return self.mean <= mean and self.max <= max
 
     def __str__(self) -> str:
@@ -24,15 +24,15 @@ class Error:
 
 
 def error(mine, theirs, std=None, levels=None) -> Error:
-    """Compare images (or batches of them), one by one.
+    """Compare images, or batches of images, one by one.
 
     Args:
-        mine, theirs: sequences of tensors (C, H, W), or (N, C, H, W).
-        std: one number a channel where images were normalised; multiplying by it undoes that for differences.
-        levels: what one unit of the values is in levels; None is 1 of integers and 255 of floating point.
+        mine, theirs: Sequences of tensors (C, H, W), or (N, C, H, W).
+        std: One number for each channel if the images were normalized; differences are multiplied by it.
+        levels: Levels per unit of the values; the default is 1 for integers and 255 for floating point.
 
     Raises:
-        AssertionError: counts, shapes or dtypes differ, or there is nothing to compare.
+        AssertionError: Counts, shapes or dtypes differ, or there is nothing to compare.
     """
     mine, theirs = list(mine), list(theirs)
     assert len(mine) == len(theirs) > 0, f"{len(mine)} images instead of {len(theirs)}"
@@ -46,18 +46,18 @@ def error(mine, theirs, std=None, levels=None) -> Error:
         if std is not None:
             difference = difference * np.asarray(std)[:, None, None]
         total, count = total + difference.sum(), count + difference.size
-        largest = np.maximum(largest, difference.max())  # which keeps a NaN
+        largest = np.maximum(largest, difference.max())  # propagates NaN
     return Error(float(total / count), float(largest))
 
 
 def assert_same(mine, theirs) -> None:
-    """Bit for bit."""
+    """Assert that the images are equal bit for bit."""
     found = error(mine, theirs, levels=1)
     assert found.within(0, 0), str(found)
 
 
 def as_tensors(images) -> list[torch.Tensor]:
-    """Plain tensors, on the CPU, of what a transform or a loader gives: tensors, PIL images, or tuples of either."""
+    """Convert the results of a transform or a loader (tensors, PIL images, or tuples of these) to plain CPU tensors."""
     return [_as_tensor(image) for image in images]
 
 

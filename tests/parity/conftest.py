@@ -13,7 +13,8 @@ from dali_compat.engine.dali import warm
 
 
 def pytest_collection_modifyitems(config, items):
-    """A pipeline takes most of a second to build on a GPU: every third case, or with REPETITIONS=all every one."""
+    """Run only every third GPU case unless REPETITIONS=all, since building a pipeline on a GPU takes most of a
+    second."""
     if ALL:
         return
     here = os.path.dirname(__file__)
@@ -25,10 +26,10 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="package", autouse=True)
 def engine_stays_open():
-    """A GPU's JPEG engine, between two pipelines: the driver takes long to open it again."""
+    """Keep a GPU's JPEG engine open between pipelines, since opening it takes long."""
     with contextlib.ExitStack() as stack:
         if torch.cuda.is_available():
-            with contextlib.suppress(RuntimeError):  # nvJPEG is not there
+            with contextlib.suppress(RuntimeError):  # nvJPEG is missing
                 stack.callback(warm.Handle(torch.cuda.current_device()).close)
         yield
 
@@ -40,20 +41,20 @@ def device(request) -> str:
 
 @pytest.fixture(scope="session")
 def lossless_root(tmp_path_factory):
-    """12 PNGs, which every device decodes to the last bit, so that only the transform differs."""
+    """12 PNGs, which all devices decode to the same pixels, so that only the transform is compared."""
     rng = np.random.default_rng(3)
     return _folder(tmp_path_factory, [tuple(rng.integers(60, 181, 2)) for _ in range(12)])
 
 
 @pytest.fixture(scope="session")
 def tiny_root(tmp_path_factory):
-    """Degenerate sizes."""
+    """Images of degenerate sizes."""
     return _folder(tmp_path_factory, [(1, 1), (1, 37), (41, 1), (2, 2), (3, 500), (500, 3), (5, 7)])
 
 
 @pytest.fixture
 def pictures(request, device):
-    """JPEGs on the CPU, where DALI decodes them to PIL's pixels."""
+    """On the CPU, JPEGs, which DALI decodes to PIL's pixels; on a GPU, PNGs."""
     return request.getfixturevalue("image_root" if device == "cpu" else "lossless_root")
 
 

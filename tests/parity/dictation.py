@@ -1,4 +1,4 @@
-"""What torchvision's transforms draw from, answered with numbers that are dictated: see reference.py."""
+"""Replace the random functions that torchvision's transforms use by functions that return given numbers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _MAKE_PARAMS = "make_params" if "make_params" in vars(v2.RandomCrop) else "_get_
 
 
 class Disagreement(AssertionError):
-    """torchvision asks for other numbers than the plan has drawn."""
+    """torchvision requests other random numbers than the plan has drawn."""
 
 
 @contextlib.contextmanager
 def dictated(numbers):
-    """While it lasts, torchvision's random numbers come from ``numbers``. Where torchvision would draw, it gets
-    ``numbers.take(*kinds)``: the next number, which has to be of one of these kinds. While ``numbers.speaks`` is False,
-    torchvision draws as always."""
+    """Make torchvision's random functions return ``numbers.take(*kinds)``, which must have one of these kinds.
+
+    While ``numbers.speaks`` is False, they draw as usual.
+    """
     with contextlib.ExitStack() as stack:
         for owner, name, answer in _sources(numbers):
             own = getattr(owner, name)
@@ -36,21 +37,21 @@ def dictated(numbers):
 
 
 def _either(numbers, answer, own, of_class: bool):
-    def asked(*args, **kwargs):
+    def replacement(*args, **kwargs):
         return (answer if numbers.speaks else own)(*args, **kwargs)
 
-    setattr(asked, STANDS_FOR, own)  # whoever translates meanwhile may think it torchvision's
+    setattr(replacement, STANDS_FOR, own)  # marks it as torchvision's function for translations made in the meantime
     is_static = of_class and own.__name__ == "get_params"
-    return staticmethod(asked) if is_static else asked
+    return staticmethod(replacement) if is_static else replacement
 
 
 def _sources(numbers):
-    """(owner, name, what answers instead)."""
+    """Return (owner, name, replacement) of each random function."""
     take = numbers.take
 
     def rand(*size, **_):
         size = _size(size)
-        if numbers.kind == "operation":  # its name and magnitude are ours, whatever these numbers are
+        if numbers.kind == "operation":  # the policy's name and magnitude are given, so these numbers do not matter
             return torch.zeros(size)
         if numbers.kind == "field":
             key, axis = take("field")
@@ -66,7 +67,7 @@ def _sources(numbers):
 
     def uniform(tensor, low=0.0, high=1.0, **_):
         value = take("uniform")
-        slack = 0.5 if isinstance(value, np.integer) else 1e-6 * max(abs(low), abs(high))  # a shift is rounded already
+        slack = 0.5 if isinstance(value, np.integer) else 1e-6 * max(abs(low), abs(high))  # shifts are already rounded
         return tensor.fill_(float(_within(value, low - slack, high + slack)))
 
     def randperm(n, **_):
@@ -113,7 +114,7 @@ def _sources(numbers):
 
 
 def _windows(take):
-    """What torchvision finds by trying until it fits is asked for as a whole."""
+    """Replace the functions that retry until a window fits."""
 
     def window(height: int, width: int) -> tuple[int, int, int, int]:
         row = take("window")
@@ -128,7 +129,7 @@ def _windows(take):
     own_crop = getattr(v2.RandomCrop, _MAKE_PARAMS)
 
     def random_crop(self, images):
-        params = own_crop(self, images)  # its padding is geometry, not chance
+        params = own_crop(self, images)  # its padding is geometry, not random
         pad_left, pad_top, pad_right, pad_bottom = params["padding"]
         height, width = _height_width(images[0])
         top, left, h, w = window(height + pad_top + pad_bottom, width + pad_left + pad_right)
@@ -168,7 +169,7 @@ def _windows(take):
 
 
 def _erasing(row, image, value):
-    """RandomErasing's own, where it has found a window."""
+    """Return RandomErasing's result for a window that was found."""
     (top, left), (h, w) = row["start"].tolist(), row["shape"].tolist()
     if value is not None:
         return top, left, h, w, torch.tensor(value)[:, None, None]
@@ -181,7 +182,7 @@ def _height_width(image) -> tuple[int, int]:
 
 
 def _size(size) -> torch.Size:
-    """Of torch.rand's arguments."""
+    """Return the size that torch.rand's arguments give."""
     return torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
 
 

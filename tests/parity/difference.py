@@ -1,4 +1,4 @@
-"""How far the loader's images are from torchvision's, in levels of 0..255."""
+"""Measure the difference between the loader's images and torchvision's, in levels of 0..255."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from dali_compat.routes.dali import DaliRoute
 from .reference import reference
 
 BATCH = 16
-_KEPT = 256  # decoded images, while they are few
-_LOOKS, _PATIENCE = 5, 300  # epochs in which a JPEG engine's pixels are compared; seconds after each
+_KEPT = 256  # number of decoded images to keep in memory
+_LOOKS, _PATIENCE = 5, 300  # number of epochs that compare a JPEG engine's pixels, and a time limit in seconds for each
 
 
 class Mismatch(Exception):
-    """Our images and torchvision's are not even alike."""
+    """The shapes or dtypes of our images differ from torchvision's."""
 
 
 class PixelErrors:
-    """Absolute differences over all values of all images, in levels."""
+    """Accumulate absolute differences over all values of all images, in levels."""
 
     def __init__(self):
         self._sum, self._count, self._max, self._worst, self.images = 0.0, 0, 0.0, 0.0, 0
 
     def add(self, mine: Any, theirs: Any, unit: np.ndarray) -> None:
-        """One sample: an image (a tensor, a PIL image), or a structure of these."""
+        """Add one sample: an image (a tensor or a PIL image), or a structure of images."""
         mine, theirs = tree_leaves(mine), tree_leaves(theirs)
         if len(mine) != len(theirs):
             raise Mismatch(f"{len(mine)} images in a sample, torchvision gives {len(theirs)}")
@@ -53,10 +53,10 @@ class PixelErrors:
             if a.shape != b.shape or a.dtype != b.dtype:
                 raise Mismatch(f"{tuple(a.shape)} {a.dtype}, torchvision gives {tuple(b.shape)} {b.dtype}")
             count += a.numel()
-            if not torch.equal(a, b):  # which costs a tenth
+            if not torch.equal(a, b):  # costs a tenth of computing the difference
                 difference = (a.double() - b.double()).abs().numpy() * along(unit, a)
                 total += difference.sum()
-                self._max = float(np.maximum(self._max, difference.max(initial=0)))  # which keeps a NaN
+                self._max = float(np.maximum(self._max, difference.max(initial=0)))  # propagates NaN
         self._sum, self._count, self.images = self._sum + total, self._count + count, self.images + 1
         self._worst = float(np.maximum(self._worst, total / max(count, 1)))
 
@@ -71,16 +71,17 @@ def as_tensor(image) -> torch.Tensor:
 
 
 def along(numbers: np.ndarray, image: torch.Tensor) -> np.ndarray:
-    """Numbers of channels, (C, 1, 1), where the image has these channels."""
+    """Return the numbers of the channels as (C, 1, 1) if the image has these channels."""
     has_them = image.ndim >= 3 and image.shape[-3] == numbers.size
     return numbers.reshape(-1, 1, 1) if has_them else np.asarray(numbers.mean())
 
 
 def levels(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """What undoes the conversions and normalisations of a plan: (unit, offset) of each channel, in levels of 0..255."""
+    """Return the (unit, offset) of each channel that undo a plan's conversions and normalizations, in levels of
+    0..255."""
     unit: np.ndarray = np.ones(1)
     offset: np.ndarray = np.zeros(1)
-    one = plan.chains[0]  # views are alike
+    one = plan.chains[0]  # views have the same conversions
     before = one.takes
     for step in one.steps:
         if step.op == "normalize":
@@ -97,13 +98,13 @@ def levels(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Pictures:
-    """Images of a folder, in class folders or not, evenly chosen."""
+    """Evenly chosen images of a folder, with or without class folders."""
 
     def __init__(self, folder: Path, most: int | None = None):
         if not folder.is_dir():
             raise SystemExit(f"parity: {folder} is not a folder")
         root = folder
-        if not any(path.is_dir() for path in folder.iterdir()):  # no classes: one of all images
+        if not any(path.is_dir() for path in folder.iterdir()):  # no class folders: all images form one class
             self._around = tempfile.TemporaryDirectory(prefix="dali_compat_parity_")
             root = Path(self._around.name)
             (root / "all").symlink_to(folder.resolve())
@@ -127,7 +128,7 @@ class Pictures:
         return dataset
 
     def batches(self):
-        """(index of the first, images as torchvision decodes them)."""
+        """Yield (index of the first image, images decoded as by torchvision)."""
         for start in range(0, len(self), BATCH):
             paths = [path for path, _ in self.samples[start : start + BATCH]]
             images = [self._decoded.get(path) or pil_loader(path) for path in paths]
@@ -144,10 +145,10 @@ class Pictures:
 
 
 class _Stream:
-    """An epoch of ours, batch by batch. With ``exact`` it is one in which a GPU's JPEG engine decodes what it may.
+    """Batches of one epoch of this package. With ``exact``, a GPU's JPEG engine decodes the files that it may.
 
     Attributes:
-        jpegs: how many files that engine decodes; "" without one.
+        jpegs: A description of how many files that engine decodes; "" without an engine.
     """
 
     jpegs = ""
@@ -169,7 +170,7 @@ class _Stream:
         route = self.loader._route
         if isinstance(route, StockRoute):
             raise SystemExit(f"parity: {route.reason}")
-        assert isinstance(route, DaliRoute)  # of an image folder
+        assert isinstance(route, DaliRoute)  # the data set is an image folder
         return route
 
     @property
@@ -178,12 +179,13 @@ class _Stream:
 
 
 def see(epoch: Callable[[], Iterable], account: Callable[[], str], device: torch.device) -> None:
-    """Whole epochs, a few at most, until every file was looked at, and compared with Pillow's pixels where a GPU's JPEG
-    engine decodes. An epoch that drops its last batch leaves out some.
+    """Run whole epochs, up to a limit, until a GPU's JPEG engine was compared with Pillow's pixels for every file.
+
+    An epoch that drops its last batch skips some files.
 
     Args:
-        epoch: gives the batches of one.
-        account: the loader's explain().
+        epoch: Returns the batches of one epoch.
+        account: The loader's explain().
     """
     for _ in range(_LOOKS):
         deque(epoch(), 0)
@@ -205,21 +207,21 @@ def measure(
     tensors: Callable | None = None,
     keep: Callable = lambda *_: None,
 ) -> tuple[dict, list[Plan]]:
-    """Both fidelities of a transform that is written in several ways, whose largest errors count.
+    """Measure the default and exact=True for a transform in one or several forms, and keep the largest errors.
 
-    Ways that have one plan are loaded once.
+    Forms with equal plans are loaded once.
 
     Args:
-        tensors: the last way on tensors instead of PIL images; torchvision's own distance between the two is measured.
-        keep: ``keep(mine, theirs, exact)`` is given every sample of the first way.
+        tensors: The last form on tensors instead of PIL images, to measure torchvision's difference between the two.
+        keep: Called as ``keep(mine, theirs, exact)`` with every sample of the first form.
 
     Returns:
-        {"default": ..., "exact": ..., "tensors": ...}, as PixelErrors.result(), and the plan of each way. "tensors" is
-        None where there are none, or where torchvision cannot. "jpegs": how many files a GPU's JPEG engine decoded
-        with exact=True, in words.
+        {"default": ..., "exact": ..., "tensors": ...}, as PixelErrors.result(), and the plan of each form. "tensors" is
+        None if not requested or not supported by torchvision. "jpegs" describes how many files a GPU's JPEG engine
+        decoded with exact=True.
 
     Raises:
-        Mismatch: shapes or dtypes differ.
+        Mismatch: Shapes or dtypes differ.
     """
     errors = {exact: [PixelErrors() for _ in transforms] for exact in (False, True)}
     apart = PixelErrors()
@@ -247,7 +249,7 @@ def measure(
 
 
 def _add_tensors(errors, tensors, plan, images, seed, start, wanted, unit) -> Callable | None:
-    """The transform of tensors, or None where torchvision has none."""
+    """Return the transform of tensors, or None if torchvision has none."""
     try:
         for made, theirs in zip(reference(tensors, plan, images, seed, start), wanted, strict=True):
             errors.add(made, theirs, unit)

@@ -1,13 +1,13 @@
-"""Measures how far each transform, or your own, is from torchvision: the table of docs/transforms.md.
+"""Measure how far each transform, or a given one, is from torchvision; write the table of docs/transforms.md.
 
     python tests/parity/measure.py [--only GaussianBlur] [--transform SPEC] [--data photos] [--device cuda]
 
-The images go through a DataLoader of this package, by default and with exact=True, and through torchvision's own
+The images go through a DataLoader of this package, with the default and with exact=True, and through torchvision's
 transform objects with the same random numbers. Errors are mean and maximum over all values, in levels of 0..255.
 
-- catalogue: the transforms and recipes that are measured.
-- reference: torchvision's own transform objects, which get the numbers that a plan has drawn (dictation).
-- difference: the pixels of both, compared. results: kept as JSON. table: the table of docs/transforms.md.
+- catalogue: the transforms and recipes to measure.
+- reference: torchvision's transform objects with the random numbers of a plan (dictation).
+- difference: comparison of the pixels. results: JSON files. table: the table of docs/transforms.md.
 """
 
 import argparse
@@ -50,7 +50,7 @@ AMPLIFICATION = 100
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the table, or one transform's lines. Returns 0, or 1 if something could not be measured."""
+    """Print the table, or the lines of one transform. Return 0, or 1 if something could not be measured."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, help="a folder of images, in class folders or not (default: drawn ones)")
     parser.add_argument("--most", type=int, help="how many images of it, evenly chosen (default all)")
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--transform",
         metavar="SPEC",
-        help="measure this transform alone: module:name, file.py:name, or an expression of T (torchvision.transforms) "
+        help="measure only this transform: module:name, file.py:name, or an expression of T (torchvision.transforms) "
         'and v2, such as "T.Compose([T.Resize(256), T.CenterCrop(224), T.ToTensor()])"',
     )
     parser.add_argument("--steps", action="store_true", help="with --transform: also each beginning of its Compose")
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         transform = args.transform and transform_of(args.transform)
     except UsageError as error:
         raise SystemExit(f"parity: {error}") from None
-    results.rows(args.only)  # or there is none
+    results.rows(args.only)  # exits if there is no such row
     with tempfile.TemporaryDirectory(prefix="dali_compat_parity_") as drawn:
         if args.data is None:
             write_folder(drawn, min(args.most or DRAWN_PICTURES, DRAWN_PICTURES))
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def everything(pictures, args) -> int:
-    """Measures every transform that translates, and the recipes; or those rows that --only names."""
+    """Measure every translated transform and the recipes, or the rows that --only names."""
     device = resolve_device(args.device, start=True)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     result = {"facts": facts(), "images": pictures.facts(), "device": name, "transforms": [], "recipes": []}
@@ -124,7 +124,7 @@ def everything(pictures, args) -> int:
 
 
 def measured(pictures, entry, versions: list[str], device: str | None) -> dict[str, Any]:
-    """Returns the errors of an entry in these versions, where it runs, and torchvision's own on tensors."""
+    """Return the errors of an entry in these versions, the device it runs on, and torchvision's errors on tensors."""
     on_tensors = "v2" in versions and entry.takes in ("photo", "crop")
     tensors = entry.made("v2", (v2.ToImage(),)) if on_tensors else None
     found, plans = measure(pictures, [entry.made(version) for version in versions], device, tensors)
@@ -148,7 +148,7 @@ def text_rows(result) -> list[tuple[str, ...]]:
 
 
 def one(pictures, transform, args) -> int:
-    """Measures a transform, and with --steps each beginning of it."""
+    """Measure one transform, and with --steps each prefix of it."""
     print(DataLoader(pictures.dataset(transform), 16, device=args.device, fallback="silent").explain() + "\n")
     ways = {"the whole": transform}
     if args.steps and hasattr(transform, "transforms"):
@@ -177,7 +177,7 @@ def one(pictures, transform, args) -> int:
 
 
 def save_picture(out: str, pairs: list, unit, offset) -> None:
-    """Saves torchvision's images above ours above the amplified difference; of large ones a corner."""
+    """Save a picture with torchvision's images, ours, and the amplified difference; large images are cropped."""
 
     def shown(image) -> np.ndarray:
         image = as_tensor(tree_leaves(image)[0])
@@ -201,11 +201,11 @@ def save_picture(out: str, pairs: list, unit, offset) -> None:
     save_rows(out, sheets)
 
 
-# ---- where results come from
+# ---- origin of results
 
 
 def facts() -> dict[str, Any]:
-    """Returns hardware and versions."""
+    """Return hardware and versions."""
     here = Path(__file__).parent
     commit = subprocess.run(
         ["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False

@@ -1,9 +1,9 @@
-"""torchvision as the reference: its own transform objects, given the numbers that a plan of ours has drawn.
+"""Reference images: torchvision's transform objects, run with the random numbers that one of our plans has drawn.
 
-The transform runs as it is, on PIL images, one after another. While it runs, what torchvision draws from answers with
-what compute() has drawn for that image: torch.rand and its kin, random.shuffle and random.choices, the get_params and
-make_params of windows, and the operations of AutoAugment and its kin, whose name and magnitude are then ours. No engine
-of this package takes part. Draws that torchvision does not ask for, in their order, are an error.
+The transform runs unchanged, on one PIL image after another. Meanwhile the random functions that torchvision uses
+return compute()'s numbers for that image: torch.rand and similar functions, random.shuffle and random.choices,
+get_params and make_params of windows, and the operation names and magnitudes of AutoAugment and other policies. No
+engine of this package is involved. Draws that torchvision does not request in their order are an error.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .dictation import Disagreement, dictated
 
 
 def reference(transform: Callable, plan: Plan, images: Iterable, seed: int = 0, position: int = 0) -> list:
-    """What torchvision's transform gives for images ``position``, ``position + 1`` ... of an epoch.
+    """Return torchvision's results for images ``position``, ``position + 1`` ... of an epoch.
 
     Args:
-        transform: takes such an image.
-        plan: made of the transform (or of one that draws the same); its steps say what is drawn.
-        images: paths, which are opened as PIL images, PIL images or tensors.
-        seed: the epoch's base seed.
+        transform: A torchvision transform of these images.
+        plan: A plan of the transform, or of one with the same draws.
+        images: Paths, which are opened as PIL images, PIL images or tensors.
+        seed: The epoch's base seed.
 
     Raises:
         Disagreement: torchvision draws something else than the plan, or in another order.
@@ -56,11 +56,11 @@ def _one(transform, plan: Plan, image, numbers: _Numbers, seed: int, position: i
     return made
 
 
-# ---- what is drawn for one image
+# ---- draws of one image
 
 
 class _Numbers:
-    """Answers to what torchvision asks for, in its order: pairs of a kind and a value."""
+    """The (kind, value) pairs that answer torchvision's requests, in order."""
 
     def __init__(self):
         self._left: deque[tuple[str, Any]] = deque()
@@ -70,7 +70,7 @@ class _Numbers:
     def draw(self, plan: Plan, image, seed: int, position: int) -> None:
         size = image.size[::-1] if isinstance(image, Image.Image) else image.shape[-2:]
         sizes, randoms = np.array([tuple(size)], np.int64), Randoms(seed, position, 1)
-        waiting: dict[int, list[tuple[str, Any]]] = {}  # by streams, which are in torchvision's order
+        waiting: dict[int, list[tuple[str, Any]]] = {}  # by stream, in torchvision's order
         for chain in plan.chains:
             of_chain: dict[int, list[tuple[str, Any]]] = {}
             for step, found in _answers(chain.steps, sizes, randoms):
@@ -104,17 +104,17 @@ class _Numbers:
 
     @property
     def speaks(self) -> bool:
-        """Loaders may draw at the same time, in threads of their own."""
+        """False in other threads, since loaders may draw at the same time."""
         return not self._silent and threading.get_ident() == self._thread
 
 
 def _answers(steps: tuple[Step, ...], sizes: np.ndarray, randoms: Randoms) -> Iterator[tuple[Step, list]]:
-    """What torchvision gets for each random step that is taken."""
+    """Yield each random step that runs, with its answers."""
     chosen: dict[int, np.ndarray] = {}
     for step, arrays in zip(steps, compute(steps, sizes, randoms, slice(None)), strict=True):
         if not is_random(step) or not all(_is_open(gate, chosen) for gate in step.when):
             continue
-        assert step.draw is not None  # it is random
+        assert step.draw is not None  # the step is random
         if step.op == "choose":
             arrays, _ = draws.run(step.draw, sizes, randoms(step.stream, draws.uniforms_of(step.draw)))
             chosen[step.stream] = next(iter(arrays.values()))[0]

@@ -1,4 +1,4 @@
-"""What `measure.py --json` writes: the rows to measure, and how one of them gets into results that are there."""
+"""Results of `measure.py --json`: rows to measure, reading, writing and merging."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ KINDS = ("transforms", "recipes")
 
 
 def rows(only: str | None = None) -> list[tuple[str, str, Entry]]:
-    """(kind, name, entry) of every row of the catalogue, or of those called ``only``.
+    """Return (kind, name, entry) of every row of the catalogue, or of the rows named ``only``.
 
     Raises:
-        SystemExit: there is none.
+        SystemExit: There is no such row.
     """
     of_all = [("transforms", entry.name, entry) for entry in TRANSFORMS]
     of_all += [("recipes", name, entry) for name, entry in RECIPES.items()]
@@ -27,10 +27,10 @@ def rows(only: str | None = None) -> list[tuple[str, str, Entry]]:
 
 
 def read(path: Path, device: str) -> dict[str, Any] | None:
-    """Results of a device; None where there is no file.
+    """Read the results of a device; return None if there is no file.
 
     Raises:
-        SystemExit: they are another device's.
+        SystemExit: The results are of another device.
     """
     if not path.exists():
         return None
@@ -46,9 +46,9 @@ def write(path: Path, result: dict[str, Any]) -> None:
 
 
 def merged(result: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Results with new rows in place of those of the same name, in the catalogue's order.
+    """Replace rows of the same name by new ones, in the catalogue's order.
 
-    The new ones say themselves when they were measured, and with which images.
+    The new rows record when they were measured and on which images.
     """
     whole = dict(result)
     for kind in KINDS:

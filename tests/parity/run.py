@@ -1,4 +1,4 @@
-"""One epoch of ours beside torchvision's images."""
+"""Run one epoch of this package and compute torchvision's images for it."""
 
 import torch
 
@@ -19,13 +19,13 @@ def plan_of(transform, exact: bool = False):
 
 
 def epoch(root, transform, device: str, exact: bool, **options):
-    """(our images, torchvision's) of the first ``most`` files of a folder, in order, by the DALI route."""
+    """Return (our images, torchvision's) of the first ``most`` files of a folder, in order, by the DALI route."""
     mine, plan, paths, seed = ours(root, transform, device, exact, **options)
     return mine, as_tensors(reference(transform, plan, paths, seed))
 
 
 def epoch_of_either(root, transform, device: str, exact: bool, most: int, **options):
-    """epoch(), where what ours gave for the same plan is kept: it is one for v1 and v2 of most transforms."""
+    """Like epoch(), but reuse our images for equal plans, as v1 and v2 of most transforms have."""
     plan = plan_of(transform, exact)
     key = root, device, exact, most, plan.steps, plan.dali, plan.batch
     if key not in _recent:
@@ -47,7 +47,7 @@ def ours(
     fallback: str = "error",
     **options,
 ):
-    """(our images, their plan, their files, the epoch's base seed)."""
+    """Return (our images, their plan, their files, the epoch's base seed)."""
     dataset = DALIImageFolder(root, transform)
     dataset.samples = dataset.samples[:: max(1, len(dataset) // most)][:most]
     loader = DataLoader(

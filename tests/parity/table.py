@@ -1,4 +1,4 @@
-"""The table of docs/transforms.md: what measure.py has measured, between two comments."""
+"""Write the table of docs/transforms.md from the results of measure.py, between two comments."""
 
 import json
 import os
@@ -29,10 +29,10 @@ def rewrite(readme: Path, results: list[Path]) -> None:
 
 
 def written(readme: Path, results: list[Path]) -> str:
-    """The comments and what is between them.
+    """Return the table with its two comments.
 
     Raises:
-        ValueError: a row failed; or the CPU's, which anybody can measure, are not those of the catalogue.
+        ValueError: A row failed, or CPU results, which can be measured anywhere, do not match the catalogue.
     """
     files = [json.loads(path.read_text()) for path in results]
     on_cpu = [result["device"] == "CPU" for result in files]
@@ -64,7 +64,7 @@ def written(readme: Path, results: list[Path]) -> str:
 
 
 def _check(path: Path, result: dict[str, Any], complete: bool) -> None:
-    """Raises ValueError where a row failed; of ``complete`` results also where they are not the catalogue's."""
+    """Raise ValueError if a row failed, or if ``complete`` results do not match the catalogue."""
     wrong = []
     for kind in KINDS:
         wrong += [f"{row['of']}: {row['error']}" for row in result[kind] if "error" in row]
@@ -80,7 +80,7 @@ def _check(path: Path, result: dict[str, Any], complete: bool) -> None:
 
 
 def missing(results: list[Path]) -> list[str]:
-    """What is not measured yet, and the command that does it."""
+    """Return the rows that are not measured yet, with the command that measures them."""
     return [of for path in results for of in _missing(path, json.loads(path.read_text()))]
 
 
@@ -93,13 +93,13 @@ def _missing(path: Path, result: dict[str, Any]) -> list[str]:
 
 
 def _of_files(files: list[dict[str, Any]], kind: str) -> list[list[dict[str, Any] | None]]:
-    """For each row of the catalogue what each file has of it."""
+    """Return, for each row of the catalogue, its entry in each file or None."""
     by_file = [{row["of"]: row for row in result[kind]} for result in files]
     return [[of.get(entry.expression) for of in by_file] for of_kind, _, entry in catalogued() if of_kind == kind]
 
 
 def _cells(rows) -> list[str]:
-    """By default on each device, and the worst of them with exact=True."""
+    """Return the default's errors on each device, and the largest errors with exact=True."""
     default = [numbers(row["default"]) if row else NOT_YET for row in rows]
     if not all(rows):
         return [*default, NOT_YET]
@@ -107,7 +107,7 @@ def _cells(rows) -> list[str]:
 
 
 def _short_name(device: str) -> str:
-    """'H100' of 'NVIDIA H100 80GB HBM3'."""
+    """Return 'H100' for 'NVIDIA H100 80GB HBM3'."""
     return device.removeprefix("NVIDIA ").split()[0]
 
 
@@ -126,7 +126,7 @@ def _account(result) -> str:
 
 
 def markdown(head: list[str], rows: list[list[str]]) -> str:
-    """A table; what has numbers is on the right."""
+    """Format a table, with numeric columns aligned to the right."""
     right = [
         "---:" if rows and all(re.fullmatch(rf"[-<.\d/ ]+|{NOT_YET}", row[i]) for row in rows) else "---"
         for i in range(len(head))
@@ -135,7 +135,7 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
 
 
 def numbers(errors: dict | None) -> str:
-    """'.0049 / 10' of a mean and a maximum."""
+    """Format a mean and a maximum as '.0049 / 10'."""
     return "-" if errors is None else f"{_short(errors['mean'])} / {_short(errors['max'])}"
 
 

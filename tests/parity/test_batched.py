@@ -1,4 +1,4 @@
-"""batched() beside torchvision's transforms image by image: pixels by the same numbers, and the laws of the numbers."""
+"""batched() compared with torchvision's transforms, which are applied image by image with the same random numbers."""
 
 import re
 
@@ -19,13 +19,13 @@ from parity.reference import reference
 pytestmark = pytest.mark.filterwarnings("ignore:The transform `ToTensor:UserWarning", "ignore:RandomErasing")
 
 COUNT, HEIGHT, WIDTH = 6, 48, 64
-SIDES = {"224": "32", "256": "40", "288": "44", "112": "20"}  # the photos of parity are larger
+SIDES = {"224": "32", "256": "40", "288": "44", "112": "20"}  # smaller sizes than for the photos of the catalogue
 _rng = np.random.default_rng(0)
 BYTES = torch.from_numpy(np.stack([make_image(_rng, HEIGHT, WIDTH) for _ in range(COUNT)])).permute(0, 3, 1, 2)
 IMAGES = {"uint8": BYTES, "float": BYTES / 255, "gray": BYTES[:, 1:2]}
 LIMITS = {"ElasticTransform": NEAR, "GaussianBlur": NEAR}  # measured .000054/1; .000081/1
-SAID_OF_FLOATS = dict.fromkeys(["Grayscale", "RandomGrayscale"], FLOAT)  # .0000023/.00003
-SAID_OF_FLOATS |= dict.fromkeys(["AugMix", "RandomChoice", "RandomOrder"], FLOAT)  # of colours: .000016/.00014
+FLOAT_LIMITS = dict.fromkeys(["Grayscale", "RandomGrayscale"], FLOAT)  # .0000023/.00003
+FLOAT_LIMITS |= dict.fromkeys(["AugMix", "RandomChoice", "RandomOrder"], FLOAT)  # colour operations: .000016/.00014
 
 
 def _made(entry, version):
@@ -33,7 +33,7 @@ def _made(entry, version):
 
 
 def _rows():
-    """Each row of the catalogue in each version on each kind of images, where kernels do it."""
+    """Yield each row of the catalogue, for each version and kind of images, that batched() runs with kernels."""
     for entry in catalogue.TRANSFORMS:
         for version in entry.versions():
             for name, images in IMAGES.items():
@@ -41,11 +41,12 @@ def _rows():
                     batched(_made(entry, version))._plan(images, ())
                 except Unsupported:
                     continue
-                if name == "gray" and entry.name == "RandomGrayscale":  # which draws what has no effect
+                if name == "gray" and entry.name == "RandomGrayscale":  # draws, but changes nothing
                     continue
                 policies = "AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix"
                 refuses = ("JPEG",) if version == "v2" else policies
-                if name == "float" and entry.name in refuses:  # torchvision does, at least where some are drawn
+                # torchvision refuses floats, at least for some operations
+                if name == "float" and entry.name in refuses:
                     continue
                 yield pytest.param(entry, version, name, id=f"{entry.name}-{version}-{name}")
 
@@ -58,7 +59,7 @@ def _seed_of(seed: int) -> int:
 @pytest.mark.alike
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("entry, version, name", list(_rows()))
-def test_a_batch_is_torchvisions_image_by_image(entry, version, name, exact, device):
+def test_batched_equals_torchvision_for_each_image(entry, version, name, exact, device):
     transform, images = _made(entry, version), IMAGES[name].to(device)
     module = batched(transform, exact=exact, fallback="error")
     torch.manual_seed(3)
@@ -68,28 +69,28 @@ def test_a_batch_is_torchvisions_image_by_image(entry, version, name, exact, dev
     theirs = as_tensors(reference(transform, module._plan(images, ()), list(IMAGES[name]), _seed_of(3)))
     found, limits = error(as_tensors(mine), theirs), LIMITS.get(entry.name, SAME)
     if name == "float":
-        limits = SAID_OF_FLOATS.get(entry.name, limits)
-    if device != "cpu":  # multiply-add, and resizing: .0011/1 of bytes, .00004/.0017 of floats on an H200
+        limits = FLOAT_LIMITS.get(entry.name, limits)
+    if device != "cpu":  # fused multiply-add, and resizing: .0011/1 of bytes, .00004/.0017 of floats on an H200
         limits = (1e-4, 4e-3) if name == "float" else (3e-3, 1)
     print(f"measured {entry.name} {version} {name}: {found}, limits {limits}")
     assert found.within(*limits), f"{found}, limits {limits}"
 
 
-def test_most_rows_are_done_by_kernels():
+def test_kernels_run_all_transforms_but_conversions_and_padding():
     done = {row.values[0].name for row in _rows()}
     assert {entry.name for entry in catalogue.TRANSFORMS} - done == {
-        "Pad",  # of tensors, in a mode of its own
+        "Pad",  # in mode "constant" for tensors only
         "PILToTensor",
         "ToTensor",
         "ToPILImage",
     }
 
 
-# ---- laws
+# ---- distributions
 
 MANY = 600
 PICTURES = torch.from_numpy(PICTURE).permute(2, 0, 1)
-OWN_LAWS = {
+RANDOM_TRANSFORMS = {
     "flip": "RandomHorizontalFlip(0.3)",
     "crop": "RandomCrop(20, padding=4)",
     "resized crop": "RandomResizedCrop(20, antialias=True)",
@@ -102,9 +103,9 @@ OWN_LAWS = {
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-@pytest.mark.parametrize("name", OWN_LAWS)
-def test_batches_have_torchvisions_law(name, version):
-    transform = catalogue._made(OWN_LAWS[name].replace("Identity()", "Pad(0)"), version)
+@pytest.mark.parametrize("name", RANDOM_TRANSFORMS)
+def test_batched_has_torchvisions_distribution(name, version):
+    transform = catalogue._made(RANDOM_TRANSFORMS[name].replace("Identity()", "Pad(0)"), version)
     torch.manual_seed(0)
     module = batched(transform, fallback="error", exact=True)
     mine = features([*module(PICTURES.expand(2 * MANY, -1, -1, -1).contiguous())])
@@ -114,10 +115,10 @@ def test_batches_have_torchvisions_law(name, version):
     assert unlike(mine, theirs) == []
 
 
-@pytest.mark.parametrize("name", OWN_LAWS)
-def test_one_draw_for_all_has_another_law(name):
-    """torchvision's of a batch: the test above notices that."""
-    transform = catalogue._made(OWN_LAWS[name].replace("Identity()", "Pad(0)"), "v2")
+@pytest.mark.parametrize("name", RANDOM_TRANSFORMS)
+def test_one_draw_for_a_whole_batch_has_another_distribution(name):
+    """torchvision draws once for a whole batch; the comparison of distributions must detect that."""
+    transform = catalogue._made(RANDOM_TRANSFORMS[name].replace("Identity()", "Pad(0)"), "v2")
     torch.manual_seed(2)
     mine = features([*transform(PICTURES.expand(2 * MANY, -1, -1, -1).contiguous())])
     torch.manual_seed(1)

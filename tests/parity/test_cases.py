@@ -1,4 +1,5 @@
-"""Each transform of cases/ through an epoch of the DALI route, and through PIL as odd files go."""
+"""Run each case of cases/ through an epoch of the DALI route, and through the PIL path for files that DALI cannot
+decode."""
 
 import functools
 import json
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The transform `ToTensor:UserWarn
 
 
 def _fidelities():
-    """Each case with both, or exact=True alone where both have the same plan."""
+    """Yield each case with exact=False and True, or only with True if both have the same plan."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for case in CASES:
@@ -48,7 +49,7 @@ def _cases(condition=lambda case: True):
 
 @pytest.mark.alike
 @pytest.mark.parametrize(("case", "exact"), list(_fidelities()))
-def test_images_are_torchvisions(case, exact, device, pictures):
+def test_epoch_images_equal_torchvision_within_limits(case, exact, device, pictures):
     mine, theirs = epoch_of_either(pictures, case.make(), device, exact, most=case.most)
     found = error(mine, theirs, case.std, case.levels)
     limits = case.limits(exact, device, theirs[0].dtype)
@@ -57,7 +58,7 @@ def test_images_are_torchvisions(case, exact, device, pictures):
 
 
 @_cases(lambda case: case.calls)
-def test_images_of_a_transform_without_a_translation_are_torchvisions(case, image_root):
+def test_untranslated_transforms_give_torchvisions_images(case, image_root):
     dataset, made = DALIImageFolder(image_root, case.make()), []
     for way in (
         torch.utils.data.DataLoader,
@@ -70,9 +71,12 @@ def test_images_of_a_transform_without_a_translation_are_torchvisions(case, imag
 
 @pytest.mark.alike
 @_cases(lambda case: not case.calls)
-def test_pil_is_torchvision_bit_by_bit(case, image_root):
-    """What goes through PIL one by one. But for sums in another order: PIL images are blurred as in v1 in both
-    versions, ElasticTransform's field is made here, and grayscale of floats is v2's."""
+def test_pil_path_equals_torchvision_bit_for_bit(case, image_root):
+    """Images are processed one by one in PIL.
+
+    Sums in another order are allowed: PIL images are blurred as in v1 in both versions, the field of ElasticTransform
+    is computed here, and grayscale of floats follows v2.
+    """
     transform, plan = case.make(), plan_of(case.make())
     paths = [path for path, _ in DALIImageFolder(image_root).samples[:5]]
     sizes = np.array([Image.open(path).size[::-1] for path in paths])
@@ -101,8 +105,8 @@ BATCHED = (
 
 
 @_cases(lambda case: case.name.removeprefix("v2 ") in BATCHED and not case.calls)
-def test_batches_and_threads_change_nothing(case, device, pictures):
-    """Draws belong to a sample's place in the epoch, not to its batch, and pixels to its file."""
+def test_batch_size_and_threads_do_not_change_images(case, device, pictures):
+    """Random draws depend on a sample's position in the epoch, not on its batch, and pixels on its file."""
     expected, *_ = ours(pictures, case.make(), device, True, most=6, fallback="silent")
     for batch_size, options in ((1, {}), (4, {"num_workers": 2, "prefetch_factor": 3})):
         made, *_ = ours(
@@ -112,30 +116,30 @@ def test_batches_and_threads_change_nothing(case, device, pictures):
 
 
 def _claimed(plan) -> tuple[float, float]:
-    """(mean, max) that the account of a plan leaves to the pixels."""
-    said = [words.split(" (")[0] for line in plan.lines for words in line.fidelity.split(", ")]
-    found = [mean for words in said for mean in re.findall(r"mean error \.(\d+) of 255", words)]
+    """Return the (mean, max) pixel error that a plan's description allows."""
+    promised = [words.split(" (")[0] for line in plan.lines for words in line.fidelity.split(", ")]
+    found = [mean for words in promised for mean in re.findall(r"mean error \.(\d+) of 255", words)]
     means = [(int(digits) + 0.5) / 10 ** len(digits) for digits in found]  # explain() rounds to the last digit
-    maxima = [int(most) for words in said for most in re.findall(r"maximum (\d+)", words)]
-    assert len(maxima) == len(means), f"no maximum in {said}"
-    floats = 255e-6 * sum(words == "within 1e-6" for words in said)
+    maxima = [int(most) for words in promised for most in re.findall(r"maximum (\d+)", words)]
+    assert len(maxima) == len(means), f"no maximum in {promised}"
+    floats = 255e-6 * sum(words == "within 1e-6" for words in promised)
     return sum(means) + floats, sum(maxima) + floats
 
 
-# what explain() rounds away
+# errors that explain() rounds to zero
 ROUNDED = {
     "ElasticTransform": NEAR,  # sums in another order
 }
 
 
 def _classes(transform) -> set[str]:
-    """Names of a transform's class, and of those within it."""
+    """Return the names of a transform's class and of the classes it contains."""
     inside = transform if isinstance(transform, nn.Sequential) else getattr(transform, "transforms", None) or ()
     return {type(transform).__name__}.union(*map(_classes, inside))
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_every_row_of_the_catalogue_has_cases():
+def test_every_transform_of_the_catalogue_has_cases():
     named = set().union(*(_classes(case.make()) for case in CASES))
     without = {entry.name for entry in catalogue.TRANSFORMS} - named
     assert not without, f"write cases in tests/parity/cases: {without}"
@@ -158,33 +162,34 @@ PAIRS = [
 ]
 MEASURED = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "parity_cpu.json").read_text())
 PROMISED = {row["of"]: row for row in MEASURED["transforms"]} | {row["name"]: row for row in MEASURED["recipes"]}
-LEAST = 1e-4  # what the table has as <.0001
-# The table's pixels are those of DALI 2's warps, and of bytes that PyTorch resizes in whole numbers.
+LEAST = 1e-4  # shown in the table as <.0001
+# The table was measured with the warps of DALI 2, and with PyTorch's integer arithmetic for resizing bytes.
 AS_IN_THE_TABLE = _FINE_WARPS and resizes_in_whole_numbers("bilinear")
 
 
 @pytest.mark.parametrize("entry", [*catalogue.TRANSFORMS, *PAIRS], ids=lambda entry: entry.expression)
-def test_photos_are_as_near_as_explain_and_the_docs_say(entry, photos):
-    """On the CPU; the larger error of v1 and v2. test_kinds.py looks whether every registered transform has a row."""
+def test_photo_errors_are_within_explain_and_the_docs(entry, photos):
+    """Check the larger error of v1 and v2 on the CPU. test_kinds.py checks that every registered transform has a
+    row."""
     ways = [entry.made(version) for version in entry.versions() or catalogue.VERSIONS]
     found, _ = measure(Pictures(photos), ways, "cpu")
     for mode, exact in (("default", False), ("exact", True)):
         claimed = np.max([_claimed(plan_of(way, exact)) for way in ways], 0)
         mean, most = map(sum, zip(claimed, ROUNDED.get(entry.name, (0, 0)), strict=True))
-        if "ColorJitter" in entry.expression and most:  # its factors make more of a level, as in SimCLR's row
+        if "ColorJitter" in entry.expression and most:  # its factors amplify an error of one level, as in SimCLR's row
             most = max(most, PROMISED["SimCLR"][mode]["max"])
         print(f"measured {entry.name} {mode}: {found[mode]}, claimed {mean, most}")
         assert found[mode]["mean"] <= mean and found[mode]["max"] <= most, (mode, found[mode], mean, most)
-        if AS_IN_THE_TABLE and (said := PROMISED.get(entry.expression, {}).get(mode)):
-            assert said["mean"] <= mean and said["max"] <= most, (mode, said, mean, most)
-            assert found[mode]["mean"] <= max(said["worst_image_mean"], LEAST), (mode, found[mode], said)
-            assert found[mode]["max"] <= max(said["max"], LEAST), (mode, found[mode], said)
+        if AS_IN_THE_TABLE and (promised := PROMISED.get(entry.expression, {}).get(mode)):
+            assert promised["mean"] <= mean and promised["max"] <= most, (mode, promised, mean, most)
+            assert found[mode]["mean"] <= max(promised["worst_image_mean"], LEAST), (mode, found[mode], promised)
+            assert found[mode]["max"] <= max(promised["max"], LEAST), (mode, found[mode], promised)
 
 
 @pytest.mark.parametrize("size", [8, 64, 300, 512])
 @pytest.mark.parametrize("interpolation", ["NEAREST", "BILINEAR", "BICUBIC"])
-def test_resized_floats_are_torchvisions_at_the_rim(interpolation, size, photos):
-    """In both versions, and next to a border of another color."""
+def test_resized_floats_equal_torchvision_at_a_border(interpolation, size, photos):
+    """In both versions, with a border of another color."""
     resize = f"ToTensor(), Pad(2), Resize({size}, InterpolationMode.{interpolation}, antialias=True)"
     entry = catalogue.Entry(f"Compose([{resize}])", "photo")
     found, _ = measure(Pictures(photos), [entry.made(version) for version in catalogue.VERSIONS], "cpu")

@@ -1,6 +1,6 @@
-"""Chains of transforms drawn at random: what stands before and behind a transform does not change what it does.
+"""Random chains of transforms: a transform gives the same result whatever comes before and after it.
 
-`python tests/parity/chains.py --seconds 600` tries others.
+`python tests/parity/chains.py --seconds 600` tries other chains.
 """
 
 import random
@@ -14,9 +14,9 @@ from dali_compat.ops import draws
 from parity import chains
 from parity.catalogue import TRANSFORMS
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of images that do not suit a transform, and of fallbacks
+pytestmark = pytest.mark.filterwarnings("ignore")  # about images that do not suit a transform, and about fallbacks
 
-OTHERS = {
+NOT_IN_CHAINS = {
     "ImageClassification": "a chain itself",
     "ToPILImage": "of what was a PIL image before",
 }
@@ -29,7 +29,7 @@ def files(tmp_path_factory):
 
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("T", [v1, v2], ids=["v1", "v2"])
-def test_a_chain_is_torchvisions(T, seed, device, files):
+def test_a_random_chain_equals_torchvision(T, seed, device, files):
     rng = random.Random(seed)
     transform, paths = chains.chain(T, rng), files.some(rng)
     for exact in (True,) if device != "cpu" or chains.same_plan(transform) else (True, False):
@@ -39,7 +39,7 @@ def test_a_chain_is_torchvisions(T, seed, device, files):
 
 
 @pytest.mark.parametrize("draw", ["center_crop", "random_crop", "random_resized_crop", "pad"])
-def test_a_window_that_is_one_pixel_off_is_wrong(draw, files, monkeypatch):
+def test_attempt_detects_a_window_that_is_one_pixel_off(draw, files, monkeypatch):
     uniforms, own = draws._DRAWS[draw]
 
     def wrong(*args, **kwargs):
@@ -65,13 +65,13 @@ def test_a_window_that_is_one_pixel_off_is_wrong(draw, files, monkeypatch):
     assert chains.attempt(transform, files.photos, "cpu", True, 0).wrong.startswith("mean")
 
 
-def test_every_transform_of_the_catalogue_is_in_chains():
+def test_chains_contain_every_transform_of_the_catalogue():
     found = set()
     for seed in range(400):
         for T in (v1, v2):
             for module in chains.chain(T, random.Random(seed)).transforms:
                 found |= {type(module).__name__}.union(*(map(_names, getattr(module, "transforms", ()) or ())))
-    assert {entry.name for entry in TRANSFORMS} - found - {"Compose"} == set(OTHERS)
+    assert {entry.name for entry in TRANSFORMS} - found - {"Compose"} == set(NOT_IN_CHAINS)
 
 
 def _names(module) -> set[str]:

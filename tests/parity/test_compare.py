@@ -1,4 +1,4 @@
-"""The comparer and the reference find what is wrong with an image."""
+"""The comparison functions and the reference detect wrong images and wrong draws."""
 
 import json
 import math
@@ -41,8 +41,8 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_wrong_images_are_far_off(name, dtype):
-    """Farther than any limit of a resize: .3 of 255."""
+def test_wrong_images_have_a_large_error(name, dtype):
+    """The error is larger than any limit for resizing (.3 of 255)."""
     right, wrong = _picture(), WRONG[name](_picture())
     if dtype == torch.float32:
         right, wrong = right / 255, wrong / 255
@@ -52,11 +52,11 @@ def test_wrong_images_are_far_off(name, dtype):
         assert_same([wrong], [right])
 
 
-def test_same_images_have_no_error():
+def test_equal_images_have_no_error():
     assert error([_picture(), _picture(1)], [_picture(), _picture(1)]) == Error(0, 0)
 
 
-def test_one_wrong_value_is_the_maximum():
+def test_one_wrong_value_sets_the_maximum():
     wrong = _picture()
     wrong[1, 30, 40] ^= 0x80
     assert error([_picture(), wrong], [_picture()] * 2) == Error(128 / (2 * 3 * 60 * 80), 128)
@@ -64,20 +64,20 @@ def test_one_wrong_value_is_the_maximum():
         assert_same([wrong], [_picture()])
 
 
-def test_the_mean_counts_values_not_images():
+def test_mean_error_weights_values_not_images():
     small, large = torch.zeros(3, 1, 1), torch.zeros(3, 10, 10)
     assert error([small + 1, large], [small, large]).mean == pytest.approx(255 / 101)
 
 
-def test_the_worst_image_of_the_command():
-    """By its mean, as the mean of all is."""
+def test_pixel_errors_report_the_mean_of_the_worst_image():
+    """The worst image is the one with the largest mean."""
     errors, picture = PixelErrors(), torch.zeros(1, 2, 2)
     errors.add(picture, picture, np.ones(1))
     errors.add((picture, picture), (picture, picture + 4), np.ones(1))
     assert errors.result() == {"mean": 16 / 12, "max": 4, "worst_image_mean": 2} and errors.images == 2
 
 
-def test_the_command_makes_the_folder_of_its_results(tmp_path):
+def test_measure_creates_the_folder_of_its_results(tmp_path):
     path, first = tmp_path / "a" / "new" / "results.json", catalogue.TRANSFORMS[0]
     assert main(["--only", first.name, "--most", "2", "--device", "cpu", "--json", str(path)]) == 0
     result = json.loads(path.read_text())
@@ -86,20 +86,21 @@ def test_the_command_makes_the_folder_of_its_results(tmp_path):
 
 
 @pytest.mark.parametrize("spec", ["T.Compose(", "T.Blink()", "nowhere:made", "nowhere.py:made", "json:nothing"])
-def test_the_command_says_what_is_wrong_with_a_transform(spec):
+def test_measure_with_an_invalid_transform_exits_with_its_error(spec):
     with pytest.raises(SystemExit, match=f"^parity: --transform {re.escape(spec)}: \\w+: .") as raised:
         main(["--device", "cpu", "--transform", spec])
     assert raised.value.__cause__ is None
 
 
-def test_both_fidelities_are_measured(photos):
-    resize = v1.Resize(64, v1.InterpolationMode.BICUBIC)  # a bilinear one is exact before torchvision 0.21, by AVX512
+def test_measure_reports_default_and_exact(photos):
+    # bilinear resizing is exact before torchvision 0.21 with AVX512
+    resize = v1.Resize(64, v1.InterpolationMode.BICUBIC)
     found, _ = measure(Pictures(photos, 2), [v1.Compose([resize, v1.CenterCrop(64)])], "cpu")
     assert found["exact"]["max"] == 0 < found["default"]["max"]
 
 
-def test_units():
-    """Floats are 0..1; normalisation is undone channel by channel; unscaled floats are levels already."""
+def test_errors_are_in_levels_of_255():
+    """Floats are in 0..1, normalization is undone for each channel, and unscaled floats are already levels."""
     std, zero = (0.5, 0.25, 0.125), torch.zeros(3, 2, 2)
     wrong = torch.stack([zero[0], zero[0], zero[0] + 1])
     assert error([wrong], [zero]).max == 255
@@ -120,18 +121,18 @@ def test_units():
         lambda x: x[:, :0],
     ],
 )
-def test_another_shape_or_dtype_is_refused(wrong):
+def test_error_refuses_another_shape_or_dtype(wrong):
     with pytest.raises(AssertionError):
         error([wrong(_picture())], [_picture()])
 
 
-def test_missing_images_are_refused():
+def test_error_refuses_missing_images():
     for mine, theirs in (([], []), ([_picture()], []), ([_picture()], [_picture()] * 2)):
         with pytest.raises(AssertionError):
             error(mine, theirs)
 
 
-def test_not_a_number_is_within_nothing():
+def test_nan_is_within_no_limit():
     wrong = torch.zeros(3, 4, 4)
     wrong[0, 0, 0] = math.nan
     for images in ([wrong, torch.zeros(3, 4, 4)], [torch.zeros(3, 4, 4), wrong]):
@@ -190,8 +191,8 @@ RANDOM = {
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_the_reference_follows_the_draws(name, image_root):
-    """Another seed gives other images, so that agreement says something; torchvision is as it was afterwards."""
+def test_reference_uses_the_plans_draws(name, image_root):
+    """Another seed gives other images, and torchvision's functions are restored afterwards."""
     transform = v2.Compose([_CROP, RANDOM[name]])
     paths = [path for path, _ in DALIImageFolder(image_root).samples[:10]]
     before = [getattr(owner, name) for owner, name, _ in _sources(_Numbers())]
@@ -202,7 +203,7 @@ def test_the_reference_follows_the_draws(name, image_root):
         assert error(first, other).mean > 1
 
 
-def test_torchvision_draws_for_itself_afterwards(image_root):
+def test_torchvision_draws_normally_after_the_reference(image_root):
     path, _ = DALIImageFolder(image_root).samples[0]
     for _ in range(2):
         torch.manual_seed(3)
@@ -244,7 +245,7 @@ WRONG_PLANS = {
 
 
 @pytest.mark.parametrize("name", WRONG_PLANS)
-def test_the_reference_notices_a_plan_that_draws_something_else(name, image_root):
+def test_reference_raises_if_the_plan_draws_something_else(name, image_root):
     transform, drawn, words = WRONG_PLANS[name]
     transform, drawn = (v2.Compose(t) if isinstance(t, list) else t for t in (transform, drawn))
     path, _ = DALIImageFolder(image_root).samples[0]
@@ -252,8 +253,8 @@ def test_the_reference_notices_a_plan_that_draws_something_else(name, image_root
         reference(transform, plan_of(drawn), [path])
 
 
-def test_other_threads_draw_for_themselves(image_root):
-    """A loader may be at work beside the reference."""
+def test_reference_does_not_affect_other_threads(image_root):
+    """A loader may run at the same time as the reference."""
     flip = v1.RandomHorizontalFlip()
     drawn = []
 
@@ -268,8 +269,8 @@ def test_other_threads_draw_for_themselves(image_root):
     assert drawn[0].unique().numel() == 5
 
 
-def test_an_epoch_against_another_seed_is_wrong(image_root, monkeypatch):
-    """The whole chain of the parity tests fails where the engine draws something else than the reference."""
+def test_an_epoch_with_another_seed_has_a_large_error(image_root, monkeypatch):
+    """The comparison fails if the engine and the reference use different random numbers."""
     from dali_compat.epoch import iterator
 
     own = iterator.Progress.seed.fget

@@ -1,4 +1,5 @@
-"""Every kind of file of unit/test_headers.py, decoded by the DALI route: PIL's pixels, or PIL's refusal."""
+"""Every kind of file of unit/test_headers.py through the DALI route: pixels equal PIL's, or the file is refused as
+by PIL."""
 
 import pytest
 import torch
@@ -9,14 +10,14 @@ from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 from parity.compare import as_tensors, error
 
 WHOLE = v1.PILToTensor()
-# a window is decoded by another path of the decoder, which may not see the end of the file
+# windows are decoded by another code path, which may not read to the end of the file
 WINDOW = v1.Compose([v1.RandomCrop(HEIGHT - 20), v1.PILToTensor()])
 TOP = v1.Compose([v1.CenterCrop((HEIGHT, WIDTH)), v1.RandomVerticalFlip(1.0), v1.PILToTensor()])
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("transform", [WHOLE, TOP], ids=["whole", "flipped"])
-def test_file(name, transform, device, tmp_path):
+def test_file_decodes_to_pils_pixels_or_is_refused(name, transform, device, tmp_path):
     (tmp_path / "class_a").mkdir()
     try:
         (tmp_path / "class_a" / "named.jpg").write_bytes(FILES[name][0]())
@@ -35,7 +36,7 @@ def test_file(name, transform, device, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["truncated", "no end marker", "text", "empty"])
-def test_windows_of_broken_files_are_refused_too(name, device, tmp_path):
+def test_windows_of_damaged_files_are_refused_as_by_pil(name, device, tmp_path):
     (tmp_path / "class_a").mkdir()
     (tmp_path / "class_a" / "named.jpg").write_bytes(FILES[name][0]())
     torch.manual_seed(0)

@@ -1,5 +1,8 @@
-"""Each transform of cases/ on the resident route: on CIFAR's images (RGB, 32 x 32), on MNIST's ("L", 28 x 28), and
-those that need larger ones on STL10's (96 x 96)."""
+"""Run each case of cases/ on in-memory images.
+
+The images have the format of CIFAR (RGB, 32 x 32) and MNIST ("L", 28 x 28). Cases that need larger ones use that of
+STL10 (96 x 96).
+"""
 
 import random
 
@@ -22,12 +25,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:The transform `ToTensor:UserWarn
 
 COUNT = 6
 SETS = {"RGB 32": (32, 3), "L 28": (28, 1), "RGB 96": (96, 3)}
-# Nearer to torchvision than the DALI route, with these exceptions (mean, max in levels): what was measured is beside
-# them
+# Limits of cases that differ more from torchvision than on the DALI route (mean, max in levels), with measured values
 LIMITS = {
     "v2 RandomAdjustSharpness of floats": (1e-6, 3e-5),  # one channel is summed in another order: .00000006/.000015
-    "v2 ColorJitter of half": (0.02, 0.7),  # .0072/.50: steps of half precision
-    "v2 ElasticTransform nearest": (1e-3, 100),  # another pixel is the nearest: .0001/13
+    "v2 ColorJitter of half": (0.02, 0.7),  # .0072/.50: half-precision steps
+    "v2 ElasticTransform nearest": (1e-3, 100),  # nearest picks another pixel: .0001/13
     "v2 ElasticTransform nearest of tensors": (1e-3, 100),  # .00022/23
 }
 
@@ -42,13 +44,17 @@ PICTURES = {name: _pictures(*of) for name, of in SETS.items()}
 
 
 def _refusal(transform, pictures) -> Exception | None:
-    """What torchvision itself says to such images (a crop that is larger than they are, three means for one channel),
-    with the same random numbers each time: the cases must be the same in every process."""
+    """Return the error that torchvision raises for these images, or None.
+
+    Examples are a crop larger than the image, or three means for one channel. The random state is fixed, so that every
+    process collects the same cases.
+    """
     state = random.getstate()
     random.seed(0)
     try:
         with torch.random.fork_rng():
-            torch.random.default_generator.manual_seed(0)  # torch.manual_seed() takes ms beside a GPU's build of torch
+            # torch.manual_seed() takes milliseconds with a CUDA build of torch
+            torch.random.default_generator.manual_seed(0)
             for image in pictures:
                 transform(Image.fromarray(image))
     except Exception as error:
@@ -59,7 +65,7 @@ def _refusal(transform, pictures) -> Exception | None:
 
 
 def _cases():
-    """One version of each: test_cases.py has both, and the kernels are the same."""
+    """Yield one version of each case; test_cases.py has both, and they share kernels."""
     names = {case.name for case in CASES}
     for case in CASES:
         if case.calls or case.name.replace("v1", "v2") in names - {case.name}:
@@ -68,25 +74,26 @@ def _cases():
         yield pytest.param(case, "RGB 32", id=f"RGB 32-{case.name}")
         if _refusal(transform, PICTURES["RGB 32"][:2]) is not None:
             yield pytest.param(case, "RGB 96", id=f"RGB 96-{case.name}")
-        # a colour of three is an error only where one is drawn; RandomGrayscale draws nothing, but the reference asks
+        # Fill colours with three values fail only if one is drawn; RandomGrayscale draws nothing, but the reference
+        # requests a draw
         if not any(word in repr(transform) for word in ("10, 200, 30", "RandomGrayscale")):
             yield pytest.param(case, "L 28", id=f"L 28-{case.name}")
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize(("case", "name"), list(_cases()))
-def test_images_are_torchvisions(case, name, device):
+def test_in_memory_images_equal_torchvision_within_limits(case, name, device):
     pictures, transform = PICTURES[name], case.make()
     dataset = DALIArrayDataset(pictures, range(COUNT), transform)
     loader = DataLoader(dataset, 3, collate_fn=_images, device=device, fallback="silent")
-    if isinstance(loader._route, StockRoute):  # such sizes or channels have no translation
-        assert _seen(loader) == _seen(torch.utils.data.DataLoader(dataset, 3, collate_fn=_images))
+    if isinstance(loader._route, StockRoute):  # no translation for such sizes or channels
+        assert _outcome(loader) == _outcome(torch.utils.data.DataLoader(dataset, 3, collate_fn=_images))
         return
     torch.manual_seed(0)
     iterator, refusal = iter(loader), _refusal(transform, pictures)
     if refusal is not None:
         if _refusal(transform, PICTURES["RGB 96"]) is not None:
-            pytest.skip("this torchvision cannot do it on any image")  # noise on uint8, of 0.20
+            pytest.skip("this torchvision cannot do it on any image")  # noise on uint8, in torchvision 0.20
         with pytest.raises(type(refusal)):
             list(iterator)
         return
@@ -100,8 +107,8 @@ def test_images_are_torchvisions(case, name, device):
     assert found.within(*limits), f"{found}, limits {limits}"
 
 
-def _seen(loader):
-    """The images of an epoch as lists, or the class of its error."""
+def _outcome(loader):
+    """Return the images of an epoch as lists, or the type of the exception."""
     torch.manual_seed(0)
     try:
         return [image.tolist() for image in as_tensors(image for batch in loader for image in batch)]
@@ -109,8 +116,8 @@ def _seen(loader):
         return type(error)
 
 
-def test_all_are_translated():
-    """Python calls the user's own functions, and no transform of torchvision's."""
+def test_only_cases_with_python_calls_fall_back():
+    """The loader falls back only for the cases with user functions."""
     for case in CASES:
         dataset = DALIArrayDataset(PICTURES["RGB 32"], range(COUNT), case.make())
         is_torchs = isinstance(DataLoader(dataset, device="cpu", fallback="silent")._route, StockRoute)
@@ -118,7 +125,7 @@ def test_all_are_translated():
 
 
 @pytest.mark.parametrize("T", [v1, v2])
-def test_grayscale_of_gray_images(T):
+def test_grayscale_of_gray_images_equals_torchvision(T):
     images = {}
     for make in (T.RandomGrayscale(1.0), T.Grayscale(3)):
         dataset = DALIArrayDataset(PICTURES["L 28"], range(COUNT), T.Compose([make, T.PILToTensor()]))

@@ -1,4 +1,4 @@
-"""CutMix and MixUp: on the batches that the loader gives, and in collate_fn."""
+"""CutMix and MixUp, applied to the loader's batches and in collate_fn."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ mixing = pytest.mark.parametrize("mix", MIXING, ids=lambda mix: type(mix).__name
 
 
 def loaders(root, device, **options):
-    """torch's and ours, without randomness; PNGs, and pixels that no device rounds."""
+    """Return torch's loader and ours over PNGs, with a transform that is exact on every device."""
     dataset = DALIImageFolder(root, TRANSFORM)
     return torch.utils.data.DataLoader(dataset, 5, **options), DataLoader(
         dataset, 5, device=device, exact=True, **options
@@ -25,7 +25,7 @@ def loaders(root, device, **options):
 
 
 @mixing
-def test_on_the_batches_of_the_loader(mix, lossless_root, device):
+def test_mixing_batches_equals_torchs_loader(mix, lossless_root, device):
     stock, ours = loaders(lossless_root, device)
     for theirs, mine in zip(stock, ours, strict=True):
         mine = _seeded(mix, *mine)
@@ -38,8 +38,8 @@ def test_on_the_batches_of_the_loader(mix, lossless_root, device):
 
 
 @mixing
-def test_in_collate_fn(mix, lossless_root, device):
-    """Images are on the device there already; torchvision's own collate_fn keeps working."""
+def test_mixing_in_collate_fn_equals_torchs_loader(mix, lossless_root, device):
+    """Images are already on the device, and torchvision's example of a collate_fn works unchanged."""
 
     def collate(samples):
         return _seeded(mix, *default_collate(samples))

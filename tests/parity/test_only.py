@@ -1,4 +1,4 @@
-"""`measure.py --only` measures one row, and puts it into results that are there."""
+"""`measure.py --only` measures one row and merges it into existing results."""
 
 import json
 
@@ -16,7 +16,7 @@ def only(name, *words):
 
 @pytest.fixture
 def file(tmp_path):
-    """Results of all rows, as if measured long ago; but another blur's."""
+    """Old results for all rows, with another blur."""
     rows = [{"name": name, "of": of, "default": {"mean": 9, "max": 9}} for name, of in ROWS.items()]
     blur = next(row for row in rows if row["name"] == "GaussianBlur")
     blur["of"] = "GaussianBlur(99)"
@@ -25,7 +25,7 @@ def file(tmp_path):
     return path
 
 
-def test_a_row_takes_the_place_of_the_old_one(file, capsys):
+def test_measured_row_replaces_the_old_one(file, capsys):
     before = json.loads(file.read_text())
     assert only("GaussianBlur", "--json", file) == 0
     assert "GaussianBlur(23)" in capsys.readouterr().out
@@ -39,19 +39,19 @@ def test_a_row_takes_the_place_of_the_old_one(file, capsys):
     assert after["facts"] == before["facts"]
 
 
-def test_without_results_there_are_some_afterwards(tmp_path):
+def test_only_creates_missing_results_and_appends_to_them(tmp_path):
     path = tmp_path / "new" / "parity.json"
     for name in ("RandomInvert", "GaussianBlur"):
         assert only(name, "--json", path) == 0
     assert [row["name"] for row in json.loads(path.read_text())["transforms"]] == ["RandomInvert", "GaussianBlur"]
 
 
-def test_a_recipe_has_a_name_too():
+def test_rows_finds_recipes_by_name():
     assert [kind for kind, *_ in results.rows("SimCLR")] == ["recipes"]
     assert len(results.rows()) > len(ROWS)
 
 
-def test_another_devices_results_are_left_alone(file):
+def test_only_refuses_results_of_another_device(file):
     text = file.read_text().replace('"CPU"', '"NVIDIA H100"')
     file.write_text(text)
     with pytest.raises(SystemExit, match="NVIDIA H100"):
@@ -60,10 +60,10 @@ def test_another_devices_results_are_left_alone(file):
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "said"),
+    ("name", "words", "message"),
     [("Blink", [], "catalogue.py has no row"), ("MixUp", [], "takes batches"),
      ("GaussianBlur", ["--transform", "T.ToTensor()"], "do not go together")],
 )  # fmt: skip
-def test_what_cannot_be_measured_is_said(name, words, said):
-    with pytest.raises(SystemExit, match=said):
+def test_only_refuses_names_that_cannot_be_measured(name, words, message):
+    with pytest.raises(SystemExit, match=message):
         only(name, *words)

@@ -1,4 +1,4 @@
-"""Real photos: the numbers that docs/transforms.md promises. On a machine without photos, drawn pictures."""
+"""Real photos, with the errors that docs/transforms.md gives. Uses drawn pictures if there are no photos."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ def _val(interpolation=InterpolationMode.BILINEAR):
 
 
 def _preset(policy):
-    """torchvision/references/classification/presets.py, ClassificationPresetTrain with PIL images."""
+    """Return ClassificationPresetTrain of torchvision/references/classification/presets.py for PIL images."""
     return v1.Compose(
         [
             v1.RandomResizedCrop(224),
@@ -56,9 +56,9 @@ SIMCLR = v1.Compose(
 BILINEAR = {"interpolation": InterpolationMode.BILINEAR}
 
 BLUR = (1e-4, 1.001)  # sums in another order
-# recipe: transform; limits (mean, max) in levels on the CPU, of the default and of exact=True. The comments say what
-# was measured on 27 photos. A policy makes a level a bit, or more than one step of an equalisation: hence the default's
-# maxima.
+# recipe: transform, and limits (mean, max) in levels on the CPU, of the default and of exact=True. Comments are values
+# measured on 27 photos. The default's maxima are large because policies turn one level into a flipped bit or several
+# steps of equalization.
 RECIPES = {
     "val": (_val(), (0.2, 2), SAME),  # .16/1
     "preset": (_presets.ImageClassification(crop_size=224), (0.2, 2), SAME),
@@ -72,12 +72,12 @@ RECIPES = {
     "augmix": (_preset(v1.AugMix(**BILINEAR)), (0.25, 200), SAME),  # .18/45
     "imagenet": (_preset(v1.AutoAugment(**BILINEAR)), (0.4, 255), SAME),  # .31/198
 }
-# DALI decodes otherwise there, and chroma makes the default's maxima; photos differ in it. The first figures are of 54
-# photos and an H100, the second of another 54 and an H200; docs/transforms.md promises .2. What has no figure has not
-# been measured as a recipe; each policy alone is in benchmarks/results/parity_h200.json.
+# A GPU decodes differently, and the default's maxima come from chroma. The first values are of 54 photos and an H100,
+# the second of another 54 and an H200; docs/transforms.md promises .2. Rows without values were not measured as a
+# recipe; benchmarks/results/parity_h200.json has each policy separately.
 GPU = {
     "val": (0.2, 60),  # .089/32
-    "preset": (0.2, 60),  # the same; .13/25
+    "preset": (0.2, 60),  # the same photos; .13/25
     "train": (0.3, 60),  # .23/33
     "idiom": (0.3, 60),
     "bicubic": (0.2, 60),  # .11/37; .16/29
@@ -88,16 +88,16 @@ GPU = {
     "augmix": (0.6, 255),
     "imagenet": (1, 255),
 }
-GPU_ROUNDING = 255e-6  # of exact=True: conversions to floats
+GPU_ROUNDING = 255e-6  # exact=True: conversions to floats
 GPU_DECODE = (0.25, 60), (0, 0)  # .15/46; exact=True decodes on the CPU
 
 
 @pytest.fixture(scope="module")
-def sights(tmp_path_factory):
-    """The photos that DATA names, or drawn pictures of the same size."""
+def photos_or_pictures(tmp_path_factory):
+    """Return the photos that DATA names, or drawn pictures of the same size."""
     if os.environ.get("DATA"):
         return Path(os.environ["DATA"])
-    root = tmp_path_factory.mktemp("sights")
+    root = tmp_path_factory.mktemp("photos_or_pictures")
     write_folder(root, 24, classes=2)
     return root
 
@@ -112,9 +112,9 @@ def _check(found, limits):
 
 @both
 @pytest.mark.parametrize("name", RECIPES)
-def test_recipes(name, exact, device, sights):
+def test_recipe_error_is_within_the_documented_limits(name, exact, device, photos_or_pictures):
     transform, *limits = RECIPES[name]
-    found = error(*epoch(sights, transform, device, exact, most=MOST[device]), STD)
+    found = error(*epoch(photos_or_pictures, transform, device, exact, most=MOST[device]), STD)
     if device == "cuda":
         limits = GPU[name], [limit + GPU_ROUNDING for limit in limits[True]]
     _check(found, limits[exact])
@@ -124,34 +124,35 @@ def test_recipes(name, exact, device, sights):
 @pytest.mark.parametrize(
     "window", [None, v1.CenterCrop(200), v1.RandomCrop(40)], ids=["whole", "CenterCrop", "RandomCrop"]
 )
-def test_decoding(window, exact, device, sights):
+def test_decoding_error_is_within_limits(window, exact, device, photos_or_pictures):
     transform = v1.Compose([*([window] if window else []), v1.PILToTensor()])
-    found = error(*epoch(sights, transform, device, exact, most=MOST[device]))
+    found = error(*epoch(photos_or_pictures, transform, device, exact, most=MOST[device]))
     _check(found, GPU_DECODE[exact] if device == "cuda" else (0, 0))
 
 
 @both
-def test_channels_last(exact, device, sights):
-    """The same pixels in another memory order."""
+def test_channels_last_changes_only_the_memory_format(exact, device, photos_or_pictures):
+    """The pixels are the same in another memory format."""
     options = dict(device=device, exact=exact, most=8)
-    plain, _ = epoch(sights, TRAIN, **options)
-    last, _ = epoch(sights, TRAIN, **options, memory_format=torch.channels_last)
+    plain, _ = epoch(photos_or_pictures, TRAIN, **options)
+    last, _ = epoch(photos_or_pictures, TRAIN, **options, memory_format=torch.channels_last)
     assert plain[0].is_contiguous() and not last[0].is_contiguous()
     assert last[0][None].is_contiguous(memory_format=torch.channels_last)
     found = error(last, plain, STD)
     _check(found, (0, 0) if exact else (255e-6, 255e-6))
 
 
-def test_batches_and_threads_change_nothing(device, sights):
-    """Draws belong to a sample's place in the epoch, not to its batch, and pixels to its file."""
-    expected, _ = epoch(sights, TRAIN, device, True, batch_size=12, most=12)
+def test_batch_size_and_threads_do_not_change_images(device, photos_or_pictures):
+    """Random draws depend on a sample's position in the epoch, not on its batch, and pixels on its file."""
+    expected, _ = epoch(photos_or_pictures, TRAIN, device, True, batch_size=12, most=12)
     for batch_size, options in ((1, {}), (5, {}), (7, {"num_workers": 2, "prefetch_factor": 3})):
-        assert_same(epoch(sights, TRAIN, device, True, batch_size=batch_size, most=12, **options)[0], expected)
+        assert_same(
+            epoch(photos_or_pictures, TRAIN, device, True, batch_size=batch_size, most=12, **options)[0], expected
+        )
 
 
-def test_halving_meets_rounding_ties(device, sights):
-    """Where the sizes have a simple ratio, many of Pillow's sums end in exactly one half:
-    it rounds them up, DALI to even."""
+def test_halving_rounds_ties_as_pillow(device, photos_or_pictures):
+    """With simple size ratios many of Pillow's sums end in exactly one half; it rounds them up, and DALI to even."""
     transform = v1.Compose([v1.CenterCrop((400, 600)), v1.Resize(200), v1.CenterCrop(180), v1.PILToTensor()])
-    found = error(*epoch(sights, transform, device, True, most=8))
+    found = error(*epoch(photos_or_pictures, transform, device, True, most=8))
     _check(found, SAME)

@@ -1,4 +1,5 @@
-"""The table of docs/transforms.md is what the registry does and what was measured; it misses none of torchvision."""
+"""The table of docs/transforms.md matches the registry and the measurements, and covers all of torchvision's
+transforms."""
 
 import enum
 import inspect
@@ -30,7 +31,7 @@ def block() -> str:
 
 
 def command() -> str:
-    """What writes the table, as the comment above it says."""
+    """Return the command that writes the table, from the comment above it."""
     return block().splitlines()[0].removeprefix("<!-- ").removesuffix(" -->")
 
 
@@ -40,27 +41,27 @@ def results() -> list[Path]:
 
 
 @pytest.mark.parametrize("entry", catalogue.TRANSFORMS, ids=lambda entry: entry.name)
-def test_what_is_measured_is_what_is_named(entry):
-    """In every version in which it is registered."""
+def test_catalogue_entries_make_the_registered_classes(entry):
+    """In every version with a translation."""
     kinds = {kind for kind in _TRANSLATORS if kind.__name__ == entry.name and kind.__module__.startswith("torch")}
     made = {type(entry.made(version).transforms[-1]) for version in entry.versions()}
     assert made == kinds - {nn.Identity}
 
 
-def test_the_table_is_what_was_measured():
-    """Of a GPU a row may be missing; the warning says how to measure it."""
+def test_table_matches_the_results():
+    """GPU results may lack a row; the warning gives the command that measures it."""
     if missing := readme.missing(results()):
         warnings.warn("not measured yet: " + "; ".join(missing), stacklevel=1)
     assert block() == readme.written(PAGE, results()), command()
 
 
-def test_the_table_has_a_row_for_every_registered_transform():
+def test_table_has_a_row_for_every_registered_transform():
     rows = re.findall(r"^\| `(\w+)\(", block(), re.MULTILINE)
     assert sorted(rows) == sorted(registered()), f"{set(rows) ^ registered()} differ; {command()}"
 
 
 @pytest.mark.filterwarnings("error")
-def test_what_torchvision_deprecates_is_made_in_silence():
+def test_deprecated_transforms_are_created_without_warnings():
     with pytest.warns(UserWarning, match="deprecated"):
         v2.ToTensor()
     for entry in (*catalogue.TRANSFORMS, *catalogue.RECIPES.values()):
@@ -68,7 +69,7 @@ def test_what_torchvision_deprecates_is_made_in_silence():
             entry.made(version)
 
 
-def test_results_say_where_they_come_from():
+def test_results_have_their_command_versions_and_photos():
     assert results()
     for path in results():
         result = json.loads(path.read_text())
@@ -77,12 +78,12 @@ def test_results_say_where_they_come_from():
         assert "parity" in facts["command"] and result["images"]["images"] >= 54
         rows = result["transforms"] + result["recipes"]
         assert not [row for row in rows if "error" in row]
-        alone = [row for row in rows if "measured" in row]  # by --only
+        alone = [row for row in rows if "measured" in row]  # measured by --only
         assert all(row["measured"]["images"]["images"] >= 54 for row in alone), "measure on more photos"
 
 
-def test_every_transform_of_torchvision_is_in_one_table_or_the_other():
-    """A new one of a new torchvision must be translated, or be told of."""
+def test_every_torchvision_transform_is_registered_or_listed_as_unsupported():
+    """A transform that a new torchvision adds must be translated or listed in OTHERS."""
     known = registered() | set(catalogue.OTHERS)
     assert not registered() & set(catalogue.OTHERS)
     for version in (v1, v2):
@@ -94,7 +95,7 @@ def test_every_transform_of_torchvision_is_in_one_table_or_the_other():
         assert len(transforms) > 30 and transforms <= known, unknown
 
 
-# ---- another state of the registry or of the results
+# ---- changed registry or results
 
 
 def _changed(tmp_path, change):
@@ -120,8 +121,8 @@ def test_results_of_another_version_are_refused(change, tmp_path):
         readme.written(PAGE, [_changed(tmp_path, change)])
 
 
-def test_what_a_gpu_lacks_is_not_measured_yet(tmp_path):
-    """The table says so, and missing() gives the command. Of the CPU a row must be there."""
+def test_rows_missing_on_a_gpu_are_marked_as_not_measured(tmp_path):
+    """The table marks the row as missing, and missing() returns the command. CPU results must be complete."""
 
     def without_a_row(result):
         result["device"] = "NVIDIA H200"
@@ -134,7 +135,7 @@ def test_what_a_gpu_lacks_is_not_measured_yet(tmp_path):
         readme.written(PAGE, [gpu])
 
 
-def test_another_number_is_another_table(tmp_path):
+def test_changed_results_change_the_table(tmp_path):
     path = _changed(tmp_path, lambda result: result["transforms"][9]["exact"].update(mean=0.0321, max=12))
     assert ".032 / 12" in readme.written(PAGE, [path])
     assert readme.written(PAGE, [path]) != readme.written(PAGE, results()[:1])
@@ -153,5 +154,5 @@ def test_another_number_is_another_table(tmp_path):
         (204, "204"),
     ],
 )
-def test_numbers(value, text):
+def test_numbers_are_rounded_to_two_digits(value, text):
     assert readme.numbers({"mean": value, "max": value}) == f"{text} / {text}"

@@ -1,5 +1,7 @@
-"""exact=True where coordinates fall on the edges of pixels, or values on the edge of two levels: right angles, simple
-scales and ratios, shears of 45 degrees, warps that change nothing. Pillow's own arithmetic decides ties."""
+"""exact=True with coordinates on pixel edges and values halfway between two levels; Pillow's arithmetic decides these.
+
+Covers right angles, simple scales and ratios, shears of 45 degrees, and warps that change nothing.
+"""
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from dali_compat.ops import warp
 from parity.compare import assert_same
 from parity.run import epoch_of_either
 
-# even and odd, both, square; coordinates of which float32 loses the 17th bit behind the point
+# even, odd, both and square; and coordinates whose 17th fractional bit does not fit in float32
 SIZES = [(20, 30), (21, 30), (20, 31), (21, 31), (24, 24), (25, 25), (60, 401)]
 CROPS = {"ragged": None, "uniform": (20, 31)}
 ANGLES = (0, 45, 90, 180, -90)
@@ -22,7 +24,7 @@ FILL = (10, 200, 30)
 
 @pytest.fixture(scope="module")
 def noise_root(tmp_path_factory):
-    """PNGs of independent pixels, black and white ones among them."""
+    """PNGs of random pixels, some of them only black and white."""
     root, rng = tmp_path_factory.mktemp("noise"), np.random.default_rng(0)
     (root / "class_a").mkdir()
     for i, (height, width) in enumerate(SIZES):
@@ -56,7 +58,7 @@ def _scales(T, how):
         yield T.RandomAffine(0, shear=shear, interpolation=how)
 
 
-def _others(T, how):
+def _perspective_and_elastic(T, how):
     yield T.RandomPerspective(0, 1, how)
     yield T.RandomPerspective(0.5, 0.5, how, fill=FILL)
     yield T.RandomPerspective(1, 1, how)
@@ -70,7 +72,7 @@ def _policies(T, how):
     yield T.RandAugment(1, 30, interpolation=how, fill=FILL)
     yield T.TrivialAugmentWide(interpolation=how)
     yield T.AutoAugment(interpolation=how, fill=FILL)
-    if how != BICUBIC:  # it works on tensors, for which torchvision has no bicubic
+    if how != BICUBIC:  # runs on tensors, and torchvision has no bicubic for these
         yield T.AugMix(interpolation=how)
 
 
@@ -85,7 +87,13 @@ def _ratios(T, how):
         yield T.RandomResize(10, 41, how)
 
 
-KINDS = {"rotations": _rotations, "scales": _scales, "others": _others, "policies": _policies, "ratios": _ratios}
+KINDS = {
+    "rotations": _rotations,
+    "scales": _scales,
+    "others": _perspective_and_elastic,
+    "policies": _policies,
+    "ratios": _ratios,
+}
 
 
 def _differing(root, transforms, device):
@@ -105,16 +113,16 @@ def _chain(T, transform, crop, tensors):
 @pytest.mark.parametrize("crop", CROPS)
 @pytest.mark.parametrize("interpolation", FILTERS, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("kind", KINDS)
-def test_ties_fall_as_torchvisions(kind, interpolation, crop, device, noise_root):
+def test_ties_round_as_in_torchvision(kind, interpolation, crop, device, noise_root):
     chains = [_chain(T, t, CROPS[crop], False) for T in (v1, v2) for t in KINDS[kind](T, interpolation)]
-    chains.sort(key=lambda chain: repr(chain.transforms))  # one plan for v1 and v2
+    chains.sort(key=lambda chain: repr(chain.transforms))  # so that chains of v1 and v2 with equal plans share one run
     assert not list(_differing(noise_root, chains, device))
 
 
 @pytest.mark.parametrize("interpolation", FILTERS, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("kind", ["rotations", "scales"])
-def test_by_pillow_as_by_torch(kind, interpolation, noise_root, monkeypatch):
-    """A CPU has both, for large images and for small ones."""
+def test_warps_with_pillow_equal_torchvision(kind, interpolation, noise_root, monkeypatch):
+    """The CPU uses Pillow for large images and torch for small ones."""
     monkeypatch.setattr(warp, "_PILLOW_FROM", dict.fromkeys(warp._PILLOW_FROM, 0))
     chains = [_chain(v1, t, (20, 31), False) for t in KINDS[kind](v1, interpolation)]
     assert not list(_differing(noise_root, chains, "cpu"))
@@ -122,15 +130,15 @@ def test_by_pillow_as_by_torch(kind, interpolation, noise_root, monkeypatch):
 
 @pytest.mark.parametrize("T", [v1, v2], ids=["v1", "v2"])
 @pytest.mark.parametrize("kind", ["rotations", "scales"])
-def test_of_tensors(kind, T, device, noise_root):
-    """v2 transposes them at right angles, v1 does not."""
+def test_warps_of_tensors_equal_torchvision(kind, T, device, noise_root):
+    """v2 transposes tensors at right angles, v1 does not."""
     chains = [_chain(T, t, (20, 31), True) for t in KINDS[kind](T, NEAREST)]
     assert not list(_differing(noise_root, chains, device))
 
 
 @pytest.mark.parametrize("after", [[v2.ColorJitter(0.4), v2.ToImage()], [v2.ToImage()]], ids=["changed", "as it is"])
-def test_to_one_pixel(after, device, noise_root):
-    """PyTorch's kernel for uint8 fails an assertion of its own, unless channels are last."""
+def test_resize_to_one_pixel_equals_torchvision(after, device, noise_root):
+    """PyTorch's uint8 kernel fails an internal assertion unless the memory format is channels_last."""
     for crop in ([], [v2.CenterCrop(20)]):
         for interpolation in (BILINEAR, BICUBIC):
             for antialias in (True, False):
@@ -139,8 +147,8 @@ def test_to_one_pixel(after, device, noise_root):
 
 
 @pytest.mark.parametrize("T", [v1, v2], ids=["v1", "v2"])
-def test_interpolations_that_torchvision_refuses(T, noise_root):
-    """They are torchvision's errors, not another filter."""
+def test_unsupported_interpolations_are_refused_as_by_torchvision(T, noise_root):
+    """They raise torchvision's errors instead of using another filter."""
     for transform in _warps(T, InterpolationMode.LANCZOS):
         _raises(noise_root, T.Compose([transform, T.PILToTensor()]))
     for transform in _warps(T, BICUBIC):

@@ -1,4 +1,4 @@
-"""Images of one pixel, one row, one column, and 3 x 500: sizes where naive arithmetic breaks."""
+"""Images of one pixel, one row, one column and 3 x 500 pixels."""
 
 import pytest
 import torch
@@ -23,8 +23,8 @@ EXACT = {
     "Pad reflect": [v1.Pad(6, padding_mode="reflect")],
     "Pad symmetric": [v1.Pad(6, padding_mode="symmetric")],
 }
-# limits (mean, max) of the default in levels. What was measured: .12/1, .16/9, 3.4/25, .091/1, .042/1, .015/1. A column
-# of 500 pixels resized to one is nearly all rim.
+# Limits (mean, max) of the default in levels. Measured: .12/1, .16/9, 3.4/25, .091/1, .042/1, .015/1. A column of 500
+# pixels resized to one is almost only border.
 RESIZED = {
     "Resize": ([v1.Resize(8)], (0.14, 2)),
     "Resize pair": ([v1.Resize((20, 30))], (0.18, 10)),
@@ -38,19 +38,19 @@ both = pytest.mark.parametrize("exact", [False, True], ids=["default", "exact"])
 
 @both
 @pytest.mark.parametrize("name", EXACT)
-def test_geometry_is_exact(name, exact, device, tiny_root):
+def test_crops_pads_and_flips_of_tiny_images_are_exact(name, exact, device, tiny_root):
     transform = v2.Compose([*EXACT[name], v2.PILToTensor()])
     assert error(*epoch(tiny_root, transform, device, exact)).within(0, 0)
 
 
 @both
 @pytest.mark.parametrize("name", RESIZED)
-def test_resizing(name, exact, device, tiny_root):
+def test_resize_of_tiny_images_is_within_limits(name, exact, device, tiny_root):
     transforms, limits = RESIZED[name]
     found = error(*epoch(tiny_root, v2.Compose([*transforms, v2.PILToTensor()]), device, exact))
     print(f"measured {found}")
     mean, most = (0, 0) if exact else limits
-    slack = (2, 8) if device == "cuda" and not exact else (1, 0)  # DALI accumulates in another order there
+    slack = (2, 8) if device == "cuda" and not exact else (1, 0)  # DALI accumulates in another order on a GPU
     assert found.within(mean * slack[0], most + slack[1]), found
 
 
@@ -59,8 +59,8 @@ def test_resizing(name, exact, device, tiny_root):
     [v1.RandomCrop(6), v2.RandomCrop((1, 9)), v1.Resize(4, max_size=11), v1.RandomCrop(40, padding=2)],
     ids=repr,
 )
-def test_too_small_is_torchvisions_error(transform, device, tiny_root):
-    """With torchvision's own words, and the file's name."""
+def test_too_small_images_raise_torchvisions_error(transform, device, tiny_root):
+    """The message is torchvision's, with the file's name added."""
     transform = v1.Compose([transform, v1.PILToTensor()])
     dataset = DALIImageFolder(tiny_root, transform)
     paths = [path for path, _ in dataset.samples]

@@ -1,4 +1,4 @@
-"""A bucket on this machine, with the images of a folder."""
+"""A local object server with a bucket that contains a folder of images."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from remote.server import Running
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory) -> Path:
-    """18 images of three classes in train/, one of them in a folder below, of a name that URLs escape."""
+    """Return a folder with 18 images of three classes in train/, one in a subfolder whose name URLs must escape."""
     root = tmp_path_factory.mktemp("bucket")
     train = make_folder(root / "train", per_class=6)
     (train / "class_b" / "a b%20ü+").mkdir()
@@ -31,7 +31,7 @@ def bucket(files) -> Iterator[Running]:
 
 @pytest.fixture
 def faulty(files, tmp_path) -> Iterator[tuple[Running, Callable[[dict[str, str]], None]]]:
-    """Such a bucket, and what sets its faults."""
+    """Serve such a bucket, and return it with a function that sets its faults."""
     faults = tmp_path / "faults.json"
 
     def set_faults(now: dict[str, str]) -> None:
@@ -45,7 +45,7 @@ def faulty(files, tmp_path) -> Iterator[tuple[Running, Callable[[dict[str, str]]
 
 
 def retry_config() -> dict:
-    """Of tests that wait for the last retry."""
+    """Return retry options for tests that wait for the last retry."""
     from datetime import timedelta
 
     backoff = {"init_backoff": timedelta(milliseconds=10), "max_backoff": timedelta(milliseconds=20), "base": 2}

@@ -1,11 +1,12 @@
-"""An object server on this machine for tests and benchmarks: S3's GET, PUT and lists of a folder's files, with latency
-and faults. It runs in a process of its own: python tests/remote/server.py FOLDER SECONDS PAGE [FAULTS]
+"""A local object server for tests and benchmarks: S3's GET, PUT and lists for a folder, with latency and faults.
 
-A list has PAGE entries at a time. FAULTS is a file of JSON, {key: fault}, read at every request; a fault of a key that
-ends with "/" is for all below it.
-Faults: "403", "404", "416", "503", "503 twice" (the third request is answered), "truncated", "reset", "slow" (nothing
+Runs in a separate process: python tests/remote/server.py FOLDER SECONDS PAGE [FAULTS]
+
+A list has PAGE entries at a time. FAULTS is a JSON file, {key: fault}, read at every request; a key that ends with "/"
+applies to all objects below it.
+Faults: "403", "404", "416", "503", "503 twice" (the third request succeeds), "truncated", "reset", "slow" (no answer
 for an hour), "etag".
-GET /counts gives the requests so far.
+GET /counts returns the number of requests so far.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Server:
             writer.close()
 
     async def answer(self, target: str, headers: dict[str, str], writer: asyncio.StreamWriter, head: bool) -> bool:
-        """Whether the connection stays open."""
+        """Answer a request; return True if the connection stays open."""
         url = urlsplit(target)
         if url.path == "/counts":
             return await self.send(writer, "200 OK", json.dumps(self.counts).encode())
@@ -78,7 +79,7 @@ class Server:
             query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
             if self.fault("list/") == "403":
                 return await self.send(writer, "403 Forbidden", b"<Error><Code>AccessDenied</Code></Error>")
-            return await self.send(writer, "200 OK", self.listed(query))
+            return await self.send(writer, "200 OK", self.list_page(query))
         fault, body = self.fault(key), self.body(key)
         self.tried[key] = self.tried.get(key, 0) + 1
         if fault == "404" or body is None:
@@ -116,8 +117,8 @@ class Server:
         await writer.drain()
         return True
 
-    def listed(self, query: dict[str, str]) -> bytes:
-        """A page of ListObjectsV2."""
+    def list_page(self, query: dict[str, str]) -> bytes:
+        """Return a page of ListObjectsV2."""
         page, prefix, delimiter, after = (
             self.page,
             query.get("prefix", ""),
@@ -158,11 +159,11 @@ async def run(root: Path, latency: float, page: int, faults: Path | None) -> Non
 
 
 class Running:
-    """The server in a process; a context manager.
+    """Context manager that runs the server in a process.
 
     Attributes:
-        options: storage_options of a data set.
-        url: of the folder that it serves, s3://bucket.
+        options: storage_options for a data set.
+        url: URL of the served folder, s3://bucket.
     """
 
     def __init__(self, root: Path, latency: float = 0.0, page: int = 1000, faults: Path | None = None):

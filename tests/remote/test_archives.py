@@ -1,4 +1,4 @@
-"""Archives in a bucket are what they are on a disk; their images come by range requests."""
+"""Archives in a bucket have the same content as on a local disk, and their images are fetched by range requests."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from dali_compat.runtime.saved import cache_folder
 from remote.conftest import retry_config
 from remote.server import Running
 
-asked = 0
+own_requests = 0
 KINDS = {"rec": "DALIRecordIO", "tfrecord": "DALITFRecord", "tar": "DALIWebDataset"}
 
 
@@ -37,9 +37,9 @@ def cache_home(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shelf(files, tmp_path_factory) -> Path:
-    """A folder of archives of train/."""
-    root = tmp_path_factory.mktemp("shelf")
+def archives(files, tmp_path_factory) -> Path:
+    """Return a folder with archives of train/."""
+    root = tmp_path_factory.mktemp("archives")
     (root / "a").mkdir()
     for ending in KINDS:
         pack(files / "train", root / "a" / f"all.{ending}")
@@ -47,17 +47,17 @@ def shelf(files, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def served(shelf, tmp_path):
-    """A bucket of copies of them, their folder, and what sets its faults."""
+def served(archives, tmp_path):
+    """Serve copies of the archives; return the server, their folder and a function that sets faults."""
     root, faults = tmp_path / "served", tmp_path / "faults.json"
-    shutil.copytree(shelf, root, ignore=shutil.ignore_patterns(".*"))
+    shutil.copytree(archives, root, ignore=shutil.ignore_patterns(".*"))
 
     def set_faults(now: dict[str, str]) -> None:
         faults.with_suffix(".new").write_text(json.dumps(now))
         faults.with_suffix(".new").replace(faults)
 
-    global asked
-    asked = 0
+    global own_requests
+    own_requests = 0
     set_faults({})
     with Running(root, faults=faults) as server:
         server.options["retry_config"] = retry_config()
@@ -65,11 +65,11 @@ def served(shelf, tmp_path):
 
 
 def requests(server) -> int:
-    """So far, without those that ask this."""
-    global asked
-    asked += 1
+    """Return the number of requests so far, not counting the calls of this function."""
+    global own_requests
+    own_requests += 1
     with urlopen(f"{server.endpoint}/counts") as answer:
-        return json.load(answer).get("GET", 0) - asked
+        return json.load(answer).get("GET", 0) - own_requests
 
 
 def opened(server, kind: str, *args, **options):
@@ -78,7 +78,7 @@ def opened(server, kind: str, *args, **options):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_are_those_of_the_local_archive(served, kind):
+def test_batches_equal_those_of_the_local_archive(served, kind):
     server, root, _ = served
     local = getattr(dali_compat, KINDS[kind])(root / "a" / f"all.{kind}", EXACT, return_index=True)
     there = opened(server, kind, EXACT, return_index=True)
@@ -98,7 +98,7 @@ def test_batches_are_those_of_the_local_archive(served, kind):
     )
 
 
-def test_torchs_workers_read_it(served):
+def test_torchs_workers_read_a_remote_archive(served):
     server, root, _ = served
     there = opened(server, "tar", EXACT)
     local = DALIWebDataset(root / "a" / "all.tar", EXACT)
@@ -106,12 +106,12 @@ def test_torchs_workers_read_it(served):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_image_is_one_request_and_the_index_is_kept(served, kind, cache_home):
+def test_each_image_is_one_request_and_the_index_is_saved(served, kind, cache_home):
     server, _, _ = served
     opened(server, kind)
     before = requests(server)
     again = opened(server, kind, EXACT)
-    assert requests(server) - before == 1  # the names of its classes
+    assert requests(server) - before == 1  # the file with the names of the classes
     before = requests(server)
     list(ours(again, 6, num_workers=2, device="cpu"))
     assert requests(server) - before == 18
@@ -122,7 +122,7 @@ def test_an_image_is_one_request_and_the_index_is_kept(served, kind, cache_home)
         assert len(opened(server, kind)) == 18
 
 
-def test_an_index_beside_the_archive_is_taken(served, cache_home, monkeypatch):
+def test_an_index_next_to_the_archive_is_used(served, cache_home, monkeypatch):
     server, root, _ = served
     made = opened(server, "tar")
     (index,) = (cache_home / "index").iterdir()
@@ -132,7 +132,7 @@ def test_an_index_beside_the_archive_is_taken(served, cache_home, monkeypatch):
     monkeypatch.setattr(files.FetchedFile, "readinto", None)
     assert opened(server, "tar").targets == made.targets
     (root / "a" / beside).write_bytes(b"none")
-    with pytest.raises(TypeError):  # so it is looked through
+    with pytest.raises(TypeError):  # the archive is scanned, which fails here
         opened(server, "tar")
 
 
@@ -141,7 +141,7 @@ def fetched_index(dataset) -> str:
 
 
 @pytest.mark.parametrize("idx", [False, True])
-def test_images_of_several_parts_and_small_blocks(served, idx, monkeypatch):
+def test_images_in_several_parts_are_read_with_small_blocks(served, idx, monkeypatch):
     server, root, _ = served
     monkeypatch.setattr(files, "_BLOCK", 100)
     images = [with_magic(offset, count) for offset in range(4) for count in (1, 2, 5)] + [b"x" * 3, with_magic(0, 7)]
@@ -159,7 +159,7 @@ def test_images_of_several_parts_and_small_blocks(served, idx, monkeypatch):
     assert pickle.loads(pickle.dumps(parts[0])).holes == parts[0].holes
 
 
-def test_braces_and_lists(served):
+def test_archives_are_given_by_braces_and_lists(served):
     server, root, _ = served
     shutil.copy(root / "a" / "all.tar", root / "a" / "all2.tar")
     url = f"{server.url}/a/all"
@@ -175,7 +175,7 @@ def test_braces_and_lists(served):
         dali_compat.DALILMDB(f"{server.url}/a/all.lmdb")
 
 
-def test_a_web_server_and_a_disk_cache(served, tmp_path):
+def test_a_web_servers_archive_is_kept_in_a_disk_cache(served, tmp_path):
     server, root, _ = served
     options = {"client_options": {"allow_http": True}}
     local = DALIWebDataset(root / "a" / "all.tar", EXACT)
@@ -201,8 +201,8 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_faults_of_the_bucket(served, kind, fault):
-    """While an image is read, and while the archive is indexed: an error, and all is right once it is over."""
+def test_faults_raise_while_reading_and_indexing(served, kind, fault):
+    """Faults during reading and indexing raise an error, and the next attempt after the fault succeeds."""
     server, root, set_faults = served
     error, reason = FAULTS[fault]
     key = f"a/all.{kind}"
@@ -226,7 +226,7 @@ def test_faults_of_the_bucket(served, kind, fault):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_archive_is_named_and_not_kept(served, kind):
+def test_a_damaged_archive_is_reported_and_its_index_not_saved(served, kind):
     server, root, _ = served
     path = root / "a" / f"all.{kind}"
     path.write_bytes(path.read_bytes()[:-700])
@@ -235,7 +235,7 @@ def test_a_damaged_archive_is_named_and_not_kept(served, kind):
     assert not (cache_folder() / "index").exists()
 
 
-def test_an_archive_that_changes_is_indexed_anew(served):
+def test_a_changed_archive_is_indexed_again(served):
     server, root, _ = served
     there = opened(server, "tar", EXACT)
     pack(make_folder(root / "one", classes=1, per_class=1, special=False), root / "one.tar")
@@ -245,7 +245,7 @@ def test_an_archive_that_changes_is_indexed_anew(served):
     assert len(opened(server, "tar")) == 1
 
 
-def test_no_credential_is_in_an_index_or_a_message(served, cache_home):
+def test_credentials_are_in_no_index_and_no_message(served, cache_home):
     server, _, set_faults = served
     secret = {"access_key_id": "AKIAEXAMPLE", "secret_access_key": "topsecret", "skip_signature": False}
     there = opened_with(server, secret)
@@ -273,7 +273,7 @@ DALIWebDataset("s3://bucket/a/all.tar", storage_options=options)
 """
 
 
-def test_an_interrupt_ends_an_indexing_that_waits(served):
+def test_an_interrupt_ends_indexing_that_waits_for_the_server(served):
     server, _, set_faults = served
     set_faults({"a/all.tar": "slow"})
     with programs.Program(INDEXING, server.endpoint) as program:
@@ -286,8 +286,8 @@ def test_an_interrupt_ends_an_indexing_that_waits(served):
         assert time.monotonic() - begin < 100 and "KeyboardInterrupt" in errors and program.returncode != 0
 
 
-def test_a_folder_and_its_archive_agree(served, files, bucket):
-    """The same files, from two places of a bucket."""
+def test_a_folder_and_its_archive_give_equal_batches(served, files, bucket):
+    """They contain the same files and are in different places of a bucket."""
     server, _, _ = served
     folder = DALIImageFolder(f"{bucket.url}/train", EXACT, storage_options=bucket.options)
     assert_same_epoch(ours(opened(server, "rec", EXACT), 5, device="cpu"), stock(folder, 5))

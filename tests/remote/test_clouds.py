@@ -1,5 +1,7 @@
-"""gs:// and az:// URLs: Google Cloud Storage's XML protocol, by the server of these tests, and Azurite, where it is
-installed (npm install -g azurite)."""
+"""gs:// and az:// URLs: Google Cloud Storage's XML protocol on the tests' server, and Azurite if it is installed.
+
+Install Azurite with npm install -g azurite.
+"""
 
 import base64
 import datetime
@@ -23,12 +25,13 @@ from dali_compat.archives.pack import pack
 from remote.server import Running
 
 ACCOUNT = "devstoreaccount1"
-KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # every Azurite's
+# the public key of all Azurite installations
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
 @pytest.fixture(params=["gs", "az"])
 def cloud(request, tmp_path) -> Iterator[tuple[str, dict]]:
-    """The URL of a bucket, and storage_options."""
+    """Return the URL of a bucket, and storage_options."""
     if request.param == "gs":
         names = ("client_email", "private_key", "private_key_id")
         with Running(tmp_path / "bucket") as running:
@@ -67,7 +70,7 @@ def cloud(request, tmp_path) -> Iterator[tuple[str, dict]]:
 
 
 def make_container(endpoint: str) -> None:
-    """obstore makes none: Azure's REST protocol, "Create Container", authorized with the shared key."""
+    """Create a container with Azure's REST operation "Create Container", which obstore lacks, using the shared key."""
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%a, %d %b %Y %H:%M:%S GMT")
     headers = {"x-ms-date": date, "x-ms-version": "2021-08-06"}
     lines = [f"{name}:{value}" for name, value in headers.items()]
@@ -79,7 +82,7 @@ def make_container(endpoint: str) -> None:
         try:
             urlopen(Request(f"{endpoint}/container?restype=container", method="PUT", headers=headers)).close()
             return
-        except OSError:  # it has not started
+        except OSError:  # not started yet
             assert time.monotonic() < until
             time.sleep(0.1)
 
@@ -91,7 +94,7 @@ def put(url: str, options: dict, file: Path | bytes, key: str) -> None:
     obstore.put(from_url(url, **options), key, file)
 
 
-def test_folders_lists_archives_and_what_changes(cloud, files, tmp_path):
+def test_folders_lists_and_archives_equal_local_ones_and_notice_changes(cloud, files, tmp_path):
     url, options = cloud
     local = ImageFolder(files / "train", EXACT)
     for path in (files / "train").rglob("*.*"):

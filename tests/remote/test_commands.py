@@ -1,4 +1,4 @@
-"""Commands on URLs, and lists of buckets that are kept."""
+"""Commands with URLs, and cached lists of buckets."""
 
 import json
 import shutil
@@ -18,8 +18,9 @@ from remote.server import Running
 
 
 @pytest.fixture
-def there(files, tmp_path, monkeypatch):
-    """A bucket of a copy of the files, which the environment says where to find, its folder, and the faults."""
+def served(files, tmp_path, monkeypatch):
+    """Serve a copy of the files, configured by the environment; return the server, the folder and a function that
+    sets faults."""
     root, faults = tmp_path / "served", tmp_path / "faults.json"
     shutil.copytree(files, root)
     with Running(root, page=7, faults=faults) as server:
@@ -37,8 +38,8 @@ def command(*words) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("ending", ["rec", "tfrecord", "tar"])
-def test_pack_to_a_bucket(there, ending, monkeypatch, tmp_path, capsys):
-    server, root, _ = there
+def test_pack_uploads_an_archive_with_its_index(served, ending, monkeypatch, tmp_path, capsys):
+    server, root, _ = served
     url = f"{server.url}/packed/out.{ending}"
     assert main(["pack", str(root / "train"), url]) == 0
     assert f"{url}: 18 images of 3 classes" in capsys.readouterr().out
@@ -48,7 +49,7 @@ def test_pack_to_a_bucket(there, ending, monkeypatch, tmp_path, capsys):
     assert main(["pack", str(root / "train"), str(tmp_path / f"out.{ending}")]) == 0
     assert (root / "packed" / f"out.{ending}").read_bytes() == (tmp_path / f"out.{ending}").read_bytes()
     shutil.rmtree(tmp_path / "cache")
-    monkeypatch.setattr(files.FetchedFile, "readinto", None)  # its index came with it
+    monkeypatch.setattr(files.FetchedFile, "readinto", None)  # the index was uploaded as well
     made = getattr(dali_compat, dataset_class(url))(url)
     local = DALIImageFolder(root / "train", EXACT)
     made.transform = EXACT
@@ -58,8 +59,8 @@ def test_pack_to_a_bucket(there, ending, monkeypatch, tmp_path, capsys):
     assert "exists, and is not overwritten" in capsys.readouterr().err
 
 
-def test_pack_from_a_bucket(there, tmp_path, capsys):
-    server, root, set_faults = there
+def test_pack_from_a_bucket_equals_pack_from_a_folder(served, tmp_path, capsys):
+    server, root, set_faults = served
     mine, theirs = tmp_path / "mine.rec", tmp_path / "theirs.rec"
     set_faults({"train/class_b/02.jpg": "403"})
     assert main(["pack", f"{server.url}/train", str(mine)]) == 1
@@ -71,8 +72,8 @@ def test_pack_from_a_bucket(there, tmp_path, capsys):
     assert mine.with_suffix(".idx").read_bytes() == theirs.with_suffix(".idx").read_bytes()
 
 
-def test_what_cannot_be_uploaded_is_packed_anew(there, tmp_path, capsys):
-    server, root, set_faults = there
+def test_pack_after_a_failed_upload_packs_again(served, tmp_path, capsys):
+    server, root, set_faults = served
     url = f"{server.url}/packed/out.tar"
     set_faults({"put/": "403"})
     assert main(["pack", str(root / "train"), url]) == 1
@@ -87,10 +88,10 @@ def test_what_cannot_be_uploaded_is_packed_anew(there, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("what", ["train", "all.tar"])
-def test_check(there, what):
-    server, root, set_faults = there
+def test_check_of_a_url_finds_the_broken_image(served, what):
+    server, root, set_faults = served
     (root / "train" / "class_b" / "03.jpg").write_bytes(b"no image at all")
-    (root / "train" / "class_c" / "notes.txt").unlink()  # a list of a bucket has images alone
+    (root / "train" / "class_c" / "notes.txt").unlink()  # a bucket's list contains only images
     if what == "all.tar":
         assert main(["pack", str(root / "train"), str(root / "all.tar")]) == 0
     code, out, err = command("check", f"{server.url}/{what}", "--json")
@@ -111,8 +112,8 @@ def test_check(there, what):
 
 
 @pytest.mark.parametrize("what", ["train", "all.tar"])
-def test_bench(there, what):
-    server, root, _ = there
+def test_bench_of_a_url_prints_its_speed(served, what):
+    server, root, _ = served
     if what == "all.tar":
         assert main(["pack", str(root / "train"), str(root / "all.tar")]) == 0
     options = ["--device", "cpu", "--batch-size", "4", "--batches", "2", "--transform", "T.Resize((8, 8))"]
@@ -132,13 +133,13 @@ def requests(server) -> int:
 
 
 @pytest.mark.parametrize("place", [True, "folder", "bucket"])
-def test_a_list_is_kept(there, tmp_path, place):
-    server, root, _ = there
-    where = {"folder": tmp_path / "lists", "bucket": f"{server.url}/lists"}.get(place, place)
+def test_index_cache_keeps_the_list_of_a_bucket(served, tmp_path, place):
+    server, root, _ = served
+    cache = {"folder": tmp_path / "lists", "bucket": f"{server.url}/lists"}.get(place, place)
 
     def made(**options) -> DALIImageFolder:
         return DALIImageFolder(
-            f"{server.url}/train", EXACT, index_cache=where, storage_options=server.options, **options
+            f"{server.url}/train", EXACT, index_cache=cache, storage_options=server.options, **options
         )
 
     first, before = made(), requests(server)
@@ -162,8 +163,8 @@ def test_a_list_is_kept(there, tmp_path, place):
         made(is_valid_file=bool)
 
 
-def test_lists_that_are_damaged_or_of_others_are_made_anew(there, tmp_path):
-    server, root, set_faults = there
+def test_damaged_or_foreign_cached_lists_are_rebuilt(served, tmp_path):
+    server, root, set_faults = served
     options = server.options | {"access_key_id": "AKIAEXAMPLE", "secret_access_key": "topsecret"}
     made = DALIImageFolder(f"{server.url}/train", index_cache=tmp_path / "lists", storage_options=options)
     (kept,) = (tmp_path / "lists").iterdir()
@@ -183,8 +184,8 @@ def test_lists_that_are_damaged_or_of_others_are_made_anew(there, tmp_path):
     assert len(empty) == 18 and len(list((root / "lists").iterdir())) == 2
 
 
-def test_an_archive_at_a_url_whose_index_cannot_be_read_is_indexed(there):
-    server, root, set_faults = there
+def test_an_archive_with_an_unreadable_remote_index_is_indexed(served):
+    server, root, set_faults = served
     assert main(["pack", str(root / "train"), f"{server.url}/a/x.rec"]) == 0
     for path in (root / "a").glob(".*"):
         set_faults({f"a/{path.name}": "403"})

@@ -1,4 +1,4 @@
-"""No message, representation or state has what may be a credential in a URL."""
+"""Possible credentials in URLs are in no message, repr or state."""
 
 import contextlib
 import http.server
@@ -22,7 +22,7 @@ from dali_compat import (
 )
 from dali_compat.remote.urls import shown, split
 
-MARK = "Xq7"  # in each secret, and nowhere else
+MARK = "Xq7"  # part of each secret, and of nothing else
 CHARACTERS = string.ascii_letters + string.digits + "/@:?#%&=+~!$*;,-_."
 TRANSFORM = T.Compose([T.CenterCrop(4), T.PILToTensor()])
 
@@ -34,7 +34,7 @@ def _secrets(characters: str = CHARACTERS) -> st.SearchStrategy[str]:
 
 @st.composite
 def urls(draw, path: str = "/train/1.jpg") -> str:
-    """A URL with secrets in one or more of its parts. A token without a password has no "/", as in RFC 3986."""
+    """Draw a URL with secrets in one or more parts. A token without a password has no "/" (RFC 3986)."""
     scheme, host = draw(st.sampled_from([("https", "127.0.0.1"), ("http", "some.host:81"), ("s3", "bucket")]))
     user = draw(st.sampled_from(["", "token", "password"]))
     before, after = "", ""
@@ -54,7 +54,7 @@ def urls(draw, path: str = "/train/1.jpg") -> str:
 @example(f"https://127.0.0.1/train/1.jpg?A://{MARK}")
 @example(f"s3://:A{MARK}A://@bucket/train/1.jpg")
 @settings(max_examples=1000, deadline=None)
-def test_a_url_is_shown_without_its_secrets(url):
+def test_shown_removes_secrets_from_urls(url):
     assert MARK not in shown(url)
     for text in (f"GET {url}", f"error sending request for url ({url}): timed out", f"cannot open '{url}', or {url}"):
         assert MARK not in shown(text), shown(text)
@@ -70,43 +70,43 @@ def test_a_url_is_shown_without_its_secrets(url):
     "s3://bucket/a@b#c.jpg",
     "abfss://container@account.dfs.core.windows.net/a/1.jpg",
 ])  # fmt: skip
-def test_a_url_without_secrets_is_shown_as_it_is(url):
+def test_shown_keeps_urls_without_secrets(url):
     assert shown(url) == url and shown(f"GET {url.replace(' ', '')}") == f"GET {url.replace(' ', '')}"
     split(url)
 
 
-def _told(make) -> str:
-    """What a data set, and loaders of it, say."""
-    said = []
+def _all_text(make) -> str:
+    """Return all text that a data set and its loaders produce."""
+    texts = []
     try:
         dataset = make()
     except Exception as error:
         return f"{error!r} {error} {error.__cause__!r} {error.__context__!r}"
-    said.append(repr(dataset))
+    texts.append(repr(dataset))
     with contextlib.suppress(Exception):
-        said.append(str(dataset[0]))
+        texts.append(str(dataset[0]))
     for policy in ("raise", "skip"):
         loader = DataLoader(dataset, 1, device="cpu", on_error=policy)
         try:
             list(loader)
         except Exception as error:
-            said.append(f"{error!r} {error}")
-        said += [loader.explain(), str(loader.errors), str(loader.state_dict())]
-    return "\n".join(said)
+            texts.append(f"{error!r} {error}")
+        texts += [loader.explain(), str(loader.errors), str(loader.state_dict())]
+    return "\n".join(texts)
 
 
 @pytest.mark.filterwarnings("ignore")
 @given(urls())
 @settings(max_examples=5, deadline=None)
-def test_no_data_set_says_a_secret(url):
+def test_data_sets_and_loaders_show_no_secrets(url):
     for make in (
         lambda: DALIImageFolder(url, TRANSFORM),
         lambda: DALIImageList([url], [0], TRANSFORM),
         lambda: DALIImageTable({"path": [url], "label": [0]}, "path", "label", transform=TRANSFORM),
         *(lambda kind=kind: kind(url, TRANSFORM) for kind in (DALIRecordIO, DALITFRecord, DALIWebDataset)),
     ):
-        said = _told(make)
-        assert said and MARK not in said, said
+        texts = _all_text(make)
+        assert texts and MARK not in texts, texts
 
 
 class _Redirects(http.server.BaseHTTPRequestHandler):

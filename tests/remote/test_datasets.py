@@ -1,4 +1,4 @@
-"""Data sets in object storage: their lists and batches are those of the same files in a local folder."""
+"""Data sets in object storage have the same lists and batches as those of a local folder with the same files."""
 
 import pickle
 import threading
@@ -45,7 +45,7 @@ def test_the_root_of_a_bucket_is_a_folder(bucket, local):
 
 
 @pytest.mark.parametrize("workers", [0, 3])
-def test_batches_are_torchs(local, folder, workers):
+def test_batches_equal_torchs_loader_on_local_files(local, folder, workers):
     for _ in range(2):
         loader = ours(folder, 4, num_workers=workers, device="cpu")
         assert loader.explain().startswith("DALI route")
@@ -53,8 +53,9 @@ def test_batches_are_torchs(local, folder, workers):
         assert_same_epoch(loader, stock(local, 4))
 
 
-def test_shuffled_epochs_are_a_local_folders(files, bucket):
-    """Gray, progressive and transparent images among them, windows drawn by the sizes in their headers."""
+def test_shuffled_epochs_equal_those_of_a_local_folder(files, bucket):
+    """Includes grayscale, progressive and transparent images, with random crops that depend on the sizes in the
+    headers."""
     here = DALIImageFolder(files / "train", MIXED)
     there = DALIImageFolder(f"{bucket.url}/train", MIXED, storage_options=bucket.options)
     made = []
@@ -65,14 +66,14 @@ def test_shuffled_epochs_are_a_local_folders(files, bucket):
         assert torch.equal(a, b) and torch.equal(la, lb)
 
 
-def test_samples_one_by_one(local, folder):
+def test_samples_equal_local_ones(local, folder):
     for index in (0, 1, 2, -1):
         assert torch.equal(folder[index][0], local[index][0]) and folder[index][1] == local[index][1]
     with pytest.raises(IndexError):
         folder[len(local)]
 
 
-def test_subsets_concatenations_and_duplicates(local, folder):
+def test_subsets_concatenations_and_duplicates_equal_local_ones(local, folder):
     indices = [5, 0, 0, 17, 5]
     mine = data.ConcatDataset([data.Subset(folder, indices), folder])
     theirs = data.ConcatDataset([data.Subset(local, indices), local])
@@ -81,7 +82,7 @@ def test_subsets_concatenations_and_duplicates(local, folder):
     assert_same_epoch(ours(beside, 5, device="cpu"), stock(data.ConcatDataset([local, local]), 5))
 
 
-def test_a_cache_of_decoded_images_asks_the_bucket_once(local, bucket):
+def test_a_cache_of_decoded_images_fetches_each_object_once(local, bucket):
     from urllib.request import urlopen
 
     def requests() -> int:
@@ -93,11 +94,11 @@ def test_a_cache_of_decoded_images_asks_the_bucket_once(local, bucket):
     assert_same_epoch(loader, stock(local, 6))
     first = requests()
     assert_same_epoch(loader, stock(local, 6))
-    # what Pillow decodes is not kept
+    # images that Pillow decodes are not cached
     assert first - before == len(local) + 1 and requests() - first < 6
 
 
-def test_targets_and_return_index(local, bucket):
+def test_target_transform_and_return_index_apply_to_remote_folders(local, bucket):
     made = DALIImageFolder(
         f"{bucket.url}/train", EXACT, lambda target: target + 10, return_index=True, storage_options=bucket.options
     )
@@ -107,7 +108,7 @@ def test_targets_and_return_index(local, bucket):
     assert made[3][1:] == (10, 3)
 
 
-def test_filters(local, bucket):
+def test_is_valid_file_filters_urls(local, bucket):
     made = DALIImageFolder(
         f"{bucket.url}/train", is_valid_file=lambda url: url.endswith("/00.jpg"), storage_options=bucket.options
     )
@@ -118,25 +119,25 @@ def test_filters(local, bucket):
         DALIImageFolder(f"{bucket.url}/nothing", storage_options=bucket.options)
 
 
-def test_what_a_folder_refuses(bucket):
-    class Own(DALIImageFolder):
+def test_remote_folders_refuse_overridden_methods_and_unknown_options(bucket):
+    class Overriding(DALIImageFolder):
         def find_classes(self, directory):
             return ["a"], {"a": 0}
 
-    with pytest.raises(ValueError, match=r"of Own \(overridden\) supports only local folders"):
-        Own(f"{bucket.url}/train", storage_options=bucket.options)
+    with pytest.raises(ValueError, match=r"of Overriding \(overridden\) supports only local folders"):
+        Overriding(f"{bucket.url}/train", storage_options=bucket.options)
     with pytest.raises(ValueError, match="cannot open s3://bucket: "):
         DALIImageFolder(f"{bucket.url}/train", storage_options={"no_such_option": 1})
 
 
-def test_a_loader_of_the_users_own_gets_urls(folder, local, bucket):
+def test_a_custom_loader_receives_urls(folder, local, bucket):
     made = DALIImageFolder(f"{bucket.url}/train", loader=lambda url: url, storage_options=bucket.options)
     assert made[0] == (urls_of(local, bucket)[0], 0)
     with pytest.warns(FallbackWarning, match="a custom loader"):
         assert DataLoader(made, 2, device="cpu").explain().startswith("torchvision route")
 
 
-def test_lists(local, bucket):
+def test_image_lists_of_urls_equal_local_ones(local, bucket):
     urls = urls_of(local, bucket)
     made = DALIImageList(urls, local.targets, EXACT, storage_options=bucket.options)
     assert made.samples == list(zip(urls, local.targets, strict=True))
@@ -147,19 +148,19 @@ def test_lists(local, bucket):
     assert DALIImageList(names, root=f"{bucket.url}/train", storage_options=bucket.options).paths == urls
 
 
-def test_lists_of_a_web_server(local, bucket):
+def test_image_lists_of_a_web_server_equal_local_ones(local, bucket):
     urls = [bucket.key(url.removeprefix(f"{bucket.url}/")) for url in urls_of(local, bucket)]
     options = {"client_options": {"allow_http": True}}
     made = DALIImageList(urls, local.targets, EXACT, storage_options=options)
     assert_same_epoch(ours(made, 5, num_workers=2, device="cpu"), stock(local, 5))
 
 
-def test_urls_and_files_are_not_mixed(local, bucket):
+def test_urls_and_files_in_one_list_are_refused(local, bucket):
     with pytest.raises(ValueError, match="some paths are URLs and others are files"):
         DALIImageList([local.samples[0][0], "s3://bucket/1.jpg"])
 
 
-def test_tables(local, bucket, tmp_path):
+def test_tables_with_a_remote_root_check_their_files(local, bucket, tmp_path):
     names = [url.removeprefix(f"{bucket.url}/train/") for url in urls_of(local, bucket)]
     table = tmp_path / "table.csv"
     table.write_text("file,label\n" + "".join(f"{name},{name[6]}\n" for name in names))
@@ -181,21 +182,21 @@ def test_a_file_url_is_a_local_path(local, files):
     assert DALIImageList(["class_a/00.jpg"], root=(files / "train").as_uri()).paths == [local.samples[0][0]]
 
 
-def test_torchs_loader_in_spawned_processes(local, folder):
+def test_torchs_loader_reads_objects_in_spawned_workers(local, folder):
     loader = data.DataLoader(folder, 6, num_workers=1, multiprocessing_context="spawn")
-    assert torch.equal(folder[0][0], local[0][0])  # obstore is at work in this process
+    assert torch.equal(folder[0][0], local[0][0])  # obstore is in use in this process
     assert_same_epoch(loader, stock(local, 6))
 
 
-def test_torchs_loader_in_forked_processes(local, folder):
-    """Though obstore does not work in them."""
+def test_torchs_loader_reads_objects_in_forked_workers(local, folder):
+    """obstore does not work in forked processes."""
     loader = data.DataLoader(folder, 4, num_workers=2, multiprocessing_context="fork")
     for _ in range(2):
         assert_same_epoch(loader, stock(local, 4))
 
 
 class Listing:
-    """A sample of it is what listing a bucket in a worker gives."""
+    """A data set that lists a bucket in a worker."""
 
     def __init__(self, bucket):
         self.bucket = bucket
@@ -207,12 +208,12 @@ class Listing:
         return len(DALIImageFolder(f"{self.bucket.url}/train", storage_options=self.bucket.options))
 
 
-def test_a_forked_process_that_lists_is_told(folder, bucket):
+def test_listing_in_a_forked_worker_raises(folder, bucket):
     with pytest.raises(OSError, match="neither list them nor iterate"):
         next(iter(data.DataLoader(Listing(bucket), num_workers=1, multiprocessing_context="fork")))
 
 
-def test_a_program_that_leaves_an_iterator_ends_in_silence(bucket):
+def test_a_program_that_abandons_an_iterator_exits_silently(bucket):
     code = f"""
 from torchvision import transforms as T
 from dali_compat import DALIImageFolder, DataLoader
@@ -225,13 +226,13 @@ next(batches)
     assert (made.returncode, made.stdout, made.stderr) == (0, "", "")
 
 
-def test_a_copy_has_the_list_and_the_options(local, folder):
+def test_a_pickled_folder_keeps_its_list_and_options(local, folder):
     made = pickle.loads(pickle.dumps(folder))
     assert made.samples == folder.samples
     assert_same_epoch(ours(made, 6, device="cpu"), stock(local, 6))
 
 
-def test_a_rank_fetches_its_own_samples_alone(local, folder):
+def test_a_rank_fetches_only_its_samples(local, folder):
     for rank in range(2):
         sampler = data.DistributedSampler(folder, 2, rank, shuffle=True, seed=1)
         loader = ours(folder, 3, sampler=sampler, num_workers=2, device="cpu")
@@ -240,8 +241,8 @@ def test_a_rank_fetches_its_own_samples_alone(local, folder):
 
 
 @pytest.mark.parametrize("target_transform", [None, lambda target: target + 1], ids=["in a thread", "in the caller's"])
-def test_an_epoch_after_an_interrupt_in_the_middle_of_one(local, bucket, monkeypatch, target_transform):
-    """A target_transform is called in the caller's thread, and so are objects waited for."""
+def test_an_epoch_after_an_interrupted_one_is_complete(local, bucket, monkeypatch, target_transform):
+    """A target_transform runs in the caller's thread, and the loader waits for objects in that thread as well."""
     mine = DALIImageFolder(f"{bucket.url}/train", EXACT, target_transform, storage_options=bucket.options)
     local.target_transform = target_transform
     take, calls = Fetcher.take, []
@@ -266,7 +267,7 @@ def test_an_epoch_after_an_interrupt_in_the_middle_of_one(local, bucket, monkeyp
         assert torch.equal(a, b) and torch.equal(la, lb)
 
 
-def test_stats_and_explain(local, folder, bucket, tmp_path):
+def test_stats_and_explain_report_fetched_objects(local, folder, bucket, tmp_path):
     loader = ours(folder, 6, num_workers=2, device="cpu")
     assert loader.stats()[-4:] == (0, 0, 0, 0.0)
     list(loader)
@@ -285,7 +286,7 @@ def test_stats_and_explain(local, folder, bucket, tmp_path):
     assert f"; they are kept on disk ({tmp_path}, 2.0 MB)" in loader.explain()
 
 
-def test_resume(local, folder):
+def test_a_resumed_epoch_has_the_remaining_batches(local, folder):
     torch.manual_seed(0)
     loader = ours(folder, 4, shuffle=True, num_workers=2, device="cpu")
     batches = iter(loader)
@@ -298,7 +299,7 @@ def test_resume(local, folder):
         assert torch.equal(a, b) and torch.equal(la, lb)
 
 
-def test_without_obstore():
+def test_missing_obstore_raises_with_the_install_command():
     code = """
 import sys
 sys.modules["obstore"] = None
@@ -313,8 +314,8 @@ for make in (lambda: DALIImageFolder("s3://bucket/train"), lambda: DALIImageList
     assert made.returncode == 0 and made.stdout == "object storage is read with obstore: pip install obstore\n" * 2
 
 
-def test_moto_serves_the_same(files, local, monkeypatch):
-    """An S3 server of others, with signed requests; its credentials come from the environment."""
+def test_batches_from_a_moto_server_equal_local_ones(files, local, monkeypatch):
+    """A third-party S3 server with signed requests; the credentials come from the environment."""
     from urllib.request import Request, urlopen
 
     import obstore

@@ -1,4 +1,4 @@
-"""Objects that are kept on disk: the same bytes or none, within a size, whatever crashes and whoever shares it."""
+"""The disk cache of objects: correct contents or a miss, bounded size, crashes, and use by several processes."""
 
 import multiprocessing
 import os
@@ -18,7 +18,7 @@ from dali_compat.remote.client import Client, Fetched
 from dali_compat.remote.disk_cache import DiskCache
 
 
-def thing(number: int, size: int = 1000, etag: str = "e") -> Fetched:
+def make_object(number: int, size: int = 1000, etag: str = "e") -> Fetched:
     return Fetched(np.random.default_rng(number).integers(0, 256, size, np.uint8), etag)
 
 
@@ -35,74 +35,74 @@ def cache(tmp_path) -> DiskCache:
     return DiskCache(tmp_path / "kept", 100_000)
 
 
-def test_what_is_put_is_found(cache):
+def test_stored_objects_are_found_with_their_etag(cache):
     assert cache.get("a", None) is None
-    cache.put("a", thing(1))
-    cache.put("b", thing(2, 0, "ä"))
-    assert same(cache.get("a", "e"), thing(1)) and same(cache.get("b", None), thing(2, 0, "ä"))
+    cache.put("a", make_object(1))
+    cache.put("b", make_object(2, 0, "ä"))
+    assert same(cache.get("a", "e"), make_object(1)) and same(cache.get("b", None), make_object(2, 0, "ä"))
     assert cache.get("a", "other") is None
-    cache.put("a", thing(3, etag="other"))
-    assert same(cache.get("a", "other"), thing(3, etag="other"))
+    cache.put("a", make_object(3, etag="other"))
+    assert same(cache.get("a", "other"), make_object(3, etag="other"))
     again = pickle.loads(pickle.dumps(cache))
-    assert same(again.get("a", None), thing(3, etag="other"))
+    assert same(again.get("a", None), make_object(3, etag="other"))
 
 
-def test_a_damaged_file_is_none(cache):
-    cache.put("a", thing(1))
+def test_a_damaged_or_writable_file_is_a_miss(cache):
+    cache.put("a", make_object(1))
     (path,) = files_of(cache)
     whole = path.read_bytes()
     for damaged in (b"", whole[:30], whole[:-1], whole + b"x", whole[:-1] + bytes([whole[-1] ^ 1]), b"x" * 1000):
         path.write_bytes(damaged)
         assert cache.get("a", None) is None
     changed = bytearray(whole)
-    changed[whole.index(b"e", 45)] ^= 1  # the etag
+    changed[whole.index(b"e", 45)] ^= 1  # a byte of the etag
     path.write_bytes(changed)
     assert cache.get("a", None) is None
     path.write_bytes(whole)
-    assert same(cache.get("a", None), thing(1))
-    path.chmod(0o666)  # others may have written it
+    assert same(cache.get("a", None), make_object(1))
+    path.chmod(0o666)  # writable by other users
     assert cache.get("a", None) is None
 
 
-def test_what_was_not_used_for_longest_goes(cache):
+def test_least_recently_used_objects_are_evicted(cache):
     for number in range(60):
-        cache.put(str(number), thing(number))
+        cache.put(str(number), make_object(number))
         os.utime(cache._path(str(number)), ns=(number, number))
-    assert same(cache.get("0", None), thing(0))  # used just now
+    assert same(cache.get("0", None), make_object(0))  # updates its last use
     for number in range(60, 120):
-        cache.put(str(number), thing(number))
+        cache.put(str(number), make_object(number))
     total = sum(path.stat().st_size for path in files_of(cache))
     assert 80_000 < total < 105_000
     assert cache.get("0", None) and cache.get("119", None) and cache.get("1", None) is None
 
 
-def test_what_a_crash_leaves_half_written_is_removed(cache):
-    cache.put("a", thing(1))
+def test_old_temporary_files_are_removed(cache):
+    cache.put("a", make_object(1))
     left = files_of(cache)[0].parent / ".left.tmp"
     left.write_bytes(bytes(200_000))
     os.utime(left, ns=(1, 1))
     for number in range(5):
-        cache.put(str(number), thing(number))
+        cache.put(str(number), make_object(number))
     assert not left.exists() and cache.get("a", None)
 
 
-def test_an_object_larger_than_the_cache_is_not_kept(cache):
-    cache.put("a", thing(1, 100_001))
+def test_objects_larger_than_the_cache_are_not_stored(cache):
+    cache.put("a", make_object(1, 100_001))
     assert files_of(cache) == []
 
 
-def test_a_full_disk_is_told_once(cache, monkeypatch):
+def test_a_full_disk_causes_one_warning(cache, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.warns(UserWarning, match="is not written to any more: .*No space left"):
-        cache.put("a", thing(1))
-    cache.put("b", thing(2))
+        cache.put("a", make_object(1))
+    cache.put("b", make_object(2))
     assert files_of(cache) == [] and cache.get("a", None) is None
 
 
-def test_arguments(tmp_path):
+def test_invalid_size_and_folder_are_refused(tmp_path):
     with pytest.raises(ValueError, match="a positive number of bytes"):
         DiskCache(tmp_path, 0)
     (tmp_path / "file").write_text("")
@@ -115,13 +115,13 @@ def _work(folder, seed) -> None:
     while True:
         number = int(rng.integers(100))
         found = cache.get(str(number), None)
-        assert found is None or same(found, thing(number))
+        assert found is None or same(found, make_object(number))
         if found is None:
-            cache.put(str(number), thing(number))
+            cache.put(str(number), make_object(number))
 
 
-def test_processes_share_it_and_are_killed(tmp_path):
-    """Nothing that is found is ever wrong."""
+def test_killed_processes_leave_a_shared_cache_intact(tmp_path):
+    """Every object found has the right content."""
     context = multiprocessing.get_context("fork")
     for round_ in range(3):
         processes = [context.Process(target=_work, args=(tmp_path, 10 * round_ + seed)) for seed in range(3)]
@@ -130,13 +130,15 @@ def test_processes_share_it_and_are_killed(tmp_path):
         until = time.monotonic() + 60
         while len(files_of(DiskCache(tmp_path, 60_000))) < 25 and time.monotonic() < until:
             time.sleep(0.05)
-        time.sleep(0.2)  # in the midst of work
+        time.sleep(0.2)  # while they work
         assert all(process.is_alive() for process in processes)
         for process in processes:
             os.kill(process.pid, signal.SIGKILL)
             process.join()
     cache = DiskCache(tmp_path, 60_000)
-    found = [number for number in range(100) if (one := cache.get(str(number), None)) and same(one, thing(number))]
+    found = [
+        number for number in range(100) if (one := cache.get(str(number), None)) and same(one, make_object(number))
+    ]
     assert len(found) > 20 and sum(path.stat().st_size for path in files_of(cache)) < 70_000
 
 
@@ -145,7 +147,7 @@ def requests(server) -> int:
         return int(answer.read().decode().partition('"GET": ')[2].partition("}")[0])
 
 
-def test_a_second_epoch_and_another_loader_take_it_from_the_disk(bucket, files, tmp_path):
+def test_later_epochs_and_loaders_read_from_the_disk_cache(bucket, files, tmp_path):
     local = ImageFolder(files / "train", EXACT)
     there = dict(storage_options=bucket.options, disk_cache=(tmp_path, 10**9))
     made = DALIImageFolder(f"{bucket.url}/train", EXACT, **there)
@@ -159,10 +161,10 @@ def test_a_second_epoch_and_another_loader_take_it_from_the_disk(bucket, files, 
     listed = DALIImageList([url for url, _ in made.samples], made.targets, EXACT, **there)
     assert_same_epoch(ours(listed, 4, device="cpu"), stock(local, 4))
     assert torch.equal(another[3][0], local[3][0])
-    assert requests(bucket) == before + 1  # for the counts themselves
+    assert requests(bucket) == before + 1  # requests() itself sends one
 
 
-def test_an_object_that_was_listed_with_another_etag_is_fetched_again(faulty, tmp_path):
+def test_an_object_with_a_changed_etag_is_fetched_again(faulty, tmp_path):
     server, _ = faulty
     there = dict(storage_options=server.options, disk_cache=(tmp_path, 10**9))
     made = DALIImageFolder(f"{server.url}/train", EXACT, **there)
@@ -183,7 +185,7 @@ def files_of_server(server):
     return Path(server._process.args[2])
 
 
-def test_buckets_of_one_name_on_two_servers_are_apart(monkeypatch):
+def test_cache_places_differ_for_equal_buckets_on_different_servers(monkeypatch):
     places = [Client(options).place() for options in ({"endpoint": "a"}, {"endpoint": "b"}, {})]
     monkeypatch.setenv("AWS_ENDPOINT_URL", "c")
     assert len({*places, Client().place(), Client({"config": {"aws_endpoint": "d"}}).place()}) == 5

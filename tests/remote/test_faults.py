@@ -1,4 +1,4 @@
-"""What a bucket may do wrong: nothing is wrong without an error, nothing is lost, and nothing hangs."""
+"""Faults of a bucket raise errors, and cause no wrong or missing data and no hang."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ def folder(server, **options) -> DALIImageFolder:
     ],
 )
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_object_that_cannot_be_read(faulty, fault, kind, reason, workers):
+def test_a_fault_raises_with_url_and_index_until_it_is_over(faulty, fault, kind, reason, workers):
     server, set_faults = faulty
     dataset = folder(server)
     loader = ours(dataset, 3, num_workers=workers, device="cpu")
@@ -69,21 +69,21 @@ REQUESTS = [("403", 1), ("404", 1), ("416", 1), ("503", 4), ("reset", 4), ("trun
 
 @pytest.mark.parametrize("web", [False, True], ids=["bucket", "web"])
 @pytest.mark.parametrize("fault, requests", REQUESTS)
-def test_what_may_come_the_next_time_is_requested_again(faulty, fault, requests, web):
+def test_only_temporary_faults_are_retried(faulty, fault, requests, web):
     server, set_faults = faulty
     url, options = (server.key(KEY), server.options) if web else (f"{server.url}/{KEY}", server.options)
     if web:
         options = {name: options[name] for name in ("client_options", "retry_config")}
     dataset = DALIImageList([url], storage_options=options)
-    dataset[0]  # whose etag is known from now on
+    dataset[0]  # its etag is known from now on
     set_faults({KEY: fault})
     before = counts(server)["GET"]
     with pytest.raises(ImageReadError):
         dataset[0]
-    assert counts(server)["GET"] - before == requests + 1  # for the counts themselves
+    assert counts(server)["GET"] - before == requests + 1  # counts() itself sends one
 
 
-def test_the_users_retries_are_honoured(faulty):
+def test_given_retry_options_are_used(faulty):
     server, set_faults = faulty
     set_faults({KEY: "503"})
     for retries, message in ((0, "503"), (2, "after 2 retries: .*503")):
@@ -95,26 +95,26 @@ def test_the_users_retries_are_honoured(faulty):
 
 
 @pytest.mark.parametrize("policy", ["skip", "replace"])
-def test_on_error(faulty, policy):
+def test_on_error_skips_or_replaces_unreadable_objects(faulty, policy):
     server, set_faults = faulty
     dataset = folder(server)
     set_faults({KEY: "404", "train/class_c/03.jpg": "403"})
     loader = ours(dataset, 4, num_workers=2, device="cpu", on_error=policy)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BadImageWarning)
         images = torch.cat([batch[0] for batch in loader])
     assert len(images) == (16 if policy == "skip" else 18)
-    assert f"s3://bucket/{KEY}, index 8, is {policy}".removesuffix("e") in str(told[0].message)
+    assert f"s3://bucket/{KEY}, index 8, is {policy}".removesuffix("e") in str(caught[0].message)
     assert {one.path for one in loader.errors} == {f"s3://bucket/{KEY}", "s3://bucket/train/class_c/03.jpg"}
     assert [one.index for one in loader.errors] == [8, 15]
-    set_faults({})  # a bucket is asked again in the next epoch
+    set_faults({})  # objects are requested again in the next epoch
     with warnings.catch_warnings():
         warnings.simplefilter("error", BadImageWarning)
         assert sum(len(batch[0]) for batch in loader) == 18
     assert torch.equal(images[0], dataset[0][0])
 
 
-def test_a_storm_of_503_is_weathered(faulty):
+def test_temporary_503_responses_are_retried_and_counted(faulty):
     server, set_faults = faulty
     dataset = folder(server)
     set_faults({"train/": "503 twice"})
@@ -125,7 +125,7 @@ def test_a_storm_of_503_is_weathered(faulty):
     assert (stats.objects, stats.retries) == (18, 36) and "36 retries" in str(stats)
 
 
-def test_a_damaged_image_is_no_fault_of_the_bucket(faulty, tmp_path):
+def test_a_damaged_object_raises_a_decoding_error(faulty, tmp_path):
     server, _ = faulty
     made = DALIImageList([f"{server.url}/train/class_c/notes.txt"], [0], EXACT, storage_options=server.options)
     with pytest.raises(ImageReadError, match=r"cannot decode s3://bucket/train/class_c/notes\.txt"):
@@ -134,7 +134,7 @@ def test_a_damaged_image_is_no_fault_of_the_bucket(faulty, tmp_path):
         list(ours(made, 1, device="cpu"))
 
 
-def test_a_list_notices_an_object_that_changes_between_epochs(faulty):
+def test_an_object_that_changes_between_epochs_raises(faulty):
     server, set_faults = faulty
     urls = [f"{server.url}/train/class_b/0{number}.jpg" for number in range(5)]
     loader = ours(DALIImageList(urls, None, EXACT, storage_options=server.options), 5, device="cpu")
@@ -144,14 +144,14 @@ def test_a_list_notices_an_object_that_changes_between_epochs(faulty):
         list(loader)
 
 
-def test_a_bucket_that_cannot_be_listed(faulty):
+def test_a_bucket_that_cannot_be_listed_raises(faulty):
     server, set_faults = faulty
     set_faults({"list/": "403"})
     with pytest.raises(ImageReadError, match=r"cannot read s3://bucket/train: .*403"):
         folder(server)
 
 
-def test_no_credential_is_in_messages_states_reprs_and_files(faulty, tmp_path):
+def test_credentials_are_in_no_message_state_repr_or_file(faulty, tmp_path):
     server, set_faults = faulty
     options = server.options | SECRETS
     lists, kept = tmp_path / "lists", tmp_path / "kept"
@@ -160,9 +160,9 @@ def test_no_credential_is_in_messages_states_reprs_and_files(faulty, tmp_path):
     )
     loader = ours(dataset, 4, device="cpu", on_error="skip")
     set_faults({KEY: "404"})
-    with pytest.warns(BadImageWarning) as told:
+    with pytest.warns(BadImageWarning) as caught:
         list(loader)
-    made = [str(loader.state_dict()), repr(dataset), loader.explain(), str(loader.errors), *map(str, told)]
+    made = [str(loader.state_dict()), repr(dataset), loader.explain(), str(loader.errors), *map(str, caught)]
     with pytest.raises(ImageReadError) as met:
         dataset[8]
     made += [str(met.value), repr(met.value), str(pickle.dumps(met.value)), repr(dataset._objects)]
@@ -217,7 +217,7 @@ for images, _ in loader:
 """
 
 
-def test_errors_in_torchs_workers_are_the_same(faulty):
+def test_torchs_workers_raise_the_same_errors(faulty):
     server, set_faults = faulty
     dataset = folder(server)
     set_faults({KEY: "404"})
@@ -226,22 +226,23 @@ def test_errors_in_torchs_workers_are_the_same(faulty):
 
 
 @pytest.mark.parametrize("workers, how", [(0, "all"), (2, "all"), (0, "one")])
-def test_an_interrupt_ends_a_program_that_waits_for_a_bucket(faulty, workers, how):
+def test_an_interrupt_ends_a_program_that_waits_for_an_object(faulty, workers, how):
     server, set_faults = faulty
     set_faults({KEY: "slow"})
     with programs.Program(WAITING, server.endpoint, str(workers), how) as program:
         assert program.stdout.readline() == b"begin\n"
         while not counts(server).get("slow"):
             time.sleep(0.1)
-        time.sleep(0.5)  # the object never comes
+        time.sleep(0.5)  # the object does not arrive
         os.kill(program.pid, signal.SIGINT)
         begin = time.monotonic()
         _, errors = program.communicate(120)
-        assert time.monotonic() - begin < 100  # of the 600 that a request may take; a busy machine ends DALI in seconds
+        # of the 600 s that a request may take; shutting down DALI takes seconds on a busy machine
+        assert time.monotonic() - begin < 100
         assert "KeyboardInterrupt" in errors and program.returncode in (-signal.SIGINT, 130, 1)
 
 
-def test_an_epoch_that_is_left_early_ends_its_requests(faulty):
+def test_an_abandoned_epoch_ends_its_requests(faulty):
     server, set_faults = faulty
     dataset = folder(server)
     set_faults({"train/class_c/": "slow"})
@@ -250,7 +251,7 @@ def test_an_epoch_that_is_left_early_ends_its_requests(faulty):
     fetcher = batches._epoch.fetcher
     begin = time.monotonic()
     del batches
-    assert time.monotonic() - begin < 30  # of the 600 that a request may take
+    assert time.monotonic() - begin < 30  # of the 600 s that a request may take
     until = time.monotonic() + 60
     while (fetcher._running or fetcher._jobs) and time.monotonic() < until:
         time.sleep(0.01)

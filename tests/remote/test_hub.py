@@ -1,4 +1,4 @@
-"""hf:// URLs. There is no Hub here: a file system of fsspec stands in for huggingface_hub's."""
+"""hf:// URLs, with a local fsspec file system in place of huggingface_hub's."""
 
 import os
 import shutil
@@ -20,8 +20,8 @@ from dali_compat.archives.pack import pack
 ROOT = "hf://datasets/user/photos"
 
 
-class StandIn(DirFileSystem):
-    """The files of a folder, under the names that huggingface_hub's file system gives them."""
+class LocalHub(DirFileSystem):
+    """Serves a folder under the names that huggingface_hub's file system would use."""
 
     cachable = False
 
@@ -41,13 +41,13 @@ def hub(files, tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HUB", str(tmp_path / "hub"))
     before = dict(fsspec.registry)
-    fsspec.register_implementation("hf", StandIn, clobber=True)
+    fsspec.register_implementation("hf", LocalHub, clobber=True)
     yield Path(shutil.copytree(files, tmp_path / "hub" / "datasets" / "user" / "photos"))
     fsspec.register_implementation("hf", before.get("hf", "huggingface_hub.HfFileSystem"), clobber=True)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_folder(hub, workers):
+def test_a_hub_folder_gives_the_batches_of_a_local_one(hub, workers):
     local = ImageFolder(hub / "train", EXACT)
     there = DALIImageFolder(f"{ROOT}/train", EXACT)
     assert (there.classes, there.targets) == (local.classes, local.targets)
@@ -58,7 +58,7 @@ def test_a_folder(hub, workers):
     assert DALIImageFolder(f"{ROOT}/train", EXACT, index_cache=True).samples == kept.samples == there.samples
 
 
-def test_archives_and_lists(hub, tmp_path):
+def test_hub_archives_and_lists_give_the_batches_of_local_ones(hub, tmp_path):
     pack(hub / "train", hub / "all.tar")
     local = ImageFolder(hub / "train", EXACT)
     cache = tmp_path / "kept", 1 << 30
@@ -69,7 +69,7 @@ def test_archives_and_lists(hub, tmp_path):
     assert_same_epoch(ours(DALIImageList(paths, local.targets, EXACT), 4, device="cpu"), stock(local, 4))
 
 
-def test_what_is_gone_or_changes(hub):
+def test_missing_and_changed_hub_files_raise(hub):
     there = DALIImageFolder(f"{ROOT}/train", EXACT, storage_options={"token": "topsecret"})
     (hub / "train" / "class_b" / "02.jpg").unlink()
     (hub / "train" / "class_b" / "03.jpg").write_bytes((hub / "train" / "class_b" / "04.jpg").read_bytes())
@@ -84,8 +84,8 @@ def test_what_is_gone_or_changes(hub):
 
 WAITING = """
 import fsspec, sys
-from remote.test_hub import StandIn
-fsspec.register_implementation("hf", StandIn, clobber=True)
+from remote.test_hub import LocalHub
+fsspec.register_implementation("hf", LocalHub, clobber=True)
 from dali_compat import DALIImageFolder
 dataset = DALIImageFolder("hf://datasets/user/photos/train")
 print("begin", flush=True)
@@ -93,7 +93,7 @@ dataset[0]
 """
 
 
-def test_an_interrupt_ends_a_program_that_waits(hub, tmp_path):
+def test_an_interrupt_ends_a_program_that_waits_for_the_hub(hub, tmp_path):
     (tmp_path / "hub" / "slow").touch()
     with programs.Program(WAITING) as program:
         assert program.stdout.readline() == b"begin\n"

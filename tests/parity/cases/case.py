@@ -1,4 +1,4 @@
-"""What a case is, and how it is written down."""
+"""The class of a case, and functions that define cases."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 OLD_DALI = int(nvidia.dali.__version__.split(".")[0]) < 2  # its kernels add in another order
-SAME = (0, 0)  # nothing is rounded otherwise than torchvision does
-FLOAT = (255e-6, 255e-6)  # DALI's float32 kernels: within 1e-6 of the range 0..1
-NEAR = (1e-4, 1)  # sums in another order: a pixel that lies within 1e-5 of the middle of two levels falls the other way
+SAME = (0, 0)  # rounds as torchvision does
+FLOAT = (255e-6, 255e-6)  # float32 kernels of DALI: within 1e-6 of the range 0..1
+NEAR = (1e-4, 1)  # sums in another order: values within 1e-5 of the middle of two levels round the other way
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class Case:
     """A transform and its limits.
 
     Attributes:
-        std: what normalisation divided by.
-        levels: what one unit of the values is, where that is not the dtype's usual.
-        calls: it has a part without a translation, which Python calls image by image.
-        most: how many images.
-        rims: a pixel on the border of a warped image may be inside or outside.
-        gpu: limits of exact=True on a GPU, where they are not those of the CPU.
+        std: The divisor of the normalization.
+        levels: Levels per unit of the values, if not the dtype's default.
+        calls: A part has no translation, so Python calls it for each image.
+        most: Number of images.
+        rims: Pixels on the border of a warped image may be inside or outside.
+        gpu: Limits of exact=True on a GPU, if not those of the CPU.
     """
 
     name: str
@@ -44,11 +44,12 @@ class Case:
             mean, most = self.gpu
         if device == "cpu":
             return mean, most
-        # CUDA contracts multiply-add; DALI's resize accumulates in another order, so that ties of nearest fall
-        # otherwise (.05 of 255 on average); the images are others there (conftest.py), and so are their rims.
-        # Logarithms and cosines of normal noise are others, too (.00018)
+        # CUDA fuses multiply-add, and DALI's resize accumulates in another order, so that ties of nearest round
+        # differently (.05 of 255 on average). The images on a GPU differ (conftest.py), and so do their borders.
+        # Logarithms and cosines of normal noise differ, too (.00018)
         rounding = 8 * 255 * torch.finfo(dtype).eps if dtype.is_floating_point else 0
-        if "ColorJitter" in self.name and rounding:  # contrast's mean is summed in another order, hue makes more of it:
+        # contrast's mean is summed in another order, and hue amplifies the error:
+        if "ColorJitter" in self.name and rounding:
             most = max(most, 2e-3)  # .00093
         if "nearest" in self.name:
             return (0.08, 255) if mean else (0, 0)
@@ -59,8 +60,11 @@ CASES: list[Case] = []
 
 
 def case(name: str, make: Callable, default=SAME, exact=SAME, both=None, versions=(v1, v2), **options) -> None:
-    """Adds a case for each version; ``make(T)`` gives the transforms of a Compose, or a transform. Limits are (mean,
-    max) of the default and of exact=True, or of ``both``."""
+    """Add a case for each version.
+
+    ``make(T)`` returns a transform or the transforms of a Compose. Limits are (mean, max) of the default and of
+    exact=True, or of ``both``.
+    """
     limits = (both, both) if both else (default, exact)
     for T in versions:
 
@@ -72,7 +76,7 @@ def case(name: str, make: Callable, default=SAME, exact=SAME, both=None, version
 
 
 def of_pil(name, make, *limits, **options):
-    """A transform of PIL images, or several, then PILToTensor."""
+    """Add a case of one or several transforms of PIL images, followed by PILToTensor."""
     case(name, lambda T: [*_list(make(T)), T.PILToTensor()], *limits, **options)
 
 

@@ -1,4 +1,4 @@
-"""Containers that choose, policies, and what people really write."""
+"""Containers that choose, policies, and recipes of real programs."""
 
 import torch
 from torch import nn
@@ -96,7 +96,7 @@ of_pil("TrivialAugmentWide gray", lambda T: [T.Grayscale(), T.CenterCrop(64), T.
 
 
 def _preset(T, policy):
-    """torchvision/references/classification/presets.py, ClassificationPresetTrain with PIL images."""
+    """Return ClassificationPresetTrain of torchvision/references/classification/presets.py for PIL images."""
     return [
         T.RandomResizedCrop(64, interpolation=BILINEAR),
         T.RandomHorizontalFlip(0.5),
@@ -108,12 +108,12 @@ def _preset(T, policy):
     ]
 
 
-# What the default's resize rounds otherwise, a policy makes large: a level is another bit, and equalisation has steps.
+# Policies amplify rounding differences of the default's resize: one level flips a bit or is a step of equalization.
 RECIPES = {
     "ra": (
         lambda T: T.RandAugment(interpolation=BILINEAR, magnitude=9),
         (0.42, 200),
-    ),  # .18/149 and, of other random numbers, .35/147
+    ),  # .18/149, and .35/147 with other random numbers
     "ta_wide": (lambda T: T.TrivialAugmentWide(interpolation=BILINEAR), (0.22, 200)),  # .16/84
     "augmix": (lambda T: T.AugMix(interpolation=BILINEAR, severity=3), (0.28, 200)),  # .23/134
     "imagenet": (
@@ -173,7 +173,7 @@ case(
 )  # .15/7
 
 
-# ---- a function in the middle
+# ---- untranslated functions between transforms
 
 
 def _darker(image):

@@ -1,6 +1,7 @@
-"""Resizing. What the default was measured at stands beside its limits; exact=True is torchvision's own.
+"""Resizing. The comments next to the default's limits are measured values; exact=True equals torchvision.
 
-But a GPU adds floating point numbers in another order, and so may round them to another level (ON_GPU)."""
+On a GPU, floating-point sums have another order and may round to another level (ON_GPU).
+"""
 
 import torch
 from torchvision import transforms as v1
@@ -29,7 +30,7 @@ FILTERED = {
     ("lanczos", 40): (0.17, 8),  # .15/7
     ("lanczos", (64, 64)): (0.19, 7),  # .17/6
     ("lanczos", 240): (0.24, 13),  # .21/12
-    # a pixel's centre on the edge between two: .0095/23; .0016/26
+    # a pixel's centre lies on the edge between two: .0095/23; .0016/26
     ("nearest", 40): (0.011, 25),
     ("nearest", (64, 64)): SAME,
     ("nearest-exact", 240): (0.0018, 28),
@@ -53,7 +54,7 @@ of_pil("RandomResizedCrop pair", lambda T: T.RandomResizedCrop((40, 70), (0.2, 0
 # .21/8
 of_pil("RandomResizedCrop wide", lambda T: T.RandomResizedCrop(56, (0.9, 1), (3, 4)), (0.2, 14))  # .18/13
 
-# v1 takes tensors to float32 and rounds once; v2 rounds uint8 tensors between two passes, as Pillow does
+# v1 converts tensors to float32 and rounds once; v2 rounds uint8 tensors between two passes, as Pillow does
 TENSORS = {
     (v1, (64, 64)): (0.016, 9),  # .014/8
     (v1, (30, 150)): (0.041, 20),  # .037/19
@@ -91,11 +92,11 @@ case(
     std=STD,
 )  # .18/10
 
-# ---- after grayscale: DALI keeps colours in a resize alone
+# ---- after grayscale: DALI keeps colours in a resize only
 
 of_pil("Grayscale ragged, Resize", lambda T: [T.Grayscale(), T.Resize((64, 64))], (0.18, 9))
 of_pil("RandomGrayscale, Resize", lambda T: [T.RandomGrayscale(0.5), T.Resize((64, 64))], (0.17, 9))
-# .15/8. Of tensors .014/9 in v1 and .16/8 in v2, floats .014/7.8
+# .15/8; of tensors .014/9 in v1 and .16/8 in v2; of floats .014/7.8
 for T, limits, on_gpu in ((v1, (0.016, 10), ON_GPU), (v2, (0.18, 9), {})):
     case(
         "Grayscale of tensors, Resize",
@@ -117,9 +118,9 @@ case(
     (0.016, 9),
     (2e-6, 7e-5),
     **FLOATS,
-)  # 8e-7/4.6e-5: what v1 adds for gray
+)  # 8e-7/4.6e-5: rounding of v1's grayscale
 
-# ---- what DALI does not do as torchvision does it on tensors: batched torch
+# ---- resizing of tensors that DALI does not compute as torchvision does: batched torch
 
 for name, options in {
     "nearest": {"interpolation": InterpolationMode.NEAREST},
@@ -127,7 +128,7 @@ for name, options in {
     "not antialiased": {"antialias": False},
     "bicubic not antialiased": {"interpolation": BICUBIC, "antialias": False},
 }.items():
-    # PyTorch's own kernels of a GPU, whose sums come in another order: 10 of 110,000 values (9.1e-5 on an H200)
+    # PyTorch's GPU kernels sum in another order: 10 of 110,000 values differ (9.1e-5 on an H200)
     gpu = None if name.startswith("nearest") else NEAR
     case(f"tensor, Resize {name}", lambda T, o=options: [T.PILToTensor(), T.Resize((50, 61), **o)], gpu=gpu)
     case(

@@ -1,7 +1,7 @@
-"""Colour, filters and noise: what leaves pixels where they are.
+"""Colour, filters and noise, which do not move pixels.
 
-On the batch (of one size) and image by image (ragged); on PIL images, gray ones too, and on tensors of uint8 and
-float32.
+Each on a batch of equal sizes and image by image (ragged); on PIL images, including grayscale, and on tensors of uint8
+and float32.
 """
 
 import torch
@@ -13,7 +13,7 @@ from .case import FLOAT, NEAR, SAME, case, of_pil
 
 F32 = torch.float32
 
-# Exact but for blurs, whose sums have another order (.00008/1 measured)
+# Exact except for blurs, which sum in another order (.00008/1 measured)
 VALUES = {
     "ColorJitter": lambda T: T.ColorJitter(0.4, 0.4, 0.4, 0.1),
     "ColorJitter strong": lambda T: T.ColorJitter((0, 3), (0, 3), (0, 3), 0.5),
@@ -50,9 +50,9 @@ for name in (
     of_pil(f"{name} ragged", VALUES[name], both=limits, most=6)
     case(f"{name} of ragged tensors", lambda T, m=VALUES[name]: [T.PILToTensor(), m(T)], both=limits, most=6)
 
-# On floats: default; exact
+# Limits on floats: default; exact
 FLOATS = {
-    # what DALI's conversion has in the last bit, hue and a strong contrast make more of: .0000056/.0011
+    # hue and strong contrast amplify the last bit of DALI's conversion: .0000056/.0011
     "ColorJitter": (lambda T: T.ColorJitter(0.4, 0.4, 0.4, 0.1), (1e-5, 2e-3), SAME),
     "ColorJitter strong": (lambda T: T.ColorJitter((0, 3), (0, 3), (0, 3), 0.5), (1e-5, 2e-3), SAME),
     "RandomInvert": (lambda T: T.RandomInvert(), FLOAT, SAME),
@@ -78,9 +78,9 @@ case(
         T.ColorJitter(0.4, 0.4, 0.4, 0.1),
     ],
     both=(0.003, 0.7),
-)  # .0023/.62 in v2: five of half precision's steps
+)  # .0023/.62 in v2: five steps of half precision
 
-# v2 alone
+# only in v2
 of_pil("RandomPhotometricDistort", lambda T: [T.CenterCrop(64), T.RandomPhotometricDistort(p=0.7)], versions=[v2])
 of_pil("RandomPhotometricDistort ragged", lambda T: T.RandomPhotometricDistort(), versions=[v2], most=6)
 case(
@@ -120,8 +120,8 @@ case(
     FLOAT,
     versions=[v2],
 )
-NOISE = (1e-5, 1)  # a GPU's logarithms and cosines: .0000043/1
-if TORCHVISION >= (0, 21):  # before, it refuses uint8
+NOISE = (1e-5, 1)  # logarithms and cosines of a GPU: .0000043/1
+if TORCHVISION >= (0, 21):  # earlier versions refuse uint8
     case(
         "GaussianNoise of tensors",
         lambda T: [T.ToImage(), T.CenterCrop(64), T.GaussianNoise(0.05, 0.2)],

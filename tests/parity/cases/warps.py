@@ -1,13 +1,13 @@
-"""Rotations and other warps. Limits: DALI's, by default; those of batched torch and of Pillow with exact=True."""
+"""Rotations and other warps. The default's limits are DALI's; with exact=True, batched torch or Pillow runs them."""
 
 from torchvision.transforms import InterpolationMode
 
 from .case import FLOAT, NEAR, OLD_DALI, SAME, case, of_pil
 
 BILINEAR, BICUBIC = InterpolationMode.BILINEAR, InterpolationMode.BICUBIC
-NEAREST = (1e-4, 100)  # DALI counts in float32; another pixel is the nearest (.000003/1)
+NEAREST = (1e-4, 100)  # DALI computes in float32, so that another pixel may be the nearest (.000003/1)
 FILTERED = (0.0015, 2) if OLD_DALI else (2e-4, 2)  # .00097/1; .0001/1
-RIMS = (0.01, 255)  # and a pixel of the rim is outside (.006/164)
+RIMS = (0.01, 255)  # a pixel at the border may be outside (.006/164)
 
 WARPS = {
     "RandomRotation": (lambda T: T.RandomRotation(30), NEAREST, SAME),
@@ -33,7 +33,7 @@ WARPS = {
         SAME,
     ),
     "RandomPerspective bicubic": (lambda T: T.RandomPerspective(0.9, 0.8, BICUBIC, fill=9), SAME, SAME),
-    # batched torch. The field is blurred in another order: .00002/1, and .00003/3 where a pixel is the nearest
+    # batched torch. The field is blurred in another order: .00002/1, and .00003/3 if another pixel is the nearest
     "ElasticTransform": (lambda T: T.ElasticTransform(70.0, 1.5), NEAR, NEAR),
     "ElasticTransform nearest": (
         lambda T: T.ElasticTransform(90.0, 2.0, InterpolationMode.NEAREST, fill=9),
@@ -55,7 +55,7 @@ for name, (make, dali, torch) in WARPS.items():
 for name in ("RandomRotation", "RandomAffine", "RandomPerspective", "ElasticTransform"):
     make, dali, torch = WARPS[name]
     of_pil(f"{name} gray", lambda T, m=make: [T.Grayscale(), T.CenterCrop((64, 75)), m(T)], dali, torch, rims=True)
-    # the field's error, times the contrast: .00001/.003
+    # error of the field, times the contrast: .00001/.003
     floats = [(3e-5, 0.006)] * 2 if "Elastic" in name else [FLOAT, SAME]
     case(f"{name} of floats", lambda T, m=make: [T.CenterCrop((64, 75)), T.ToTensor(), m(T)], *floats, rims=True)
 of_pil("ElasticTransform by default", lambda T: [T.CenterCrop(50), T.ElasticTransform()], both=NEAR, most=4)

@@ -1,4 +1,4 @@
-"""Windows, flips, grayscale, conversions: what rounds nothing."""
+"""Windows, flips, grayscale and conversions, which do not round."""
 
 import torch
 from torch import nn
