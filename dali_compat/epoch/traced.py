@@ -104,7 +104,7 @@ class _Traced(_OnDevice):
 
     def __init__(self, loader: Any, route: DaliRoute, before: Progress | None):
         assert route.table is not None
-        self._route, self._loader, self._table = route, loader, route.table
+        self._route, self._loader, self._table, self._exact = route, loader, route.table, loader.exact
         self._ready: deque[ReceivedBatch] = deque()
         super().__init__(loader, route.device, before)
         self._loader = None  # else loader and iterator would form a reference cycle
@@ -118,7 +118,7 @@ class _Traced(_OnDevice):
         else:
             made.collate_fn = TracedCollate(made.collate_fn)
         if loader.num_workers:
-            made.worker_init_fn = TracingWorker(made.worker_init_fn, self._table)
+            made.worker_init_fn = TracingWorker(made.worker_init_fn, self._table, loader.exact)
         return made
 
     def _begin(self, loader: Any, before: Progress | None = None) -> None:
@@ -187,7 +187,7 @@ class _Traced(_OnDevice):
         """Return torch's next batch, or its error."""
         made, failed = None, None
         try:
-            with tracing(not self._num_workers):
+            with tracing(not self._num_workers, self._exact):
                 made = super()._fetched()
         except Exception as error:
             failed = error

@@ -12,6 +12,7 @@ from torchvision import tv_tensors
 
 from ..ops.policy import AUGMENTATIONS
 from .geometry import WINDOW, warp, whole
+from .nodes import HERE
 from .operations import OPERATIONS, Outcome, State, UnknownOperation, flagged, is_plain, operation, step
 
 _JITTER = "brightness", "contrast", "saturation", "hue"  # numbered as in ops/jitter.py
@@ -31,7 +32,7 @@ def _jittered(op: str) -> Callable[..., Outcome]:
             raise UnknownOperation
         if op == "hue" and s.kind == "pil" and s.mode == "L":
             return Outcome(s, (), same=True)
-        if op == "contrast" and like == "v2" and s.dtype.is_floating_point:  # rounded by position in memory
+        if op == "contrast" and like == "v2" and _depends_on_memory(s):
             return Outcome(s)
         return _changed(s, like, "color_jitter", (_JITTER.index(op), -1, -1, -1, *(factor,) * 4), _OF_JITTER)
 
@@ -52,6 +53,11 @@ def _changed(s: State, like: str, op: str, numbers=(), layout=(), fits: bool = T
     return Outcome(s, flagged(op, s, numbers, layout, like=like) if fits else None)
 
 
+def _depends_on_memory(s: State) -> bool:
+    """Return True if the last bit has to be torch's, which depends on a value's place in memory and on threads."""
+    return HERE.exact and s.dtype.is_floating_point
+
+
 def _refuse_palettes(s: State) -> None:
     """Refuse palettes, for which Pillow changes the mode or raises an error."""
     if s.kind == "pil" and s.mode not in ("RGB", "L"):
@@ -70,7 +76,7 @@ def gamma(s: State, like: str, gamma, gain=1) -> Outcome:
     if gamma < 0:
         raise UnknownOperation
     layout = ("gamma", (), "float64"), ("gain", (), "float64")
-    return _changed(s, like, "gamma", (gamma, gain), layout, s.dtype == torch.uint8)  # floats as in contrast
+    return _changed(s, like, "gamma", (gamma, gain), layout, not _depends_on_memory(s))
 
 
 @operation("posterize", "ImageOps.posterize")

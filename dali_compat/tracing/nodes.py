@@ -27,10 +27,11 @@ class _Thread(threading.local):
 
     Attributes:
         traces: whether images that this thread opens are deferred.
+        exact: whether operations are deferred only if their result is torchvision's, bit for bit.
         reasons: collects why images became real; None outside of a trial.
     """
 
-    traces = False
+    traces = exact = False
     reasons: Reasons | None = None
 
 
@@ -54,13 +55,14 @@ class Reasons:
 
 
 @contextmanager
-def tracing(on: bool = True):
+def tracing(on: bool, exact: bool = False):
     """Switch deferral on or off for this thread."""
-    before, HERE.traces = HERE.traces, on
+    before = HERE.traces, HERE.exact
+    HERE.traces, HERE.exact = on, exact
     try:
         yield
     finally:
-        HERE.traces = before
+        HERE.traces, HERE.exact = before
 
 
 def became_real(why: str) -> None:

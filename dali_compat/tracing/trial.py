@@ -90,6 +90,7 @@ class Reader:
 
     dataset: Any
     collate_fn: Any = data.default_collate
+    exact: bool = False
     _index_sampler: Any = ()
     _auto_collation: bool = True
 
@@ -117,7 +118,7 @@ def tried(loader: Any) -> tuple[TracedImage | None, ...] | None:
         known = _verdicts.get(dataset, dict)
     except Exception:  # no length, or no weak references
         return None
-    key = loader._auto_collation
+    key = loader._auto_collation, loader.exact
     signature = [list(signature_of(dataset)), id(loader.collate_fn)]
     if key not in known or known[key][0] != signature:
         known[key] = signature, _try(loader)
@@ -172,7 +173,7 @@ def _shown(loader: Any, table: FileTable | None) -> tuple[Any, Verdict]:
     for number, key in enumerate(keys):
         seed_generators(number)
         try:
-            with tracing(table is not None):
+            with tracing(table is not None, loader.exact):
                 if stream and not number:
                     dataset = iter(dataset)
                 samples.append(next(dataset) if stream else _sample(dataset, key))
@@ -263,7 +264,7 @@ def _leaves(value: Any, kind: type | tuple[type, ...] = tuple(REAL_CLASS)) -> li
 def _collated(loader: Any, samples: list[Any], traced: bool) -> Any:
     """Return the batch of these samples; None if collate_fn raises an error, as it may for so few."""
     try:
-        with tracing(traced):
+        with tracing(traced, loader.exact):
             return loader.collate_fn(samples if loader._auto_collation else samples[0])
     except Exception:
         return None

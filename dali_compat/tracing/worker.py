@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch.utils.data as data
@@ -21,16 +23,35 @@ def begin_tracing(table: FileTable) -> None:
 
 
 class TracingWorker:
-    """A worker_init_fn that calls the user's function and then switches tracing on."""
+    """A worker_init_fn that calls the user's function and then switches tracing on.
 
-    def __init__(self, function: Callable[[int], object] | None, table: FileTable):
-        self._function, self._table = function, table
+    Args:
+        function: the user's function.
+        table: table of the data set's files.
+        exact: as in nodes.HERE.
+    """
+
+    def __init__(self, function: Callable[[int], object] | None, table: FileTable, exact: bool):
+        self._function, self._table, self._exact = function, table, exact
 
     def __call__(self, number: int) -> None:
+        Finalize(None, _exit_if_orphaned, (os.getppid(),), exitpriority=_BEFORE_QUEUES)
         begin_tracing(self._table)
         if self._function is not None:
             self._function(number)
-        HERE.traces = True
+        HERE.traces, HERE.exact = True, self._exact
+
+
+_BEFORE_QUEUES = -4  # multiprocessing.Queue has -5
+
+
+def _exit_if_orphaned(parent: int) -> None:
+    """Exit without sending the last batches if the loading process was killed.
+
+    No process reads them, so multiprocessing.Queue would wait forever. Batches of torch's loader rarely fill a pipe.
+    """
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 class TracedCollate:

@@ -751,6 +751,27 @@ def test_program_exits_without_output_if_persistent_workers_are_running(image_ro
     assert (result.returncode, result.stdout.split(), result.stderr) == (0, [str(-(-len(folder) // 6)), "True"], "")
 
 
+KILLED_PROGRAM = """
+import os, signal, sys, time
+from contract import own_datasets as own
+from dali_compat import DataLoader
+from torch.utils.data import Subset
+from torchvision.datasets import ImageFolder
+
+dataset = own.Plain(ImageFolder(sys.argv[1]))
+dataset = Subset(dataset, [i % len(dataset) for i in range(3000)])
+batches = iter(DataLoader(dataset, 500, num_workers=2, device="cpu", fallback="error"))
+next(batches)
+time.sleep(3)  # until batches that no process reads have filled the workers' pipe
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_exit_after_the_loading_process_was_killed(image_root):
+    result = programs.run(KILLED_PROGRAM, str(image_root), seconds=90)  # until the workers have closed stdout, too
+    assert result.returncode == -signal.SIGKILL
+
+
 class SmallTensors(own.Plain):
     """Samples with all kinds of small tensors."""
 

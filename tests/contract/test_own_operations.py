@@ -109,12 +109,12 @@ OF_PIL = {
     "enhanced": enhanced,
     "enhanced at random": enhanced_at_random,
     "gamma": lambda x: F.to_tensor(F.adjust_gamma(SMALL(x), float(torch.rand(1)) + 0.5, 1.2)),
-    "gamma of tensors": lambda x: F.adjust_gamma(TENSOR(x), 0.8),
 }
 MADE_BY_PIL = {  # Pillow or torchvision may compute these
     "empty crop resized": lambda x: F.to_tensor(F.resized_crop(x, 2, 3, int(torch.randint(2, ())), 20, [16, 16])),
     "thumbnail of several": thumbnail_of_several,
     "thumbnail": thumbnail,
+    "gamma of tensors": lambda x: F.adjust_gamma(TENSOR(x), 0.8),
     "fitted": lambda x: F.to_tensor(ImageOps.fit(x, (32, 40))),
     "autocontrast with cutoff": lambda x: TENSOR(ImageOps.autocontrast(x, cutoff=2)),
     "coloured": lambda x: TENSOR(ImageOps.colorize(ImageOps.grayscale(x), "black", "white")),
