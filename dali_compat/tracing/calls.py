@@ -41,7 +41,7 @@ def kept(value: Any) -> Any:
     if kind in (list, tuple):
         if CONSTANT.issuperset(map(type, value)):
             return value if kind is tuple else value[:]
-        return kind(map(kept, value))
+        return kind([one if type(one) in CONSTANT else kept(one) for one in value])
     if kind is dict:
         return {name: kept(one) for name, one in value.items()}
     if kind is ImageFilter.GaussianBlur:

@@ -12,6 +12,7 @@ import functools
 import io
 import operator
 import os
+import stat
 import sys
 import tarfile
 import time
@@ -130,11 +131,11 @@ def _source_of(image: Any) -> FileSource | MemorySource | None:
     try:
         number = fp.fileno()
         status = os.fstat(number)
-        changed = max(status.st_ctime_ns, os.lstat(path).st_ctime_ns)  # a link may be redirected
-        if changed >= _Files.since:
+        found = os.lstat(path)
+        if max(status.st_ctime_ns, found.st_ctime_ns) >= _Files.since:  # a link may be redirected
             became_real("opens files that were written just now")
             return None
-        if not os.path.samestat(status, os.stat(path)):
+        if not os.path.samestat(status, os.stat(path) if stat.S_ISLNK(found.st_mode) else found):
             return None
         if not image._exclusive_fp and is_jpeg and os.pread(number, 2, status.st_size - 2) != _END_OF_JPEG:
             return None  # unknown position after decoding
