@@ -45,16 +45,16 @@ class ImageReadError(OSError):
         return type(self), self.args, {**vars(self), **kept}
 
 
-class _Made(type):
-    """Metaclass of the classes that _also() creates, so that copyreg can pickle them."""
+class _CombinedType(type):
+    """Metaclass of the classes that _combined() creates, so that copyreg can pickle them."""
 
 
 @functools.cache
-def _also(kind: Any) -> Any:
-    return _Made("ImageReadError", (ImageReadError, kind), {"__module__": __name__})
+def _combined(kind: Any) -> Any:
+    return _CombinedType("ImageReadError", (ImageReadError, kind), {"__module__": __name__})
 
 
-copyreg.pickle(_Made, lambda made: (_also, made.__bases__[1:]))
+copyreg.pickle(_CombinedType, lambda made: (_combined, made.__bases__[1:]))
 
 
 def read_error(text: str, reason: BaseException) -> ImageReadError:
@@ -67,7 +67,7 @@ def read_error(text: str, reason: BaseException) -> ImageReadError:
         return ImageReadError(text)
     kind: Any = type(reason)
     try:
-        made: ImageReadError = (kind if isinstance(reason, ImageReadError) else _also(kind))(text)
+        made: ImageReadError = (kind if isinstance(reason, ImageReadError) else _combined(kind))(text)
     except Exception:
         return ImageReadError(text)
     if isinstance(reason, OSError):

@@ -23,7 +23,7 @@ from .epoch.resident import ResidentIterator
 from .epoch.stats import LoaderStats, Stats
 from .epoch.traced import traced_iterator
 from .errors import with_remedy
-from .routes import Route, StockRoute, choose, in_processes
+from .routes import FallbackRoute, Route, choose, in_processes
 from .routes.dali import DaliRoute
 from .routes.decoded_cache import checked_budget, checked_place
 from .routes.explain import explain, summary
@@ -32,10 +32,10 @@ from .runtime import Patched
 from .runtime.decorators import no_compile
 from .runtime.forks import until_the_end
 from .runtime.internals import PREPARED
-from .runtime.messages import announce, tell_of_fallback
+from .runtime.messages import announce, report_fallback
 
 T = TypeVar("T", covariant=True)
-_classes_told: set[str] = set()  # names of subclasses that were reported to run as torch's loader
+_reported_classes: set[str] = set()  # names of subclasses that were reported to run as torch's loader
 
 
 class DataLoader(data.DataLoader[T], Generic[T]):
@@ -176,7 +176,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.cache = checked_budget(cache)
         self.cache_device = checked_place(cache_device, device)
         self._route: Route | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._announced: type | None = vars(self).get("_announced")  # type of the last route that was announced
         return torchs
 
@@ -229,12 +229,12 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def _kept(self) -> DaliRoute | ResidentRoute | None:
         """Return the route, or None for torch's own loader, which keeps no pixels."""
-        return None if isinstance(self._route, StockRoute) else self._route
+        return None if isinstance(self._route, FallbackRoute) else self._route
 
     def close(self) -> None:
         """Free the pipelines' threads, pinned and device memory now; the loader can be iterated again."""
         self._stats.hold(self._kept())
-        if self._route is not None and not isinstance(self._route, StockRoute):
+        if self._route is not None and not isinstance(self._route, FallbackRoute):
             self._route.close()
             self._route = None
 
@@ -261,13 +261,13 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         if self._why_torchs:
-            tell_of_fallback(self._why_torchs, "warn", _classes_told)
+            report_fallback(self._why_torchs, "warn", _reported_classes)
             return super()._get_iterator()
         return self._iterator_of(self._choose_route(start=True))
 
     def _iterator_of(self, route: Route, before: Progress | None = None) -> _BaseDataLoaderIter:
         """Return a new iterator. ``before``: progress of the one that it replaces, if torch's workers take over."""
-        if isinstance(route, StockRoute):
+        if isinstance(route, FallbackRoute):
             return fallback_iterator(self, route.device, before)
         if isinstance(route, ResidentRoute):
             return ResidentIterator(self, route)
@@ -285,8 +285,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         if verbose and type(route) is not self._announced:
             announce(summary(route), self.dataset)
             self._announced = type(route)
-        if isinstance(route, StockRoute) and not verbose:
-            self._tell(f"torchvision does the work: {route.reason}")
+        if isinstance(route, FallbackRoute) and not verbose:
+            self._report(f"torchvision does the work: {route.reason}")
         return route
 
     def check_worker_number_rationality(self) -> None:
@@ -298,8 +298,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """Return the route of an iterator that persistent_workers keeps and that iter(loader) has not replaced by
         torch's."""
         route = self._choose_route(start=True)
-        if isinstance(route, StockRoute) or in_processes(route):
-            why = route.reason if isinstance(route, StockRoute) else getattr(route, "why", "")
+        if isinstance(route, FallbackRoute) or in_processes(route):
+            why = route.reason if isinstance(route, FallbackRoute) else getattr(route, "why", "")
             raise RuntimeError(f"cannot fall back to torchvision with persistent_workers=True: {why}")
         return route
 
@@ -318,12 +318,12 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         def __getattr__(self, name):
             if name == PREPARED and Patched.now is None:
                 remedy = "call dali_compat.install() first, or do not pass the loader to prepare()"
-                self._tell(f"Accelerate's prepare() replaces this loader with torch's own; {remedy}")
+                self._report(f"Accelerate's prepare() replaces this loader with torch's own; {remedy}")
             what = f"{type(self).__name__!r} object has no attribute {name!r} {self._why_torchs}"
             raise AttributeError(what.rstrip())
 
-    def _tell(self, what: str) -> None:
-        tell_of_fallback(what, self.fallback, self._told)
+    def _report(self, what: str) -> None:
+        report_fallback(what, self.fallback, self._reported)
 
 
 def _signature() -> inspect.Signature:

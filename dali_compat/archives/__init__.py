@@ -25,7 +25,7 @@ from torchvision.datasets import VisionDataset
 from ..errors import read_error
 from ..remote.objects import FolderAndSize, Objects
 from ..remote.urls import UrlPart, are_urls, is_url, without_scheme
-from ..runtime.dataset_base import OurDataset
+from ..runtime.dataset_base import DatasetBase
 from ..runtime.saved import packed
 from .files import FetchedFile, MappedFiles
 from .index import GAP, Entry, FileRows, Progress, Table, indexed
@@ -72,7 +72,7 @@ def braces(name: str) -> list[str]:
         return [name]
 
 
-class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # for new torchvisions
+class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # for new torchvisions
     """Images and targets of one or more archive files, with random access; see DALIRecordIO.
 
     Negative indices count from the end, and an index out of range raises IndexError, as in a list.

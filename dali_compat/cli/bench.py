@@ -26,7 +26,7 @@ from dali_compat.cli.arguments import (
 )
 from dali_compat.cli.limits import Measured, advice, limit
 from dali_compat.cli.timing import Passes, SampledFiles
-from dali_compat.routes import StockRoute, in_processes
+from dali_compat.routes import FallbackRoute, in_processes
 
 from ..runtime.cores import usable_cores
 from ..runtime.messages import in_bytes, in_columns
@@ -116,7 +116,7 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
     if encoded > free:
         files.drop()
     alone = passes.one()
-    stock = isinstance(route, StockRoute)
+    stock = isinstance(route, FallbackRoute)
     read = cold if encoded > free else warm
     measured = Measured(
         alone=alone.seconds,

@@ -16,11 +16,11 @@ from torchvision.datasets import CIFAR10, MNIST, QMNIST, STL10, SVHN, USPS, Visi
 
 from ..errors import Unsupported
 from ..plan import ImageSpec
-from ..runtime.dataset_base import OurDataset
+from ..runtime.dataset_base import DatasetBase
 from .readers import check_items
 
 
-class DALIArrayDataset(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
+class DALIArrayDataset(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
     """Images in memory and their targets, as in torchvision.datasets.CIFAR10.
 
     ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image, so it works in any loader. A

@@ -13,11 +13,11 @@ from torchvision.datasets.folder import IMG_EXTENSIONS, default_loader
 from ..archives.folder_index import cached_objects, cached_samples, index_file
 from ..remote.objects import FolderAndSize, Objects, listed_objects
 from ..remote.urls import is_url, shown, without_scheme
-from ..runtime.dataset_base import OurDataset
+from ..runtime.dataset_base import DatasetBase
 from .sources import Upright, decoded, object_image
 
 
-class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
+class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
     """torchvision.datasets.ImageFolder, decoded and transformed by DALI if iterated by a dali_compat.DataLoader.
 
     ``dataset[i]`` is torchvision's ``(transform(image), target_transform(class index))`` with a PIL image in RGB, so it

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torchvision.datasets import VisionDataset
 
 from ..errors import read_error
-from ..runtime.dataset_base import OurDataset
+from ..runtime.dataset_base import DatasetBase
 from .label_columns import Labels, labels_of, refuse_columns, refuse_rows
 from .sources import Record, Source, Upright, image_of
 
@@ -34,7 +34,7 @@ def remedy_for(dataset: Any) -> str:
     return "; create its tensors in dataset.with_transform(...), where rows remain dictionaries" if images else ""
 
 
-class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
+class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
     """A data set of Hugging Face's ``datasets``, decoded and transformed by DALI if iterated by a
     dali_compat.DataLoader. DALI gets the encoded bytes in Arrow's memory, or the path if there are none.
 

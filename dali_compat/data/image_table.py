@@ -20,7 +20,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from ..remote.objects import FolderAndSize, Objects, names_in
 from ..remote.urls import are_urls, is_url, without_scheme
-from ..runtime.dataset_base import OurDataset
+from ..runtime.dataset_base import DatasetBase
 from ..runtime.messages import stack_level
 from .label_columns import NO_TARGET, labels_of, numbers_in, refuse_columns, refuse_rows, separator_in, several_labels
 from .sources import object_image
@@ -28,7 +28,7 @@ from .sources import object_image
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
-class DALIImageList(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
+class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
     """Image files and their targets, decoded and transformed by DALI if iterated by a dali_compat.DataLoader.
 
     ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image in RGB, as in

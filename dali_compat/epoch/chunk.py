@@ -15,16 +15,16 @@ from ..engine.fused import Program
 from ..ops.draws import Arrays, ImageTooSmall, compute
 from ..ops.kernels import uniform
 from ..plan import Plan, Step
-from ..routes.resident import Held, ResidentRoute
+from ..routes.resident import ResidentDataset, ResidentRoute
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches, to_device
 from ..runtime.internals import current_stream_of
-from .decode import RowImages, in_format, in_order
+from .decode import RowImages, in_memory_format, sorted_by_row
 from .epoch import Epoch
 from .part import as_transformed
 
 # (data set, its rows in the chunk or None for all, their indices in the data set on the device)
-_HeldRows = tuple[Held, np.ndarray | None, torch.Tensor]
+_DatasetRows = tuple[ResidentDataset, np.ndarray | None, torch.Tensor]
 _Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # likewise, with values
 _Part = tuple[Plan, Sequence[int], list[_Selection], list[Any]]  # plan, rows, and the arguments of its steps
 
@@ -38,17 +38,17 @@ class Chunk:
 
     _done: torch.cuda.Event  # recorded on _stream
 
-    def __init__(self, epoch: Epoch[ResidentRoute], held: dict[int, Held], batches: Sequence[Any]):
+    def __init__(self, epoch: Epoch[ResidentRoute], datasets: dict[int, ResidentDataset], batches: Sequence[Any]):
         self.epoch, self._position = epoch, epoch.rank_order.place_of(batches[0].begin)
         self._indices = [batch.indices for batch in batches]
         self._lengths = [len(batch) for batch in batches]
         self._count = sum(self._lengths)
-        held_rows = self._held_rows(held, batches)
-        by_plan: dict[Plan, list[_HeldRows]] = {}
-        for one in held_rows:
+        dataset_rows = self._dataset_rows(datasets, batches)
+        by_plan: dict[Plan, list[_DatasetRows]] = {}
+        for one in dataset_rows:
             by_plan.setdefault(one[0].plan, []).append(one)
         parts = [self._part(plan, of_plan) for plan, of_plan in by_plan.items()]
-        self.labels = self._labels(held_rows) if epoch.default_collate else None
+        self.labels = self._labels(dataset_rows) if epoch.default_collate else None
         self._stream: torch.cuda.Stream | None = None
         self._taken = self._make(parts)
         if epoch.route.device.type == "cuda":
@@ -94,34 +94,36 @@ class Chunk:
             index = list(chain.from_iterable(self._indices))[np.arange(len(self))[rows][error.row]]
             raise ValueError(f"{error} (index {index})") from None
 
-    def _held_rows(self, held: dict[int, Held], batches: Sequence[Any]) -> list[_HeldRows]:
+    def _dataset_rows(self, datasets: dict[int, ResidentDataset], batches: Sequence[Any]) -> list[_DatasetRows]:
         device = self.epoch.route.device
         try:
             numbers = (given if isinstance(given, np.ndarray) else array("q", given) for given in self._indices)
             indices = np.concatenate([np.asarray(given, np.int64) for given in numbers])
-            found = [(held[id(dataset)], rows, index) for dataset, rows, index in places(self.epoch.dataset, indices)]
+            found = [
+                (datasets[id(dataset)], rows, index) for dataset, rows, index in places(self.epoch.dataset, indices)
+            ]
             found = [(one, rows, from_the_front(index, len(one))) for one, rows, index in found if len(index)]
         except Exception:
             if len(batches) > 1:
                 raise
-            found = [(held[id(dataset)], rows, index) for dataset, rows, index in batches[0].look_up()]
+            found = [(datasets[id(dataset)], rows, index) for dataset, rows, index in batches[0].look_up()]
         return [(one, rows, to_device(index, device)) for one, rows, index in found]
 
-    def _labels(self, held_rows: list[_HeldRows]) -> torch.Tensor | None:
-        found = [(one.table, rows, index) for one, rows, index in held_rows if one.dataset.target_transform is None]
+    def _labels(self, dataset_rows: list[_DatasetRows]) -> torch.Tensor | None:
+        found = [(one.table, rows, index) for one, rows, index in dataset_rows if one.dataset.target_transform is None]
         tables = [(table, rows, index) for table, rows, index in found if table is not None]
         kinds = {(table.dtype, table.shape[1:]) for table, _, _ in tables}
-        if len(tables) < len(held_rows) or len(kinds) != 1:
+        if len(tables) < len(dataset_rows) or len(kinds) != 1:
             return None
         return _selected(tables, len(self))
 
-    def _part(self, plan: Plan, held_rows: list[_HeldRows]) -> _Part:
+    def _part(self, plan: Plan, dataset_rows: list[_DatasetRows]) -> _Part:
         """Return the rows that share a plan. Random parameters are drawn here."""
         at: np.ndarray | slice = slice(None)
         rows: Sequence[int] = range(len(self))
-        selections = [(one.on_device, own, index) for one, own, index in held_rows]
-        if sum(len(index) for _, _, index in held_rows) < len(self):
-            at = np.sort(np.concatenate([np.asarray(own) for _, own, _ in held_rows]))  # no data set has all rows
+        selections = [(one.on_device, own, index) for one, own, index in dataset_rows]
+        if sum(len(index) for _, _, index in dataset_rows) < len(self):
+            at = np.sort(np.concatenate([np.asarray(own) for _, own, _ in dataset_rows]))  # no data set has all rows
             rows = at.tolist()
             selections = [(values, np.searchsorted(at, np.asarray(own)), index) for values, own, index in selections]
         sizes = np.broadcast_to(np.array(plan.takes.size), (len(rows), 2)).copy(order="F")  # as Randoms does
@@ -136,10 +138,10 @@ class Chunk:
         plan = parts[0][0]
         if len(made) == 1:
             return made[0][1]
-        images = in_order(made)
+        images = sorted_by_row(made)
         if all(isinstance(one, torch.Tensor) for _, one in made):
             images = uniform(images)
-        return in_format(images, plan) if isinstance(images, torch.Tensor) and images.ndim == 4 else images
+        return in_memory_format(images, plan) if isinstance(images, torch.Tensor) and images.ndim == 4 else images
 
 
 def _transformed(device: torch.device, plan: Plan, count: int, selections: list[_Selection], arrays: list[Any]) -> Any:

@@ -19,8 +19,8 @@ from ..randoms import generator_states, set_generators
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches, filled, mapped, moved, on_the_cpu
 from ..runtime.internals import leaves_by_path
-from ..runtime.messages import tell_of_fallback
-from .decode import in_format
+from ..runtime.messages import report_fallback
+from .decode import in_memory_format
 from .epoch import COLLATE, Epoch
 
 _CPU = torch.device("cpu")
@@ -73,7 +73,7 @@ class UserCollate:
                 raise
             name = getattr(function, "__qualname__", type(function).__name__)
             what = f"collate_fn {name} cannot take samples on a GPU ({error}): every batch is copied to the CPU for it"
-            tell_of_fallback(what, self._fallback, set())
+            report_fallback(what, self._fallback, set())
         set_generators(before)
         with generators():
             made = function(samples(moved(images, _CPU)))
@@ -106,17 +106,17 @@ def collate(epoch: Epoch[Any], samples: Listed | Tabled, images: Any, begin: int
     fast = not epoch.default_collate and epoch.fast_collate
     fast = fast and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
     if not (epoch.default_collate or fast) or not len(samples.targets) or len(with_index) != 1:
-        return collated_by_the_user(epoch, partial(_samples, samples), images, begin)
+        return call_collate_fn(epoch, partial(_samples, samples), images, begin)
     columns = [samples.targets, samples.locals] if with_index == {True} else [samples.targets]
     images = _stacked(epoch, images, name)
     made = [moved(_column(column, name), epoch.route.device) for column in columns]
     return (images, made[0].long() if made[0].ndim == 1 else made[0]) if fast else [images, *made]
 
 
-def collated_by_the_user(epoch: Epoch[Any], samples: Callable[[Any], list], images: Any, begin: int) -> Any:
+def call_collate_fn(epoch: Epoch[Any], samples: Callable[[Any], list], images: Any, begin: int) -> Any:
     """Return the custom collate_fn's result for ``samples(images)``, on the device."""
     given = samples if epoch.batched else lambda images: samples(images)[0]
-    generators = partial(epoch.as_in_a_worker, begin, COLLATE)
+    generators = partial(epoch.worker_generators, begin, COLLATE)
     made = epoch.user_collate(epoch.collate_fn, given, images, epoch.route.device, generators)
     return moved(made, epoch.route.device)
 
@@ -139,7 +139,11 @@ def _stacked(epoch: Epoch[Any], images: Any, name: Callable[[int], str]) -> Any:
         return moved(collated_views(images), route.device)
     made = moved(collated(tuple(images), name), route.device)  # a tuple, as in torch's fetcher
     has_images = isinstance(made, torch.Tensor) or any(plan.views for plan in route.plans)
-    return mapped(made, lambda one: in_format(one, route.plans[0]) if one.ndim == 4 else one) if has_images else made
+    return (
+        mapped(made, lambda one: in_memory_format(one, route.plans[0]) if one.ndim == 4 else one)
+        if has_images
+        else made
+    )
 
 
 _NOTHING = object()
@@ -165,7 +169,7 @@ _REMEDIES = {  # by patterns in the texts of errors
 }
 
 
-def unlike(samples: Sequence[Any], error: Exception, name: Callable[[int], str] = _ENTRY.format) -> Exception:
+def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[int], str] = _ENTRY.format) -> Exception:
     """Extend the text of default_collate's error by two samples that cannot be collated together, and a remedy."""
     leaves = [leaves_by_path(one) for one in samples]
     for row, place in ((row, place) for row, one in enumerate(leaves) for place in leaves[0] | one):
@@ -197,12 +201,12 @@ def _words(leaf: Any) -> str:
 
 def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name: Any = str) -> None:
     """Append a remedy to an error's text if that, or the indices of the batch, show a common mistake. Samples in the
-    text of an ``unlike`` error get the ``name`` of their index."""
+    text of an ``explain_mismatch`` error get the ``name`` of their index."""
     if not error.args or not isinstance(text := error.args[0], str):
         return
     last = text.strip().rpartition("\n")[2] if "Original Traceback" in text else text
     hits = ((re.search(pattern, last), remedy) for pattern, remedy in _REMEDIES.items())
-    default = _beyond(dataset, indices) if isinstance(error, IndexError) else ""
+    default = _out_of_range(dataset, indices) if isinstance(error, IndexError) else ""
     if re.search("ind(ex|ices)", last) and not all(isinstance(index, (int, np.integer)) for index in indices):
         default = f"Check that the sampler gives integers, it gave {indices!r:.80}"
     remedy = next((hit.expand(remedy) for hit, remedy in hits if hit), default)
@@ -212,7 +216,7 @@ def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name
     error.args = (type(error.args[0])(text), *error.args[1:])
 
 
-def _beyond(dataset: Any, indices: Sequence[Any]) -> str:
+def _out_of_range(dataset: Any, indices: Sequence[Any]) -> str:
     """Return which index of a batch may have no sample."""
     with suppress(Exception):  # the caller raises another error
         while True:
@@ -232,7 +236,7 @@ def collate_by_default(samples: Any, name: Callable[[int], str] = _ENTRY.format)
     try:
         return default_collate(samples)
     except Exception as error:
-        raise unlike(samples, error, name) from error.__cause__
+        raise explain_mismatch(samples, error, name) from error.__cause__
 
 
 def collated_views(views: ViewBatches) -> Any:
@@ -244,7 +248,7 @@ def collated_views(views: ViewBatches) -> Any:
 
 
 def collated(samples: Any, name: Callable[[int], str] = _ENTRY.format) -> Any:
-    """Call default_collate as in a torch worker, with CPU tensors. ``name`` and errors are those of unlike()."""
+    """Call default_collate as in a torch worker, with CPU tensors. Errors name samples as in explain_mismatch()."""
     with on_the_cpu():
         return collate_by_default(samples, name)
 

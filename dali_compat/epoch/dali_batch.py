@@ -22,7 +22,7 @@ from ..runtime.device import handed_over
 from ..runtime.internals import current_stream_of
 from .batch import Batch, stage
 from .collate import collate
-from .decode import RowImages, in_order
+from .decode import RowImages, sorted_by_row
 from .epoch import DaliEpoch
 from .on_error import NOTHING, Substitute, reason_of
 from .part import RowsDecoding, as_transformed
@@ -68,8 +68,8 @@ class DaliBatch(Batch):
 
     Args:
         epoch, indices, begin, error: see Batch.
-        stands_in: whether this is one sample that replaces an unreadable one of another batch. PIL reads it, so that it
-            does not depend on when the other's error is found.
+        is_substitute: whether this is one sample that replaces an unreadable one of another batch. PIL reads it, so
+            that it does not depend on when the other's error is found.
 
     Attributes:
         started: whether start() was called, or has nothing to do.
@@ -81,12 +81,12 @@ class DaliBatch(Batch):
     _rows: Rows  # set by _locate()
 
     def __init__(
-        self, epoch: DaliEpoch, indices: list, begin: int, error: Exception | None = None, stands_in: bool = False
+        self, epoch: DaliEpoch, indices: list, begin: int, error: Exception | None = None, is_substitute: bool = False
     ):
         super().__init__(epoch, indices, begin, error)
-        self._stands_in = stands_in
+        self._is_substitute = is_substitute
         self._bad: dict[int, Exception | str] = {}  # rows that failed, and why
-        self._under_way: list[tuple[Plan, RowsDecoding]] = []
+        self._pending: list[tuple[Plan, RowsDecoding]] = []
         self._substitutes: dict[int, Substitute] = {}
         self._prepared: _Prepared | None = None
         self.started = self._located = error is not None
@@ -129,7 +129,7 @@ class DaliBatch(Batch):
     @stage
     def decode(self) -> None:
         """Submit files that were read to a GPU's JPEG engine, if it decodes any. Call after start()."""
-        for _, decoding in self._under_way:
+        for _, decoding in self._pending:
             decoding.decode()
 
     @stage
@@ -137,7 +137,7 @@ class DaliBatch(Batch):
         """Start substitutes of samples that have failed, if on_error asks for them. Call after start()."""
         if not self.epoch.advances:
             return
-        for _, decoding in self._under_way:
+        for _, decoding in self._pending:
             decoding.look()
         self._substitute()
 
@@ -170,18 +170,18 @@ class DaliBatch(Batch):
         if self._prepared is not None:
             return self._prepared.handed_over()
         made = self._made()
-        return made[0][1] if len(made) == 1 else in_order(made)
+        return made[0][1] if len(made) == 1 else sorted_by_row(made)
 
     def _made(self) -> list[RowImages]:
         """Return rows and images of each part."""
         made = []
-        while self._under_way:  # a part that fails stays, to be discarded
-            plan, decoding = self._under_way[-1]
+        while self._pending:  # a part that fails stays, to be discarded
+            plan, decoding = self._pending[-1]
             try:
                 rows, images = decoding.result()
             except ImageTooSmall as error:
                 raise ValueError(str(error)) from None  # torchvision raises this class
-            self._under_way.pop()
+            self._pending.pop()
             if rows:
                 made.append((rows, as_transformed(self._rows, plan, rows, images, self._rows.infos)))
         return made
@@ -202,15 +202,15 @@ class DaliBatch(Batch):
         self._prepared, self._substitutes = None, {}
 
     def discard(self) -> None:
-        while self._under_way:
-            self._under_way.pop()[1].discard()
+        while self._pending:
+            self._pending.pop()[1].discard()
         while self._substitutes:
             self._substitutes.popitem()[1].discard()
 
     def _locate(self) -> None:
         """Find the samples and their targets."""
         self._located = True
-        self._rows = locate(self.epoch, self.indices, self.begin, self._bad, self._stands_in)
+        self._rows = locate(self.epoch, self.indices, self.begin, self._bad, self._is_substitute)
 
     # ---- groups
 
@@ -218,16 +218,16 @@ class DaliBatch(Batch):
         """Group rows by plan, and within a plan by decoder and form of the input."""
         rows = self._rows
         by_plan: dict[Plan, dict[tuple[int, str], list[np.ndarray]]] = {}
-        for found, kinds in rows.look(by_pil=self._stands_in):
-            for kind, given, chosen in self._kinds(found, kinds):
+        for found, kinds in rows.look(by_pil=self._is_substitute):
+            for kind, given, chosen in self._split_by_decoder(found, kinds):
                 plan = self.epoch.route.plan_of(found.leaf)
                 by_plan.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)
-        for plan, by_kind in by_plan.items():
+        for plan, by_decoder in by_plan.items():
             decoding = RowsDecoding(rows, plan)
-            self._under_way.append((plan, decoding))
-            decoding.start({kind: np.sort(np.concatenate(several)) for kind, several in by_kind.items()})
+            self._pending.append((plan, decoding))
+            decoding.start({kind: np.sort(np.concatenate(several)) for kind, several in by_decoder.items()})
 
-    def _kinds(self, found: Found, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
+    def _split_by_decoder(self, found: Found, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
         """Yield (kind, form of DALI's input, rows) of a leaf's rows. The form is empty for PIL, which opens files
         itself."""
         rows, dalis, pixels = found.rows, kinds == DALI, self._rows.pixels
@@ -255,12 +255,10 @@ class DaliBatch(Batch):
 
     def _substitute(self) -> None:
         """Start substitutes for rows that have failed."""
-        if self.epoch.errors.policy == "replace" and not self._stands_in:
-            self._replace_bad()
-
-    def _replace_bad(self) -> None:
+        if self.epoch.errors.policy != "replace" or self._is_substitute:
+            return
         for row in self._bad.keys() - self._substitutes.keys():
-            make = partial(DaliBatch, self.epoch, begin=self.begin + row, stands_in=True)
+            make = partial(DaliBatch, self.epoch, begin=self.begin + row, is_substitute=True)
             self._substitutes[row] = Substitute(self.epoch, self._rows.position(row), make)
 
     def _without_bad(self, samples: Listed | Tabled, images: Any) -> tuple[Listed, Any]:
@@ -273,9 +271,9 @@ class DaliBatch(Batch):
         if errors.policy == "skip":
             self.indices = [self.indices[i] for i in good]
             return listed.only(good), images
-        self._replace_bad()
+        self._substitute()
         others = {row: self._substitutes[row].outcome() for row in bad}
         for row, (sample, _) in others.items():
             listed.places[row], listed.targets[row] = sample.places[0], sample.targets[0]
             listed.sources[row] = sample.sources[0]
-        return listed, in_order([(good, images), *(([row], [image]) for row, (_, image) in others.items())])
+        return listed, sorted_by_row([(good, images), *(([row], [image]) for row, (_, image) in others.items())])

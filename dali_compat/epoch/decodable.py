@@ -77,7 +77,7 @@ class DecodableRows:
         """Let PIL read this file from now on, because DALI has failed on it or may decode it differently."""
         raise NotImplementedError
 
-    def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
+    def verdict_writer(self, rows: list[int]) -> Callable[[np.ndarray], None]:
         """Return a function that stores verdicts about these rows' files. It may be called in any thread, and after the
         batch is gone."""
         raise NotImplementedError
@@ -175,7 +175,7 @@ class JobRows(DecodableRows):
     def use_pil(self, row: int) -> None:
         self._table.leave_to_pillow(int(self._group.slots[row]), int(self.facts["keys"][row]))
 
-    def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
+    def verdict_writer(self, rows: list[int]) -> Callable[[np.ndarray], None]:
         assert self.epoch.engine is not None
         verdicts, slots = self._headers.verdicts(self.epoch.engine.name), self._group.slots[rows]
         return lambda words: verdicts.put(slots, np.broadcast_to(words, len(slots)))

@@ -36,7 +36,7 @@ RowImages = tuple[Sequence[int], Any]
 """Rows, and their images on the device: (N, C, H, W), a list of N if sizes differ, or ViewBatches of these."""
 
 
-def in_order(made: Sequence[RowImages]) -> list:
+def sorted_by_row(made: Sequence[RowImages]) -> list:
     """Merge (rows, images) pairs into a list of images sorted by row."""
     images = {row: image for rows, several in made for row, image in zip(rows, several, strict=True)}
     return [images[row] for row in sorted(images)]
@@ -45,7 +45,7 @@ def in_order(made: Sequence[RowImages]) -> list:
 def together(results: Sequence[RowImages]) -> RowImages:
     """Merge the results of several groups. The images are a list, unless one group made them all."""
     made = [(rows, images) for rows, images in results if rows]
-    return made[0] if len(made) == 1 else (sorted(chain.from_iterable(rows for rows, _ in made)), in_order(made))
+    return made[0] if len(made) == 1 else (sorted(chain.from_iterable(rows for rows, _ in made)), sorted_by_row(made))
 
 
 class PilGroup:
@@ -138,13 +138,13 @@ class DaliGroup:
         except PipelineError as error:
             return self._retry(error, failures)
         encoded = self._images if received.encoded is None else received.encoded
-        doubtful = set() if self._given in DECODED else set(self._doubtful(received, encoded).tolist())
+        doubtful = set() if self._given in DECODED else set(self._needs_pil(received, encoded).tolist())
         if received.decoded is not None:
             self._keep(received.decoded, encoded, [i for i in range(len(self._rows)) if i not in doubtful])
         made = received.images.batches if isinstance(received.images, ViewBatches) else [received.images]
-        made = [_finished(*of_chain) for of_chain in zip(self._chains, made, self._batch_arrays, strict=True)]
+        made = [_run_torch_steps(*of_chain) for of_chain in zip(self._chains, made, self._batch_arrays, strict=True)]
         for of_view, sizes in zip(made, self._sizes, strict=True):
-            doubtful |= set(np.flatnonzero(other_sizes(of_view, sizes)).tolist())
+            doubtful |= set(np.flatnonzero(wrong_sizes(of_view, sizes)).tolist())
         images = ViewBatches(made) if self._plan.views else made[0]
         if not doubtful:
             return self._rows, images
@@ -157,7 +157,7 @@ class DaliGroup:
         assert self._cache is not None
         self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
 
-    def _doubtful(self, received: Received, encoded: Any) -> np.ndarray:
+    def _needs_pil(self, received: Received, encoded: Any) -> np.ndarray:
         """Return the positions of ``encoded`` images that PIL has to read.
 
         These are images whose bytes are not those of the known header, which shows in their length, in the size in
@@ -215,20 +215,20 @@ class DaliGroup:
         return together(made)
 
 
-def _finished(plan: Plan, images, arrays: list[Arrays]):
+def _run_torch_steps(plan: Plan, images, arrays: list[Arrays]):
     """Run the steps of a plan that torch executes, on DALI's output."""
     if not (plan.dali and plan.dali[-1].kwargs.get("layout") == "CHW"):
         images = images.movedim(-1, 1) if isinstance(images, torch.Tensor) else [i.movedim(-1, 0) for i in images]
     return run_all(plan.batch, images, arrays)
 
 
-def other_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:
+def wrong_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:
     """Return a bool array (N,): which of N images do not have their (height, width) in ``sizes``, (N, 2) or (1, 2)."""
     one_for_all = [images] if isinstance(images, torch.Tensor) else images
     given = [image.shape[-2:] for image in one_for_all]
     return (np.array(given, np.int64).reshape(-1, 2) != sizes).any(1)
 
 
-def in_format(images, plan: Plan):
+def in_memory_format(images, plan: Plan):
     last = plan.channels_last and images.ndim == 4
     return images.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)

@@ -26,7 +26,7 @@ from ..routes import available_threads
 from ..routes.dali import DaliRoute
 from ..runtime.internals import collate_functions
 from .progress import Progress
-from .samplers import indices_among
+from .samplers import replacement_indices
 from .stats import Meter
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ class Epoch(Generic[R]):
         self.in_workers = loader.num_workers > 0
         self.route, self.seed, self.rank_order, self.over = route, progress.seed, progress.rank_order, False
         self.meter: Meter = loader._stats.begin(loader.collate_fn)
-        self.errors, self.among = loader._errors, indices_among(loader)
+        self.errors, self.among = loader._errors, replacement_indices(loader)
         self.errors.begin()
-        steps = (step for plan in route.all_plans for one in plan.chains for step in one.steps)
+        steps = (step for plan in route.plans for one in plan.chains for step in one.steps)
         self.prepares = not any(step.operation.calls_user for step in steps)
 
     def randoms(self, position: int, count: int) -> Randoms:
@@ -89,14 +89,14 @@ class Epoch(Generic[R]):
         first in the order over all ranks."""
         return Randoms(self.seed, position, count, self.rank_order.world)
 
-    def as_in_a_worker(self, begin: int, stream: int = TARGETS) -> AbstractContextManager[None]:
+    def worker_generators(self, begin: int, stream: int = TARGETS) -> AbstractContextManager[None]:
         """Context in which user functions draw from separate generators, as in torch's workers, rather than from those
         of this process. ``begin`` is the number of samples of the epoch before theirs."""
         if not self.in_workers:
             return nullcontext()
         return own_generators(self.seed, stream, 0, self.rank_order.place_of(begin))
 
-    def as_in_its_copy(self, targets: list[Any], transformed: bool) -> list[Any]:
+    def copied_targets(self, targets: list[Any], transformed: bool) -> list[Any]:
         """Return targets that user functions may modify in place, as in a worker, which has a copy of the data set.
 
         ``transformed`` means that these are targets before target_transform.
@@ -137,6 +137,7 @@ class DaliEpoch(Epoch[DaliRoute]):
     """
 
     tables: dict[int, SampleTable]
+    prefetcher: HeaderPrefetcher | None = None
 
     def __init__(self, loader, route: DaliRoute, progress: Progress):
         self._pipelines: dict[tuple[Plan, Form, int], DecodePipeline] = {}  # int: 0 or 1, alternating
@@ -235,7 +236,7 @@ class DaliEpoch(Epoch[DaliRoute]):
 
     def end(self) -> None:
         """Release the epoch's resources. The route keeps the pipelines for the next epoch."""
-        self.over = True  # set before the route looks for unused pipelines
+        super().end()  # before the route looks for unused pipelines
         if self._pipelines:
             self._pipelines = {}
             self.route.epoch_is_over()
@@ -247,4 +248,3 @@ class DaliEpoch(Epoch[DaliRoute]):
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
-        super().end()

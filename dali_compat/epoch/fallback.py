@@ -21,35 +21,29 @@ from torch.utils.data.dataloader import (
 from ..data.base_datasets import locate, sample
 from ..errors import read_error, remedy_of, with_remedy
 from ..randoms import replacement
-from ..runtime.dataset_base import QuietWorker, be_quiet
+from ..runtime.dataset_base import QuietWorker, suppress_warning
 from ..runtime.decorators import one_at_a_time
 from ..runtime.device import moved
 from ..runtime.forks import until_the_end
 from ..runtime.internals import file_of
 from .collate import add_remedy, collate_by_default
 from .on_error import ATTEMPTS, NOTHING, Errors
-from .progress import Progress, set_users
-from .samplers import indices_among
+from .progress import Progress, load_object_states
+from .samplers import replacement_indices
 from .stats import Meter
 
 
-def loads_past(loader) -> bool:
-    """Return True if resuming means loading the earlier batches again. The state of torch's workers and of iterable
-    data sets cannot be saved."""
-    return loader.num_workers > 0 or isinstance(loader.dataset, data.IterableDataset)
-
-
-def fallback_iterator(loader, device: torch.device, before: Progress | None = None) -> _OnDevice:
+def fallback_iterator(loader, device: torch.device, before: Progress | None = None) -> TorchIterator:
     """Return torch's iterator, followed by a copy to ``device``. ``before`` is the progress of the previous epoch, if
     this replaces a persistent iterator."""
-    be_quiet()  # the loader has already given the reason
+    suppress_warning()  # the loader has already given the reason
     if not loader.num_workers:
         return _Here(loader, device, before)
     loader.check_worker_number_rationality()
     return _InWorkers(loader, device, before)
 
 
-class _OnDevice(_BaseDataLoaderIter):
+class TorchIterator(_BaseDataLoaderIter):
     """torch's own iterator, with batches copied to the loader's device."""
 
     _count = 0  # samples of the current batch
@@ -59,15 +53,15 @@ class _OnDevice(_BaseDataLoaderIter):
         self._device = device
         self._drawn: deque[Any] = deque()  # indices drawn ahead of torch
         self._begin(loader, before)
-        super().__init__(self._changed(loader))
+        super().__init__(self._wrapped(loader))
         self.progress.seeded(int(self._base_seed))
         if isinstance(self._dataset, _Tolerant):
             self._dataset.seed = self.progress.seed
         if self.progress.again:
-            self._go_on(loader)
+            self._resume(loader)
         self.progress.settle()
 
-    def _changed(self, loader):
+    def _wrapped(self, loader):
         """Return a copy of the loader for torch's iterator. It shares counters and errors with the original."""
         made, errors = copy.copy(loader), loader._errors
         vars(made).update(_errors=errors, _stats=loader._stats, _history=loader._history)
@@ -78,7 +72,7 @@ class _OnDevice(_BaseDataLoaderIter):
         if self.progress.lap:  # a persistent iterator draws no seed; this keeps torch's order of indices
             made.generator = torch.Generator().manual_seed(self.progress.seed)
         if errors.policy != "raise" and not isinstance(loader.dataset, data.IterableDataset):
-            among = indices_among(loader) if errors.policy == "replace" else ()  # a data set may have no length
+            among = replacement_indices(loader) if errors.policy == "replace" else ()  # a data set may have no length
             tolerant = _Tolerant(loader.dataset, errors, among)
             vars(made).update(dataset=tolerant, collate_fn=_Collate(made.collate_fn, loader._auto_collation))
         return made
@@ -91,8 +85,8 @@ class _OnDevice(_BaseDataLoaderIter):
         self._samples: int | None = None  # of the last finished batch
         self._last: Any = ()  # its indices
         self._until = self.progress.drawn + self.progress.exhausted
-        if self._loads_past(loader):
-            self._past = self.progress.from_the_first(loader)
+        if self._reloads_batches(loader):
+            self._past = self.progress.restart(loader)
             self._rest = iter(self.progress.rest(loader)) if self.progress.rank_order.origin else None
         self._errors = loader._errors
         self._errors.begin()
@@ -103,8 +97,10 @@ class _OnDevice(_BaseDataLoaderIter):
     def _draws_torchs_seeds(self, loader) -> bool:
         return loader.num_workers > 0
 
-    def _loads_past(self, loader) -> bool:
-        return loads_past(loader)
+    def _reloads_batches(self, loader) -> bool:
+        """Return True if resuming means loading the earlier batches again. The state of torch's workers and of iterable
+        data sets cannot be saved."""
+        return loader.num_workers > 0 or isinstance(loader.dataset, data.IterableDataset)
 
     def _reset(self, loader, first_iter=False):
         if not first_iter:
@@ -112,9 +108,9 @@ class _OnDevice(_BaseDataLoaderIter):
             self._begin(loader, self.progress)
         super()._reset(loader, first_iter)
 
-    def _go_on(self, loader) -> None:
+    def _resume(self, loader) -> None:
         """Resume after the last batch that was returned."""
-        if not self._loads_past(loader):
+        if not self._reloads_batches(loader):
             self._skip_drawn(loader)
         self._over = self.progress.given, self.progress.samples
         while self._over[0] < self._past:
@@ -126,7 +122,7 @@ class _OnDevice(_BaseDataLoaderIter):
                 continue
         if self._past:
             self.progress.gave(*self._over, self._last)
-        if self._past and not loader.num_workers and set_users(loader, {"dataset": self.progress.then}):
+        if self._past and not loader.num_workers and load_object_states(loader, {"dataset": self.progress.then}):
             # its state is already at another position, so it resumes from there by itself
             if self._dataset_fetcher.dataset_iter is not self._dataset:  # that would start over
                 self._dataset_fetcher.dataset_iter = iter(self._dataset)
@@ -183,7 +179,7 @@ class _OnDevice(_BaseDataLoaderIter):
 
     def _skip_drawn(self, loader) -> None:
         """Advance the sampler to the position to resume from."""
-        self._sampler_iter = self.progress.drawn_again(loader, self._sampler_iter)
+        self._sampler_iter = self.progress.resumed_batches(loader, self._sampler_iter)
         self._until = self.progress.drawn + self.progress.exhausted
         self.progress.drawn, self.progress.exhausted = self.progress.given, False
 
@@ -218,7 +214,7 @@ class _OnDevice(_BaseDataLoaderIter):
         return made.made[0] if made.samples else NOTHING
 
 
-class _Here(_OnDevice, _SingleProcessDataLoaderIter):
+class _Here(TorchIterator, _SingleProcessDataLoaderIter):
     def __init__(self, loader, device: torch.device, before: Progress | None):
         super().__init__(loader, device, before)
         if isinstance(self._dataset, data.IterableDataset) and self.progress.then and not self.progress.again:
@@ -230,7 +226,7 @@ class _Here(_OnDevice, _SingleProcessDataLoaderIter):
         return index
 
 
-class _InWorkers(_OnDevice, _MultiProcessingDataLoaderIter):
+class _InWorkers(TorchIterator, _MultiProcessingDataLoaderIter):
     def _process_data(self, *args):
         self._leave_behind()
         return super()._process_data(*args)

@@ -10,11 +10,11 @@ from typing import Any
 import torch.distributed as dist
 import torch.utils.data as data
 
-from ..routes import Route, StockRoute
+from ..routes import FallbackRoute, Route
 from ..routes.dali import DaliRoute
 from ..runtime.internals import trainer_is_at_last_batch
-from .progress import Progress, set_users, users_of, users_states
-from .samplers import GLOBAL, distributed, of_loader, runs_users_functions
+from .progress import Progress, load_object_states, object_states, stateful_objects
+from .samplers import GLOBAL, checkpoint_generators, distributed, runs_users_functions
 from .traits import Traits, check_state, differences, is_own, traits
 
 VERSION = 1
@@ -51,30 +51,32 @@ class History:
         self._traits = None  # samples may have changed
         pending, self._pending = self._pending, None
         if pending is None:
-            pending = self._not_used_yet(loader)
-        entry = of_loader(loader, True).states() if pending is not None else {}
+            pending = self._unused_state(loader)
+        entry = checkpoint_generators(loader, True).states() if pending is not None else {}
         then = {} if pending is None else {"dataset": pending.get("dataset")}
-        set_users(loader, then)
+        load_object_states(loader, then)
         if pending is not None and pending["epoch"] is not None:
             progress = Progress.from_state(loader, pending["epoch"], torchs_workers)
-            progress.later = partial(of_loader(loader, True).set, entry | pending["now"])
+            progress.later = partial(checkpoint_generators(loader, True).set, entry | pending["now"])
         else:
             progress = Progress(loader, self.begun, torchs_workers)
-            progress.users = users_states(loader)
+            progress.users = object_states(loader)
             self.begun += 1
             if before is not None:
                 progress.base_seed, progress.lap = before.base_seed, before.lap + 1
             elif self._laps is not None:  # undo the seed that torch's iterator draws
                 progress.base_seed, progress.lap = self._laps
-                progress.later = partial(of_loader(loader, True).set, of_loader(loader, False).states())
+                progress.later = partial(
+                    checkpoint_generators(loader, True).set, checkpoint_generators(loader, False).states()
+                )
         progress.then = then.get("dataset")
         self._laps = None
         self._applied = None if pending is None else (pending, entry, progress.given)
         self._current = progress
-        progress.begin_again()
+        progress.restore_at_iter()
         return progress
 
-    def _not_used_yet(self, loader) -> State | None:
+    def _unused_state(self, loader) -> State | None:
         """Return the state applied by the previous iter() if no batch was returned since. Lightning calls iter()
         twice."""
         applied, current = self._applied, self._current
@@ -83,7 +85,7 @@ class History:
         if issubclass(current.ended_by or KeyboardInterrupt, Exception):
             return None
         pending, entry, _ = applied
-        of_loader(loader, True).set(entry)
+        checkpoint_generators(loader, True).set(entry)
         self.begun, self._laps = pending["begun"], pending["laps"]
         return pending
 
@@ -98,18 +100,18 @@ class History:
         """Return the loader's position as plain data."""
         if self._pending is not None:
             return dict(self._pending)
-        current, stock = self._current, isinstance(route, StockRoute)
+        current, is_fallback = self._current, isinstance(route, FallbackRoute)
         traced = isinstance(route, DaliRoute) and route.table is not None
         under_way = current is not None and not current.over
         if current is not None and current.given and trainer_is_at_last_batch(loader):
             under_way = False
         failed = current is not None and current.ended_by and isinstance(loader.dataset, data.IterableDataset)
-        laps, users = None, users_states(loader)
+        laps, users = None, object_states(loader)
         if current is not None:
-            _warn_of_the_inexact(loader, current, stock)
+            _warn_if_inexact(loader, current, is_fallback)
             if _has_laps(loader):
                 laps = [current.base_seed, current.lap + 1]
-        now = of_loader(loader, runs_users_functions(loader, stock or traced)).states()
+        now = checkpoint_generators(loader, runs_users_functions(loader, is_fallback or traced)).states()
         return {
             "version": VERSION,
             "of": self.traits(loader, route),
@@ -127,7 +129,7 @@ class History:
 
     def traits(self, loader, route: Route) -> Traits:
         """Return a description of the data that the loader loads (traits.py), computed once per epoch."""
-        key = route.reason if isinstance(route, StockRoute) else tuple(route.plans)
+        key = route.reason if isinstance(route, FallbackRoute) else tuple(route.plans)
         if self._traits is None or self._traits[0] != key:
             self._traits = key, traits(loader, route)
         return self._traits[1]
@@ -167,8 +169,8 @@ class History:
             text = "resuming from this state is exact only until the end of its epoch: persistent_workers has changed"
             warnings.warn(text, stacklevel=3)
         if state["epoch"] is None:
-            set_users(loader, {"sampler": state["sampler"]})
-            of_loader(loader, True).set(state["now"])
+            load_object_states(loader, {"sampler": state["sampler"]})
+            checkpoint_generators(loader, True).set(state["now"])
         self.begun, self._laps = state["begun"], state["laps"]
         self._current = self._applied = None
         self._pending = state
@@ -240,17 +242,17 @@ def _has_laps(loader) -> bool:
     return bool(loader.persistent_workers and loader.num_workers)
 
 
-def _warn_of_the_inexact(loader, current: Progress, stock: bool) -> None:
+def _warn_if_inexact(loader, current: Progress, is_fallback: bool) -> None:
     found = []
     if current.mixed and not current.over:
         names = " and ".join(sorted(current.mixed))
         what = "; the epoch will restart" if current.restarts else ""
         found.append(f"the sampler draws each batch from generators ({names}) that other code draws from, too{what}")
-    if stock and _has_laps(loader) and (current.lap or current.over):
+    if is_fallback and _has_laps(loader) and (current.lap or current.over):
         found.append("torch's persistent workers continue their random generators from epoch to epoch")
-    if not stock and loader.num_workers and "dataset" in users_of(loader) and is_own(loader.dataset):
+    if not is_fallback and loader.num_workers and "dataset" in stateful_objects(loader) and is_own(loader.dataset):
         found.append("copies of the data set in worker processes have their own state")
-    if stock and loader.num_workers and not getattr(loader, "in_order", True):
+    if is_fallback and loader.num_workers and not getattr(loader, "in_order", True):
         found.append("with in_order=False the order of batches depends on timing")
     for reason in found:
         warnings.warn(f"resuming from this state will not be exact: {reason}", stacklevel=4)

@@ -26,7 +26,7 @@ from .epoch import DaliEpoch, Epoch
 from .on_error import NOTHING
 from .prefetch_thread import PrefetchThread
 from .progress import Progress, skipped
-from .samplers import Indices, may_draw
+from .samplers import Indices, max_draw_ahead
 
 _PACKAGE = __name__.partition(".")[0] + "."
 OF_PARENT = "this iterator belongs to the parent process; call iter(loader) in the child"
@@ -62,7 +62,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         if loader.num_workers:  # torch calls iter() of the sampler again after starting workers
             self._sampler_iter = iter(self._index_sampler)
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
-        self._may_draw = may_draw(self._index_sampler, unknown=sys.maxsize)
+        self._max_draw_ahead = max_draw_ahead(self._index_sampler, unknown=sys.maxsize)
         self._drawn: deque[Any] = deque()
         self._begin(loader, route)
 
@@ -89,16 +89,16 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._interrupted = False  # also True while next() runs
         self._epoch.meter.follow(self)
         if self.progress.again:
-            self._go_on(loader)
+            self._resume(loader)
         self.progress.settle()
         if self._num_workers:
             self._draw_indices()
 
-    def _go_on(self, loader) -> None:
+    def _resume(self, loader) -> None:
         """Resume after the last batch that was returned, as given by a state. Indices drawn ahead by then are drawn
         again."""
         progress = self.progress
-        self._sampler_iter = progress.drawn_again(loader, self._sampler_iter, self._skipped)
+        self._sampler_iter = progress.resumed_batches(loader, self._sampler_iter, self._skipped)
         drawn, exhausted = progress.drawn, progress.exhausted
         self._position, self._taken, self._first = progress.samples, progress.given, progress.given
         progress.drawn, progress.exhausted = progress.given, False
@@ -218,7 +218,7 @@ class OrderedIterator(_BaseDataLoaderIter):
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
         """Draw indices until ``ahead`` batches, or as many as torch draws ahead, are available, and at least
         ``least``."""
-        torchs = self._ahead if self._num_workers else min(self._ahead, self._may_draw - self._taken)
+        torchs = self._ahead if self._num_workers else min(self._ahead, self._max_draw_ahead - self._taken)
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():
             pass

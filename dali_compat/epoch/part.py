@@ -19,9 +19,9 @@ from ..plan import Plan
 from ..runtime.device import ViewBatches
 from ..runtime.open_files import files_at_once
 from .decodable import DecodableRows
-from .decode import DaliGroup, PilGroup, RowImages, in_format, other_sizes, together
+from .decode import DaliGroup, PilGroup, RowImages, in_memory_format, together, wrong_sizes
 from .epoch import Epoch
-from .planes_group import ComparedGroup, PlanesGroup, as_many_as_fit, bounded
+from .planes_group import PlanesGroup, VerifyingGroup, as_many_as_fit, bounded
 
 
 class RowsDecoding:
@@ -31,10 +31,10 @@ class RowsDecoding:
         self._batch, self._plan = batch, plan
         self._groups: list[DaliGroup | PlanesGroup | PilGroup] = []
 
-    def start(self, by_kind: dict[tuple[int, str], np.ndarray]) -> None:
-        """Submit rows to their decoders. ``by_kind`` maps (decoder, form of DALI's input) to sorted rows; see
+    def start(self, by_decoder: dict[tuple[int, str], np.ndarray]) -> None:
+        """Submit rows to their decoders. ``by_decoder`` maps (decoder, form of DALI's input) to sorted rows; see
         data/header.py and data/sources.py."""
-        for (kind, given), rows in by_kind.items():
+        for (kind, given), rows in by_decoder.items():
             if kind == DALI:
                 turned = self._batch.facts["orientations"][rows] > 1
                 for some in (rows,) if given in DECODED or not turned.any() else (rows[~turned], rows[turned]):
@@ -54,7 +54,7 @@ class RowsDecoding:
             new = as_many_as_fit(new, facts, engine.room)
         for several in bounded(known, facts, engine.memory):
             self._submit(PlanesGroup, several, given, engine=engine)
-        self._submit(ComparedGroup, new, given, engine=engine)
+        self._submit(VerifyingGroup, new, given, engine=engine)
         return np.setdiff1d(rows, np.concatenate([known, new]), assume_unique=True)
 
     def _submit(self, group: type[DaliGroup] | type[PlanesGroup], rows: np.ndarray, given: str, **options: Any) -> None:
@@ -144,7 +144,7 @@ def as_transformed(
         several = zip(plan.views, images.batches, strict=True)
         return ViewBatches([as_transformed(owner, view, rows, of, infos) for view, of in several], plan.structure)
     spec = plan.gives
-    if spec.size is not None and (wrong := other_sizes(images, np.array([spec.size]))).any():
+    if spec.size is not None and (wrong := wrong_sizes(images, np.array([spec.size]))).any():
         row, ops = int(wrong.argmax()), ", ".join(step.op for step in plan.steps)
         what = f"{ops} returned an image of size {tuple(images[row].shape[-2:])}, expected {spec.size}"
         raise RuntimeError(f"{what}, for the epoch's sample {owner.position(rows[row])}")
@@ -152,9 +152,9 @@ def as_transformed(
         known = infos(rows) if keeps_info(plan) else ()
         return as_samples([image.movedim(-3, -1).cpu() for image in images], "pil", known)
     if isinstance(images, torch.Tensor):
-        images = in_format(images, plan)
+        images = in_memory_format(images, plan)
     else:
-        images = [in_format(image[None], plan)[0] for image in images]
+        images = [in_memory_format(image[None], plan)[0] for image in images]
     stacked = owner.epoch.default_collate or owner.epoch.fast_collate
     return as_samples(images, spec.kind) if spec.kind in ("Image", "array") and not stacked else images
 

@@ -1,7 +1,7 @@
 """JPEGs of a part that a GPU's JPEG engine decodes.
 
-In a PlanesGroup DALI reads the files and kernels convert the engine's planes to images. In a ComparedGroup DALI decodes
-the files as well, so that the results can be compared.
+In a PlanesGroup DALI reads the files and kernels convert the engine's planes to images. In a VerifyingGroup DALI
+decodes the files as well, so that the results can be compared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..ops.kernels import rows_of
 from ..plan import Plan, Step
 from ..runtime.device import ViewBatches
 from .decodable import DecodableRows
-from .decode import DaliGroup, PilGroup, RowImages, other_sizes, together
+from .decode import DaliGroup, PilGroup, RowImages, together, wrong_sizes
 
 if TYPE_CHECKING:
     from ..engine.dali.transfer import Received
@@ -38,7 +38,7 @@ _MOST_FILES = 2**16 - 1  # per group, since they are a grid dimension of the ker
 _NO_MEMORY = "the GPU has no memory for its planes"
 
 
-class ComparedGroup(DaliGroup):
+class VerifyingGroup(DaliGroup):
     """Rows decoded by both DALI and the JPEG engine, so that the results can be compared. The comparison is skipped if
     too many are pending."""
 
@@ -58,7 +58,7 @@ class ComparedGroup(DaliGroup):
         images = [decoded[i] for i in sure]
         if not np.array_equal([image.shape[:2] for image in images], facts["sizes"]):
             return
-        put, marks = self._batch.words_to([self._rows[i] for i in sure]), facts["marks"]
+        put, marks = self._batch.verdict_writer([self._rows[i] for i in sure]), facts["marks"]
         self._engine.compare(
             files, _places(facts), facts["chroma"], images, lambda decoders: put(files.checksums(marks) | decoders)
         )
@@ -75,18 +75,18 @@ class PlanesGroup:
         self._facts, self._words = batch.facts[at], batch.words[at]
         self._places = _places(self._facts)
         self._arrays = [batch.compute((*_planes(one), *one.after), at) for one in plan.chains]
-        self._begun = False
-        self._mine: np.ndarray = np.arange(len(rows))  # positions of the rows that the engine decodes
+        self._is_started = False
+        self._own: np.ndarray = np.arange(len(rows))  # positions of the rows that the engine decodes
         self._planes: Decoding | None = None
         self._unchecked: UncheckedFiles | None = None
-        self._others: DaliGroup | PilGroup | None = None
+        self._other_group: DaliGroup | PilGroup | None = None
         if given == PATHS:
             self._pipeline = batch.epoch.pipeline(plan, len(rows), Form(PATHS, reads=True))
             self._ticket = self._pipeline.submit(batch.paths(at), [])
 
     def decode(self) -> None:
         """Start the engine once the files are read, or soon to be, unless it has too many in flight."""
-        if not self._begun and not self._engine.is_full:
+        if not self._is_started and not self._engine.is_full:
             self._begin()
 
     def _begin(self) -> None:
@@ -95,9 +95,9 @@ class PlanesGroup:
         try:
             self._submit(self._copier())
         except PipelineError:  # reading a file failed; DaliGroup finds out which
-            self._mine = self._mine[:0]
-            self._others = DaliGroup(self._batch, self._plan, self._rows, self._given)
-        self._begun = True  # last, in case of an interrupt
+            self._own = self._own[:0]
+            self._other_group = DaliGroup(self._batch, self._plan, self._rows, self._given)
+        self._is_started = True  # last, in case of an interrupt
 
     def _submit(self, copy: Callable[[], Files]) -> None:
         """Submit the files to the engine."""
@@ -116,32 +116,32 @@ class PlanesGroup:
         return partial(_copied_records, sources, [source.bytes() for source in sources], device)
 
     def result(self, failures: dict[int, Exception]) -> RowImages:
-        if not self._begun:
+        if not self._is_started:
             self._begin()
         planes, made = self._received(), list[RowImages]()
-        groups = [] if self._others is None else [self._others]
-        if len(self._mine):
+        groups = [] if self._other_group is None else [self._other_group]
+        if len(self._own):
             images = None if planes is None else self._images(planes)
             if images is not None:
-                made.append(([self._rows[i] for i in self._mine.tolist()], images))
+                made.append(([self._rows[i] for i in self._own.tolist()], images))
             else:
-                groups += self._as_before()
+                groups += self._without_engine()
         return together([*made, *(group.result(failures) for group in groups)])
 
     def _received(self) -> torch.Tensor | None:
-        """Return the planes, or None if the engine failed. Reduces ``_mine`` to the rows that were checked and
+        """Return the planes, or None if the engine failed. Reduces ``_own`` to the rows that were checked and
         decoded."""
         if self._planes is None:
             return None
         try:
             planes = self._planes.result()
             self._leave_out_changed()
-            self._keep_likely()
+            self._record_likely()
             return planes
         except EngineError:  # comparing them again finds the file
             self._leave_out_changed()
-            self._engine.doubt(self._facts["chroma"][self._mine])
-            self._batch.words_to([self._rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
+            self._engine.doubt(self._facts["chroma"][self._own])
+            self._batch.verdict_writer([self._rows[i] for i in self._own.tolist()])(np.zeros(1, np.uint64))
         except EngineMemoryError:
             self._engine.give_up(_NO_MEMORY)
         except EngineSilent:
@@ -151,32 +151,32 @@ class PlanesGroup:
     def _leave_out_changed(self) -> None:
         """Let PIL decode files whose bytes have changed."""
         assert self._planes is not None and self._planes.chosen is not None
-        if len(self._planes.chosen) == len(self._mine):
+        if len(self._planes.chosen) == len(self._own):
             return
-        changed = [self._rows[i] for i in np.setdiff1d(self._mine, self._planes.chosen).tolist()]
-        self._mine = self._planes.chosen
+        changed = [self._rows[i] for i in np.setdiff1d(self._own, self._planes.chosen).tolist()]
+        self._own = self._planes.chosen
         self._batch.forget(changed)
-        self._others = PilGroup(self._batch, self._plan, changed)
+        self._other_group = PilGroup(self._batch, self._plan, changed)
 
-    def _keep_likely(self) -> None:
+    def _record_likely(self) -> None:
         """Record the checksums of files that were decoded for the first time."""
-        new = self._mine[self._words[self._mine] == 0]
+        new = self._own[self._words[self._own] == 0]
         if len(new):
             assert self._unchecked is not None
-            self._batch.words_to([self._rows[i] for i in new.tolist()])(self._unchecked.checksums[new] | LIKELY)
+            self._batch.verdict_writer([self._rows[i] for i in new.tolist()])(self._unchecked.checksums[new] | LIKELY)
 
-    def _as_before(self) -> list[DaliGroup | PilGroup]:
+    def _without_engine(self) -> list[DaliGroup | PilGroup]:
         """Return groups that decode the rows without the engine. Overwritten ones go to PIL, which raises the error."""
-        gone = overwritten([self._batch.sources[self._rows[i]] for i in self._mine.tolist()])
-        lost, sure = ([self._rows[i] for i in self._mine[chosen].tolist()] for chosen in (gone, ~gone))
+        gone = overwritten([self._batch.sources[self._rows[i]] for i in self._own.tolist()])
+        lost, sure = ([self._rows[i] for i in self._own[chosen].tolist()] for chosen in (gone, ~gone))
         made: list[DaliGroup | PilGroup] = [DaliGroup(self._batch, self._plan, sure, self._given)] if sure else []
         return made + ([PilGroup(self._batch, self._plan, lost)] if lost else [])
 
     def _images(self, planes: torch.Tensor):
         """Convert planes to images. Return None if the kernels fail."""
         begun, places = [], self._places
-        if len(self._mine) < len(self._words):
-            places = places.only(self._mine)
+        if len(self._own) < len(self._words):
+            places = places.only(self._own)
         try:
             for one, arrays in zip(self._plan.chains, self._arrays, strict=True):
                 program = PlanesProgram(one, self._of_mine(arrays[: len(_planes(one))]), places.sizes)
@@ -187,23 +187,23 @@ class PlanesGroup:
         views = []
         for one, images, arrays in zip(self._plan.chains, begun, self._arrays, strict=True):
             views.append(run_all(one.after, images, self._of_mine(arrays[len(_planes(one)) :])))
-            if other_sizes(views[-1], arrays.sizes[self._mine]).any():
+            if wrong_sizes(views[-1], arrays.sizes[self._own]).any():
                 self._engine.give_up("its kernels returned an image of another size")
                 return None
         return ViewBatches(views) if self._plan.views else views[0]
 
     def _of_mine(self, arrays: list[Arrays]) -> list[Arrays]:
-        if len(self._mine) == len(self._words):
+        if len(self._own) == len(self._words):
             return arrays
-        return [rows_of(of_step, self._mine) for of_step in arrays]
+        return [rows_of(of_step, self._own) for of_step in arrays]
 
     def discard(self) -> None:
         if self._given == PATHS:
             self._pipeline.discard(self._ticket)
         if self._planes is not None:
             self._planes.cancel()
-        if self._others is not None:
-            self._others.discard()
+        if self._other_group is not None:
+            self._other_group.discard()
 
 
 def _copied(received: Received, device: torch.device) -> Files:

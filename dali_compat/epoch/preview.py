@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ..data.base_datasets import leaves_of
 from .on_error import Errors
-from .samplers import of_indices
+from .samplers import sampler_generators
 
 _SIDE, _GAP, _TITLE = 224, 6, 20  # pixels
 _BEHIND, _INK = "#161b22", "#ffffff"
@@ -40,7 +40,7 @@ def preview(loader: Any, count: int) -> Image.Image:
     """
     if count < 1:
         raise ValueError(f"preview() shows at least one sample, got {count}")
-    generators = of_indices(loader, all_of_them=True)
+    generators = sampler_generators(loader, all_of_them=True)
     before, twin = generators.states(), copy.copy(loader)
     vars(twin).update(_iterator=None, _errors=Errors(loader.on_error, loader.on_error_in_python))
     try:

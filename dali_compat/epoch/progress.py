@@ -18,7 +18,16 @@ import torch.utils.data as data
 from torch.utils.data.distributed import DistributedSampler
 
 from ..runtime.messages import stack_level
-from .samplers import Generators, Indices, RankOrder, distributed, is_known, of_indices, of_the_rest, samplers_of
+from .samplers import (
+    Generators,
+    Indices,
+    RankOrder,
+    distributed,
+    is_known,
+    remaining_indices,
+    sampler_generators,
+    samplers_of,
+)
 
 _NONE = {"given": 0, "samples": 0, "drawn": 0, "exhausted": False, "last": [0, 0]}  # progress at the epoch's beginning
 Skip = Callable[[data.BatchSampler, int], Iterator[Any]]
@@ -60,14 +69,14 @@ class Progress:
         self.number = number
         sampler = distributed(loader)
         self.rank_order = RankOrder() if sampler is None else RankOrder(0, sampler.num_replicas, sampler.rank)
-        self.generators: Generators = of_indices(loader, torchs_workers)
+        self.generators: Generators = sampler_generators(loader, torchs_workers)
         self.mixed: set[str] = set()
-        self.stateful = stateful(loader)
+        self.stateful_sampler = stateful_sampler(loader)
         self.users: dict[str, Any] = {}
-        self._strange = not is_known(loader)
+        self._is_unknown = not is_known(loader)
         self._before: dict[str, Any] = {}  # generator states after the previous draw, for samplers that are not torch's
         self._sampler_states: deque[tuple[int, Any]] = deque()  # (batches drawn, state), the caller's batch first
-        if self._strange or torchs_workers:
+        if self._is_unknown or torchs_workers:
             self.at_iter = self.generators.states()
 
     @property
@@ -92,9 +101,9 @@ class Progress:
             if self.again:
                 self.generators.set(self.at_first)
             self.at_first = self.generators.states()
-        if self.stateful is not None and not self._sampler_states:
-            self._note_sampler()
-        before = self.generators.states() if self._strange else {}
+        if self.stateful_sampler is not None and not self._sampler_states:
+            self._save_sampler_state()
+        before = self.generators.states() if self._is_unknown else {}
         others = _changed(self._before, before)
         try:
             index = next(indices)
@@ -102,26 +111,26 @@ class Progress:
             self.exhausted = True
             raise
         finally:
-            self._before = self.generators.states() if self._strange else {}
+            self._before = self.generators.states() if self._is_unknown else {}
             if others:
                 self.mixed |= others & _changed(before, self._before)
         self.drawn += 1
-        if self.stateful is not None:
-            self._note_sampler()
+        if self.stateful_sampler is not None:
+            self._save_sampler_state()
         return index
 
-    def _note_sampler(self) -> None:
+    def _save_sampler_state(self) -> None:
         while len(self._sampler_states) > 1 and self._sampler_states[1][0] < self.given:  # state() needs the one before
             self._sampler_states.popleft()
-        self._sampler_states.append((self.drawn, copy.deepcopy(self.stateful.state_dict())))
+        self._sampler_states.append((self.drawn, copy.deepcopy(self.stateful_sampler.state_dict())))
 
     # ---- as plain data
 
     def state(self) -> dict[str, Any]:
         """Return the initial state and the progress."""
         sampler = [state for drawn, state in self._sampler_states if drawn <= self.given]
-        if self.stateful is not None and not sampler:  # no batch was drawn yet
-            sampler = [copy.deepcopy(self.stateful.state_dict())]
+        if self.stateful_sampler is not None and not sampler:  # no batch was drawn yet
+            sampler = [copy.deepcopy(self.stateful_sampler.state_dict())]
         state = {
             "number": self.number,
             "seed": [self.base_seed, self.lap],
@@ -141,7 +150,7 @@ class Progress:
     @property
     def restarts(self) -> bool:
         """True if a state restarts the epoch, because the sampler cannot draw its indices again."""
-        return bool(self.mixed) and self.stateful is None
+        return bool(self.mixed) and self.stateful_sampler is None
 
     @classmethod
     def from_state(cls, loader, state: dict[str, Any], torchs_workers: bool = False) -> Progress:
@@ -168,7 +177,7 @@ class Progress:
 
     # ---- drawn again
 
-    def begin_again(self) -> None:
+    def restore_at_iter(self) -> None:
         """Before iter() of the sampler, restore the generators to their state at the original iter()."""
         if self.again:
             self.generators.set(self.at_iter)
@@ -178,10 +187,10 @@ class Progress:
         if not self.again and not self.lap:
             self.base_seed = base_seed
 
-    def from_the_first(self, loader) -> int:
+    def restart(self, loader) -> int:
         """Restart from the first batch. Return the number of batches to load again to get to the saved position."""
         if self.again:
-            set_users(loader, self.users)
+            load_object_states(loader, self.users)
         given, self.given, self.samples, self.drawn = self.given, 0, 0, 0
         self.exhausted, self.expected = False, (0, 0)
         return given
@@ -192,7 +201,7 @@ class Progress:
         if later is not None:
             later()
 
-    def drawn_again(self, loader, indices: Iterator[Any], skip: Skip | None = None) -> Iterator[Any]:
+    def resumed_batches(self, loader, indices: Iterator[Any], skip: Skip | None = None) -> Iterator[Any]:
         """Return the sampler's batches after those already returned. If it returns other indices than before, warn, and
         return all of its batches.
 
@@ -201,8 +210,8 @@ class Progress:
             skip: returns a BatchSampler's batches without its first samples; by default :func:`skipped`.
         """
         sampler = loader._index_sampler
-        if self.stateful is not None and self._sampler_states:
-            self.stateful.load_state_dict(copy.deepcopy(self._sampler_states[-1][1]))
+        if self.stateful_sampler is not None and self._sampler_states:
+            self.stateful_sampler.load_state_dict(copy.deepcopy(self._sampler_states[-1][1]))
             # a short last batch has already exhausted it
             short = type(sampler) is data.BatchSampler and not sampler.drop_last and self.samples % sampler.batch_size
             return iter(()) if short else iter(sampler)
@@ -225,13 +234,13 @@ class Progress:
         if self.expected[0] and fingerprint(again) != self.expected:
             text = "the sampler returns other indices than when the state was taken; the epoch restarts"
             warnings.warn(text, stacklevel=stack_level())
-            self.from_the_first(loader)
+            self.restart(loader)
             return iter(sampler)
         return indices
 
     def rest(self, loader) -> Any:
         """Return a sampler of the part of the epoch that another number of ranks has left."""
-        rest = of_the_rest(samplers_of(loader)[-1], self.rank_order.origin)
+        rest = remaining_indices(samplers_of(loader)[-1], self.rank_order.origin)
         return data.BatchSampler(rest, loader.batch_size, loader.drop_last) if loader.batch_size else rest
 
 
@@ -240,28 +249,28 @@ def skipped(sampler: data.BatchSampler, samples: int) -> Iterator[list[Any]]:
     return iter(data.BatchSampler(islice(iter(sampler.sampler), samples, None), sampler.batch_size, sampler.drop_last))
 
 
-def stateful(loader) -> Any:
+def stateful_sampler(loader) -> Any:
     """Return the sampler with state_dict() and load_state_dict(), or None. A DistributedSampler does not count, because
     its indices are always drawn again."""
     found = (one for one in samplers_of(loader) if _has_state(one) and not isinstance(one, DistributedSampler))
     return next(found, None)
 
 
-def users_of(loader) -> dict[str, Any]:
+def stateful_objects(loader) -> dict[str, Any]:
     """Return the custom sampler and data set that have a state_dict()."""
     dataset = loader.dataset if _has_state(loader.dataset) else None
-    return {name: one for name, one in [("sampler", stateful(loader)), ("dataset", dataset)] if one is not None}
+    return {name: one for name, one in [("sampler", stateful_sampler(loader)), ("dataset", dataset)] if one is not None}
 
 
-def users_states(loader) -> dict[str, Any]:
-    """Return the states of users_of()."""
-    return {name: _state(one) for name, one in users_of(loader).items()}
+def object_states(loader) -> dict[str, Any]:
+    """Return the states of stateful_objects()."""
+    return {name: _state(one) for name, one in stateful_objects(loader).items()}
 
 
-def set_users(loader, states: dict[str, Any]) -> bool:
-    """Load states into the objects of users_of(). Return True if one was in a different state."""
+def load_object_states(loader, states: dict[str, Any]) -> bool:
+    """Load states into the objects of stateful_objects(). Return True if one was in a different state."""
     changed = False
-    for name, one in users_of(loader).items() if states else ():
+    for name, one in stateful_objects(loader).items() if states else ():
         before = _state(one)
         if states.get(name) is None or _same(before, states[name]):
             continue

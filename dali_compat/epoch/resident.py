@@ -21,7 +21,7 @@ from .chunk import Chunk
 from .collate import collate, collated_views
 from .epoch import Epoch
 from .iterator import OrderedIterator
-from .samplers import Indices, in_arrays, may_draw
+from .samplers import Indices, array_batches, max_draw_ahead
 
 
 class ResidentBatch(Batch):
@@ -66,8 +66,8 @@ class ResidentBatch(Batch):
     def _located(self) -> Listed:
         places = [locate(self.epoch.dataset, index) for index in self._listed()]
         transformed = any(dataset.target_transform for dataset, _ in places)
-        given = self.epoch.as_in_its_copy([target(dataset, local) for dataset, local in places], transformed)
-        with self.epoch.as_in_a_worker(self.begin) if transformed else nullcontext():
+        given = self.epoch.copied_targets([target(dataset, local) for dataset, local in places], transformed)
+        with self.epoch.worker_generators(self.begin) if transformed else nullcontext():
             targets = [
                 one if dataset.target_transform is None else dataset.target_transform(one)
                 for one, (dataset, _) in zip(given, places, strict=True)
@@ -93,10 +93,10 @@ class ResidentIterator(OrderedIterator):
     _batch = ResidentBatch
 
     def _begin(self, loader, route: ResidentRoute) -> None:
-        self._held = route.held
+        self._datasets = route.datasets
         self._ahead = loader.num_workers * (loader.prefetch_factor or 0) or 1  # as in torch
-        self._may_draw = may_draw(self._index_sampler)
-        in_bulk = in_arrays(self._index_sampler)
+        self._max_draw_ahead = max_draw_ahead(self._index_sampler)
+        in_bulk = array_batches(self._index_sampler)
         self._in_arrays = in_bulk is not None
         self._sampler_iter = in_bulk or self._sampler_iter
         super()._begin(loader, route)
@@ -105,7 +105,7 @@ class ResidentIterator(OrderedIterator):
         return Epoch(loader, route, self.progress)
 
     def _skipped(self, sampler, samples: int) -> Iterator[Any]:
-        in_bulk = in_arrays(sampler, samples)
+        in_bulk = array_batches(sampler, samples)
         self._in_arrays = in_bulk is not None
         return in_bulk or super()._skipped(sampler, samples)
 
@@ -136,7 +136,7 @@ class ResidentIterator(OrderedIterator):
             return
         together = self._epoch.route.together if self._taken > self._first else 1
         count = max(1, together // max(1, len(self._drawn[0])))
-        self._draw_indices(min(count, self._may_draw - self._taken))
+        self._draw_indices(min(count, self._max_draw_ahead - self._taken))
         batches, samples = [self._drawn[0]], len(self._drawn[0])
         for batch in islice(self._drawn, 1, None):
             samples += len(batch)
@@ -151,7 +151,7 @@ class ResidentIterator(OrderedIterator):
         try:
             # the caller's mode may differ for each batch; autocast is for models
             with torch.inference_mode(False), torch.autocast(self._epoch.route.device.type, enabled=False):
-                chunk = Chunk(self._epoch, self._held, batches)
+                chunk = Chunk(self._epoch, self._datasets, batches)
         except Exception as error:
             if len(batches) == 1:
                 batches[0].error = error

@@ -161,7 +161,7 @@ class Rows(DecodableRows):
         leaf, local = self.samples.places[row]
         return headers_of(leaf), local % len(leaf)
 
-    def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
+    def verdict_writer(self, rows: list[int]) -> Callable[[np.ndarray], None]:
         assert self.epoch.engine is not None  # only called for the engine's rows
         places: list[tuple[Verdicts, np.ndarray, np.ndarray]] = []
         for found in self.samples.found():
@@ -191,7 +191,7 @@ def locate(
     indices: list[Any],
     begin: int,
     bad: dict[int, Exception | str],
-    stands_in: bool = False,
+    is_substitute: bool = False,
 ) -> Rows:
     """Return the rows of a batch, with their targets.
 
@@ -199,12 +199,12 @@ def locate(
         indices: as given by the sampler.
         begin: number of samples of the epoch before them.
         bad: failed rows and reasons are added to it.
-        stands_in: whether this is one sample that replaces an unreadable one of another batch.
+        is_substitute: whether this is one sample that replaces an unreadable one of another batch.
     """
     cache = epoch.route.cache
-    whole = cache is None and not stands_in
+    whole = cache is None and not is_substitute
     tabled = in_tables(epoch.dataset, indices, epoch.tables) if whole else None
-    tolerant = stands_in or epoch.errors.policy != "raise"
+    tolerant = is_substitute or epoch.errors.policy != "raise"
     rows = Rows(epoch, tabled or _looked_up(epoch, indices), indices, begin, bad, tolerant)
     if cache is not None:
         rows.pixels = [cache.get(source) for source in rows.sources]
@@ -213,7 +213,7 @@ def locate(
     samples = rows.samples
     if any(transforms_of(leaf)[1] for leaf in samples.leaves):
         samples.targets = list(as_list(samples.targets))
-        with epoch.as_in_a_worker(begin):
+        with epoch.worker_generators(begin):
             samples.targets = [_target(rows, row) for row in range(len(rows))]
     return rows
 
@@ -222,7 +222,7 @@ def _looked_up(epoch: DaliEpoch, indices: list[Any]) -> Listed:
     """Look up samples one by one."""
     samples = look_up(epoch.dataset, indices, epoch.folder)
     transformed = any(transforms_of(leaf)[1] for leaf in samples.leaves)
-    samples.targets = epoch.as_in_its_copy(samples.targets, transformed)
+    samples.targets = epoch.copied_targets(samples.targets, transformed)
     return samples
 
 

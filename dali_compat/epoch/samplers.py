@@ -21,7 +21,7 @@ from ..data.base_datasets import leaves_of
 from ..data.readers import reader_of, transforms_of
 
 Indices = list[Any] | np.ndarray
-"""Indices of a batch, as given by a sampler or in_arrays()."""
+"""Indices of a batch, as given by a sampler or array_batches()."""
 
 # Samplers that draw all random numbers with their first index, or none
 _AT_ONCE = {
@@ -30,7 +30,7 @@ _AT_ONCE = {
 }
 
 
-def may_draw(sampler, unknown: int = 0) -> int:
+def max_draw_ahead(sampler, unknown: int = 0) -> int:
     """Return the number of batches of an epoch that may be drawn early without a visible effect; ``unknown`` for
     samplers that are not torch's.
 
@@ -48,7 +48,7 @@ def may_draw(sampler, unknown: int = 0) -> int:
     return len(sampler) - 1 if once else 0
 
 
-def indices_among(loader) -> Sequence[int]:
+def replacement_indices(loader) -> Sequence[int]:
     """Return the indices that the sampler is restricted to, by default all of the data set."""
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if type(sampler) is data.SubsetRandomSampler:
@@ -103,7 +103,7 @@ def distributed(loader) -> DistributedSampler | None:
     return samplers[-1] if is_known(loader) and type(samplers[-1]) is DistributedSampler else None
 
 
-def of_the_rest(sampler: DistributedSampler, origin: int) -> list[Any]:
+def remaining_indices(sampler: DistributedSampler, origin: int) -> list[Any]:
     """Return a rank's indices of an epoch after its first ``origin`` samples, which any number of ranks may have
     loaded."""
     whole = copy.copy(sampler)
@@ -118,7 +118,7 @@ def of_the_rest(sampler: DistributedSampler, origin: int) -> list[Any]:
     return rest[sampler.rank :: world]
 
 
-def in_arrays(sampler, begin: int = 0) -> Iterator[np.ndarray] | None:
+def array_batches(sampler, begin: int = 0) -> Iterator[np.ndarray] | None:
     """Return a BatchSampler's batches as int64 arrays, starting at sample ``begin``, or None unless it yields every
     sample once, in order or shuffled.
 
@@ -188,7 +188,7 @@ class Generators:
                 _set(self._named[name], state)
 
 
-def of_indices(loader, all_of_them: bool = False) -> Generators:
+def sampler_generators(loader, all_of_them: bool = False) -> Generators:
     """Return the generators that the sampler draws from. For samplers that are not torch's, or with ``all_of_them``,
     these are all that it might use."""
     samplers = samplers_of(loader)
@@ -208,10 +208,10 @@ def of_indices(loader, all_of_them: bool = False) -> Generators:
     return Generators(GLOBAL | {"generator": loader.generator} | owned | aliases, epochs)
 
 
-def of_loader(loader, in_process: bool) -> Generators:
-    """Return every generator whose state a checkpoint must include: those of of_indices(), that of the seed, and, if
-    user functions run ``in_process``, the global ones."""
-    found = of_indices(loader)
+def checkpoint_generators(loader, in_process: bool) -> Generators:
+    """Return every generator whose state a checkpoint must include: those of the sampler, that of the seed, and the
+    global ones if user functions run ``in_process``."""
+    found = sampler_generators(loader)
     base = {TORCH: GLOBAL[TORCH]} if loader.generator is None else {"generator": loader.generator}
     users = GLOBAL if in_process else {}
     return Generators(found._named | base | users, found._epochs)

@@ -26,13 +26,13 @@ from ..data.headers import Headers, headers_of
 from ..errors import OutOfStep
 from ..plan import Options, Plan
 from ..routes.dali import MOST_PIPELINES, DaliRoute
-from ..runtime.dataset_base import be_quiet
+from ..runtime.dataset_base import suppress_warning
 from ..tracing.nodes import tracing
 from ..tracing.sources import FileTable
 from ..tracing.trial import table_of
 from ..tracing.worker import SeededIndex, SeededIndices, TracedCollate, TracingWorker, begin_tracing
 from .epoch import DaliEpoch
-from .fallback import _Collate, _OnDevice
+from .fallback import TorchIterator, _Collate
 from .iterator import OF_PARENT, in_the_package, of_this_process
 from .prefetch_thread import PrefetchThread
 from .progress import Progress
@@ -42,7 +42,7 @@ from .traced_batch import ReceivedBatch, discard_all, make_ahead, start_all
 
 def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = None) -> _Traced:
     """Return the iterator of an epoch."""
-    be_quiet()  # no warning that torch's loader reads the data set
+    suppress_warning()  # no warning that torch's loader reads the data set
     if not loader.num_workers:
         return _Here(loader, route, before)
     return _InWorkers(loader, route, before)
@@ -81,18 +81,8 @@ class TracedEpoch(DaliEpoch):
             self._for_dali.append(plan)
         return any(one is plan for one in self._for_dali)
 
-    def end(self) -> None:
-        """Release pipelines and threads; the route keeps the pipelines for the next epoch."""
-        self.over = True
-        if self._pipelines:
-            self._pipelines = {}
-            self.route.epoch_is_over()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
 
-
-class _Traced(_OnDevice):
+class _Traced(TorchIterator):
     """torch's iterator, with images computed by DALI.
 
     Batches that workers have already sent are submitted to DALI, up to ``route.depth`` ahead. Indices are drawn when
@@ -111,8 +101,8 @@ class _Traced(_OnDevice):
 
     # ---- arguments of torch's loader
 
-    def _changed(self, loader: Any) -> Any:
-        made = super()._changed(loader)
+    def _wrapped(self, loader: Any) -> Any:
+        made = super()._wrapped(loader)
         if isinstance(made.collate_fn, _Collate):
             made.collate_fn.function = TracedCollate(made.collate_fn.function)
         else:
@@ -133,7 +123,7 @@ class _Traced(_OnDevice):
     def _draws_torchs_seeds(self, loader: Any) -> bool:
         return loader.num_workers > 0 and isinstance(loader.dataset, data.IterableDataset)
 
-    def _loads_past(self, loader: Any) -> bool:
+    def _reloads_batches(self, loader: Any) -> bool:
         return isinstance(loader.dataset, data.IterableDataset)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
@@ -141,9 +131,9 @@ class _Traced(_OnDevice):
         if not first_iter:
             self._loader = None
 
-    def _go_on(self, loader: Any) -> None:
+    def _resume(self, loader: Any) -> None:
         if not self._num_workers or not self._indexed:
-            super()._go_on(loader)
+            super()._resume(loader)
             return
         with contextlib.suppress(StopIteration):
             while self.progress.drawn < self._until:
@@ -154,7 +144,7 @@ class _Traced(_OnDevice):
             self._position = 0
             self.progress.seeded(int(self._base_seed))
             if self._num_workers and self._indexed and self.progress.again:
-                self._skip_drawn(self._loader)  # workers are sent indices before _go_on()
+                self._skip_drawn(self._loader)  # workers are sent indices before _resume()
                 self._position = self.progress.samples
         return super()._draw()
 
@@ -254,8 +244,8 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
         super()._begin(loader, before)
         self._counted = self._over  # batches and samples that workers have sent
 
-    def _go_on(self, loader: Any) -> None:
-        super()._go_on(loader)
+    def _resume(self, loader: Any) -> None:
+        super()._resume(loader)
         if self._indexed:  # a stream has counted the batches that it loaded again
             self._over = self._counted = self.progress.given, self.progress.samples
 

@@ -19,7 +19,7 @@ from ..tracing.columns import JobGroup, Place, TailGroup, TracedBatch
 from ..tracing.plans import head_plan, sizes_after, tail_plan, width
 from ..tracing.tensors import together
 from .decodable import JobRows
-from .decode import in_format
+from .decode import in_memory_format
 from .part import RowsDecoding
 
 
@@ -36,7 +36,7 @@ class TracedImages:
         self._chunk = np.full(batch.count, -1)  # for each row the number of its chunk, and its place there
         self._place = np.zeros(batch.count, np.int64)
         self._chunks: list[Any] = []
-        self._under_way: list[tuple[JobGroup, RowsDecoding]] = []
+        self._pending: list[tuple[JobGroup, RowsDecoding]] = []
         epoch.route.realized += not batch.jobs
         for group in batch.jobs:
             self._start(group)
@@ -45,7 +45,7 @@ class TracedImages:
         epoch = self._epoch
         plan = self._head_plan(group)
         decoding = RowsDecoding(JobRows(epoch, group, epoch.table, epoch.headers), plan)
-        self._under_way.append((group, decoding))
+        self._pending.append((group, decoding))
         given = PATHS if group.ends is None else BYTES
         kind = (DALI, given) if epoch.may_have_pipeline(plan) else (PIL, "")
         decoding.start({kind: np.arange(len(group.rows))})
@@ -60,7 +60,7 @@ class TracedImages:
 
     def decode(self) -> None:
         """Start decoding on a GPU's JPEG engine, if there is one."""
-        for _, decoding in self._under_way:
+        for _, decoding in self._pending:
             decoding.decode()
 
     def finish(self) -> Any:
@@ -69,10 +69,10 @@ class TracedImages:
         Raises:
             ImageReadError: a file can no longer be read.
         """
-        while self._under_way:
-            group, decoding = self._under_way[-1]
+        while self._pending:
+            group, decoding = self._pending[-1]
             rows, images = decoding.result()
-            self._under_way.pop()
+            self._pending.pop()
             views = images.batches if isinstance(images, ViewBatches) else [images]
             for number, of_view in enumerate(views):
                 self._put(group.rows[rows, number], of_view)
@@ -84,8 +84,8 @@ class TracedImages:
 
     def discard(self) -> None:
         """Release batches in flight."""
-        while self._under_way:
-            self._under_way.pop()[1].discard()
+        while self._pending:
+            self._pending.pop()[1].discard()
 
     def _put(self, rows: np.ndarray, images: Any) -> None:
         self._chunk[rows], self._place[rows] = len(self._chunks), np.arange(len(rows))
@@ -124,7 +124,7 @@ class TracedImages:
             images = self._images(np.arange(place.row, place.row + place.count))
             if not isinstance(images, torch.Tensor):
                 raise RuntimeError("the images of a stack have different sizes; a file changed after it was opened")
-            return in_format(together(images.detach(), place.joins), self._epoch)
+            return in_memory_format(together(images.detach(), place.joins), self._epoch)
         images = self._chunks[self._chunk[place.row]]
         image = images[int(self._place[place.row])].detach()
         if place.strides is not None:

@@ -15,11 +15,11 @@ from ..data.base_datasets import Images, image_leaves_of, leaves_of, locate, sam
 from ..data.hugging_face import DALIHuggingFace
 from ..data.sources import is_record
 from ..errors import Unsupported
-from ..routes import Route, StockRoute, in_processes
+from ..routes import FallbackRoute, Route, in_processes
 from ..routes.dali import DaliRoute
 from ..runtime.messages import repr_of
-from .progress import users_states
-from .samplers import BASE64, distributed, of_indices, of_loader, samplers_of
+from .progress import object_states
+from .samplers import BASE64, checkpoint_generators, distributed, sampler_generators, samplers_of
 
 _LOOKED_AT = 100  # samples of a data set to checksum
 
@@ -67,7 +67,7 @@ def differences(loader, before: Traits, now: Traits) -> tuple[list[str], list[st
 def _route(loader, route: Route) -> str:
     """Name the route, with the number of workers if samples depend on it. torch's workers have separate generators, and
     each loads a part of a stream."""
-    name = "torchvision" if isinstance(route, StockRoute) else "DALI" if isinstance(route, DaliRoute) else "resident"
+    name = "torchvision" if isinstance(route, FallbackRoute) else "DALI" if isinstance(route, DaliRoute) else "resident"
     if name == "torchvision" or isinstance(loader.dataset, data.IterableDataset):
         return f"{name}, num_workers={loader.num_workers}"
     return name
@@ -109,7 +109,7 @@ def _sampler(sampler: Any) -> str:
 def _transform(dataset: Any, route: Route) -> str:
     if in_processes(route):  # the plans are those of the first sample
         return _without_addresses(repr_of(getattr(dataset, "transform", None)))
-    assert not isinstance(route, StockRoute)
+    assert not isinstance(route, FallbackRoute)
     lines = [[line.transform for one in (plan, *plan.views) for line in one.lines] for plan in route.plans]
     steps = _without_addresses(repr_of([(plan.exact, plan.steps) for plan in route.plans]))
     return _without_addresses(" and ".join(map(", ".join, lines))) + f", {zlib.crc32(steps.encode()):08x}"
@@ -163,10 +163,10 @@ def check_state(state: Any, loader: Any = None) -> None:
         return
     if epoch and distributed(loader) is None:
         _check(epoch["places"][0], range(1), "epoch.places[0]")
-    for name in [name for name, now in users_states(loader).items() if isinstance(now, dict)]:
+    for name in [name for name, now in object_states(loader).items() if isinstance(now, dict)]:
         for field, one in (("", state), ("epoch.", epoch), ("epoch.users.", users)):
             _check(one.get(name), _MAYBE, field + name)  # its content is the user's
-    drawn_from = of_indices(loader, True).states() | of_loader(loader, True).states()
+    drawn_from = sampler_generators(loader, True).states() | checkpoint_generators(loader, True).states()
     found = {"now": state["now"]} | {f"epoch.{name}": epoch.get(name) or {} for name in ("at_iter", "at_first")}
     for field, states in found.items():
         for name in states.keys() & drawn_from.keys():

@@ -4,7 +4,8 @@
         def __call__(self, image):
             return [self.weak(image), self.strong(image)]
 
-    look_through(TwoCrops(), known)  # Seen(structure=[0, 1], paths=((0,), (1,)), transforms=(weak, strong))
+    find_transforms(TwoCrops(), known)
+    # AppliedTransforms(structure=[0, 1], paths=((0,), (1,)), transforms=(weak, strong))
 
 The callable is called with a placeholder for the image and with stand-ins for all other objects that it refers to. The
 stand-in of a known transform records each application. Everything else that could affect the result (a random number, a
@@ -14,13 +15,13 @@ are not affected.
 
 The modules, in reading order:
 
-- sandbox: chooses the stand-in for each object. look_through() calls a callable twice, compares, and returns a Seen.
+- sandbox: chooses the stand-in for each object. find_transforms() calls a callable twice and compares the results.
 - standins: the behavior of each stand-in. The Untouchable refuses everything.
 - objects: inspection of objects, classes and code without running them.
 - replaced: detection of replaced functions of torchvision, timm or Pillow.
 - untranslatable: the error for a transform without a translation.
 """
 
-from .sandbox import Seen, Unseen, look_through
+from .sandbox import AppliedTransforms, NotUnderstood, find_transforms
 
-__all__ = ["Seen", "Unseen", "look_through"]
+__all__ = ["AppliedTransforms", "NotUnderstood", "find_transforms"]

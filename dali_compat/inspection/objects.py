@@ -23,20 +23,20 @@ from torch.nn.modules import module
 
 _PLAIN = {int, float, complex, str, bytes, bool, type(None), type(...), range, slice, torch.dtype, torch.memory_format}
 _LIBRARIES = {*sys.stdlib_module_names, "torch", "torchvision", "numpy", "PIL", "cv2"} - {"__main__", "builtins"}
-OF_MODULES = set(vars(nn.Module())) - {"training"}
+MODULE_ATTRIBUTES = set(vars(nn.Module())) - {"training"}
 """Attributes that every nn.Module has."""
 WITHOUT_CODE = {object, abc.ABC, typing.Generic, typing.Protocol}
 """Bases that add no behavior to a class."""
 
-_OF_NAMEDTUPLES = {"__new__", "__repr__", "_replace", "__replace__", "_asdict", "__getnewargs__"}
-_OF_NAMEDTUPLES |= {"_make", "_fields", "_field_defaults", "_fields_defaults"}
+_NAMEDTUPLE_MEMBERS = {"__new__", "__repr__", "_replace", "__replace__", "_asdict", "__getnewargs__"}
+_NAMEDTUPLE_MEMBERS |= {"_make", "_fields", "_field_defaults", "_fields_defaults"}
 _Field = type(vars(namedtuple("_Field", "one"))["one"])
 
 # flags and members that distinguish a class written in Python from one written in C
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was made at runtime
 _BASIC = 0xFF << 24  # Py_TPFLAGS_LONG_SUBCLASS and its neighbors: subclasses of int, list, tuple, str, dict ...
-_OF_C = {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
-_OF_C |= {types.GetSetDescriptorType}
+_C_DESCRIPTORS = {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
+_C_DESCRIPTORS |= {types.GetSetDescriptorType}
 _DESCRIPTORS = property, types.MemberDescriptorType, types.GetSetDescriptorType  # descriptors with known behavior
 
 
@@ -83,7 +83,9 @@ def is_namedtuple(kind: type) -> bool:
     own = vars(kind)
     if not (issubclass(kind, tuple) and kind.__bases__ == (tuple,) and "_fields" in own):
         return False
-    added = (one for name, one in own.items() if name not in _OF_NAMEDTUPLES and (name[:2] != "__" or _is_code(one)))
+    added = (
+        one for name, one in own.items() if name not in _NAMEDTUPLE_MEMBERS and (name[:2] != "__" or _is_code(one))
+    )
     defaults = own.get("_field_defaults", {}).values()
     return all(type(value) in _PLAIN or type(value) is _Field for value in (*added, *defaults))
 
@@ -106,7 +108,9 @@ def is_copyable(kind: type) -> bool:
         return False
     if root(kind) in _LIBRARIES - {"torchvision"} or kind.__flags__ & _BASIC:
         return False
-    if any(type(value) in _OF_C and name not in ("__dict__", "__weakref__") for name, value in vars(kind).items()):
+    if any(
+        type(value) in _C_DESCRIPTORS and name not in ("__dict__", "__weakref__") for name, value in vars(kind).items()
+    ):
         return False  # classes of Cython may look like those of Python
     if any(inspect.isdatadescriptor(value) and type(value) not in _DESCRIPTORS for value in vars(kind).values()):
         return False

@@ -22,8 +22,8 @@ from .untranslatable import Untranslatable
 STANDS_FOR = "_dali_compat_stands_for"  # attribute of this package's replacements: the original
 _THEIRS = frozenset(("torchvision", "timm"))
 _OLD = "_transform" in vars(v2.Transform)  # before torchvision 0.21
-_OF_V2 = ("_get_params", "_transform") if _OLD else ("make_params", "transform")
-_METHODS = ("__call__", "forward", "get_params", *_OF_V2)
+_V2_METHODS = ("_get_params", "_transform") if _OLD else ("make_params", "transform")
+_METHODS = ("__call__", "forward", "get_params", *_V2_METHODS)
 
 
 def refuse_replaced(transform) -> None:
@@ -105,7 +105,7 @@ def refuse_replaced_pillow(opens: bool) -> None:
     Raises:
         Unsupported: a function that opens images, or that torchvision's functions call, was replaced.
     """
-    what = next((f"{_place(owner)}.{name}" for owner, name in looked_at(opens) if not _is_own(owner, name)), "")
+    what = next((f"{_place(owner)}.{name}" for owner, name in checked_functions(opens) if not _is_own(owner, name)), "")
     if opens and builtins.open is not io.open:
         what = "open()"
     if what:
@@ -115,7 +115,7 @@ def refuse_replaced_pillow(opens: bool) -> None:
             raise Unsupported(f"{name}, given to PIL.Image.register_open(), reads files that DALI may read differently")
 
 
-def looked_at(opens: bool) -> Iterator[tuple[Any, str]]:
+def checked_functions(opens: bool) -> Iterator[tuple[Any, str]]:
     """Yield modules and classes with the names of their functions to check."""
     owners = list(_OWNERS)
     if opens:

@@ -151,10 +151,10 @@ class Sandbox:
             with contextlib.suppress(AttributeError):  # no value is set
                 own[slot] = object.__getattribute__(value, slot)
         if issubclass(kind, nn.Module):
-            if any(own[hooks] for hooks in own if hooks in objects.OF_MODULES and "hooks" in hooks):
+            if any(own[hooks] for hooks in own if hooks in objects.MODULE_ATTRIBUTES and "hooks" in hooks):
                 return Untouchable(name)
             inner = own["_modules"], own["_parameters"], own["_buffers"]
-            own = {key: one for key, one in own.items() if key not in objects.OF_MODULES}
+            own = {key: one for key, one in own.items() if key not in objects.MODULE_ATTRIBUTES}
             own.update((key, one) for named in inner for key, one in named.items())
         instance: Any = object.__new__(self._copy(kind))
         object.__setattr__(instance, "__waiting__", (own, self))
@@ -246,11 +246,11 @@ def _same(one: tuple, other: tuple) -> bool:
 _FUNCTIONS = FunctionType, BuiltinFunctionType
 
 
-class Unseen(Exception):
+class NotUnderstood(Exception):
     """A callable was not understood. The text is the reason, or empty if it applies no known transform."""
 
 
-class Seen(NamedTuple):
+class AppliedTransforms(NamedTuple):
     """The transforms that a callable applies, and the structure that it returns.
 
     Attributes:
@@ -269,7 +269,7 @@ class Seen(NamedTuple):
         return tuple(self.transforms[at] for at in self.paths[0]) if self.structure == 0 else None
 
 
-def look_through(function, known: Callable[[type], bool]) -> Seen:
+def find_transforms(function, known: Callable[[type], bool]) -> AppliedTransforms:
     """Find the transforms that a callable applies.
 
     Args:
@@ -277,17 +277,17 @@ def look_through(function, known: Callable[[type], bool]) -> Seen:
         known: returns True for the class of a known transform.
 
     Raises:
-        Unseen: the callable does something else too, or may do so.
+        NotUnderstood: the callable does something else too, or may do so.
     """
     seen, again = _attempt(function, known), _attempt(function, known)
     if not _alike(seen, again):
-        raise Unseen("it does not do the same in two calls")
+        raise NotUnderstood("it does not do the same in two calls")
     if not any(seen.paths):
-        raise Unseen("")
+        raise NotUnderstood("")
     return seen
 
 
-def _attempt(function, known: Callable[[type], bool]) -> Seen:
+def _attempt(function, known: Callable[[type], bool]) -> AppliedTransforms:
     sandbox = Sandbox(known)
     paths: list[tuple[int, ...]] = []
     try:
@@ -298,13 +298,13 @@ def _attempt(function, known: Callable[[type], bool]) -> Seen:
         structure = _structure(asked(Placeholder(sandbox)), paths)
         changed = sandbox.changed
     except Refused as refused:
-        raise Unseen(str(refused)) from None
+        raise NotUnderstood(str(refused)) from None
     except Exception as error:
-        raise Unseen(f"it raises {type(error).__name__} for a placeholder image") from None
+        raise NotUnderstood(f"it raises {type(error).__name__} for a placeholder image") from None
     else:
         if changed:
-            raise Unseen(f"it changes {changed}")
-        return Seen(structure, tuple(paths), tuple(transform for transform, _ in sandbox.applications))
+            raise NotUnderstood(f"it changes {changed}")
+        return AppliedTransforms(structure, tuple(paths), tuple(transform for transform, _ in sandbox.applications))
     finally:
         sandbox.end()
 
@@ -324,7 +324,7 @@ def _structure(result, paths: list[tuple[int, ...]]) -> Any:
     raise Refused(f"it returns an object that is not an image: {kind.__name__.lower()}")
 
 
-def _alike(one: Seen, other: Seen) -> bool:
+def _alike(one: AppliedTransforms, other: AppliedTransforms) -> bool:
     same = one.structure == other.structure and one.paths == other.paths
     pairs = zip(one.transforms, other.transforms, strict=False)
     return same and all(a is b or (type(a) is type(b) and repr_of(a) == repr_of(b)) for a, b in pairs)

@@ -14,9 +14,9 @@ from typing import Any
 from PIL import ImageOps
 from torch import nn
 
-from .objects import OF_MODULES, is_plain
+from .objects import MODULE_ATTRIBUTES, is_plain
 
-_OF_ALL = {"__dict__", *vars(object)} - {"__class__", "__doc__"}
+_OBJECT_ATTRIBUTES = {"__dict__", *vars(object)} - {"__class__", "__doc__"}
 # all special methods, since Python looks them up in the class without __getattribute__
 _OPERATIONS = """
 abs add aenter aexit aiter and anext await bool bytes call ceil complex contains copy deepcopy delattr delete delitem
@@ -179,7 +179,7 @@ class Recorder(StandIn):
 
     def __getattribute__(self, name: str):
         own = vars(kept(self, "_real"))
-        if name not in own or name in OF_MODULES:
+        if name not in own or name in MODULE_ATTRIBUTES:
             raise Refused(reason(self, name))
         return kept(self, "_sandbox").stand_in(own[name], f"{kept(self, '_label')}.{name}")
 
@@ -278,7 +278,7 @@ class Instance(metaclass=CopiedClass):
         if name in waiting:
             own[name] = sandbox.stand_in(waiting.pop(name), f"self.{name}")
         found = object.__getattribute__(self, name)
-        if name not in own and name in _OF_ALL:
+        if name not in own and name in _OBJECT_ATTRIBUTES:
             raise Refused(f"it uses {name} of {type(self).__name__}")
         return found
 
@@ -300,6 +300,6 @@ class NeuralModule(Instance):
         return self.forward(*args, **kwargs)
 
     def __getattr__(self, name: str):
-        if hasattr(nn.Module, name) or name in OF_MODULES:
+        if hasattr(nn.Module, name) or name in MODULE_ATTRIBUTES:
             raise Refused(f"it uses nn.Module.{name} itself")
         raise AttributeError(name)

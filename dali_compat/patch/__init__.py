@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from ..runtime import Patched
-from ..runtime.messages import announce, tell_of_fallback
+from ..runtime.messages import announce, report_fallback
 
 _HOME = "torch.utils.data.dataloader"
 # Data sets of images come from these packages or from packages that import them, or open images with them.
@@ -163,7 +163,7 @@ def _constructor(original: Any) -> Any:
             if reason is None:
                 return
         if now is not None and reason and (now.options["fallback"] == "error" or not now.verbose):
-            tell_of_fallback(f"torchvision does the work: {reason}", now.options["fallback"], set())
+            report_fallback(f"torchvision does the work: {reason}", now.options["fallback"], set())
         original(self, *args, **kwargs)
         if now is not None and now.verbose and is_torchs:
             announce(

@@ -59,14 +59,14 @@ _REMEDIES = {
 
 
 @dataclass
-class StockRoute:
+class FallbackRoute:
     """torch's own loader and torchvision's transforms, followed by a copy to the device."""
 
     device: torch.device
     reason: str
 
 
-Route = DaliRoute | ResidentRoute | StockRoute
+Route = DaliRoute | ResidentRoute | FallbackRoute
 
 
 def choose(loader, before: Route | None, start: bool = False) -> Route:
@@ -84,7 +84,7 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
             return resident_route(loader, device, loader.prefetch_factor or _DEPTH, before, start)
         return _dali_route(loader, device, before)
     except Unsupported as error:
-        return StockRoute(device, str(error))
+        return FallbackRoute(device, str(error))
 
 
 def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute:
@@ -101,7 +101,7 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
         return _traced_route(loader, device, before, unknown)
     depth = _depth(loader, device)
     same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
-    known = {plan.key: plan for plan in same.all_plans} if same is not None else {}
+    known = {plan.key: plan for plan in same.plans} if same is not None else {}
     options = _options(loader, device)
     try:
         plan_of = {id(leaf): (leaf, _plan(leaf, options, known)) for leaf in leaves}
@@ -266,12 +266,12 @@ def _dali_can(step: Step) -> bool:
 
 def in_processes(route: Route) -> bool:
     """Return True if num_workers is a number of processes rather than of DALI's threads."""
-    return isinstance(route, StockRoute) or (isinstance(route, DaliRoute) and route.table is not None)
+    return isinstance(route, FallbackRoute) or (isinstance(route, DaliRoute) and route.table is not None)
 
 
 def available_threads(loader) -> int:
     if loader.num_workers:
         return operator.index(loader.num_workers)
-    told = os.environ.get("LOCAL_WORLD_SIZE", "")
-    processes = max(1, int(told) if told.isdigit() else 1)
+    text = os.environ.get("LOCAL_WORLD_SIZE", "")
+    processes = max(1, int(text) if text.isdigit() else 1)
     return max(1, min(usable_cores() // processes, _MOST_THREADS))

@@ -18,7 +18,7 @@ from ..plan import ImageSpec, Options, Plan
 from ..randoms import Randoms
 from ..runtime.decorators import no_compile
 from ..runtime.device import filled
-from ..runtime.messages import tell_of_fallback
+from ..runtime.messages import report_fallback
 from ..translate import translate
 from ..translate.lower import lower
 
@@ -66,7 +66,7 @@ class Batched(nn.Module):
     def __init__(self, transform: Callable[..., Any], exact: bool, fallback: str):
         super().__init__()
         self.transform, self.exact, self.fallback = transform, exact, fallback
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     @no_compile
     def forward(self, images: torch.Tensor, *others: Any) -> Any:
@@ -87,7 +87,7 @@ class Batched(nn.Module):
         try:
             plan = self._plan(images, others)
         except Unsupported as error:
-            tell_of_fallback(f"torchvision transforms a batch image by image: {error}", self.fallback, self._told)
+            report_fallback(f"torchvision transforms a batch image by image: {error}", self.fallback, self._reported)
             return self._each(images, *others)
         if images.is_cuda:
             with torch.cuda.device(images.device):
@@ -134,7 +134,7 @@ class Batched(nn.Module):
                 raise ValueError(f"{error} (image {error.row} of the batch)") from None
             own = images if number == len(plan.chains) else images.clone()  # functions may modify it in place
             program = Program(one.batch, one.takes, images.device)
-            made.append(_finished(program(_plain(own), arrays), one.gives))
+            made.append(_finished(program(own.as_subclass(torch.Tensor), arrays), one.gives))
         return filled(plan.structure, made) if plan.views else made[0]
 
     def _each(self, *inputs: Any) -> Any:
@@ -149,10 +149,6 @@ class Batched(nn.Module):
         return tuple(
             _together(several) if isinstance(given, torch.Tensor) else list(several) for given, several in of_each
         )
-
-
-def _plain(images: torch.Tensor) -> torch.Tensor:
-    return images.as_subclass(torch.Tensor) if isinstance(images, tv_tensors.Image) else images
 
 
 def _finished(images: Any, gives: ImageSpec) -> Any:

@@ -88,11 +88,6 @@ class DaliRoute:
         return self._representatives.setdefault(pipeline_key(plan), plan)
 
     @property
-    def all_plans(self) -> list[Plan]:
-        """All plans, including those found later."""
-        return list(dict.fromkeys([*self.plans, *(plan for _, plan in self._plan_of.values())]))
-
-    @property
     def jpeg_engines(self) -> int | None:
         """Number of JPEG engines that decode the images; None before nvJPEG starts, or if the GPU does not decode
         JPEGs."""
@@ -104,24 +99,24 @@ class DaliRoute:
     @property
     def threads(self) -> int:
         """CPU threads of a pipeline. Few if many engines decode, because more would slow a training step."""
-        return min(self.available, _GPU_JPEG_THREADS) if self.engines_do else self.available
+        return min(self.available, _GPU_JPEG_THREADS) if self.engines_decode_all else self.available
 
     @property
     def load(self) -> float:
         """Share of JPEGs for the JPEG engines. If there are few engines, the threads decode the rest in the same time,
         with CUDA."""
-        if self.jpeg_engines is None or self.engines_do:
+        if self.jpeg_engines is None or self.engines_decode_all:
             return 1.0
         return self.jpeg_engines * _PER_ENGINE / (self.jpeg_engines * _PER_ENGINE + self.available)
 
     @property
-    def engines_do(self) -> bool:
+    def engines_decode_all(self) -> bool:
         """True if JPEG engines decode all images."""
         return (self.jpeg_engines or 0) >= _MANY_ENGINES and not self.large
 
     def in_turn(self, form: Form) -> int:
         """Return how many pipelines of one plan alternate."""
-        return 2 if self.engines_do and form.given not in DECODED else 1
+        return 2 if self.engines_decode_all and form.given not in DECODED else 1
 
     def open_another(self, pipeline: DecodePipeline) -> None:
         """Open a similar pipeline in the background, for idle() to return. If this fails, for example for lack of
@@ -160,7 +155,7 @@ class DaliRoute:
                 warnings.warn(str(hidden), stacklevel=stack_level())
         batch_size = max(batch_size, self.batch_size)
         with self._lock:
-            self._tidy()
+            self._close_unusable()
             for pipeline in self.idle(plan, form):
                 if pipeline.batch_size >= batch_size:
                     pipeline.borrower = weakref.ref(borrower)
@@ -235,9 +230,8 @@ class DaliRoute:
         closed."""
         self._pipelines, self._lock = before._pipelines, before._lock
         self._representatives = before._representatives
-        plans = (
-            self.all_plans if self.table is None else [one.plan for one in self._pipelines]
-        )  # plans of a custom data set may recur
+        # plans of a custom data set may recur
+        plans = self.plans if self.table is None else [one.plan for one in self._pipelines]
         with self._lock:
             for pipeline in self._pipelines:
                 if pipeline.plan not in plans and pipeline.idle:
@@ -251,9 +245,9 @@ class DaliRoute:
                 alike = self.idle(pipeline.plan, pipeline.form)
                 if pipeline not in alike[-self.in_turn(pipeline.form) :]:
                     pipeline.close()
-            self._tidy()
+            self._close_unusable()
 
-    def _tidy(self) -> None:
+    def _close_unusable(self) -> None:
         """Close idle pipelines that are unusable: closed, of another process, or interrupted."""
         gone = [pipeline for pipeline in self._pipelines if pipeline.idle and not pipeline.usable]
         self._pipelines[:] = [pipeline for pipeline in self._pipelines if pipeline not in gone]

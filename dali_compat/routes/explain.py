@@ -13,7 +13,7 @@ from ..inspection.untranslatable import describe
 from ..plan import Plan
 from ..runtime.installation import dali_version, hidden_jpeg_engines, max_connections, max_connections_note
 from ..runtime.messages import in_columns, terminal_columns, wrapped
-from . import Route, StockRoute, in_processes
+from . import FallbackRoute, Route, in_processes
 from .dali import _GPU_JPEG_THREADS, DaliRoute
 from .resident import ResidentRoute
 
@@ -38,8 +38,8 @@ def explain(loader, route: Route, wide: bool = False) -> Explanation:
     """Return one line per step with its translation, engine and fidelity. Unless ``wide``, transforms are truncated to
     a column, and a step takes two lines if the terminal is too narrow for one."""
     tolerant = not isinstance(loader.dataset, IterableDataset)  # errors of iterable data sets end the epoch
-    if isinstance(route, StockRoute):
-        lines, ignored = _of_stock(loader, route, tolerant)
+    if isinstance(route, FallbackRoute):
+        lines, ignored = _of_fallback(loader, route, tolerant)
     elif isinstance(route, ResidentRoute):
         lines, ignored = _of_resident(loader, route, wide)
     else:
@@ -55,7 +55,7 @@ def explain(loader, route: Route, wide: bool = False) -> Explanation:
     return Explanation(wrapped("\n".join(lines), columns) if columns else "\n".join(lines))
 
 
-def _of_stock(loader, route: StockRoute, tolerant: bool) -> tuple[list[str], list[str]]:
+def _of_fallback(loader, route: FallbackRoute, tolerant: bool) -> tuple[list[str], list[str]]:
     """Return the lines and the arguments without effect, as the functions of the other routes do."""
     lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
     if loader.num_workers or not tolerant:
@@ -114,7 +114,7 @@ def _threads(route: DaliRoute) -> str:
 
 def summary(route: Route) -> str:
     """Describe a loader's route in a few words."""
-    if isinstance(route, StockRoute):
+    if isinstance(route, FallbackRoute):
         return f"torchvision, because {route.reason}"
     name = "DALI" if isinstance(route, DaliRoute) else "torch on the data set in memory"
     return f"{name} ({route.device})" + (", and Python for the transform" if getattr(route, "why", "") else "")

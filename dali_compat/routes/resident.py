@@ -61,7 +61,7 @@ class _Targets:
 
 
 @dataclass
-class Held:
+class ResidentDataset:
     """A data set on the device.
 
     Attributes:
@@ -106,28 +106,23 @@ class ResidentRoute:
     Attributes:
         device: device of the batches.
         plans: one per distinct transform, in the order of the data set's leaves.
-        held: the leaves, by id().
+        datasets: the leaves, by id().
     """
 
     device: torch.device
     depth: int
     plans: list[Plan]
-    held: dict[int, Held]
+    datasets: dict[int, ResidentDataset]
 
     def close(self) -> None:
         """Release the data sets. Active iterators keep those that they use."""
-        self.held = {}
-
-    @property
-    def all_plans(self) -> list[Plan]:
-        """The plans. None are added later, because arrays have a fixed number of channels."""
-        return self.plans
+        self.datasets = {}
 
     @property
     def memory(self) -> int:
-        """Bytes of pixels held in copies of the arrays, which loaders may share."""
-        held = list(self.held.values())
-        return sum(one.bytes for one in held if one.pixels is not None and self._copies(one))
+        """Bytes of pixels in copies of the arrays, which loaders may share."""
+        datasets = list(self.datasets.values())
+        return sum(one.bytes for one in datasets if one.pixels is not None and self._copies(one))
 
     @property
     def together(self) -> int:
@@ -147,11 +142,11 @@ class ResidentRoute:
         Raises:
             Unsupported: they take too much memory.
         """
-        missing = {one.key: one.bytes for one in self.held.values() if one.pixels is None and self._copies(one)}
+        missing = {one.key: one.bytes for one in self.datasets.values() if one.pixels is None and self._copies(one)}
         if not missing:
             return
-        kept = {one.key for one in self.held.values()}
-        old = {one.key: one.bytes for one in before.held.values() if one.pixels} if before else {}
+        kept = {one.key for one in self.datasets.values()}
+        old = {one.key: one.bytes for one in before.datasets.values() if one.pixels} if before else {}
         left = sum(size for key, size in old.items() if key not in kept)
         needed, room = sum(missing.values()), int(SHARE * (free_memory(self.device) + left))
         if needed > room:
@@ -164,21 +159,21 @@ class ResidentRoute:
         """Copy to the device whatever is missing there, after closing ``before``."""
         if before is not None:
             before.close()
-        for one in self.held.values():
+        for one in self.datasets.values():
             if one.pixels is None:
                 one.pixels = _shared.get(one.key) or _Pixels(one.array, one.images, self.device)
                 _shared[one.key] = one.pixels
             if one.targets is None or not one.targets.still(one.dataset):
                 one.targets = _Targets(one.dataset, self.device)
 
-    def _copies(self, one: Held) -> bool:
+    def _copies(self, one: ResidentDataset) -> bool:
         return self.device.type != "cpu" or not one.images.is_contiguous()
 
     def describe(self) -> str:
         """Return the first line of explain()."""
         sets = [
-            f"{len(held)} images of {held.images.shape[3]}x{held.images.shape[2]}, {in_bytes(held.bytes)}"
-            for held in self.held.values()
+            f"{len(one)} images of {one.images.shape[3]}x{one.images.shape[2]}, {in_bytes(one.bytes)}"
+            for one in self.datasets.values()
         ]
         return (
             f"resident on {self.device}: {' + '.join(sets)}; up to {self.together} samples are transformed together, "
@@ -198,9 +193,9 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
     before = before if isinstance(before, ResidentRoute) and before.device == device else None
     known = {plan.key: plan for plan in before.plans} if before else {}
     options = Options(loader.exact, loader.memory_format == torch.channels_last, device.type == "cuda")
-    held = {}
+    datasets = {}
     for dataset in leaves_of(loader.dataset):
-        if id(dataset) not in held:
+        if id(dataset) not in datasets:
             images, array = images_of(dataset), dataset.data
             plan = lower(translate(dataset.transform, spec_of(images), views=True), options, decoded=True)
             plan, key = known.setdefault(plan.key, plan), _key(array, images, device)
@@ -208,12 +203,12 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
                 raise Unsupported(
                     "on_error_in_python with a function on arrays: torch's loader calls it sample by sample"
                 )
-            held[id(dataset)] = Held(dataset, array, plan, images, key, _shared.get(key))
-    route = ResidentRoute(device, depth, list(dict.fromkeys(one.plan for one in held.values())), held)
+            datasets[id(dataset)] = ResidentDataset(dataset, array, plan, images, key, _shared.get(key))
+    route = ResidentRoute(device, depth, list(dict.fromkeys(one.plan for one in datasets.values())), datasets)
     if before:
-        for number, one in before.held.items():
-            if number in held and held[number].dataset is one.dataset:
-                held[number].targets = one.targets
+        for number, one in before.datasets.items():
+            if number in datasets and datasets[number].dataset is one.dataset:
+                datasets[number].targets = one.targets
     if start or device.type == "cpu" or torch.cuda.is_initialized():
         route.check(before)
     if start:

@@ -13,10 +13,12 @@ from ..errors import FallbackWarning
 from .internals import data_set_being_read
 from .messages import stack_level
 
-_said = mmap.mmap(-1, 1)  # set after the first warning; shared with worker processes, which torch forks for every epoch
+_warned = mmap.mmap(
+    -1, 1
+)  # set after the first warning; shared with worker processes, which torch forks for every epoch
 
 
-class OurDataset:
+class DatasetBase:
     """Base class of this package's data sets. Subclasses call ``self._warn_if_torch_reads()`` when they are indexed."""
 
     transform: Any
@@ -33,17 +35,17 @@ class OurDataset:
     def _warn_if_torch_reads(self) -> None:
         """Warn if torch's own loader indexes the data set. This is done once per program, and not if one of this
         package's loaders has reported the reason."""
-        over = None if _said[0] else data_set_being_read()
+        over = None if _warned[0] else data_set_being_read()
         if over is None:
             return
-        be_quiet()
+        suppress_warning()
         what = f"torch's own loader reads {_advice(type(self).__name__, over)}"
         warnings.warn(what, FallbackWarning, stacklevel=stack_level())
 
 
-def be_quiet() -> None:
+def suppress_warning() -> None:
     """Suppress the warning, because the reason for using torch's loader was already reported."""
-    _said[0] = 1
+    _warned[0] = 1
 
 
 class QuietWorker:
@@ -54,7 +56,7 @@ class QuietWorker:
         self._function = function
 
     def __call__(self, number: int) -> None:
-        be_quiet()
+        suppress_warning()
         if self._function is not None:
             self._function(number)
 
@@ -62,7 +64,7 @@ class QuietWorker:
 def _advice(name: str, over: Any) -> str:
     while type(over) is data.Subset:
         over = over.dataset
-    if isinstance(over, (OurDataset, data.ConcatDataset)):
+    if isinstance(over, (DatasetBase, data.ConcatDataset)):
         remedy = "iterate it with dali_compat.DataLoader, or call dali_compat.install() before the loader is made"
         return f"{name} sample by sample: {remedy}"
     through = type(over).__name__

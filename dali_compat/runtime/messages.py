@@ -23,23 +23,23 @@ _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep  # such as co
 _announced: set[tuple[str, int]] = set()  # lines, with the id of the data set
 
 
-def tell_of_fallback(what: str, fallback: str, told: set[str]) -> None:
+def report_fallback(what: str, fallback: str, reported: set[str]) -> None:
     """Report that something does not run in DALI, according to DataLoader's ``fallback``: "warn" warns once per text,
-    recorded in ``told``, and "silent" does nothing.
+    recorded in ``reported``, and "silent" does nothing.
 
     Raises:
         RuntimeError: fallback is "error".
     """
     if fallback == "error":
         raise RuntimeError(f"fallback='error', but {what}")
-    if fallback == "warn" and what not in told:
-        told.add(what)
+    if fallback == "warn" and what not in reported:
+        reported.add(what)
         warnings.warn(what, FallbackWarning, stacklevel=stack_level())
 
 
 def announce(became: str, dataset: Any) -> None:
     """Print the route of the loader made at the user's line to stderr, once per line and data set."""
-    line = f"{users_line()} runs on {became}"
+    line = f"{user_line()} runs on {became}"
     key = line, id(dataset)
     if key not in _announced:
         _announced.add(key)
@@ -55,12 +55,12 @@ def is_installed(path: str) -> bool:
 
 def stack_level() -> int:
     """Return the ``stacklevel`` of the user's line for warnings.warn() in the calling function."""
-    return _users()[0]
+    return _user_frame()[0]
 
 
-def users_line(until: str = "") -> str:
+def user_line(until: str = "") -> str:
     """Return file and number of the user's line: "train.py:31"; "" if the module ``until`` calls none."""
-    frame = _users(until)[1]
+    frame = _user_frame(until)[1]
     path = frame.f_code.co_filename
     if until and path.startswith(_HERE):
         return ""
@@ -69,7 +69,7 @@ def users_line(until: str = "") -> str:
     return f"{path}:{frame.f_lineno}"
 
 
-def _users(until: str = "") -> tuple[int, FrameType]:
+def _user_frame(until: str = "") -> tuple[int, FrameType]:
     """Return (level, frame) of the first frame outside of installed packages, or else outside of this package and
     _LIBRARIES. The level is counted from the caller's caller. The search stops at the module ``until``."""
     calls = callers()

@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL import Image
 
-from ..runtime.messages import users_line
+from ..runtime.messages import user_line
 from .calls import RecordedCall
 from .operations import Outcome, State, Step
 from .sources import FileSource, MemorySource
@@ -48,7 +48,7 @@ class Reasons:
     def add(self, why: str) -> None:
         """Record a reason and the current line of the user's code."""
         if why not in self._found:
-            self._found[why] = users_line(until=_TRIAL)
+            self._found[why] = user_line(until=_TRIAL)
 
     def __str__(self) -> str:
         return ", and ".join([f"{why} ({line})" if line else why for why, line in self._found.items()][:3])

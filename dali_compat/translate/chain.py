@@ -7,7 +7,7 @@ from typing import Any
 
 from torchvision.transforms import v2
 
-from ..inspection.sandbox import Seen, Unseen, look_through
+from ..inspection.sandbox import AppliedTransforms, NotUnderstood, find_transforms
 from ..inspection.standins import Turn
 from ..inspection.untranslatable import Untranslatable, describe
 from ..ops.translators import Gated, Nested, behaves_as, translated_base, translation
@@ -34,7 +34,7 @@ class Chain:
     refused: Untranslatable | None = None  # why the next transform has no translation
     # one chain per image, if the last transform gives several; the other fields are unused then
     views: tuple[Chain, ...] = ()
-    structure: Any = None  # structure of that transform's output, as in Seen
+    structure: Any = None  # structure of that transform's output, as in AppliedTransforms
     wrapper: str = ""  # name of that transform
 
     @property
@@ -74,7 +74,7 @@ def translate(
                     raise Untranslatable(type(transform).__name__, "it contains itself, or too many others")
                 waiting += reversed(result.transforms)
                 continue
-            if isinstance(result, Seen):
+            if isinstance(result, AppliedTransforms):
                 if waiting or not views:
                     raise Untranslatable(transform, "it gives several images, and is not the last transform")
                 return _several(transform, result, Chain(takes, tuple(translated)))
@@ -92,25 +92,25 @@ def translate(
 
 
 def _result(transform: Any, spec: ImageSpec) -> Any:
-    """Return the translation of a transform: steps, Nested, Gated, or Seen for a transform that is not a torchvision
-    container and gives several images. Raise Untranslatable if it has none."""
+    """Return the translation of a transform: steps, Nested, Gated, or AppliedTransforms if a callable gives several
+    images. Raise Untranslatable if it has none."""
     if spec.kind == "array":
         raise Untranslatable(transform, "it gets a NumPy array here", "put it before ToNumpy()")
     if behaves_as(type(transform)) is None:
-        return _looked_through(transform)
+        return _found_transforms(transform)
     return translation(transform, spec)
 
 
-def _looked_through(transform: Any) -> Nested | Seen:
+def _found_transforms(transform: Any) -> Nested | AppliedTransforms:
     """Trace a transform without a translator. Return Nested if it only applies known transforms and gives one image,
-    and Seen if it gives several."""
+    and AppliedTransforms if it gives several."""
     if not callable(transform) or (isinstance(transform, type) and behaves_as(transform) is not None):
         raise Untranslatable(transform, "it is no transform", "pass an object such as ToTensor(), or Compose([...])")
     try:
         of_all = type(transform) is v2.Lambda and transform.types == (object,)  # it only calls lambd then
-        seen = look_through(transform.lambd if of_all else transform, lambda kind: behaves_as(kind) is not None)
+        seen = find_transforms(transform.lambd if of_all else transform, lambda kind: behaves_as(kind) is not None)
         return seen if seen.chain is None else Nested(seen.chain)
-    except Unseen as unseen:
+    except NotUnderstood as unseen:
         why = f", and {unseen}" if str(unseen) else ""
     # raised outside of the block above: an error's context refers to frames, which would keep the caller's objects
     # alive
@@ -172,14 +172,14 @@ def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Tran
 # ---- views
 
 
-def _several(transform: Any, seen: Seen, start: Chain) -> Chain:
+def _several(transform: Any, seen: AppliedTransforms, start: Chain) -> Chain:
     """Return the chains of the images that a wrapper gives; each begins with ``start``."""
     views = tuple(_of_path(seen, path, start) for path in seen.paths)
     refused = next((view.refused for view in views if view.refused), None)
     return replace(start, refused=refused, views=views, structure=seen.structure, wrapper=describe(transform))
 
 
-def _of_path(seen: Seen, path: tuple[int, ...], start: Chain) -> Chain:
+def _of_path(seen: AppliedTransforms, path: tuple[int, ...], start: Chain) -> Chain:
     """Extend ``start`` with the applications of a path.
 
     Each application has its own random streams, so images that share an application share its random numbers.

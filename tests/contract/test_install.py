@@ -343,9 +343,9 @@ def copied(image):
 
 @pytest.fixture
 def forget_warnings():
-    dataset_base._said[0] = 0
+    dataset_base._warned[0] = 0
     yield
-    dataset_base._said[0] = 0
+    dataset_base._warned[0] = 0
 
 
 @pytest.mark.parametrize("wrap", [lambda d: d, lambda d: data.ConcatDataset([data.Subset(d, range(9)), d])])

@@ -197,7 +197,7 @@ def test_ray_train_prepares_and_shards_a_loader_of_ours(image_root, monkeypatch)
 
 def test_torchdatas_stateful_loader_stays_torchs_and_warns(image_root):
     torchdata = pytest.importorskip("torchdata.stateful_dataloader")
-    dataset_base._said[0] = 0
+    dataset_base._warned[0] = 0
     loader = torchdata.StatefulDataLoader(DALIImageFolder(image_root, SMALL), 5)
     with pytest.warns(FallbackWarning, match="torch's own loader reads DALIImageFolder"):
         assert len(list(loader)) == 5

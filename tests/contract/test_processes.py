@@ -431,8 +431,8 @@ from contract.both import EXACT
 from contract.own_datasets import Plain
 from dali_compat import DataLoader
 from dali_compat.epoch.dali_batch import DaliBatch
-from dali_compat.epoch.fallback import _OnDevice
-from dali_compat.routes import StockRoute
+from dali_compat.epoch.fallback import TorchIterator
+from dali_compat.routes import FallbackRoute
 
 kind, begun = sys.argv[2], threading.Event()
 
@@ -443,7 +443,7 @@ def slowly(function, seconds=0.3):
         return function(*args)
     return call
 
-for owner, name in ((DaliBatch, "finish"), (_OnDevice, "_next_one")):
+for owner, name in ((DaliBatch, "finish"), (TorchIterator, "_next_one")):
     setattr(owner, name, slowly(getattr(owner, name)))
 dataset = ImageFolder(sys.argv[1], EXACT)
 if kind == "own":
@@ -451,7 +451,7 @@ if kind == "own":
 if kind == "torch":
     dataset = [dataset[0]] * 12
 loader = DataLoader(dataset, 4, num_workers=int(sys.argv[3]), device="cpu", fallback="silent")
-assert isinstance(loader._route, StockRoute) == (kind == "torch")
+assert isinstance(loader._route, FallbackRoute) == (kind == "torch")
 if kind == "iter":
     dali_compat.loader.choose = slowly(dali_compat.loader.choose, 2)
 

@@ -34,7 +34,7 @@ from dali_compat import (
     DataLoader,
 )
 from dali_compat.archives.pack import pack
-from dali_compat.inspection.replaced import _functions, function_of, looked_at
+from dali_compat.inspection.replaced import _functions, checked_functions, function_of
 
 
 def _add_100_to_targets(original):
@@ -262,7 +262,9 @@ def test_each_pillow_method_that_transforms_call_is_checked(image_root):
             chain(folder.pil_loader(next(image_root.glob("*/*.jpg"))))
     finally:
         sys.setprofile(None)
-    watched = {getattr(function_of(vars(owner)[name]), "__code__", None) for owner, name in looked_at(opens=True)}
+    watched = {
+        getattr(function_of(vars(owner)[name]), "__code__", None) for owner, name in checked_functions(opens=True)
+    }
     others = {code.co_name for code in called - watched}
     assert others <= {"mode", "size", "width", "height", "__array_interface__", "count", "sum", "mean"} and called
 

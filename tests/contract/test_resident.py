@@ -741,7 +741,7 @@ def test_in_place_change_of_targets_applies_to_the_next_epoch(dataset):
 
 
 def _resident_pixels(loader):
-    return [held.pixels for held in loader._route.held.values()]
+    return [held.pixels for held in loader._route.datasets.values()]
 
 
 def test_loaders_of_one_array_share_a_copy(dataset):
@@ -896,7 +896,7 @@ def test_explain_lists_arrays_parts_and_steps(dataset):
 
 def test_sampler_is_drawn_ahead_only_if_random_states_allow(dataset):
     def allowed(**options):
-        return samplers.may_draw(stock(dataset, 5, **options)._index_sampler)
+        return samplers.max_draw_ahead(stock(dataset, 5, **options)._index_sampler)
 
     everything = 10**9
     assert allowed() > everything and allowed(shuffle=True) > everything

@@ -79,7 +79,7 @@ def usage(loader) -> dict[str, float]:
         "MiB": pages * os.sysconf("SC_PAGE_SIZE") >> 20,
         "threads": len(os.listdir("/proc/self/task")),
         "files": len(os.listdir("/proc/self/fd")),
-        "plans": len(loader._route.all_plans),
+        "plans": len(loader._route.plans),
         "pipelines": len(loader._route._pipelines),
         "made by the data set": round(asker.real / max(1, asker.asked), 2),
     }

@@ -23,7 +23,7 @@ from dali_compat.data.folder import DALIImageFolder
 from dali_compat.engine.planes.engines import known_engine
 from dali_compat.loader import DataLoader
 from dali_compat.plan import Plan
-from dali_compat.routes import StockRoute
+from dali_compat.routes import FallbackRoute
 from dali_compat.routes.dali import DaliRoute
 
 from .reference import reference
@@ -168,7 +168,7 @@ class _Stream:
         torch.manual_seed(0)
         self.batches = iter(self.loader)
         route = self.loader._route
-        if isinstance(route, StockRoute):
+        if isinstance(route, FallbackRoute):
             raise SystemExit(f"parity: {route.reason}")
         assert isinstance(route, DaliRoute)  # the data set is an image folder
         return route

@@ -15,7 +15,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from dali_compat import DALIArrayDataset, DataLoader
-from dali_compat.routes import StockRoute
+from dali_compat.routes import FallbackRoute
 from parity.cases import CASES
 from parity.compare import as_tensors, assert_same, error
 from parity.reference import reference
@@ -86,7 +86,7 @@ def test_in_memory_images_equal_torchvision_within_limits(case, name, device):
     pictures, transform = PICTURES[name], case.make()
     dataset = DALIArrayDataset(pictures, range(COUNT), transform)
     loader = DataLoader(dataset, 3, collate_fn=_images, device=device, fallback="silent")
-    if isinstance(loader._route, StockRoute):  # no translation for such sizes or channels
+    if isinstance(loader._route, FallbackRoute):  # no translation for such sizes or channels
         assert _outcome(loader) == _outcome(torch.utils.data.DataLoader(dataset, 3, collate_fn=_images))
         return
     torch.manual_seed(0)
@@ -120,7 +120,7 @@ def test_only_cases_with_python_calls_fall_back():
     """The loader falls back only for the cases with user functions."""
     for case in CASES:
         dataset = DALIArrayDataset(PICTURES["RGB 32"], range(COUNT), case.make())
-        is_torchs = isinstance(DataLoader(dataset, device="cpu", fallback="silent")._route, StockRoute)
+        is_torchs = isinstance(DataLoader(dataset, device="cpu", fallback="silent")._route, FallbackRoute)
         assert is_torchs <= case.calls, case.name
 
 

@@ -105,7 +105,7 @@ def test_borrow_returns_an_idle_pipeline_only_for_its_plan_and_form(loader):
 @pytest.fixture
 def used_pipelines(loader, monkeypatch):
     """Record the pipeline of each batch; a second pipeline is opened at the second batch."""
-    monkeypatch.setattr(DaliRoute, "engines_do", True)
+    monkeypatch.setattr(DaliRoute, "engines_decode_all", True)
     monkeypatch.setattr(epoch_module, "_ALONE", 1)
     monkeypatch.setattr(warm, "in_background", lambda function: function())
     used, submit = [], DecodePipeline.submit
@@ -115,7 +115,7 @@ def used_pipelines(loader, monkeypatch):
 
 def test_two_pipelines_alternate_when_jpeg_engines_decode(loader, monkeypatch, used_pipelines):
     with monkeypatch.context() as patch:
-        patch.setattr(DaliRoute, "engines_do", False)
+        patch.setattr(DaliRoute, "engines_decode_all", False)
         wanted = [images for images, _ in loader]
         assert len(wanted) > 4 and len(set(used_pipelines)) == 1
     for _ in range(2):  # the second epoch starts with both

@@ -6,7 +6,7 @@ import torch
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 
-from dali_compat.epoch.samplers import RankOrder, in_arrays, of_the_rest
+from dali_compat.epoch.samplers import RankOrder, array_batches, remaining_indices
 from dali_compat.randoms import Randoms
 
 COUNT = 24
@@ -36,7 +36,7 @@ def test_array_batches_equal_torchs_and_leave_the_same_generator_states(kind, si
         sampler, seen = _sampler(kind), []
         batches = data.BatchSampler(sampler, size, drop_last)
         for _ in range(2):
-            iterator = in_arrays(batches) if arrays else iter(batches)
+            iterator = array_batches(batches) if arrays else iter(batches)
             while (batch := next(iterator, None)) is not None:
                 assert not arrays or batch.dtype == np.int64
                 seen.append(([*map(int, batch)], _states(sampler) if kind != "in order" else None))
@@ -55,7 +55,7 @@ class Backwards(data.SequentialSampler):
 @pytest.mark.parametrize("begin", [0, 3, 10, COUNT, COUNT + 5])
 def test_array_batches_that_begin_at_a_sample_equal_the_rest(kind, drop_last, begin):
     whole, rest = [
-        np.concatenate([[], *in_arrays(data.BatchSampler(sampler, 1 if at == 0 else 5, drop_last), at)])
+        np.concatenate([[], *array_batches(data.BatchSampler(sampler, 1 if at == 0 else 5, drop_last), at)])
         for at in (0, begin)
         if (sampler := _sampler(kind)) and torch.manual_seed(0)
     ]
@@ -67,7 +67,8 @@ def test_array_batches_that_begin_at_a_sample_equal_the_rest(kind, drop_last, be
 def test_rest_of_an_epoch_is_dealt_to_a_changed_number_of_ranks(drop_last):
     whole = list(DistributedSampler(range(COUNT), 1, 0, seed=5))
     rest = [
-        of_the_rest(DistributedSampler(range(COUNT), 4, rank, seed=5, drop_last=drop_last), 10) for rank in range(4)
+        remaining_indices(DistributedSampler(range(COUNT), 4, rank, seed=5, drop_last=drop_last), 10)
+        for rank in range(4)
     ]
     dealt = [index for row in zip(*rest, strict=True) for index in row]
     assert dealt == (whole[10:22] if drop_last else whole[10:] + whole[:2])
@@ -100,4 +101,4 @@ class InPairs(data.BatchSampler):
     ],
 )
 def test_other_samplers_have_no_array_batches(sampler):
-    assert in_arrays(sampler) is None
+    assert array_batches(sampler) is None

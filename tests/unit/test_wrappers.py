@@ -33,7 +33,7 @@ from torchvision.transforms import v2
 import dali_compat
 from dali_compat import register
 from dali_compat.inspection.objects import attributes
-from dali_compat.inspection.sandbox import Unseen, look_through
+from dali_compat.inspection.sandbox import NotUnderstood, find_transforms
 from dali_compat.inspection.untranslatable import describe
 from dali_compat.ops.translators import _TRANSLATORS
 from dali_compat.runtime.device import filled
@@ -380,7 +380,7 @@ def run_chain(seen, path):
 @pytest.mark.parametrize("case", TRACED)
 def test_traced_wrapper_equals_the_called_one(case):
     function, count = TRACED[case]
-    seen = look_through(function, known)
+    seen = find_transforms(function, known)
     assert len(seen.paths) == count and any(seen.paths)
     mine, theirs = filled(seen.structure, [run_chain(seen, path) for path in seen.paths]), function(IMAGE)
     for one, other in zip(_as_arrays(mine), _as_arrays(theirs), strict=True):
@@ -730,8 +730,8 @@ def state_of(function) -> bytes:
 def test_refused_wrapper_raises_and_changes_no_state(case, capsys):
     function, reason = REFUSED[case]
     before = generator_states(), state_of(function)
-    with pytest.raises(Unseen, match=reason):
-        look_through(function, known)
+    with pytest.raises(NotUnderstood, match=reason):
+        find_transforms(function, known)
     assert (generator_states(), state_of(function)) == before and capsys.readouterr() == ("", "")
 
 
@@ -753,7 +753,7 @@ def test_tracing_does_not_affect_transforms_called_in_other_threads():
     thread = threading.Thread(target=work)
     thread.start()
     for _ in range(100):
-        assert len(look_through(TwoCrops(WEAK), known).transforms) == 2
+        assert len(find_transforms(TwoCrops(WEAK), known).transforms) == 2
         assert all(dict(vars(kind)) == then for kind, then in classes.items())
     done.set()
     thread.join()
@@ -788,8 +788,8 @@ def test_wrapper_that_changes_between_two_traces_is_refused(monkeypatch):
             switch["weak"] = len(made) <= 2
         return known(kind)
 
-    with pytest.raises(Unseen, match="does not do the same in two calls"):
-        look_through(changing, known_and_changing)
+    with pytest.raises(NotUnderstood, match="does not do the same in two calls"):
+        find_transforms(changing, known_and_changing)
 
 
 def test_plan_of_a_wrapper_equals_that_of_the_plain_chain():
@@ -858,7 +858,7 @@ def test_registered_class_inside_a_wrapper_is_known(monkeypatch):
         return ()
 
     try:
-        assert look_through(MultiView([Mine(), WEAK]), known).paths == ((0,), (1,))
+        assert find_transforms(MultiView([Mine(), WEAK]), known).paths == ((0,), (1,))
     finally:
         del _TRANSLATORS[Mine]
 
