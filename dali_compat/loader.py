@@ -25,7 +25,7 @@ from .epoch.traced import traced_iterator
 from .errors import with_remedy
 from .routes import FallbackRoute, Route, choose, in_processes
 from .routes.dali import DaliRoute
-from .routes.decoded_cache import checked_budget, checked_place
+from .routes.decoded_cache import checked_budget, checked_cache_device
 from .routes.explain import explain, summary
 from .routes.resident import ResidentRoute
 from .runtime import Patched
@@ -174,7 +174,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._stats, self._history = Stats(), History()
         self._user_collate = UserCollate(fallback)
         self.cache = checked_budget(cache)
-        self.cache_device = checked_place(cache_device, device)
+        self.cache_device = checked_cache_device(cache_device, device)
         self._route: Route | None = None
         self._reported: set[str] = set()
         self._announced: type | None = vars(self).get("_announced")  # type of the last route that was announced

@@ -50,7 +50,7 @@ class Chunk:
         parts = [self._part(plan, of_plan) for plan, of_plan in by_plan.items()]
         self.labels = self._labels(dataset_rows) if epoch.default_collate else None
         self._stream: torch.cuda.Stream | None = None
-        self._taken = self._make(parts)
+        self._batches = self._sliced(parts)
         if epoch.route.device.type == "cuda":
             self._stream = torch.cuda.current_stream(epoch.route.device)
             self._done = self._stream.record_event()
@@ -61,12 +61,12 @@ class Chunk:
     @property
     def bytes(self) -> int:
         """Bytes of the computed images; labels are not counted."""
-        return sum(one.nbytes for images, _ in self._taken for one in _tensors(images))
+        return sum(one.nbytes for images, _ in self._batches for one in _tensors(images))
 
     def take(self, number: int) -> tuple[Any, torch.Tensor | None]:
         """Return images and labels of batch ``number``. Images are (N, C, H, W), or a list of N if sizes differ or they
         are not images."""
-        taken = self._taken[number]
+        taken = self._batches[number]
         if self._stream is not None and current_stream_of(self._stream.device) != self._stream.cuda_stream:
             stream = torch.cuda.current_stream(self._stream.device)
             stream.wait_event(self._done)
@@ -76,9 +76,9 @@ class Chunk:
         return taken
 
     @named("transform in memory")
-    def _make(self, parts: list[_Part]) -> list[tuple[Any, torch.Tensor | None]]:
-        images, lengths = _cut(self._made(parts), self._lengths), self._lengths
-        labels = [None] * len(lengths) if self.labels is None else _cut(self.labels, lengths)
+    def _sliced(self, parts: list[_Part]) -> list[tuple[Any, torch.Tensor | None]]:
+        images, lengths = _split(self._computed(parts), self._lengths), self._lengths
+        labels = [None] * len(lengths) if self.labels is None else _split(self.labels, lengths)
         return list(zip(images, labels, strict=True))
 
     def position(self, row: int) -> int:
@@ -115,7 +115,7 @@ class Chunk:
         kinds = {(table.dtype, table.shape[1:]) for table, _, _ in tables}
         if len(tables) < len(dataset_rows) or len(kinds) != 1:
             return None
-        return _selected(tables, len(self))
+        return _gathered(tables, len(self))
 
     def _part(self, plan: Plan, dataset_rows: list[_DatasetRows]) -> _Part:
         """Return the rows that share a plan. Random parameters are drawn here."""
@@ -130,7 +130,7 @@ class Chunk:
         arrays = [self.compute(one.batch, at, sizes) for one in plan.chains]
         return plan, rows, selections, arrays
 
-    def _made(self, parts: list[_Part]) -> Any:
+    def _computed(self, parts: list[_Part]) -> Any:
         made, device = list[RowImages](), self.epoch.route.device
         for plan, rows, selections, arrays in parts:
             images = _transformed(device, plan, len(rows), selections, arrays)
@@ -146,7 +146,7 @@ class Chunk:
 
 def _transformed(device: torch.device, plan: Plan, count: int, selections: list[_Selection], arrays: list[Any]) -> Any:
     """Apply a plan's steps to its rows."""
-    images, made = _selected(selections, count), []
+    images, made = _gathered(selections, count), []
     for number, (one, drawn) in enumerate(zip(plan.chains, arrays, strict=True), 1):
         own = images if number == len(arrays) else images.clone()  # functions may modify it in place
         made.append(Program(one.batch, one.takes, device)(own, drawn))
@@ -158,11 +158,11 @@ def _tensors(images: Any) -> list[torch.Tensor]:
     return [one for one in batches if isinstance(one, torch.Tensor)]
 
 
-def _cut(whole, lengths: list[int]) -> Sequence[Any]:
+def _split(whole, lengths: list[int]) -> Sequence[Any]:
     """Split a whole into consecutive batches. For autograd they are not views, so an in-place change of one batch does
     not bump the version counter of another."""
     if isinstance(whole, ViewBatches):
-        of_views = zip(*(_cut(view, lengths) for view in whole.batches), strict=True)
+        of_views = zip(*(_split(view, lengths) for view in whole.batches), strict=True)
         return [ViewBatches(batches, whole.structure) for batches in of_views]
     if isinstance(whole, torch.Tensor):
         return torch.unsafe_split_with_sizes(whole, lengths)
@@ -170,7 +170,7 @@ def _cut(whole, lengths: list[int]) -> Sequence[Any]:
     return [list(islice(rows, length)) for length in lengths]
 
 
-def _selected(selections: Sequence[_Selection], count: int) -> torch.Tensor:
+def _gathered(selections: Sequence[_Selection], count: int) -> torch.Tensor:
     """Gather ``values[index]`` of each (values, rows, index) into these rows of one tensor. Rows are None if one
     selection fills the whole tensor."""
     values, rows, index = selections[0]

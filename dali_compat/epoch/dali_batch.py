@@ -245,7 +245,7 @@ class DaliBatch(Batch):
 
     # ---- on_error
 
-    def alone(self) -> tuple[Listed | Tabled, Any, tuple[Source, Any] | None]:
+    def single_outcome(self) -> tuple[Listed | Tabled, Any, tuple[Source, Any] | None]:
         """Return (samples, image, failure) of a batch of one. The failure is (source, reason), or None."""
         images, samples = self.outcome(), self._rows.samples
         if not self._bad:

@@ -62,7 +62,7 @@ class DecodableRows:
         made.__cause__ = error
         return made
 
-    def give_up(self, failures: dict[int, Exception]) -> None:
+    def fail_rows(self, failures: dict[int, Exception]) -> None:
         """Raise the first of these rows' errors."""
         if failures:
             raise failures.pop(min(failures))

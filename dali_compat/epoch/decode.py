@@ -121,7 +121,7 @@ class DaliGroup:
         self._pipeline = batch.epoch.pipeline(plan, len(rows), form)
         arguments = list(chain.from_iterable(dali))
         if turns:
-            arguments = self._pipeline.arrays_to_turn(arguments, orientations, self._facts["sizes"])
+            arguments = self._pipeline.rotation_arrays(arguments, orientations, self._facts["sizes"])
         self._ticket = self._pipeline.submit(self._images, arguments, np.ascontiguousarray(self._facts["stated_at"]))
 
     @cached_property

@@ -59,7 +59,7 @@ class Epoch(Generic[R]):
         seed, rank_order: of this epoch; a sample's random numbers depend on the seed and its place in that order.
         in_workers: whether num_workers > 0.
         errors: on_error's policy and the failures so far.
-        among: indices of samples that may replace others.
+        candidates: indices of samples that may replace others.
         over: whether the epoch has ended.
         meter: counts the batches returned.
         advances: whether advance() of its batches has anything to do.
@@ -79,7 +79,7 @@ class Epoch(Generic[R]):
         self.in_workers = loader.num_workers > 0
         self.route, self.seed, self.rank_order, self.over = route, progress.seed, progress.rank_order, False
         self.meter: Meter = loader._stats.begin(loader.collate_fn)
-        self.errors, self.among = loader._errors, replacement_indices(loader)
+        self.errors, self.candidates = loader._errors, replacement_indices(loader)
         self.errors.begin()
         steps = (step for plan in route.plans for one in plan.chains for step in one.steps)
         self.prepares = not any(step.operation.calls_user for step in steps)
@@ -119,8 +119,8 @@ class Epoch(Generic[R]):
 
 # Samples before a second pipeline is opened, over all epochs. Opening it stops all Python threads for .55 s, which it
 # saves in about 100,000 samples (H200)
-_ALONE = 1 << 17
-_MANY, _PROCESSES = 4096, 8  # unread files that justify a process; most processes
+_SAMPLES_BEFORE_SECOND = 1 << 17
+_MIN_UNREAD, _MAX_PROCESSES = 4096, 8  # unread files that justify processes to read headers; most processes
 
 
 class DaliEpoch(Epoch[DaliRoute]):
@@ -141,7 +141,7 @@ class DaliEpoch(Epoch[DaliRoute]):
 
     def __init__(self, loader, route: DaliRoute, progress: Progress):
         self._pipelines: dict[tuple[Plan, Form, int], DecodePipeline] = {}  # int: 0 or 1, alternating
-        self._turns: dict[tuple[Plan, Form], int] = {}  # batches so far
+        self._batch_counts: dict[tuple[Plan, Form], int] = {}  # batches so far
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, progress)
         known = leaves_of(loader.dataset)
@@ -157,12 +157,12 @@ class DaliEpoch(Epoch[DaliRoute]):
         if self.engine is not None:
             self._share(self.engine.name, leaves_of(loader.dataset))
 
-    def _share(self, engine: str, among: list[Any]) -> None:
+    def _share(self, engine: str, leaves: list[Any]) -> None:
         """Share the known facts about JPEGs with other processes, for data sets with a file to keep them in.
 
         Not done at the end of an epoch, since the garbage collector may run that.
         """
-        for leaf in among:
+        for leaf in leaves:
             file, table = getattr(leaf, "_index_file", None), self.tables.get(id(leaf))
             if file is not None and table is not None:
                 headers_of(leaf).verdicts(engine).share(file, table.digest, len(table))
@@ -171,22 +171,22 @@ class DaliEpoch(Epoch[DaliRoute]):
         if self.route.device.type != "cuda" or not loader.num_workers or not self.prefetches:
             return None
         known = [(headers_of(leaf), len(leaf)) for leaf in leaves_of(loader.dataset) if id(leaf) in self.tables]
-        if sum(headers.unseen(count) for headers, count in known) < _MANY:
+        if sum(headers.unseen(count) for headers, count in known) < _MIN_UNREAD:
             return None
         try:
-            return HeaderPrefetcher(max(1, min(_PROCESSES, available_threads(loader) // 2)))
+            return HeaderPrefetcher(max(1, min(_MAX_PROCESSES, available_threads(loader) // 2)))
         except OSError:  # process limit reached; slower without them
             return None
 
     def may_prefetch(self) -> bool:
         """Return True if batches may be started in another thread, because no user code takes part. Called repeatedly,
         since users may change data sets during an epoch."""
-        substitutes = self.errors.policy != "replace" or type(self.among) in PLAIN
+        substitutes = self.errors.policy != "replace" or type(self.candidates) in PLAIN
         return substitutes and is_plain(self.dataset, self.tables)
 
     def pipeline(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
         """Return this epoch's next pipeline for a plan, large enough for the batch."""
-        key = plan, form, self._turn(plan, form)
+        key = plan, form, self._next_number(plan, form)
         known = self._pipelines.get(key)
         if known is None or known.batch_size < batch_size:
             size = batch_size if known is None else 2 * batch_size
@@ -194,15 +194,15 @@ class DaliEpoch(Epoch[DaliRoute]):
             known.meter = self.meter
         return known
 
-    def _turn(self, plan: Plan, form: Form) -> int:
+    def _next_number(self, plan: Plan, form: Form) -> int:
         """Return which of two alternating pipelines decodes the next batch. The first takes all until the second is
         open."""
-        self._turns[plan, form] = count = self._turns.get((plan, form), -1) + 1
-        if self.route.in_turn(form) == 1:
+        self._batch_counts[plan, form] = count = self._batch_counts.get((plan, form), -1) + 1
+        if self.route.alternating_pipelines(form) == 1:
             return 0
         if (plan, form, 1) not in self._pipelines and not self.route.idle(plan, form):
             alone = self._pipelines.get((plan, form, 0))
-            if alone is not None and alone.samples >= _ALONE:
+            if alone is not None and alone.samples >= _SAMPLES_BEFORE_SECOND:
                 self.route.open_another(alone)
             return 0
         return count % 2

@@ -38,9 +38,9 @@ def fallback_iterator(loader, device: torch.device, before: Progress | None = No
     this replaces a persistent iterator."""
     suppress_warning()  # the loader has already given the reason
     if not loader.num_workers:
-        return _Here(loader, device, before)
+        return _SingleProcess(loader, device, before)
     loader.check_worker_number_rationality()
-    return _InWorkers(loader, device, before)
+    return _MultiProcess(loader, device, before)
 
 
 class TorchIterator(_BaseDataLoaderIter):
@@ -55,11 +55,11 @@ class TorchIterator(_BaseDataLoaderIter):
         self._begin(loader, before)
         super().__init__(self._wrapped(loader))
         self.progress.seeded(int(self._base_seed))
-        if isinstance(self._dataset, _Tolerant):
+        if isinstance(self._dataset, _OnErrorDataset):
             self._dataset.seed = self.progress.seed
-        if self.progress.again:
+        if self.progress.resumes:
             self._resume(loader)
-        self.progress.settle()
+        self.progress.finish_resume()
 
     def _wrapped(self, loader):
         """Return a copy of the loader for torch's iterator. It shares counters and errors with the original."""
@@ -72,27 +72,28 @@ class TorchIterator(_BaseDataLoaderIter):
         if self.progress.lap:  # a persistent iterator draws no seed; this keeps torch's order of indices
             made.generator = torch.Generator().manual_seed(self.progress.seed)
         if errors.policy != "raise" and not isinstance(loader.dataset, data.IterableDataset):
-            among = replacement_indices(loader) if errors.policy == "replace" else ()  # a data set may have no length
-            tolerant = _Tolerant(loader.dataset, errors, among)
-            vars(made).update(dataset=tolerant, collate_fn=_Collate(made.collate_fn, loader._auto_collation))
+            # only if needed, because a data set may have no length
+            candidates = replacement_indices(loader) if errors.policy == "replace" else ()
+            tolerant = _OnErrorDataset(loader.dataset, errors, candidates)
+            vars(made).update(dataset=tolerant, collate_fn=_OnErrorCollate(made.collate_fn, loader._auto_collation))
         return made
 
     def _begin(self, loader, before: Progress | None = None) -> None:
         """Start an epoch. torch draws indices of batches next."""
         self.progress: Progress = loader._history.begin(loader, self._draws_torchs_seeds(loader), before)
-        self._past, self._rest, self.turn = 0, None, RLock()
-        self._over = 0, 0  # batches that torch's iterator has finished, and their samples
+        self._to_reload, self._remaining, self.next_lock = 0, None, RLock()
+        self._consumed = 0, 0  # batches that torch's iterator has finished, and their samples
         self._samples: int | None = None  # of the last finished batch
         self._last: Any = ()  # its indices
-        self._until = self.progress.drawn + self.progress.exhausted
+        self._draw_until = self.progress.drawn + self.progress.exhausted
         if self._reloads_batches(loader):
-            self._past = self.progress.restart(loader)
-            self._rest = iter(self.progress.rest(loader)) if self.progress.rank_order.origin else None
+            self._to_reload = self.progress.restart(loader)
+            self._remaining = iter(self.progress.rest(loader)) if self.progress.rank_order.origin else None
         self._errors = loader._errors
         self._errors.begin()
         self._meter: Meter = loader._stats.begin(loader.collate_fn)
         self._meter.follow(self)
-        self._asked: deque[tuple[int | None, Any]] = deque()  # samples and indices of batches in flight
+        self._requested: deque[tuple[int | None, Any]] = deque()  # samples and indices of batches in flight
 
     def _draws_torchs_seeds(self, loader) -> bool:
         return loader.num_workers > 0
@@ -112,25 +113,26 @@ class TorchIterator(_BaseDataLoaderIter):
         """Resume after the last batch that was returned."""
         if not self._reloads_batches(loader):
             self._skip_drawn(loader)
-        self._over = self.progress.given, self.progress.samples
-        while self._over[0] < self._past:
+        self._consumed = self.progress.given, self.progress.samples
+        while self._consumed[0] < self._to_reload:
             try:
                 self._next_one()
             except StopIteration:
                 break
             except Exception:  # the caller has had this error already
                 continue
-        if self._past:
-            self.progress.gave(*self._over, self._last)
-        if self._past and not loader.num_workers and load_object_states(loader, {"dataset": self.progress.then}):
+        if self._to_reload:
+            self.progress.record_returned(*self._consumed, self._last)
+        states = {"dataset": self.progress.dataset_state}
+        if self._to_reload and not loader.num_workers and load_object_states(loader, states):
             # its state is already at another position, so it resumes from there by itself
             if self._dataset_fetcher.dataset_iter is not self._dataset:  # that would start over
                 self._dataset_fetcher.dataset_iter = iter(self._dataset)
             self._dataset_fetcher.ended = False
-            self.progress.given = self.progress.drawn = self._past
-            self._over = self._past, self._over[1]
+            self.progress.given = self.progress.drawn = self._to_reload
+            self._consumed = self._to_reload, self._consumed[1]
         with contextlib.suppress(StopIteration):
-            while self.progress.drawn < self._until:
+            while self.progress.drawn < self._draw_until:
                 self._drawn.append(self._draw())
 
     @property
@@ -139,73 +141,73 @@ class TorchIterator(_BaseDataLoaderIter):
         return getattr(self, "_tasks_outstanding", 0)
 
     def _draw(self) -> Any:
-        if self.progress.drawn >= self._until:
-            self.progress.settle()
-        return self.progress.draw(self._rest or self._sampler_iter)
+        if self.progress.drawn >= self._draw_until:
+            self.progress.finish_resume()
+        return self.progress.draw(self._remaining or self._sampler_iter)
 
     def _next_index(self):
         index = self._drawn.popleft() if self._drawn else self._draw()
         if isinstance(self._dataset, data.IterableDataset):
-            self._asked.append((None if self._auto_collation else 1, ()))
+            self._requested.append((None if self._auto_collation else 1, ()))
         elif not self._auto_collation:
-            self._asked.append((1, [index]))
+            self._requested.append((1, [index]))
         else:
             known = hasattr(index, "__len__")
-            self._asked.append((len(index), list(index)) if known else (None, ()))
+            self._requested.append((len(index), list(index)) if known else (None, ()))
         return index
 
     @until_the_end
     @with_remedy()
     @one_at_a_time
     def _next_data(self):
-        since = self._meter.now()
+        since = self._meter.clocks()
         try:
             made: Any = NOTHING
             while made is NOTHING:
                 made = self._next_one()
             made = made if self._device.type == "cpu" else moved(made, self._device)
         except BaseException as error:
-            self._meter.spent(since)
+            self._meter.add_time(since)
             if isinstance(error, StopIteration):
                 self.progress.over = True
                 self._meter.exhausted()
             else:
                 self.progress.ended_by = type(error)
             raise
-        self._meter.gave(self._count, made)
-        self._meter.spent(since)
-        self.progress.gave(*self._over, self._last)
+        self._meter.count_batch(self._count, made)
+        self._meter.add_time(since)
+        self.progress.record_returned(*self._consumed, self._last)
         return made
 
     def _skip_drawn(self, loader) -> None:
         """Advance the sampler to the position to resume from."""
         self._sampler_iter = self.progress.resumed_batches(loader, self._sampler_iter)
-        self._until = self.progress.drawn + self.progress.exhausted
+        self._draw_until = self.progress.drawn + self.progress.exhausted
         self.progress.drawn, self.progress.exhausted = self.progress.given, False
 
-    def _fetched(self) -> Any:
+    def _fetch(self) -> Any:
         """Return torch's next batch."""
         return super()._next_data()
 
-    def _leave_behind(self) -> None:
+    def _count_consumed(self) -> None:
         """Count the next batch as finished by torch's iterator. The caller may get an error instead of it."""
-        self._samples, self._last = self._asked.popleft()
-        self._over = self._over[0] + 1, self._over[1] + (self._samples or 0)
+        self._samples, self._last = self._requested.popleft()
+        self._consumed = self._consumed[0] + 1, self._consumed[1] + (self._samples or 0)
 
     def _next_one(self) -> Any:
         """Return torch's next batch, or NOTHING if on_error leaves no sample. Sets ``_count`` to its number of
         samples."""
         made: Any
         try:
-            made = self._fetched()
+            made = self._fetch()
         except StopIteration:
-            self._errors.end(self._over[1])
+            self._errors.end(self._consumed[1])
             raise
         except Exception as error:
             if self._errors.policy == "raise":
                 add_remedy(error, self._dataset, self._last, partial(_named, self._dataset))
             raise
-        if not isinstance(made, _Tried):
+        if not isinstance(made, _OnErrorResult):
             self._count = _length(made) if self._samples is None else self._samples
             return made
         self._count = made.samples
@@ -214,21 +216,22 @@ class TorchIterator(_BaseDataLoaderIter):
         return made.made[0] if made.samples else NOTHING
 
 
-class _Here(TorchIterator, _SingleProcessDataLoaderIter):
+class _SingleProcess(TorchIterator, _SingleProcessDataLoaderIter):
     def __init__(self, loader, device: torch.device, before: Progress | None):
         super().__init__(loader, device, before)
-        if isinstance(self._dataset, data.IterableDataset) and self.progress.then and not self.progress.again:
-            self._dataset_fetcher.dataset_iter = _next_epoch(self._dataset, self._dataset_fetcher.dataset_iter)
+        progress, fetcher = self.progress, self._dataset_fetcher
+        if isinstance(self._dataset, data.IterableDataset) and progress.dataset_state and not progress.resumes:
+            fetcher.dataset_iter = _next_epoch(self._dataset, fetcher.dataset_iter)
 
     def _next_index(self):
         index = super()._next_index()
-        self._leave_behind()
+        self._count_consumed()
         return index
 
 
-class _InWorkers(TorchIterator, _MultiProcessingDataLoaderIter):
+class _MultiProcess(TorchIterator, _MultiProcessingDataLoaderIter):
     def _process_data(self, *args):
-        self._leave_behind()
+        self._count_consumed()
         return super()._process_data(*args)
 
 
@@ -243,7 +246,7 @@ def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
         yield from dataset
 
 
-class _Tried(NamedTuple):
+class _OnErrorResult(NamedTuple):
     """A sample or a batch that may have failed.
 
     Attributes:
@@ -257,13 +260,13 @@ class _Tried(NamedTuple):
     failures: list[tuple[str, Any, str]]
 
 
-class _Tolerant(data.Dataset):
-    """A data set whose samples are _Tried. Other attributes are delegated to the wrapped data set."""
+class _OnErrorDataset(data.Dataset):
+    """A data set whose samples are _OnErrorResult. Other attributes are delegated to the wrapped data set."""
 
     seed = 0  # the epoch's seed, in the main process
 
-    def __init__(self, dataset, errors: Errors, among):
-        self.dataset, self._among = dataset, among
+    def __init__(self, dataset, errors: Errors, candidates):
+        self.dataset, self._candidates = dataset, candidates
         self._replaces = errors.policy == "replace"
         self._covers = errors.covers
 
@@ -277,46 +280,46 @@ class _Tolerant(data.Dataset):
 
     def __setattr__(self, name: str, value) -> None:
         """Set attributes on the wrapped data set, as a worker_init_fn may do."""
-        own = name in ("dataset", "seed", "_among", "_replaces", "_covers")
+        own = name in ("dataset", "seed", "_candidates", "_replaces", "_covers")
         object.__setattr__(self if own else self.dataset, name, value)
 
-    def __getitem__(self, index) -> _Tried:
+    def __getitem__(self, index) -> _OnErrorResult:
         failures: list = []
-        asked = index
+        requested = index
         while True:
             try:
-                return _Tried((self.dataset[index],), 1, failures)
+                return _OnErrorResult((self.dataset[index],), 1, failures)
             except self._covers as error:
                 if remedy_of(error):
                     raise
                 failures.append((path_of(self.dataset, index, error), index, f"{type(error).__name__}: {error}"))
                 if not self._replaces:
-                    return _Tried((), 0, failures)
+                    return _OnErrorResult((), 0, failures)
                 if len(failures) > ATTEMPTS:
                     path, index, why = failures[-1]
                     raise read_error(f"cannot read {path}, index {index}: {why}", error) from error
-                if not hasattr(asked, "__index__"):
+                if not hasattr(requested, "__index__"):
                     raise
-            index = self._among[replacement(self._seed(), int(asked), len(failures), len(self._among))]
+            index = self._candidates[replacement(self._seed(), int(requested), len(failures), len(self._candidates))]
 
     def _seed(self) -> int:
         info = data.get_worker_info()
         return self.seed if info is None else info.seed - info.id
 
 
-class _Collate:
-    """The loader's collate_fn, for samples of _Tolerant."""
+class _OnErrorCollate:
+    """The loader's collate_fn, for samples of _OnErrorDataset."""
 
     def __init__(self, collate_fn, batched: bool):
         self.function, self._batched = collate_fn, batched
 
-    def __call__(self, given: Any) -> _Tried:
-        """``given``: a list of _Tried, or a single one if batching is off."""
-        tried: list[_Tried] = given if self._batched else [given]
+    def __call__(self, given: Any) -> _OnErrorResult:
+        """``given``: a list of _OnErrorResult, or a single one if batching is off."""
+        tried: list[_OnErrorResult] = given if self._batched else [given]
         failures = [failure for one in tried for failure in one.failures]
         samples = [sample for one in tried for sample in one.made]
         batch = (self.function(samples if self._batched else samples[0]),) if samples else ()
-        return _Tried(batch, len(samples), failures)
+        return _OnErrorResult(batch, len(samples), failures)
 
 
 def _length(batch: Any) -> int:

@@ -57,7 +57,7 @@ class History:
         load_object_states(loader, then)
         if pending is not None and pending["epoch"] is not None:
             progress = Progress.from_state(loader, pending["epoch"], torchs_workers)
-            progress.later = partial(checkpoint_generators(loader, True).set, entry | pending["now"])
+            progress.restore_generators = partial(checkpoint_generators(loader, True).set, entry | pending["now"])
         else:
             progress = Progress(loader, self.begun, torchs_workers)
             progress.users = object_states(loader)
@@ -66,10 +66,10 @@ class History:
                 progress.base_seed, progress.lap = before.base_seed, before.lap + 1
             elif self._laps is not None:  # undo the seed that torch's iterator draws
                 progress.base_seed, progress.lap = self._laps
-                progress.later = partial(
+                progress.restore_generators = partial(
                     checkpoint_generators(loader, True).set, checkpoint_generators(loader, False).states()
                 )
-        progress.then = then.get("dataset")
+        progress.dataset_state = then.get("dataset")
         self._laps = None
         self._applied = None if pending is None else (pending, entry, progress.given)
         self._current = progress

@@ -29,7 +29,7 @@ from .progress import Progress, skipped
 from .samplers import Indices, max_draw_ahead
 
 _PACKAGE = __name__.partition(".")[0] + "."
-OF_PARENT = "this iterator belongs to the parent process; call iter(loader) in the child"
+PARENTS_ITERATOR = "this iterator belongs to the parent process; call iter(loader) in the child"
 _INTERRUPTED = "an interrupt has stopped this epoch in the middle of a batch; iter(loader) starts another"
 
 
@@ -80,17 +80,17 @@ class OrderedIterator(_BaseDataLoaderIter):
     def _begin(self, loader, route: Any) -> None:
         # torch's persistent workers continue their RNG; this loader advances the seed instead
         unlock_all()  # an interrupt may have left locks held
-        self._pid, self.turn = os.getpid(), RLock()
+        self._pid, self.next_lock = os.getpid(), RLock()
         self._epoch = self._epoch_of(loader, route)
-        of_this_process.add(self)
+        live_iterators.add(self)
         self._position = 0  # samples whose indices were drawn
-        self._taken = 0  # batches that are over: returned, failed, or dropped by on_error
+        self._consumed = 0  # batches that are over: returned, failed, or dropped by on_error
         self._first = 0  # batches that were over before this iterator, by a loaded state
         self._interrupted = False  # also True while next() runs
         self._epoch.meter.follow(self)
-        if self.progress.again:
+        if self.progress.resumes:
             self._resume(loader)
-        self.progress.settle()
+        self.progress.finish_resume()
         if self._num_workers:
             self._draw_indices()
 
@@ -100,7 +100,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         progress = self.progress
         self._sampler_iter = progress.resumed_batches(loader, self._sampler_iter, self._skipped)
         drawn, exhausted = progress.drawn, progress.exhausted
-        self._position, self._taken, self._first = progress.samples, progress.given, progress.given
+        self._position, self._consumed, self._first = progress.samples, progress.given, progress.given
         progress.drawn, progress.exhausted = progress.given, False
         while progress.drawn < drawn + exhausted and not progress.exhausted:
             self._draw_one()
@@ -121,7 +121,7 @@ class OrderedIterator(_BaseDataLoaderIter):
     @one_at_a_time
     def _next_data(self):
         if self._pid != os.getpid():
-            raise RuntimeError(OF_PARENT)
+            raise RuntimeError(PARENTS_ITERATOR)
         if self._interrupted:
             raise RuntimeError(_INTERRUPTED)
         self._interrupted = True  # until this call completes
@@ -138,21 +138,21 @@ class OrderedIterator(_BaseDataLoaderIter):
     def _next_made(self) -> Any:
         """Return the next batch that has samples."""
         meter = self._epoch.meter
-        since = meter.now()
+        since = meter.clocks()
         try:
             made = NOTHING
             while made is NOTHING:  # on_error may leave no sample of a batch
                 batch, made = self._make()
         except BaseException as error:
-            meter.spent(since)
+            meter.add_time(since)
             if isinstance(error, StopIteration):
                 meter.exhausted(self._epoch.route)
             else:
                 self.progress.ended_by = type(error)
             raise
-        meter.gave(len(batch.indices), made)
-        meter.spent(since)
-        self.progress.gave(self._taken, batch.begin + len(batch.given_indices), batch.given_indices)
+        meter.count_batch(len(batch.indices), made)
+        meter.add_time(since)
+        self.progress.record_returned(self._consumed, batch.begin + len(batch.given_indices), batch.given_indices)
         self._interrupted = False
         return made
 
@@ -186,17 +186,17 @@ class OrderedIterator(_BaseDataLoaderIter):
             made = batch.finish()
         except Exception as error:
             add_remedy(error, self._dataset, batch.given_indices)
-            self._leave_behind(batch)
+            self._drop_first(batch)
             self._interrupted = False
             raise
-        self._leave_behind(batch)
+        self._drop_first(batch)
         return batch, made
 
-    def _leave_behind(self, batch: Any) -> None:
+    def _drop_first(self, batch: Any) -> None:
         """Remove the first batch. DALI works on the next ones while the caller uses this one."""
         self._drawn.popleft()
         batch.forget_errors()
-        self._taken += 1
+        self._consumed += 1
         self._look_ahead()
 
     def _look_ahead(self) -> None:
@@ -218,7 +218,7 @@ class OrderedIterator(_BaseDataLoaderIter):
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
         """Draw indices until ``ahead`` batches, or as many as torch draws ahead, are available, and at least
         ``least``."""
-        torchs = self._ahead if self._num_workers else min(self._ahead, self._max_draw_ahead - self._taken)
+        torchs = self._ahead if self._num_workers else min(self._ahead, self._max_draw_ahead - self._consumed)
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():
             pass
@@ -276,7 +276,7 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._abandon(within=in_the_package())
 
 
-of_this_process: weakref.WeakSet[Any] = weakref.WeakSet()
+live_iterators: weakref.WeakSet[Any] = weakref.WeakSet()
 """Iterators that a forked child leaks, because their batches may hold GPU resources."""
 
 
@@ -284,13 +284,13 @@ of_this_process: weakref.WeakSet[Any] = weakref.WeakSet()
 def _abandon_all() -> None:
     """End all iterators at interpreter shutdown, before modules are cleared."""
     wait_for_daemons()
-    for iterator in list(of_this_process):
+    for iterator in list(live_iterators):
         if isinstance(iterator, OrderedIterator) and iterator._pid == os.getpid():
             iterator._abandon()
 
 
 def _leak_in_child() -> None:
-    for iterator in list(of_this_process):
+    for iterator in list(live_iterators):
         leak_in_child(iterator)
 
 

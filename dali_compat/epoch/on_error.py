@@ -151,7 +151,7 @@ class Substitute:
         while True:
             errors, index = self._epoch.errors, self._batch.indices[0]
             try:
-                sample, image, bad = self._batch.alone()
+                sample, image, bad = self._batch.single_outcome()
                 if bad is None:
                     return sample, image
                 source, why = bad
@@ -169,8 +169,8 @@ class Substitute:
 
     def _try_another(self) -> None:
         self.discard()
-        among = self._epoch.among
-        index = among[replacement(self._epoch.seed, self._position, self._attempts, len(among))]
+        candidates = self._epoch.candidates
+        index = candidates[replacement(self._epoch.seed, self._position, self._attempts, len(candidates))]
         self._attempts += 1
         self._batch = self._make(indices=[index])
         self._batch.start()

@@ -49,7 +49,7 @@ class RowsDecoding:
         if engine is None or given in DECODED or not self._plan.from_planes:
             return rows
         takes = rows[engine.takes(facts["chroma"][rows], facts["sizes"][rows])]
-        known, new = engine.shared_out(takes, facts["chroma"][takes], self._batch.words[takes])
+        known, new = engine.assigned(takes, facts["chroma"][takes], self._batch.words[takes])
         if len(new):
             new = as_many_as_fit(new, facts, engine.room)
         for several in bounded(known, facts, engine.memory):
@@ -71,7 +71,7 @@ class RowsDecoding:
                 self._groups.append(group(self._batch, self._plan, left, given, **options))
                 return
             except ImageTooSmall as error:
-                self._batch.give_up({error.row: error})
+                self._batch.fail_rows({error.row: error})
                 left.remove(error.row)
 
     def decode(self) -> None:
@@ -84,7 +84,7 @@ class RowsDecoding:
         """Give up rows that have already failed. Others may still be in progress."""
         for group in self._groups:
             if isinstance(group, PilGroup) and (failures := group.failed()):
-                self._batch.give_up(failures)
+                self._batch.fail_rows(failures)
 
     def result(self) -> RowImages:
         """Return the decoded rows and their images on the device. Give up the others."""
@@ -93,7 +93,7 @@ class RowsDecoding:
             made.append(self._groups[-1].result(failures))
             self._groups.pop()
         if failures:
-            self._batch.give_up(failures)
+            self._batch.fail_rows(failures)
         rows, images = together(made)
         if self._plan.views and not isinstance(images, ViewBatches):
             images = ViewBatches([uniform(list(of_view)) for of_view in zip(*images, strict=True)])

@@ -15,7 +15,7 @@ import torch
 
 from ..data.sources import PATHS, Form, overwritten
 from ..data.verdicts import LIKELY
-from ..engine.planes.engine import Decoding, EngineSilent, first_line
+from ..engine.planes.engine import Decoding, EngineTimeout, first_line
 from ..engine.planes.files import Files, UncheckedFiles
 from ..engine.planes.geometry import Planes, pixels_of, planes_of
 from ..engine.planes.nvjpeg import EngineError, EngineMemoryError
@@ -105,7 +105,7 @@ class PlanesGroup:
             self._unchecked = UncheckedFiles(copy, self._words, self._facts)
             self._planes = self._engine.submit(self._unchecked, self._places)
         except torch.OutOfMemoryError:
-            self._engine.give_up(_NO_MEMORY)
+            self._engine.disable(_NO_MEMORY)
 
     def _copier(self) -> Callable[[], Files]:
         """Return a function that copies the files to memory that is not written to while the engine reads it."""
@@ -140,12 +140,12 @@ class PlanesGroup:
             return planes
         except EngineError:  # comparing them again finds the file
             self._leave_out_changed()
-            self._engine.doubt(self._facts["chroma"][self._own])
+            self._engine.compare_again(self._facts["chroma"][self._own])
             self._batch.verdict_writer([self._rows[i] for i in self._own.tolist()])(np.zeros(1, np.uint64))
         except EngineMemoryError:
-            self._engine.give_up(_NO_MEMORY)
-        except EngineSilent:
-            self._engine.give_up()
+            self._engine.disable(_NO_MEMORY)
+        except EngineTimeout:
+            self._engine.disable()
         return None
 
     def _leave_out_changed(self) -> None:
@@ -182,13 +182,13 @@ class PlanesGroup:
                 program = PlanesProgram(one, self._of_mine(arrays[: len(_planes(one))]), places.sizes)
                 begun.append(program(planes, places))
         except Exception as error:  # out of memory, or a compiler error; decoding without the engine needs no kernels
-            self._engine.give_up(f"its kernels failed, {first_line(error)}")
+            self._engine.disable(f"its kernels failed, {first_line(error)}")
             return None
         views = []
         for one, images, arrays in zip(self._plan.chains, begun, self._arrays, strict=True):
             views.append(run_all(one.after, images, self._of_mine(arrays[len(_planes(one)) :])))
             if wrong_sizes(views[-1], arrays.sizes[self._own]).any():
-                self._engine.give_up("its kernels returned an image of another size")
+                self._engine.disable("its kernels returned an image of another size")
                 return None
         return ViewBatches(views) if self._plan.views else views[0]
 

@@ -93,7 +93,7 @@ class PrefetchThread:
         if waits and self._thread.is_alive() and self._thread is not threading.current_thread():
             self._ended.wait()
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until the thread is idle. A lock that it holds during a fork is never released in the child, and at exit
         Python would stop it at any point."""
         last = self._last
@@ -132,9 +132,9 @@ _open: set[PrefetchThread] = set()
 
 
 @atexit.register
-def _settle_all() -> None:
+def _wait_until_all_idle() -> None:
     for thread in list(_open):
-        thread.settle()
+        thread.wait_until_idle()
 
 
-at_fork("prefetch threads", before=_settle_all, after_in_child=_open.clear)
+at_fork("prefetch threads", before=_wait_until_all_idle, after_in_child=_open.clear)

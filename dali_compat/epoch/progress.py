@@ -45,24 +45,24 @@ class Progress:
         drawn: batches drawn from the sampler so far.
         exhausted: whether the sampler is exhausted; over: whether the iterator is.
         ended_by: class of the error that was raised instead of the next batch.
-        last: indices of the last batch returned, if known; expected: its fingerprint() in a state.
-        again: whether indices are drawn again.
-        later: called after drawing again; restores the generators.
+        last: indices of the last batch returned, if known; expected_last: its fingerprint() in a state.
+        resumes: whether this resumes from a state, so that indices are drawn again.
+        restore_generators: called once they are drawn again.
         users: states of a custom sampler and data set before iter().
-        then: state of the data set in the state that this resumes from.
+        dataset_state: state of the data set in the state that this resumes from.
         mixed: generators that both the sampler and other code have drawn from.
     """
 
     base_seed = lap = 0
     at_iter: dict[str, Any] | None = None
     at_first: dict[str, Any] | None = None
-    later: Callable[[], None] | None = None
+    restore_generators: Callable[[], None] | None = None
     ended_by: type[BaseException] | None = None
-    then: Any = None
+    dataset_state: Any = None
     given = samples = drawn = 0
-    exhausted = over = again = False
+    exhausted = over = resumes = False
     last: Indices | tuple[()] = ()
-    expected = 0, 0
+    expected_last = 0, 0
 
     def __init__(self, loader, number: int, torchs_workers: bool = False):
         """``torchs_workers``: the route is torch's own loader, whose workers take the seed from a generator."""
@@ -86,9 +86,9 @@ class Progress:
 
     # ---- while it is iterated
 
-    def gave(self, given: int, samples: int, last: Indices | tuple[()]) -> None:
+    def record_returned(self, given: int, samples: int, last: Indices | tuple[()]) -> None:
         """Record the number of batches and samples returned, and the indices of the last batch."""
-        self.given, self.samples, self.last, self.expected = given, samples, last, (0, 0)
+        self.given, self.samples, self.last, self.expected_last = given, samples, last, (0, 0)
         self.ended_by = None
 
     def draw(self, indices: Iterator[Any]) -> Any:
@@ -98,7 +98,7 @@ class Progress:
             StopIteration: the sampler is exhausted.
         """
         if not self.drawn:
-            if self.again:
+            if self.resumes:
                 self.generators.set(self.at_first)
             self.at_first = self.generators.states()
         if self.stateful_sampler is not None and not self._sampler_states:
@@ -141,7 +141,7 @@ class Progress:
             "samples": self.samples,
             "drawn": self.drawn,
             "exhausted": self.exhausted,
-            "last": list(fingerprint(self.last) if len(self.last) else self.expected),
+            "last": list(fingerprint(self.last) if len(self.last) else self.expected_last),
             "sampler": sampler[-1] if sampler else None,
             "users": self.users,
         }
@@ -159,47 +159,47 @@ class Progress:
         made = cls(loader, state["number"], torchs_workers)
         made.base_seed, made.lap = state["seed"]
         before, now = RankOrder(*state["places"]), made.rank_order
-        made.at_iter, made.at_first, made.again = state["at_iter"], state["at_first"], True
+        made.at_iter, made.at_first, made.resumes = state["at_iter"], state["at_first"], True
         made.given, made.samples, made.drawn = state["given"], state["samples"], state["drawn"]
-        made.exhausted, made.expected = state["exhausted"], tuple(state["last"])
+        made.exhausted, made.expected_last = state["exhausted"], tuple(state["last"])
         made.users = state.get("users", {})
         if state["sampler"] is not None:
             made._sampler_states.append((made.given, state["sampler"]))
         if before.world == now.world or distributed(loader) is None:
             made.rank_order = before._replace(rank=now.rank)
             if before.rank != now.rank:
-                made.expected = 0, 0
+                made.expected_last = 0, 0
             return made
         made.rank_order = now._replace(origin=before.origin + made.samples * before.world)
         made.given = made.samples = made.drawn = 0
-        made.exhausted, made.expected = False, (0, 0)
+        made.exhausted, made.expected_last = False, (0, 0)
         return made
 
     # ---- drawn again
 
     def restore_at_iter(self) -> None:
         """Before iter() of the sampler, restore the generators to their state at the original iter()."""
-        if self.again:
+        if self.resumes:
             self.generators.set(self.at_iter)
 
     def seeded(self, base_seed: int) -> None:
         """Record the seed that torch's iterator has drawn."""
-        if not self.again and not self.lap:
+        if not self.resumes and not self.lap:
             self.base_seed = base_seed
 
     def restart(self, loader) -> int:
         """Restart from the first batch. Return the number of batches to load again to get to the saved position."""
-        if self.again:
+        if self.resumes:
             load_object_states(loader, self.users)
         given, self.given, self.samples, self.drawn = self.given, 0, 0, 0
-        self.exhausted, self.expected = False, (0, 0)
+        self.exhausted, self.expected_last = False, (0, 0)
         return given
 
-    def settle(self) -> None:
+    def finish_resume(self) -> None:
         """After all indices are drawn again, restore the generators to their state at the time of the checkpoint."""
-        later, self.later = self.later, None
-        if later is not None:
-            later()
+        restore, self.restore_generators = self.restore_generators, None
+        if restore is not None:
+            restore()
 
     def resumed_batches(self, loader, indices: Iterator[Any], skip: Skip | None = None) -> Iterator[Any]:
         """Return the sampler's batches after those already returned. If it returns other indices than before, warn, and
@@ -223,15 +223,15 @@ class Progress:
             indices = iter(sampler)
         again: Any = ()
         if type(sampler) is data.BatchSampler:
-            indices = (skip or skipped)(sampler, self.samples - self.expected[0])
-            if self.expected[0]:
+            indices = (skip or skipped)(sampler, self.samples - self.expected_last[0])
+            if self.expected_last[0]:
                 again = next(indices, ())
         else:
             self.samples = 0
             for index in islice(indices, self.given):
                 again = list(index) if loader._auto_collation else [index]
                 self.samples += len(again)
-        if self.expected[0] and fingerprint(again) != self.expected:
+        if self.expected_last[0] and fingerprint(again) != self.expected_last:
             text = "the sampler returns other indices than when the state was taken; the epoch restarts"
             warnings.warn(text, stacklevel=stack_level())
             self.restart(loader)

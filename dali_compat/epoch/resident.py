@@ -31,12 +31,12 @@ class ResidentBatch(Batch):
         indices: a list or an int64 array.
         chunk: the chunk; None before it is computed.
         number: number of the batch in the chunk.
-        alone: whether to compute it separately, because a batch of its chunk failed.
+        is_separate: whether to compute it separately, because a batch of its chunk failed.
     """
 
     chunk: Chunk | None = None
     number = 0
-    alone = False
+    is_separate = False
     _labels: torch.Tensor | None
 
     epoch: Epoch[ResidentRoute]
@@ -134,13 +134,13 @@ class ResidentIterator(OrderedIterator):
         self._draw_indices()
         if not self._drawn or self._drawn[0].ready:
             return
-        together = self._epoch.route.together if self._taken > self._first else 1
-        count = max(1, together // max(1, len(self._drawn[0])))
-        self._draw_indices(min(count, self._max_draw_ahead - self._taken))
+        most = self._epoch.route.samples_at_once if self._consumed > self._first else 1
+        count = max(1, most // max(1, len(self._drawn[0])))
+        self._draw_indices(min(count, self._max_draw_ahead - self._consumed))
         batches, samples = [self._drawn[0]], len(self._drawn[0])
         for batch in islice(self._drawn, 1, None):
             samples += len(batch)
-            if samples > together or batch.ready or batch.alone or batches[0].alone:
+            if samples > most or batch.ready or batch.is_separate or batches[0].is_separate:
                 break
             batches.append(batch)
         self._compute(batches)
@@ -157,12 +157,12 @@ class ResidentIterator(OrderedIterator):
                 batches[0].error = error
                 return
             for batch in batches:
-                batch.alone = True
+                batch.is_separate = True
             self._compute(batches[:1])
             return
         for number, batch in enumerate(batches):
             batch.chunk, batch.number = chunk, number
-        self._epoch.meter.holds(chunk.bytes, self._epoch.route)
+        self._epoch.meter.set_ahead(chunk.bytes, self._epoch.route)
 
     @property
     def in_flight(self) -> int:

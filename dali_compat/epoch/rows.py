@@ -26,7 +26,7 @@ class Rows(DecodableRows):
     """The rows of a batch of a data set of files. ``facts`` and ``words`` are set by look().
 
     Args:
-        tolerant: whether errors of single rows are kept in ``bad`` while the others continue; otherwise give_up()
+        tolerant: whether errors of single rows are kept in ``bad`` while the others continue; otherwise fail_rows()
             raises them.
 
     Attributes:
@@ -67,7 +67,7 @@ class Rows(DecodableRows):
         """Return the row's place in the order of the epoch's samples over all ranks."""
         return self.epoch.rank_order.place_of(self.begin + row)
 
-    def give_up(self, failures: dict[int, Exception]) -> None:
+    def fail_rows(self, failures: dict[int, Exception]) -> None:
         """Record that rows failed with these errors.
 
         Raises:
@@ -234,7 +234,7 @@ def _fetch(rows: Rows, chosen: list[int]) -> None:
         failed = fetcher.take([sources[row] for row in objects])  # type: ignore[misc]  # all are
         for number, error in failed.items():
             row = objects[number]
-            rows.give_up({row: read_error(f"{error} (index {rows.indices[row]})", error)})
+            rows.fail_rows({row: read_error(f"{error} (index {rows.indices[row]})", error)})
         chosen = [row for row in chosen if not is_object(sources[row])]
     try:
         fetch([sources[row] for row in chosen])
@@ -243,7 +243,7 @@ def _fetch(rows: Rows, chosen: list[int]) -> None:
             try:
                 fetch([sources[row]])
             except ImageReadError as error:
-                rows.give_up({row: error})
+                rows.fail_rows({row: error})
 
 
 def _target(rows: Rows, row: int) -> Any:
@@ -255,4 +255,4 @@ def _target(rows: Rows, row: int) -> Any:
     except Exception as error:
         if not rows.epoch.errors.in_python:
             raise
-        rows.give_up({row: error})
+        rows.fail_rows({row: error})

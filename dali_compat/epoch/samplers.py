@@ -24,7 +24,7 @@ Indices = list[Any] | np.ndarray
 """Indices of a batch, as given by a sampler or array_batches()."""
 
 # Samplers that draw all random numbers with their first index, or none
-_AT_ONCE = {
+_DRAW_AT_ONCE = {
     *(list, tuple, range, np.ndarray, torch.Tensor),
     *(data.SequentialSampler, data.SubsetRandomSampler, data.WeightedRandomSampler, DistributedSampler),
 }
@@ -38,7 +38,7 @@ def max_draw_ahead(sampler, unknown: int = 0) -> int:
     matters for a RandomSampler with its own generator, which it draws from once more at the end.
     """
     inner = sampler.sampler if type(sampler) is data.BatchSampler else sampler
-    if type(inner) in _AT_ONCE:
+    if type(inner) in _DRAW_AT_ONCE:
         return sys.maxsize
     if type(inner) is not data.RandomSampler:
         return unknown
@@ -92,9 +92,8 @@ def samplers_of(loader) -> list[Any]:
 
 def is_known(loader) -> bool:
     """Return True if all samplers are torch's, or sequences."""
-    samplers = samplers_of(loader)
-    outer = samplers[:-1]
-    return type(samplers[-1]) in {*_AT_ONCE, data.RandomSampler} and all(type(o) is data.BatchSampler for o in outer)
+    *outer, inner = samplers_of(loader)
+    return type(inner) in {*_DRAW_AT_ONCE, data.RandomSampler} and all(type(o) is data.BatchSampler for o in outer)
 
 
 def distributed(loader) -> DistributedSampler | None:

@@ -118,8 +118,8 @@ class Meter:
         """Set the iterator that is counted."""
         self._iterator = weakref.ref(iterator)
 
-    def now(self) -> tuple[float, float]:
-        """Return the clocks, for spent()."""
+    def clocks(self) -> tuple[float, float]:
+        """Return the clocks, for add_time()."""
         self._caller = threading.get_ident()
         return perf_counter(), thread_time()
 
@@ -128,7 +128,7 @@ class Meter:
         if threading.get_ident() == self._caller:
             self.dali += seconds
 
-    def spent(self, since: tuple[float, float]) -> None:
+    def add_time(self, since: tuple[float, float]) -> None:
         """Add the time of a call of next() that began at ``since``, in the same thread."""
         begin, host = since
         self._host += thread_time() - host
@@ -136,7 +136,7 @@ class Meter:
         self._begin = self._begin or begin
         self._inside += self._end - begin
 
-    def gave(self, images: int, batch: Any) -> None:
+    def count_batch(self, images: int, batch: Any) -> None:
         """Count a batch of ``images`` samples."""
         self._batches += 1
         self._images += images
@@ -145,7 +145,7 @@ class Meter:
             first = next(iter(first.values()), None)
         self._bytes += _bytes(first, self._plain)
 
-    def holds(self, ahead: int, route: Any) -> None:
+    def set_ahead(self, ahead: int, route: Any) -> None:
         """Record the number of bytes computed ahead."""
         self.ahead = ahead
         self._stats.hold(route)

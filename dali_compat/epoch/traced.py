@@ -32,8 +32,8 @@ from ..tracing.sources import FileTable
 from ..tracing.trial import table_of
 from ..tracing.worker import SeededIndex, SeededIndices, TracedCollate, TracingWorker, begin_tracing
 from .epoch import DaliEpoch
-from .fallback import TorchIterator, _Collate
-from .iterator import OF_PARENT, in_the_package, of_this_process
+from .fallback import TorchIterator, _OnErrorCollate
+from .iterator import PARENTS_ITERATOR, in_the_package, live_iterators
 from .prefetch_thread import PrefetchThread
 from .progress import Progress
 from .stats import Meter
@@ -44,8 +44,8 @@ def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = Non
     """Return the iterator of an epoch."""
     suppress_warning()  # no warning that torch's loader reads the data set
     if not loader.num_workers:
-        return _Here(loader, route, before)
-    return _InWorkers(loader, route, before)
+        return _SingleProcess(loader, route, before)
+    return _MultiProcess(loader, route, before)
 
 
 class TracedEpoch(DaliEpoch):
@@ -66,7 +66,7 @@ class TracedEpoch(DaliEpoch):
         self.engine = route.jpeg_engine()
         self.over = False
         self.channels_last = self.options.channels_last
-        self._pipelines, self._turns = {}, {}
+        self._pipelines, self._batch_counts = {}, {}
         self._for_dali: list[Plan] = []
         self._threads: ThreadPoolExecutor | None = None
 
@@ -103,7 +103,7 @@ class _Traced(TorchIterator):
 
     def _wrapped(self, loader: Any) -> Any:
         made = super()._wrapped(loader)
-        if isinstance(made.collate_fn, _Collate):
+        if isinstance(made.collate_fn, _OnErrorCollate):
             made.collate_fn.function = TracedCollate(made.collate_fn.function)
         else:
             made.collate_fn = TracedCollate(made.collate_fn)
@@ -117,7 +117,7 @@ class _Traced(TorchIterator):
         super()._begin(loader, before)
         self._epoch = TracedEpoch(self._route, self._meter, loader._errors)
         self._loader, self._pid = loader, os.getpid()
-        of_this_process.add(self)
+        live_iterators.add(self)
         self._position: int | None = None  # number of samples whose indices were drawn; None before the first
 
     def _draws_torchs_seeds(self, loader: Any) -> bool:
@@ -136,14 +136,14 @@ class _Traced(TorchIterator):
             super()._resume(loader)
             return
         with contextlib.suppress(StopIteration):
-            while self.progress.drawn < self._until:
+            while self.progress.drawn < self._draw_until:
                 self._drawn.append(self._draw())
 
     def _draw(self) -> Any:
         if self._position is None:
             self._position = 0
             self.progress.seeded(int(self._base_seed))
-            if self._num_workers and self._indexed and self.progress.again:
+            if self._num_workers and self._indexed and self.progress.resumes:
                 self._skip_drawn(self._loader)  # workers are sent indices before _resume()
                 self._position = self.progress.samples
         return super()._draw()
@@ -166,7 +166,7 @@ class _Traced(TorchIterator):
     def _next_one(self) -> Any:
         assert self._epoch is not None
         if self._pid != os.getpid():
-            raise RuntimeError(OF_PARENT)
+            raise RuntimeError(PARENTS_ITERATOR)
         self._epoch.check_open()
         try:
             return super()._next_one()
@@ -178,18 +178,18 @@ class _Traced(TorchIterator):
         made, failed = None, None
         try:
             with tracing(not self._num_workers, self._exact):
-                made = super()._fetched()
+                made = super()._fetch()
         except Exception as error:
             failed = error
         try:
-            return ReceivedBatch(made, failed, self._over, self._samples, self._last)
+            return ReceivedBatch(made, failed, self._consumed, self._samples, self._last)
         finally:
             del failed  # breaks the cycle of error and frame, whose collection would stop torch's queues
 
     def _finished(self, received: ReceivedBatch) -> Any:
         """Return a batch with its images, or raise its error."""
         assert self._epoch is not None
-        self._over, self._samples, self._last = received.over, received.samples, received.last
+        self._consumed, self._samples, self._last = received.consumed, received.samples, received.last
         received.start(self._epoch)
         received.finish()
         made, error = received.made, received.error
@@ -201,7 +201,7 @@ class _Traced(TorchIterator):
                 del error  # as in _received()
         return made
 
-    def _fetched(self) -> Any:
+    def _fetch(self) -> Any:
         return self._finished(self._received())
 
     def _end_epoch(self, within: bool = False) -> None:
@@ -220,14 +220,14 @@ class _Traced(TorchIterator):
         return super().in_flight + len(self._ready)
 
 
-class _Here(_Traced, _SingleProcessDataLoaderIter):
+class _SingleProcess(_Traced, _SingleProcessDataLoaderIter):
     def __init__(self, loader: Any, route: DaliRoute, before: Progress | None):
         begin_tracing(table_of(loader.dataset))
         super().__init__(loader, route, before)
 
     def _next_index(self) -> Any:
         index = super()._next_index()
-        self._leave_behind()
+        self._count_consumed()
         return index
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # modules may be empty by then
@@ -235,27 +235,27 @@ class _Here(_Traced, _SingleProcessDataLoaderIter):
             self._end_epoch()
 
 
-class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
+class _MultiProcess(_Traced, _MultiProcessingDataLoaderIter):
     _is_ahead = False
     _owed = 0  # indices to draw, for batches that were received ahead
 
     def _begin(self, loader: Any, before: Progress | None = None) -> None:
         self._owed = 0
         super()._begin(loader, before)
-        self._counted = self._over  # batches and samples that workers have sent
+        self._counted = self._consumed  # batches and samples that workers have sent
 
     def _resume(self, loader: Any) -> None:
         super()._resume(loader)
         if self._indexed:  # a stream has counted the batches that it loaded again
-            self._over = self._counted = self.progress.given, self.progress.samples
+            self._consumed = self._counted = self.progress.given, self.progress.samples
 
-    def _leave_behind(self) -> None:
-        self._over = self._counted
-        super()._leave_behind()
-        self._counted = self._over
+    def _count_consumed(self) -> None:
+        self._consumed = self._counted
+        super()._count_consumed()
+        self._counted = self._consumed
 
     def _process_data(self, *args: Any) -> Any:
-        self._leave_behind()
+        self._count_consumed()
         return super()._process_data(*args)
 
     def _try_put_index(self) -> None:
@@ -264,7 +264,7 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
         else:
             super()._try_put_index()
 
-    def _fetched(self) -> Any:
+    def _fetch(self) -> Any:
         assert self._epoch is not None
         if self._prefetch_thread is not None:
             begin = perf_counter()
@@ -286,7 +286,7 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
 
     def _receive_ahead(self) -> None:
         """Receive batches that have arrived, without drawing the indices that torch draws when they are returned."""
-        over = self._over, self._samples, self._last
+        before = self._consumed, self._samples, self._last
         self._is_ahead = True
         try:
             # an error may hold a connection to a worker, which sends nothing else until it is closed
@@ -294,7 +294,7 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
                 self._ready.append(self._received())
         finally:
             self._is_ahead = False
-            self._over, self._samples, self._last = over
+            self._consumed, self._samples, self._last = before
 
     def _has_arrived(self) -> bool:
         """Return True if the next batch can be received without waiting. Batches may arrive in another order."""
@@ -313,7 +313,7 @@ class _InWorkers(_Traced, _MultiProcessingDataLoaderIter):
             info = self._task_info[self._rcvd_idx]
         return len(info) > 1
 
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # as in _Here
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # as in _SingleProcess
         if not is_finalizing():
             self._end_epoch(within=in_the_package())
         super().__del__()

@@ -140,7 +140,7 @@ class ReceivedBatch:
     Attributes:
         made: the batch, which start() submits to DALI and finish() completes.
         error: the exception raised in its place.
-        over: number of batches, and of samples, up to and including this batch.
+        consumed: number of batches, and of samples, up to and including this batch.
         samples: number of samples.
         last: indices of the samples.
         is_finished: whether finish() was called.
@@ -148,8 +148,10 @@ class ReceivedBatch:
 
     _is_started = is_finished = False
 
-    def __init__(self, made: Any, error: BaseException | None, over: tuple[int, int], samples: int | None, last: Any):
-        self.made, self.error, self.over, self.samples, self.last = made, error, over, samples, last
+    def __init__(
+        self, made: Any, error: BaseException | None, consumed: tuple[int, int], samples: int | None, last: Any
+    ):
+        self.made, self.error, self.consumed, self.samples, self.last = made, error, consumed, samples, last
 
     def start(self, epoch: Any) -> None:
         """Submit the images to DALI."""

@@ -105,13 +105,13 @@ def refuse_replaced_pillow(opens: bool) -> None:
     Raises:
         Unsupported: a function that opens images, or that torchvision's functions call, was replaced.
     """
-    what = next((f"{_place(owner)}.{name}" for owner, name in checked_functions(opens) if not _is_own(owner, name)), "")
+    what = next((f"{_name(owner)}.{name}" for owner, name in checked_functions(opens) if not _is_own(owner, name)), "")
     if opens and builtins.open is not io.open:
         what = "open()"
     if what:
         raise Unsupported(f"{what} was replaced; DALI does not call the replacement")
     for name, (factory, accepts) in Image.OPEN.items() if opens else ():
-        if root(factory) != "PIL" and any(_takes(accepts, head) for head in _HEADS):
+        if root(factory) != "PIL" and any(_accepts(accepts, head) for head in _HEADS):
             raise Unsupported(f"{name}, given to PIL.Image.register_open(), reads files that DALI may read differently")
 
 
@@ -126,7 +126,7 @@ def checked_functions(opens: bool) -> Iterator[tuple[Any, str]]:
         yield from ((owner, name) for name in vars(owner).keys() & (_CALLED_TO_OPEN if opens else _CALLED))
 
 
-def _place(owner) -> str:
+def _name(owner) -> str:
     return f"{owner.__module__}.{owner.__name__}" if isinstance(owner, type) else owner.__name__
 
 
@@ -136,7 +136,7 @@ def _is_own(owner, name: str) -> bool:
     return str(world.get("__name__")).partition(".")[0] in ("PIL", "torchvision", "torch", "datasets")
 
 
-def _takes(accepts, head: bytes) -> bool:
+def _accepts(accepts, head: bytes) -> bool:
     try:
         took = accepts is None or accepts(head.ljust(16, b"\0"))
     except Exception:  # Pillow decides what the error means

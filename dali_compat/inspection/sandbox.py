@@ -2,7 +2,7 @@
 
     a number, text, dtype, or enum of these     itself
     a known transform, ImageOps.exif_transpose  Recorder: records its applications
-    a class of known transforms                 Maker: constructs one, and returns its Recorder
+    a class of known transforms                 Constructor: constructs one, and returns its Recorder
     a list, tuple, set or dict                  a copy; the attempt fails if the copy has changed at the end
     a function                                  Function: runs its code with stand-ins for all names
     a method, functools.partial, namedtuple     the same, of stand-ins
@@ -103,7 +103,7 @@ class Sandbox:
         if self._known(kind):
             return standins.Recorder(kind.__name__, value, self)
         if value is ImageOps.exif_transpose:
-            return standins.Recorder("exif_transpose", standins.TURN, self)
+            return standins.Recorder("exif_transpose", standins.EXIF_TRANSPOSE, self)
         if kind in (list, tuple, set, frozenset, nn.ModuleList):
             return self._collection(value, name)
         if kind is dict:
@@ -196,7 +196,7 @@ class Sandbox:
     def _class(self, kind: type, name: str) -> Any:
         if self._known(kind):
             is_theirs = objects.root(kind) in ("torch", "torchvision")
-            return standins.Maker(name, kind, self) if is_theirs else Untouchable(name)
+            return standins.Constructor(name, kind, self) if is_theirs else Untouchable(name)
         if _is_safe(kind) or objects.is_namedtuple(kind) or objects.is_plain_enum(kind):
             return kind
         return self._copy(kind) if objects.is_copyable(kind) else Untouchable(name)

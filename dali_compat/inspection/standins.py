@@ -1,8 +1,8 @@
 """Stand-ins for objects that the user's code refers to. Each allows some uses and refuses all others.
 
 An Untouchable refuses everything. Its subclasses allow one use. A Placeholder may be passed on and converted. A
-Recorder, Maker and Function may be called. The attributes of a Module may be looked up. An Instance runs the user's
-methods.
+Recorder, Constructor and Function may be called. The attributes of a Module may be looked up. An Instance runs the
+user's methods.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Cast:
         return f"{self.name}()"
 
 
-class Turn:
+class ExifTranspose:
     """A transform that calls PIL.ImageOps.exif_transpose()."""
 
     def __call__(self, image):
@@ -116,7 +116,7 @@ class Turn:
         return "exif_transpose()"
 
 
-TURN = Turn()
+EXIF_TRANSPOSE = ExifTranspose()
 
 # by an image's method and its arguments; singletons, since plans compare transforms by identity
 METHODS: dict[tuple[str, ...], Any] = {("convert", mode): Convert(mode) for mode in ("RGB", "L")}
@@ -184,7 +184,7 @@ class Recorder(StandIn):
         return kept(self, "_sandbox").stand_in(own[name], f"{kept(self, '_label')}.{name}")
 
 
-class Maker(StandIn):
+class Constructor(StandIn):
     """Stand-in for a class of known transforms. A call constructs a transform and returns its Recorder."""
 
     __slots__ = ()

@@ -12,7 +12,7 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2
 
-from ..inspection.standins import Turn
+from ..inspection.standins import ExifTranspose
 from ..inspection.untranslatable import Untranslatable
 from ..plan import UPRIGHT, ImageSpec, Step, draw, step
 from ..runtime.device import to_device
@@ -26,7 +26,7 @@ from .translators import register
 define(UPRIGHT, unchanged=True, commutes=True, keeps_info=True)
 
 
-@register(Turn)
+@register(ExifTranspose)
 def translate_turn(t, spec):
     """Refuse a rotation by EXIF orientation. translate() handles it without steps if it is the first transform of a
     file."""

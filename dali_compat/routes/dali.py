@@ -114,7 +114,7 @@ class DaliRoute:
         """True if JPEG engines decode all images."""
         return (self.jpeg_engines or 0) >= _MANY_ENGINES and not self.large
 
-    def in_turn(self, form: Form) -> int:
+    def alternating_pipelines(self, form: Form) -> int:
         """Return how many pipelines of one plan alternate."""
         return 2 if self.engines_decode_all and form.given not in DECODED else 1
 
@@ -123,13 +123,13 @@ class DaliRoute:
         memory, there is none. Runs once per pipeline."""
         from ..engine.dali import warm
 
-        if pipeline.has_another:
+        if pipeline.has_copy:
             return
-        pipeline.has_another = True
+        pipeline.has_copy = True
 
         def opened() -> None:
             with suppress(Exception):
-                another = pipeline.another()
+                another = pipeline.open_copy()
                 with self._lock:
                     if pipeline in self._pipelines:
                         self._pipelines.append(another)
@@ -210,7 +210,7 @@ class DaliRoute:
         if engine is None or isinstance(engine, str):
             return ""
         leaves = [leaf for leaf, plan in self._plan_of.values() if plan.from_planes]
-        return engine.account([(headers_of(leaf), len(leaf)) for leaf in leaves])
+        return engine.describe_counts([(headers_of(leaf), len(leaf)) for leaf in leaves])
 
     def begin_decoder(self) -> None:
         """Start the GPU's decoder in the background, once per process, if a GPU decodes and CUDA is initialized."""
@@ -243,7 +243,7 @@ class DaliRoute:
         with self._lock:
             for pipeline in [pipeline for pipeline in self._pipelines if pipeline.idle]:
                 alike = self.idle(pipeline.plan, pipeline.form)
-                if pipeline not in alike[-self.in_turn(pipeline.form) :]:
+                if pipeline not in alike[-self.alternating_pipelines(pipeline.form) :]:
                     pipeline.close()
             self._close_unusable()
 

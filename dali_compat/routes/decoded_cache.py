@@ -42,18 +42,18 @@ class DecodedCache:
         self.full = False
         self._place = device if place is None or place == device.type else torch.device("cpu")
         self.form = PIXELS if self._place.type == "cpu" else PIXELS_ON_GPU
-        self._most: int | None = None
+        self._limit: int | None = None
         if self._place.type == "cpu":
-            self._settle()
+            self._set_limit()
 
-    def _settle(self) -> None:
+    def _set_limit(self) -> None:
         """Compute the limit in bytes. For a GPU this is delayed until the first images exist, because CUDA may not be
         initialized."""
         budget, _, _, place = self.settings
         free = free_memory(self._place)
-        self._most = budget if isinstance(budget, int) else int(budget * free)
+        self._limit = budget if isinstance(budget, int) else int(budget * free)
         if place is None and self._place.type == "cuda":
-            self._most = min(self._most, int(_SHARE * free))
+            self._limit = min(self._limit, int(_SHARE * free))
 
     def get(self, source: Source):
         """Return (H, W, 3) uint8 for a pipeline of ``form``, or None if it is not cached."""
@@ -64,15 +64,15 @@ class DecodedCache:
         with self._lock:
             if self.full:
                 return
-            if self._most is None:
+            if self._limit is None:
                 self._place = images[0].device  # includes the index
-                self._settle()
+                self._set_limit()
             new: dict[Source, torch.Tensor] = {}
             size = self.bytes
             for source, image in zip(sources, images, strict=True):
                 if source in self._images or source in new:
                     continue
-                if size + image.numel() > self._most:
+                if size + image.numel() > self._limit:
                     self.full = True
                     break
                 size += image.numel()
@@ -92,7 +92,7 @@ class DecodedCache:
         rest = "; it is full: the other images are decoded each time" if self.full else ""
         budget = self.settings[0]
         most = in_bytes(budget) if isinstance(budget, int) else f"{budget:.0%} of what is free"
-        most = most if self._most is None else in_bytes(self._most)
+        most = most if self._limit is None else in_bytes(self._limit)
         return (
             f"cache of decoded images in {'host memory' if self._place.type == 'cpu' else 'GPU memory'}: "
             f"{len(self._images):,} images, {in_bytes(self.bytes)} of {most}{rest}"
@@ -128,7 +128,7 @@ def checked_budget(budget: int | float | None) -> int | float | None:
     raise ValueError(f"cache must be bytes (an int above 0) or a share of memory (a float in (0, 1]), got {budget!r}")
 
 
-def checked_place(place: torch.device | str | None, device: torch.device | str | int | None) -> str | None:
+def checked_cache_device(place: torch.device | str | None, device: torch.device | str | int | None) -> str | None:
     """Return the kind of place, or None.
 
     Raises:

@@ -24,8 +24,8 @@ SHARE = 0.5  # largest share of the device's free memory for the images
 # Batches are computed together until their output has this many bytes. 16 MiB fit in a CPU's cache. A GPU takes longer
 # to launch kernels than to compute, so it computes 1 GiB, or 1/64 of its memory if that is less. The computation needs
 # 2.5 times as much.
-_TOGETHER = {"cuda": 1 << 30, "cpu": 16 << 20}
-_TOGETHER_SHARE = 1 / 64
+_CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 16 << 20}
+_CHUNK_SHARE = 1 / 64
 _AT_A_TIME = 64 << 20  # bytes of images that are copied and made contiguous at a time
 
 
@@ -125,15 +125,15 @@ class ResidentRoute:
         return sum(one.bytes for one in datasets if one.pixels is not None and self._copies(one))
 
     @property
-    def together(self) -> int:
+    def samples_at_once(self) -> int:
         """Number of samples that are computed together; 1, meaning one batch, if their size is unknown."""
         if any(s.gives.size is None and s.op != "crop" for plan in self.plans for c in plan.chains for s in c.batch):
             return 1
         most = max(sum(map(_most, plan.chains)) for plan in self.plans)
-        budget = _TOGETHER[self.device.type]
+        budget = _CHUNK_BYTES[self.device.type]
         if self.device.type == "cuda" and torch.cuda.is_initialized():  # explain() must not initialize CUDA
             total = torch.cuda.get_device_properties(self.device).total_memory
-            budget = min(budget, int(_TOGETHER_SHARE * total))
+            budget = min(budget, int(_CHUNK_SHARE * total))
         return max(1, budget // most)
 
     def check(self, before: ResidentRoute | None) -> None:
@@ -176,8 +176,8 @@ class ResidentRoute:
             for one in self.datasets.values()
         ]
         return (
-            f"resident on {self.device}: {' + '.join(sets)}; up to {self.together} samples are transformed together, "
-            "and batches are slices of these"
+            f"resident on {self.device}: {' + '.join(sets)}; up to {self.samples_at_once} samples are transformed "
+            "together, and batches are slices of these"
         )
 
 
@@ -188,7 +188,7 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
     Raises:
         Unsupported: with the reason why the route cannot be used.
     """
-    if device.type not in _TOGETHER:
+    if device.type not in _CHUNK_BYTES:
         raise Unsupported(f"arrays are kept on CPUs and CUDA GPUs, not on {device}")
     before = before if isinstance(before, ResidentRoute) and before.device == device else None
     known = {plan.key: plan for plan in before.plans} if before else {}

@@ -42,11 +42,11 @@ def no_compile(function: F) -> F:
 
 
 def one_at_a_time(method: F) -> F:
-    """Decorator that lets one thread at a time into a method; ``self.turn`` is an RLock."""
+    """Decorator that lets one thread at a time into a method; ``self.next_lock`` is an RLock."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any) -> Any:
-        with self.turn:
+        with self.next_lock:
             return method(self, *args)
 
     return cast(F, call)

@@ -8,7 +8,7 @@ from typing import Any
 from torchvision.transforms import v2
 
 from ..inspection.sandbox import AppliedTransforms, NotUnderstood, find_transforms
-from ..inspection.standins import Turn
+from ..inspection.standins import ExifTranspose
 from ..inspection.untranslatable import Untranslatable, describe
 from ..ops.translators import Gated, Nested, behaves_as, translated_base, translation
 from ..plan import DALI, EACH, EXACT, HOST, TORCH, UPRIGHT, Gate, ImageSpec, Line, Options, Step
@@ -64,7 +64,7 @@ def translate(
     while waiting:
         transform = waiting.pop()
         try:
-            if type(transform) is Turn and turns and not any(t.steps for t in translated):
+            if type(transform) is ExifTranspose and turns and not any(t.steps for t in translated):
                 takes, result = takes.but(upright=True), (Step(UPRIGHT, spec),)
             else:
                 result = _result(transform, spec)
@@ -77,7 +77,7 @@ def translate(
             if isinstance(result, AppliedTransforms):
                 if waiting or not views:
                     raise Untranslatable(transform, "it gives several images, and is not the last transform")
-                return _several(transform, result, Chain(takes, tuple(translated)))
+                return _with_views(transform, result, Chain(takes, tuple(translated)))
             if isinstance(result, Gated):
                 entries = _gated(result, spec, stream)
             else:
@@ -172,14 +172,14 @@ def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Tran
 # ---- views
 
 
-def _several(transform: Any, seen: AppliedTransforms, start: Chain) -> Chain:
+def _with_views(transform: Any, seen: AppliedTransforms, start: Chain) -> Chain:
     """Return the chains of the images that a wrapper gives; each begins with ``start``."""
-    views = tuple(_of_path(seen, path, start) for path in seen.paths)
+    views = tuple(_chain_of_path(seen, path, start) for path in seen.paths)
     refused = next((view.refused for view in views if view.refused), None)
     return replace(start, refused=refused, views=views, structure=seen.structure, wrapper=describe(transform))
 
 
-def _of_path(seen: AppliedTransforms, path: tuple[int, ...], start: Chain) -> Chain:
+def _chain_of_path(seen: AppliedTransforms, path: tuple[int, ...], start: Chain) -> Chain:
     """Extend ``start`` with the applications of a path.
 
     Each application has its own random streams, so images that share an application share its random numbers.

@@ -320,7 +320,7 @@ def test_end_without_waiting_runs_its_task_last():
     prefetch.end(lambda: done.append(2), waits=False)
     assert not done
     may.set()
-    prefetch.settle()
+    prefetch.wait_until_idle()
     assert done == [1, 2]
 
 
@@ -335,7 +335,7 @@ def test_wait_raises_an_error_only_once():
 
 def test_end_called_in_the_thread_does_not_wait_for_itself():
     prefetch, done = PrefetchThread(torch.device("cpu")), []
-    prefetch.do(lambda: (prefetch.settle(), prefetch.end(lambda: done.append(2), waits=True), done.append(1)))
+    prefetch.do(lambda: (prefetch.wait_until_idle(), prefetch.end(lambda: done.append(2), waits=True), done.append(1)))
     prefetch._ended.wait(PATIENCE)
     assert done == [1, 2]
 

@@ -368,9 +368,9 @@ def test_the_cache_takes_at_most_half_of_a_gpu_unless_requested(monkeypatch, bud
     """Free memory is measured at the first batch, because CUDA may not be initialised before it."""
     monkeypatch.setattr(cache_module, "free_memory", lambda device: 4000 if device.type == "cuda" else 1 / 0)
     cache = DecodedCache(budget, torch.device("cuda"), False, place)
-    assert cache._most is None and "in GPU memory: 0 images" in str(cache)
-    cache._settle()
-    assert cache._most == most
+    assert cache._limit is None and "in GPU memory: 0 images" in str(cache)
+    cache._set_limit()
+    assert cache._limit == most
 
 
 def test_another_gpu_gets_an_empty_cache():

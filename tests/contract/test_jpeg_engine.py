@@ -59,7 +59,7 @@ def engine(monkeypatch):
         pytest.skip(f"this GPU's engine is not used: {found}")
     monkeypatch.setattr(verified, "_ENOUGH", 10**9)  # compare every file
     yield found
-    found.settle(60)  # before the next test counts its calls
+    found.wait_for_comparisons(60)  # before the next test counts its calls
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def spoilt(engine, monkeypatch):
 def run_epoch_and_compare(engine, loader):
     """Return the batches of an epoch after all pending comparisons are complete."""
     batches = list(loader)
-    engine.settle(60)
+    engine.wait_for_comparisons(60)
     return batches
 
 
@@ -171,7 +171,7 @@ def test_exact_batches_equal_the_cpus(varied, engine, decoded, name):
     dataset = DALIImageFolder(varied, CHAINS[name])
     expected = loaded(dataset, "cpu")
     assert_equal_trees(loaded(dataset, "cuda"), expected)
-    engine.settle(60)
+    engine.wait_for_comparisons(60)
     decoded.clear()
     assert_equal_trees(loaded(dataset, "cuda"), expected)
     found = count_verified(engine, dataset)
@@ -185,7 +185,7 @@ def test_batches_of_photos_equal_the_cpus(photos_or_images, engine, decoded, nam
     for _ in range(2):
         decoded.clear()
         assert_equal_trees(loaded(dataset, "cuda", memory_format=torch.channels_last), expected)
-        engine.settle(60)
+        engine.wait_for_comparisons(60)
     assert decoded
 
 
@@ -193,14 +193,14 @@ def test_files_of_a_verified_kind_are_decoded_at_first_sight(varied, engine, dec
     """Only a few of them are compared."""
     dataset = DALIImageFolder(varied, CHAINS["train"])
     expected = loaded(dataset, "cpu", shuffle=False)
-    engine.doubt(np.arange(256))
+    engine.compare_again(np.arange(256))
     monkeypatch.setattr(verified, "_ENOUGH", 8)
     monkeypatch.setattr(engine, "_chance", lambda: 1.0)  # compare none of them
     loaded(Subset(dataset, range(60)), "cuda")
-    engine.settle(60)
+    engine.wait_for_comparisons(60)
     for _ in range(2):
         assert_equal_trees(loaded(dataset, "cuda", shuffle=False), expected)
-        engine.settle(60)
+        engine.wait_for_comparisons(60)
     found = headers_of(dataset).jpegs(engine.name, engine.exact, 10**6, len(dataset))
     assert found.engines >= 40 and found.likely >= 30 and found.others == 0
 
@@ -219,7 +219,7 @@ def test_windows_at_any_offset_equal_the_cpus(tmp_path, engine, decoded):
     for calls in (6, 3):  # comparing decodes twice
         decoded.clear()
         assert_equal_trees(loaded(dataset, "cuda", batch_size=100), expected)
-        engine.settle(60)
+        engine.wait_for_comparisons(60)
         assert decoded == [100] * calls
 
 
@@ -235,7 +235,7 @@ def test_large_images_among_small_ones_are_decoded_in_several_calls(tmp_path, en
     for _ in range(2):
         decoded.clear()
         assert_equal_trees(loaded(dataset, "cuda"), expected)
-        engine.settle(60)
+        engine.wait_for_comparisons(60)
     assert len(decoded) > 1 and sum(decoded) == 5
 
 
@@ -255,7 +255,7 @@ def test_images_with_long_sides_are_decoded_in_small_calls(tmp_path, engine, mon
     for calls in (4, 2):  # comparing decodes twice
         counts.clear()
         assert_equal_trees(loaded(dataset, "cuda"), expected)
-        engine.settle(60)
+        engine.wait_for_comparisons(60)
         assert len(counts) == calls and sum(counts) == 4 * calls
 
 
@@ -266,7 +266,7 @@ def test_wrong_pixels_never_reach_a_batch(tmp_path, engine, spoilt, decoded):
     spoilt |= {(folder / "class" / f"{i}.jpg").read_bytes() for i in (2, 5)}
     dataset = DALIImageFolder(folder, T.Compose([T.CenterCrop(20), T.PILToTensor()]))
     assert_equal_trees(loaded(dataset, "cuda"), loaded(dataset, "cpu"))
-    engine.settle(60)
+    engine.wait_for_comparisons(60)
     dataset.transform = T.Compose([T.Resize((60, 70)), T.PILToTensor()])
     expected = loaded(dataset, "cpu")
     decoded.clear()
@@ -310,7 +310,7 @@ def test_a_resumed_epoch_equals_the_cpus(varied, engine, spoilt):
     assert_equal_trees([next(batches) for _ in range(5)], expected[:5])
     state = loader.state_dict()
     del batches
-    engine.settle(60)
+    engine.wait_for_comparisons(60)
     for again in (dataset, DALIImageFolder(varied, TRAIN)):
         loader = ours(again, **options)
         loader.load_state_dict(state)
@@ -406,13 +406,13 @@ def test_files_in_an_archive_are_decoded_by_the_engine(varied, engine, decoded, 
     for _ in range(2):
         decoded.clear()
         assert_equal_trees(loaded(dataset, "cuda"), expected)
-        engine.settle(60)
+        engine.wait_for_comparisons(60)
     assert sum(decoded) == count_verified(engine, dataset) > 60
 
 
 def test_generated_440_jpegs_are_440_for_pillow():
     """These JPEGs are generated for the comparison."""
-    *_, upright = engines.made()
+    *_, upright = engines.generated_jpegs()
     for file in upright:
         header = read_header(file)
         with Image.open(io.BytesIO(file.tobytes())) as image:

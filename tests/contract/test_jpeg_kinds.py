@@ -92,7 +92,7 @@ def engine(monkeypatch):
         monkeypatch.setattr(DaliRoute, "jpeg_engine", lambda self: found)
     monkeypatch.setattr(verified, "_ENOUGH", 10**9)  # compare every file
     yield found
-    found.settle(100)
+    found.wait_for_comparisons(100)
 
 
 def write_folder(root, files):
@@ -134,7 +134,7 @@ def torchvision_images(dataset):
 
 def is_decoded_by_engine(engine, dataset):
     """Return an (N,) bool array of the files that the engine decodes from now on."""
-    engine.settle(100)
+    engine.wait_for_comparisons(100)
     return headers_of(dataset).verdicts(engine.name).of(len(dataset)) == ENGINES
 
 

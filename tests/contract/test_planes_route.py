@@ -27,7 +27,7 @@ from dali_compat.cli import main
 from dali_compat.data.headers import headers_of
 from dali_compat.engine.planes import engine as jpeg_engine
 from dali_compat.engine.planes import engines, verified
-from dali_compat.engine.planes.engine import EngineSilent
+from dali_compat.engine.planes.engine import EngineTimeout
 from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError
 from dali_compat.engine.planes.verified import VerifiedEngine
 from dali_compat.epoch import planes_group
@@ -59,7 +59,7 @@ class PillowEngine(VerifiedEngine):
     """
 
     def __init__(self):
-        self.device, self.given_up, self.name, self.exact = torch.device("cpu"), "", "Pillow's", np.zeros(256, bool)
+        self.device, self.disabled, self.name, self.exact = torch.device("cpu"), "", "Pillow's", np.zeros(256, bool)
         self.exact[[1, 0x11]] = True
         self.calls, self.spoilt, self.flaky, self.refuses, self.hangs = [], set(), set(), set(), False
         self._live = weakref.WeakValueDictionary()
@@ -83,7 +83,7 @@ class PillowDecoding:
 
     def result(self):
         if self.engine.hangs:
-            raise EngineSilent
+            raise EngineTimeout
         made = np.full(int(self.places.bytes.sum()), 77, np.uint8)
         pairs = zip(self.files.addresses.tolist(), self.files.lengths.tolist(), strict=True)
         for i, (address, length) in enumerate(pairs):
@@ -121,7 +121,7 @@ def engine(monkeypatch):
     made = PillowEngine()
     monkeypatch.setattr(DaliRoute, "jpeg_engine", lambda self: made)
     yield made
-    made.settle(60)  # before the engine of the next test
+    made.wait_for_comparisons(60)  # before the engine of the next test
 
 
 def picture(rng, height, width):
@@ -170,7 +170,7 @@ def assert_equal(found, expected):
 def load_and_verify(engine, dataset, **options):
     """Return the batches of an epoch, after which the engine has verified each of its files."""
     made = load_epoch(dataset, **options)
-    engine.settle(60)
+    engine.wait_for_comparisons(60)
     engine.calls.clear()
     return made
 
@@ -199,13 +199,13 @@ def test_explain_counts_the_files_that_the_engine_decodes(folder, engine, monkey
     template = "the JPEG engine decodes {} files, whose pixels were compared with Pillow's"
     assert engine_line(loader, monkeypatch, engine) == template.format(0) + "; 12 files are not compared yet"
     list(loader)
-    engine.settle(60)
+    engine.wait_for_comparisons(60)
     assert engine_line(loader, monkeypatch, engine) == template.format(7) + ", but not 1 because its pixels differ"
     monkeypatch.setattr(verified, "MOST_PIXELS", 200)
     monkeypatch.setattr(verified, "_PER_BATCH", 200)
     loader = ours(data.ConcatDataset([loader.dataset, DALIImageFolder(folder, TRAIN)]), 16, exact=True, device="cpu")
     list(loader)
-    engine.settle(60)
+    engine.wait_for_comparisons(60)
     large = headers_of(loader.dataset.datasets[1]).jpegs(engine.name, engine.exact, 200, 12).large
     others = f"1 because its pixels differ and {large} of more than 200 pixels"
     assert (
@@ -284,7 +284,7 @@ def test_archive_overwritten_during_an_epoch_raises_an_error(folder, engine, mon
         assert_equal(next(batches), expected[0])
     with pytest.raises(ImageReadError, match="has changed"):
         list(batches)
-    engine.settle(60)
+    engine.wait_for_comparisons(60)
     assert name != "compare" or counts_of(engine, dataset)["engines"] == 4  # the files of the first batch
 
 
@@ -313,7 +313,7 @@ def test_archive_change_that_keeps_the_modification_time_is_found(folder, engine
     os.utime(packed, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     found = load_and_verify(engine, dataset, shuffle=False)
     assert_equal(found[1], expected[1])
-    assert not engine.given_up and counts_of(engine, dataset)["engines"] == 4  # the files of the other batch
+    assert not engine.disabled and counts_of(engine, dataset)["engines"] == 4  # the files of the other batch
     reloaded = load_without_engine(monkeypatch, DALIRecordIO(packed, EVALUATION), shuffle=False)
     for _ in range(2):
         assert_equal(load_and_verify(engine, dataset, shuffle=False), reloaded)
@@ -426,7 +426,7 @@ def test_loaders_of_one_data_set_share_the_results_of_comparing(folder, engine, 
     for _ in range(2):
         list(ours(dataset, 5, num_workers=2, **options))
     assert_equal(found + list(first), expected)
-    engine.settle(60)
+    engine.wait_for_comparisons(60)
     assert counts_of(engine, dataset) == ALL | {"engines": 7, "others": 1}
     parts = data.ConcatDataset([dataset, data.Subset(dataset, [4, 5, 4])])
     engine.calls.clear()
@@ -510,7 +510,7 @@ def test_nothing_more_is_compared_if_the_queue_is_full(folder, engine, monkeypat
     assert counts_of(engine, dataset) == ALL | {"engines": 0, "waiting": 8}
     assert 0 < engine._waiting() <= 2 * 5000 and engine.room < 5000
     release.set()
-    engine.settle(60)
+    engine.wait_for_comparisons(60)
     assert engine.room == 5000
 
 
@@ -542,9 +542,9 @@ def test_engine_is_disabled_with_a_warning_if_nvjpeg_has_no_memory(folder, engin
         with pytest.warns(RuntimeWarning, match="no memory"):
             assert_equal(load_epoch(dataset), expected)
         other = DALIImageFolder(folder, EVALUATION)
-        engine.given_up, engine.exact[[1, 0x11]] = "", True
+        engine.disabled, engine.exact[[1, 0x11]] = "", True
         assert_equal(load_and_verify(engine, other), expected)
-    assert "no memory" in engine.given_up and counts_of(engine, other)["others"] == 0
+    assert "no memory" in engine.disabled and counts_of(engine, other)["others"] == 0
     assert_equal(load_epoch(dataset), expected)
     assert not engine.calls and counts_of(engine, dataset)["engines"] == 8
 
@@ -574,7 +574,7 @@ def test_engine_is_disabled_if_comparing_fails(folder, engine, monkeypatch):
     dataset = DALIImageFolder(folder, EVALUATION)
     expected = load_without_engine(monkeypatch, dataset)
     assert_equal(load_and_verify(engine, dataset), expected)
-    assert "out of memory" in engine.given_up
+    assert "out of memory" in engine.disabled
     assert_equal(load_epoch(dataset), expected)
     assert not engine.calls
 
@@ -608,7 +608,7 @@ def test_verified_files_are_remembered_across_runs_with_index_cache(folder, engi
     fourth = run()
     engine.calls.clear()
     assert_equal(load_epoch(fourth), load_without_engine(monkeypatch, fourth))
-    engine.settle(60)
+    engine.wait_for_comparisons(60)
     assert sum(engine.calls) == 2 * 9  # each file is compared twice
 
 
@@ -724,7 +724,7 @@ def test_error_names_a_file_that_was_deleted(folder, engine, known):
     dataset = DALIImageFolder(folder, EVALUATION)
     loader = DataLoader(dataset, 12, exact=True, device="cpu")
     list(loader)
-    engine.settle(60)
+    engine.wait_for_comparisons(60)
     if known:
         list(loader)
     (folder / "class" / "04.jpg").unlink()
@@ -744,8 +744,8 @@ def test_engine_is_disabled_if_it_does_not_answer(folder, engine, monkeypatch, f
         warnings.simplefilter("ignore")
         for _ in range(2):
             assert_equal(load_epoch(dataset, shuffle=False, batch_size=12), expected)
-            engine.settle(60)
-    assert engine.calls == [8] and "has not answered" in engine.given_up
+            engine.wait_for_comparisons(60)
+    assert engine.calls == [8] and "has not answered" in engine.disabled
 
 
 def test_batches_with_many_pixels_are_split_into_groups(folder, engine, monkeypatch):

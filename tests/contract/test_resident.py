@@ -46,7 +46,7 @@ def dataset():
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of a few samples, so that a small epoch has several."""
-    monkeypatch.setattr(resident, "_TOGETHER", {"cpu": 12 * 4 * 3072, "cuda": 12 * 4 * 3072})
+    monkeypatch.setattr(resident, "_CHUNK_BYTES", {"cpu": 12 * 4 * 3072, "cuda": 12 * 4 * 3072})
 
 
 # ---- the data sets
@@ -326,7 +326,7 @@ def test_results_do_not_depend_on_chunks(monkeypatch, together, transform, devic
 
     def epoch(together, batch_size):
         monkeypatch.setattr(
-            resident, "_TOGETHER", {"cpu": 4 * 3 * 40 * 40 * together, "cuda": 4 * 3 * 40 * 40 * together}
+            resident, "_CHUNK_BYTES", {"cpu": 4 * 3 * 40 * 40 * together, "cuda": 4 * 3 * 40 * 40 * together}
         )
         torch.manual_seed(3)
         batches = list(ours(dataset, batch_size, shuffle=True, device=device))

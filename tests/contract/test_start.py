@@ -224,7 +224,8 @@ def epochs():
         made += [images for images, labels in loader]
         engine = known_engine(torch.device("cuda:1"))
         if engine is not None and not isinstance(engine, str):
-            engine.settle(60)  # its threads, too, use no other GPU; the second epoch's files are known to it
+            # its threads, too, use no other GPU; the second epoch's files are known to it
+            engine.wait_for_comparisons(60)
             assert "the JPEG engine decodes 0 files" not in loader.explain()
     return made
 

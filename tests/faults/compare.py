@@ -65,7 +65,7 @@ def settle(device: str) -> None:
 
     engine = engine_of(torch.device(device, torch.cuda.current_device()))
     assert not isinstance(engine, str), engine
-    engine.settle(60)
+    engine.wait_for_comparisons(60)
 
 
 def _images_and_labels(samples: list) -> tuple[list, list]:

@@ -191,7 +191,7 @@ def see(epoch: Callable[[], Iterable], account: Callable[[], str], device: torch
         deque(epoch(), 0)
         engine = known_engine(device)
         if engine is not None and not isinstance(engine, str):
-            engine.settle(_PATIENCE)
+            engine.wait_for_comparisons(_PATIENCE)
         if "not compared yet" not in account():
             return
 

@@ -26,7 +26,7 @@ def thread():
 
 
 @pytest.mark.parametrize("error", [TimeoutError, RuntimeError, ValueError])
-@pytest.mark.parametrize("how", ["wait", "settle"])
+@pytest.mark.parametrize("how", ["wait", "wait_until_idle"])
 def test_exception_of_signal_handler_while_waiting_reaches_the_caller(gate, thread, error, how):
     thread.do(gate.wait)
     with (
@@ -45,7 +45,7 @@ def test_end_without_waiting_returns_and_thread_ends_later(gate):
     thread.end(lambda: ended.append(threading.get_ident()), waits=False)
     assert ended == []
     gate.set()
-    thread.settle()
+    thread.wait_until_idle()
     assert ended == [thread._thread.ident]
 
 

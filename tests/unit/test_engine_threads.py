@@ -22,7 +22,7 @@ from dali_compat.data.headers import FACTS
 from dali_compat.engine.planes import engine as one
 from dali_compat.engine.planes import engines, nvjpeg
 from dali_compat.engine.planes.engine import Decoder as real_decoder
-from dali_compat.engine.planes.engine import EngineSilent
+from dali_compat.engine.planes.engine import EngineTimeout
 from dali_compat.engine.planes.files import Files, UncheckedFiles
 from dali_compat.engine.planes.geometry import planes_of
 from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError, Nvjpeg
@@ -205,14 +205,14 @@ def test_engine_is_not_given_up_after_the_process_was_suspended(engine, gate, mo
 def test_engine_that_does_not_respond_is_given_up_after_one_timeout(engine, gate, monkeypatch):
     decodings = [engine.submit(FILES, PLACES) for _ in range(4)]
     monkeypatch.setattr(one, "_PATIENCE", 0.2)
-    with pytest.raises(EngineSilent):
+    with pytest.raises(EngineTimeout):
         decodings[0].result()
     monkeypatch.setattr(one, "_PATIENCE", 10_000)  # the decoders finish within this time and would return planes
     with pytest.warns(RuntimeWarning, match="has not answered"):
-        engine.give_up()
+        engine.disable()
     assert not engine.exact.any()
     for decoding in decodings:
-        with pytest.raises(EngineSilent):
+        with pytest.raises(EngineTimeout):
             decoding.result()
     monkeypatch.setitem(engines._engines, 5, engine)
     assert engines.engine_of(torch.device("cuda", 5)).startswith("it has not answered")
@@ -290,13 +290,13 @@ def kernels(engine, monkeypatch):
 
 
 def test_compared_when_one_sampling_is_unsupported_keeps_the_others(kernels):
-    assert dict(engines.compared(PillowEngine())) == {1: True, 0x11: True, 0x21: False, 0x22: True, 0x12: True}
+    assert dict(engines.compared_kinds(PillowEngine())) == {1: True, 0x11: True, 0x21: False, 0x22: True, 0x12: True}
 
 
 @pytest.mark.parametrize("constant", [0, 1])
 def test_compared_when_comparison_is_constant_trusts_no_sampling(kernels, monkeypatch, constant):
     monkeypatch.setattr(kernels, "differs", lambda *args: torch.tensor([constant]))
-    assert not any(dict(engines.compared(PillowEngine())).values())
+    assert not any(dict(engines.compared_kinds(PillowEngine())).values())
 
 
 class Library:

@@ -85,7 +85,7 @@ def _pixels(
     else:
         whole = form.keep or form.fancy  # nvJPEG before 13.2 warns about each window decoded with fancy upsampling
         images = graph.decode(given, where, plan.exact, form.fancy, None if whole else window, load)
-        images = images if turned is None else graph.turn(images, turned)
+        images = images if turned is None else graph.rotate(images, turned)
         kept = {"decoded": images} if form.keep else {}
         images = graph.crop(images, window, inside=True) if whole and window is not None else images
     made = [_view(images, chain, where) if plan.views else _after(images, chain) for chain in chains]
@@ -100,10 +100,10 @@ def _is_window(step: Step) -> bool:
     return step.op == "crop" and bool(step.kwargs["inside"])
 
 
-def arrays_to_turn(
+def rotation_arrays(
     plan: Plan, form: Form, arrays: list[Arrays], orientations: np.ndarray, sizes: np.ndarray
 ) -> list[Arrays]:
-    """Return the arguments of a plan's steps on images rotated by EXIF, followed by those of graph.turn(). A window
+    """Return the arguments of a plan's steps on images rotated by EXIF, followed by those of graph.rotate(). A window
     that is decoded is converted to coordinates of the unrotated image.
 
     Args:

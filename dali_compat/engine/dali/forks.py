@@ -44,7 +44,7 @@ def _after_fork_in_child() -> None:
     for pipeline in _all():
         leak_in_child(pipeline)
     for pipeline in live:
-        pipeline.forget()
+        pipeline.leak()
     pipelines_of(dali.Pipeline).clear()  # DALI's own atexit hook would close them
     _held.clear()
 

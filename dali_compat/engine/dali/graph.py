@@ -40,7 +40,7 @@ def supports(step: Step) -> bool:
 def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None, load: float = 1.0):
     """Decode to RGB uint8 HWC, or only the ``window`` (the arrays of a crop).
 
-    adjust_orientation is off because torchvision's loader does not rotate either; turn() follows Pillow's
+    adjust_orientation is off because torchvision's loader does not rotate either; rotate() follows Pillow's
     interpretation of EXIF. On average, a GPU's decoder differs from libjpeg by .2 levels, or by .01 if it interpolates
     chroma as libjpeg does (``fancy``), which halves the speed except for small images (data/base_datasets.py). With
     ``exact`` the CPU decodes, without any difference. ``load`` is the share of JPEGs for the JPEG engine; CUDA and the
@@ -56,7 +56,7 @@ def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None, 
     return images.gpu() if exact and device == "mixed" else images
 
 
-def turn(images, arrays):
+def rotate(images, arrays):
     """Rotate or flip images by ``matrix``, which maps output pixels to input pixels."""
     return _warp(images, arrays, types.INTERP_NN, fill_value=[0.0])
 

@@ -35,7 +35,7 @@ from ...runtime.decorators import named
 from ...runtime.forks import leak_in_child
 from ...runtime.open_files import allow_open_files, files_at_once
 from . import warm
-from .definition import arrays_to_turn, define, states
+from .definition import define, rotation_arrays, states
 from .forks import live
 from .transfer import Feed, InFlight, Received
 
@@ -60,7 +60,7 @@ class DecodePipeline:
     meter: Any = None  # counts the seconds of waiting for DALI
     template: list[Arrays] | None = None  # one row of the first batch's arrays, once it is built
     samples = 0  # number of samples submitted so far
-    has_another = False  # whether another() was called in the background
+    has_copy = False  # whether open_copy() was called in the background
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class DecodePipeline:
         self._pipe: Any = None
         self._feed = Feed()
         self._done: dict[int, Any] = {}  # results that are not requested yet
-        self._wanted: set[int] = set()  # tickets that will be requested
+        self._requested: set[int] = set()  # tickets that will be requested
         self._tickets = 0  # number of tickets so far
         self._closed = False
-        self._worker = 0  # the thread in _worked()
+        self._worker = 0  # the thread in _call()
         self.in_step = True  # no call was interrupted
         self._pid = os.getpid()
         live.add(self)
@@ -96,21 +96,21 @@ class DecodePipeline:
             arrays: per-sample arguments of each step of ``plan.dali``, N rows each, view by view.
             stated_at: (N,) int32, the offset of the bytes that state the size in each file; by default 0.
         """
-        return self._worked(self._submit, images, arrays, stated_at)
+        return self._call(self._submit, images, arrays, stated_at)
 
-    def arrays_to_turn(self, arrays: list[Arrays], orientations: np.ndarray, sizes: np.ndarray) -> list[Arrays]:
+    def rotation_arrays(self, arrays: list[Arrays], orientations: np.ndarray, sizes: np.ndarray) -> list[Arrays]:
         """Return the arrays to submit() for images rotated by EXIF; see definition.py."""
-        return arrays_to_turn(self.plan, self.form, arrays, orientations, sizes)
+        return rotation_arrays(self.plan, self.form, arrays, orientations, sizes)
 
-    def another(self) -> DecodePipeline:
+    def open_copy(self) -> DecodePipeline:
         """Return an open pipeline with the same settings. This takes half a second if it opens JPEG engines."""
         assert self.template is not None  # it is open
         settings = self.plan, self.device, self.threads, self.depth, self.batch_size, self.form, self.load
         made = DecodePipeline(*settings)
-        made._worked(made._build, self.template)
+        made._call(made._build, self.template)
         return made
 
-    def _worked(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function that uses DALI's pipeline. If another thread calls close() meanwhile, the pipeline is freed
         afterwards."""
         self.check_open()
@@ -140,7 +140,7 @@ class DecodePipeline:
                     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
                 raise
         while len(self._feed.flight) >= self.depth:
-            self._take()
+            self._collect()
         ticket, self._tickets = self._tickets, self._tickets + 1
         given = images
         arguments = [np.ascontiguousarray(a) for step in arrays for a in step.values()]
@@ -149,7 +149,7 @@ class DecodePipeline:
         if states(self.form):
             arguments.append((np.zeros(len(images), np.int32) if stated_at is None else stated_at)[:, None])
         self._schedule(InFlight(ticket, [given, _numbers(ticket, len(images)), *arguments]))
-        self._wanted.add(ticket)
+        self._requested.add(ticket)
         self.samples += len(images)
         self.in_step = True
         return ticket
@@ -162,7 +162,7 @@ class DecodePipeline:
             while len(self._feed.flight) > accepted:
                 self._feed.flight.pop()
             while self._feed.flight:
-                self._take()
+                self._collect()
             self._free()  # the next batch builds a new one
             self.in_step = True
             raise
@@ -170,33 +170,33 @@ class DecodePipeline:
     def receive(self, ticket: int) -> Received:
         """Wait for a ticket's batch. Raises PipelineError if the batch failed, which does not affect others, and
         OutOfStep if a call was interrupted."""
-        return self._worked(self._receive, ticket)
+        return self._call(self._receive, ticket)
 
     @named("wait for DALI")
     def _receive(self, ticket: int) -> Received:
         self.in_step = False
         while ticket not in self._done:
             self.check_open()  # if another thread closes it, the ticket never arrives
-            self._take()
+            self._collect()
         outcome = self._done.pop(ticket)
-        self._wanted.discard(ticket)
+        self._requested.discard(ticket)
         self.in_step = True
         if isinstance(outcome, Exception):
             if os.strerror(errno.EMFILE) in str(outcome):  # a failed batch keeps its files open until DALI is freed
                 while self._feed.flight:
-                    self._take()
+                    self._collect()
                 self._free()
             raise outcome
         return Received.of(dict(zip(self._outputs, outcome, strict=True)), bool(self.plan.views))
 
     def discard(self, ticket: int) -> None:
         """Drop a ticket that will not be requested."""
-        self._wanted.discard(ticket)
+        self._requested.discard(ticket)
         self._done.pop(ticket, None)
 
     def discard_all(self) -> None:
         """Drop all tickets."""
-        self._wanted.clear()
+        self._requested.clear()
         self._done.clear()
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ class DecodePipeline:
     def _free(self) -> None:
         self._pipe, self._feed = None, Feed()
 
-    def forget(self) -> None:
+    def leak(self) -> None:
         """Leak DALI's objects in a forked child, because they belong to the parent."""
         leak_in_child((self._feed, self._done))
         self._pipe, self._feed, self._done = None, Feed(), {}
@@ -229,7 +229,7 @@ class DecodePipeline:
         if self._closed:
             raise RuntimeError("the loader was closed during this epoch; iter(loader) starts another")
 
-    def _take(self) -> None:
+    def _collect(self) -> None:
         """Move the oldest batch in flight to the results."""
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         begin = perf_counter()
@@ -243,7 +243,7 @@ class DecodePipeline:
         ticket, (_, numbers, *_) = self._feed.flight.popleft()
         if not isinstance(outcome, Exception) and not np.array_equal(outcome[-1].as_array(), numbers):
             raise OutOfStep("DALI returned a different batch than was due; iter(loader) starts another epoch")
-        if ticket in self._wanted:
+        if ticket in self._requested:
             self._done[ticket] = outcome
 
     def _build(self, template: list[Arrays]) -> None:
@@ -265,7 +265,7 @@ class DecodePipeline:
         )
         with pipe:
             outputs = define(self.plan, self.form, self.device, self._feed, template, self.load)
-            pipe.set_outputs(*outputs.values())  # numbers come last, as _take() expects
+            pipe.set_outputs(*outputs.values())  # numbers come last, as _collect() expects
         pipe.build()
         self._pipe, self._outputs = pipe, list(outputs)
         if decodes_on_gpu:

@@ -18,7 +18,7 @@ from nvidia.dali.tensors import TensorListCPU
 
 from ...runtime.device import ViewBatches
 
-_NOBODYS = -1  # a ticket that is not in use
+_UNUSED = -1  # a ticket that is not in use
 COPIES_IMAGES = sys.version_info < (3, 11, 10)  # first version with the fix
 
 
@@ -68,7 +68,7 @@ class Feed:
             batch = self.next
             assert batch is not None  # set by submit()
             self.flight.append(batch)
-            self.next = InFlight(_NOBODYS, [array[:1] for array in batch.arrays])
+            self.next = InFlight(_UNUSED, [array[:1] for array in batch.arrays])
             for part, queue in self._waiting:
                 queue.append(batch.arrays[part])
         return waiting.popleft()

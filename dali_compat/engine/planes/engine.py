@@ -28,10 +28,10 @@ _GRAIN = 2**25  # bytes; sizes of planes are rounded up to reuse allocations
 _IN_FLIGHT, _SHARE = 2**31, 32  # limit of planes decoded ahead: bytes, and 1 / share of the GPU's memory
 _CALLS = 2  # concurrent calls; next to a model, one waits for its kernels and for the GIL after each batch
 _PATIENCE = 120  # seconds; a call takes .02
-_LOOKS = 120  # polls during _PATIENCE: a stopped process (Ctrl-Z) only loses one of them
+_POLLS = 120  # polls during _PATIENCE: a stopped process (Ctrl-Z) only loses one of them
 
 
-class EngineSilent(RuntimeError):
+class EngineTimeout(RuntimeError):
     """The engine does not respond."""
 
 
@@ -66,7 +66,7 @@ class Decoding:
 
     def __init__(self, files: Files | UncheckedFiles, places: Planes, engine: JpegEngine, stream: torch.cuda.Stream):
         self.done: Future[None] = Future()
-        self._turn = deque([None])
+        self._not_begun = deque([None])
         self._files: Files | UncheckedFiles | None = files
         self._places, self._engine = places, engine
         self.bytes = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
@@ -77,7 +77,7 @@ class Decoding:
         """Return True if the caller must make the planes: on the first call, unless cancelled. A thread pool without
         threads keeps tasks that it has refused."""
         with suppress(IndexError):
-            self._turn.pop()
+            self._not_begun.pop()
             return self.done.set_running_or_notify_cancel()
         return False
 
@@ -108,12 +108,12 @@ class Decoding:
     def result(self) -> torch.Tensor:
         """Wait for the planes, for use on the current stream. Raises MemoryError if the files cannot be copied,
         EngineError if the engine cannot decode one of them, EngineMemoryError if nvJPEG is out of memory, and
-        EngineSilent if the engine does not respond."""
-        for _ in range(0 if self._engine.given_up else _LOOKS):
-            if futures_wait([self.done], _PATIENCE / _LOOKS).done:
+        EngineTimeout if the engine does not respond."""
+        for _ in range(0 if self._engine.disabled else _POLLS):
+            if futures_wait([self.done], _PATIENCE / _POLLS).done:
                 break
         if not self.done.done():  # TimeoutError may also come from a signal handler
-            raise EngineSilent(f"no answer within {_PATIENCE} s")
+            raise EngineTimeout(f"no answer within {_PATIENCE} s")
         self.done.result()
         assert self._planes is not None
         self._planes.record_stream(torch.cuda.current_stream(self._planes.device))
@@ -130,14 +130,14 @@ class JpegEngine:
     Attributes:
         name: name of the decoder: GPU model, driver and library.
         exact: (256,) bool, kinds of chroma (data/header.py) whose pixels may be Pillow's; set by engines.py.
-        given_up: reason why the engine is no longer used, or "".
+        disabled: reason why the engine is no longer used, or "".
         memory: bytes of the GPU's memory.
     """
 
     memory = 2**40
 
     def __init__(self, device: torch.device):
-        self.device, self.given_up, self.exact = device, "", np.zeros(256, bool)
+        self.device, self.disabled, self.exact = device, "", np.zeros(256, bool)
         if device.type == "cuda":
             self.memory = torch.cuda.get_device_properties(device).total_memory
         with torch.cuda.device(device):
@@ -193,22 +193,22 @@ class JpegEngine:
     @contextmanager
     def _decoder(self) -> Iterator[Decoder]:
         """Context with a free decoder."""
-        for _ in range(_LOOKS):
+        for _ in range(_POLLS):
             with suppress(queue.Empty):
-                decoder = self._idle.get(timeout=_PATIENCE / _LOOKS)
+                decoder = self._idle.get(timeout=_PATIENCE / _POLLS)
                 break
         else:
-            raise EngineSilent(f"no decoder was free within {_PATIENCE} s")
+            raise EngineTimeout(f"no decoder was free within {_PATIENCE} s")
         try:
             yield decoder
         finally:
             self._idle.put(decoder)
 
-    def give_up(self, why: str = f"it has not answered within {_PATIENCE} s") -> None:
+    def disable(self, why: str = f"it has not answered within {_PATIENCE} s") -> None:
         """Disable the engine. Nothing waits for its results from now on."""
-        if self.given_up:
+        if self.disabled:
             return
-        self.given_up, self.exact[:] = why, False
+        self.disabled, self.exact[:] = why, False
         warnings.warn(
             f"the JPEG engine of {self.device} is no longer used: {why}; JPEGs are decoded as with {JPEG_ENGINE}=0",
             RuntimeWarning,

@@ -50,7 +50,7 @@ def engine_of(device: torch.device) -> VerifiedEngine | str:
 def known_engine(device: torch.device) -> VerifiedEngine | str | None:
     """Return engine_of(), or None if it has not been called. Does not initialize CUDA."""
     found = None if device.index is None else _engines.get(device.index)
-    return found.given_up or found if isinstance(found, VerifiedEngine) else found
+    return found.disabled or found if isinstance(found, VerifiedEngine) else found
 
 
 def begin(device: torch.device) -> None:
@@ -71,7 +71,7 @@ def _new(device: torch.device) -> VerifiedEngine | str:
         with torch.cuda.device(device):
             if not resizes_alike(device):
                 return "kernels do not resize as Pillow and PyTorch do, with this compiler"
-        for chroma, alike in compared(engine):
+        for chroma, alike in compared_kinds(engine):
             engine.exact[chroma] = alike
     except Exception as error:  # of the driver, the compiler or nvJPEG, none of which is needed without the engine
         hidden = None if device.index is None else hidden_jpeg_engines(device.index)
@@ -85,8 +85,8 @@ def _before_fork() -> None:
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(_PATIENCE)
     for engine in list(_engines.values()):
-        if isinstance(engine, VerifiedEngine) and not engine.given_up:
-            engine.settle(_PATIENCE)
+        if isinstance(engine, VerifiedEngine) and not engine.disabled:
+            engine.wait_for_comparisons(_PATIENCE)
             engine.wait(_PATIENCE)
 
 
@@ -105,9 +105,9 @@ at_fork("JPEG engines", before=_before_fork, after_in_child=_forget)
 # ---- the comparison
 
 
-def compared(engine: VerifiedEngine) -> Iterable[tuple[int, bool]]:
+def compared_kinds(engine: VerifiedEngine) -> Iterable[tuple[int, bool]]:
     """Yield (chroma, whether its images are equal to Pillow's) for each kind of chroma."""
-    for files in made():
+    for files in generated_jpegs():
         chroma = read_header(files[0]).chroma
         with torch.cuda.device(engine.device):
             yield chroma, all(_is_pillows(engine, file, chroma) for file in files)
@@ -155,7 +155,7 @@ def resizes_alike(device: torch.device) -> bool:
     return alike
 
 
-def made() -> Iterable[list[np.ndarray]]:
+def generated_jpegs() -> Iterable[list[np.ndarray]]:
     """Yield JPEGs of each sampling: gray, 4:4:4, 4:2:2, 4:2:0 and 4:4:0."""
     rng = np.random.default_rng(0)
     images = [Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)) for size in _SIZES]

@@ -30,7 +30,7 @@ from ...data.header import GRAY_JPEG
 from ...data.headers import Headers, JpegCounts
 from ...data.verdicts import ENGINES, LIKELY, PILLOWS, decoders
 from ...runtime.device import to_device, working_on
-from .engine import EngineSilent, JpegEngine, first_line
+from .engine import EngineTimeout, JpegEngine, first_line
 from .files import Files
 from .geometry import Planes, whole_rows_of
 from .nvjpeg import EngineError
@@ -58,7 +58,7 @@ class VerifiedEngine(JpegEngine):
         self._compares = torch.cuda.Stream(device) if on_gpu else None
         self._pending: dict[Future, int] = {}  # with bytes of pixels
         self._chance = random.Random(0).random  # a fixed period might always miss the same batches
-        self._alike_of = np.zeros(256, np.int64)  # files of each chroma since the last one that differed
+        self._equal_counts = np.zeros(256, np.int64)  # files of each chroma since the last one that differed
 
     @property
     def kinds(self) -> str:
@@ -69,10 +69,10 @@ class VerifiedEngine(JpegEngine):
         """Return (N,) bool, whether the engine may decode the files, by their FACTS."""
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
 
-    def shared_out(self, rows: np.ndarray, chroma: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def assigned(self, rows: np.ndarray, chroma: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows that the engine decodes, and other rows to compare. ``chroma`` and ``words`` are those of the
         rows."""
-        decided, likely = decoders(words), self._alike_of[chroma] >= _ENOUGH
+        decided, likely = decoders(words), self._equal_counts[chroma] >= _ENOUGH
         compared = ~likely & ((decided == 0) | (decided == LIKELY))
         if self._chance() < 1 / _EVERY:  # comparing few takes nearly as long as comparing many
             new = np.flatnonzero(likely & (decided == 0))
@@ -80,11 +80,11 @@ class VerifiedEngine(JpegEngine):
         own = ((decided == ENGINES) | (likely & (decided != PILLOWS))) & ~compared
         return rows[own], rows[compared]
 
-    def doubt(self, chroma: np.ndarray) -> None:
+    def compare_again(self, chroma: np.ndarray) -> None:
         """Compare all files of these kinds again, until enough of them are equal."""
-        self._alike_of[chroma] = 0
+        self._equal_counts[chroma] = 0
 
-    def account(self, known: Iterable[tuple[Headers, int]]) -> str:
+    def describe_counts(self, known: Iterable[tuple[Headers, int]]) -> str:
         """Describe how many files the engine decodes, and why not more. ``known`` contains the headers and length of
         each part of a data set."""
         counts = JpegCounts(0, 0, 0, 0, 0, 0)
@@ -122,7 +122,7 @@ class VerifiedEngine(JpegEngine):
         places: Planes,
         chroma: np.ndarray,
         pixels: list[torch.Tensor],
-        tell: Callable[[np.ndarray], None],
+        report: Callable[[np.ndarray], None],
     ) -> None:
         """Start comparing N intact files.
 
@@ -130,7 +130,7 @@ class VerifiedEngine(JpegEngine):
             places: locations for their planes, by their sizes.
             chroma: kind of each file's chroma, as in FACTS.
             pixels: Pillow's pixels, (height, width, 3) uint8 each, on the device.
-            tell: called in another thread with each file's decoder from now on, (N,) uint8 (data/verdicts.py); not
+            report: called in another thread with each file's decoder from now on, (N,) uint8 (data/verdicts.py); not
                 called if the engine fails.
         """
         try:
@@ -142,31 +142,36 @@ class VerifiedEngine(JpegEngine):
             self._compares.wait_stream(torch.cuda.current_stream(self.device))
             wanted.record_stream(self._compares)
         with suppress(RuntimeError):  # executors are shut down with the main thread
-            future = self._comparing.submit(self._compare, files, places, chroma, wanted, tell)
+            future = self._comparing.submit(self._compare, files, places, chroma, wanted, report)
             self._pending[future] = len(wanted)
             future.add_done_callback(self._pending.pop)
 
-    def settle(self, seconds: float) -> None:
+    def wait_for_comparisons(self, seconds: float) -> None:
         """Wait until all files so far are compared, at most ``seconds``."""
         futures_wait(list(self._pending), seconds)
 
     def _compare(
-        self, files: Files, places: Planes, chroma: np.ndarray, wanted: torch.Tensor, tell: Callable[[np.ndarray], None]
+        self,
+        files: Files,
+        places: Planes,
+        chroma: np.ndarray,
+        wanted: torch.Tensor,
+        report: Callable[[np.ndarray], None],
     ) -> None:
         try:
             with nullcontext() if self._compares is None else working_on(self._compares):
                 alike = self._alike(files, places, wanted)
-            self._alike_of += np.bincount(chroma[alike], minlength=256)
-            self.doubt(chroma[~alike])
-            tell(np.where(alike, ENGINES, PILLOWS).astype(np.uint8))
-        except EngineSilent:
-            self.give_up()
+            self._equal_counts += np.bincount(chroma[alike], minlength=256)
+            self.compare_again(chroma[~alike])
+            report(np.where(alike, ENGINES, PILLOWS).astype(np.uint8))
+        except EngineTimeout:
+            self.disable()
         except Exception as error:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         """Disable the engine after a failed comparison, such as an out-of-memory error."""
-        self.give_up(f"comparing its pixels failed, {first_line(error)}")
+        self.disable(f"comparing its pixels failed, {first_line(error)}")
 
     def _alike(self, files: Files, places: Planes, wanted: torch.Tensor) -> np.ndarray:
         """Return (N,) bool, whether pixels are equal. If the engine rejects the files, split them in halves, down to
