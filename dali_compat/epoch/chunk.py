@@ -30,11 +30,7 @@ _Part = tuple[Plan, Sequence[int], list[_Selection], list[Any]]  # plan, rows, a
 
 
 class Chunk:
-    """Consecutive batches computed together.
-
-    Attributes:
-        labels: targets on the device, or None if default_collate or a custom function has to make them.
-    """
+    """Consecutive batches computed together."""
 
     _done: torch.cuda.Event  # recorded on _stream
 
@@ -48,6 +44,7 @@ class Chunk:
         for one in dataset_rows:
             by_plan.setdefault(one[0].plan, []).append(one)
         parts = [self._part(plan, of_plan) for plan, of_plan in by_plan.items()]
+        # targets on the device, or None if default_collate or a custom function has to make them
         self.labels = self._labels(dataset_rows) if epoch.default_collate else None
         self._stream: torch.cuda.Stream | None = None
         self._batches = self._sliced(parts)

@@ -30,17 +30,11 @@ from .rows import Rows, locate
 
 
 class _Prepared(NamedTuple):
-    """Results computed ahead of finish().
+    """Results computed ahead of finish()."""
 
-    Attributes:
-        made: the images, or the whole batch.
-        is_whole: whether ``made`` is the whole batch, which is the case if it only had to be stacked.
-        stream: CUDA stream of the computation.
-    """
-
-    made: Any
-    is_whole: bool
-    stream: torch.cuda.Stream | None
+    made: Any  # the images, or the whole batch
+    is_whole: bool  # whether it is the whole batch, which is the case if it only had to be stacked
+    stream: torch.cuda.Stream | None  # CUDA stream of the computation
 
     def handed_over(self) -> Any:
         """Return the result for use on the current stream."""
@@ -165,8 +159,6 @@ class DaliBatch(Batch):
         return prepared.handed_over()
 
     def _images(self) -> Any:
-        """Return images of the rows that have not failed: (N, C, H, W), or a list of N if sizes differ, several parts
-        made them, or they are not images."""
         if self._prepared is not None:
             return self._prepared.handed_over()
         made = self._made()

@@ -208,11 +208,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         return count % 2
 
     def check_open(self) -> None:
-        """Raise if the loader was closed.
-
-        Raises:
-            RuntimeError: the loader was closed.
-        """
+        """Raise RuntimeError if the loader was closed."""
         for pipeline in self._pipelines.values():
             pipeline.check_open()
 

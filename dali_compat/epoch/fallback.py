@@ -247,17 +247,11 @@ def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
 
 
 class _OnErrorResult(NamedTuple):
-    """A sample or a batch that may have failed.
+    """A sample or a batch that may have failed."""
 
-    Attributes:
-        made: (value,), or () if nothing is left.
-        samples: number of samples.
-        failures: (path, index, reason) of samples that failed.
-    """
-
-    made: tuple
-    samples: int
-    failures: list[tuple[str, Any, str]]
+    made: tuple  # (value,), or () if nothing is left
+    samples: int  # number of samples
+    failures: list[tuple[str, Any, str]]  # (path, index, reason) of samples that failed
 
 
 class _OnErrorDataset(data.Dataset):

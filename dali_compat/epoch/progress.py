@@ -36,43 +36,32 @@ Skip = Callable[[data.BatchSampler, int], Iterator[Any]]
 class Progress:
     """The progress of one epoch and its initial state, updated by the iterator.
 
-    Attributes:
+    Args:
         number: number of the epoch; a loader's first is 0.
-        base_seed, lap: their sum is the epoch's seed. Only persistent workers have more than one lap.
-        rank_order: order of the samples over all ranks, which random numbers depend on.
-        at_iter, at_first: states of the sampler's generators at iter(), and before the first index.
-        given, samples: batches returned to the caller, and the number of indices drawn for them.
-        drawn: batches drawn from the sampler so far.
-        exhausted: whether the sampler is exhausted; over: whether the iterator is.
-        ended_by: class of the error that was raised instead of the next batch.
-        last: indices of the last batch returned, if known; expected_last: its fingerprint() in a state.
-        resumes: whether this resumes from a state, so that indices are drawn again.
-        restore_generators: called once they are drawn again.
-        users: states of a custom sampler and data set before iter().
-        dataset_state: state of the data set in the state that this resumes from.
-        mixed: generators that both the sampler and other code have drawn from.
+        torchs_workers: whether the route is torch's own loader, whose workers take the seed from a generator.
     """
 
-    base_seed = lap = 0
-    at_iter: dict[str, Any] | None = None
-    at_first: dict[str, Any] | None = None
-    restore_generators: Callable[[], None] | None = None
-    ended_by: type[BaseException] | None = None
-    dataset_state: Any = None
-    given = samples = drawn = 0
-    exhausted = over = resumes = False
-    last: Indices | tuple[()] = ()
-    expected_last = 0, 0
+    base_seed = lap = 0  # their sum is the epoch's seed; only persistent workers have more than one lap
+    at_iter: dict[str, Any] | None = None  # states of the sampler's generators at iter()
+    at_first: dict[str, Any] | None = None  # the same before the first index
+    given = samples = 0  # batches returned to the caller, and the number of indices drawn for them
+    drawn = 0  # batches drawn from the sampler so far
+    exhausted = over = False  # whether the sampler is exhausted; whether the iterator is
+    ended_by: type[BaseException] | None = None  # class of the error that was raised instead of the next batch
+    last: Indices | tuple[()] = ()  # indices of the last batch returned, if known
+    expected_last = 0, 0  # its fingerprint() in a state
+    resumes = False  # whether this resumes from a state, so that indices are drawn again
+    restore_generators: Callable[[], None] | None = None  # called once they are drawn again
+    dataset_state: Any = None  # state of the data set in the state that this resumes from
 
     def __init__(self, loader, number: int, torchs_workers: bool = False):
-        """``torchs_workers``: the route is torch's own loader, whose workers take the seed from a generator."""
         self.number = number
         sampler = distributed(loader)
         self.rank_order = RankOrder() if sampler is None else RankOrder(0, sampler.num_replicas, sampler.rank)
         self.generators: Generators = sampler_generators(loader, torchs_workers)
-        self.mixed: set[str] = set()
+        self.mixed: set[str] = set()  # generators that both the sampler and other code have drawn from
         self.stateful_sampler = stateful_sampler(loader)
-        self.users: dict[str, Any] = {}
+        self.users: dict[str, Any] = {}  # states of a custom sampler and data set before iter()
         self._is_unknown = not is_known(loader)
         self._before: dict[str, Any] = {}  # generator states after the previous draw, for samplers that are not torch's
         self._sampler_states: deque[tuple[int, Any]] = deque()  # (batches drawn, state), the caller's batch first

@@ -25,21 +25,13 @@ from .samplers import Indices, array_batches, max_draw_ahead
 
 
 class ResidentBatch(Batch):
-    """Rows of a chunk.
-
-    Attributes:
-        indices: a list or an int64 array.
-        chunk: the chunk; None before it is computed.
-        number: number of the batch in the chunk.
-        is_separate: whether to compute it separately, because a batch of its chunk failed.
-    """
-
-    chunk: Chunk | None = None
-    number = 0
-    is_separate = False
-    _labels: torch.Tensor | None
+    """Rows of a chunk. The indices are a list or an int64 array."""
 
     epoch: Epoch[ResidentRoute]
+    chunk: Chunk | None = None  # None before it is computed
+    number = 0  # number of the batch in the chunk
+    is_separate = False  # whether to compute it separately, because a batch of its chunk failed
+    _labels: torch.Tensor | None
 
     @property
     def ready(self) -> bool:

@@ -63,16 +63,11 @@ def replacement_indices(loader) -> Sequence[int]:
 
 
 class RankOrder(NamedTuple):
-    """The order of an epoch's samples over all ranks, which random numbers depend on.
+    """The order of an epoch's samples over all ranks, which random numbers depend on."""
 
-    Attributes:
-        origin: place of the first sample.
-        world, rank: number of ranks that take turns, and the number of this one.
-    """
-
-    origin: int = 0
-    world: int = 1
-    rank: int = 0
+    origin: int = 0  # place of the first sample
+    world: int = 1  # number of ranks that take turns
+    rank: int = 0  # number of this one
 
     def place_of(self, position: int) -> int:
         """Return the place in that order of this rank's sample number ``position``."""

@@ -251,17 +251,11 @@ class NotUnderstood(Exception):
 
 
 class AppliedTransforms(NamedTuple):
-    """The transforms that a callable applies, and the structure that it returns.
+    """The transforms that a callable applies, and the structure that it returns."""
 
-    Attributes:
-        structure: structure of the result, as lists, tuples and dicts of indices into ``paths``; 0 for a single image.
-        paths: for each returned image, the numbers of the applications that produce it.
-        transforms: the applied transforms, in the order of the applications.
-    """
-
-    structure: Any
-    paths: tuple[tuple[int, ...], ...]
-    transforms: tuple[Any, ...]
+    structure: Any  # of the result: lists, tuples and dicts of indices into ``paths``; 0 for a single image
+    paths: tuple[tuple[int, ...], ...]  # for each returned image, the numbers of the applications that produce it
+    transforms: tuple[Any, ...]  # the applied transforms, in the order of the applications
 
     @property
     def chain(self) -> tuple[Any, ...] | None:

@@ -96,32 +96,43 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
     problem = dali_problem(gpu=device.type == "cuda")
     if problem:
         raise Unsupported(problem)
-    leaves, unknown = known_leaves(loader.dataset)
-    if unknown:
-        return _traced_route(loader, device, before, unknown)
-    depth = _depth(loader, device)
+    depth, available, options = _depth(loader, device), available_threads(loader), _options(loader, device)
     same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
     known = {plan.key: plan for plan in same.plans} if same is not None else {}
-    options = _options(loader, device)
+    on_gpu = device.type == "cuda" and not loader.exact
+    leaves, unknown = known_leaves(loader.dataset)
+    plan_of, why = {}, ""
     try:
         plan_of = {id(leaf): (leaf, _plan(leaf, options, known)) for leaf in leaves}
     except Unsupported as error:
-        return _traced_route(loader, device, before, str(error), why=str(error))
-    on_gpu = device.type == "cuda" and not loader.exact
-    is_jpeg, size = survey(leaves) if on_gpu else (False, 0)
+        unknown = why = str(error)
+    settings: dict[str, Any]
+    plans: list[Plan | None]
+    if not unknown:
+        plans = [plan for _, plan in plan_of.values()]
+        is_jpeg, size = survey(leaves) if on_gpu else (False, 0)
+        settings = {"cache": _cache(loader, device, before)}
+    else:  # torch's own loader reads the data set
+        images = _images(loader, unknown)
+        plans = [
+            None if one is None else whole_plan(one.head, one.tail, one.size, one.final, options) for one in images
+        ]
+        first = next(one for one in images if one is not None)
+        is_jpeg, size = on_gpu and first.is_jpeg, first.length
+        settings = {"images": plans, "table": table_of(loader.dataset), "options": options, "why": why}
     route = DaliRoute(
         device,
-        available=available_threads(loader),
+        available=available,
         depth=depth,
         batch_size=loader.batch_size or 1,
-        plans=list(dict.fromkeys(plan for _, plan in plan_of.values())),
+        plans=list(dict.fromkeys(plan for plan in plans if plan is not None)),
         _plan_of=plan_of,
         gpu_jpegs=is_jpeg,
         fancy=on_gpu and size <= _SMALL,
-        large=size >= _LARGE,
-        cache=_cache(loader, device, before),
+        large=on_gpu and size >= _LARGE,
+        **settings,
     )
-    if same is not None and same.available == route.available:
+    if same is not None and same.available == available:
         route.take_over(same)
     return route
 
@@ -162,43 +173,6 @@ def _images(loader, unknown: str) -> tuple[TracedImage | None, ...]:
     if images is None:
         raise Unsupported(unknown)
     return images
-
-
-def _traced_route(loader, device: torch.device, before: Route | None, unknown: str, why: str = "") -> DaliRoute:
-    """Return the route of a data set that torch's own loader reads.
-
-    Args:
-        unknown: why it does.
-        why: the same if the data set is a known one, whose transform has no translation.
-
-    Raises:
-        Unsupported: with the reason why DALI cannot load it.
-    """
-    images = _images(loader, unknown)
-    depth, available = _depth(loader, device), available_threads(loader)
-    same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
-    options = _options(loader, device)
-    plans = [None if one is None else whole_plan(one.head, one.tail, one.size, one.final, options) for one in images]
-    first = next(one for one in images if one is not None)
-    on_gpu = device.type == "cuda" and not loader.exact
-    route = DaliRoute(
-        device,
-        available=available,
-        depth=depth,
-        batch_size=loader.batch_size or 1,
-        plans=list(dict.fromkeys(plan for plan in plans if plan is not None)),
-        _plan_of={},
-        gpu_jpegs=on_gpu and first.is_jpeg,
-        fancy=on_gpu and first.length <= _SMALL,
-        large=on_gpu and first.length >= _LARGE,
-        images=plans,
-        table=table_of(loader.dataset),
-        options=options,
-        why=why,
-    )
-    if same is not None and same.available == available:
-        route.take_over(same)
-    return route
 
 
 def _reason(unknown: str, seen: str) -> str:

@@ -40,40 +40,25 @@ _PER_ENGINE = 4
 
 @dataclass
 class DaliRoute:
-    """Data is read, decoded and transformed by DALI.
+    """Data is read, decoded and transformed by DALI."""
 
-    Attributes:
-        device: device of the batches.
-        available: CPU threads that a pipeline may use.
-        depth: batches in flight.
-        batch_size: initial batch size of pipelines.
-        plans: one per distinct transform, in the order of the data set's leaves.
-        gpu_jpegs: whether most images are JPEGs and a GPU decodes them.
-        fancy: whether a GPU's decoder interpolates chroma as libjpeg does.
-        large: whether most images have a megapixel or more.
-        cache: cache of decoded images, if the loader has one.
-        table: facts about the files of a custom data set, which torch's own loader reads; None for other data sets.
-        options: options of its plans.
-        why: why the transform of a known data set has no translation; "" for others.
-        realized: number of batches so far without a deferred image.
-        images: plan of each image of the first sample; None for images computed by torchvision's functions.
-    """
-
-    device: torch.device
-    available: int
-    depth: int
-    batch_size: int
-    plans: list[Plan]
-    _plan_of: dict[int, tuple[Images, Plan]] = field(repr=False)
-    gpu_jpegs: bool = False
-    fancy: bool = False
-    large: bool = False
-    cache: DecodedCache | None = None
+    device: torch.device  # device of the batches
+    available: int  # CPU threads that a pipeline may use
+    depth: int  # batches in flight
+    batch_size: int  # initial batch size of pipelines
+    plans: list[Plan]  # one per distinct transform, in the order of the data set's leaves
+    _plan_of: dict[int, tuple[Images, Plan]] = field(repr=False)  # leaves and their plans, by id()
+    gpu_jpegs: bool = False  # whether most images are JPEGs and a GPU decodes them
+    fancy: bool = False  # whether a GPU's decoder interpolates chroma as libjpeg does
+    large: bool = False  # whether most images have a megapixel or more
+    cache: DecodedCache | None = None  # cache of decoded images, if the loader has one
+    # plan of each image of the first sample; None for images computed by torchvision's functions
     images: list[Plan | None] = field(default_factory=list, repr=False)
+    # facts about the files of a custom data set, which torch's own loader reads; None for other data sets
     table: FileTable | None = field(default=None, repr=False)
-    options: Options | None = field(default=None, repr=False)
-    why: str = ""
-    realized: int = 0
+    options: Options | None = field(default=None, repr=False)  # options of its plans
+    why: str = ""  # why the transform of a known data set has no translation; "" for others
+    realized: int = 0  # number of batches so far without a deferred image
     _representatives: dict[Any, Plan] = field(default_factory=dict, repr=False)
     # owns all pipelines, including borrowed ones, so that an iterator never takes one with it, however it ends
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)

@@ -62,23 +62,15 @@ class _Targets:
 
 @dataclass
 class ResidentDataset:
-    """A data set on the device.
-
-    Attributes:
-        array: its ``data``.
-        plan: plan of its transform.
-        images: (N, C, H, W) on the host.
-        key: key of the copy on the device.
-        pixels, targets: on the device; None before an epoch begins.
-    """
+    """A data set on the device."""
 
     dataset: Any
-    array: Any
-    plan: Plan
-    images: torch.Tensor
-    key: tuple
-    pixels: _Pixels | None = None
-    targets: _Targets | None = None
+    array: Any  # its ``data``
+    plan: Plan  # plan of its transform
+    images: torch.Tensor  # (N, C, H, W) on the host
+    key: tuple  # key of the copy on the device
+    pixels: _Pixels | None = None  # on the device; None before an epoch begins
+    targets: _Targets | None = None  # likewise
 
     def __len__(self) -> int:
         return len(self.images)
@@ -101,18 +93,12 @@ class ResidentDataset:
 
 @dataclass
 class ResidentRoute:
-    """The data set is on the device, where torch transforms it.
+    """The data set is on the device, where torch transforms it."""
 
-    Attributes:
-        device: device of the batches.
-        plans: one per distinct transform, in the order of the data set's leaves.
-        datasets: the leaves, by id().
-    """
-
-    device: torch.device
-    depth: int
-    plans: list[Plan]
-    datasets: dict[int, ResidentDataset]
+    device: torch.device  # device of the batches
+    depth: int  # batches in flight
+    plans: list[Plan]  # one per distinct transform, in the order of the data set's leaves
+    datasets: dict[int, ResidentDataset]  # the leaves, by id()
 
     def close(self) -> None:
         """Release the data sets. Active iterators keep those that they use."""

@@ -16,14 +16,8 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True)
 class Patched:
-    """The arguments of install().
+    """The arguments of install()."""
 
-    Attributes:
-        now: the current arguments; None while torch's DataLoader is not replaced.
-        options: defaults for this package's own loader arguments.
-        verbose: whether each loader prints its route when it is made.
-    """
-
-    now: ClassVar[Patched | None] = None
-    options: dict[str, Any] = field(default_factory=dict)
-    verbose: bool = False
+    now: ClassVar[Patched | None] = None  # the current arguments; None while torch's DataLoader is not replaced
+    options: dict[str, Any] = field(default_factory=dict)  # defaults for this package's own loader arguments
+    verbose: bool = False  # whether each loader prints its route when it is made
