@@ -84,7 +84,7 @@ class UnsupportedImages(Unsupported):
     """Raised if the data set was seen to open images."""
 
 
-class OutOfStep(BaseException):
+class InconsistentEngine(BaseException):
     """Raised if an interrupt has left an engine in an inconsistent state, which ends the epoch. It derives from
     BaseException so that no part of a batch handles it as an error of its samples."""
 

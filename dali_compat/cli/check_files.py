@@ -26,7 +26,7 @@ from ..archives import Archive
 from ..data.header import DALI, read_header
 from ..data.sources import Record, Source, is_record, opened
 from ..remote.objects import Objects
-from ..runtime.children import stay_with_the_parent
+from ..runtime.children import end_with_parent
 from ..runtime.internals import processes_of
 
 _HEAD = 4096  # bytes that identify a file
@@ -205,7 +205,7 @@ _function: Callable
 def _begin(function: Callable) -> None:
     global _function
     _function = function
-    stay_with_the_parent()
+    end_with_parent()
     logging.getLogger("PIL").setLevel(logging.CRITICAL)  # errors are reported separately
 
 

@@ -60,11 +60,11 @@ class UserCollate:
             RuntimeError: fallback="error", and the function does not accept samples on the GPU.
         """
         if self._known is function or device.type != "cuda":
-            with generators(), _place(function, device):
+            with generators(), _default_device(function, device):
                 return function(samples(moved(images, _CPU) if self._on_cpu else images))
         before = generator_states()
         try:
-            with generators(), _place(function, device):
+            with generators(), _default_device(function, device):
                 made = function(samples(mapped(images, torch.Tensor.clone)))  # it may modify them before it raises
             self._known, self._on_cpu = function, False
             return made
@@ -81,7 +81,7 @@ class UserCollate:
         return made
 
 
-def _place(function: Callable[[Any], Any], device: torch.device) -> AbstractContextManager:
+def _default_device(function: Callable[[Any], Any], device: torch.device) -> AbstractContextManager:
     """Return a context that sets the default device of torch for timm's collate functions.
 
     They copy images into a new tensor, which is then created on the GPU. Their random numbers are not affected, since
@@ -174,7 +174,7 @@ def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[i
     leaves = [leaves_by_path(one) for one in samples]
     for row, place in ((row, place) for row, one in enumerate(leaves) for place in leaves[0] | one):
         first, other = leaves[0].get(place, _NOTHING), leaves[row].get(place, _NOTHING)
-        if (words := _words(first)) == (others := _words(other)):
+        if (words := _description(first)) == (others := _description(other)):
             continue
         remedy = _TYPES if {type(first), type(other)} & {str, object} else _LISTS
         remedy = _NONE if any(one is None for one in (first, other, samples[0], samples[row])) else remedy
@@ -190,7 +190,7 @@ def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[i
     return error
 
 
-def _words(leaf: Any) -> str:
+def _description(leaf: Any) -> str:
     """Describe the properties of a leaf that default_collate requires to be equal."""
     if isinstance(leaf, (torch.Tensor, np.ndarray)):
         return f"{leaf.dtype} of shape {tuple(leaf.shape)}"

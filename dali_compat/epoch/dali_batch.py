@@ -67,7 +67,7 @@ class DaliBatch(Batch):
 
     Attributes:
         started: whether start() was called, or has nothing to do.
-        waits: whether start() waits for headers that other processes read.
+        waits_for_headers: whether start() waits for headers that other processes read.
     """
 
     epoch: DaliEpoch
@@ -84,7 +84,7 @@ class DaliBatch(Batch):
         self._substitutes: dict[int, Substitute] = {}
         self._prepared: _Prepared | None = None
         self.started = self._located = error is not None
-        self.waits = self._requested = False
+        self.waits_for_headers = self._requested = False
 
     # ---- stages
 
@@ -103,7 +103,7 @@ class DaliBatch(Batch):
         """Let other processes read headers that are still unknown. Optional; call before start()."""
         if not self._located:
             self._locate()
-            self.waits = self.epoch.prefetcher is not None and self._rows.request()
+            self.waits_for_headers = self.epoch.prefetcher is not None and self._rows.request_headers()
 
     @stage
     def start(self) -> None:
@@ -113,9 +113,9 @@ class DaliBatch(Batch):
         self.started = True
         if not self._located:
             self._locate()
-        if self.waits:
-            self._rows.receive()
-            self.waits = False
+        if self.waits_for_headers:
+            self._rows.receive_headers()
+            self.waits_for_headers = False
         self._group()
         if self._bad:
             self._substitute()
@@ -132,7 +132,7 @@ class DaliBatch(Batch):
         if not self.epoch.advances:
             return
         for _, decoding in self._pending:
-            decoding.look()
+            decoding.check_failures()
         self._substitute()
 
     @stage
@@ -210,7 +210,7 @@ class DaliBatch(Batch):
         """Group rows by plan, and within a plan by decoder and form of the input."""
         rows = self._rows
         by_plan: dict[Plan, dict[tuple[int, str], list[np.ndarray]]] = {}
-        for found, kinds in rows.look(by_pil=self._is_substitute):
+        for found, kinds in rows.read_headers(by_pil=self._is_substitute):
             for kind, given, chosen in self._split_by_decoder(found, kinds):
                 plan = self.epoch.route.plan_of(found.leaf)
                 by_plan.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)

@@ -42,7 +42,7 @@ def sorted_by_row(made: Sequence[RowImages]) -> list:
     return [images[row] for row in sorted(images)]
 
 
-def together(results: Sequence[RowImages]) -> RowImages:
+def merged_results(results: Sequence[RowImages]) -> RowImages:
     """Merge the results of several groups. The images are a list, unless one group made them all."""
     made = [(rows, images) for rows, images in results if rows]
     return made[0] if len(made) == 1 else (sorted(chain.from_iterable(rows for rows, _ in made)), sorted_by_row(made))
@@ -89,17 +89,17 @@ class DaliGroup:
     EXIF.
 
     Args:
-        again: whether this is the second attempt.
-        keeps: whether _keep() gets the whole decoded images.
+        retry: whether this is the second attempt.
+        keep: whether _use_decoded() gets the whole decoded images.
 
     Raises:
         ImageTooSmall: a row does not suit the plan.
     """
 
     def __init__(
-        self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, again: bool = False, keeps: bool = False
+        self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, retry: bool = False, keep: bool = False
     ):
-        self._batch, self._plan, self._rows, self._given, self._again = batch, plan, rows, given, again
+        self._batch, self._plan, self._rows, self._given, self._is_retry = batch, plan, rows, given, retry
         at = np.array(rows)
         self._facts = batch.facts[at]
         self._chains = plan.chains
@@ -117,7 +117,7 @@ class DaliGroup:
         self._cache = cache if given not in DECODED and cache is not None and not cache.full else None
         encoded, orientations = given not in DECODED, self._facts["orientations"]
         turns = encoded and bool(orientations[0] > 1)
-        form = Form(given, keeps or self._cache is not None, encoded and batch.epoch.route.fancy, turns=turns)
+        form = Form(given, keep or self._cache is not None, encoded and batch.epoch.route.fancy, turns=turns)
         self._pipeline = batch.epoch.pipeline(plan, len(rows), form)
         arguments = list(chain.from_iterable(dali))
         if turns:
@@ -140,7 +140,7 @@ class DaliGroup:
         encoded = self._images if received.encoded is None else received.encoded
         doubtful = set() if self._given in DECODED else set(self._needs_pil(received, encoded).tolist())
         if received.decoded is not None:
-            self._keep(received.decoded, encoded, [i for i in range(len(self._rows)) if i not in doubtful])
+            self._use_decoded(received.decoded, encoded, [i for i in range(len(self._rows)) if i not in doubtful])
         made = received.images.batches if isinstance(received.images, ViewBatches) else [received.images]
         made = [_run_torch_steps(*of_chain) for of_chain in zip(self._chains, made, self._batch_arrays, strict=True)]
         for of_view, sizes in zip(made, self._sizes, strict=True):
@@ -150,9 +150,9 @@ class DaliGroup:
             return self._rows, images
         by_pil = PilGroup(self._batch, self._plan, [self._rows[i] for i in sorted(doubtful)]).result(failures)
         sure = [i for i in range(len(self._rows)) if i not in doubtful]
-        return together([by_pil, ([self._rows[i] for i in sure], [images[i] for i in sure])])
+        return merged_results([by_pil, ([self._rows[i] for i in sure], [images[i] for i in sure])])
 
-    def _keep(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
+    def _use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
         """Add whole decoded images to the cache. Positions in ``sure`` were decoded from the expected bytes."""
         assert self._cache is not None
         self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
@@ -195,7 +195,7 @@ class DaliGroup:
 
         bad: list[int] = []
         if remedy_of(error):  # not the fault of one file
-            if self._again and (strerror := os.strerror(errno.EMFILE)) in str(error):
+            if self._is_retry and (strerror := os.strerror(errno.EMFILE)) in str(error):
                 raise OSError(errno.EMFILE, strerror) from error
         elif self._given not in DECODED:
             images = self._sources if self._given == PATHS else self._images
@@ -204,15 +204,15 @@ class DaliGroup:
             bad = bad or undecodable(images, self._pipeline.device, self._given)
             if not bad and self._given == PATHS:  # changed after the headers that the arguments are computed from
                 bad = np.flatnonzero(when_written(self._sources) != self._facts["written"]).tolist()
-        if not bad and (self._again or self._given != PATHS):
+        if not bad and (self._is_retry or self._given != PATHS):
             raise error
         for i in bad:
             self._batch.use_pil(self._rows[i])
         made = [PilGroup(self._batch, self._plan, [self._rows[i] for i in bad]).result(failures)]
         good = [row for i, row in enumerate(self._rows) if i not in bad]
         if good:
-            made.append(DaliGroup(self._batch, self._plan, good, self._given, again=True).result(failures))
-        return together(made)
+            made.append(DaliGroup(self._batch, self._plan, good, self._given, retry=True).result(failures))
+        return merged_results(made)
 
 
 def _run_torch_steps(plan: Plan, images, arrays: list[Arrays]):

@@ -90,7 +90,7 @@ class History:
         return pending
 
     @property
-    def goes_on(self) -> bool:
+    def resumes_mid_epoch(self) -> bool:
         """True if the next iter() resumes within an epoch."""
         return self._pending is not None and self._pending["epoch"] is not None
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ..errors import OutOfStep, with_remedy
+from ..errors import InconsistentEngine, with_remedy
 from ..runtime.decorators import named, no_compile, one_at_a_time
 from ..runtime.forks import at_fork, leak_in_child, unlock_all, until_the_end, wait_for_daemons
 from ..runtime.internals import callers
@@ -126,8 +126,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             raise RuntimeError(_INTERRUPTED)
         self._interrupted = True  # until this call completes
         try:
-            made = self._next_made()
-        except OutOfStep as error:
+            made = self._next_batch()
+        except InconsistentEngine as error:
             raise RuntimeError(str(error)) from None
         finally:
             if self._interrupted:  # the epoch is over; release what the next one may need
@@ -135,7 +135,7 @@ class OrderedIterator(_BaseDataLoaderIter):
                 self._abandon()
         return made
 
-    def _next_made(self) -> Any:
+    def _next_batch(self) -> Any:
         """Return the next batch that has samples."""
         meter = self._epoch.meter
         since = meter.clocks()
@@ -197,9 +197,9 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._drawn.popleft()
         batch.forget_errors()
         self._consumed += 1
-        self._look_ahead()
+        self._work_ahead()
 
-    def _look_ahead(self) -> None:
+    def _work_ahead(self) -> None:
         epoch: Any = self._epoch
         if not epoch.prefetches:
             if self._num_workers:
@@ -213,7 +213,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         batches = list(islice(self._drawn, epoch.route.depth + 1))
         if batches:
             self._prefetch_thread = self._prefetch_thread or PrefetchThread(epoch.route.device)
-            self._prefetch_thread.do(partial(_work, batches, epoch))
+            self._prefetch_thread.submit(partial(_prefetch_batches, batches, epoch))
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
         """Draw indices until ``ahead`` batches, or as many as torch draws ahead, are available, and at least
@@ -260,20 +260,20 @@ class OrderedIterator(_BaseDataLoaderIter):
         """Number of batches in flight. Thread-safe."""
         return min(self._epoch.route.depth, len(self._drawn))
 
-    def _abandon(self, within: bool = False) -> None:
-        """Discard the batches in flight. With ``within`` the caller may hold a lock, so the thread is not joined."""
+    def _abandon(self, may_hold_lock: bool = False) -> None:
+        """Discard the batches in flight. The thread is not joined if the caller may hold a lock."""
         if self._epoch.fetcher is not None:
             self._epoch.fetcher.close()  # the thread may be waiting for it
         if self._prefetch_thread is None:
             _discard(self._drawn, self._epoch)
             return
         drawn, self._drawn = self._drawn, deque()
-        self._prefetch_thread.end(partial(_discard, drawn, self._epoch), waits=not within)
+        self._prefetch_thread.end(partial(_discard, drawn, self._epoch), waits=not may_hold_lock)
         self._prefetch_thread = None
 
     def __del__(self, getpid=os.getpid, ending=sys.is_finalizing):  # modules may be empty at interpreter shutdown
         if hasattr(self, "_epoch") and self._pid == getpid() and not ending():
-            self._abandon(within=in_the_package())
+            self._abandon(may_hold_lock=in_the_package())
 
 
 live_iterators: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -313,7 +313,7 @@ def _discard(drawn: deque[Any], epoch: Epoch) -> None:
     epoch.end()
 
 
-def _work(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
+def _prefetch_batches(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
     """Start batches, and prepare the first. Other processes read the headers of one more."""
     epoch.prefetches = epoch.may_prefetch()
     if not epoch.prefetches:  # user code takes part by now, so the caller starts batches
@@ -324,7 +324,7 @@ def _work(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
     if epoch.prefetcher is not None:
         batches[-1].announce()
     batches = batches[: epoch.route.depth]
-    if batches[-1].waits and batches[0].started and epoch.prepares:
+    if batches[-1].waits_for_headers and batches[0].started and epoch.prepares:
         batches[0].prepare()  # while headers are read
     for batch in new:
         batch.start()

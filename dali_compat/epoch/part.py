@@ -19,7 +19,7 @@ from ..plan import Plan
 from ..runtime.device import ViewBatches
 from ..runtime.open_files import files_at_once
 from .decodable import DecodableRows
-from .decode import DaliGroup, PilGroup, RowImages, in_memory_format, together, wrong_sizes
+from .decode import DaliGroup, PilGroup, RowImages, in_memory_format, merged_results, wrong_sizes
 from .epoch import Epoch
 from .planes_group import PlanesGroup, VerifyingGroup, as_many_as_fit, bounded
 
@@ -80,21 +80,21 @@ class RowsDecoding:
             if isinstance(group, PlanesGroup):
                 group.decode()
 
-    def look(self) -> None:
-        """Give up rows that have already failed. Others may still be in progress."""
+    def check_failures(self) -> None:
+        """Report rows that have already failed. Others may still be in progress."""
         for group in self._groups:
             if isinstance(group, PilGroup) and (failures := group.failed()):
                 self._batch.fail_rows(failures)
 
     def result(self) -> RowImages:
-        """Return the decoded rows and their images on the device. Give up the others."""
+        """Return the decoded rows and their images on the device. Report the others as failed."""
         made, failures = [], dict[int, Exception]()
         while self._groups:  # a group that fails stays, to be discarded
             made.append(self._groups[-1].result(failures))
             self._groups.pop()
         if failures:
             self._batch.fail_rows(failures)
-        rows, images = together(made)
+        rows, images = merged_results(made)
         if self._plan.views and not isinstance(images, ViewBatches):
             images = ViewBatches([uniform(list(of_view)) for of_view in zip(*images, strict=True)])
         elif isinstance(images, list) and images:

@@ -17,7 +17,7 @@ from ..data.sources import PATHS, Form, overwritten
 from ..data.verdicts import LIKELY
 from ..engine.planes.engine import Decoding, EngineTimeout, first_line
 from ..engine.planes.files import Files, UncheckedFiles
-from ..engine.planes.geometry import Planes, pixels_of, planes_of
+from ..engine.planes.geometry import PlaneLocations, pixels_of, planes_of
 from ..engine.planes.nvjpeg import EngineError, EngineMemoryError
 from ..engine.planes.program import PlanesProgram
 from ..engine.planes.verified import VerifiedEngine
@@ -27,7 +27,7 @@ from ..ops.kernels import rows_of
 from ..plan import Plan, Step
 from ..runtime.device import ViewBatches
 from .decodable import DecodableRows
-from .decode import DaliGroup, PilGroup, RowImages, together, wrong_sizes
+from .decode import DaliGroup, PilGroup, RowImages, merged_results, wrong_sizes
 
 if TYPE_CHECKING:
     from ..engine.dali.transfer import Received
@@ -44,14 +44,14 @@ class VerifyingGroup(DaliGroup):
 
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._engine = engine
-        super().__init__(batch, plan, rows, given, keeps=True)
+        super().__init__(batch, plan, rows, given, keep=True)
 
-    def _keep(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
+    def _use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
         """Compare the whole images, which DALI decodes regardless of the window at the start of the plan."""
         if not sure or self._engine.is_behind:
             return
         facts = self._facts[sure]
-        files = Files.of([np.asarray(encoded[i]) for i in sure], self._engine.device)
+        files = Files.from_arrays([np.asarray(encoded[i]) for i in sure], self._engine.device)
         if self._given != PATHS and (overwritten(self._sources).any() or not files.as_known(facts).all()):
             self._batch.forget([self._rows[i] for i in sure])  # their archive was overwritten
             return
@@ -60,7 +60,7 @@ class VerifyingGroup(DaliGroup):
             return
         put, marks = self._batch.verdict_writer([self._rows[i] for i in sure]), facts["marks"]
         self._engine.compare(
-            files, _places(facts), facts["chroma"], images, lambda decoders: put(files.checksums(marks) | decoders)
+            files, _locations(facts), facts["chroma"], images, lambda decoders: put(files.checksums(marks) | decoders)
         )
 
 
@@ -73,8 +73,8 @@ class PlanesGroup:
         self._batch, self._plan, self._rows, self._given, self._engine = batch, plan, rows, given, engine
         at = np.array(rows)
         self._facts, self._words = batch.facts[at], batch.words[at]
-        self._places = _places(self._facts)
-        self._arrays = [batch.compute((*_planes(one), *one.after), at) for one in plan.chains]
+        self._locations = _locations(self._facts)
+        self._arrays = [batch.compute((*_plane_steps(one), *one.after), at) for one in plan.chains]
         self._is_started = False
         self._own: np.ndarray = np.arange(len(rows))  # positions of the rows that the engine decodes
         self._planes: Decoding | None = None
@@ -103,7 +103,7 @@ class PlanesGroup:
         """Submit the files to the engine."""
         try:
             self._unchecked = UncheckedFiles(copy, self._words, self._facts)
-            self._planes = self._engine.submit(self._unchecked, self._places)
+            self._planes = self._engine.submit(self._unchecked, self._locations)
         except torch.OutOfMemoryError:
             self._engine.disable(_NO_MEMORY)
 
@@ -126,7 +126,7 @@ class PlanesGroup:
                 made.append(([self._rows[i] for i in self._own.tolist()], images))
             else:
                 groups += self._without_engine()
-        return together([*made, *(group.result(failures) for group in groups)])
+        return merged_results([*made, *(group.result(failures) for group in groups)])
 
     def _received(self) -> torch.Tensor | None:
         """Return the planes, or None if the engine failed. Reduces ``_own`` to the rows that were checked and
@@ -174,25 +174,25 @@ class PlanesGroup:
 
     def _images(self, planes: torch.Tensor):
         """Convert planes to images. Return None if the kernels fail."""
-        begun, places = [], self._places
+        begun, locations = [], self._locations
         if len(self._own) < len(self._words):
-            places = places.only(self._own)
+            locations = locations.only(self._own)
         try:
             for one, arrays in zip(self._plan.chains, self._arrays, strict=True):
-                program = PlanesProgram(one, self._of_mine(arrays[: len(_planes(one))]), places.sizes)
-                begun.append(program(planes, places))
+                program = PlanesProgram(one, self._own_arrays(arrays[: len(_plane_steps(one))]), locations.sizes)
+                begun.append(program(planes, locations))
         except Exception as error:  # out of memory, or a compiler error; decoding without the engine needs no kernels
             self._engine.disable(f"its kernels failed, {first_line(error)}")
             return None
         views = []
         for one, images, arrays in zip(self._plan.chains, begun, self._arrays, strict=True):
-            views.append(run_all(one.after, images, self._of_mine(arrays[len(_planes(one)) :])))
+            views.append(run_all(one.after, images, self._own_arrays(arrays[len(_plane_steps(one)) :])))
             if wrong_sizes(views[-1], arrays.sizes[self._own]).any():
                 self._engine.disable("its kernels returned an image of another size")
                 return None
         return ViewBatches(views) if self._plan.views else views[0]
 
-    def _of_mine(self, arrays: list[Arrays]) -> list[Arrays]:
+    def _own_arrays(self, arrays: list[Arrays]) -> list[Arrays]:
         if len(self._own) == len(self._words):
             return arrays
         return [rows_of(of_step, self._own) for of_step in arrays]
@@ -209,17 +209,17 @@ class PlanesGroup:
 def _copied(received: Received, device: torch.device) -> Files:
     """Copy the files that DALI has read, since it owns the memory."""
     packed = received.packed()
-    return Files.of(received.files(), device) if packed is None else Files.of_packed(*packed, device)
+    return Files.from_arrays(received.files(), device) if packed is None else Files.from_packed(*packed, device)
 
 
 def _copied_records(sources: list[Any], read: list[np.ndarray], device: torch.device) -> Files:
     """Copy records, (length,) uint8 each. Records of an overwritten archive become empty, so that they count as
     changed."""
     gone = overwritten(sources).tolist()
-    return Files.of([data[: 0 if lost else None] for data, lost in zip(read, gone, strict=True)], device)
+    return Files.from_arrays([data[: 0 if lost else None] for data, lost in zip(read, gone, strict=True)], device)
 
 
-def _planes(plan: Plan) -> tuple[Step, ...]:
+def _plane_steps(plan: Plan) -> tuple[Step, ...]:
     """Return the steps that the engine's kernels execute."""
     assert plan.planes is not None  # a group is only made for such plans
     return plan.planes
@@ -230,7 +230,7 @@ def bounded(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np.ndarray
     if not len(rows):
         return []
     facts = facts[rows]
-    bytes_ = np.maximum(_places(facts).bytes, facts["lengths"])
+    bytes_ = np.maximum(_locations(facts).bytes, facts["lengths"])
     number = (np.cumsum(bytes_) - 1) // min(_MOST, memory // _SHARE) + np.arange(len(rows)) // _MOST_FILES
     return np.split(rows, np.flatnonzero(np.diff(number)) + 1)
 
@@ -241,5 +241,5 @@ def as_many_as_fit(rows: np.ndarray, facts: np.ndarray, bytes_: int) -> np.ndarr
     return rows[np.cumsum(3 * facts["sizes"][rows].prod(1)) <= bytes_]
 
 
-def _places(facts: np.ndarray) -> Planes:
+def _locations(facts: np.ndarray) -> PlaneLocations:
     return planes_of(np.ascontiguousarray(facts["sizes"]), *pixels_of(facts["chroma"]))

@@ -26,7 +26,7 @@ from ..runtime.device import working_on
 from ..runtime.forks import at_fork, unlock_all
 
 _PATIENCE = 5.0  # seconds to wait between unlocking attempts, or for the end of an epoch
-_REST, _LONGEST_REST = 0.5, 0.02  # delay as a share of the caller's last step; most, in seconds
+_DELAY_SHARE, _MOST_DELAY = 0.5, 0.02  # delay as a share of the caller's last step; most, in seconds
 
 
 class PrefetchThread:
@@ -41,7 +41,7 @@ class PrefetchThread:
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # put() is reentrant
         self._last: Future[None] | None = None
         self._ending, self._ended = False, threading.Event()
-        self._needed, self._given_at, self._rest = threading.Event(), 0.0, 0.0
+        self._needed, self._submitted_at, self._delay = threading.Event(), 0.0, 0.0
         self._thread = threading.Thread(target=self._serve, name="dali_compat prefetch", daemon=True)
         try:
             self._thread.start()
@@ -50,13 +50,13 @@ class PrefetchThread:
             if not remedy_of(error):
                 raise
 
-    def do(self, work: Callable[[], None]) -> None:
+    def submit(self, work: Callable[[], None]) -> None:
         """Run ``work`` in the thread. Call wait() before the next call."""
         if self._thread.ident is None:  # the system has no more threads; the caller does the work on request
             return
         stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
         self._needed.clear()
-        self._given_at = perf_counter()
+        self._submitted_at = perf_counter()
         self._last = Future()
         self._tasks.put(partial(self._run, self._last, work, stream))
 
@@ -70,7 +70,7 @@ class PrefetchThread:
         if last is None:
             return
         if self._device.type == "cuda":
-            self._rest = min(_LONGEST_REST, _REST * (perf_counter() - self._given_at))
+            self._delay = min(_MOST_DELAY, _DELAY_SHARE * (perf_counter() - self._submitted_at))
         self._needed.set()
         try:
             while not (last.done() or futures_wait([last], _PATIENCE).done):
@@ -117,7 +117,7 @@ class PrefetchThread:
 
     def _run(self, done: Future[None], work: Callable[[], None], stream: torch.cuda.Stream | None) -> None:
         try:
-            self._needed.wait(self._rest)
+            self._needed.wait(self._delay)
             with nullcontext() if stream is None else working_on(stream):
                 work()
         except BaseException as error:

@@ -16,7 +16,7 @@ from .on_error import Errors
 from .samplers import sampler_generators
 
 _SIDE, _GAP, _TITLE = 224, 6, 20  # pixels
-_BEHIND, _INK = "#161b22", "#ffffff"
+_BACKGROUND, _INK = "#161b22", "#ffffff"
 _COLOURS = ("#f85149", "#3fb950", "#58a6ff", "#d29922", "#bc8cff", "#39c5cf", "#ff9bce", "#e3b341")
 _LABELS, _BOXES, _MASKS = ("label", "labels", "target", "targets"), ("boxes", "bboxes", "bbox"), ("mask", "masks")
 
@@ -41,11 +41,11 @@ def preview(loader: Any, count: int) -> Image.Image:
     if count < 1:
         raise ValueError(f"preview() shows at least one sample, got {count}")
     generators = sampler_generators(loader, all_of_them=True)
-    before, twin = generators.states(), copy.copy(loader)
-    vars(twin).update(_iterator=None, _errors=Errors(loader.on_error, loader.on_error_in_python))
+    before, clone = generators.states(), copy.copy(loader)
+    vars(clone).update(_iterator=None, _errors=Errors(loader.on_error, loader.on_error_in_python))
     try:
         samples: list[PreviewSample] = []
-        for batch in twin:
+        for batch in clone:
             found = [sample for one in _each(batch) if (sample := _sample(one)).images]
             if not found:
                 raise ValueError(f"preview() found no images in the batch, which is of {type(batch).__name__}")
@@ -54,7 +54,7 @@ def preview(loader: Any, count: int) -> Image.Image:
                 break
     finally:
         generators.set(before)
-        twin.close()
+        clone.close()
     if not samples:
         raise ValueError("preview() found no images: the loader gave no batch")
     leaf = leaves_of(loader.dataset)[0]
@@ -189,7 +189,7 @@ def _drawn(sample: PreviewSample, names: Sequence[Any] | None, normalized: tuple
         for number, box in enumerate(sample.boxes):
             pen.rectangle([side * scale for side in box], outline=_COLOURS[number % len(_COLOURS)], width=2)
         cells.append(cell)
-    sheet = Image.new("RGB", (len(cells) * (_SIDE + _GAP) - _GAP, _TITLE + _SIDE), _BEHIND)
+    sheet = Image.new("RGB", (len(cells) * (_SIDE + _GAP) - _GAP, _TITLE + _SIDE), _BACKGROUND)
     for number, cell in enumerate(cells):
         sheet.paste(cell, (number * (_SIDE + _GAP), _TITLE))
     title = ", ".join(_named(label, names) for label in sample.labels)
@@ -215,7 +215,7 @@ def _sheet(cells: list[Image.Image]) -> Image.Image:
     (width, height) = cells[0].size
     across = max(1, round(math.sqrt(len(cells) * height / width)))
     down = math.ceil(len(cells) / across)
-    sheet = Image.new("RGB", (across * (width + _GAP) + _GAP, down * (height + _GAP) + _GAP), _BEHIND)
+    sheet = Image.new("RGB", (across * (width + _GAP) + _GAP, down * (height + _GAP) + _GAP), _BACKGROUND)
     for number, cell in enumerate(cells):
         sheet.paste(cell, (_GAP + number % across * (width + _GAP), _GAP + number // across * (height + _GAP)))
     return sheet

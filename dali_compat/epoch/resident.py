@@ -117,7 +117,7 @@ class ResidentIterator(OrderedIterator):
         self._stop_at_the_end()
         return self._finish_first()
 
-    def _look_ahead(self) -> None:
+    def _work_ahead(self) -> None:
         if self._num_workers:
             self._draw_indices()
 

@@ -23,7 +23,7 @@ from .epoch import DaliEpoch
 
 
 class Rows(DecodableRows):
-    """The rows of a batch of a data set of files. ``facts`` and ``words`` are set by look().
+    """The rows of a batch of a data set of files. ``facts`` and ``words`` are set by read_headers().
 
     Args:
         tolerant: whether errors of single rows are kept in ``bad`` while the others continue; otherwise fail_rows()
@@ -84,7 +84,7 @@ class Rows(DecodableRows):
 
     # ---- headers
 
-    def request(self) -> bool:
+    def request_headers(self) -> bool:
         """Let other processes read headers that are still unknown. Return True if there are any."""
         prefetcher = self.epoch.prefetcher
         if prefetcher is not None and isinstance(self.samples, Tabled):
@@ -96,7 +96,7 @@ class Rows(DecodableRows):
                     self._requested.append((new, ticket))
         return bool(self._requested)
 
-    def receive(self) -> None:
+    def receive_headers(self) -> None:
         """Wait for the headers that other processes read."""
         prefetcher, requested = self.epoch.prefetcher, self._requested
         while requested:
@@ -105,7 +105,7 @@ class Rows(DecodableRows):
             if facts is not None:
                 found.headers.add(found.index, found.keys, facts)
 
-    def look(self, by_pil: bool) -> list[tuple[Found, np.ndarray]]:
+    def read_headers(self, by_pil: bool) -> list[tuple[Found, np.ndarray]]:
         """Read headers that are still unknown.
 
         Returns the rows of each leaf of the data set, without failed ones, and their decoders (data/header.py). With
@@ -120,7 +120,7 @@ class Rows(DecodableRows):
             if not len(found.rows):
                 continue
             source = partial(self._source_of, found.rows)
-            facts = found.headers.facts(found.index, found.keys, source, self._times(found))
+            facts = found.headers.facts(found.index, found.keys, source, self._ctimes(found))
             if by_pil or getattr(found.leaf, "by_pil", False):
                 facts["kinds"][:] = PIL
             if len(found.rows) == count:  # in order
@@ -132,7 +132,7 @@ class Rows(DecodableRows):
             made.append((found, facts["kinds"]))
         return made
 
-    def _times(self, found: Found) -> np.ndarray | None:
+    def _ctimes(self, found: Found) -> np.ndarray | None:
         """Return the ctimes for Headers.facts(), or None on a GPU, next to which the calls take too long."""
         if found.given != PATHS or self.epoch.route.device.type != "cpu":
             return None
@@ -145,18 +145,18 @@ class Rows(DecodableRows):
         return self.sources[int(rows[i])]
 
     def set_intact(self, rows: list[int]) -> None:
-        for headers, index in map(self._kept, rows):
+        for headers, index in map(self._headers_of, rows):
             headers.set_intact(index)
 
     def use_pil(self, row: int) -> None:
-        headers, index = self._kept(row)
+        headers, index = self._headers_of(row)
         headers.use_pil(index)
 
     def forget(self, rows: list[int]) -> None:
-        for headers, index in map(self._kept, rows):
+        for headers, index in map(self._headers_of, rows):
             headers.forget(index)
 
-    def _kept(self, row: int) -> tuple[Headers, int]:
+    def _headers_of(self, row: int) -> tuple[Headers, int]:
         """Return the headers of a row's leaf, and the row's index there."""
         leaf, local = self.samples.places[row]
         return headers_of(leaf), local % len(leaf)

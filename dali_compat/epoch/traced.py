@@ -23,7 +23,7 @@ from torch.utils.data.dataloader import (
 )
 
 from ..data.headers import Headers, headers_of
-from ..errors import OutOfStep
+from ..errors import InconsistentEngine
 from ..plan import Options, Plan
 from ..routes.dali import MOST_PIPELINES, DaliRoute
 from ..runtime.dataset_base import suppress_warning
@@ -170,7 +170,7 @@ class _Traced(TorchIterator):
         self._epoch.check_open()
         try:
             return super()._next_one()
-        except OutOfStep as error:
+        except InconsistentEngine as error:
             raise RuntimeError(str(error)) from None
 
     def _received(self) -> ReceivedBatch:
@@ -204,15 +204,15 @@ class _Traced(TorchIterator):
     def _fetch(self) -> Any:
         return self._finished(self._received())
 
-    def _end_epoch(self, within: bool = False) -> None:
-        """End the epoch. ``within``: the garbage collector does so during a call of this package."""
+    def _end_epoch(self, may_hold_lock: bool = False) -> None:
+        """End the epoch. ``may_hold_lock``: the garbage collector does so during a call of this package."""
         work = partial(discard_all, list(self._ready), self._epoch)
         self._ready.clear()
         thread, self._prefetch_thread = self._prefetch_thread, None
         if thread is None:
             work()
         else:
-            thread.end(work, waits=not within)
+            thread.end(work, waits=not may_hold_lock)
 
     @property
     def in_flight(self) -> int:
@@ -281,7 +281,7 @@ class _MultiProcess(_Traced, _MultiProcessingDataLoaderIter):
         made = self._finished(self._ready.popleft())
         if self._ready:
             self._prefetch_thread = self._prefetch_thread or PrefetchThread(self._route.device)
-            self._prefetch_thread.do(partial(make_ahead, list(self._ready), self._epoch))
+            self._prefetch_thread.submit(partial(make_ahead, list(self._ready), self._epoch))
         return made
 
     def _receive_ahead(self) -> None:
@@ -315,5 +315,5 @@ class _MultiProcess(_Traced, _MultiProcessingDataLoaderIter):
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # as in _SingleProcess
         if not is_finalizing():
-            self._end_epoch(within=in_the_package())
+            self._end_epoch(may_hold_lock=in_the_package())
         super().__del__()

@@ -48,14 +48,14 @@ def attributes(value) -> dict[str, Any]:
         return {}
 
 
-def root(kind) -> str:
+def top_package(kind) -> str:
     """Return the top-level package of a class or function."""
     return str(getattr(kind, "__module__", "")).partition(".")[0]
 
 
 def is_of_library(one: types.FunctionType | type) -> bool:
     """Return True if a function or class belongs to the standard library, torch or another known package."""
-    return root(one) in _LIBRARIES
+    return top_package(one) in _LIBRARIES
 
 
 # ---- objects that need no stand-in
@@ -106,7 +106,7 @@ def is_copyable(kind: type) -> bool:
         return not modules_are_hooked()
     if type(kind) not in (type, abc.ABCMeta, type(typing.Protocol)) or not kind.__flags__ & _HEAP_TYPE:
         return False
-    if root(kind) in _LIBRARIES - {"torchvision"} or kind.__flags__ & _BASIC:
+    if top_package(kind) in _LIBRARIES - {"torchvision"} or kind.__flags__ & _BASIC:
         return False
     if any(
         type(value) in _C_DESCRIPTORS and name not in ("__dict__", "__weakref__") for name, value in vars(kind).items()
@@ -131,9 +131,9 @@ def is_original(function) -> bool:
 
     The replacement is detected even if it took place before this package was imported.
     """
-    world = getattr(function, "__globals__", {})
-    same = world.get("Image", Image) is Image and world.get("PIL", PIL) is PIL and "open" not in world
-    return same and str(world.get("__name__")).partition(".")[0] in _WRITTEN_BY
+    globals_ = getattr(function, "__globals__", {})
+    same = globals_.get("Image", Image) is Image and globals_.get("PIL", PIL) is PIL and "open" not in globals_
+    return same and str(globals_.get("__name__")).partition(".")[0] in _WRITTEN_BY
 
 
 # ---- the code of functions

@@ -16,7 +16,7 @@ from torchvision.transforms import _functional_pil, _functional_tensor, function
 from torchvision.transforms.v2 import functional as functional_v2
 
 from ..errors import Unsupported
-from .objects import modules_are_hooked, names, root
+from .objects import modules_are_hooked, names, top_package
 from .untranslatable import Untranslatable
 
 STANDS_FOR = "_dali_compat_stands_for"  # attribute of this package's replacements: the original
@@ -39,7 +39,7 @@ def refuse_replaced(transform) -> None:
     if isinstance(transform, nn.Module) and modules_are_hooked():
         raise Untranslatable(transform, "all modules have forward hooks, or torch.nn.Module.__call__ was replaced")
     kind: Any = type(transform)
-    if root(kind) not in _THEIRS:
+    if top_package(kind) not in _THEIRS:
         return
     for name in vars(transform):
         if isinstance(getattr(kind, name, None), FunctionType):
@@ -55,7 +55,7 @@ def refuse_replaced(transform) -> None:
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the current methods of a class and of its bases in torchvision and timm."""
     for base in kind.__mro__:
-        if root(base) in _THEIRS:
+        if top_package(base) in _THEIRS:
             own = vars(base)
             yield from ((name, function_of(own[name])) for name in _METHODS if name in own)
 
@@ -68,8 +68,8 @@ def function_of(method) -> Any:
 
 def _is_theirs(function) -> bool:
     """Return True if a function's globals are its library's; a decorator may have changed its name and module."""
-    world = function.__globals__ if isinstance(function, FunctionType) else {}
-    return str(world.get("__name__")).partition(".")[0] in (*_THEIRS, "torch")
+    globals_ = function.__globals__ if isinstance(function, FunctionType) else {}
+    return str(globals_.get("__name__")).partition(".")[0] in (*_THEIRS, "torch")
 
 
 @functools.lru_cache(256)
@@ -111,7 +111,7 @@ def refuse_replaced_pillow(opens: bool) -> None:
     if what:
         raise Unsupported(f"{what} was replaced; DALI does not call the replacement")
     for name, (factory, accepts) in Image.OPEN.items() if opens else ():
-        if root(factory) != "PIL" and any(_accepts(accepts, head) for head in _HEADS):
+        if top_package(factory) != "PIL" and any(_accepts(accepts, head) for head in _HEADS):
             raise Unsupported(f"{name}, given to PIL.Image.register_open(), reads files that DALI may read differently")
 
 
@@ -132,8 +132,8 @@ def _name(owner) -> str:
 
 def _is_own(owner, name: str) -> bool:
     there = vars(owner)[name]
-    world = getattr(function_of(getattr(there, "fget", there)), "__globals__", {})
-    return str(world.get("__name__")).partition(".")[0] in ("PIL", "torchvision", "torch", "datasets")
+    globals_ = getattr(function_of(getattr(there, "fget", there)), "__globals__", {})
+    return str(globals_.get("__name__")).partition(".")[0] in ("PIL", "torchvision", "torch", "datasets")
 
 
 def _accepts(accepts, head: bytes) -> bool:

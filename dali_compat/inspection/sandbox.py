@@ -168,12 +168,12 @@ class Sandbox:
         Raises:
             Refused: the code must not run.
         """
-        code, name, world = function.__code__, function.__name__, function.__globals__
+        code, name, real_globals = function.__code__, function.__name__, function.__globals__
         reason = reason_not_to_run(code)
         if reason:
             raise Refused(reason)
         looked_up = names(code)
-        globals_ = {one: self.stand_in(world[one], one) for one in looked_up & world.keys()}
+        globals_ = {one: self.stand_in(real_globals[one], one) for one in looked_up & real_globals.keys()}
         own = looked_up & vars(builtins).keys()
         globals_["__builtins__"] = {one: _BUILTINS[one] if one in _BUILTINS else Untouchable(one) for one in own}
         cells = tuple(map(self._cell, function.__closure__ or (), code.co_freevars))
@@ -195,7 +195,7 @@ class Sandbox:
 
     def _class(self, kind: type, name: str) -> Any:
         if self._known(kind):
-            is_theirs = objects.root(kind) in ("torch", "torchvision")
+            is_theirs = objects.top_package(kind) in ("torch", "torchvision")
             return standins.Constructor(name, kind, self) if is_theirs else Untouchable(name)
         if _is_safe(kind) or objects.is_namedtuple(kind) or objects.is_plain_enum(kind):
             return kind

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from ..inspection.objects import root
+from ..inspection.objects import top_package
 from ..inspection.replaced import refuse_replaced
 from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, ImageSpec, Step, draw
@@ -160,13 +160,13 @@ def _import_later(package: str) -> None:
 def behaves_as(kind: type) -> type | None:
     """Return the class whose translator applies to objects of ``kind``: the class itself, or its base for a subclass of
     torchvision's that changes only its construction and repr. Return None if there is none."""
-    _import_later(root(kind))
+    _import_later(top_package(kind))
     if kind in _TRANSLATORS:
         return kind
     for place, base in enumerate(kind.__mro__):
         if base in _TRANSLATORS:
-            same = kind.__mro__[place:] == base.__mro__ and type(kind) is type(base) and root(base) == "torchvision"
-            return base if same else None
+            same = kind.__mro__[place:] == base.__mro__ and type(kind) is type(base)
+            return base if same and top_package(base) == "torchvision" else None
         if not vars(base).keys() <= _OF_MAKING:
             return None
     return None
@@ -197,7 +197,7 @@ def translation(transform: Any, spec: ImageSpec) -> Any:
     function, consumed = _TRANSLATORS[type(transform)]
     refuse_replaced(transform)
     name = _unconsumed(transform, consumed)
-    if name and root(function) == root(register):
+    if name and top_package(function) == top_package(register):
         raise Untranslatable(transform, f"argument {name} is not supported by this version of dali_compat")
     if name:
         remedy = f'pass consumes="{name}" to register() if the translation handles it'

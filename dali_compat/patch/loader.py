@@ -108,7 +108,7 @@ def check_nothing_is_skipped_twice() -> None:
             continue
         given = frame.f_locals.get("dataloader")
         loader = getattr(given, "base_dataloader", given)
-        if isinstance(loader, DataLoader) and loader._history.goes_on:
+        if isinstance(loader, DataLoader) and loader._history.resumes_mid_epoch:
             raise RuntimeError(
                 "the loader resumes from its state, so skip_first_batches() would skip the same batches again; "
                 "leave it out (Hugging Face's Trainer: ignore_data_skip=True)"

@@ -144,10 +144,10 @@ class Batched(nn.Module):
             raise ValueError(f"arguments differ in length: {', '.join(str(len(one)) for one in split)} samples")
         made = [self.transform(*sample) for sample in zip(*split, strict=True)]
         if len(inputs) == 1 or not all(isinstance(one, tuple) and len(one) == len(inputs) for one in made):
-            return _together(made)
+            return _combined(made)
         of_each = zip(inputs, zip(*made, strict=True), strict=True)
         return tuple(
-            _together(several) if isinstance(given, torch.Tensor) else list(several) for given, several in of_each
+            _combined(several) if isinstance(given, torch.Tensor) else list(several) for given, several in of_each
         )
 
 
@@ -169,12 +169,12 @@ def _split(batch: Any) -> Sequence[Any]:
     return list(batch)
 
 
-def _together(samples: Sequence[Any]) -> Any:
+def _combined(samples: Sequence[Any]) -> Any:
     """Combine samples: tensors of one shape into one tensor, tuples into a tuple of batches, other objects into a
     list."""
     first = samples[0]
     if isinstance(first, tuple):
-        return tuple(map(_together, zip(*samples, strict=True)))
+        return tuple(map(_combined, zip(*samples, strict=True)))
     if isinstance(first, torch.Tensor) and len({(one.shape, one.dtype) for one in samples}) == 1:
         boxes = isinstance(first, tv_tensors.BoundingBoxes)  # two-dimensional, with one box per image here
         if boxes and (len(first) != 1 or len({one.canvas_size for one in samples}) != 1):

@@ -39,11 +39,11 @@ def explain(loader, route: Route, wide: bool = False) -> Explanation:
     a column, and a step takes two lines if the terminal is too narrow for one."""
     tolerant = not isinstance(loader.dataset, IterableDataset)  # errors of iterable data sets end the epoch
     if isinstance(route, FallbackRoute):
-        lines, ignored = _of_fallback(loader, route, tolerant)
+        lines, ignored = _fallback_lines(loader, route, tolerant)
     elif isinstance(route, ResidentRoute):
-        lines, ignored = _of_resident(loader, route, wide)
+        lines, ignored = _resident_lines(loader, route, wide)
     else:
-        lines, ignored = _of_dali(loader, route, wide)
+        lines, ignored = _dali_lines(loader, route, wide)
     if loader.on_error != "raise" and tolerant:
         what = "raises an error" if loader.on_error_in_python else "cannot be read"
         lines.append(f"  a sample that {what} is {'skipped' if loader.on_error == 'skip' else 'replaced by another'}")
@@ -55,7 +55,7 @@ def explain(loader, route: Route, wide: bool = False) -> Explanation:
     return Explanation(wrapped("\n".join(lines), columns) if columns else "\n".join(lines))
 
 
-def _of_fallback(loader, route: FallbackRoute, tolerant: bool) -> tuple[list[str], list[str]]:
+def _fallback_lines(loader, route: FallbackRoute, tolerant: bool) -> tuple[list[str], list[str]]:
     """Return the lines and the arguments without effect, as the functions of the other routes do."""
     lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
     if loader.num_workers or not tolerant:
@@ -66,13 +66,13 @@ def _of_fallback(loader, route: FallbackRoute, tolerant: bool) -> tuple[list[str
     return lines, [f"{name}={getattr(loader, name)}" for name, plain in ours.items() if getattr(loader, name) != plain]
 
 
-def _of_resident(loader, route: ResidentRoute, wide: bool) -> tuple[list[str], list[str]]:
+def _resident_lines(loader, route: ResidentRoute, wide: bool) -> tuple[list[str], list[str]]:
     of_cache = {name: getattr(loader, name) for name in ("cache", "cache_device")}
     ignored = [f"{name}={value}" for name, value in of_cache.items() if value is not None]
     return [route.describe(), *_plan_lines(route, wide)], _without_effect(loader, route) + ignored
 
 
-def _of_dali(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]]:
+def _dali_lines(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]]:
     batches = f"{route.depth} {'batch' if route.depth == 1 else 'batches'} in flight"
     depth = f"{_threads(route)}, {batches}, DALI {dali_version()}"
     kernels = "exact=True" if loader.exact else "exact=False, the fastest kernels"
@@ -124,15 +124,15 @@ def _plan_lines(route: DaliRoute | ResidentRoute, wide: bool, decode: str | None
     lines = []
     for number, plan in enumerate(route.plans, 1):
         if len(route.plans) > 1:
-            lines.append(f"{_part(route, plan, number)}:")
-        lines += ["  " + line for line in _account(plan, route.device, wide, decode).splitlines()]
+            lines.append(f"{_part_name(route, plan, number)}:")
+        lines += ["  " + line for line in _transform_lines(plan, route.device, wide, decode).splitlines()]
     chains = [one for plan in route.plans for one in plan.chains]
     if any(one.gives.kind == "pil" for one in chains):
         lines.append("  samples are PIL images, for a collate_fn that takes them; end with ToTensor() to have tensors")
     return lines
 
 
-def _part(route: DaliRoute | ResidentRoute, plan: Plan, number: int) -> str:
+def _part_name(route: DaliRoute | ResidentRoute, plan: Plan, number: int) -> str:
     """Name the part of the data set or the images that a plan is for."""
     if isinstance(route, ResidentRoute) or plan not in route.images:
         return f"part {number} of the data set"
@@ -140,7 +140,7 @@ def _part(route: DaliRoute | ResidentRoute, plan: Plan, number: int) -> str:
     return f"{'images' if len(images) > 1 else 'image'} {_listed(images)} of a sample"
 
 
-def _account(plan: Plan, device: torch.device, wide: bool, decode: str | None) -> str:
+def _transform_lines(plan: Plan, device: torch.device, wide: bool, decode: str | None) -> str:
     """Return one line per transform. ``decode`` is the fidelity of decoding on this device, or None."""
     dali = f"DALI on {'GPU' if device.type == 'cuda' else 'CPU'}"
     rows = [("(decode)", "decode", dali, decode)] if decode else []
@@ -163,7 +163,7 @@ def _account(plan: Plan, device: torch.device, wide: bool, decode: str | None) -
 
 def _rows(plan: Plan, dali: str, wide: bool) -> list[tuple[str, str, str, str]]:
     return [
-        (x.transform if wide else _cut(x.transform), x.becomes, x.where.replace("DALI", dali), x.fidelity)
+        (x.transform if wide else _truncated(x.transform), x.becomes, x.where.replace("DALI", dali), x.fidelity)
         for x in plan.lines
     ]
 
@@ -174,7 +174,7 @@ def _listed(numbers: list[int]) -> str:
     return f"{numbers[0]} to {numbers[-1]}" if in_a_row else ", ".join(map(str, numbers))
 
 
-def _cut(transform: str) -> str:
+def _truncated(transform: str) -> str:
     """Truncate to the arguments that fit: "RandomCrop(size=(224, 224), ...)"."""
     if len(transform) <= _COLUMN:
         return transform

@@ -54,7 +54,7 @@ class _Targets:
         self._copy = _copied(self._raw)
         self.table = None if table is None else table.to(device, copy=True)
 
-    def still(self, dataset: data.Dataset) -> bool:
+    def is_current(self, dataset: data.Dataset) -> bool:
         """Return True if the targets are unchanged. Lists and arrays may have been modified in place."""
         raw, compat = raw_targets(dataset), getattr(dataset, "compat", None)
         return raw is self._raw and compat == self._compat and self.table is not None and _equal(raw, self._copy)
@@ -149,7 +149,7 @@ class ResidentRoute:
             if one.pixels is None:
                 one.pixels = _shared.get(one.key) or _Pixels(one.array, one.images, self.device)
                 _shared[one.key] = one.pixels
-            if one.targets is None or not one.targets.still(one.dataset):
+            if one.targets is None or not one.targets.is_current(one.dataset):
                 one.targets = _Targets(one.dataset, self.device)
 
     def _copies(self, one: ResidentDataset) -> bool:

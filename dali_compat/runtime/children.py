@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 
-def stay_with_the_parent(parent: int | None = None) -> None:
+def end_with_parent(parent: int | None = None) -> None:
     """End this process when its parent ends, and leave interrupts to the parent.
 
     ``parent`` is the id of the process that forked this one, if multiprocessing did not.

@@ -37,9 +37,9 @@ def report_fallback(what: str, fallback: str, reported: set[str]) -> None:
         warnings.warn(what, FallbackWarning, stacklevel=stack_level())
 
 
-def announce(became: str, dataset: Any) -> None:
+def announce(route: str, dataset: Any) -> None:
     """Print the route of the loader made at the user's line to stderr, once per line and data set."""
-    line = f"{user_line()} runs on {became}"
+    line = f"{user_line()} runs on {route}"
     key = line, id(dataset)
     if key not in _announced:
         _announced.add(key)

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ..runtime.children import stay_with_the_parent
+from ..runtime.children import end_with_parent
 
 _SECONDS, _IDLE = 60, 5  # limits of a child's run time and idle time, since it may wait for a missing thread
 _SHARED = 64 << 20  # bytes of the largest shared mapping that is copied for the child
@@ -117,7 +117,7 @@ def _processor_time(process: int) -> int:
 def _answer(function: Callable[[], Any], send: int, parent: int) -> None:
     try:
         gc.disable()
-        stay_with_the_parent(parent)
+        end_with_parent(parent)
         torch.set_num_threads(1)  # OpenMP's threads exist only in the parent
         for number in map(int, os.listdir("/proc/self/fd")):
             if number > 2 and number != send:

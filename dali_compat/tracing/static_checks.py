@@ -16,7 +16,7 @@ import torch.utils.data as data
 
 from ..data.hugging_face import is_hugging_faces
 from ..data.readers import known_class_of, reader_of
-from ..inspection.objects import attributes, is_of_library, names, root
+from ..inspection.objects import attributes, is_of_library, names, top_package
 from ..runtime.messages import is_installed
 
 _OPENS = frozenset(("decode_image", "decode_jpeg", "decode_png", "default_loader", "pil_loader", "read_image"))
@@ -171,7 +171,7 @@ def _called(value, wanted: Iterable[str], owner, depth: int, within: bool = True
         kind = value if isinstance(value, type) else type(value)
         if kind.__module__ != "builtins" and not _is_closed(kind):
             yield from _methods(value, (*_ALWAYS, *wanted), depth)
-        elif within and kind is not value and root(kind) in _HOLD_CALLABLES:
+        elif within and kind is not value and top_package(kind) in _HOLD_CALLABLES:
             for held in attributes(value).values():
                 yield from _called(held, wanted, owner, depth)
 
@@ -210,7 +210,7 @@ def _may_open(dataset) -> bool:
         if kind.__name__ == "IterableDataset":
             return dataset.features is None or "Image(" in str(dataset.features)  # unknown after map()
         return kind.__name__ == "Dataset" and dataset.format["type"] == "custom"
-    if root(kind) == "webdataset":  # selects decoders by names such as "pil"
+    if top_package(kind) == "webdataset":  # selects decoders by names such as "pil"
         return True
     known = reader_of(dataset) is not None or known_class_of(dataset) is not None
     return known or any(_opens(one, found) for one, found in _reached(dataset))

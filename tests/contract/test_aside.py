@@ -300,7 +300,7 @@ def test_end_returns_after_do_was_interrupted(before):
 
     prefetch._tasks = Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        prefetch.do(lambda: (time.sleep(0.05), done.append(1)))
+        prefetch.submit(lambda: (time.sleep(0.05), done.append(1)))
     prefetch._tasks = tasks
     prefetch.end(lambda: done.append(2), waits=True)
     assert done == [2] if before else [1, 2]
@@ -316,7 +316,7 @@ def test_end_returns_when_called_twice():
 
 def test_end_without_waiting_runs_its_task_last():
     prefetch, may, done = PrefetchThread(torch.device("cpu")), threading.Event(), []
-    prefetch.do(lambda: (may.wait(PATIENCE), done.append(1)))
+    prefetch.submit(lambda: (may.wait(PATIENCE), done.append(1)))
     prefetch.end(lambda: done.append(2), waits=False)
     assert not done
     may.set()
@@ -326,7 +326,7 @@ def test_end_without_waiting_runs_its_task_last():
 
 def test_wait_raises_an_error_only_once():
     prefetch = PrefetchThread(torch.device("cpu"))
-    prefetch.do(lambda: 1 / 0)
+    prefetch.submit(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         prefetch.wait()
     prefetch.wait()
@@ -335,7 +335,9 @@ def test_wait_raises_an_error_only_once():
 
 def test_end_called_in_the_thread_does_not_wait_for_itself():
     prefetch, done = PrefetchThread(torch.device("cpu")), []
-    prefetch.do(lambda: (prefetch.wait_until_idle(), prefetch.end(lambda: done.append(2), waits=True), done.append(1)))
+    prefetch.submit(
+        lambda: (prefetch.wait_until_idle(), prefetch.end(lambda: done.append(2), waits=True), done.append(1))
+    )
     prefetch._ended.wait(PATIENCE)
     assert done == [1, 2]
 

@@ -217,7 +217,7 @@ def test_forked_child_does_not_free_objects_of_its_parent(exact_folder, monkeypa
 def test_forked_child_does_not_wait_for_the_parents_prefetch_thread():
     """The garbage collector may end a parent's iterator in the child."""
     thread = PrefetchThread(torch.device("cpu"))
-    thread.do(int)
+    thread.submit(int)
     thread.wait()
 
     def in_child():

@@ -35,7 +35,7 @@ from dali_compat.translate import translate
 from dali_compat.translate.lower import lower
 
 CPU = torch.device("cpu")
-FILES = Files.of([np.zeros(1, np.uint8)], CPU)
+FILES = Files.from_arrays([np.zeros(1, np.uint8)], CPU)
 PLACES = planes_of(np.array([[8, 8]]), np.array([0]), np.array([0]))
 
 

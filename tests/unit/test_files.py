@@ -24,11 +24,11 @@ def files(*lengths):
 
 def concatenated(inputs):
     lengths = np.array([len(file) for file in inputs])
-    return Files.of_packed(np.concatenate(inputs), lengths, CPU)
+    return Files.from_packed(np.concatenate(inputs), lengths, CPU)
 
 
 def separate(inputs):
-    return Files.of(inputs, CPU)
+    return Files.from_arrays(inputs, CPU)
 
 
 @pytest.mark.parametrize("make", [separate, concatenated])
@@ -87,6 +87,6 @@ def test_files_that_cannot_be_pinned_use_pageable_memory(monkeypatch):
     monkeypatch.setattr(of_files, "_MOST_PINNED", 1000)
     for length in (100, 200, 2000):
         inputs = files(length, 0, 7)
-        made = Files.of(inputs, torch.device("cuda", 1))
+        made = Files.from_arrays(inputs, torch.device("cuda", 1))
         assert all(np.array_equal(file, one) for file, one in zip(inputs, each_of(made), strict=True))
     assert pinned_sizes == [100 + 7 + 16, 200 + 7 + 16]

@@ -27,8 +27,8 @@ def states(form: Form) -> bool:
 def define(
     plan: Plan, form: Form, device: torch.device, feed: Feed, template: list[Arrays], load: float
 ) -> dict[str, Any]:
-    """Return the output nodes of a pipeline, by the names used in Received.of(); the last, "numbers", identifies the
-    samples. Call this while DALI's pipeline is the current one.
+    """Return the output nodes of a pipeline, by the names that Received.from_outputs() takes. The last one, "numbers",
+    identifies the samples. Call this while DALI's pipeline is the current one.
 
     Args:
         plan, form, device, load: see DecodePipeline.

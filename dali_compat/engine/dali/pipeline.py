@@ -6,8 +6,8 @@ dynamic executor allocates each output separately, so tensors are exported by DL
 fails does not affect the next ones.
 
 Batches cannot be mixed up: each sample carries a number through DALI next to its pixels, and the numbers of the output
-are compared with those submitted. If a call does not complete (Ctrl-C can stop it at any point), ``in_step`` stays
-False and the pipeline is discarded.
+are compared with those submitted. If a call does not complete (Ctrl-C can stop it at any point), ``is_consistent``
+stays False and the pipeline is discarded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 from nvidia.dali.tensors import TensorGPU
 
 from ...data.sources import DECODED, PATHS, Form
-from ...errors import OutOfStep
+from ...errors import InconsistentEngine
 from ...ops.draws import Arrays
 from ...plan import Plan
 from ...runtime import cores
@@ -81,13 +81,13 @@ class DecodePipeline:
         self._tickets = 0  # number of tickets so far
         self._closed = False
         self._worker = 0  # the thread in _call()
-        self.in_step = True  # no call was interrupted
+        self.is_consistent = True  # no call was interrupted
         self._pid = os.getpid()
         live.add(self)
 
     def submit(self, images: list | np.ndarray, arrays: list[Arrays], stated_at: np.ndarray | None = None) -> int:
         """Start a batch of N images and return its ticket. Images in memory must not change before the batch is
-        received, because DALI does not copy them, or not immediately. Raises OutOfStep if an earlier call was
+        received, because DALI does not copy them, or not immediately. Raises InconsistentEngine if an earlier call was
         interrupted.
 
         Args:
@@ -114,8 +114,8 @@ class DecodePipeline:
         """Call a function that uses DALI's pipeline. If another thread calls close() meanwhile, the pipeline is freed
         afterwards."""
         self.check_open()
-        if not self.in_step:
-            raise OutOfStep("an interrupt has stopped this pipeline; iter(loader) starts another epoch")
+        if not self.is_consistent:
+            raise InconsistentEngine("an interrupt has stopped this pipeline; iter(loader) starts another epoch")
         self._worker = threading.get_ident()
         try:
             # Streams without a number, such as torch's default one, and allocations belong to the current device, which
@@ -129,13 +129,13 @@ class DecodePipeline:
 
     @named("submit to DALI")
     def _submit(self, images: list | np.ndarray, arrays: list[Arrays], stated_at: np.ndarray | None) -> int:
-        self.in_step = False  # until this call completes
+        self.is_consistent = False  # until this call completes
         if self._pipe is None:
             try:
                 self._build(arrays)
             except Exception as error:  # for example, no more threads; the next batch builds another
                 self._free()
-                self.in_step = True
+                self.is_consistent = True
                 if files_at_once(8) < 8:  # DALI's libraries fail then, and do not say why
                     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
                 raise
@@ -151,7 +151,7 @@ class DecodePipeline:
         self._schedule(InFlight(ticket, [given, _numbers(ticket, len(images)), *arguments]))
         self._requested.add(ticket)
         self.samples += len(images)
-        self.in_step = True
+        self.is_consistent = True
         return ticket
 
     def _schedule(self, batch: InFlight) -> None:
@@ -164,30 +164,30 @@ class DecodePipeline:
             while self._feed.flight:
                 self._collect()
             self._free()  # the next batch builds a new one
-            self.in_step = True
+            self.is_consistent = True
             raise
 
     def receive(self, ticket: int) -> Received:
         """Wait for a ticket's batch. Raises PipelineError if the batch failed, which does not affect others, and
-        OutOfStep if a call was interrupted."""
+        InconsistentEngine if a call was interrupted."""
         return self._call(self._receive, ticket)
 
     @named("wait for DALI")
     def _receive(self, ticket: int) -> Received:
-        self.in_step = False
+        self.is_consistent = False
         while ticket not in self._done:
             self.check_open()  # if another thread closes it, the ticket never arrives
             self._collect()
         outcome = self._done.pop(ticket)
         self._requested.discard(ticket)
-        self.in_step = True
+        self.is_consistent = True
         if isinstance(outcome, Exception):
             if os.strerror(errno.EMFILE) in str(outcome):  # a failed batch keeps its files open until DALI is freed
                 while self._feed.flight:
                     self._collect()
                 self._free()
             raise outcome
-        return Received.of(dict(zip(self._outputs, outcome, strict=True)), bool(self.plan.views))
+        return Received.from_outputs(dict(zip(self._outputs, outcome, strict=True)), bool(self.plan.views))
 
     def discard(self, ticket: int) -> None:
         """Drop a ticket that will not be requested."""
@@ -222,7 +222,7 @@ class DecodePipeline:
 
     @property
     def usable(self) -> bool:
-        return self.in_step and not self._closed and self._pid == os.getpid()
+        return self.is_consistent and not self._closed and self._pid == os.getpid()
 
     def check_open(self) -> None:
         """Raise RuntimeError if close() was called."""
@@ -242,7 +242,7 @@ class DecodePipeline:
         self._pipe.release_outputs()
         ticket, (_, numbers, *_) = self._feed.flight.popleft()
         if not isinstance(outcome, Exception) and not np.array_equal(outcome[-1].as_array(), numbers):
-            raise OutOfStep("DALI returned a different batch than was due; iter(loader) starts another epoch")
+            raise InconsistentEngine("DALI returned a different batch than was due; iter(loader) starts another epoch")
         if ticket in self._requested:
             self._done[ticket] = outcome
 

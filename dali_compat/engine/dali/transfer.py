@@ -91,13 +91,13 @@ class Received(NamedTuple):
     stated: np.ndarray | None  # (N, STATED) uint8, the bytes that state the size, if files were also decoded
 
     @classmethod
-    def of(cls, outputs: dict[str, Any], has_views: bool) -> Received:
+    def from_outputs(cls, outputs: dict[str, Any], has_views: bool) -> Received:
         """Convert DALI's ``outputs``, by the names used in definition.py."""
         decoded = _tensors(outputs["decoded"]) if "decoded" in outputs else None
         lengths = outputs["lengths"].as_array()[:, 0] if "lengths" in outputs else None
         stated = outputs["stated"].as_array() if "stated" in outputs else None
         images = [_tensors(output) for name, output in outputs.items() if name.startswith(IMAGES)]
-        whole = _apart(images) if has_views else images[0] if images else []
+        whole = _unshared(images) if has_views else images[0] if images else []
         return cls(whole, decoded, outputs.get("encoded"), lengths, stated)
 
     def files(self) -> list[np.ndarray]:
@@ -118,7 +118,7 @@ class Received(NamedTuple):
         return np.lib.stride_tricks.as_strided(first, (total,), (1,), writeable=False), self.lengths
 
 
-def _apart(images: list[torch.Tensor | list[torch.Tensor]]) -> ViewBatches:
+def _unshared(images: list[torch.Tensor | list[torch.Tensor]]) -> ViewBatches:
     """Return views that do not share memory. DALI computes outputs that are the same for two views only once."""
     made: list[torch.Tensor | list[torch.Tensor]] = []
     known: set[int] = set()

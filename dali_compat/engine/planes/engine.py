@@ -21,7 +21,7 @@ from ... import __version__
 from ...runtime.device import working_on
 from ...runtime.installation import JPEG_ENGINE, dali_version, driver_cuda
 from .files import Files, UncheckedFiles
-from .geometry import Planes
+from .geometry import PlaneLocations
 from .nvjpeg import EngineError, Nvjpeg, calls_of
 
 _GRAIN = 2**25  # bytes; sizes of planes are rounded up to reuse allocations
@@ -64,12 +64,14 @@ class Decoding:
 
     chosen: np.ndarray | None = None
 
-    def __init__(self, files: Files | UncheckedFiles, places: Planes, engine: JpegEngine, stream: torch.cuda.Stream):
+    def __init__(
+        self, files: Files | UncheckedFiles, locations: PlaneLocations, engine: JpegEngine, stream: torch.cuda.Stream
+    ):
         self.done: Future[None] = Future()
         self._not_begun = deque([None])
         self._files: Files | UncheckedFiles | None = files
-        self._places, self._engine = places, engine
-        self.bytes = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
+        self._locations, self._engine = locations, engine
+        self.bytes = -(-int(locations.bytes.sum()) // _GRAIN) * _GRAIN
         with working_on(stream):
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
 
@@ -91,13 +93,13 @@ class Decoding:
     def run(self, decoder: Decoder, files: Files) -> None:
         """Decode the files from read()."""
         assert self._planes is not None and self.chosen is not None
-        places = self._places if len(files) == len(self._places.bytes) else self._places.only(self.chosen)
+        locations = self._locations if len(files) == len(self._locations.bytes) else self._locations.only(self.chosen)
         outputs = np.zeros((len(files), 8), np.uint64)
-        outputs[:, :3] = places.offsets + self._planes.data_ptr()
-        outputs[:, 4:7] = places.pitches
-        outputs[places.chroma[:, 2] == 0, 1:3] = 0
+        outputs[:, :3] = locations.offsets + self._planes.data_ptr()
+        outputs[:, 4:7] = locations.pitches
+        outputs[locations.chroma[:, 2] == 0, 1:3] = 0
         self._planes.record_stream(decoder.stream)
-        decoder.decode(files.addresses, files.lengths.astype(np.uint64), outputs, places.sizes.max(1))
+        decoder.decode(files.addresses, files.lengths.astype(np.uint64), outputs, locations.sizes.max(1))
 
     def fail(self, error: BaseException) -> None:
         """Fail with ``error``. Buffers are released first, so that a stored traceback does not pin them."""
@@ -158,9 +160,9 @@ class JpegEngine:
         bytes_ = sum(decoding.bytes for decoding in live if decoding is not None)
         return bytes_ > min(_IN_FLIGHT, self.memory // _SHARE)
 
-    def submit(self, files: Files | UncheckedFiles, places: Planes) -> Decoding:
-        """Start decoding N files of the sizes in ``places``. UncheckedFiles whose bytes have changed are left out."""
-        decoding = Decoding(files, places, self, self._stream)
+    def submit(self, files: Files | UncheckedFiles, locations: PlaneLocations) -> Decoding:
+        """Start decoding N files of these sizes. UncheckedFiles whose bytes have changed are left out."""
+        decoding = Decoding(files, locations, self, self._stream)
         self._live[id(decoding)] = decoding
         try:
             self._threads.submit(self._run, decoding)

@@ -118,19 +118,19 @@ def _is_pillows(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> bool:
     from . import kernels  # imports Triton
 
     pixels = torch.from_numpy(np.array(Image.open(io.BytesIO(file.tobytes())).convert("RGB"))).to(engine.device)
-    places = planes_of(np.array([pixels.shape[:2]]), *pixels_of(np.array([chroma])))
-    rows, layout = whole_rows_of(places)
+    locations = planes_of(np.array([pixels.shape[:2]]), *pixels_of(np.array([chroma])))
+    rows, layout = whole_rows_of(locations)
     out = torch.empty((1, *pixels.movedim(-1, 0).shape), dtype=torch.uint8, device=engine.device)
     try:
-        planes = engine.submit(Files.of([file], engine.device), places).result()
+        planes = engine.submit(Files.from_arrays([file], engine.device), locations).result()
     except EngineError:
         return False
     kernels.render(planes, to_device(rows, engine.device), layout, None, out)
     wanted = pixels.reshape(-1)
     other = wanted.clone()
     other[-1] ^= 1
-    alike = torch.equal(out[0].movedim(0, -1), pixels)
-    return alike and not engine.differs(planes, places, wanted)[0] and bool(engine.differs(planes, places, other)[0])
+    alike, missed = (not engine.differs(planes, locations, one)[0] for one in (wanted, other))
+    return alike and not missed and torch.equal(out[0].movedim(0, -1), pixels)
 
 
 def resizes_alike(device: torch.device) -> bool:
@@ -139,16 +139,17 @@ def resizes_alike(device: torch.device) -> bool:
     from . import kernels  # imports Triton
 
     rng, size, sizes = np.random.default_rng(0), (30, 41), np.array([[97, 150], [13, 17]])
-    places = planes_of(sizes, *pixels_of(np.array([GRAY_JPEG] * 2)))
-    planes, images = np.zeros(int(places.bytes.sum()), np.uint8), []
-    for (height, width), begin, pitch in zip(sizes.tolist(), places.offsets[:, 0], places.pitches[:, 0], strict=True):
+    locations = planes_of(sizes, *pixels_of(np.array([GRAY_JPEG] * 2)))
+    planes, images = np.zeros(int(locations.bytes.sum()), np.uint8), []
+    begins, pitches = locations.offsets[:, 0], locations.pitches[:, 0]
+    for (height, width), begin, pitch in zip(sizes.tolist(), begins, pitches, strict=True):
         images.append(torch.from_numpy(rng.integers(0, 256, (height, width), np.uint8)).expand(1, 3, -1, -1))
         planes[begin : begin + height * pitch].reshape(height, pitch)[:, :width] = images[-1][0, 0]
     full, nothing = np.tile(size, (2, 1)), np.zeros_like(sizes)
     windows = Windows(nothing, sizes, full, nothing, nothing)
     alike = True
     for how in (("bilinear", "pil"), ("bicubic", "v2")):
-        rows, layout = rows_of(places, windows, size, *how)
+        rows, layout = rows_of(locations, windows, size, *how)
         out = torch.empty((2, 3, *size), dtype=torch.uint8, device=device)
         kernels.render(torch.from_numpy(planes).to(device), to_device(rows, device), layout, None, out)
         alike &= torch.equal(out.cpu(), torch.cat([resize(image, size, *how) for image in images]))

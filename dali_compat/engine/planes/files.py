@@ -13,7 +13,7 @@ from ...data.headers import marks
 from ...data.intact import is_intact
 from ...data.verdicts import checksums, hold
 
-_BEHIND = 16  # padding for checksums()
+_PADDING = 16  # padding for checksums()
 _MOST_PINNED = 2**28  # bytes; torch rounds up to a power of two and never frees it
 
 
@@ -32,26 +32,26 @@ class Files:
         return len(self.lengths)
 
     @classmethod
-    def of(cls, arrays: Sequence[np.ndarray], device: torch.device) -> Files:
+    def from_arrays(cls, arrays: Sequence[np.ndarray], device: torch.device) -> Files:
         """Copy arrays, (length,) uint8 each, for an engine of the device. This holds the GIL, because numpy would
         release it for each array and wait for it again."""
-        made = cls._room(np.fromiter(map(len, arrays), np.int64, len(arrays)), device)
+        made = cls._allocate(np.fromiter(map(len, arrays), np.int64, len(arrays)), device)
         memory, ends = made.memory.data, made.begins + made.lengths
         for array, begin, end in zip(arrays, made.begins.tolist(), ends.tolist(), strict=True):
             memory[begin:end] = array.data
         return made
 
     @classmethod
-    def of_packed(cls, packed: np.ndarray, lengths: np.ndarray, device: torch.device) -> Files:
+    def from_packed(cls, packed: np.ndarray, lengths: np.ndarray, device: torch.device) -> Files:
         """Copy files that are adjacent in ``packed``, (bytes,) uint8, in one call."""
-        made = cls._room(lengths.astype(np.int64), device)
+        made = cls._allocate(lengths.astype(np.int64), device)
         made.memory[: len(packed)] = packed
         return made
 
     @classmethod
-    def _room(cls, lengths: np.ndarray, device: torch.device) -> Files:
+    def _allocate(cls, lengths: np.ndarray, device: torch.device) -> Files:
         ends = np.cumsum(lengths)
-        size = int(ends[-1]) + _BEHIND if len(ends) else _BEHIND
+        size = int(ends[-1]) + _PADDING if len(ends) else _PADDING
         memory = _pinned(size, device) if device.type == "cuda" and size <= _MOST_PINNED else None
         return cls(np.empty(size, np.uint8) if memory is None else memory, ends - lengths, lengths)
 
@@ -70,9 +70,9 @@ class Files:
 
     def stated(self, at: np.ndarray) -> np.ndarray:
         """Return (N, STATED) uint8, the bytes from ``at`` (N,) on in each file, padded with zeros."""
-        places = at.astype(np.int64)[:, None] + np.arange(STATED)
-        inside = places < self.lengths[:, None]
-        return np.where(inside, self.memory[np.where(inside, self.begins[:, None] + places, 0)], 0).astype(np.uint8)
+        positions = at.astype(np.int64)[:, None] + np.arange(STATED)
+        inside = positions < self.lengths[:, None]
+        return np.where(inside, self.memory[np.where(inside, self.begins[:, None] + positions, 0)], 0).astype(np.uint8)
 
     def as_known(self, facts: np.ndarray) -> np.ndarray:
         """Return (N,) bool, whether the headers are the known ones. The engine makes planes of the size in the file,

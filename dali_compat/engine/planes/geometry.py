@@ -47,7 +47,7 @@ class Layout(NamedTuple):
     most_half: int
 
 
-class Planes(NamedTuple):
+class PlaneLocations(NamedTuple):
     """Locations of the planes of N images."""
 
     offsets: np.ndarray  # (N, 3) int64; 0 for missing planes
@@ -56,25 +56,25 @@ class Planes(NamedTuple):
     bytes: np.ndarray  # (N,) bytes per image
     sizes: np.ndarray  # (N, 2) sizes of the images
 
-    def only(self, index: np.ndarray) -> Planes:
+    def only(self, index: np.ndarray) -> PlaneLocations:
         """Return the planes of some images, without gaps."""
         return planes_of(self.sizes[index], *self.chroma[index, 2:].T)
 
 
-def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> Planes:
+def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> PlaneLocations:
     """Return the planes of images of ``sizes`` (N, 2). ``chroma_x`` (N,) is the number of pixels per sample of chroma
     horizontally, ``chroma_y`` vertically; 0 if gray."""
     colour = (chroma_x > 0)[:, None]
     steps = np.stack([chroma_y, chroma_x], 1)
     chroma = np.where(colour, -(-sizes // np.maximum(steps, 1)), 0)
-    pitch, chroma_pitch = _whole(sizes[:, 1]), _whole(chroma[:, 1])
-    luma, each = pitch * _whole(sizes[:, 0]), chroma_pitch * _whole(chroma[:, 0])
+    pitch, chroma_pitch = _rounded_up(sizes[:, 1]), _rounded_up(chroma[:, 1])
+    luma, each = pitch * _rounded_up(sizes[:, 0]), chroma_pitch * _rounded_up(chroma[:, 0])
     of_all = luma + 2 * each
     begin = np.cumsum(of_all) - of_all
     offsets = np.stack([begin, begin + luma, begin + luma + each], 1)
     pitches = np.stack([pitch, chroma_pitch, chroma_pitch], 1)
     both = np.concatenate([chroma, chroma_x[:, None], chroma_y[:, None]], 1)
-    return Planes(offsets, pitches, both, of_all, sizes)
+    return PlaneLocations(offsets, pitches, both, of_all, sizes)
 
 
 def pixels_of(chroma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -83,35 +83,35 @@ def pixels_of(chroma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return wide >> 4, np.where(wide >> 4 == 0, 0, wide & 15)
 
 
-def _whole(sizes: np.ndarray) -> np.ndarray:
+def _rounded_up(sizes: np.ndarray) -> np.ndarray:
     return -(-sizes // _LINE) * _LINE
 
 
-def whole_rows_of(planes: Planes) -> tuple[np.ndarray, Layout]:
+def whole_rows_of(locations: PlaneLocations) -> tuple[np.ndarray, Layout]:
     """Return rows_of() for all pixels of each image."""
-    nothing = np.zeros_like(planes.sizes)
-    return rows_of(planes, Windows(nothing, planes.sizes, planes.sizes, nothing, nothing), planes.sizes.max(0).tolist())
+    sizes, nothing = locations.sizes, np.zeros_like(locations.sizes)
+    return rows_of(locations, Windows(nothing, sizes, sizes, nothing, nothing), sizes.max(0).tolist())
 
 
-def picked_rows_of(planes: Planes, sizes: np.ndarray) -> np.ndarray:
+def picked_rows_of(locations: PlaneLocations, sizes: np.ndarray) -> np.ndarray:
     """Return (N, len(COLUMNS)) int64 for kernels.pick(), with the ``sizes`` (N, 2) of the results."""
-    rows, pixels = _rows(planes), sizes.prod(1)
+    rows, pixels = _rows(locations), sizes.prod(1)
     rows[:, [_AT["height"], _AT["width"]]] = sizes
     rows[:, _AT["region"]] = 3 * (np.cumsum(pixels) - pixels)
     return rows
 
 
-def _rows(planes: Planes) -> np.ndarray:
+def _rows(locations: PlaneLocations) -> np.ndarray:
     """Return rows with the locations of the planes, and zeros elsewhere."""
-    rows = np.zeros((len(planes.bytes), len(COLUMNS)), np.int64)
-    rows[:, _AT["luma"] : _AT["cr"] + 1] = planes.offsets
-    rows[:, _AT["pitch"] : _AT["chroma_pitch"] + 1] = planes.pitches[:, :2]
-    rows[:, _AT["chroma_height"] : _AT["chroma_y"] + 1] = planes.chroma
+    rows = np.zeros((len(locations.bytes), len(COLUMNS)), np.int64)
+    rows[:, _AT["luma"] : _AT["cr"] + 1] = locations.offsets
+    rows[:, _AT["pitch"] : _AT["chroma_pitch"] + 1] = locations.pitches[:, :2]
+    rows[:, _AT["chroma_height"] : _AT["chroma_y"] + 1] = locations.chroma
     return rows
 
 
 def rows_of(
-    planes: Planes, windows: Windows, size: Sequence[int], interpolation: str = "bilinear", like: str = "pil"
+    locations: PlaneLocations, windows: Windows, size: Sequence[int], interpolation: str = "bilinear", like: str = "pil"
 ) -> tuple[np.ndarray, Layout]:
     """Return (N, len(COLUMNS)) int64 and the Layout. ``size`` is that of the results."""
     out, count = np.array(size), len(windows.start)
@@ -128,7 +128,7 @@ def rows_of(
     half = np.where(vertical[:, None], half, np.stack([needed[:, 0], np.full(count, out[1])], 1))
     taps = np.minimum(np.ceil(support * 2).astype(np.int64) + 1, windows.size)
     region_pixels, half_pixels = needed.prod(1), half.prod(1)
-    rows = _rows(planes)
+    rows = _rows(locations)
     rows[:, [_AT["top"], _AT["left"]]] = windows.start + low
     rows[:, [_AT["height"], _AT["width"]]] = needed
     rows[:, _AT["region"]] = 3 * (np.cumsum(region_pixels) - region_pixels)

@@ -12,7 +12,7 @@ from ...ops.pixels.transform import nearest
 from ...plan import Plan, Step
 from ...runtime.device import to_device
 from ..fused import table_on
-from .geometry import Planes, Windows, picked_rows_of, rows_of
+from .geometry import PlaneLocations, Windows, picked_rows_of, rows_of
 
 
 class PlanesProgram:
@@ -34,18 +34,18 @@ class PlanesProgram:
         assert sizes_of[-1] is not None  # ensured by lower()
         self._size = sizes_of[-1]
 
-    def __call__(self, planes: torch.Tensor, places: Planes) -> torch.Tensor | list[torch.Tensor]:
+    def __call__(self, planes: torch.Tensor, locations: PlaneLocations) -> torch.Tensor | list[torch.Tensor]:
         """Return (N, 3, H, W), or a list of N if sizes differ, on the GPU that has the planes."""
         with torch.cuda.device(planes.device) if planes.is_cuda else nullcontext():  # Triton uses the current device
             table = table_on(self._conversions, planes.device) if self._conversions else None
             if self._windows is None:
-                return self._picked(planes, places, table)
-            return self._resized(planes, places, table, self._windows)
+                return self._picked(planes, locations, table)
+            return self._resized(planes, locations, table, self._windows)
 
-    def _resized(self, planes: torch.Tensor, places: Planes, table: torch.Tensor | None, windows: Windows):
+    def _resized(self, planes: torch.Tensor, locations: PlaneLocations, table: torch.Tensor | None, windows: Windows):
         from . import kernels  # imports Triton
 
-        rows, layout = rows_of(places, windows, self._size, *self._how)
+        rows, layout = rows_of(locations, windows, self._size, *self._how)
         dtype = torch.uint8 if table is None else table.dtype
         order = torch.channels_last if self._channels_last else torch.contiguous_format
         shape = len(rows), 3, *self._size
@@ -53,7 +53,7 @@ class PlanesProgram:
         kernels.render(planes, to_device(rows, planes.device), layout, table, out)
         return out
 
-    def _picked(self, planes: torch.Tensor, places: Planes, table: torch.Tensor | None):
+    def _picked(self, planes: torch.Tensor, locations: PlaneLocations, table: torch.Tensor | None):
         """Return images by pick(). Images of different sizes that are not converted have interleaved channels, like
         DALI's."""
         from . import kernels  # imports Triton
@@ -63,7 +63,7 @@ class PlanesProgram:
         interleaved = self._channels_last if alike else table is None
         dtype = torch.uint8 if table is None else table.dtype
         out = torch.empty(3 * int(pixels.sum()), dtype=dtype, device=device)
-        rows, lines = (to_device(a, device) for a in (picked_rows_of(places, self._sizes), self._lines))
+        rows, lines = (to_device(a, device) for a in (picked_rows_of(locations, self._sizes), self._lines))
         kernels.pick(planes, rows, lines, int(pixels.max()), table, out, interleaved)
         parts = [out] if alike else out.split((3 * pixels).tolist())
         count = len(sizes) if alike else 1

@@ -32,7 +32,7 @@ from ...data.verdicts import ENGINES, LIKELY, PILLOWS, decoders
 from ...runtime.device import to_device, working_on
 from .engine import EngineTimeout, JpegEngine, first_line
 from .files import Files
-from .geometry import Planes, whole_rows_of
+from .geometry import PlaneLocations, whole_rows_of
 from .nvjpeg import EngineError
 
 MOST_PIXELS = 2**26  # per image: 64 MB of luma, and at most twice that of chroma
@@ -119,7 +119,7 @@ class VerifiedEngine(JpegEngine):
     def compare(
         self,
         files: Files,
-        places: Planes,
+        locations: PlaneLocations,
         chroma: np.ndarray,
         pixels: list[torch.Tensor],
         report: Callable[[np.ndarray], None],
@@ -127,7 +127,7 @@ class VerifiedEngine(JpegEngine):
         """Start comparing N intact files.
 
         Args:
-            places: locations for their planes, by their sizes.
+            locations: of their planes, by their sizes.
             chroma: kind of each file's chroma, as in FACTS.
             pixels: Pillow's pixels, (height, width, 3) uint8 each, on the device.
             report: called in another thread with each file's decoder from now on, (N,) uint8 (data/verdicts.py); not
@@ -142,7 +142,7 @@ class VerifiedEngine(JpegEngine):
             self._compares.wait_stream(torch.cuda.current_stream(self.device))
             wanted.record_stream(self._compares)
         with suppress(RuntimeError):  # executors are shut down with the main thread
-            future = self._comparing.submit(self._compare, files, places, chroma, wanted, report)
+            future = self._comparing.submit(self._compare, files, locations, chroma, wanted, report)
             self._pending[future] = len(wanted)
             future.add_done_callback(self._pending.pop)
 
@@ -153,14 +153,14 @@ class VerifiedEngine(JpegEngine):
     def _compare(
         self,
         files: Files,
-        places: Planes,
+        locations: PlaneLocations,
         chroma: np.ndarray,
         wanted: torch.Tensor,
         report: Callable[[np.ndarray], None],
     ) -> None:
         try:
             with nullcontext() if self._compares is None else working_on(self._compares):
-                alike = self._alike(files, places, wanted)
+                alike = self._alike(files, locations, wanted)
             self._equal_counts += np.bincount(chroma[alike], minlength=256)
             self.compare_again(chroma[~alike])
             report(np.where(alike, ENGINES, PILLOWS).astype(np.uint8))
@@ -173,29 +173,30 @@ class VerifiedEngine(JpegEngine):
         """Disable the engine after a failed comparison, such as an out-of-memory error."""
         self.disable(f"comparing its pixels failed, {first_line(error)}")
 
-    def _alike(self, files: Files, places: Planes, wanted: torch.Tensor) -> np.ndarray:
+    def _alike(self, files: Files, locations: PlaneLocations, wanted: torch.Tensor) -> np.ndarray:
         """Return (N,) bool, whether pixels are equal. If the engine rejects the files, split them in halves, down to
         single files."""
         count = len(files)
-        back, images = np.arange(count)[::-1], wanted.split((3 * places.sizes.prod(1)).tolist())
+        back, images = np.arange(count)[::-1], wanted.split((3 * locations.sizes.prod(1)).tolist())
         try:
-            others = self._differs(files, places, wanted)
-            return ~(others | self._differs(files.only(back), places.only(back), torch.cat(images[::-1]))[back])
+            others = self._differs(files, locations, wanted)
+            return ~(others | self._differs(files.only(back), locations.only(back), torch.cat(images[::-1]))[back])
         except EngineError:
             if count == 1:
                 return np.zeros(1, bool)
-        halves = np.array_split(np.arange(count), 2)
-        return np.concatenate(
-            [self._alike(files.only(at), places.only(at), torch.cat([images[i] for i in at.tolist()])) for at in halves]
-        )
+        parts = []
+        for at in np.array_split(np.arange(count), 2):
+            pixels = torch.cat([images[i] for i in at.tolist()])
+            parts.append(self._alike(files.only(at), locations.only(at), pixels))
+        return np.concatenate(parts)
 
-    def _differs(self, files: Files, places: Planes, wanted: torch.Tensor) -> np.ndarray:
-        return self.differs(self.submit(files, places).result(), places, wanted)
+    def _differs(self, files: Files, locations: PlaneLocations, wanted: torch.Tensor) -> np.ndarray:
+        return self.differs(self.submit(files, locations).result(), locations, wanted)
 
-    def differs(self, planes: torch.Tensor, places: Planes, wanted: torch.Tensor) -> np.ndarray:
+    def differs(self, planes: torch.Tensor, locations: PlaneLocations, wanted: torch.Tensor) -> np.ndarray:
         """Return (N,) bool, whether images differ from ``wanted``, (bytes,) uint8 image after image. Synchronizes the
         device."""
         from . import kernels  # imports Triton
 
-        rows, layout = whole_rows_of(places)
+        rows, layout = whole_rows_of(locations)
         return kernels.differs(planes, to_device(rows, planes.device), layout, wanted).cpu().numpy() != 0
