@@ -38,16 +38,13 @@ class Batch:
     Args:
         indices: as the sampler gave them.
         begin: number of samples of the epoch before this batch.
-        error: exception that the sampler raised instead of giving indices.
-
-    Attributes:
-        given_indices: as the sampler gave them; on_error may remove some from ``indices``.
-        error: exception of a stage or of the sampler; finish() raises it.
+        error: exception that the sampler raised instead of giving indices. That of a stage replaces it, and finish()
+            raises it.
     """
 
     def __init__(self, epoch: Epoch[Any], indices: Indices, begin: int, error: Exception | None = None):
         self.epoch = epoch
-        self.indices = self.given_indices = indices
+        self.indices = self.given_indices = indices  # on_error may remove some from ``indices``
         self.begin, self.error = begin, error
 
     def __len__(self) -> int:

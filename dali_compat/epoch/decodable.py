@@ -22,21 +22,13 @@ from .epoch import DaliEpoch
 
 
 class DecodableRows:
-    """Rows of encoded images, as decoders read them (decode.py, planes_group.py).
-
-    Attributes:
-        epoch: epoch of the batch.
-        begin: number of samples of the epoch before the batch.
-        pixels: cached pixels of each row, or None; empty if there is no cache.
-        facts: (N,) FACTS, known properties of each row's file.
-        words: (N,) uint64, known verdicts of the epoch's JPEG engine (data/verdicts.py).
-    """
+    """Rows of encoded images, as decoders read them (decode.py, planes_group.py)."""
 
     epoch: DaliEpoch
-    facts: np.ndarray
-    words: np.ndarray
-    pixels: Sequence[Any] = ()
-    begin = 0
+    begin = 0  # number of samples of the epoch before the batch
+    facts: np.ndarray  # (N,) FACTS, known properties of each row's file
+    words: np.ndarray  # (N,) uint64, known verdicts of the epoch's JPEG engine (data/verdicts.py)
+    pixels: Sequence[Any] = ()  # cached pixels of each row, or None; empty if there is no cache
 
     @property
     def sources(self) -> Sequence[Source]:

@@ -65,12 +65,11 @@ class Epoch(Generic[R]):
         advances: whether advance() of its batches has anything to do.
         prefetches: whether another thread (prefetch_thread.py) starts batches.
         prepares: whether that thread may also finish the next batch, because no user code takes part.
-        fetcher, engine: of the DALI route.
     """
 
     advances = prefetches = False
-    fetcher: Fetcher | None = None
-    engine: VerifiedEngine | None = None
+    fetcher: Fetcher | None = None  # fetches objects, if images of a leaf are in object storage
+    engine: VerifiedEngine | None = None  # the GPU's JPEG engine, if it has one and a plan can use it
 
     def __init__(self, loader, route: R, progress: Progress):
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
@@ -125,18 +124,10 @@ _MIN_UNREAD, _MAX_PROCESSES = 4096, 8  # unread files that justify processes to 
 
 class DaliEpoch(Epoch[DaliRoute]):
     """State shared by the batches of an epoch on the DALI route, with pipelines, and threads for images that PIL
-    decodes.
+    decodes."""
 
-    Attributes:
-        engine: the GPU's JPEG engine, if it has one and a plan can use it.
-        prefetcher: reads headers, if a GPU decodes and many files of the data set are still unread.
-        folder: working directory at the start, which relative paths refer to. User code may change the directory while
-            batches are prepared ahead.
-        tables: of the data set's leaves, by id(), with the samples at the start of the epoch.
-        fetcher: fetches objects, if images of a leaf are in object storage.
-    """
-
-    tables: dict[int, SampleTable]
+    tables: dict[int, SampleTable]  # of the data set's leaves, by id(), with the samples at the start of the epoch
+    # reads headers, if a GPU decodes and many files of the data set are still unread
     prefetcher: HeaderPrefetcher | None = None
 
     def __init__(self, loader, route: DaliRoute, progress: Progress):
@@ -145,7 +136,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, progress)
         known = leaves_of(loader.dataset)
-        self.folder = current_folder()
+        self.folder = current_folder()  # of relative paths; user code may change it while batches are prepared ahead
         made = {id(leaf): table_of(leaf, self.folder) for leaf in known}
         self.tables = {key: table for key, table in made.items() if table is not None}
         self.advances = self.errors.policy == "replace"

@@ -96,17 +96,12 @@ class LoaderStats(NamedTuple):
 
 
 class Meter:
-    """Counts of one iteration. One thread at a time writes them; any thread may read.
-
-    Attributes:
-        dali: seconds until DALI returned a batch that was due.
-        ahead: bytes computed ahead.
-        fetcher: fetches objects, if there are any.
-    """
+    """Counts of one iteration. One thread at a time writes them; any thread may read."""
 
     def __init__(self, stats: Stats, number: int, plain: bool):
-        self.dali, self.ahead = 0.0, 0
-        self.fetcher: Fetcher | None = None
+        self.dali = 0.0  # seconds until DALI returned a batch that was due
+        self.ahead = 0  # bytes computed ahead
+        self.fetcher: Fetcher | None = None  # fetches objects, if there are any
         self._stats, self._number, self._plain = stats, number, plain
         self._iterator: weakref.ref[Any] | None = None
         self._closed = False

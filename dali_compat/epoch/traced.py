@@ -49,20 +49,14 @@ def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = Non
 
 
 class TracedEpoch(DaliEpoch):
-    """Pipelines and threads of an epoch over a custom data set.
-
-    Attributes:
-        options: options of its plans.
-        table: facts of the data set's files.
-        headers: verdicts of a GPU's JPEG engine on these files.
-    """
+    """Pipelines and threads of an epoch over a custom data set."""
 
     def __init__(self, route: DaliRoute, meter: Meter, errors: Any):
         assert route.options is not None and route.table is not None
         self.route, self.meter, self.errors = route, meter, errors
-        self.table: FileTable = route.table
-        self.options: Options = route.options
-        self.headers: Headers = headers_of(self.table)
+        self.table: FileTable = route.table  # facts of the data set's files
+        self.options: Options = route.options  # of its plans
+        self.headers: Headers = headers_of(self.table)  # verdicts of a GPU's JPEG engine on these files
         self.engine = route.jpeg_engine()
         self.over = False
         self.channels_last = self.options.channels_last

@@ -52,13 +52,11 @@ class Sandbox:
 
     Args:
         known: returns True for the class of a known transform.
-
-    Attributes:
-        applications: (transform, path of the placeholder before it), in order. A path is a tuple of their numbers.
     """
 
     def __init__(self, known: Callable[[type], bool]):
         self._known = known
+        # (transform, path of the placeholder before it), in order; a path is a tuple of their numbers
         self.applications: list[tuple[Any, tuple[int, ...]]] = []
         self._made: dict[int, tuple[Any, Any]] = {}  # by id(): (the object, kept alive, and its stand-in)
         self._classes: dict[type, type] = {nn.Module: standins.NeuralModule}  # copies

@@ -26,22 +26,16 @@ class DecodedCache:
         exact: the loader's argument.
         place: location of the images, "cpu" or "cuda". None is the loader's device, but at most half of a GPU's free
             memory.
-
-    Attributes:
-        settings: the arguments.
-        bytes: size of the images.
-        full: whether an image did not fit; nothing is added from then on.
-        form: form of the images returned by get() (data/sources.py).
     """
 
     def __init__(self, budget: int | float, device: torch.device, exact: bool, place: str | None = None):
         self.settings = budget, device, exact, place
         self._images: dict[Source, Any] = {}
-        self.bytes = 0
+        self.bytes = 0  # size of the images
         self._lock = new_lock()  # shared by iterators of several threads
-        self.full = False
+        self.full = False  # whether an image did not fit; nothing is added from then on
         self._place = device if place is None or place == device.type else torch.device("cpu")
-        self.form = PIXELS if self._place.type == "cpu" else PIXELS_ON_GPU
+        self.form = PIXELS if self._place.type == "cpu" else PIXELS_ON_GPU  # of the images returned by get()
         self._limit: int | None = None
         if self._place.type == "cpu":
             self._set_limit()

@@ -42,17 +42,13 @@ _shared: WeakValueDictionary[tuple, _Pixels] = WeakValueDictionary()
 
 
 class _Targets:
-    """The targets of a data set at the start of an epoch.
-
-    Attributes:
-        table: targets on the device, or None if they are not a tensor.
-    """
+    """The targets of a data set at the start of an epoch."""
 
     def __init__(self, dataset: data.Dataset, device: torch.device):
         self._raw, table = raw_targets(dataset), target_table(dataset)
         self._compat = getattr(dataset, "compat", None)  # QMNIST's: whether targets are labels or vectors
         self._copy = _copied(self._raw)
-        self.table = None if table is None else table.to(device, copy=True)
+        self.table = None if table is None else table.to(device, copy=True)  # None if they are not a tensor
 
     def is_current(self, dataset: data.Dataset) -> bool:
         """Return True if the targets are unchanged. Lists and arrays may have been modified in place."""

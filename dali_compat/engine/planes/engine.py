@@ -54,20 +54,15 @@ class Decoder:
 
 
 class Decoding:
-    """Planes in progress, (bytes,) uint8 on the GPU. This object owns their memory.
+    """Planes in progress, (bytes,) uint8 on the GPU. This object owns their memory."""
 
-    Attributes:
-        done: completes when the planes are ready, or with an error.
-        chosen: (M,) int64, indices of the decoded files; those whose bytes have changed are left out. None until the
-            files were checked.
-    """
-
+    # (M,) int64, indices of the decoded files, without those whose bytes have changed; None until they were checked
     chosen: np.ndarray | None = None
 
     def __init__(
         self, files: Files | UncheckedFiles, locations: PlaneLocations, engine: JpegEngine, stream: torch.cuda.Stream
     ):
-        self.done: Future[None] = Future()
+        self.done: Future[None] = Future()  # completes when the planes are ready, or with an error
         self._not_begun = deque([None])
         self._files: Files | UncheckedFiles | None = files
         self._locations, self._engine = locations, engine

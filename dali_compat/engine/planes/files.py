@@ -98,12 +98,9 @@ class UncheckedFiles:
         words: (N,) uint64 verdicts (data/verdicts.py) about the expected bytes; 0 for files that are decoded for the
             first time.
         facts: known properties of the files.
-
-    Attributes:
-        checksums: (N,) uint64 checksums of the bytes; set by checked().
     """
 
-    checksums: np.ndarray
+    checksums: np.ndarray  # (N,) uint64 checksums of the bytes; set by checked()
 
     def __init__(self, copy: Callable[[], Files], words: np.ndarray, facts: np.ndarray):
         self._copy, self._words, self._facts = copy, words, facts
