@@ -30,7 +30,7 @@ from .routes.explain import explain, summary
 from .routes.resident import ResidentRoute
 from .runtime import Patched
 from .runtime.decorators import no_compile
-from .runtime.forks import until_the_end
+from .runtime.forks import end_daemons_at_exit
 from .runtime.internals import PREPARED
 from .runtime.messages import announce, report_fallback
 
@@ -137,7 +137,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         def __init__(self, *args, **kwargs):
             self._prefetch_given = kwargs.get("prefetch_factor") is not None
             try:
-                super().__init__(*args, **self._take(**kwargs))
+                super().__init__(*args, **self._store_arguments(**kwargs))
             except TypeError as error:
                 add_remedy(error, vars(self).get("dataset"))
                 raise
@@ -146,7 +146,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             if isinstance(route, DaliRoute):
                 route.begin_decoder()
 
-    def _take(
+    def _store_arguments(
         self,
         *,
         device: torch.device | str | int | None = None,
@@ -158,7 +158,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         on_error: Literal["raise", "skip", "replace"] = "raise",
         on_error_in_python: bool = False,
         snapshot_every_n_steps: int | None = 1,
-        **torchs: Any,
+        **torch_arguments: Any,
     ) -> dict[str, Any]:
         """Check and store the arguments that torch's loader does not have, and return the others. Raise ValueError if
         one is invalid."""
@@ -178,7 +178,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._route: Route | None = None
         self._reported: set[str] = set()
         self._announced: type | None = vars(self).get("_announced")  # type of the last route that was announced
-        return torchs
+        return torch_arguments
 
     @property
     def errors(self) -> list[SampleError]:
@@ -190,8 +190,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         close it is to torchvision. For a fallback, name the transform or argument that causes it and a remedy. A
         notebook shows a table, a narrow terminal two lines per transform. If ``wide`` is True, transforms are printed
         with all of their arguments."""
-        if self._why_torchs:
-            return self._why_torchs
+        if self._fallback_reason:
+            return self._fallback_reason
         self._route = choose(self, self._route)
         return explain(self, self._route, wide)
 
@@ -239,7 +239,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             self._route = None
 
     @no_compile
-    @until_the_end
+    @end_daemons_at_exit
     @with_remedy()
     def __iter__(self) -> _BaseDataLoaderIter:
         try:
@@ -255,13 +255,13 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             raise
 
     @property
-    def _why_torchs(self) -> str:
+    def _fallback_reason(self) -> str:
         why = f"torchvision does the work: {type(self).__name__}.__init__ does not call dali_compat.DataLoader.__init__"
         return "" if "_history" in vars(self) else why
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
-        if self._why_torchs:
-            report_fallback(self._why_torchs, "warn", _reported_classes)
+        if self._fallback_reason:
+            report_fallback(self._fallback_reason, "warn", _reported_classes)
             return super()._get_iterator()
         return self._iterator_of(self._choose_route(start=True))
 
@@ -275,7 +275,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             return traced_iterator(self, route, before)
         return OrderedIterator(self, route)
 
-    @until_the_end
+    @end_daemons_at_exit
     @with_remedy()
     # again in each epoch, because frameworks change attributes of the loader
     def _choose_route(self, start: bool = False) -> Route:
@@ -291,7 +291,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def check_worker_number_rationality(self) -> None:
         """Issue torch's warning of more processes than cores, if this loader uses processes."""
-        if self._why_torchs or (self._route is not None and in_processes(self._route)):
+        if self._fallback_reason or (self._route is not None and in_processes(self._route)):
             super().check_worker_number_rationality()
 
     def _choose_dali_route(self) -> DaliRoute | ResidentRoute:
@@ -304,7 +304,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return route
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._why_torchs:
+        if self._fallback_reason:
             return self.__dict__
         return self.__dict__ | {  # pipelines are not copied; a copy builds its own
             "_route": None,
@@ -319,7 +319,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             if name == PREPARED and Patched.now is None:
                 remedy = "call dali_compat.install() first, or do not pass the loader to prepare()"
                 self._report(f"Accelerate's prepare() replaces this loader with torch's own; {remedy}")
-            what = f"{type(self).__name__!r} object has no attribute {name!r} {self._why_torchs}"
+            what = f"{type(self).__name__!r} object has no attribute {name!r} {self._fallback_reason}"
             raise AttributeError(what.rstrip())
 
     def _report(self, what: str) -> None:
@@ -328,9 +328,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
 def _signature() -> inspect.Signature:
     """Return the parameters of the installed torch's DataLoader, followed by those of this class."""
-    extra = [p for p in inspect.signature(DataLoader._take).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    torchs = inspect.signature(data.DataLoader.__init__)
-    return torchs.replace(parameters=[*torchs.parameters.values(), *extra])
+    extra = [p for p in inspect.signature(DataLoader._store_arguments).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    torch_arguments = inspect.signature(data.DataLoader.__init__)
+    return torch_arguments.replace(parameters=[*torch_arguments.parameters.values(), *extra])
 
 
 DataLoader.__init__.__signature__ = _signature()  # type: ignore[attr-defined]  # inspect.signature reads it

@@ -222,15 +222,15 @@ class DaliBatch(Batch):
     def _split_by_decoder(self, found: Found, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
         """Yield (kind, form of DALI's input, rows) of a leaf's rows. The form is empty for PIL, which opens files
         itself."""
-        rows, dalis, pixels = found.rows, kinds == DALI, self._rows.pixels
+        rows, by_dali, pixels = found.rows, kinds == DALI, self._rows.pixels
         if pixels:
-            known = dalis & np.array([pixels[row] is not None for row in rows.tolist()])
+            known = by_dali & np.array([pixels[row] is not None for row in rows.tolist()])
             if known.any():
                 assert self.epoch.route.cache is not None  # the pixels come from it
                 yield DALI, self.epoch.route.cache.form, rows[known]
-            dalis &= ~known
-        if dalis.any():
-            yield DALI, found.given, rows if dalis.all() else rows[dalis]
+            by_dali &= ~known
+        if by_dali.any():
+            yield DALI, found.given, rows if by_dali.all() else rows[by_dali]
         for kind in (PIL, UNREADABLE):
             if (others := kinds == kind).any():
                 yield kind, "", rows[others]

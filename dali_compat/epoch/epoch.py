@@ -37,7 +37,7 @@ TARGETS, COLLATE = 2**32 - 1, 2**32 - 2  # random streams for user functions tha
 _SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # types that samples consist of
 
 
-def _is_torchs() -> bool:
+def _is_original_collate() -> bool:
     """Return True if default_collate has torch's own behavior for these types. A program may extend or change its
     table."""
     return not any(issubclass(one, kind) for kind in collate_functions() for one in _SAMPLED)
@@ -74,7 +74,7 @@ class Epoch(Generic[R]):
     def __init__(self, loader, route: R, progress: Progress):
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
         self.user_collate = loader._user_collate
-        self.default_collate = self.batched and self.collate_fn is default_collate and _is_torchs()
+        self.default_collate = self.batched and self.collate_fn is default_collate and _is_original_collate()
         self.in_workers = loader.num_workers > 0
         self.route, self.seed, self.rank_order, self.over = route, progress.seed, progress.rank_order, False
         self.meter: Meter = loader._stats.begin(loader.collate_fn)

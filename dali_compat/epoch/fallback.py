@@ -24,7 +24,7 @@ from ..randoms import replacement
 from ..runtime.dataset_base import QuietWorker, suppress_warning
 from ..runtime.decorators import one_at_a_time
 from ..runtime.device import moved
-from ..runtime.forks import until_the_end
+from ..runtime.forks import end_daemons_at_exit
 from ..runtime.internals import file_of
 from .collate import add_remedy, collate_by_default
 from .on_error import ATTEMPTS, NOTHING, Errors
@@ -80,7 +80,7 @@ class TorchIterator(_BaseDataLoaderIter):
 
     def _begin(self, loader, before: Progress | None = None) -> None:
         """Start an epoch. torch draws indices of batches next."""
-        self.progress: Progress = loader._history.begin(loader, self._draws_torchs_seeds(loader), before)
+        self.progress: Progress = loader._history.begin(loader, self._draws_worker_seeds(loader), before)
         self._to_reload, self._remaining, self.next_lock = 0, None, RLock()
         self._consumed = 0, 0  # batches that torch's iterator has finished, and their samples
         self._samples: int | None = None  # of the last finished batch
@@ -95,7 +95,7 @@ class TorchIterator(_BaseDataLoaderIter):
         self._meter.follow(self)
         self._requested: deque[tuple[int | None, Any]] = deque()  # samples and indices of batches in flight
 
-    def _draws_torchs_seeds(self, loader) -> bool:
+    def _draws_worker_seeds(self, loader) -> bool:
         return loader.num_workers > 0
 
     def _reloads_batches(self, loader) -> bool:
@@ -156,7 +156,7 @@ class TorchIterator(_BaseDataLoaderIter):
             self._requested.append((len(index), list(index)) if known else (None, ()))
         return index
 
-    @until_the_end
+    @end_daemons_at_exit
     @with_remedy()
     @one_at_a_time
     def _next_data(self):

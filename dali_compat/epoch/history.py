@@ -46,7 +46,7 @@ class History:
 
     # ---- iterators
 
-    def begin(self, loader, torchs_workers: bool = False, before: Progress | None = None) -> Progress:
+    def begin(self, loader, torch_workers: bool = False, before: Progress | None = None) -> Progress:
         """Start an epoch's progress at iter(). ``before`` is the progress of a persistent iterator's previous epoch."""
         self._traits = None  # samples may have changed
         pending, self._pending = self._pending, None
@@ -56,10 +56,10 @@ class History:
         then = {} if pending is None else {"dataset": pending.get("dataset")}
         load_object_states(loader, then)
         if pending is not None and pending["epoch"] is not None:
-            progress = Progress.from_state(loader, pending["epoch"], torchs_workers)
+            progress = Progress.from_state(loader, pending["epoch"], torch_workers)
             progress.restore_generators = partial(checkpoint_generators(loader, True).set, entry | pending["now"])
         else:
-            progress = Progress(loader, self.begun, torchs_workers)
+            progress = Progress(loader, self.begun, torch_workers)
             progress.users = object_states(loader)
             self.begun += 1
             if before is not None:

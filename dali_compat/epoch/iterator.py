@@ -18,7 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..errors import InconsistentEngine, with_remedy
 from ..runtime.decorators import named, no_compile, one_at_a_time
-from ..runtime.forks import at_fork, leak_in_child, unlock_all, until_the_end, wait_for_daemons
+from ..runtime.forks import at_fork, end_daemons_at_exit, leak_in_child, unlock_all, wait_for_daemons
 from ..runtime.internals import callers
 from .collate import add_remedy
 from .dali_batch import DaliBatch
@@ -115,7 +115,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         return list(index) if self._auto_collation else [index]
 
     @no_compile
-    @until_the_end
+    @end_daemons_at_exit
     @with_remedy()
     @named("next")
     @one_at_a_time

@@ -38,7 +38,7 @@ class Progress:
 
     Args:
         number: number of the epoch; a loader's first is 0.
-        torchs_workers: whether the route is torch's own loader, whose workers take the seed from a generator.
+        torch_workers: whether the route is torch's own loader, whose workers take the seed from a generator.
     """
 
     base_seed = lap = 0  # their sum is the epoch's seed; only persistent workers have more than one lap
@@ -54,18 +54,18 @@ class Progress:
     restore_generators: Callable[[], None] | None = None  # called once they are drawn again
     dataset_state: Any = None  # state of the data set in the state that this resumes from
 
-    def __init__(self, loader, number: int, torchs_workers: bool = False):
+    def __init__(self, loader, number: int, torch_workers: bool = False):
         self.number = number
         sampler = distributed(loader)
         self.rank_order = RankOrder() if sampler is None else RankOrder(0, sampler.num_replicas, sampler.rank)
-        self.generators: Generators = sampler_generators(loader, torchs_workers)
+        self.generators: Generators = sampler_generators(loader, torch_workers)
         self.mixed: set[str] = set()  # generators that both the sampler and other code have drawn from
         self.stateful_sampler = stateful_sampler(loader)
         self.users: dict[str, Any] = {}  # states of a custom sampler and data set before iter()
         self._is_unknown = not is_known(loader)
         self._before: dict[str, Any] = {}  # generator states after the previous draw, for samplers that are not torch's
         self._sampler_states: deque[tuple[int, Any]] = deque()  # (batches drawn, state), the caller's batch first
-        if self._is_unknown or torchs_workers:
+        if self._is_unknown or torch_workers:
             self.at_iter = self.generators.states()
 
     @property
@@ -142,10 +142,10 @@ class Progress:
         return bool(self.mixed) and self.stateful_sampler is None
 
     @classmethod
-    def from_state(cls, loader, state: dict[str, Any], torchs_workers: bool = False) -> Progress:
+    def from_state(cls, loader, state: dict[str, Any], torch_workers: bool = False) -> Progress:
         """Return the progress that resumes from a state(). If the number of ranks has changed, the rest of the epoch is
         distributed over the ranks again."""
-        made = cls(loader, state["number"], torchs_workers)
+        made = cls(loader, state["number"], torch_workers)
         made.base_seed, made.lap = state["seed"]
         before, now = RankOrder(*state["places"]), made.rank_order
         made.at_iter, made.at_first, made.resumes = state["at_iter"], state["at_first"], True

@@ -76,11 +76,12 @@ class Rows(DecodableRows):
         """
         of_system = {row: error for row, error in failures.items() if remedy_of(error)}
         if self.tolerant and not of_system:
-            self.bad.update((row, _torchvisions(error)) for row, error in failures.items())
+            self.bad.update((row, _as_torchvision_error(error)) for row, error in failures.items())
         elif failures:
             row = min(of_system or failures)
             of_system = {}
-            raise _torchvisions(failures.pop(row))  # popped, to break the cycle of error, traceback and this frame
+            # popped, to break the cycle of error, traceback and this frame
+            raise _as_torchvision_error(failures.pop(row))
 
     # ---- headers
 
@@ -180,7 +181,7 @@ class Rows(DecodableRows):
         return self.epoch.randoms(self.position(begin), count)
 
 
-def _torchvisions(error: Exception) -> Exception:
+def _as_torchvision_error(error: Exception) -> Exception:
     """Convert an ImageTooSmall to the class that torchvision raises."""
     return ValueError(str(error)) if isinstance(error, ImageTooSmall) else error
 

@@ -114,7 +114,7 @@ class _Traced(TorchIterator):
         live_iterators.add(self)
         self._position: int | None = None  # number of samples whose indices were drawn; None before the first
 
-    def _draws_torchs_seeds(self, loader: Any) -> bool:
+    def _draws_worker_seeds(self, loader: Any) -> bool:
         return loader.num_workers > 0 and isinstance(loader.dataset, data.IterableDataset)
 
     def _reloads_batches(self, loader: Any) -> bool:

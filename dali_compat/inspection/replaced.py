@@ -20,7 +20,7 @@ from .objects import modules_are_hooked, names, top_package
 from .untranslatable import Untranslatable
 
 STANDS_FOR = "_dali_compat_stands_for"  # attribute of this package's replacements: the original
-_THEIRS = frozenset(("torchvision", "timm"))
+_LIBRARIES = frozenset(("torchvision", "timm"))
 _OLD = "_transform" in vars(v2.Transform)  # before torchvision 0.21
 _V2_METHODS = ("_get_params", "_transform") if _OLD else ("make_params", "transform")
 _METHODS = ("__call__", "forward", "get_params", *_V2_METHODS)
@@ -39,23 +39,23 @@ def refuse_replaced(transform) -> None:
     if isinstance(transform, nn.Module) and modules_are_hooked():
         raise Untranslatable(transform, "all modules have forward hooks, or torch.nn.Module.__call__ was replaced")
     kind: Any = type(transform)
-    if top_package(kind) not in _THEIRS:
+    if top_package(kind) not in _LIBRARIES:
         return
     for name in vars(transform):
         if isinstance(getattr(kind, name, None), FunctionType):
             raise Untranslatable(transform, f"its {name} was replaced on the instance")
     for name, method in _methods(kind):
-        if not _is_theirs(method):
+        if not _is_library_function(method):
             raise Untranslatable(transform, f"{kind.__name__}.{name} was replaced")
     for module, name in _functions(kind):
-        if not _is_theirs(function_of(vars(module).get(name))):
+        if not _is_library_function(function_of(vars(module).get(name))):
             raise Untranslatable(transform, f"{module.__name__}.{name} was replaced")
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the current methods of a class and of its bases in torchvision and timm."""
     for base in kind.__mro__:
-        if top_package(base) in _THEIRS:
+        if top_package(base) in _LIBRARIES:
             own = vars(base)
             yield from ((name, function_of(own[name])) for name in _METHODS if name in own)
 
@@ -66,10 +66,10 @@ def function_of(method) -> Any:
     return getattr(function, STANDS_FOR, function)
 
 
-def _is_theirs(function) -> bool:
+def _is_library_function(function) -> bool:
     """Return True if a function's globals are its library's; a decorator may have changed its name and module."""
     globals_ = function.__globals__ if isinstance(function, FunctionType) else {}
-    return str(globals_.get("__name__")).partition(".")[0] in (*_THEIRS, "torch")
+    return str(globals_.get("__name__")).partition(".")[0] in (*_LIBRARIES, "torch")
 
 
 @functools.lru_cache(256)

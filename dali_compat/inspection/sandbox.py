@@ -193,8 +193,8 @@ class Sandbox:
 
     def _class(self, kind: type, name: str) -> Any:
         if self._known(kind):
-            is_theirs = objects.top_package(kind) in ("torch", "torchvision")
-            return standins.Constructor(name, kind, self) if is_theirs else Untouchable(name)
+            is_from_torch = objects.top_package(kind) in ("torch", "torchvision")
+            return standins.Constructor(name, kind, self) if is_from_torch else Untouchable(name)
         if _is_safe(kind) or objects.is_namedtuple(kind) or objects.is_plain_enum(kind):
             return kind
         return self._copy(kind) if objects.is_copyable(kind) else Untouchable(name)

@@ -155,7 +155,7 @@ def _constructor(original: Any) -> Any:
         now = Patched.now
         dataset = args[0] if args else kwargs.get("dataset")
         is_torchs = now is not None and not _is_ours(self)  # our constructor calls torch's, which runs this again
-        reason = _why_torchs(dataset) if is_torchs else ""
+        reason = _fallback_reason(dataset) if is_torchs else ""
         if now is not None and reason is None:
             from .loader import become
 
@@ -178,7 +178,7 @@ def _is_ours(loader: Any) -> bool:
     return any(kind.__module__ == "dali_compat.loader" for kind in type(loader).__mro__)
 
 
-def _why_torchs(dataset: Any) -> str | None:
+def _fallback_reason(dataset: Any) -> str | None:
     """Return why a loader over a data set remains torch's, "" if the data set has no images, and None if it is
     replaced."""
     if not any(name in sys.modules for name in _SOURCES):

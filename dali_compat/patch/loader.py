@@ -120,7 +120,7 @@ def options_of(dataset: Any) -> dict[str, Any]:
     it. Its device defaults to the device of Accelerate's process."""
     options: dict[str, Any] = {}
     for one in _scripts(dataset):
-        options |= {name: getattr(one, name) for name in inspect.getfullargspec(DataLoader._take).kwonlyargs}
+        options |= {name: getattr(one, name) for name in inspect.getfullargspec(DataLoader._store_arguments).kwonlyargs}
     if options.get("device") is None and any(map(_is_accelerates, framework_calls())):
         state = sys.modules["accelerate.state"]
         options |= {"device": state.PartialState().device} if state.is_initialized() else {}

@@ -60,10 +60,11 @@ def _fallback_lines(loader, route: FallbackRoute, tolerant: bool) -> tuple[list[
     lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
     if loader.num_workers or not tolerant:
         lines.append("  load_state_dict() loads the batches already used once more, without returning them")
-    ours = {"exact": False, "memory_format": torch.contiguous_format, "cache": None, "cache_device": None}
+    defaults = {"exact": False, "memory_format": torch.contiguous_format, "cache": None, "cache_device": None}
     if not tolerant:
-        ours["on_error"] = "raise"
-    return lines, [f"{name}={getattr(loader, name)}" for name, plain in ours.items() if getattr(loader, name) != plain]
+        defaults["on_error"] = "raise"
+    given = {name: getattr(loader, name) for name in defaults}
+    return lines, [f"{name}={value}" for name, value in given.items() if value != defaults[name]]
 
 
 def _resident_lines(loader, route: ResidentRoute, wide: bool) -> tuple[list[str], list[str]]:

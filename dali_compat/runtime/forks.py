@@ -135,12 +135,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _PATIENCE_AT_END, _PAUSE = 5.0, 0.002  # seconds: to wait for batches in progress; between polls
 
-_loading: set[int] = set()  # threads in functions of until_the_end()
+_loading: set[int] = set()  # threads in functions of end_daemons_at_exit()
 _deadline: float | None = None  # set when the program exits
 at_fork("daemon threads", after_in_child=_loading.clear)
 
 
-def until_the_end(function: F) -> F:
+def end_daemons_at_exit(function: F) -> F:
     """Decorator for a function that ends a daemon thread on entry and on return, once the program exits."""
 
     @functools.wraps(function)

@@ -110,10 +110,10 @@ def compared_kinds(engine: VerifiedEngine) -> Iterable[tuple[int, bool]]:
     for files in generated_jpegs():
         chroma = read_header(files[0]).chroma
         with torch.cuda.device(engine.device):
-            yield chroma, all(_is_pillows(engine, file, chroma) for file in files)
+            yield chroma, all(_equals_pillow(engine, file, chroma) for file in files)
 
 
-def _is_pillows(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> bool:
+def _equals_pillow(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> bool:
     """Return True if the kernels convert the planes to Pillow's pixels and also detect a single changed pixel."""
     from . import kernels  # imports Triton
 
