@@ -38,9 +38,9 @@ def fallback_iterator(loader, device: torch.device, before: Progress | None = No
     this replaces a persistent iterator."""
     suppress_warning()  # the loader has already given the reason
     if not loader.num_workers:
-        return _SingleProcess(loader, device, before)
+        return SingleProcessIterator(loader, device, before)
     loader.check_worker_number_rationality()
-    return _MultiProcess(loader, device, before)
+    return MultiProcessIterator(loader, device, before)
 
 
 class TorchIterator(_BaseDataLoaderIter):
@@ -216,7 +216,7 @@ class TorchIterator(_BaseDataLoaderIter):
         return made.made[0] if made.samples else NOTHING
 
 
-class _SingleProcess(TorchIterator, _SingleProcessDataLoaderIter):
+class SingleProcessIterator(TorchIterator, _SingleProcessDataLoaderIter):
     def __init__(self, loader, device: torch.device, before: Progress | None):
         super().__init__(loader, device, before)
         progress, fetcher = self.progress, self._dataset_fetcher
@@ -229,7 +229,7 @@ class _SingleProcess(TorchIterator, _SingleProcessDataLoaderIter):
         return index
 
 
-class _MultiProcess(TorchIterator, _MultiProcessingDataLoaderIter):
+class MultiProcessIterator(TorchIterator, _MultiProcessingDataLoaderIter):
     def _process_data(self, *args):
         self._count_consumed()
         return super()._process_data(*args)

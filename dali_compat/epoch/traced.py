@@ -17,10 +17,6 @@ from time import perf_counter
 from typing import Any
 
 import torch.utils.data as data
-from torch.utils.data.dataloader import (
-    _MultiProcessingDataLoaderIter,
-    _SingleProcessDataLoaderIter,
-)
 
 from ..data.headers import Headers, headers_of
 from ..errors import InconsistentEngine
@@ -32,7 +28,7 @@ from ..tracing.sources import FileTable
 from ..tracing.trial import table_of
 from ..tracing.worker import SeededIndex, SeededIndices, TracedCollate, TracingWorker, begin_tracing
 from .epoch import DaliEpoch
-from .fallback import TorchIterator, _OnErrorCollate
+from .fallback import MultiProcessIterator, SingleProcessIterator, TorchIterator, _OnErrorCollate
 from .iterator import PARENTS_ITERATOR, in_the_package, live_iterators
 from .prefetch_thread import PrefetchThread
 from .progress import Progress
@@ -214,22 +210,17 @@ class _Traced(TorchIterator):
         return super().in_flight + len(self._ready)
 
 
-class _SingleProcess(_Traced, _SingleProcessDataLoaderIter):
+class _SingleProcess(_Traced, SingleProcessIterator):
     def __init__(self, loader: Any, route: DaliRoute, before: Progress | None):
         begin_tracing(table_of(loader.dataset))
         super().__init__(loader, route, before)
-
-    def _next_index(self) -> Any:
-        index = super()._next_index()
-        self._count_consumed()
-        return index
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # modules may be empty by then
         if not is_finalizing():
             self._end_epoch()
 
 
-class _MultiProcess(_Traced, _MultiProcessingDataLoaderIter):
+class _MultiProcess(_Traced, MultiProcessIterator):
     _is_ahead = False
     _owed = 0  # indices to draw, for batches that were received ahead
 
@@ -247,10 +238,6 @@ class _MultiProcess(_Traced, _MultiProcessingDataLoaderIter):
         self._consumed = self._counted
         super()._count_consumed()
         self._counted = self._consumed
-
-    def _process_data(self, *args: Any) -> Any:
-        self._count_consumed()
-        return super()._process_data(*args)
 
     def _try_put_index(self) -> None:
         if self._is_ahead:

@@ -145,6 +145,40 @@ def test_repeatedly_resumed_stream_gives_the_remaining_batches(files, workers):
     assert difference(whole, made) == ""
 
 
+class Resumable(Stream):
+    """A stream that continues from the position of its state in the first iteration after load_state_dict()."""
+
+    at = resumed = 0
+
+    def __iter__(self):
+        self.at, self.resumed = self.resumed, 0
+        for path in self.mine()[self.at :]:
+            self.at += 1
+            yield TRAINING(open_rgb(path)), self.at - 1
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.resumed = state["at"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stream_with_state_dict_when_resumed_between_epochs_gives_the_whole_next_epoch(files, workers):
+    def loader():
+        return ours(Resumable(files), 3, num_workers=workers, device="cpu", exact=True)
+
+    seed_all()
+    one = loader()
+    list(one)
+    state = one.state_dict()
+    whole = list(one)
+    other = loader()
+    other.load_state_dict(state)
+    assert len(whole) > 0
+    assert difference(whole, list(other)) == ""
+
+
 def test_state_with_another_number_of_workers_raises(files):
     first = ours(Stream(files), 3, num_workers=2, device="cpu")
     iterator = iter(first)
