@@ -48,7 +48,7 @@ def nothing_counted():
     from dali_compat.epoch.progress import Progress
 
     return mock.patch.multiple(
-        Progress, draw=lambda self, indices: next(indices), gave=lambda self, given, samples, last: None
+        Progress, draw=lambda self, indices: next(indices), record_returned=lambda self, given, samples, last: None
     )
 
 

@@ -71,7 +71,7 @@ def test_views_by_the_fastest_kernels_are_close(photos_or_images):
 
 
 def test_headers_come_from_processes_in_a_first_epoch(photos_or_images, monkeypatch):
-    monkeypatch.setattr(epoch_module, "_MANY", 1)
+    monkeypatch.setattr(epoch_module, "_MIN_UNREAD", 1)
     counts, own = [], headers.Headers.add
     monkeypatch.setattr(headers.Headers, "add", lambda self, *args: counts.append(len(args[0])) or own(self, *args))
     dataset = DALIImageFolder(photos_or_images, CROP)

@@ -83,7 +83,7 @@ def test_epoch_is_complete_after_the_header_processes_are_killed(exact_folder, p
 def test_file_that_changes_after_its_header_was_read_has_its_new_pixels(own_root, prefetchers, monkeypatch):
     dataset = DALIImageFolder(own_root, EXACT)
     path = dataset.samples[-1][0]
-    orig = Rows.receive
+    orig = Rows.receive_headers
 
     def receive(self):
         requested = bool(self._requested)
@@ -91,7 +91,7 @@ def test_file_that_changes_after_its_header_was_read_has_its_new_pixels(own_root
         if requested and path in self.sources:
             Image.new("RGB", (300, 200), (0, 255, 0)).save(path, "JPEG", quality=95)
 
-    monkeypatch.setattr(Rows, "receive", receive)
+    monkeypatch.setattr(Rows, "receive_headers", receive)
     images, _ = list(ours(dataset, batch_size=1, num_workers=2))[-1]
     assert_same_pixels(images[0].cpu(), EXACT(Image.open(path).convert("RGB")))
 

@@ -122,13 +122,13 @@ def test_result_of_unexpected_size_is_replaced_by_pillows_or_raises(two_sizes, m
     """If the results of both DALI and Pillow have another size than computed, the error reports it."""
     theirs = [image for image, _ in ImageFolder(two_sizes, transform)]
     loader = ours(DALIImageFolder(two_sizes, transform), 4, exact=True, device="cpu", collate_fn=list)
-    finished = decode._finished
+    finished = decode._run_torch_steps
 
     def cut(plan, images, arrays):
         made = finished(plan, images, arrays)
         return made[..., 1:] if isinstance(made, torch.Tensor) else [made[0][..., 1:], *made[1:]]
 
-    monkeypatch.setattr(decode, "_finished", cut)
+    monkeypatch.setattr(decode, "_run_torch_steps", cut)
     (mine,) = loader
     assert all(torch.equal(one, other) for (one, _), other in zip(mine, theirs, strict=True))
     if transform is CROPPED:

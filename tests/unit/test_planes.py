@@ -224,7 +224,7 @@ def test_windows_at_every_offset_modulo_16_are_exact(steps, monkeypatch):
     if not interpreted.ON_GPU:
         monkeypatch.setattr(kernels, "_BLOCK", 64)  # smaller than a window
         begins = begins[begins[:, 1] == 7 * begins[:, 0] % 16]
-    made.planes = geometry.Planes(*(np.repeat(part, len(begins), 0) for part in made.planes))
+    made.planes = geometry.PlaneLocations(*(np.repeat(part, len(begins), 0) for part in made.planes))
     sizes, nothing = np.tile(size, (len(begins), 1)), np.zeros_like(begins)
     (image,) = made.images
     expected = tensors([image[top : top + size[0], left : left + size[1]] for top, left in begins.tolist()])

@@ -106,7 +106,7 @@ def test_borrow_returns_an_idle_pipeline_only_for_its_plan_and_form(loader):
 def used_pipelines(loader, monkeypatch):
     """Record the pipeline of each batch; a second pipeline is opened at the second batch."""
     monkeypatch.setattr(DaliRoute, "engines_decode_all", True)
-    monkeypatch.setattr(epoch_module, "_ALONE", 1)
+    monkeypatch.setattr(epoch_module, "_SAMPLES_BEFORE_SECOND", 1)
     monkeypatch.setattr(warm, "in_background", lambda function: function())
     used, submit = [], DecodePipeline.submit
     monkeypatch.setattr(DecodePipeline, "submit", lambda self, *args: used.append(self) or submit(self, *args))
@@ -131,10 +131,10 @@ def test_two_pipelines_alternate_when_jpeg_engines_decode(loader, monkeypatch, u
 
 
 def test_epoch_when_second_pipeline_fails_to_open_continues_with_one(loader, monkeypatch, used_pipelines):
-    def another(self):
+    def open_copy(self):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(DecodePipeline, "another", another)
+    monkeypatch.setattr(DecodePipeline, "open_copy", open_copy)
     for _ in range(2):
         assert sum(len(images) for images, _ in loader) == len(loader.dataset)
     assert len(set(used_pipelines)) == 1
