@@ -159,11 +159,11 @@ def test_random_transforms_need_few_pipelines(folder):
         for _ in range(8):
             list(loader)
         assert real(loader) == 0
-        assert len(loader._route._pipelines) <= 16 and len(loader._route.plans) <= 24, name
-        plans = len(loader._route.plans)
+        assert len(loader._route._pipelines) <= 16 and len(loader._route._representatives) <= 24, name
+        plans = len(loader._route._representatives)
         for _ in range(8):
             list(loader)
-        assert len(loader._route.plans) <= plans + 2, name
+        assert len(loader._route._representatives) <= plans + 2, name
 
 
 @pytest.mark.parametrize("converted", [True, False])

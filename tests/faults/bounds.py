@@ -5,8 +5,8 @@
 
 Sizes, windows, pads, angles and colors are drawn for each sample, and for some samples also constants of a step. The
 images are tiny. After each tenth the program prints the resident memory (including workers), threads, open files,
-plans, pipelines, and the share of samples that DALI does not produce. The exit status is 1 if, after the first half,
-memory grows by more than a tenth or the number of threads grows, or if DALI does not produce most samples.
+plans, pipelines, and the share of batches without a deferred image. The exit status is 1 if, after the first half,
+memory grows by more than a tenth or the number of threads grows, or if most batches have no deferred image.
 """
 
 from __future__ import annotations
@@ -74,14 +74,13 @@ class Changing(data.Dataset):
 def usage(loader) -> dict[str, float]:
     processes = ["self", *(child.pid for child in multiprocessing.active_children())]
     pages = sum(int(Path(f"/proc/{process}/statm").read_text().split()[1]) for process in processes)
-    asker = loader._route.asker
     return {
         "MiB": pages * os.sysconf("SC_PAGE_SIZE") >> 20,
         "threads": len(os.listdir("/proc/self/task")),
         "files": len(os.listdir("/proc/self/fd")),
-        "plans": len(loader._route.plans),
+        "plans": len(loader._route._representatives),
         "pipelines": len(loader._route._pipelines),
-        "made by the data set": round(asker.real / max(1, asker.asked), 2),
+        "not deferred": round(loader._route.realized / len(loader), 2),
     }
 
 
@@ -106,7 +105,7 @@ def main() -> int:
             print((tenth + 1) * len(dataset), found[-1], flush=True)
     middle, last = found[4], found[-1]
     grows = last["MiB"] > GROWTH * middle["MiB"] or last["threads"] > middle["threads"] + MORE_THREADS
-    return int(grows or last["made by the data set"] > 0.5)
+    return int(grows or last["not deferred"] > 0.5)
 
 
 if __name__ == "__main__":
