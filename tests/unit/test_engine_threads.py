@@ -516,7 +516,7 @@ def test_fork_waits_for_comparisons_that_a_prefetch_thread_starts_meanwhile(engi
         engine.compare(FILES, PLACES, np.zeros(1, np.uint8), [torch.zeros(8, 8, 3, dtype=torch.uint8)], done.append)
 
     late = prefetch_thread.PrefetchThread(CPU)
-    late.do(begin)
+    late.submit(begin)
     child = os.fork()
     if not child:
         os._exit(0)
