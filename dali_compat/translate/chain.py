@@ -107,8 +107,9 @@ def _found_transforms(transform: Any) -> Nested | AppliedTransforms:
     if not callable(transform) or (isinstance(transform, type) and behaves_as(transform) is not None):
         raise Untranslatable(transform, "it is no transform", "pass an object such as ToTensor(), or Compose([...])")
     try:
-        of_all = type(transform) is v2.Lambda and transform.types == (object,)  # it only calls lambd then
-        seen = find_transforms(transform.lambd if of_all else transform, lambda kind: behaves_as(kind) is not None)
+        only_lambd = type(transform) is v2.Lambda and transform.types == (object,)  # it calls nothing else then
+        function = transform.lambd if only_lambd else transform
+        seen = find_transforms(function, lambda kind: behaves_as(kind) is not None)
         return seen if seen.chain is None else Nested(seen.chain)
     except NotUnderstood as unseen:
         why = f", and {unseen}" if str(unseen) else ""

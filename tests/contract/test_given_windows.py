@@ -209,7 +209,8 @@ def test_windows_of_many_sizes_need_few_plans(folder):
     loader = ours(dataset_of(folder, _by_windows_of_several_sizes), 4, device="cpu", collate_fn=list)
     list(loader)
     assert real(loader) == 0
-    assert len(loader._route._representatives) <= 2 * 4  # three sizes and all others, for gray files and for other files
+    # three sizes and all others, for gray files and for other files
+    assert len(loader._route._representatives) <= 2 * 4
 
 
 def test_reading_the_size_of_a_window_does_not_decode(folder):
