@@ -54,6 +54,8 @@ _BY_VERSION = frozenset(("affine", "augment", "gaussian_blur"))  # results diffe
 _VIEWS = frozenset(("center_crop", "crop"))  # return views of tensors if the window lies inside
 _CONTIGUOUS = frozenset(("affine", "equalize", "gaussian_blur", "jpeg", "pad", "permute_channels", "perspective"))
 _CONTIGUOUS |= {"resize", "rotate"}
+# operations of "augment" that do so
+_CONTIGUOUS_AUGMENTATIONS = frozenset(("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Equalize"))
 _GRAYSCALE = frozenset(("rgb_to_grayscale", "to_grayscale"))
 # these keep the ambiguous strides of one channel, others do not
 _KEEPS_ANY = frozenset(("convert_image_dtype", "hflip", "horizontal_flip", "normalize", "resize", "to_dtype"))
@@ -233,6 +235,9 @@ def _strides(version: str, name: str, tensor: TracedTensor, outcome: Outcome) ->
         return last
     if name == "pad" and shape == tuple(tensor.shape):
         return None
+    if name == "augment" and outcome.steps:
+        ((_, (_, which, _)),) = outcome.steps
+        return contiguous(shape) if AUGMENTATIONS[int(which)] in _CONTIGUOUS_AUGMENTATIONS else dense_strides(tensor)
     flips = all(one.op == "flip" for one, _ in outcome.steps or ())
     keeps = (flips or name not in _CONTIGUOUS) and shape == tuple(tensor.shape)
     return dense_strides(tensor) if keeps else contiguous(shape)
