@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from .intact import intact, is_intact, is_whole_bitmap
-from .sources import ORIENTATION, RandomAccess, Source, is_record, is_upright, opened, written
+from .sources import ORIENTATION, RandomAccess, Source, ctime_of, is_record, is_upright, opened
 
 UNKNOWN, DALI, PIL, UNREADABLE = 0, 1, 2, 3
 
@@ -47,7 +47,7 @@ class Header(NamedTuple):
     intact: bool = False  # True if all bytes are known to be intact
     # for a GPU's engine: 16 * horizontal + vertical subsampling of a JPEG, or GRAY_JPEG; 0 if it is not supported
     chroma: int = 0
-    written: int = 0  # time of the last change, see sources.written(); 0 if there is no file
+    ctime: int = 0  # of the file in ns; 0 if there is no file
     orientation: int = 0  # EXIF orientation, 1 to 8, of an image that is rotated accordingly; 0 otherwise
 
 
@@ -55,13 +55,13 @@ def read_header(source: Source | np.ndarray) -> Header:
     """Read the header of an image, or of its bytes. Return Header(UNREADABLE, 1, 1) if neither its markers nor PIL give
     a size."""
     try:
-        return _read_jpeg(source) or _ask_pil(source)
+        return _read_jpeg(source) or _read_by_pil(source)
     except Exception:  # may be any decoder's error, which is reported when the image is decoded
         return Header(UNREADABLE, 1, 1)
 
 
 class _Buffer(threading.local):
-    """Memory for files that look() reads. Allocating it for each file takes twice as long as reading."""
+    """Memory for files that checked_header() reads. Allocating it for each file takes twice as long as reading."""
 
     memory = np.empty(0, np.uint8)
 
@@ -81,19 +81,19 @@ class _Buffer(threading.local):
 _BUFFER = _Buffer()
 
 
-def look(source: str | np.ndarray) -> Header:
+def checked_header(source: str | np.ndarray) -> Header:
     """Read the header of a file, or of its bytes, and check whether it is intact. If not, the kind is PIL."""
-    changed, data = 0, source
+    ctime, data = 0, source
     try:
         if isinstance(source, str):  # the time is read first, so that later changes are noticed
-            changed, data = written(source), _BUFFER.read(source)
+            ctime, data = ctime_of(source), _BUFFER.read(source)
     except (OSError, MemoryError):
         return Header(UNREADABLE, 1, 1)
     header = read_header(data if type(source) is str else source)  # subclasses of str carry a mode or an orientation
     if header.kind != DALI:
         return header
     known = header.intact or is_intact(data)
-    return header._replace(intact=True, written=changed) if known else header._replace(kind=PIL)
+    return header._replace(intact=True, ctime=ctime) if known else header._replace(kind=PIL)
 
 
 class _Frame(NamedTuple):
@@ -158,8 +158,8 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
             with opened(source) as file, Image.open(file) as image:
                 orientation = _orientation(image)
         chroma = _chroma(stated, components, max(height, width)) if orientation <= 1 else 0
-    kind, sides = DALI if known else PIL, _shown(height, width, orientation)
-    return Header(kind, *sides, encoded.size, base + at, stated, False, chroma, encoded.written, orientation)
+    kind, sides = DALI if known else PIL, _after_rotation(height, width, orientation)
+    return Header(kind, *sides, encoded.size, base + at, stated, False, chroma, encoded.ctime, orientation)
 
 
 def _chroma(frame: bytes, components: int, longest: int) -> int:
@@ -184,7 +184,7 @@ def _orientation(image: Image.Image) -> int:
     return int(stated)
 
 
-def _shown(height: int, width: int, orientation: int) -> tuple[int, int]:
+def _after_rotation(height: int, width: int, orientation: int) -> tuple[int, int]:
     """Return the (height, width) of an image after rotation."""
     return (width, height) if orientation >= ON_ITS_SIDE else (height, width)
 
@@ -203,18 +203,18 @@ def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
     return component_ids != b"RGB"
 
 
-def _ask_pil(source: Source | np.ndarray) -> Header:
+def _read_by_pil(source: Source | np.ndarray) -> Header:
     with RandomAccess(source) as encoded:  # opened first, so that a change before PIL opens the file is detected
-        length, changed, stated = encoded.size, encoded.written, _stated(encoded, 0)
+        length, ctime, stated = encoded.size, encoded.ctime, _stated(encoded, 0)
     with opened(source) as file, Image.open(file) as image:
         height, width = image.height, image.width  # reading further may move to other pages
         orientation = _orientation(image) if is_upright(source) else 0
-        height, width = _shown(height, width, orientation)
+        height, width = _after_rotation(height, width, orientation)
         if orientation > 1 and image.format != "PNG":
             return Header(PIL, height, width)
         whole = image.format == "PNG" and is_intact(source.bytes() if is_record(source) else source)
         same = _same_in_dali(image) and (whole or image.format != "PNG")
-    known = length, 0, stated, whole, 0, changed, orientation
+    known = length, 0, stated, whole, 0, ctime, orientation
     return Header(DALI, height, width, *known) if same else Header(PIL, height, width)
 
 

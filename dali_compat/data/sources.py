@@ -186,7 +186,7 @@ def image_of(source: Source) -> Image.Image:
         raise read_error(f"cannot decode {source}: {type(error).__name__}: {error}", error) from error
 
 
-def written(path: str) -> int:
+def ctime_of(path: str) -> int:
     """Return the ctime of a file in ns, which programs cannot set back, or 0 if it is unknown. Takes about 2 us."""
     try:
         return os.stat(path).st_ctime_ns
@@ -194,9 +194,9 @@ def written(path: str) -> int:
         return 0
 
 
-def when_written(paths: Sequence[Any]) -> np.ndarray:
-    """Return written() of each path, int64 of shape (N,)."""
-    return np.fromiter(map(written, paths), np.int64, len(paths))
+def ctimes_of(paths: Sequence[Any]) -> np.ndarray:
+    """Return ctime_of() of each path, int64 of shape (N,)."""
+    return np.fromiter(map(ctime_of, paths), np.int64, len(paths))
 
 
 class RandomAccess:
@@ -204,16 +204,16 @@ class RandomAccess:
 
     Attributes:
         size: in bytes.
-        written: written() of a file; otherwise 0.
+        ctime: of a file in ns; otherwise 0.
     """
 
     def __init__(self, source: Source | np.ndarray):
         self._data: np.ndarray | None = None
-        self._file, self.written = -1, 0  # defaults if there is no file
+        self._file, self.ctime = -1, 0  # defaults if there is no file
         if isinstance(source, str):
             self._file = os.open(source, os.O_RDONLY)
             stat = os.fstat(self._file)
-            self.size, self.written = stat.st_size, stat.st_ctime_ns
+            self.size, self.ctime = stat.st_size, stat.st_ctime_ns
         else:
             self._data = source.bytes() if is_record(source) else source
             self.size = len(self._data)

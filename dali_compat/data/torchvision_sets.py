@@ -21,11 +21,11 @@ from .readers import Reader, add_reader, check_loader, reader_of
 
 Names = frozenset[str]
 
-EACH = frozenset(("transform", "target_transform"))
-BOTH = frozenset(("transforms",))
+_SEPARATE = frozenset(("transform", "target_transform"))
+_JOINT = frozenset(("transforms",))
 
 # Names that a class uses to open a file.
-_WAYS = frozenset(("loader",)), frozenset(("Image", "open", "convert"))
+_OPENING = frozenset(("loader",)), frozenset(("Image", "open", "convert"))
 
 
 def _names(function: Any) -> Names:
@@ -41,12 +41,12 @@ def checker(own: Names, lists: tuple[str, ...]) -> Callable[[Any], None]:
     def check(dataset: Any) -> None:
         kind = type(dataset)
         name, names = kind.__name__, _names(kind.__getitem__)
-        if not names >= own or names - own not in _WAYS or not is_original(kind.__getitem__):
+        if not names >= own or names - own not in _OPENING or not is_original(kind.__getitem__):
             what = f"{name}.__getitem__ of torchvision {torchvision.__version__}"
             raise Unsupported(f"{what} is not supported by this version of dali_compat")
         if hasattr(dataset, "__getitems__"):
             raise Unsupported(f"{name} has __getitems__")
-        for attribute in (*lists, *(own & (EACH | BOTH))):
+        for attribute in (*lists, *(own & (_SEPARATE | _JOINT))):
             if not hasattr(dataset, attribute):
                 raise Unsupported(f"{name} has no {attribute!r}, but torchvision's {name} does")
         for attribute in lists:
@@ -70,7 +70,7 @@ def checker(own: Names, lists: tuple[str, ...]) -> Callable[[Any], None]:
 def _reader(*lists: str, others: tuple[str, ...] = (), joint: bool = False) -> Reader:
     """Return a reader of these attributes: a list of (path, target), or a list of paths and one of targets. ``others``
     are further names that ``__getitem__`` uses."""
-    names = (BOTH if joint else EACH) | {*lists, *others}
+    names = (_JOINT if joint else _SEPARATE) | {*lists, *others}
     return Reader(checker(names, lists), lambda dataset: tuple(getattr(dataset, name) for name in lists), joint=joint)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from ..runtime import saved
 from ..runtime.forks import new_lock
 
-ENGINES, PILLOWS, LIKELY = 1, 2, 3  # the decoder; LIKELY is the engine, without a comparison; 0 is unknown
+BY_ENGINE, BY_PILLOW, LIKELY = 1, 2, 3  # the decoder; LIKELY is the engine, without a comparison; 0 is unknown
 _VERDICT = np.uint64(3)  # bits of a word
 _FACTORS = np.random.default_rng(1).integers(0, 1 << 63, 3, np.uint64) * np.uint64(2) + np.uint64(1)
 _ALL = ~np.uint64(0)
@@ -31,25 +31,25 @@ class Verdicts:
         self._words = np.zeros(0, np.uint64)
         self._own = np.zeros(0, bool)  # True for words from this process
 
-    def words(self, index: np.ndarray) -> np.ndarray:
+    def get(self, index: np.ndarray) -> np.ndarray:
         """Return the words, uint64 of shape (N,); 0 for files without a verdict."""
         with self._lock:
-            self._reach(index)
+            self._grow(index)
             return self._words[index]
 
     def put(self, index: np.ndarray, words: np.ndarray) -> None:
         """Store verdicts of files. For a repeated index, either is stored."""
         with self._lock:
-            self._reach(index)
+            self._grow(index)
             self._words[index], self._own[index] = words, True
 
     def forget(self, index: np.ndarray | int) -> None:
         """Reset verdicts, so that the files are compared again."""
         self.put(np.atleast_1d(index), np.zeros(1, np.uint64))
 
-    def of(self, count: int) -> np.ndarray:
-        """Return the decoders of the first files, uint8 of shape (count,): ENGINES, PILLOWS, LIKELY or 0."""
-        return decoders(self.words(np.arange(count)))
+    def decoders(self, count: int) -> np.ndarray:
+        """Return the decoders of the first files, uint8 of shape (count,): BY_ENGINE, BY_PILLOW, LIKELY or 0."""
+        return decoders(self.get(np.arange(count)))
 
     def share(self, index_file: Path, samples: str, count: int) -> None:
         """Merge this process's verdicts on ``count`` samples, identified by ``samples``, with those of other processes,
@@ -63,13 +63,13 @@ class Verdicts:
             if theirs.shape != (count,) or theirs.dtype != np.uint64:
                 theirs = np.zeros(count, np.uint64)
             with self._lock:
-                self._reach(np.array([count - 1]))
+                self._grow(np.array([count - 1]))
                 words = self._words[:count] = np.where(self._own[:count], self._words[:count], theirs)
             if not np.array_equal(words, theirs):
                 with suppress(OSError):  # if the disk is full, a later run compares again
                     saved.save(file, {"samples": samples}, {"words": words})
 
-    def _reach(self, index: np.ndarray) -> None:
+    def _grow(self, index: np.ndarray) -> None:
         top, known = int(index.max(initial=-1)) + 1, len(self._words)
         if top > known:
             words, own = (np.zeros(max(top, 2 * known), dtype) for dtype in (np.uint64, bool))
@@ -82,12 +82,12 @@ def decoders(words: np.ndarray) -> np.ndarray:
     return (words & _VERDICT).astype(np.uint8)
 
 
-def hold(words: np.ndarray, checksums: np.ndarray) -> np.ndarray:
+def are_valid(words: np.ndarray, checksums: np.ndarray) -> np.ndarray:
     """Return a bool array of shape (N,): whether words belong to bytes with these checksums."""
     return words & ~_VERDICT == checksums
 
 
-def checksums(memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray, marks: np.ndarray) -> np.ndarray:
+def checksums(memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray, header_hashes: np.ndarray) -> np.ndarray:
     """Return checksums of files' bytes and of the header ``marks`` (N,), as uint64 of shape (N,) with the verdict bits
     cleared.
 
@@ -109,5 +109,5 @@ def checksums(memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray, marks
     sums ^= words[first] & ~(_ALL << before)  # clear the bits of neighbouring bytes in these words
     sums ^= words[last] & ~(_ALL >> behind)
     sums = np.where(lengths > 0, sums >> before | sums << (-before & np.uint64(63)), np.uint64(0))
-    made = sums * _FACTORS[0] + lengths.astype(np.uint64) * _FACTORS[1] + marks * _FACTORS[2]
+    made = sums * _FACTORS[0] + lengths.astype(np.uint64) * _FACTORS[1] + header_hashes * _FACTORS[2]
     return made & ~_VERDICT

@@ -49,7 +49,7 @@ class RowsDecoding:
         if engine is None or given in DECODED or not self._plan.from_planes:
             return rows
         takes = rows[engine.takes(facts["chroma"][rows], facts["sizes"][rows])]
-        known, new = engine.assigned(takes, facts["chroma"][takes], self._batch.words[takes])
+        known, new = engine.assigned(takes, facts["chroma"][takes], self._batch.verdicts[takes])
         if len(new):
             new = as_many_as_fit(new, facts, engine.room)
         for several in bounded(known, facts, engine.memory):

@@ -183,18 +183,18 @@ def _fallback_reason(dataset: Any) -> str | None:
     replaced."""
     if not any(name in sys.modules for name in _SOURCES):
         return ""
-    from ..data.base_datasets import of_images
+    from ..data.base_datasets import has_images
     from ..errors import Unsupported, UnsupportedImages
     from ..routes import refuse_unknown
     from ..tracing.static_checks import reads_images, with_inner
 
-    if of_images(dataset):
+    if has_images(dataset):
         return None
     try:
         refuse_unknown(dataset)
     except Unsupported as error:
         seen = isinstance(error, UnsupportedImages)
-        return str(error) if seen or any(of_images(one) or reads_images(one) for one in with_inner(dataset)) else ""
+        return str(error) if seen or any(has_images(one) or reads_images(one) for one in with_inner(dataset)) else ""
     return None
 
 

@@ -13,9 +13,9 @@ from PIL import Image, ImageFile
 
 from dali_compat.data import headers
 from dali_compat.data.header import DALI, PIL, STATED, UNREADABLE, read_header
-from dali_compat.data.headers import Headers, marks
+from dali_compat.data.headers import Headers, header_hashes
 from dali_compat.data.sources import ORIENTATION, Upright
-from dali_compat.data.verdicts import ENGINES
+from dali_compat.data.verdicts import BY_ENGINE
 
 HEIGHT, WIDTH = 53, 71
 
@@ -269,12 +269,12 @@ def test_verdicts_are_cleared_when_index_has_another_file(tmp_path):
     paths = [write(tmp_path / f"{i}.jpg", jpeg() if i else b"garbage") for i in range(4)]
     table, index = Headers(), np.arange(4)
     verdicts = table.verdicts("one")
-    verdicts.put(index, np.full(4, ENGINES, np.uint64))
+    verdicts.put(index, np.full(4, BY_ENGINE, np.uint64))
     for _ in range(2):
         sizes_and_kinds(table, index, paths)
-        assert verdicts.of(4).tolist() == [ENGINES] * 4
+        assert verdicts.decoders(4).tolist() == [BY_ENGINE] * 4
     sizes_and_kinds(table, index, [paths[0], paths[2], paths[1], paths[3]])
-    assert verdicts.of(4).tolist() == [ENGINES, 0, 0, ENGINES]
+    assert verdicts.decoders(4).tolist() == [BY_ENGINE, 0, 0, BY_ENGINE]
 
 
 def test_header_is_read_again_when_exif_orientation_is_applied(tmp_path):
@@ -328,18 +328,19 @@ def test_mark_changes_with_any_single_byte():
         others = np.repeat(stated[None], STATED * 255, 0)
         at = np.repeat(np.arange(STATED), 255)
         others[np.arange(len(others)), at] += np.tile(np.arange(1, 256), STATED).astype(np.uint8)
-        found = marks(others)
+        found = header_hashes(others)
         assert found.dtype == np.uint64 and len(found) == STATED * 255
-        assert not (found == marks(stated[None])[0]).any()
+        assert not (found == header_hashes(stated[None])[0]).any()
         assert len(np.unique(found[at < 8])) == 8 * 255  # two changes within a word give different marks
 
 
 def test_mark_of_a_row_does_not_depend_on_other_rows():
     rows = np.random.default_rng(1).integers(0, 256, (7, STATED), np.uint8)
-    assert marks(rows).tolist() == [int(marks(row[None])[0]) for row in rows]
-    assert marks(rows[:, ::-1]).tolist() == marks(rows[:, ::-1].copy()).tolist()  # independent of the memory layout
+    assert header_hashes(rows).tolist() == [int(header_hashes(row[None])[0]) for row in rows]
+    back = rows[:, ::-1]
+    assert header_hashes(back).tolist() == header_hashes(back.copy()).tolist()  # independent of the memory layout
     swapped = rows.reshape(7, -1, 8)[:, ::-1].reshape(7, STATED)
-    assert not (marks(swapped) == marks(rows)).any()
+    assert not (header_hashes(swapped) == header_hashes(rows)).any()
 
 
 def sized(kind: str, height: int, width: int, prefix: bytes = b"", **options) -> bytes:
@@ -366,7 +367,7 @@ OTHER_SIDES = [(HEIGHT + 1, WIDTH), (HEIGHT, WIDTH + 1), (HEIGHT - 1, WIDTH), (W
 
 def mark_of(header) -> int:
     """Mark of the bytes that contain the size."""
-    return int(marks(np.frombuffer(header.stated, np.uint8)[None])[0])
+    return int(header_hashes(np.frombuffer(header.stated, np.uint8)[None])[0])
 
 
 def header_and_mark(path, data: bytes):
@@ -374,7 +375,7 @@ def header_and_mark(path, data: bytes):
     found = read_header(write(path, data))
 
     def mark_at(place: int, other: bytes = data) -> int:
-        return int(marks(np.frombuffer(other[place:].ljust(STATED, b"\0")[:STATED], np.uint8)[None])[0])
+        return int(header_hashes(np.frombuffer(other[place:].ljust(STATED, b"\0")[:STATED], np.uint8)[None])[0])
 
     return found, mark_at
 
@@ -418,5 +419,5 @@ def test_facts_equal_the_headers(tmp_path):
     assert found["lengths"][:3].tolist() == [len(one) for one in data[:3]]
     assert found["intact"].tolist() == [one.intact for one in wanted] == [False, True, False, False]
     assert found["stated_at"].tolist() == [one.at for one in wanted]
-    assert found["marks"].tolist() == [mark_of(one) for one in wanted]
+    assert found["header_hashes"].tolist() == [mark_of(one) for one in wanted]
     assert found["stated_at"][0] > 9000
