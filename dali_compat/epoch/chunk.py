@@ -13,7 +13,7 @@ import torch
 from ..data.base_datasets import locate_all, nonnegative
 from ..engine.fused import Program
 from ..ops.draws import Arrays, ImageTooSmall, compute
-from ..ops.kernels import uniform
+from ..ops.kernels import stack_if_uniform
 from ..plan import Plan, Step
 from ..routes.resident import ResidentDataset, ResidentRoute
 from ..runtime.decorators import named
@@ -137,7 +137,7 @@ class Chunk:
             return made[0][1]
         images = sorted_by_row(made)
         if all(isinstance(one, torch.Tensor) for _, one in made):
-            images = uniform(images)
+            images = stack_if_uniform(images)
         return in_memory_format(images, plan) if isinstance(images, torch.Tensor) and images.ndim == 4 else images
 
 

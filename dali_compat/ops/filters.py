@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 from ..plan import Options, Step, draw, step
 from ..runtime.device import to_device
 from .arguments import functions, like_of, maybe
-from .draws import draws, is_given, real
+from .draws import draws, is_given, uniform
 from .kernels import each_by_pillow, kernel
 from .pixels.lists import in_groups
 from .pixels.resample import chunks
@@ -36,7 +36,7 @@ def translate_gaussian_blur(t, spec):
 @draws(uniforms=1)
 def draw_blur_sigma(sizes, u, *, sigma):
     """torchvision.transforms.GaussianBlur.get_params: one sigma for both axes."""
-    return {"sigma": np.repeat(real(u, *sigma), 2, axis=1)}, sizes
+    return {"sigma": np.repeat(uniform(u, *sigma), 2, axis=1)}, sizes
 
 
 @kernel(torchvision="adjust_sharpness factor", parts=True, keeps_info=True)

@@ -12,7 +12,7 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import EXACT, Options, Step, draw, step
 from ..runtime.device import to_device
 from .arguments import TORCHVISION, like_of, per_channel, refuse_pil
-from .draws import draws, key, whole
+from .draws import draws, key, randint
 from .kernels import each_by_pillow, kernel
 from .pixels.lists import each
 from .pixels.squares import mixed, normals, normals_at
@@ -71,7 +71,7 @@ def erased(sizes, u, area, log_ratio, parts=1):
 @draws(uniforms=1)
 def draw_jpeg_quality(sizes, u, *, quality):
     """torchvision.transforms.v2.JPEG.make_params: from ``quality[0]`` to ``quality[1]``, inclusive."""
-    return {"quality": whole(u[:, 0], quality[0], quality[1] + 1).astype(np.int32)}, sizes
+    return {"quality": randint(u[:, 0], quality[0], quality[1] + 1).astype(np.int32)}, sizes
 
 
 @kernel(in_batches=True)

@@ -24,11 +24,11 @@ from torchvision.transforms import functional as F1
 
 from ..runtime.device import to_device
 from . import operations
-from .draws import draws, whole
+from .draws import draws, randint
 from .filters import box_blur
 from .kernels import each_by_pillow, image_kernel, kernel, rows_of
 from .matrices import rotation
-from .pixels.lists import in_groups, uniform
+from .pixels.lists import in_groups, stack_if_uniform
 
 timm: Any = import_module("timm.data.auto_augment")
 
@@ -47,7 +47,7 @@ its interpolation, and the radius of a blur."""
 class Operation(NamedTuple):
     """The settings of timm's AugmentOp."""
 
-    name: str  # key of LAWS
+    name: str  # key of CONVERSIONS
     prob: float  # probability of applying it
     magnitude: float  # mean magnitude
     deviation: float  # standard deviation of the magnitude; inf means uniform from 0 to ``magnitude``
@@ -59,7 +59,7 @@ class Operation(NamedTuple):
 # ---- from magnitude to value
 
 
-class Law(NamedTuple):
+class Conversion(NamedTuple):
     """Conversion of a magnitude to the arguments of timm's function."""
 
     function: str  # name in timm: one of OPERATIONS, or gaussian_blur_rand
@@ -96,30 +96,30 @@ def _between(low: float, high: float):
     return lambda level, *_: np.clip(low + (high - low) * (level / 10.0), low, high)
 
 
-LAWS = {
-    "AutoContrast": Law("auto_contrast"),
-    "Equalize": Law("equalize"),
-    "Invert": Law("invert"),
-    "Rotate": Law("rotate", _turned(30.0), True),
-    "Posterize": Law("posterize", _bits),
-    "PosterizeIncreasing": Law("posterize", lambda *given: 4 - _bits(*given)),
-    "PosterizeOriginal": Law("posterize", lambda *given: _bits(*given) + 4),
-    "Solarize": Law("solarize", _threshold),
-    "SolarizeIncreasing": Law("solarize", lambda *given: 256 - _threshold(*given)),
-    "SolarizeAdd": Law("solarize_add", lambda level, *_: np.minimum(128, np.trunc(level / 10.0 * 110))),
-    "Desaturate": Law("desaturate", _between(0.5, 1.0)),
-    "GaussianBlur": Law("gaussian_blur", _between(0.1, 2.0)),
-    "GaussianBlurRand": Law("gaussian_blur_rand", _between(0.0, 1.0)),
-    "ShearX": Law("shear_x", _turned(0.3), True),
-    "ShearY": Law("shear_y", _turned(0.3), True),
-    "TranslateX": Law("translate_x_abs", _translated, True),
-    "TranslateY": Law("translate_y_abs", _translated, True),
-    "TranslateXRel": Law("translate_x_rel", _translated, True),
-    "TranslateYRel": Law("translate_y_rel", _translated, True),
+CONVERSIONS = {
+    "AutoContrast": Conversion("auto_contrast"),
+    "Equalize": Conversion("equalize"),
+    "Invert": Conversion("invert"),
+    "Rotate": Conversion("rotate", _turned(30.0), True),
+    "Posterize": Conversion("posterize", _bits),
+    "PosterizeIncreasing": Conversion("posterize", lambda *given: 4 - _bits(*given)),
+    "PosterizeOriginal": Conversion("posterize", lambda *given: _bits(*given) + 4),
+    "Solarize": Conversion("solarize", _threshold),
+    "SolarizeIncreasing": Conversion("solarize", lambda *given: 256 - _threshold(*given)),
+    "SolarizeAdd": Conversion("solarize_add", lambda level, *_: np.minimum(128, np.trunc(level / 10.0 * 110))),
+    "Desaturate": Conversion("desaturate", _between(0.5, 1.0)),
+    "GaussianBlur": Conversion("gaussian_blur", _between(0.1, 2.0)),
+    "GaussianBlurRand": Conversion("gaussian_blur_rand", _between(0.0, 1.0)),
+    "ShearX": Conversion("shear_x", _turned(0.3), True),
+    "ShearY": Conversion("shear_y", _turned(0.3), True),
+    "TranslateX": Conversion("translate_x_abs", _translated, True),
+    "TranslateY": Conversion("translate_y_abs", _translated, True),
+    "TranslateXRel": Conversion("translate_x_rel", _translated, True),
+    "TranslateYRel": Conversion("translate_y_rel", _translated, True),
 }
 for _name in ("Color", "Contrast", "Brightness", "Sharpness"):
-    LAWS[_name] = Law(_name.lower(), lambda level, *_: level / 10.0 * 1.8 + 0.1)
-    LAWS[f"{_name}Increasing"] = Law(_name.lower(), _increasing, True)
+    CONVERSIONS[_name] = Conversion(_name.lower(), lambda level, *_: level / 10.0 * 1.8 + 0.1)
+    CONVERSIONS[f"{_name}Increasing"] = Conversion(_name.lower(), _increasing, True)
 
 
 def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> dict[str, np.ndarray]:
@@ -137,13 +137,13 @@ def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> di
     which, value = np.full(chosen.shape, -1, np.int32), np.zeros(chosen.shape)
     flag = (prob >= 1) | (u[:, 0] <= prob)
     for name, reach in dict.fromkeys((op.name, op.reach) for op in ops):
-        law, alike = LAWS[name], np.array([(op.name, op.reach) == (name, reach) for op in ops])
+        conversion, alike = CONVERSIONS[name], np.array([(op.name, op.reach) == (name, reach) for op in ops])
         rows = flag & alike[chosen]
         if not rows.any():
             continue
-        function = law.function
-        if law.value is not None:
-            value[rows] = law.value(level[rows], negative[rows], reach)
+        function = conversion.function
+        if conversion.value is not None:
+            value[rows] = conversion.value(level[rows], negative[rows], reach)
         if function == "gaussian_blur_rand":  # random.uniform(0.1, 2 * factor)
             function, value[rows] = "gaussian_blur", 0.1 + (2.0 * value[rows] - 0.1) * u[rows, 5]
         which[rows] = OPERATIONS.index(function)
@@ -159,7 +159,7 @@ def draw_timm_rand_augment(sizes, u, *, ops, layers, weights, at):
     """Operation number ``at`` of RandAugment. With weights, no operation is chosen twice."""
     numbers = u[:, layers + NUMBERS * at :][:, :NUMBERS]
     if weights is None:
-        return applied(ops, whole(u[:, at], 0, len(ops)), numbers), sizes
+        return applied(ops, randint(u[:, at], 0, len(ops)), numbers), sizes
     left = np.tile(np.array(weights), (len(sizes), 1))
     for layer in range(at + 1):
         until = np.cumsum(left, 1)
@@ -171,7 +171,7 @@ def draw_timm_rand_augment(sizes, u, *, ops, layers, weights, at):
 @draws(uniforms=lambda policy, at: 1 + NUMBERS * max(map(len, policy)))
 def draw_timm_auto_augment(sizes, u, *, policy, at):
     """Operation number ``at`` of the sub-policy that AutoAugment chooses, if it has that many."""
-    row = whole(u[:, 0], 0, len(policy))
+    row = randint(u[:, 0], 0, len(policy))
     reaching = [number for number, ops in enumerate(policy) if len(ops) > at]
     place = np.full(len(policy), -1)
     place[reaching] = np.arange(len(reaching))
@@ -197,7 +197,7 @@ def timm_augment(images, arrays, *, interpolations, fill):
 
 
 def _by_timm(images, arrays, **how):
-    return to_device(uniform(each_by_pillow("timm_augment", images.cpu(), arrays, **how)), images.device)
+    return to_device(stack_if_uniform(each_by_pillow("timm_augment", images.cpu(), arrays, **how)), images.device)
 
 
 def augmented(images, arrays, *, interpolations, fill):

@@ -151,7 +151,7 @@ def test_prefetcher_is_not_used_after_keyboard_interrupt(paths, method, monkeypa
     processes = list(made._processes)
     monkeypatch.setattr(prefetch._Process, method, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        made.request(paths) if method == "ask" else made.result(ticket)
+        made.request(paths) if method == "send" else made.result(ticket)
     monkeypatch.undo()
     assert made.request(paths) is None
     assert method == "answer" or made.result(ticket) is None

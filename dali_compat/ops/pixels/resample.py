@@ -159,7 +159,7 @@ def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: st
     before = np.array([image.shape[-2:] for image in images])
     vertical = vertical_first(before, sizes) & (like == "pil")
     made: list = [None] * len(images)
-    for rows in _alike(before, sizes, vertical, len(images[0])):
+    for rows in _groups(before, sizes, vertical, len(images[0])):
         x = _padded([images[row] for row in rows], *before[rows].max(0).tolist())
         for axis in (0, 1) if vertical[rows[0]] else (1, 0):
             matrices = _matrices(before[rows, axis], sizes[rows, axis], (interpolation, like, antialias), x.device)
@@ -174,7 +174,7 @@ def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: st
     return made
 
 
-def _alike(before, sizes, vertical, channels: int) -> list[list[int]]:
+def _groups(before, sizes, vertical, channels: int) -> list[list[int]]:
     """Return groups of rows that begin with the same axis and have at most _NUMBERS values."""
     groups: list[list[int]] = [[]]
     height, width = 0, 0
