@@ -17,7 +17,7 @@ BUSY_MACHINE = "busy machine"
 class Measured:
     """Properties of a loader and its data, and its seconds per batch."""
 
-    alone: float  # from one batch to the next
+    loading: float  # from one batch to the next
     read: float  # reading only the bytes of its files, with as many threads as the loader
     host: float  # CPU time of the calling thread in next()
     cpu: float  # CPU time of all threads and processes, including the calling thread
@@ -33,7 +33,7 @@ class Measured:
     workers: int = 0
     exact: bool = False
     gpu: bool = False
-    gpu_there: bool = False  # whether the machine has a GPU
+    has_gpu: bool = False  # whether the machine has a GPU
     encoded: float = 0.0  # bytes of the whole data set, estimated from the images that were read
     decoded: float = 0.0  # bytes of its decoded images, estimated likewise
     free: float = 0.0  # bytes of free memory
@@ -58,13 +58,13 @@ def limit(m: Measured) -> Bottleneck:
     no measured resource explains the time, which is spent waiting for the DECODER: a GPU's work, which the host cannot
     see, or too few batches in flight.
     """
-    reading, host = m.read / m.alone, m.host / m.alone
-    everywhere, others = (seconds / (m.alone * m.cores) for seconds in (m.cpu, m.others))
-    on_threads = (m.cpu - m.host) / (m.alone * max(1, m.threads))
+    reading, host = m.read / m.loading, m.host / m.loading
+    everywhere, others = (seconds / (m.loading * m.cores) for seconds in (m.cpu, m.others))
+    on_threads = (m.cpu - m.host) / (m.loading * max(1, m.threads))
     is_busy = others >= OTHERS and everywhere < BUSY <= everywhere + others
     theirs = f"other programs have {others:.0%} of the {m.cores} cores"
-    if m.python >= BUSY * m.alone:
-        why = f"functions called sample by sample take {m.python / m.alone:.0%} of the time"
+    if m.python >= BUSY * m.loading:
+        why = f"functions called sample by sample take {m.python / m.loading:.0%} of the time"
         return Bottleneck(PYTHON, f"{why}, while {theirs}" if is_busy else why)
     if is_busy:
         return Bottleneck(BUSY_MACHINE, theirs)
@@ -98,13 +98,9 @@ def advice(limits: str, m: Measured) -> list[str]:
             not m.fallback and m.workers < m.cores,
             f"num_workers={m.cores} (now {m.workers}): one process a core calls it",
         ),
-        (
-            {DISK},
-            m.folder,
-            f"an archive, read in large blocks: python -m dali_compat pack {m.path} packed.rec",
-        ),
+        ({DISK}, m.folder, f"an archive, read in large blocks: python -m dali_compat pack {m.path} packed.rec"),
         ({CPU, PYTHON}, more_threads, f"num_workers={m.cores} (now {m.threads})"),
-        ({CPU}, m.gpu_there and not m.gpu, "device='cuda': the GPU decodes"),
+        ({CPU}, m.has_gpu and not m.gpu, "device='cuda': the GPU decodes"),
         ({CPU}, m.exact, "exact=False: faster kernels, and the GPU decodes"),
         ({DECODER}, m.exact and m.gpu, "exact=False: the GPU decodes"),
         ({DECODER}, True, f"prefetch_factor={2 * m.depth} (now {m.depth}): more batches in flight"),
