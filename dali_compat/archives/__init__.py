@@ -10,7 +10,6 @@ import copy
 import functools
 import glob
 import io
-import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -251,13 +250,6 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
                 return converted
         except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and others
             raise read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error) from error
-
-    def _row(self, index: int) -> int:
-        """Return the nonnegative position for an index that may be negative."""
-        index, count = operator.index(index), len(self._table)
-        if not -count <= index < count:
-            raise IndexError(f"index {index} is out of range for {count} images")
-        return index % count
 
     def _rows(self, indices: Sequence[int]) -> NDArray[Any]:
         return np.fromiter(map(self._row, indices), np.int64, len(indices))

@@ -75,10 +75,10 @@ def cached_objects(objects: Objects, root: str, allow_empty: bool, cache: str | 
     different etag, which is noticed when they are read. ``cache`` is a folder or a URL for the lists of any number of
     roots; by default the user's cache folder. Raise as listed_objects() does.
     """
-    root, there = root.rstrip("/"), is_url(cache)
+    root, is_remote = root.rstrip("/"), is_url(cache)
     name = f"{saved.digest(objects.client.endpoints(), root, allow_empty, _LAYOUT)}.npz"
-    file = f"{str(cache).rstrip('/')}/{name}" if there else _cache_folder(cache) / name
-    stored = saved.unpacked(objects.read_if_exists(str(file)) or b"") if there else saved.load(file)
+    file = f"{str(cache).rstrip('/')}/{name}" if is_remote else _cache_folder(cache) / name
+    stored = saved.unpacked(objects.read_if_exists(str(file)) or b"") if is_remote else saved.load(file)
     try:
         if stored is None:
             raise ValueError("there is none")
@@ -92,7 +92,7 @@ def cached_objects(objects: Objects, root: str, allow_empty: bool, cache: str | 
         found = listed_objects(objects, root, allow_empty)
     made = {"classes": found[0], "rows": [(url, target, *objects.size_and_etag(url)) for url, target in found[2]]}
     save = partial(saved.save, file, made, {})
-    _save_or_warn(root, partial(objects.put, str(file), bytes(saved.packed(made, {}))) if there else save)
+    _save_or_warn(root, partial(objects.put, str(file), bytes(saved.packed(made, {}))) if is_remote else save)
     return found
 
 

@@ -75,8 +75,8 @@ class DALITFRecord(Archive):
         disk_cache: FolderAndSize | None = None,
     ):
         self.image_key, self.label_key = image_key, label_key
-        there: Any = {"storage_options": storage_options, "disk_cache": disk_cache}
-        super().__init__(path, transform, target_transform, return_index=return_index, **there)
+        remote: Any = {"storage_options": storage_options, "disk_cache": disk_cache}
+        super().__init__(path, transform, target_transform, return_index=return_index, **remote)
 
     def _options(self, path: str) -> dict[str, Any]:
         return {**super()._options(path), "image": self.image_key, "label": self.label_key}

@@ -137,8 +137,8 @@ class DALIWebDataset(Archive):
     ):
         self.image_extensions = tuple(extension.lower().lstrip(".") for extension in image_extensions)
         self.json_field = json_field
-        there: Any = {"storage_options": storage_options, "disk_cache": disk_cache}
-        super().__init__(path, transform, target_transform, return_index=return_index, **there)
+        remote: Any = {"storage_options": storage_options, "disk_cache": disk_cache}
+        super().__init__(path, transform, target_transform, return_index=return_index, **remote)
 
     def _options(self, path: str) -> dict[str, Any]:
         return {**super()._options(path), "images": self.image_extensions, "json": self.json_field, "walk": 3}

@@ -122,9 +122,9 @@ def open_dataset(
     try:
         return dali_compat.DALIImageTable(files[0], **{"target": None, **named, **table, **more})
     except (ValueError, FileNotFoundError) as error:
-        of_files = isinstance(error, FileNotFoundError)
+        is_missing = isinstance(error, FileNotFoundError)
         name, what = (
-            ("root", "FOLDER says where they are") if of_files else ("image", "NAME says which column has the files")
+            ("root", "FOLDER says where they are") if is_missing else ("image", "NAME says which column has the files")
         )
         raise ValueError(f"{error}" if name in named else f"{error}; --option {name}={what}") from None
 

@@ -47,7 +47,7 @@ def run(args) -> int:
     print(f"{loader.explain()}\n")
     total = 2 * (_ahead(args) + args.batches)
     with tqdm(total=total, desc="measuring", unit="batch", mininterval=0.5, leave=False, disable=None) as bar:
-        passes = Passes(loader, args.batches, _ahead(args), device, bar.update)
+        passes = Passes(loader, _ahead(args), device, bar.update)
         measured, parts, stats = measure(loader, passes, files, args)
 
     def rate(seconds: float) -> str:

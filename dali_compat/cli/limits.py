@@ -68,13 +68,13 @@ def limit(m: Measured) -> Bottleneck:
         return Bottleneck(PYTHON, f"{why}, while {theirs}" if is_busy else why)
     if is_busy:
         return Bottleneck(BUSY_MACHINE, theirs)
-    of_time = [
+    shares = [
         (reading, Bottleneck(DISK, "reading the files takes {:.0%} of the time")),
         (host, Bottleneck(HOST, "the calling thread's Python is at work for {:.0%} of the time")),
         (everywhere, Bottleneck(CPU, f"{m.cores} cores are at work for {{:.0%}} of the time")),
         (on_threads, Bottleneck(CPU, f"the loader's threads ({m.threads}) are at work for {{:.0%}} of the time")),
     ]
-    share, verdict = max(of_time, key=lambda one: one[0])
+    share, verdict = max(shares, key=lambda one: one[0])
     if share >= BUSY:
         return Bottleneck(verdict.limit, verdict.why.format(share))
     what = "the GPU's decoder and kernels" if m.gpu else "too few batches in flight"
@@ -82,10 +82,10 @@ def limit(m: Measured) -> Bottleneck:
     return Bottleneck(DECODER, f"no measured resource is busy all the time ({busy}), which leaves {what}")
 
 
-def advice(limits: str, m: Measured) -> list[str]:
+def advice(bottleneck: str, m: Measured) -> list[str]:
     """Return recommendations, most relevant first."""
     fits = not m.cached and not m.fallback and 0 < m.decoded <= m.free / 2
-    more_threads = m.threads < m.cores and (limits == CPU or bool(m.fallback))
+    more_threads = m.threads < m.cores and (bottleneck == CPU or bool(m.fallback))
     decoded, encoded, free = in_bytes(m.decoded), in_bytes(m.encoded), in_bytes(m.free)
     rows = [
         ({BUSY_MACHINE}, True, "measure again when the other programs have ended"),
@@ -109,4 +109,4 @@ def advice(limits: str, m: Measured) -> list[str]:
         ({CPU}, True, "smaller images on the disk, or more cores"),
         ({DECODER}, True, "smaller images on the disk"),
     ]
-    return [text for of, holds, text in rows if limits in of and holds]
+    return [text for bottlenecks, applies, text in rows if bottleneck in bottlenecks and applies]

@@ -128,8 +128,8 @@ def _is_in_loader(module: Any) -> bool:
 
 def _remedy(error: BaseException) -> str:
     """Return the remedy for an error, without importing torch if the program has not."""
-    if of_a_file := remedy_of(error):
-        return f"dali_compat: {of_a_file}"
+    if file_remedy := remedy_of(error):
+        return f"dali_compat: {file_remedy}"
     if "dali_compat.patch.loader" not in sys.modules:
         return ""
     from ..patch.loader import remedy

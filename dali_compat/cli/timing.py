@@ -92,15 +92,14 @@ class Passes:
     """Passes over a loader.
 
     Args:
-        loader: a loader with ``batches`` + ``ahead`` batches.
-        batches: number of timed batches of a pass.
-        ahead: number of untimed batches before them: those in flight at the start of an epoch, and one more.
+        loader: a loader with more than ``ahead`` batches.
+        ahead: number of untimed batches: those in flight at the start of an epoch, and one more.
         device: device of the batches.
         done: called after each batch.
     """
 
-    def __init__(self, loader, batches: int, ahead: int, device: torch.device, done: Callable[[], object]):
-        self._loader, self._batches, self._ahead, self.device, self._done = loader, batches, ahead, device, done
+    def __init__(self, loader, ahead: int, device: torch.device, done: Callable[[], object]):
+        self._loader, self._ahead, self.device, self._done = loader, ahead, device, done
 
     def one(self) -> Pass:
         """Iterate once. The timing begins after the batches in flight at the start."""

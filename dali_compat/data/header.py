@@ -28,10 +28,10 @@ _SAME_IN_DALI = {
     "PPM": ("L", "RGB"),
     "WEBP": ("RGB", "RGBA", "RGBX"),
 }
-STATED = 48  # bytes that contain an image's size: a JPEG's frame header, the first bytes of other formats
+SIZE_FIELD = 48  # bytes that contain an image's size: a JPEG's frame header, the first bytes of other formats
 GRAY_JPEG = 1  # a value of Header.chroma
 _BASELINE, _ENGINES_LONGEST, _SAMPLINGS = 0xC0, 16384, (0x11, 0x21, 0x22, 0x12)
-_KEPT = 4 << 20  # bytes; memory for longer files is allocated each time
+_MOST_BUFFERED = 4 << 20  # bytes; memory for longer files is allocated each time
 ON_ITS_SIDE = 5  # orientations from this one on swap height and width
 
 
@@ -43,7 +43,7 @@ class Header(NamedTuple):
     width: int
     length: int = -1  # of the file, in bytes
     at: int = 0  # position of the bytes that contain the size
-    stated: bytes = bytes(STATED)  # these bytes, padded with zeros at the end of the file
+    size_field: bytes = bytes(SIZE_FIELD)  # these bytes, padded with zeros at the end of the file
     intact: bool = False  # True if all bytes are known to be intact
     # for a GPU's engine: 16 * horizontal + vertical subsampling of a JPEG, or GRAY_JPEG; 0 if it is not supported
     chroma: int = 0
@@ -69,7 +69,7 @@ class _Buffer(threading.local):
         """Return a file's bytes, uint8, valid until the next call."""
         with open(path, "rb", buffering=0) as file:
             size, end = os.fstat(file.fileno()).st_size, 0
-            if size > _KEPT:
+            if size > _MOST_BUFFERED:
                 return np.fromfile(file, np.uint8)
             if size > len(self.memory):
                 self.memory = np.empty(2 * size, np.uint8)
@@ -152,14 +152,16 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
             return None
         ends = encoded.read(2, encoded.size - 2) == b"\xff\xd9"
         known = ends or intact(np.frombuffer(encoded.read(encoded.size, 0), np.uint8))
-        stated = data[at : at + STATED] if at + STATED <= len(data) else _stated(encoded, base + at)
+        size_field = data[at : at + SIZE_FIELD]
+        if len(size_field) < SIZE_FIELD:
+            size_field = _read_size_field(encoded, base + at)
         orientation = int(is_upright(source))
         if orientation and _EXIF in markers:
             with opened(source) as file, Image.open(file) as image:
                 orientation = _orientation(image)
-        chroma = _chroma(stated, components, max(height, width)) if orientation <= 1 else 0
+        chroma = _chroma(size_field, components, max(height, width)) if orientation <= 1 else 0
     kind, sides = DALI if known else PIL, _after_rotation(height, width, orientation)
-    return Header(kind, *sides, encoded.size, base + at, stated, False, chroma, encoded.ctime, orientation)
+    return Header(kind, *sides, encoded.size, base + at, size_field, False, chroma, encoded.ctime, orientation)
 
 
 def _chroma(frame: bytes, components: int, longest: int) -> int:
@@ -175,13 +177,13 @@ def _chroma(frame: bytes, components: int, longest: int) -> int:
 def _orientation(image: Image.Image) -> int:
     """Return the orientation, 1 to 8, that ImageOps.exif_transpose() applies, from EXIF or XMP. Raise the errors of
     exif_transpose()."""
-    stated = image.getexif().get(ORIENTATION, 1)
-    if stated not in range(2, 9):
+    size_field = image.getexif().get(ORIENTATION, 1)
+    if size_field not in range(2, 9):
         return 1
     small = Image.new("L", (1, 1))
     small.info = image.info.copy()
     ImageOps.exif_transpose(small)  # raises if the rest of the EXIF cannot be rewritten
-    return int(stated)
+    return int(size_field)
 
 
 def _after_rotation(height: int, width: int, orientation: int) -> tuple[int, int]:
@@ -189,8 +191,8 @@ def _after_rotation(height: int, width: int, orientation: int) -> tuple[int, int
     return (width, height) if orientation >= ON_ITS_SIDE else (height, width)
 
 
-def _stated(encoded: RandomAccess, at: int) -> bytes:
-    return encoded.read(STATED, at).ljust(STATED, b"\0")
+def _read_size_field(encoded: RandomAccess, at: int) -> bytes:
+    return encoded.read(SIZE_FIELD, at).ljust(SIZE_FIELD, b"\0")
 
 
 def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
@@ -205,7 +207,7 @@ def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
 
 def _read_by_pil(source: Source | np.ndarray) -> Header:
     with RandomAccess(source) as encoded:  # opened first, so that a change before PIL opens the file is detected
-        length, ctime, stated = encoded.size, encoded.ctime, _stated(encoded, 0)
+        length, ctime, size_field = encoded.size, encoded.ctime, _read_size_field(encoded, 0)
     with opened(source) as file, Image.open(file) as image:
         height, width = image.height, image.width  # reading further may move to other pages
         orientation = _orientation(image) if is_upright(source) else 0
@@ -214,7 +216,7 @@ def _read_by_pil(source: Source | np.ndarray) -> Header:
             return Header(PIL, height, width)
         whole = image.format == "PNG" and is_intact(source.bytes() if is_record(source) else source)
         same = _same_in_dali(image) and (whole or image.format != "PNG")
-    known = length, 0, stated, whole, 0, ctime, orientation
+    known = length, 0, size_field, whole, 0, ctime, orientation
     return Header(DALI, height, width, *known) if same else Header(PIL, height, width)
 
 

@@ -16,12 +16,12 @@ import numpy as np
 from PIL import Image
 
 from ..runtime.forks import new_lock
-from .header import DALI, PIL, STATED, UNKNOWN, UNREADABLE, Header, checked_header, read_header
+from .header import DALI, PIL, SIZE_FIELD, UNKNOWN, UNREADABLE, Header, checked_header, read_header
 from .sources import Source
 from .verdicts import BY_ENGINE, BY_PILLOW, LIKELY, Verdicts
 
 _SAMPLE, _SLOW, _THREADS = 16, 200e-6, 32  # files to time, seconds per file, threads
-_FACTORS = np.random.default_rng(0).integers(0, 1 << 63, STATED // 8, np.uint64) * np.uint64(2) + np.uint64(1)
+_FACTORS = np.random.default_rng(0).integers(0, 1 << 63, SIZE_FIELD // 8, np.uint64) * np.uint64(2) + np.uint64(1)
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ FACTS = np.dtype(
         ("lengths", np.int64),  # in bytes
         ("header_hashes", np.uint64),  # checksum of the bytes that contain the size
         ("ctimes", np.int64),  # as in Header, like chroma and orientations
-        ("stated_at", np.int32),  # position of the bytes that contain the size
+        ("size_field_at", np.int32),  # position of the bytes that contain the size
         ("intact", np.bool_),  # True if all bytes are known to be intact
         ("chroma", np.uint8),
         ("orientations", np.uint8),
@@ -178,26 +178,26 @@ class Headers:
         self._facts = facts
 
 
-_of_dataset: IdentityWeakDict[Headers] = IdentityWeakDict()
+_headers: IdentityWeakDict[Headers] = IdentityWeakDict()
 
 
 def headers_of(dataset) -> Headers:
     """Return the headers of a data set, shared by all loaders over it."""
-    return _of_dataset.get(dataset, Headers)
+    return _headers.get(dataset, Headers)
 
 
-def header_hashes(stated: np.ndarray) -> np.ndarray:
-    """Return a checksum of each row of ``stated``, (N, STATED) uint8, as uint64 of shape (N,). It differs if exactly
-    one word of eight bytes differs, and almost always if more do."""
-    return (np.ascontiguousarray(stated).view(np.uint64) * _FACTORS).sum(1, dtype=np.uint64)
+def header_hashes(size_field: np.ndarray) -> np.ndarray:
+    """Return a checksum of each row of ``size_field``, (N, SIZE_FIELD) uint8, as uint64 of shape (N,). It differs if
+    exactly one word of eight bytes differs, and almost always if more do."""
+    return (np.ascontiguousarray(size_field).view(np.uint64) * _FACTORS).sum(1, dtype=np.uint64)
 
 
 def facts_of(headers: list[Header]) -> np.ndarray:
     """Convert headers to FACTS, with keys of 0."""
     rows = [(0, x[1:3], x.length, 0, x.ctime, x.at, x.intact, x.chroma, x.orientation, x.kind) for x in headers]
     facts = np.array(rows, FACTS)
-    stated = np.frombuffer(b"".join(one.stated for one in headers), np.uint8)
-    facts["header_hashes"] = header_hashes(stated.reshape(-1, STATED))
+    size_field = np.frombuffer(b"".join(one.size_field for one in headers), np.uint8)
+    facts["header_hashes"] = header_hashes(size_field.reshape(-1, SIZE_FIELD))
     return facts
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -147,13 +146,6 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
         contains it."""
         name = self._column.path(self._row(index))
         return f"row {self._row(index)} of {self.image!r}" + (f" ({name})" if name else "")
-
-    def _row(self, index: int) -> int:
-        """Return the row at ``index``; negative indices count from the end."""
-        index, count = operator.index(index), len(self)
-        if not -count <= index < count:
-            raise IndexError(f"index {index} is out of range for {count} images")
-        return index % count
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the views of Arrow's memory, which a copy recreates."""

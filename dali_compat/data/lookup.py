@@ -39,7 +39,7 @@ class LeafRows:
         return headers_of(self.leaf)
 
     @property
-    def given(self) -> str:
+    def input(self) -> str:
         """The form of encoded samples that DALI gets: PATHS or BYTES."""
         return BYTES if is_store(self.leaf) or objects_of(self.leaf) is not None else getattr(self.leaf, "given", PATHS)
 

@@ -43,17 +43,17 @@ class Reader(NamedTuple):
         return (attributes[0], attributes[1]) if len(attributes) > 1 else columns_of_pairs(attributes[0])
 
 
-_of_class: dict[type, Reader] = {}
+_readers: dict[type, Reader] = {}
 
 
 def add_reader(kind: type, reader: Reader) -> None:
     """Register a reader for data sets of exactly this class. Subclasses may behave differently."""
-    _of_class[kind] = reader
+    _readers[kind] = reader
 
 
 def reader_of(dataset: Any) -> Reader | None:
     """Return the reader of a data set, which may still refuse it, or None if there is none."""
-    known = _of_class.get(type(dataset))
+    known = _readers.get(type(dataset))
     if known is not None:
         return known
     if isinstance(dataset, DatasetFolder):
@@ -84,13 +84,13 @@ def source_type_of(dataset: Any, reader: Reader) -> type[str]:
 
 def known_class_of(dataset: Any) -> type | None:
     """Return the base class of a data set that has a reader, or None."""
-    return next((kind for kind in type(dataset).__mro__[1:] if kind in _of_class), None)
+    return next((kind for kind in type(dataset).__mro__[1:] if kind in _readers), None)
 
 
 def transforms_of(dataset: Any) -> tuple[Any, Any]:
     """Return transform and target_transform, as ``__getitem__`` applies them. Raise Unsupported if the data set has a
     joint transform of both."""
-    reader = _of_class.get(type(dataset))
+    reader = _readers.get(type(dataset))
     if reader is None or not reader.joint:
         return dataset.transform, dataset.target_transform
     both = dataset.transforms

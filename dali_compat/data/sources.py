@@ -96,7 +96,7 @@ DECODED = PIXELS, PIXELS_ON_GPU
 class Form(NamedTuple):
     """The form of a pipeline's input and output."""
 
-    given: str  # PATHS of files, encoded images as BYTES, or decoded images as PIXELS or PIXELS_ON_GPU
+    input: str  # PATHS of files, encoded images as BYTES, or decoded images as PIXELS or PIXELS_ON_GPU
     keep: bool = False  # also return the decoded images
     fancy: bool = False  # a GPU's decoder interpolates chroma as libjpeg does ("fancy upsampling")
     reads: bool = False  # return only the files' bytes
@@ -146,11 +146,11 @@ def overwritten(sources: Sequence[Source]) -> np.ndarray:
 
 def _by_store(sources: Sequence[Source]) -> list[list[int]]:
     """Return the rows of the records, grouped by store."""
-    of_store: dict[int, list[int]] = {}
+    rows_by_store: dict[int, list[int]] = {}
     for row, source in enumerate(sources):
         if is_record(source):
-            of_store.setdefault(id(source.store), []).append(row)
-    return list(of_store.values())
+            rows_by_store.setdefault(id(source.store), []).append(row)
+    return list(rows_by_store.values())
 
 
 def opened(source: Source | np.ndarray) -> IO[bytes]:

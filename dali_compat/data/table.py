@@ -154,7 +154,7 @@ def _are_plain(kinds: Sequence[Any]) -> bool:
     return all(_are_plain(kind) if type(kind) is tuple else kind in _PLAIN for kind in set(kinds))
 
 
-_of_dataset: IdentityWeakDict[SampleTable] = IdentityWeakDict()
+_tables: IdentityWeakDict[SampleTable] = IdentityWeakDict()
 
 
 def table_of(dataset: Any, folder: str = "") -> SampleTable | None:
@@ -165,9 +165,9 @@ def table_of(dataset: Any, folder: str = "") -> SampleTable | None:
         return None
     try:
         attributes, rest = reader.attributes(dataset), (source_type_of(dataset, reader), folder)
-        table = _of_dataset.get(dataset, lambda: SampleTable(attributes, reader.columns(dataset), *rest))
+        table = _tables.get(dataset, lambda: SampleTable(attributes, reader.columns(dataset), *rest))
         if not table.matches(attributes, *rest):
-            table = _of_dataset.put(dataset, SampleTable(attributes, reader.columns(dataset), *rest))
+            table = _tables.put(dataset, SampleTable(attributes, reader.columns(dataset), *rest))
     except (TypeError, ValueError, OverflowError, AttributeError, IndexError, KeyError):
         return None
     return table

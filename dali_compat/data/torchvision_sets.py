@@ -67,7 +67,7 @@ def checker(own: Names, lists: tuple[str, ...]) -> Callable[[Any], None]:
     return check
 
 
-def _reader(*lists: str, others: tuple[str, ...] = (), joint: bool = False) -> Reader:
+def _reader_of_lists(*lists: str, others: tuple[str, ...] = (), joint: bool = False) -> Reader:
     """Return a reader of these attributes: a list of (path, target), or a list of paths and one of targets. ``others``
     are further names that ``__getitem__`` uses."""
     names = (_JOINT if joint else _SEPARATE) | {*lists, *others}
@@ -75,15 +75,15 @@ def _reader(*lists: str, others: tuple[str, ...] = (), joint: bool = False) -> R
 
 
 _kind: type
-_of_two = datasets.CLEVRClassification, datasets.DTD, datasets.FGVCAircraft, datasets.Flowers102, datasets.Food101
-for _kind in (*_of_two, datasets.SUN397):
-    add_reader(_kind, _reader("_image_files", "_labels"))
+_two_lists = datasets.CLEVRClassification, datasets.DTD, datasets.FGVCAircraft, datasets.Flowers102, datasets.Food101
+for _kind in (*_two_lists, datasets.SUN397):
+    add_reader(_kind, _reader_of_lists("_image_files", "_labels"))
 for _kind in (datasets.Imagenette, datasets.StanfordCars, datasets.GTSRB, datasets.RenderedSST2):
-    add_reader(_kind, _reader("_samples"))
-add_reader(datasets.Places365, _reader("imgs", joint=True))
+    add_reader(_kind, _reader_of_lists("_samples"))
+add_reader(datasets.Places365, _reader_of_lists("imgs", joint=True))
 
 _pet_names = "append", "len", "tuple", "_bin_labels", "_segs", "_target_types"
-_pets = _reader("_images", "_labels", others=_pet_names, joint=True)
+_pets = _reader_of_lists("_images", "_labels", others=_pet_names, joint=True)
 
 
 def _check_pets(dataset: Any) -> None:

@@ -230,7 +230,7 @@ class DaliBatch(Batch):
                 yield DALI, self.epoch.route.cache.form, rows[known]
             by_dali &= ~known
         if by_dali.any():
-            yield DALI, found.given, rows if by_dali.all() else rows[by_dali]
+            yield DALI, found.input, rows if by_dali.all() else rows[by_dali]
         for kind in (PIL, UNREADABLE):
             if (others := kinds == kind).any():
                 yield kind, "", rows[others]

@@ -122,7 +122,7 @@ class DaliGroup:
         arguments = list(chain.from_iterable(dali))
         if turns:
             arguments = self._pipeline.rotation_arrays(arguments, orientations, self._facts["sizes"])
-        self._ticket = self._pipeline.submit(self._images, arguments, np.ascontiguousarray(self._facts["stated_at"]))
+        self._ticket = self._pipeline.submit(self._images, arguments, np.ascontiguousarray(self._facts["size_field_at"]))
 
     @cached_property
     def _sources(self) -> list[Source]:
@@ -168,8 +168,8 @@ class DaliGroup:
         if received.encoded is None:
             changed = overwritten(self._sources)
         else:
-            assert received.lengths is not None and received.stated is not None
-            hashes = header_hashes(received.stated)
+            assert received.lengths is not None and received.size_field is not None
+            hashes = header_hashes(received.size_field)
             changed = (received.lengths != facts["lengths"]) | (hashes != facts["header_hashes"])
             upright = facts["orientations"] > 0  # rotating a photo may change only this tag
             if batch.epoch.route.device.type == "cpu" or upright.any():  # stat calls take too long next to a GPU

@@ -135,7 +135,7 @@ class Rows(DecodableRows):
 
     def _ctimes(self, found: LeafRows) -> np.ndarray | None:
         """Return the ctimes for Headers.facts(), or None on a GPU, next to which the calls take too long."""
-        if found.given != PATHS or self.epoch.route.device.type != "cpu":
+        if found.input != PATHS or self.epoch.route.device.type != "cpu":
             return None
         times = ctimes_of([self.sources[row] for row in found.rows.tolist()])
         if self.pixels:

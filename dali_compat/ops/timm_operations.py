@@ -39,7 +39,7 @@ OPERATIONS = (
 )
 """Functions of timm.data.auto_augment."""
 WITHOUT_VALUE = {"auto_contrast", "equalize", "invert"}
-NUMBERS = 6
+UNIFORMS = 6
 """Number of uniform numbers per operation: one for whether it is applied, two for its magnitude, one each for its sign,
 its interpolation, and the radius of a blur."""
 
@@ -123,7 +123,7 @@ for _name in ("Color", "Contrast", "Brightness", "Sharpness"):
 
 
 def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> dict[str, np.ndarray]:
-    """AugmentOp.__call__ for ``chosen`` (N,) operations and uniform numbers ``u`` (N, NUMBERS). Return arrays (N,),
+    """AugmentOp.__call__ for ``chosen`` (N,) operations and uniform numbers ``u`` (N, UNIFORMS). Return arrays (N,),
     with ``which`` -1 and ``flag`` 0 if the operation is not applied."""
     prob, magnitude, deviation, bound, choices = (
         np.array([getattr(op, name) for op in ops])[chosen]
@@ -154,10 +154,10 @@ def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> di
 # ---- policies
 
 
-@draws(uniforms=lambda ops, layers, weights, at: layers * (1 + NUMBERS))
+@draws(uniforms=lambda ops, layers, weights, at: layers * (1 + UNIFORMS))
 def draw_timm_rand_augment(sizes, u, *, ops, layers, weights, at):
     """Operation number ``at`` of RandAugment. With weights, no operation is chosen twice."""
-    numbers = u[:, layers + NUMBERS * at :][:, :NUMBERS]
+    numbers = u[:, layers + UNIFORMS * at :][:, :UNIFORMS]
     if weights is None:
         return applied(ops, randint(u[:, at], 0, len(ops)), numbers), sizes
     left = np.tile(np.array(weights), (len(sizes), 1))
@@ -168,7 +168,7 @@ def draw_timm_rand_augment(sizes, u, *, ops, layers, weights, at):
     return applied(ops, chosen, numbers), sizes
 
 
-@draws(uniforms=lambda policy, at: 1 + NUMBERS * max(map(len, policy)))
+@draws(uniforms=lambda policy, at: 1 + UNIFORMS * max(map(len, policy)))
 def draw_timm_auto_augment(sizes, u, *, policy, at):
     """Operation number ``at`` of the sub-policy that AutoAugment chooses, if it has that many."""
     row = randint(u[:, 0], 0, len(policy))
@@ -176,7 +176,7 @@ def draw_timm_auto_augment(sizes, u, *, policy, at):
     place = np.full(len(policy), -1)
     place[reaching] = np.arange(len(reaching))
     arrays = applied(
-        tuple(policy[number][at] for number in reaching), place[row], u[:, 1 + NUMBERS * at :][:, :NUMBERS]
+        tuple(policy[number][at] for number in reaching), place[row], u[:, 1 + UNIFORMS * at :][:, :UNIFORMS]
     )
     has = place[row] >= 0
     return arrays | {"flag": arrays["flag"] * has, "which": np.where(has, arrays["which"], -1)}, sizes
@@ -224,10 +224,10 @@ def _by_operations(images, arrays, *, interpolations, fill):
         if name in _MATRICES:
             chosen[rows], numbers[rows] = operations.WARP, _MATRICES[name](value[rows], tuple(images.shape[-2:]))
         elif name in _VALUED:
-            operation, of_value = _VALUED[name]
-            chosen[rows], numbers[rows, 0] = operations.CODES[operation], of_value(value[rows])
-    of_each = np.array([operations.interpolation_code(name) for name in interpolations])[arrays["choice"]]
-    images = operations.run(images, chosen, numbers, like="pil", interpolations=of_each, fill=fill)
+            operation, to_number = _VALUED[name]
+            chosen[rows], numbers[rows, 0] = operations.CODES[operation], to_number(value[rows])
+    codes = np.array([operations.interpolation_code(name) for name in interpolations])[arrays["choice"]]
+    images = operations.run(images, chosen, numbers, like="pil", interpolations=codes, fill=fill)
     if not len(blurred):
         return images
     return in_groups(images, [(blurred, functools.partial(box_blur, sigmas=value[blurred]))])

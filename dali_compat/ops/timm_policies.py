@@ -16,7 +16,7 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import ImageSpec, draw, step
 from ..randoms import own_generators
 from .arguments import refuse_tensors
-from .timm_operations import CONVERSIONS, NUMBERS, OPERATIONS, WITHOUT_VALUE, Operation, applied
+from .timm_operations import CONVERSIONS, OPERATIONS, UNIFORMS, WITHOUT_VALUE, Operation, applied
 from .translators import register
 
 timm: Any = import_module("timm.data.auto_augment")
@@ -159,7 +159,7 @@ def _recorded_call(op, described: Operation, seed: int) -> tuple[np.ndarray, str
     probe.prob = described.prob
     probe.aug_fn = lambda image, *args, **kwargs: called.append((args, kwargs))
     probe(None)
-    conversion, u = CONVERSIONS[described.name], np.zeros(NUMBERS)
+    conversion, u = CONVERSIONS[described.name], np.zeros(UNIFORMS)
     if described.prob < 1:
         u[0] = ahead.random()
     if not called:

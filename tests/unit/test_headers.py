@@ -12,7 +12,7 @@ from helpers import make_image, sizes_and_kinds
 from PIL import Image, ImageFile
 
 from dali_compat.data import headers
-from dali_compat.data.header import DALI, PIL, STATED, UNREADABLE, read_header
+from dali_compat.data.header import DALI, PIL, SIZE_FIELD, UNREADABLE, read_header
 from dali_compat.data.headers import Headers, header_hashes
 from dali_compat.data.sources import ORIENTATION, Upright
 from dali_compat.data.verdicts import BY_ENGINE
@@ -324,22 +324,23 @@ def test_headers_read_in_threads_equal_those_read_sequentially(tmp_path, monkeyp
 def test_mark_changes_with_any_single_byte():
     """Also if the sum is unchanged, and at either end of a word."""
     rng = np.random.default_rng(0)
-    for stated in (rng.integers(0, 256, STATED, np.uint8), np.zeros(STATED, np.uint8), np.full(STATED, 255, np.uint8)):
-        others = np.repeat(stated[None], STATED * 255, 0)
-        at = np.repeat(np.arange(STATED), 255)
-        others[np.arange(len(others)), at] += np.tile(np.arange(1, 256), STATED).astype(np.uint8)
+    constant = (np.full(SIZE_FIELD, value, np.uint8) for value in (0, 255))
+    for size_field in (rng.integers(0, 256, SIZE_FIELD, np.uint8), *constant):
+        others = np.repeat(size_field[None], SIZE_FIELD * 255, 0)
+        at = np.repeat(np.arange(SIZE_FIELD), 255)
+        others[np.arange(len(others)), at] += np.tile(np.arange(1, 256), SIZE_FIELD).astype(np.uint8)
         found = header_hashes(others)
-        assert found.dtype == np.uint64 and len(found) == STATED * 255
-        assert not (found == header_hashes(stated[None])[0]).any()
+        assert found.dtype == np.uint64 and len(found) == SIZE_FIELD * 255
+        assert not (found == header_hashes(size_field[None])[0]).any()
         assert len(np.unique(found[at < 8])) == 8 * 255  # two changes within a word give different marks
 
 
 def test_mark_of_a_row_does_not_depend_on_other_rows():
-    rows = np.random.default_rng(1).integers(0, 256, (7, STATED), np.uint8)
+    rows = np.random.default_rng(1).integers(0, 256, (7, SIZE_FIELD), np.uint8)
     assert header_hashes(rows).tolist() == [int(header_hashes(row[None])[0]) for row in rows]
     back = rows[:, ::-1]
     assert header_hashes(back).tolist() == header_hashes(back.copy()).tolist()  # independent of the memory layout
-    swapped = rows.reshape(7, -1, 8)[:, ::-1].reshape(7, STATED)
+    swapped = rows.reshape(7, -1, 8)[:, ::-1].reshape(7, SIZE_FIELD)
     assert not (header_hashes(swapped) == header_hashes(rows)).any()
 
 
@@ -367,7 +368,7 @@ OTHER_SIDES = [(HEIGHT + 1, WIDTH), (HEIGHT, WIDTH + 1), (HEIGHT - 1, WIDTH), (W
 
 def mark_of(header) -> int:
     """Mark of the bytes that contain the size."""
-    return int(header_hashes(np.frombuffer(header.stated, np.uint8)[None])[0])
+    return int(header_hashes(np.frombuffer(header.size_field, np.uint8)[None])[0])
 
 
 def header_and_mark(path, data: bytes):
@@ -375,7 +376,7 @@ def header_and_mark(path, data: bytes):
     found = read_header(write(path, data))
 
     def mark_at(place: int, other: bytes = data) -> int:
-        return int(header_hashes(np.frombuffer(other[place:].ljust(STATED, b"\0")[:STATED], np.uint8)[None])[0])
+        return int(header_hashes(np.frombuffer(other[place:].ljust(SIZE_FIELD, b"\0")[:SIZE_FIELD], np.uint8)[None])[0])
 
     return found, mark_at
 
@@ -418,6 +419,6 @@ def test_facts_equal_the_headers(tmp_path):
     assert found["sizes"].tolist() == [[one.height, one.width] for one in wanted]
     assert found["lengths"][:3].tolist() == [len(one) for one in data[:3]]
     assert found["intact"].tolist() == [one.intact for one in wanted] == [False, True, False, False]
-    assert found["stated_at"].tolist() == [one.at for one in wanted]
+    assert found["size_field_at"].tolist() == [one.at for one in wanted]
     assert found["header_hashes"].tolist() == [mark_of(one) for one in wanted]
-    assert found["stated_at"][0] > 9000
+    assert found["size_field_at"][0] > 9000

@@ -86,7 +86,7 @@ def assert_lookups_agree(dataset, indices) -> None:
     assert by_row(tabled.leaf_rows()) == by_row(listed.leaf_rows())
     assert [row for row, *_ in by_row(listed.leaf_rows())] == list(range(count))
     for one in tabled.leaf_rows() + listed.leaf_rows():
-        assert one.rows.dtype == one.index.dtype == one.keys.dtype == np.int64 and one.given == PATHS
+        assert one.rows.dtype == one.index.dtype == one.keys.dtype == np.int64 and one.input == PATHS
         assert (np.diff(one.rows) > 0).all() and one.headers is headers_of(one.leaf)
         assert [one.leaf[i] for i in one.index.tolist()] == [wanted[row] for row in one.rows.tolist()]
         assert one.index.min() >= 0 and one.index.max() < len(one.leaf)
@@ -240,7 +240,7 @@ def test_look_up_of_record_archive_has_no_table(image_root, tmp_path):
     listed = look_up(data.Subset(archive, [3, -1]), [1, 0])
     assert [source.index for source in listed.sources] == [23, 3] and listed.locals == [-1, 3]
     [found] = listed.leaf_rows()
-    assert found.index.tolist() == [23, 3] and found.given == BYTES
+    assert found.index.tolist() == [23, 3] and found.input == BYTES
     assert found.keys.tolist() == [hash(source) for source in listed.sources]
     assert is_plain(archive, {})
     archive.target_transform = str

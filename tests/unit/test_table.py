@@ -306,12 +306,12 @@ def test_table_is_shared_by_all_loaders_of_a_data_set(image_root, monkeypatch):
 
 def test_table_is_freed_with_its_data_set(image_root):
     gc.collect()
-    before = len(module._of_dataset._kept)
+    before = len(module._tables._kept)
     dataset = ImageFolder(image_root)
     table = weakref.ref(table_of(dataset))
     dataset.samples[0] = (dataset.samples[0][0], 7)
     again = weakref.ref(table_of(dataset))
-    assert table() is None and again() is not None and len(module._of_dataset._kept) == before + 1
+    assert table() is None and again() is not None and len(module._tables._kept) == before + 1
     del dataset
     gc.collect()
-    assert again() is None and len(module._of_dataset._kept) == before
+    assert again() is None and len(module._tables._kept) == before

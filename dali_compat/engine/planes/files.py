@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from ...data.header import STATED
+from ...data.header import SIZE_FIELD
 from ...data.headers import header_hashes
 from ...data.intact import is_intact
 from ...data.verdicts import are_valid, checksums
@@ -68,16 +68,16 @@ class Files:
         """Return some of the files, in the same memory."""
         return Files(self.memory, self.begins[index], self.lengths[index])
 
-    def stated(self, at: np.ndarray) -> np.ndarray:
-        """Return (N, STATED) uint8, the bytes from ``at`` (N,) on in each file, padded with zeros."""
-        positions = at.astype(np.int64)[:, None] + np.arange(STATED)
+    def size_field(self, at: np.ndarray) -> np.ndarray:
+        """Return (N, SIZE_FIELD) uint8, the bytes from ``at`` (N,) on in each file, padded with zeros."""
+        positions = at.astype(np.int64)[:, None] + np.arange(SIZE_FIELD)
         inside = positions < self.lengths[:, None]
         return np.where(inside, self.memory[np.where(inside, self.begins[:, None] + positions, 0)], 0).astype(np.uint8)
 
     def as_known(self, facts: np.ndarray) -> np.ndarray:
         """Return (N,) bool, whether the headers are the known ones. The engine makes planes of the size in the file,
         while buffers are allocated by the known size."""
-        hashes = header_hashes(self.stated(facts["stated_at"]))
+        hashes = header_hashes(self.size_field(facts["size_field_at"]))
         return (self.lengths == facts["lengths"]) & (hashes == facts["header_hashes"])
 
     def intact(self, index: np.ndarray) -> np.ndarray:

@@ -81,11 +81,11 @@ def by_torch(images, chosen, numbers, interpolations, fill, area, like="pil"):
             groups.append((rows, functools.partial(kernel_of(name), arrays=given, like=like)))
             continue
         for mode in np.unique(interpolations[rows]).tolist():
-            of_mode = rows[interpolations[rows] == mode]
-            size = np.tile(np.array(images.shape[-2:], np.int32), (len(of_mode), 1))
-            given = {"matrix": numbers[of_mode], "size": size}
+            selected = rows[interpolations[rows] == mode]
+            size = np.tile(np.array(images.shape[-2:], np.int32), (len(selected), 1))
+            given = {"matrix": numbers[selected], "size": size}
             how = {"arrays": given, "interpolation": INTERPOLATIONS[mode], "fill": fill, "like": like}
-            groups.append((of_mode, functools.partial(warp.warp_affine, **how)))
+            groups.append((selected, functools.partial(warp.warp_affine, **how)))
     return in_groups(images, groups)
 
 

@@ -54,12 +54,12 @@ def coordinates_of(data: np.ndarray, size: tuple[int, int], device: torch.device
     """Return ``coordinates`` for transform(): affine_transform (6 numbers per row) or perspective_transform (8)."""
 
     a = data.T[:, :, None, None]
-    of_column = to_device(a[0::3] * (np.arange(size[1]) + 0.5), device)
-    of_row = to_device(a[1::3] * (np.arange(size[0])[:, None] + 0.5), device)
+    column_terms = to_device(a[0::3] * (np.arange(size[1]) + 0.5), device)
+    row_terms = to_device(a[1::3] * (np.arange(size[0])[:, None] + 0.5), device)
     offset = to_device(np.ascontiguousarray(a[2::3]), device)
 
     def coordinates(rows):
-        sums = of_column[:, rows] + of_row[:, rows]
+        sums = column_terms[:, rows] + row_terms[:, rows]
         found = sums[:2].add_(offset[:, rows])
         return found.div_(sums[2].add_(1)) if len(sums) > 2 else found
 
@@ -134,10 +134,10 @@ def transform_nearest(images, matrix, size, fill):
     """ImagingTransformAffine without a filter: coordinates are sums of 16.16 fixed point numbers (affine_fixed)."""
     background = fill_like(images, fill)
     lines, others = _fixed_lines(matrix, size, images.shape[-2:])
-    of_column, of_row = (to_device(np.stack(lines[first::2]), images.device) for first in (0, 1))
+    column_terms, row_terms = (to_device(np.stack(lines[first::2]), images.device) for first in (0, 1))
     made = []
     for part in chunks(images, size[0] * size[1] * (images.shape[1] + 1) * 2):
-        found = (of_column[:, part, None, :] + of_row[:, part, :, None]).bitwise_right_shift_(16)
+        found = (column_terms[:, part, None, :] + row_terms[:, part, :, None]).bitwise_right_shift_(16)
         for row in others:
             if part.start <= row < part.stop:
                 found[0, row - part.start], found[1, row - part.start] = _unfixed(matrix[row], size, images.device)
