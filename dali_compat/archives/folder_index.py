@@ -163,7 +163,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _load(file: Path, root: str, started: int) -> _Listing | None:
-    """Return the cached listing if it is valid for a caller who started at the time ``asked`` (ns)."""
+    """Return the cached listing if it is valid for a caller who started at the time ``started`` (ns)."""
     try:
         listing = _listing((saved.load(file) or ({}, {}))[0])
         stamps = [_stamp(os.path.join(root, folder.path)) for folder in listing.folders]

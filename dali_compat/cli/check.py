@@ -25,7 +25,7 @@ from dali_compat.cli.arguments import TABLE, UsageError, add_options, dataset_cl
 from dali_compat.remote.urls import is_url, redacted
 
 from ..archives import expand
-from ..data.base_datasets import sample
+from ..data.base_datasets import objects_of, sample
 from ..runtime.cores import usable_cores
 from ..runtime.messages import in_columns
 from .check_files import Crash, FileSource, Inspection, bucket_source, folder_source, process_map
@@ -75,11 +75,10 @@ def _source(args):
         return FileSource(name, dataset_class(expand(args.path)[0]) or "", error=str(error))
     except (OSError, ImportError, TypeError, ValueError) as error:
         raise UsageError(f"{error}" if name in str(error) else f"{name}: {error}") from None
-    objects = getattr(data, "_objects", None)
+    objects = objects_of(data)
     if objects is not None:
         sources: list[Any] = [sample(data, index)[0] for index in range(len(data))]
-        urls = [source.index for source in sources]
-        return bucket_source(name, type(data).__name__, objects, urls)
+        return bucket_source(name, type(data).__name__, objects, [source.index for source in sources])
     if isinstance(data, str):
         return folder_source(data.rstrip(os.sep) or os.sep)
     kind, total = type(data).__name__, len(data)

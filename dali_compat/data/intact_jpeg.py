@@ -140,7 +140,7 @@ class Jpeg:
         require(selected and selected[0] >= 0 and selected == sorted(set(selected)))
         first, last, high, low = header[-3], header[-2], header[-1] >> 4, header[-1] & 15
         for tables in header[2 : 2 + 2 * count : 2]:
-            self._demand_tables(tables, first, last, high)
+            self._require_tables(tables, first, last, high)
         if not self._left:
             require(self._quantisers.issuperset(self._tables))
         if self._frame == _BASELINE:
@@ -153,7 +153,7 @@ class Jpeg:
                 self._progress(self._left[component], first, last, high, low)
         return selected, first, last
 
-    def _demand_tables(self, tables: int, first: int, last: int, high: int) -> None:
+    def _require_tables(self, tables: int, first: int, last: int, high: int) -> None:
         """Check that the tables of a scan are defined. Refinement of DC coefficients needs none."""
         require(first or high or tables >> 4 in self._huffman)
         require(last == 0 or (0x10 | tables & 15 in self._huffman and tables & 15 < 16))

@@ -26,7 +26,7 @@ class Reader(NamedTuple):
     check: Callable[[Any], None]  # raises Unsupported if samples may be more than these files, transformed
     # one list of (path, target), or a list of paths, and targets in a list or tensor
     attributes: Callable[[Any], tuple[Any, ...]]
-    source_type: Callable[[Any], type[str]] = lambda dataset: str  # the type of its sources
+    source_type: Callable[[Any], type[str]] = lambda dataset: str  # str, or a subclass
     joint: bool = False  # ``__getitem__`` calls ``transforms`` with the image and its target
 
     def sample(self, dataset: Any, index: Any) -> tuple[Any, Any]:

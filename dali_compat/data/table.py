@@ -27,9 +27,9 @@ class SampleTable:
     Measure its cost with benchmarks/host_time.py --table.
 
     Args:
-        held: the attributes with the samples, from Reader.held.
+        attributes: the attributes with the samples, from Reader.attributes.
         columns: paths and targets of all samples.
-        taken: type of the sources, str or a subclass.
+        source_type: type of the sources, str or a subclass.
         folder: folder of relative paths.
 
     Attributes:

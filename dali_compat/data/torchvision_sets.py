@@ -8,7 +8,6 @@ targets are not class numbers, are traced like custom data sets (tracing/).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from ..errors import Unsupported
 from ..inspection.objects import is_original
 from .readers import Reader, add_reader, check_loader, reader_of
 
-Names = frozenset[str]
-
 _SEPARATE = frozenset(("transform", "target_transform"))
 _JOINT = frozenset(("transforms",))
 
@@ -28,15 +25,15 @@ _JOINT = frozenset(("transforms",))
 _OPENING = frozenset(("loader",)), frozenset(("Image", "open", "convert"))
 
 
-def _names(function: Any) -> Names:
+def _names(function: Any) -> frozenset[str]:
     """Return the names of attributes, functions and modules that a function uses."""
     return frozenset(getattr(getattr(function, "__code__", None), "co_names", ())) - {"PIL"}
 
 
-def checker(own: Names, lists: tuple[str, ...]) -> Callable[[Any], None]:
-    """Return a function that raises Unsupported if a data set may return something other than its reader reads. The
-    ``__getitem__`` must use its ``own`` names and those that open the file, and ``lists`` must have one entry per
-    sample."""
+def _reader_of_lists(*lists: str, others: tuple[str, ...] = (), joint: bool = False) -> Reader:
+    """Return a reader of these attributes: a list of (path, target), or a list of paths and one of targets. It refuses
+    a data set if ``__getitem__`` uses other names than these, ``others`` and those that open the file."""
+    own = (_JOINT if joint else _SEPARATE) | {*lists, *others}
 
     def check(dataset: Any) -> None:
         kind = type(dataset)
@@ -46,7 +43,7 @@ def checker(own: Names, lists: tuple[str, ...]) -> Callable[[Any], None]:
             raise Unsupported(f"{what} is not supported by this version of dali_compat")
         if hasattr(dataset, "__getitems__"):
             raise Unsupported(f"{name} has __getitems__")
-        for attribute in (*lists, *(own & (_SEPARATE | _JOINT))):
+        for attribute in (*lists, *(_JOINT if joint else _SEPARATE)):
             if not hasattr(dataset, attribute):
                 raise Unsupported(f"{name} has no {attribute!r}, but torchvision's {name} does")
         for attribute in lists:
@@ -64,14 +61,7 @@ def checker(own: Names, lists: tuple[str, ...]) -> Callable[[Any], None]:
         if not known:
             raise Unsupported(f"{name} does not hold its samples as torchvision's does")
 
-    return check
-
-
-def _reader_of_lists(*lists: str, others: tuple[str, ...] = (), joint: bool = False) -> Reader:
-    """Return a reader of these attributes: a list of (path, target), or a list of paths and one of targets. ``others``
-    are further names that ``__getitem__`` uses."""
-    names = (_JOINT if joint else _SEPARATE) | {*lists, *others}
-    return Reader(checker(names, lists), lambda dataset: tuple(getattr(dataset, name) for name in lists), joint=joint)
+    return Reader(check, lambda dataset: tuple(getattr(dataset, name) for name in lists), joint=joint)
 
 
 _kind: type
