@@ -160,9 +160,9 @@ def upload(dataset: Archive, url: str) -> None:
     folder = url.rpartition("/")[0]
     if objects.exists(url):
         raise CannotPack(f"{redacted(url)} exists, and is not overwritten")
-    for beside in (path.with_suffix(".idx"), classes_file(path)):
-        if beside.exists():
-            objects.put(f"{folder}/{beside.name}", beside)
+    for sidecar in (path.with_suffix(".idx"), classes_file(path)):
+        if sidecar.exists():
+            objects.put(f"{folder}/{sidecar.name}", sidecar)
     objects.put(url, path)
     place, stored = dataset.index_at(url, objects)
     objects.put(place, stored)

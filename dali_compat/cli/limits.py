@@ -86,6 +86,7 @@ def advice(bottleneck: str, m: Measured) -> list[str]:
     """Return recommendations, most relevant first."""
     fits = not m.cached and not m.fallback and 0 < m.decoded <= m.free / 2
     more_threads = m.threads < m.cores and (bottleneck == CPU or bool(m.fallback))
+    few_workers = m.workers < m.cores and not m.fallback
     decoded, encoded, free = in_bytes(m.decoded), in_bytes(m.encoded), in_bytes(m.free)
     rows = [
         ({BUSY_MACHINE}, True, "measure again when the other programs have ended"),
@@ -93,11 +94,7 @@ def advice(bottleneck: str, m: Measured) -> list[str]:
         ({HOST}, True, "no collate_fn, target_transform or sampler that is slow in Python"),
         ({PYTHON}, m.fallback, f"let DALI do the work; torchvision does it, because {m.fallback}"),
         ({PYTHON}, bool(m.called), f"a transform that translates, or a registered one: {m.called}"),
-        (
-            {PYTHON},
-            not m.fallback and m.workers < m.cores,
-            f"num_workers={m.cores} (now {m.workers}): one process a core calls it",
-        ),
+        ({PYTHON}, few_workers, f"num_workers={m.cores} (now {m.workers}): one process a core calls it"),
         ({DISK}, m.folder, f"an archive, read in large blocks: python -m dali_compat pack {m.path} packed.rec"),
         ({CPU, PYTHON}, more_threads, f"num_workers={m.cores} (now {m.threads})"),
         ({CPU}, m.has_gpu and not m.gpu, "device='cuda': the GPU decodes"),

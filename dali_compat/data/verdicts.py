@@ -105,8 +105,8 @@ def checksums(memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray, heade
     ends = begins + lengths
     first, last = begins >> 3, np.maximum(ends - 1, begins) >> 3
     sums = np.bitwise_xor.reduceat(words, np.column_stack([first, last + 1]).ravel())[::2]
-    before, behind = (8 * (begins & 7)).astype(np.uint64), (8 * (-ends & 7)).astype(np.uint64)
+    before, after = (8 * (begins & 7)).astype(np.uint64), (8 * (-ends & 7)).astype(np.uint64)
     sums ^= words[first] & ~(_ALL << before)  # clear the bits of neighbouring bytes in these words
-    sums ^= words[last] & ~(_ALL >> behind)
+    sums ^= words[last] & ~(_ALL >> after)
     sums = np.where(lengths > 0, sums >> before | sums << (-before & np.uint64(63)), np.uint64(0))
     return (sums * _FACTORS[0] + lengths.astype(np.uint64) * _FACTORS[1] + header_hashes * _FACTORS[2]) & ~_DECODER

@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 from ..plan import draw, step
 from ..runtime.device import to_device
 from .arguments import version_of
-from .draws import draws, key, randint
+from .draws import draws, integer_key, randint
 from .kernels import as_tensor, image_kernel, kernel
 from .policy import AUGMENTATIONS, augment, augmented, one_operation, space_of
 from .translators import register
@@ -60,7 +60,7 @@ def _mix(u, alpha, width) -> np.ndarray:
     if alpha == 1:
         gamma = -np.log1p(-u)
     else:
-        generators = (np.random.Generator(np.random.Philox(key=one)) for one in key(u[:, 0]).tolist())
+        generators = (np.random.Generator(np.random.Philox(key=one)) for one in integer_key(u[:, 0]).tolist())
         gamma = np.array([own.standard_gamma(alpha, 2 + width) for own in generators]).reshape(-1, 2 + width)
     gamma = np.maximum(gamma, np.finfo(np.float64).tiny)
     image_or_not, chains = _shares(gamma[:, :2]), _shares(gamma[:, 2:])

@@ -232,10 +232,10 @@ def draw_bernoulli(sizes, u, *, p, values=()):
 @draws(uniforms=1)
 def draw_random_key(sizes, u):
     """An integer in [0, 2**53), from which kernels generate random pixels."""
-    return {"key": key(u[:, 0])}, sizes
+    return {"key": integer_key(u[:, 0])}, sizes
 
 
-def key(u) -> np.ndarray:
+def integer_key(u) -> np.ndarray:
     return (u * 2**53).astype(np.int64)
 
 

@@ -149,16 +149,16 @@ def draw_dali_matrix(sizes, u, *, inner, interpolation):
         matrix = values["coefficients"]
         given["matrix"] = np.concatenate([matrix, np.ones((len(matrix), 1))], 1).reshape(-1, 3, 3)
     elif interpolation.startswith("nearest"):
-        given["matrix"] = _square(_raised(_fixed(values["matrix"]), _LAST_BIT))
+        given["matrix"] = _as_3x3(_off_edges(_in_fixed_point(values["matrix"]), _LAST_BIT))
     else:
         rows = values["matrix"].reshape(-1, 2, 3)
-        given.update(matrix=_square(rows), inside=_square(_raised(rows, 0.0)))
+        given.update(matrix=_as_3x3(rows), inside=_as_3x3(_off_edges(rows, 0.0)))
     if "flag" in values:
         given = {name: np.where(values["flag"][:, None, None] != 0, made, np.eye(3)) for name, made in given.items()}
     return {name: made.astype(np.float32) for name, made in (given | {"size": after}).items()}, after
 
 
-def _fixed(matrix) -> np.ndarray:
+def _in_fixed_point(matrix) -> np.ndarray:
     """Return (N, 2, 3) in the fixed-point arithmetic that Pillow uses without a filter (affine_fixed in Geometry.c):
     steps and the centre of the first pixel have 16 fractional bits."""
     rows = matrix.reshape(-1, 2, 3)
@@ -169,7 +169,7 @@ def _fixed(matrix) -> np.ndarray:
     return np.where(scales[:, None, None], rows, fixed)
 
 
-def _raised(rows, otherwise: float) -> np.ndarray:
+def _off_edges(rows, otherwise: float) -> np.ndarray:
     """Shift matrices that map whole lines of pixels to edges, as right angles and scales by powers of two do. Pillow
     takes the pixel above."""
     on_edges = (rows / _GRAIN % 1 == 0).all((1, 2))
@@ -178,6 +178,6 @@ def _raised(rows, otherwise: float) -> np.ndarray:
     return raised
 
 
-def _square(rows) -> np.ndarray:
+def _as_3x3(rows) -> np.ndarray:
     last = np.broadcast_to([0.0, 0.0, 1.0], (len(rows), 1, 3))
     return np.concatenate([rows, last], 1)

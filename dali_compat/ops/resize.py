@@ -20,7 +20,7 @@ from .kernels import each_by_pillow, kernel
 from .pixels import resample, transform
 from .pixels.lists import by_size, each, spare_batch, stack_if_uniform
 from .translators import register
-from .windows import window
+from .windows import window_arrays
 
 BY_TORCH = "pil, by torch"  # Pillow's order of passes with PyTorch's rounding of weights
 
@@ -69,7 +69,8 @@ def resize_to(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None = N
     )
 
 
-def resized_to(new) -> tuple[Arrays, np.ndarray]:
+def size_arrays(new) -> tuple[Arrays, np.ndarray]:
+    """Return the arrays of a resize, and the output sizes. Raise ImageTooSmall if a side would be 0."""
     if (new < 1).any():
         row = int((new < 1).any(1).argmax())
         raise ImageTooSmall(row, f"height and width must be > 0, but Resize gives {tuple(new[row].tolist())}")
@@ -80,8 +81,8 @@ def resized_to(new) -> tuple[Arrays, np.ndarray]:
 def draw_resize(sizes, u, *, size, max_size=None):
     """torchvision.transforms.functional._compute_resized_output_size."""
     if size is not None and len(size) == 2:
-        return resized_to(np.broadcast_to(np.array(size, np.int64), sizes.shape))
-    return resized_to(_by_edges(sizes, size and size[0], max_size))
+        return size_arrays(np.broadcast_to(np.array(size, np.int64), sizes.shape))
+    return size_arrays(_by_edges(sizes, size and size[0], max_size))
 
 
 def _by_edges(sizes, size, max_size) -> np.ndarray:
@@ -127,14 +128,14 @@ def draw_random_resized_crop(sizes, u, *, scale, ratio):
         row = int((shape < 1).any(1).argmax())
         have, of = (tuple(pair[row].astype(int).tolist()) for pair in (shape, sizes))
         raise ImageTooSmall(row, f"RandomResizedCrop takes {have} of an image of {of}: no width has the ratio {ratio}")
-    return window(start, shape)
+    return window_arrays(start, shape)
 
 
 @draws(uniforms=1)
 def draw_scale_jitter(sizes, u, *, target_size, scale_range):
     """torchvision.transforms.v2.ScaleJitter.make_params, which divides the target's width by the image's height."""
     fit = np.minimum(target_size[1] / sizes[:, :1], target_size[0] / sizes[:, 1:]).astype(np.float32)
-    return resized_to((sizes.astype(np.float32) * (fit * rand_between(u, scale_range))).astype(np.int64))
+    return size_arrays((sizes.astype(np.float32) * (fit * rand_between(u, scale_range))).astype(np.int64))
 
 
 @draws(uniforms=1)
@@ -143,13 +144,13 @@ def draw_random_shortest_size(sizes, u, *, min_size, max_size=None):
     scale = np.array(min_size)[randint(u, 0, len(min_size))] / sizes.min(1, keepdims=True)
     if max_size is not None:
         scale = np.minimum(scale, max_size / sizes.max(1, keepdims=True))
-    return resized_to((sizes * scale).astype(np.int64))
+    return size_arrays((sizes * scale).astype(np.int64))
 
 
 @draws(uniforms=1)
 def draw_random_resize(sizes, u, *, min_size, max_size):
     """torchvision.transforms.v2.RandomResize.make_params: a short edge below ``max_size``."""
-    return resized_to(_by_edges(sizes, randint(u[:, 0], min_size, max_size), None))
+    return size_arrays(_by_edges(sizes, randint(u[:, 0], min_size, max_size), None))
 
 
 # ---- lowered steps: a resize, or two steps in one, in another form than torchvision's

@@ -13,12 +13,12 @@ from ..plan import Draw, ImageSpec, Step, draw, step
 from . import timm_policies  # noqa: F401  # registers its translators
 from .arguments import interpolation_named, refuse_pil, refuse_tensors
 from .convert import translate_pil_to_tensor, translate_to_tensor
-from .draws import draws, key, randint, run, uniforms_of
+from .draws import draws, integer_key, randint, run, uniforms_of
 from .kernels import kernel
 from .noise import erased, within
 from .pixels.lists import assign, stack_if_uniform
 from .pixels.squares import normals
-from .resize import as_integer_resize, resize_each, resize_fidelity, resize_image, resize_to, resized_to
+from .resize import as_integer_resize, resize_each, resize_fidelity, resize_image, resize_to, size_arrays
 from .translators import register
 
 timm: Any = import_module("timm.data.transforms")
@@ -140,7 +140,7 @@ def draw_resize_keep_ratio(sizes, u, *, size, longest, scale, aspect):
         drawn = np.sqrt(np.exp(low + (high - low) * u[:, 3:4]))
         drawn = np.where(u[:, 2:3] < aspect[0], drawn, 1.0)
         factor = factor * np.concatenate([1.0 / drawn, drawn], 1)
-    return resized_to(np.rint(sizes * factor / ratio).astype(np.int64))
+    return size_arrays(np.rint(sizes * factor / ratio).astype(np.int64))
 
 
 _A_WINDOW = 23  # uniform numbers: those of erased(), and a key
@@ -153,7 +153,7 @@ def draw_timm_erasing(sizes, u, *, p, area, log_ratio, counts, at):
     count, own = randint(u[:, 1], counts[0], counts[1] + 1), u[:, 2 + _A_WINDOW * at :]
     arrays, some = erased(sizes, own[:, :22], area, log_ratio, np.maximum(count, 1)[:, None])
     flag = (u[:, 0] <= p) & (at < count) & some
-    return arrays | {"flag": flag.astype(np.int32), "key": key(own[:, 22])}, sizes
+    return arrays | {"flag": flag.astype(np.int32), "key": integer_key(own[:, 22])}, sizes
 
 
 def _resized(image, row, *, interpolations, like):

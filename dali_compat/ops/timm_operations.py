@@ -203,14 +203,14 @@ def _by_timm(images, arrays, **how):
 def augmented(images, arrays, *, interpolations, fill):
     """timm_augment() on any device; ``which`` -1 means no operation."""
     which, value = arrays["which"], arrays["value"]
-    alone = ~np.isin(which, [OPERATIONS.index(name) for name in _as_timm()]) & (which >= 0)
+    by_timm = ~np.isin(which, [OPERATIONS.index(name) for name in _as_timm()]) & (which >= 0)
     # posterize to 0 bits, which Pillow refuses from version 13 on
-    alone |= (which == OPERATIONS.index("posterize")) & (value < 1)
-    others = np.where(alone, -1, which)
-    made = _by_operations(images, arrays | {"which": others}, interpolations=interpolations, fill=fill)
-    if not alone.any():
+    by_timm |= (which == OPERATIONS.index("posterize")) & (value < 1)
+    by_kernels = np.where(by_timm, -1, which)
+    made = _by_operations(images, arrays | {"which": by_kernels}, interpolations=interpolations, fill=fill)
+    if not by_timm.any():
         return made
-    rows = np.flatnonzero(alone)
+    rows = np.flatnonzero(by_timm)
     how = {"arrays": rows_of(arrays, rows), "interpolations": interpolations, "fill": fill}
     return in_groups(made, [(rows, functools.partial(_by_timm, **how))])
 
