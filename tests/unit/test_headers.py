@@ -321,7 +321,7 @@ def test_headers_read_in_threads_equal_those_read_sequentially(tmp_path, monkeyp
 # ---- the bytes that state an image's size
 
 
-def test_mark_changes_with_any_single_byte():
+def test_header_hash_changes_with_any_single_byte():
     """Also if the sum is unchanged, and at either end of a word."""
     rng = np.random.default_rng(0)
     constant = (np.full(SIZE_FIELD, value, np.uint8) for value in (0, 255))
@@ -332,10 +332,10 @@ def test_mark_changes_with_any_single_byte():
         found = header_hashes(others)
         assert found.dtype == np.uint64 and len(found) == SIZE_FIELD * 255
         assert not (found == header_hashes(size_field[None])[0]).any()
-        assert len(np.unique(found[at < 8])) == 8 * 255  # two changes within a word give different marks
+        assert len(np.unique(found[at < 8])) == 8 * 255  # two changes within a word give different hashes
 
 
-def test_mark_of_a_row_does_not_depend_on_other_rows():
+def test_header_hash_of_a_row_does_not_depend_on_other_rows():
     rows = np.random.default_rng(1).integers(0, 256, (7, SIZE_FIELD), np.uint8)
     assert header_hashes(rows).tolist() == [int(header_hashes(row[None])[0]) for row in rows]
     back = rows[:, ::-1]
@@ -366,47 +366,47 @@ STATING = {
 OTHER_SIDES = [(HEIGHT + 1, WIDTH), (HEIGHT, WIDTH + 1), (HEIGHT - 1, WIDTH), (WIDTH, HEIGHT), (HEIGHT + 256, WIDTH)]
 
 
-def mark_of(header) -> int:
+def hash_of(header) -> int:
     """Mark of the bytes that contain the size."""
     return int(header_hashes(np.frombuffer(header.size_field, np.uint8)[None])[0])
 
 
-def header_and_mark(path, data: bytes):
-    """Return the header of a file and a function that computes the mark at a position."""
+def header_and_hash(path, data: bytes):
+    """Return the header of a file and a function that computes the hash at a position."""
     found = read_header(write(path, data))
 
-    def mark_at(place: int, other: bytes = data) -> int:
+    def hash_at(place: int, other: bytes = data) -> int:
         return int(header_hashes(np.frombuffer(other[place:].ljust(SIZE_FIELD, b"\0")[:SIZE_FIELD], np.uint8)[None])[0])
 
-    return found, mark_at
+    return found, hash_at
 
 
 @pytest.mark.parametrize("name", STATING)
-def test_mark_changes_when_the_size_changes(name, tmp_path):
+def test_header_hash_changes_when_the_size_changes(name, tmp_path):
     """Comparing the bytes at this position detects other sides even if the length of the file is the same."""
     kind, options = STATING[name]
     data = sized(kind, HEIGHT, WIDTH, **options)
-    found, mark_at = header_and_mark(tmp_path / "a", data)
-    assert found[:3] == (DALI, HEIGHT, WIDTH) and mark_of(found) == mark_at(found.at)
+    found, hash_at = header_and_hash(tmp_path / "a", data)
+    assert found[:3] == (DALI, HEIGHT, WIDTH) and hash_of(found) == hash_at(found.at)
     for height, width in OTHER_SIDES:
         other = sized(kind, height, width, **options)
         longest = max(len(data), len(other))
-        assert mark_at(found.at, other.ljust(longest, b"\0")) != mark_of(found), (height, width)
+        assert hash_at(found.at, other.ljust(longest, b"\0")) != hash_of(found), (height, width)
         again = read_header(write(tmp_path / "b", other))
-        assert (again.height, again.width) == (height, width) and mark_of(again) != mark_of(found)
+        assert (again.height, again.width) == (height, width) and hash_of(again) != hash_of(found)
 
 
 @pytest.mark.parametrize("name", ["JPEG", "JPEG after segments", "progressive JPEG"])
-def test_mark_changes_with_each_byte_of_the_size_in_a_jpeg_frame(name, tmp_path):
+def test_header_hash_changes_with_each_byte_of_the_size_in_a_jpeg_frame(name, tmp_path):
     kind, options = STATING[name]
     data = sized(kind, HEIGHT, WIDTH, **options)
-    found, mark_at = header_and_mark(tmp_path / "a", data)
+    found, hash_at = header_and_hash(tmp_path / "a", data)
     assert data[found.at] == 0xFF and struct.unpack(">HH", data[found.at + 5 : found.at + 9]) == (HEIGHT, WIDTH)
     for at in range(found.at + 5, found.at + 9):
         other = changed(data, at, data[at] ^ 1)
         again = read_header(write(tmp_path / "b", other))
         assert (again.height, again.width) != (HEIGHT, WIDTH) and again.at == found.at
-        assert mark_at(found.at, other) == mark_of(again) != mark_of(found)
+        assert hash_at(found.at, other) == hash_of(again) != hash_of(found)
 
 
 def test_facts_equal_the_headers(tmp_path):
@@ -420,5 +420,5 @@ def test_facts_equal_the_headers(tmp_path):
     assert found["lengths"][:3].tolist() == [len(one) for one in data[:3]]
     assert found["intact"].tolist() == [one.intact for one in wanted] == [False, True, False, False]
     assert found["size_field_at"].tolist() == [one.at for one in wanted]
-    assert found["header_hashes"].tolist() == [mark_of(one) for one in wanted]
+    assert found["header_hashes"].tolist() == [hash_of(one) for one in wanted]
     assert found["size_field_at"][0] > 9000

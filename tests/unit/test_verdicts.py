@@ -11,7 +11,7 @@ from dali_compat.data.verdicts import BY_ENGINE, BY_PILLOW, Verdicts, are_valid,
 
 RNG = np.random.default_rng(0)
 FILES = [RNG.integers(0, 256, count, np.uint8) for count in (8, 9, 15, 16, 17, 1000, 1003)]
-MARKS = RNG.integers(0, 1 << 63, len(FILES), np.uint64)
+HASHES = RNG.integers(0, 1 << 63, len(FILES), np.uint64)
 
 
 def checksums(files, marks, begin=0):
@@ -24,7 +24,7 @@ def checksums(files, marks, begin=0):
 
 def test_verdict_contains_the_decoder_and_the_checksum():
     for decoder in (BY_ENGINE, BY_PILLOW):
-        made = checksums(FILES, MARKS)
+        made = checksums(FILES, HASHES)
         words = made | np.uint8(decoder)
         assert words.dtype == np.uint64 and (decoders(words) == decoder).all() and are_valid(words, made).all()
         assert not are_valid(words, np.roll(made, 1)).any()
@@ -32,15 +32,15 @@ def test_verdict_contains_the_decoder_and_the_checksum():
 
 @pytest.mark.parametrize("number", range(len(FILES)))
 def test_checksum_changes_with_any_bit(number):
-    (before,) = checksums(FILES[number : number + 1], MARKS[:1])
+    (before,) = checksums(FILES[number : number + 1], HASHES[:1])
     for at in range(len(FILES[number])):
         for bit in range(8):
             file = FILES[number].copy()
             file[at] ^= 1 << bit
-            assert checksums([file], MARKS[:1])[0] != before, (at, bit)
+            assert checksums([file], HASHES[:1])[0] != before, (at, bit)
 
 
-def test_checksum_changes_with_length_and_mark():
+def test_checksum_changes_with_length_and_header_hash():
     zeros = [np.zeros(count, np.uint8) for count in range(40)]
     marks = np.zeros(40, np.uint64)
     assert len(set(checksums(zeros, marks).tolist())) >= 33  # fewer than eight bytes are not an image
@@ -64,7 +64,7 @@ def test_verdicts_are_stored_and_forgotten_by_index():
     verdicts = Verdicts("one")
     index, words = (
         np.array([3, 100, 7]),
-        checksums(FILES[:3], MARKS[:3]) | np.array([BY_ENGINE, BY_PILLOW, BY_ENGINE], np.uint8),
+        checksums(FILES[:3], HASHES[:3]) | np.array([BY_ENGINE, BY_PILLOW, BY_ENGINE], np.uint8),
     )
     assert not verdicts.get(index).any()
     verdicts.put(index, words)
