@@ -107,7 +107,7 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
     encoded, free = files.bytes / files.share, free_memory(torch.device("cpu"))
     if encoded > free:
         files.drop()
-    alone = passes.one()
+    loading = passes.one()
     stock = isinstance(route, FallbackRoute)
     read = cold if encoded > free else warm
     measured = Measured(

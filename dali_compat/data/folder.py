@@ -12,7 +12,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS, default_loader
 
 from ..archives.folder_index import cached_objects, cached_samples, index_file
 from ..remote.objects import FolderAndSize, Objects, listed_objects
-from ..remote.urls import is_url, shown, without_scheme
+from ..remote.urls import is_url, redacted, without_scheme
 from ..runtime.dataset_base import DatasetBase
 from .sources import Upright, decoded, object_image
 

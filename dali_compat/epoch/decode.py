@@ -122,7 +122,8 @@ class DaliGroup:
         arguments = list(chain.from_iterable(dali))
         if turns:
             arguments = self._pipeline.rotation_arrays(arguments, orientations, self._facts["sizes"])
-        self._ticket = self._pipeline.submit(self._images, arguments, np.ascontiguousarray(self._facts["size_field_at"]))
+        offsets = np.ascontiguousarray(self._facts["size_field_at"])
+        self._ticket = self._pipeline.submit(self._images, arguments, offsets)
 
     @cached_property
     def _sources(self) -> list[Source]:

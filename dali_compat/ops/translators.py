@@ -160,14 +160,14 @@ def _import_lazily(package: str) -> None:
 def translated_class(kind: type) -> type | None:
     """Return the class whose translator applies to objects of ``kind``: the class itself, or its base for a subclass of
     torchvision's that changes only its construction and repr. Return None if there is none."""
-    _import_later(top_package(kind))
+    _import_lazily(top_package(kind))
     if kind in _TRANSLATORS:
         return kind
     for place, base in enumerate(kind.__mro__):
         if base in _TRANSLATORS:
             same = kind.__mro__[place:] == base.__mro__ and type(kind) is type(base)
             return base if same and top_package(base) == "torchvision" else None
-        if not vars(base).keys() <= _OF_MAKING:
+        if not vars(base).keys() <= _NEUTRAL_NAMES:
             return None
     return None
 

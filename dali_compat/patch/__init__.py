@@ -154,15 +154,17 @@ def _constructor(original: Any) -> Any:
     def __init__(self, *args, **kwargs):
         now = Patched.now
         dataset = args[0] if args else kwargs.get("dataset")
-        is_torchs = now is not None and not _is_ours(self)  # our constructor calls torch's, which runs this again
-        reason = _fallback_reason(dataset) if is_torchs else ""
-        if now is not None and reason is None:
-            from .loader import become
+        if now is None or _is_dali_loader(self):  # the latter's constructor calls torch's, which is this function
+            original(self, *args, **kwargs)
+            return
+        reason = _fallback_reason(dataset)
+        if reason is None:
+            from .loader import convert
 
             reason = convert(self, args, kwargs, now)
             if reason is None:
                 return
-        if now is not None and reason and (now.options["fallback"] == "error" or not now.verbose):
+        if reason and (now.options["fallback"] == "error" or not now.verbose):
             report_fallback(f"torchvision does the work: {reason}", now.options["fallback"], set())
         original(self, *args, **kwargs)
         if now.verbose:

@@ -119,9 +119,9 @@ def options_of(dataset: Any) -> dict[str, Any]:
     """Return the options of the script's loader over ``dataset``, if a framework is constructing another loader from
     it. Its device defaults to the device of Accelerate's process."""
     options: dict[str, Any] = {}
-    for one in _scripts(dataset):
+    for one in _script_loaders(dataset):
         options |= {name: getattr(one, name) for name in inspect.getfullargspec(DataLoader._store_arguments).kwonlyargs}
-    if options.get("device") is None and any(map(_is_accelerates, framework_calls())):
+    if options.get("device") is None and any(map(_is_from_accelerate, framework_calls())):
         state = sys.modules["accelerate.state"]
         options |= {"device": state.PartialState().device} if state.is_initialized() else {}
     return options
