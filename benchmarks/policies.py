@@ -41,7 +41,7 @@ from dali_compat.randoms import Randoms
 from dali_compat.translate import translate
 
 BILINEAR = T.InterpolationMode.BILINEAR
-CASES = {"launches": operations._has_launches, "torch": lambda device: False}
+CASES = {"launches": operations._has_triton, "torch": lambda device: False}
 DRAWN = 16  # number of batches to draw random numbers for
 
 
@@ -99,7 +99,7 @@ def ready(case):
     begin = time.perf_counter()
     case(0)
     torch.cuda.synchronize()
-    if False in operations._found.values():
+    if False in operations._agreement.values():
         raise SystemExit("Triton's kernels are refused: both cases would be torch")
     return time.perf_counter() - begin
 
@@ -116,7 +116,7 @@ def train(args, result):
         batches = itertools.chain.from_iterable(itertools.repeat(loader))
         streams = {"synthetic": itertools.repeat(fixed), "launches": batches, "torch": batches}
         for number, case in common.in_turn(list(streams), args.rounds):
-            operations._has_launches = CASES.get(case, CASES["launches"])
+            operations._has_triton = CASES.get(case, CASES["launches"])
             for batch in itertools.islice(streams[case], 24):
                 step(*batch)
             torch.cuda.synchronize()
@@ -163,7 +163,7 @@ def main():
         for number in range(args.rounds):
             made = {}
             for kind in list(CASES)[:: -1 if number % 2 else 1]:
-                operations._has_launches = CASES[kind]
+                operations._has_triton = CASES[kind]
                 row = {"round": number, "case": kind, "transform": name, "host_ms": np.median(case.host(DRAWN))}
                 spent = gpu_time.spent(case.run, DRAWN).values()
                 row |= {"gpu_ms": sum(ms for ms, _ in spent), "launches": sum(count for _, count in spent)}
@@ -172,7 +172,7 @@ def main():
                 print(common.line(result["rounds"][-1]), flush=True)
             if not torch.equal(*made.values()):
                 raise SystemExit(f"{name}: the pixels of both cases differ")
-        operations._has_launches = CASES["launches"]
+        operations._has_triton = CASES["launches"]
         if args.json:
             common.write_json(args.json, result)
 

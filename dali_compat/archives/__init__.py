@@ -10,7 +10,6 @@ import copy
 import functools
 import glob
 import io
-import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -106,7 +105,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
             raise ValueError(f"{path} contains no images")
         self._files = MappedFiles(self.files, [(size, time) for size, time, _ in marks])  # unused for URLs
         self._target_list: list[int] | None = None
-        self.classes = _classes_beside(path, self._objects)
+        self.classes = _read_classes(path, self._objects)
         self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
         self._indexed(rows)
 
@@ -228,7 +227,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         there = copy.copy(self)
         there._objects = objects
         entry = Entry(url, there._options(url), objects)
-        return entry.beside, bytes(packed({"fingerprint": entry.fingerprint}, rows._asdict()))
+        return entry.sidecar, bytes(packed({"fingerprint": entry.fingerprint}, rows._asdict()))
 
     def place(self, index: int) -> str:
         """Return file and byte offset of the image at ``index``, for messages."""
@@ -252,13 +251,6 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and others
             raise read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error) from error
 
-    def _row(self, index: int) -> int:
-        """Return the nonnegative position for an index that may be negative."""
-        index, count = operator.index(index), len(self._table)
-        if not -count <= index < count:
-            raise IndexError(f"index {index} is out of range for {count} images")
-        return index % count
-
     def _rows(self, indices: Sequence[int]) -> NDArray[Any]:
         return np.fromiter(map(self._row, indices), np.int64, len(indices))
 
@@ -271,11 +263,11 @@ def classes_file(path: PathLike) -> Path:
     return Path(f"{os.path.abspath(os.path.expanduser(path))}.classes.txt")
 
 
-def _classes_beside(path: Any, objects: Objects | None) -> list[str] | None:
+def _read_classes(path: Any, objects: Objects | None) -> list[str] | None:
     if isinstance(path, (list, tuple)):
         return None
     if objects is None:
         stored = classes_file(path).read_bytes() if classes_file(path).is_file() else None
     else:
-        stored = objects.beside(f"{path}.classes.txt")
+        stored = objects.read_if_exists(f"{path}.classes.txt")
     return None if stored is None else stored.decode("utf-8", "surrogateescape").split("\n")[:-1]

@@ -38,47 +38,47 @@ _TICK = 2_000_000_000  # ns; the coarsest clock of any file system in use
 
 
 @with_remedy()
-def cached_samples(root: str | Path, allow_empty: bool = False, place: str | Path | None = None) -> FolderSamples:
+def cached_samples(root: str | Path, allow_empty: bool = False, cache: str | Path | None = None) -> FolderSamples:
     """Return (classes, class_to_idx, samples) of a folder of class folders, from a cached list if it is still valid.
     Content and order equal those of torchvision's find_classes() and make_dataset().
 
     Args:
         root: the folder. The cache is keyed by its real path; paths in ``samples`` begin with ``root`` as given.
         allow_empty: whether class folders without images are valid.
-        place: a folder for the cached lists of any number of roots; by default the user's cache folder.
+        cache: a folder for the cached lists of any number of roots; by default the user's cache folder.
 
     Raises:
         FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
     """
-    root, file = os.path.expanduser(root), index_file(root, place)
-    asked = time.time_ns()
-    listing = _load(file, root, asked)
+    root, file = os.path.expanduser(root), index_file(root, cache)
+    started = time.time_ns()
+    listing = _load(file, root, started)
     if listing is None:
         with saved.lock(file.stem):
-            listing = _load(file, root, asked)  # another process may have created it meanwhile
+            listing = _load(file, root, started)  # another process may have created it meanwhile
             if listing is None:
                 listing = _list(root)
-                _keep(root, partial(saved.save, file, listing._asdict(), {}))
+                _save_or_warn(root, partial(saved.save, file, listing._asdict(), {}))
     return _assemble(listing, root, allow_empty)
 
 
-def index_file(root: str | Path, place: str | Path | None = None) -> Path:
+def index_file(root: str | Path, cache: str | Path | None = None) -> Path:
     """Return the path of the cached list of a folder."""
     name = saved.digest(os.path.realpath(os.path.expanduser(root)), _LAYOUT)
-    return _place(place) / f"{name}.npz"
+    return _cache_folder(cache) / f"{name}.npz"
 
 
-def cached_objects(objects: Objects, root: str, allow_empty: bool, place: str | Path | None) -> FolderSamples:
+def cached_objects(objects: Objects, root: str, allow_empty: bool, cache: str | Path | None) -> FolderSamples:
     """Return (classes, class_to_idx, samples) of a folder in a bucket, from a cached list if there is one.
 
     The list is not validated, because objects that were added since cannot be detected. Changed objects have a
-    different etag, which is noticed when they are read. ``place`` is a folder or a URL for the lists of any number of
+    different etag, which is noticed when they are read. ``cache`` is a folder or a URL for the lists of any number of
     roots; by default the user's cache folder. Raise as listed_objects() does.
     """
-    root, there = root.rstrip("/"), is_url(place)
-    name = f"{saved.digest(objects.client.place(), root, allow_empty, _LAYOUT)}.npz"
-    file = f"{str(place).rstrip('/')}/{name}" if there else _place(place) / name
-    stored = saved.unpacked(objects.beside(str(file)) or b"") if there else saved.load(file)
+    root, is_remote = root.rstrip("/"), is_url(cache)
+    name = f"{saved.digest(objects.client.endpoints(), root, allow_empty, _LAYOUT)}.npz"
+    file = f"{str(cache).rstrip('/')}/{name}" if is_remote else _cache_folder(cache) / name
+    stored = saved.unpacked(objects.read_if_exists(str(file)) or b"") if is_remote else saved.load(file)
     try:
         if stored is None:
             raise ValueError("there is none")
@@ -86,17 +86,17 @@ def cached_objects(objects: Objects, root: str, allow_empty: bool, place: str | 
         if not all(url.startswith(f"{root}/") and target in range(len(classes)) for url, target, _, _ in rows):
             raise ValueError("it is of another folder")
         for url, _, size, etag in rows:
-            objects.listed(url, etag, size)
+            objects.set_size_and_etag(url, etag, size)
         return classes, {name: number for number, name in enumerate(classes)}, [(url, at) for url, at, _, _ in rows]
     except (ValueError, KeyError, TypeError):
         found = listed_objects(objects, root, allow_empty)
-    made = {"classes": found[0], "rows": [(url, target, *objects.listed_as(url)) for url, target in found[2]]}
+    made = {"classes": found[0], "rows": [(url, target, *objects.size_and_etag(url)) for url, target in found[2]]}
     save = partial(saved.save, file, made, {})
-    _keep(root, partial(objects.put, str(file), bytes(saved.packed(made, {}))) if there else save)
+    _save_or_warn(root, partial(objects.put, str(file), bytes(saved.packed(made, {}))) if is_remote else save)
     return found
 
 
-def _keep(root: str, save: Callable[[], object]) -> None:
+def _save_or_warn(root: str, save: Callable[[], object]) -> None:
     """Save the list of a folder, or warn."""
     try:
         save()
@@ -105,8 +105,8 @@ def _keep(root: str, save: Callable[[], object]) -> None:
         warnings.warn(what, stacklevel=stack_level())
 
 
-def _place(place: str | Path | None) -> Path:
-    return Path(os.path.expanduser(place or saved.cache_folder() / "folders"))
+def _cache_folder(cache: str | Path | None) -> Path:
+    return Path(os.path.expanduser(cache or saved.cache_folder() / "folders"))
 
 
 def listed_samples(root: str | Path) -> FolderSamples:
@@ -142,10 +142,10 @@ def _list(root: str) -> _Listing:
         found = []
         for path, _, files in sorted(os.walk(os.path.join(root, classes[target]), followlinks=True)):
             names = [file for file in sorted(files) if has_file_allowed_extension(file, IMG_EXTENSIONS)]
-            found.append(_Folder(target, path[below:], *_mark(path), names))
+            found.append(_Folder(target, path[below:], *_stamp(path), names))
         return found
 
-    folders = [_Folder(-1, "", *_mark(root), [])]
+    folders = [_Folder(-1, "", *_stamp(root), [])]
     label = f"listing {os.path.basename(root.rstrip('/')) or root}"
     with (
         tqdm(total=len(classes), desc=label, unit="folder", delay=_SLOW, disable=None) as bar,
@@ -157,20 +157,20 @@ def _list(root: str) -> _Listing:
     return _Listing(classes, folders, begin)
 
 
-def _mark(path: str) -> tuple[int, int]:
+def _stamp(path: str) -> tuple[int, int]:
     stat = os.stat(path)
     return stat.st_mtime_ns, stat.st_ino
 
 
-def _load(place: Path, root: str, asked: int) -> _Listing | None:
-    """Return the cached listing if it is valid for a caller who started at the time ``asked`` (ns)."""
+def _load(file: Path, root: str, started: int) -> _Listing | None:
+    """Return the cached listing if it is valid for a caller who started at the time ``started`` (ns)."""
     try:
-        listing = _listing((saved.load(place) or ({}, {}))[0])
-        marks = [_mark(os.path.join(root, folder.path)) for folder in listing.folders]
-        is_in_doubt = max(marks)[0] > listing.time - _TICK and listing.time < asked
+        listing = _listing((saved.load(file) or ({}, {}))[0])
+        stamps = [_stamp(os.path.join(root, folder.path)) for folder in listing.folders]
+        may_be_outdated = max(stamps)[0] > listing.time - _TICK and listing.time < started
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return None if is_in_doubt or marks != [(folder.time, folder.inode) for folder in listing.folders] else listing
+    return None if may_be_outdated or stamps != [(folder.time, folder.inode) for folder in listing.folders] else listing
 
 
 def _listing(stored: dict) -> _Listing:

@@ -55,13 +55,14 @@ class FileRows(NamedTuple):
         if kinds != [(np.int64, 2), (np.int64, 2), (np.uint8, 1)] or len(rows.columns) != 3 or rows.gaps.shape[1] != 2:
             raise ValueError(f"the arrays are {kinds}")
         offsets, lengths, _ = rows.columns
-        if not (_in(rows.gaps[:, 0], len(offsets) - 1) and _in(rows.gaps[:, 1], size) and _in(offsets, size)):
+        bounds = (rows.gaps[:, 0], len(offsets) - 1), (rows.gaps[:, 1], size), (offsets, size)
+        if not all(_in_range(*pair) for pair in bounds):
             raise ValueError(f"rows beyond the file's {size} bytes")
-        if not _in(lengths, size - offsets - GAP * np.bincount(rows.gaps[:, 0], minlength=len(offsets))):
+        if not _in_range(lengths, size - offsets - GAP * np.bincount(rows.gaps[:, 0], minlength=len(offsets))):
             raise ValueError(f"images that end beyond the file's {size} bytes")
         return rows
 
-    def taken(self, order: np.ndarray) -> FileRows:
+    def reordered(self, order: np.ndarray) -> FileRows:
         """Return the rows in another order, without keys."""
         gaps = self.gaps.copy()
         gaps[:, 0] = np.argsort(order)[gaps[:, 0]]
@@ -77,7 +78,7 @@ class FileRows(NamedTuple):
         return keys[::-1]
 
 
-def _in(values: np.ndarray, most: int | np.ndarray) -> bool:
+def _in_range(values: np.ndarray, most: int | np.ndarray) -> bool:
     """Return True if all values are from 0 to ``most``."""
     return bool(((values >= 0) & (values <= most)).all())
 
@@ -146,7 +147,7 @@ def corrupt(path: str, where: str, reason: str) -> ImageReadError:
     return ImageReadError(f"{path}, {where}: {reason}")
 
 
-def refused(path: str, where: str, reason: str) -> ValueError:
+def unsupported(path: str, where: str, reason: str) -> ValueError:
     """Return the error for an intact file of an unsupported kind, with the same text as corrupt()."""
     return ValueError(f"{path}, {where}: {reason}")
 
@@ -230,15 +231,15 @@ class Entry:
         self.rows: FileRows | None = None
         version = saved.digest(options, _LAYOUT)
         folder, name = os.path.split(path)
-        self.beside = os.path.join(folder, f".{name}.{version[:8]}.dali_compat-index.npz")
-        whole = os.path.realpath(path) if objects is None else f"{objects.client.place()} {path}"
+        self.sidecar = os.path.join(folder, f".{name}.{version[:8]}.dali_compat-index.npz")
+        whole = os.path.realpath(path) if objects is None else f"{objects.client.endpoints()} {path}"
         cached = saved.cache_folder() / "index" / f"{saved.digest(whole, version)}.npz"
-        self._places = [cached] if objects is not None else [Path(os.path.abspath(self.beside)), cached]
+        self._index_files = [cached] if objects is not None else [Path(os.path.abspath(self.sidecar)), cached]
         self._owners = (os.stat(path).st_uid,) if objects is None else ()
 
     def load(self) -> None:
-        found = (saved.load(place, self._owners) for place in self._places)
-        there = (saved.unpacked(one.beside(self.beside) or b"") for one in [self._objects] if one is not None)
+        found = (saved.load(place, self._owners) for place in self._index_files)
+        there = (saved.unpacked(one.read_if_exists(self.sidecar) or b"") for one in [self._objects] if one is not None)
         for stored in chain(found, there):
             if stored and stored[0].get("fingerprint") == self.fingerprint:
                 try:
@@ -253,7 +254,7 @@ class Entry:
         if fingerprint(self.path, self._objects) != self.fingerprint:
             raise ImageReadError(f"{self.path} changed while it was indexed")
         self.rows = rows
-        for place in self._places:
+        for place in self._index_files:
             with suppress(OSError):
                 saved.save(place, {"fingerprint": self.fingerprint}, rows._asdict(), _MODE)
                 return True

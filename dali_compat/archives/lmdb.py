@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..remote.urls import shown
+from ..remote.urls import redacted
 from . import Archive, PathLike, protobuf
-from .index import FileRows, Progress, RowsBuilder, corrupt, is_target, refused
+from .index import FileRows, Progress, RowsBuilder, corrupt, is_target, unsupported
 from .protobuf import BYTES, VARINT, Malformed
 
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)
@@ -89,7 +89,8 @@ class DALILMDB(Archive):
 
     def _file(self, name: str) -> str:
         if self._objects is not None:
-            raise ValueError(f"{shown(name)}: LMDB is supported only on local disks; pack the images as .rec or .tar")
+            what = "LMDB is supported only on local disks; pack the images as .rec or .tar"
+            raise ValueError(f"{redacted(name)}: {what}")
         return os.path.join(name, "data.mdb") if os.path.isdir(name) else name
 
     def _scan(self, path: str, progress: Progress) -> FileRows:
@@ -99,12 +100,12 @@ class DALILMDB(Archive):
                 raise corrupt(path, "byte 0", "the file is empty")
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         database = Database(data, path)
-        built = RowsBuilder(lambda _: progress(size * len(built) // max(1, database.entries)))
+        builder = RowsBuilder(lambda _: progress(size * len(builder) // max(1, database.entries)))
         for key, at, length in database.items():
             if not _SPECIAL.fullmatch(key):
                 begin, end, label = _image(data[at : at + length], path, f"key {key!r}")
-                built.add(at + begin, end - begin, label, key=key)
-        return built.rows()
+                builder.add(at + begin, end - begin, label, key=key)
+        return builder.rows()
 
     def _indexed(self, rows: list[FileRows]) -> None:
         """Set the targets from the arguments."""
@@ -168,7 +169,7 @@ def _image(value: memoryview, path: str, where: str) -> tuple[int, int, int]:
         return 0, len(value), _NO_LABEL
     if len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5 and value[-1] == ord("."):
         what = "its value is pickled, and unpickling it would run code from the file; convert the database"
-        raise refused(path, where, f"{what}, for example by python -m dali_compat pack")
+        raise unsupported(path, where, f"{what}, for example by python -m dali_compat pack")
     found = {}
     try:
         for number, kind, begin, end in protobuf.fields(value, 0, len(value)):
@@ -177,11 +178,11 @@ def _image(value: memoryview, path: str, where: str) -> tuple[int, int, int]:
     except Malformed:
         found = {}
     if _DATA not in found and _FLOATS not in found:
-        raise refused(path, where, f"its value, which begins with {head!r}, is neither an image nor a Caffe Datum")
+        raise unsupported(path, where, f"its value, which begins with {head!r}, is neither an image nor a Caffe Datum")
     begin, end = found.get(_DATA, (0, 0))
     if not (found.get(_ENCODED, (0, 0))[0] or _IMAGE.match(bytes(value[begin : begin + _HEAD]))):
         shape = " x ".join(str(found.get(name, (0, 0))[0]) for name in (_CHANNELS, _HEIGHT, _WIDTH))
-        raise refused(path, where, f"its Datum holds decoded pixels ({shape}), not an encoded image")
+        raise unsupported(path, where, f"its Datum holds decoded pixels ({shape}), not an encoded image")
     if _LABEL not in found:
         return begin, end, 0  # proto2 writers may omit default values
     return begin, end, protobuf.signed(found[_LABEL][0])
@@ -261,7 +262,7 @@ class Database:
             raise corrupt(self._path, f"byte {begin + _META.size}", f"its pages have {size} bytes")
         _, flags, _, _, _, _, entries, root = _DB.unpack_from(self._data, main)
         if flags & _DUPLICATES:
-            raise refused(self._path, f"byte {at}", "the database has sorted duplicates, not one value per key")
+            raise unsupported(self._path, f"byte {at}", "the database has sorted duplicates, not one value per key")
         return _END.unpack_from(self._data, main + _DB.size)[1], entries, root, size
 
     def _nodes(self, number: int) -> tuple[int, int, list[int]]:
@@ -286,7 +287,8 @@ class Database:
         low, high, flags, key_size = _NODE.unpack_from(self._data, begin + node)
         where, size = f"page {number} at byte {begin}", low | high << 16
         if flags & (_SUB_DATABASE | _DUPLICATES):
-            raise refused(self._path, where, "it holds another database or sorted duplicates, not one value per key")
+            what = "it holds another database or sorted duplicates, not one value per key"
+            raise unsupported(self._path, where, what)
         at = begin + node + _NODE.size + key_size
         end = begin + self._page
         inline = _NUMBER.size if flags & _BIG else size

@@ -17,7 +17,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from ..remote.objects import Objects, listed_objects
-from ..remote.urls import is_url, shown
+from ..remote.urls import is_url, redacted
 from . import Archive, classes_file, recordio, tfrecord, webdataset
 from . import lmdb as datum
 from .folder_index import listed_samples
@@ -158,11 +158,11 @@ def upload(dataset: Archive, url: str) -> None:
     it exists already, and OSError if it cannot be written or looked up."""
     objects, (path,) = Objects(), map(Path, dataset.files)
     folder = url.rpartition("/")[0]
-    if objects.is_there(url):
-        raise CannotPack(f"{shown(url)} exists, and is not overwritten")
-    for beside in (path.with_suffix(".idx"), classes_file(path)):
-        if beside.exists():
-            objects.put(f"{folder}/{beside.name}", beside)
+    if objects.exists(url):
+        raise CannotPack(f"{redacted(url)} exists, and is not overwritten")
+    for sidecar in (path.with_suffix(".idx"), classes_file(path)):
+        if sidecar.exists():
+            objects.put(f"{folder}/{sidecar.name}", sidecar)
     objects.put(url, path)
     place, stored = dataset.index_at(url, objects)
     objects.put(place, stored)

@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from . import Archive
-from .index import GAP, FileRows, Progress, RowsBuilder, corrupt, fingerprint, is_target, refused
+from .index import GAP, FileRows, Progress, RowsBuilder, corrupt, fingerprint, is_target, unsupported
 
 MAGIC = 0xCED7230A
 _MAGIC_BYTES = struct.pack("<I", MAGIC)
@@ -71,33 +71,33 @@ class DALIRecordIO(Archive):
     """
 
     def _options(self, path: str) -> dict[str, Any]:
-        beside = self._idx_of(path)
-        return {**super()._options(path), "idx": beside and fingerprint(beside, self._objects)}
+        idx = self._idx_of(path)
+        return {**super()._options(path), "idx": idx and fingerprint(idx, self._objects)}
 
     def _scan(self, path: str, progress: Progress) -> FileRows:
-        built = RowsBuilder(progress)
-        beside = self._idx_of(path)
+        builder = RowsBuilder(progress)
+        idx = self._idx_of(path)
         with self._opened(path) as file:
             size = file.seek(0, os.SEEK_END)
-            if beside:
-                copied = None if self._objects is None else self._objects.copied(beside)
-                offsets = _idx_offsets(beside, open(beside, "rb") if copied is None else io.BytesIO(copied))
+            if idx:
+                copied = None if self._objects is None else self._objects.copied(idx)
+                offsets = _idx_offsets(idx, open(idx, "rb") if copied is None else io.BytesIO(copied))
                 if size and not offsets:
-                    raise refused(beside, "line 1", "it names no record; remove it to read all of them")
+                    raise unsupported(idx, "line 1", "it names no record; remove it to read all of them")
                 order = sorted(range(len(offsets)), key=offsets.__getitem__)  # in file order
                 for number in order:
-                    _add(built, file, size, path, number, offsets[number], beside)
-                return built.rows().taken(np.argsort(order))
+                    _add(builder, file, size, path, number, offsets[number], idx)
+                return builder.rows().reordered(np.argsort(order))
             offset = 0
             while offset < size:
-                offset = _add(built, file, size, path, len(built), offset)
-        return built.rows()
+                offset = _add(builder, file, size, path, len(builder), offset)
+        return builder.rows()
 
     def _idx_of(self, path: str) -> str | None:
-        beside = os.path.splitext(path)[0] + ".idx"
+        idx = os.path.splitext(path)[0] + ".idx"
         if self._objects is not None:
-            return beside if self._objects.is_there(beside) else None
-        return beside if beside != path and os.path.isfile(beside) else None
+            return idx if self._objects.exists(idx) else None
+        return idx if idx != path and os.path.isfile(idx) else None
 
 
 def _idx_offsets(path: str, stored: IO[bytes]) -> list[int]:
@@ -110,12 +110,12 @@ def _idx_offsets(path: str, stored: IO[bytes]) -> list[int]:
                     raise ValueError
                 offsets.append(int(line.split()[1]))
             except (IndexError, ValueError):
-                raise refused(path, f"line {number + 1}", f"{line.strip()!r} is not a key and an offset") from None
+                raise unsupported(path, f"line {number + 1}", f"{line.strip()!r} is not a key and an offset") from None
     return offsets
 
 
 def _add(
-    built: RowsBuilder, file: IO[bytes], size: int, path: str, number: int, offset: int, idx: str | None = None
+    builder: RowsBuilder, file: IO[bytes], size: int, path: str, number: int, offset: int, idx: str | None = None
 ) -> int:
     """Add the record at ``offset``. Return the offset of the next one."""
     where, head = f"record {number} at byte {offset}", b""
@@ -123,13 +123,13 @@ def _add(
         file.seek(offset)
         head = file.read(_HEAD)
     if len(head) < _PREFIX.size:
-        raise corrupt(path, where, f"the file {'does not reach' if offset < 0 else 'ends'} there{_blame(idx)}")
+        raise corrupt(path, where, f"the file {'does not reach' if offset < 0 else 'ends'} there{_idx_hint(idx)}")
     magic, word = _PREFIX.unpack_from(head)
     part, length = word >> _LENGTH_BITS, word & _LENGTH_MASK
     if magic != MAGIC:
-        raise corrupt(path, where, f"it begins with {magic:#010x} instead of {MAGIC:#010x}{_blame(idx)}")
+        raise corrupt(path, where, f"it begins with {magic:#010x} instead of {MAGIC:#010x}{_idx_hint(idx)}")
     if part not in (_WHOLE, _FIRST):
-        raise corrupt(path, where, f"it is the middle of a record{_blame(idx)}")
+        raise corrupt(path, where, f"it is the middle of a record{_idx_hint(idx)}")
     gaps: list[int] = []
     end: int = offset + _PREFIX.size + length
     total = length
@@ -153,8 +153,8 @@ def _add(
         raise corrupt(path, where, f"its {total} bytes are too few for an image's header")
     begin, label = _label(path, where, head[_PREFIX.size :])
     if total < begin or (gaps and gaps[0] <= begin):
-        raise refused(path, where, "its header is cut short or in several parts")
-    built.add(offset + _PREFIX.size + begin, total - begin, label, tuple(gap - begin for gap in gaps))
+        raise unsupported(path, where, "its header is cut short or in several parts")
+    builder.add(offset + _PREFIX.size + begin, total - begin, label, tuple(gap - begin for gap in gaps))
     return end
 
 
@@ -164,16 +164,16 @@ def _label(path: str, where: str, data: bytes) -> tuple[int, int]:
     begin = _IMAGE_HEADER.size
     if flag > 1:
         what = f"it has {flag} labels (the flag of its header); only records of one class label can be used"
-        raise refused(path, where, what)
+        raise unsupported(path, where, what)
     if flag == 1:
         (label,) = _LABEL.unpack_from(data.ljust(begin + _LABEL.size, b"\0"), begin)
         begin += _LABEL.size
     if not (label.is_integer() and is_target(label)):  # False for inf and nan
-        raise refused(path, where, f"its label {label} is not a class number")
+        raise unsupported(path, where, f"its label {label} is not a class number")
     return begin, int(label)
 
 
-def _blame(idx: str | None) -> str:
+def _idx_hint(idx: str | None) -> str:
     return f"; {idx} may belong to another file: remove it to read all records" if idx else ""
 
 

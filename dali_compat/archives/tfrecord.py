@@ -18,7 +18,7 @@ import google_crc32c
 
 from ..remote.objects import FolderAndSize
 from . import Archive, PathLike, protobuf
-from .index import FileRows, Progress, RowsBuilder, corrupt, refused
+from .index import FileRows, Progress, RowsBuilder, corrupt, unsupported
 from .protobuf import BYTES, Malformed
 
 _LENGTH = struct.Struct("<Q")
@@ -75,39 +75,40 @@ class DALITFRecord(Archive):
         disk_cache: FolderAndSize | None = None,
     ):
         self.image_key, self.label_key = image_key, label_key
-        there: Any = {"storage_options": storage_options, "disk_cache": disk_cache}
-        super().__init__(path, transform, target_transform, return_index=return_index, **there)
+        remote: Any = {"storage_options": storage_options, "disk_cache": disk_cache}
+        super().__init__(path, transform, target_transform, return_index=return_index, **remote)
 
     def _options(self, path: str) -> dict[str, Any]:
         return {**super()._options(path), "image": self.image_key, "label": self.label_key}
 
     def _scan(self, path: str, progress: Progress) -> FileRows:
-        built, offset = RowsBuilder(progress), 0
+        builder, offset = RowsBuilder(progress), 0
         with self._opened(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
             while offset < size:
-                where = f"record {len(built)} at byte {offset}"
+                where = f"record {len(builder)} at byte {offset}"
                 data = _record(file, path, where, size - offset)
                 try:
                     begin, end, label = self._find(data, path, where)
                 except Malformed as error:
                     raise corrupt(path, where, f"it is not a tf.train.Example: {error}") from None
-                built.add(offset + _HEAD + begin, end - begin, label)
+                builder.add(offset + _HEAD + begin, end - begin, label)
                 offset += _HEAD + len(data) + _TAIL
-        return built.rows()
+        return builder.rows()
 
     def _find(self, data: bytes, path: str, where: str) -> tuple[int, int, int]:
         """Return (begin of the image in ``data``, its end, label)."""
         features = _features(data)
         for key in (self.image_key, self.label_key):
             if key not in features:
-                raise refused(path, where, f"it has no feature {key!r}; it has {', '.join(sorted(features)) or 'none'}")
+                known = ", ".join(sorted(features)) or "none"
+                raise unsupported(path, where, f"it has no feature {key!r}; it has {known}")
         images, labels = _list(data, *features[self.image_key]), _list(data, *features[self.label_key])
         if images[0] != "bytes" or len(images[1]) != 1:
-            raise refused(path, where, f"{self.image_key!r} is {len(images[1])} {images[0]}, not one of bytes")
+            raise unsupported(path, where, f"{self.image_key!r} is {len(images[1])} {images[0]}, not one of bytes")
         if labels[0] != "int64s" or len(labels[1]) != 1:
-            raise refused(path, where, f"{self.label_key!r} is {len(labels[1])} {labels[0]}, not one int64")
+            raise unsupported(path, where, f"{self.label_key!r} is {len(labels[1])} {labels[0]}, not one int64")
         return *images[1][0], labels[1][0]
 
 
@@ -125,7 +126,7 @@ def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
     (length,), (crc,) = _LENGTH.unpack_from(head), _CRC.unpack_from(head, _LENGTH.size)
     if masked_crc32c(head[: _LENGTH.size]) != crc:
         if head[:2] == b"\x1f\x8b":
-            raise refused(path, where, "the file is compressed (gzip), which has no random access: decompress it")
+            raise unsupported(path, where, "the file is compressed (gzip), which has no random access: decompress it")
         raise corrupt(path, where, "the checksum of its length is wrong: damaged, compressed or not a TFRecord file")
     if _HEAD + length + _TAIL > left:
         raise corrupt(path, where, f"the file ends {_HEAD + length + _TAIL - left} bytes before the record does")

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from ..remote.objects import FolderAndSize
 from . import Archive, PathLike
-from .index import FileRows, Progress, RowsBuilder, corrupt, is_target, refused
+from .index import FileRows, Progress, RowsBuilder, corrupt, is_target, unsupported
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
@@ -41,7 +41,8 @@ def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
     head = file.read(BLOCK)
     for magic, name in _OTHER_FORMATS.items():
         if head.startswith(magic):
-            raise refused(path, "byte 0", f"the file is compressed ({name}), which has no random access: decompress it")
+            what = f"the file is compressed ({name}), which has no random access: decompress it"
+            raise unsupported(path, "byte 0", what)
     file.seek(0)
     tar, at = None, 0
     while at < end:
@@ -54,7 +55,7 @@ def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
             break
         tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all members
         if found.issparse():
-            raise refused(path, f"header at byte {at}", "it is a sparse file; write the tar file without --sparse")
+            raise unsupported(path, f"header at byte {at}", "it is a sparse file; write the tar file without --sparse")
         if tar.offset <= at or found.size < 0:
             raise corrupt(path, f"header at byte {at}", f"its size is {found.size}")
         if tar.offset > end:
@@ -136,14 +137,14 @@ class DALIWebDataset(Archive):
     ):
         self.image_extensions = tuple(extension.lower().lstrip(".") for extension in image_extensions)
         self.json_field = json_field
-        there: Any = {"storage_options": storage_options, "disk_cache": disk_cache}
-        super().__init__(path, transform, target_transform, return_index=return_index, **there)
+        remote: Any = {"storage_options": storage_options, "disk_cache": disk_cache}
+        super().__init__(path, transform, target_transform, return_index=return_index, **remote)
 
     def _options(self, path: str) -> dict[str, Any]:
         return {**super()._options(path), "images": self.image_extensions, "json": self.json_field, "walk": 3}
 
     def _scan(self, path: str, progress: Progress) -> FileRows:
-        built = RowsBuilder(progress)
+        builder = RowsBuilder(progress)
         with self._opened(path) as file:
             key: str | None = None
             sample: dict[str, tuple[int, int]] = {}
@@ -152,17 +153,17 @@ class DALIWebDataset(Archive):
                 if not match or _META.fullmatch(name):
                     continue
                 if match[1] != key:
-                    self._add(built, file, path, key, sample)
+                    self._add(builder, file, path, key, sample)
                     key, sample = match[1], {}
                 extension = match[2].lower()
                 if extension in sample:
-                    raise refused(path, f"header at byte {offset}", f"{name!r} appears twice")
+                    raise unsupported(path, f"header at byte {offset}", f"{name!r} appears twice")
                 sample[extension] = offset, size
-            self._add(built, file, path, key, sample)
-        return built.rows()
+            self._add(builder, file, path, key, sample)
+        return builder.rows()
 
     def _add(
-        self, built: RowsBuilder, file: IO[bytes], path: str, key: str | None, sample: dict[str, tuple[int, int]]
+        self, builder: RowsBuilder, file: IO[bytes], path: str, key: str | None, sample: dict[str, tuple[int, int]]
     ) -> None:
         """Add one sample, {extension: (offset, size)}."""
         if key is None:
@@ -172,27 +173,27 @@ class DALIWebDataset(Archive):
             if extension in sample:
                 break
         else:
-            raise refused(path, where, f"it has no image, only {_names(sample)}")
+            raise unsupported(path, where, f"it has no image, only {_names(sample)}")
         for source in ("cls", "json"):
             if source in sample:
                 offset, size = sample[source]
                 if size > _MOST:
-                    raise refused(path, where, f"its .{source} has {size} bytes, too many for a class number")
+                    raise unsupported(path, where, f"its .{source} has {size} bytes, too many for a class number")
                 file.seek(offset)
-                built.add(*sample[extension], self._label(source, file.read(size), path, where))
+                builder.add(*sample[extension], self._label(source, file.read(size), path, where))
                 return
-        raise refused(path, where, f"it has neither .cls nor .json, only {_names(sample)}")
+        raise unsupported(path, where, f"it has neither .cls nor .json, only {_names(sample)}")
 
     def _label(self, source: str, text: bytes, path: str, where: str) -> int:
         try:
             value = int(text) if source == "cls" else json.loads(text)[self.json_field]
         except KeyError:
-            raise refused(path, where, f"its .json has no field {self.json_field!r}; pass json_field=") from None
+            raise unsupported(path, where, f"its .json has no field {self.json_field!r}; pass json_field=") from None
         except (ValueError, TypeError, IndexError, RecursionError):
-            raise refused(path, where, f"its .{source} holds {text[:40]!r}, not a class number") from None
+            raise unsupported(path, where, f"its .{source} holds {text[:40]!r}, not a class number") from None
         if type(value) is not int or not is_target(value):
             what = f"{self.json_field!r} of its .json" if source == "json" else "its .cls"
-            raise refused(path, where, f"{what} is {value!r:.40}, not a class number")
+            raise unsupported(path, where, f"{what} is {value!r:.40}, not a class number")
         return value
 
 

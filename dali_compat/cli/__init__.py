@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 import dali_compat
-from dali_compat.cli.arguments import UsageError, did_you_mean, is_interrupt, is_of_the_data, remedy_of
+from dali_compat.cli.arguments import UsageError, did_you_mean, is_data_error, is_interrupt, remedy_of
 
 COMMANDS = {
     "demo": "load images made on the spot through both loaders, and compare",
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name != "run" and is_interrupt(error):
             print(f"\n{name}: interrupted", file=sys.stderr)
             return 130
-        if name == "run" or not is_of_the_data(error):
+        if name == "run" or not is_data_error(error):
             raise
         print(f"{name}: " + "; ".join(filter(None, (str(error), remedy_of(error)))), file=sys.stderr)
         return 1

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dali_compat.errors import ImageReadError
-from dali_compat.remote.urls import is_url, shown
+from dali_compat.remote.urls import is_url, redacted
 
 TABLE = "DALIImageTable"
 _ENDINGS = {
@@ -28,7 +28,7 @@ _ENDINGS = {
 _LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")  # at byte 16 of the first page
 
 
-SIZES = "the images of a batch need one height x width"  # text of epoch/collate.py, which imports torch
+SIZES_DIFFER = "the images of a batch need one height x width"  # text of epoch/collate.py, which imports torch
 _REMEDY = (
     "--on-error replace takes another image in its place, --on-error skip leaves it out of its batch (on_error= of "
     "dali_compat.DataLoader); `python -m dali_compat check` lists all such files"
@@ -52,9 +52,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def is_of_the_data(error: BaseException) -> bool:
+def is_data_error(error: BaseException) -> bool:
     """Return True if a file cannot be read, or the images of a batch differ in size."""
-    return isinstance(error, ImageReadError) or SIZES in str(error)
+    return isinstance(error, ImageReadError) or SIZES_DIFFER in str(error)
 
 
 def remedy_of(error: BaseException) -> str:
@@ -122,9 +122,9 @@ def open_dataset(
     try:
         return dali_compat.DALIImageTable(files[0], **{"target": None, **named, **table, **more})
     except (ValueError, FileNotFoundError) as error:
-        of_files = isinstance(error, FileNotFoundError)
+        is_missing = isinstance(error, FileNotFoundError)
         name, what = (
-            ("root", "FOLDER says where they are") if of_files else ("image", "NAME says which column has the files")
+            ("root", "FOLDER says where they are") if is_missing else ("image", "NAME says which column has the files")
         )
         raise ValueError(f"{error}" if name in named else f"{error}; --option {name}={what}") from None
 
@@ -181,7 +181,7 @@ def dataset_of(args: argparse.Namespace) -> Any:
     """Return the data set of the path and the transform. Raises UsageError if it does not exist or has no images."""
     from dali_compat import DALIImageFolder
 
-    spec, name = args.transform, " ".join(map(shown, args.path))
+    spec, name = args.transform, " ".join(map(redacted, args.path))
     transform = imagenet(spec) if spec in ("train", "eval") else transform_of(spec)
     try:
         dataset = open_dataset(

@@ -15,15 +15,7 @@ from torch.utils.data import RandomSampler, Subset
 from tqdm import tqdm
 
 from dali_compat import LoaderStats
-from dali_compat.cli.arguments import (
-    UsageError,
-    add_data,
-    add_device,
-    budget,
-    dataset_class,
-    dataset_of,
-    device_of,
-)
+from dali_compat.cli.arguments import UsageError, add_data, add_device, budget, dataset_class, dataset_of, device_of
 from dali_compat.cli.limits import Measured, advice, limit
 from dali_compat.cli.timing import Passes, SampledFiles
 from dali_compat.routes import FallbackRoute, in_processes
@@ -55,7 +47,7 @@ def run(args) -> int:
     print(f"{loader.explain()}\n")
     total = 2 * (_ahead(args) + args.batches)
     with tqdm(total=total, desc="measuring", unit="batch", mininterval=0.5, leave=False, disable=None) as bar:
-        passes = Passes(loader, args.batches, _ahead(args), device, bar.update)
+        passes = Passes(loader, _ahead(args), device, bar.update)
         measured, parts, stats = measure(loader, passes, files, args)
 
     def rate(seconds: float) -> str:
@@ -63,7 +55,7 @@ def run(args) -> int:
 
     found = limit(measured)
     rows = [("", "images/s"), *((name, rate(seconds)) for name, seconds in parts.items())]
-    print(f"{in_columns([*rows, ('loading', rate(measured.alone))])}")
+    print(f"{in_columns([*rows, ('loading', rate(measured.loading))])}")
     if stats.objects:
         waited = f"batches waited {stats.network / stats.seconds:.0%} of the time"
         print(
@@ -115,19 +107,19 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
     encoded, free = files.bytes / files.share, free_memory(torch.device("cpu"))
     if encoded > free:
         files.drop()
-    alone = passes.one()
+    loading = passes.one()
     stock = isinstance(route, FallbackRoute)
     read = cold if encoded > free else warm
     measured = Measured(
-        alone=alone.seconds,
+        loading=loading.seconds,
         read=read,
-        host=alone.host,
-        cpu=alone.cpu,
+        host=loading.host,
+        cpu=loading.cpu,
         cores=usable_cores(),
         threads=threads,
-        python=alone.waited + alone.host if in_processes(route) else 0.0,
+        python=loading.waited + loading.host if in_processes(route) else 0.0,
         called=getattr(route, "why", ""),
-        others=alone.others,
+        others=loading.others,
         path=" ".join(args.path),
         folder=os.path.isdir(args.path[0]) and dataset_class(args.path[0]) is None,
         depth=depth,
@@ -135,12 +127,12 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
         workers=args.workers,
         exact=args.exact,
         gpu=passes.device.type == "cuda",
-        gpu_there=torch.cuda.is_available(),
+        has_gpu=torch.cuda.is_available(),
         encoded=encoded,
         decoded=files.pixels() / files.share,
         free=free,
         cached=args.cache is not None,
         fallback=route.reason if stock else "",
     )
-    parts = {"reading, page cache dropped": cold, "reading again": warm, "Python in next() alone": alone.host}
-    return measured, parts, alone.stats
+    parts = {"reading, page cache dropped": cold, "reading again": warm, "Python in next() alone": loading.host}
+    return measured, parts, loading.stats

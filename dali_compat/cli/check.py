@@ -22,10 +22,10 @@ from tqdm import tqdm
 
 import dali_compat
 from dali_compat.cli.arguments import TABLE, UsageError, add_options, dataset_class, open_dataset
-from dali_compat.remote.urls import is_url, shown
+from dali_compat.remote.urls import is_url, redacted
 
 from ..archives import expand
-from ..data.base_datasets import sample
+from ..data.base_datasets import objects_of, sample
 from ..runtime.cores import usable_cores
 from ..runtime.messages import in_columns
 from .check_files import Crash, FileSource, Inspection, bucket_source, folder_source, process_map
@@ -56,15 +56,15 @@ def run(args) -> int:
     unread = any(folder["problem"] == "unreadable" for folder in source.folders)
     code = int(bool(findings.counts["broken"] or unread or not findings.counts["images"])) if complete else 130
     report = findings.report(code)
-    words = json.dumps(report, indent=2) if args.json else text(report, source.total, args.limit)
+    output = json.dumps(report, indent=2) if args.json else text(report, source.total, args.limit)
     encoding = sys.stdout.encoding or "utf-8"
-    print(words.encode(encoding, "backslashreplace").decode(encoding))
+    print(output.encode(encoding, "backslashreplace").decode(encoding))
     return code
 
 
 def _source(args):
     """Return the FileSource to check. Raises UsageError if the path is invalid."""
-    name = " ".join(map(shown, args.path))
+    name = " ".join(map(redacted, args.path))
     try:
         # a folder's path, or the data set of a folder in object storage
         folder = partial(dali_compat.DALIImageFolder, allow_empty=True) if is_url(args.path[0]) else str
@@ -75,11 +75,10 @@ def _source(args):
         return FileSource(name, dataset_class(expand(args.path)[0]) or "", error=str(error))
     except (OSError, ImportError, TypeError, ValueError) as error:
         raise UsageError(f"{error}" if name in str(error) else f"{name}: {error}") from None
-    objects = getattr(data, "_objects", None)
+    objects = objects_of(data)
     if objects is not None:
         sources: list[Any] = [sample(data, index)[0] for index in range(len(data))]
-        urls = [source.index for source in sources]
-        return bucket_source(name, type(data).__name__, objects, urls)
+        return bucket_source(name, type(data).__name__, objects, [source.index for source in sources])
     if isinstance(data, str):
         return folder_source(data.rstrip(os.sep) or os.sep)
     kind, total = type(data).__name__, len(data)
@@ -222,7 +221,7 @@ def text(report: dict, total: int, limit: int) -> str:
         for row in report["formats"]
     ]
     blocks = [
-        f"{_shown(report['path'])}: {_many(counts['images'], 'image')}, {counts['bytes'] / 1e6:,.1f} MB",
+        f"{_shown(report['path'])}: {_plural(counts['images'], 'image')}, {counts['bytes'] / 1e6:,.1f} MB",
         in_columns([("size", *three), *sizes], left=1) if sizes else "",
         in_columns([("format", "mode", "images", "DALI", "Pillow", "broken"), *formats], left=2) if formats else "",
         *(_section(limit, *section) for section in _sections(report)),
@@ -249,14 +248,14 @@ def _sections(report: dict) -> list[tuple[str, int, list[dict], Callable[[dict],
 def _section(limit: int, title: str, count: int, entries: list[dict], second: Callable[[dict], str]) -> str:
     if not count:
         return ""
-    rows = [(f"  {_place(one)}", _line(second(one))) for one in (entries[:limit] if limit else entries)]
+    rows = [(f"  {_location(one)}", _line(second(one))) for one in (entries[:limit] if limit else entries)]
     more = [f"  and {count - len(rows):,} more: --limit 0 lists all"] if count > len(rows) else []
     return "\n".join([f"{title} ({count:,}):", *([in_columns(rows)] if rows else []), *more])
 
 
-def _place(entry: dict) -> str:
+def _location(entry: dict) -> str:
     if "path" not in entry:
-        return _many(entry["images"], "image")
+        return _plural(entry["images"], "image")
     more = f", byte {entry['byte']}, index {entry['index']}" if "index" in entry else ""
     return _shown(entry["path"]) + more
 
@@ -264,22 +263,22 @@ def _place(entry: dict) -> str:
 def _summary(counts: dict, share: float | None) -> list[str]:
     lines = []
     if counts["outside"]:
-        lines.append(f"{_many(counts['outside'], 'image')} beside the class folders: ImageFolder does not list them.")
+        lines.append(f"{_plural(counts['outside'], 'image')} beside the class folders: ImageFolder does not list them.")
     if share is not None:
         percent = "100" if share == 1 else f"{min(100 * share, 99.9):.1f}"  # 100 only if all are
-        lines.append(f"DALI decodes {counts['dali']:,} of {_many(counts['images'], 'image')} ({percent}%).")
+        lines.append(f"DALI decodes {counts['dali']:,} of {_plural(counts['images'], 'image')} ({percent}%).")
     return lines + ([_ADVICE] if counts["broken"] else [])
 
 
 def _verdict(report: dict, total: int) -> str:
     counts, name, end = report["counts"], _shown(report["path"]), f"; exit code {report['exit_code']}"
-    images, broken = _many(counts["images"], "image"), f"{counts['broken']:,}"
+    images, broken = _plural(counts["images"], "image"), f"{counts['broken']:,}"
     if not report["complete"]:
-        return f"Interrupted after {counts['files']:,} of {_many(total, 'file')}: {broken} broken so far{end}"
+        return f"Interrupted after {counts['files']:,} of {_plural(total, 'file')}: {broken} broken so far{end}"
     if report["error"]:
         return f"{name} cannot be opened: {_line(report['error'])}{end}"
     unread = sum(one["problem"] == "unreadable" for one in report["folders"])
-    end = (f", and {_many(unread, 'folder')} cannot be read" if unread else "") + end
+    end = (f", and {_plural(unread, 'folder')} cannot be read" if unread else "") + end
     if not counts["images"]:
         return f"There is no image in {name}{end}"
     if not counts["broken"]:
@@ -287,7 +286,7 @@ def _verdict(report: dict, total: int) -> str:
     return f"{broken} of {images} {'is' if counts['broken'] == 1 else 'are'} broken{end}"
 
 
-def _many(count: int, what: str) -> str:
+def _plural(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
@@ -296,5 +295,5 @@ def _shown(path: str) -> str:
     return path if path.isprintable() else repr(path)[1:-1]
 
 
-def _line(words: str) -> str:
-    return _shown(" ".join(words.split())[:200])
+def _line(output: str) -> str:
+    return _shown(" ".join(output.split())[:200])

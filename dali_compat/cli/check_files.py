@@ -31,7 +31,7 @@ from ..runtime.internals import processes_of
 
 _HEAD = 4096  # bytes that identify a file
 _FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")  # damaged files of these formats count as images
-_OTHERS = {
+_FILE_KINDS = {
     rb"\Z": "an empty file",
     rb"\s*<(!doctype html|html)": "an HTML page",
     rb"\s*<\?xml|\s*<svg": "XML",
@@ -128,7 +128,7 @@ def _reason(error: Exception) -> str:
 
 
 def _kind(head: bytes) -> str:
-    return next(name for pattern, name in _OTHERS.items() if re.match(pattern, head, re.IGNORECASE))
+    return next(name for pattern, name in _FILE_KINDS.items() if re.match(pattern, head, re.IGNORECASE))
 
 
 _CHUNK = 8  # items; larger chunks are not measurably faster
@@ -164,13 +164,13 @@ def process_map(function: Callable, items: Iterable, processes: int) -> Generato
             if not pending:
                 return
             chunk, future = pending.popleft()
-            found = _alone(function, chunk) if future.exception() else future.result()
+            found = _separately(function, chunk) if future.exception() else future.result()
             yield from zip(chunk, found, strict=True)
     finally:
         _kill(pool)
 
 
-def _alone(function: Callable, chunk: list) -> list:
+def _separately(function: Callable, chunk: list) -> list:
     """Return the results of a chunk from a separate process, or of each item separately if that crashes."""
     pool = _pool(function, 1)
     try:
@@ -181,13 +181,13 @@ def _alone(function: Callable, chunk: list) -> list:
     finally:
         _kill(pool)
     if len(chunk) > 1:
-        return [found for item in chunk for found in _alone(function, [item])]
+        return [found for item in chunk for found in _separately(function, [item])]
     code = process.exitcode or 0
     return [Crash(signal.Signals(-code).name if code < 0 else f"exit code {code}")]
 
 
 def _pool(function: Callable, processes: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin, (function,))
+    return ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _initialize, (function,))
 
 
 def _kill(pool: ProcessPoolExecutor) -> None:
@@ -202,7 +202,7 @@ def _kill(pool: ProcessPoolExecutor) -> None:
 _function: Callable
 
 
-def _begin(function: Callable) -> None:
+def _initialize(function: Callable) -> None:
     global _function
     _function = function
     end_with_parent()
@@ -283,19 +283,20 @@ def folder_source(root: str) -> FileSource:
     return source
 
 
-def _walk(root: str, odd: list[dict]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield (folder, names of its files, names of its folders), sorted and top-down. Adds irregular folders to
-    ``odd``."""
+def _walk(root: str, irregular: list[dict]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield (folder, names of its files, names of its folders), sorted and top-down. Add irregular folders to
+    ``irregular``."""
 
     def unreadable(error: OSError) -> None:
-        odd.append({"path": error.filename, "problem": "unreadable", "reason": error.strerror})
+        irregular.append({"path": error.filename, "problem": "unreadable", "reason": error.strerror})
 
     above: dict[str, tuple] = {root: ()}  # the ancestors of each folder
     for folder, below, names in os.walk(root, onerror=unreadable, followlinks=True):
         status = os.stat(folder)
         mark, parents = (status.st_dev, status.st_ino), above.pop(folder)
         if mark in parents:
-            odd.append({"path": folder, "problem": "loop", "reason": "a link to a folder that it is in; not followed"})
+            reason = "a link to a folder that it is in; not followed"
+            irregular.append({"path": folder, "problem": "loop", "reason": reason})
             below.clear()
             continue
         below.sort()

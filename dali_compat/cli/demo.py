@@ -77,11 +77,11 @@ def compare_speed(root: str, device: torch.device, args) -> None:
         }
 
     theirs, ours = ImageFolder(root, transform), dali_compat.DALIImageFolder(root, transform)
-    of_processes = {"persistent_workers": args.workers > 0, "pin_memory": device.type == "cuda"}
+    worker_options = {"persistent_workers": args.workers > 0, "pin_memory": device.type == "cuda"}
     works = installation.dali_problem(gpu=device.type == "cuda") is None  # num_workers is a number of threads
-    loader = dali_compat.DataLoader(ours, device=device, **options(ours), **({} if works else of_processes))
+    loader = dali_compat.DataLoader(ours, device=device, **options(ours), **({} if works else worker_options))
     loaders: dict[str, Any] = {
-        "torchvision": torch.utils.data.DataLoader(theirs, **options(theirs), **of_processes),
+        "torchvision": torch.utils.data.DataLoader(theirs, **options(theirs), **worker_options),
         "dali_compat": loader,
     }
     print(f"\n{loader.explain()}\n")

@@ -17,7 +17,7 @@ BUSY_MACHINE = "busy machine"
 class Measured:
     """Properties of a loader and its data, and its seconds per batch."""
 
-    alone: float  # from one batch to the next
+    loading: float  # from one batch to the next
     read: float  # reading only the bytes of its files, with as many threads as the loader
     host: float  # CPU time of the calling thread in next()
     cpu: float  # CPU time of all threads and processes, including the calling thread
@@ -33,7 +33,7 @@ class Measured:
     workers: int = 0
     exact: bool = False
     gpu: bool = False
-    gpu_there: bool = False  # whether the machine has a GPU
+    has_gpu: bool = False  # whether the machine has a GPU
     encoded: float = 0.0  # bytes of the whole data set, estimated from the images that were read
     decoded: float = 0.0  # bytes of its decoded images, estimated likewise
     free: float = 0.0  # bytes of free memory
@@ -58,23 +58,23 @@ def limit(m: Measured) -> Bottleneck:
     no measured resource explains the time, which is spent waiting for the DECODER: a GPU's work, which the host cannot
     see, or too few batches in flight.
     """
-    reading, host = m.read / m.alone, m.host / m.alone
-    everywhere, others = (seconds / (m.alone * m.cores) for seconds in (m.cpu, m.others))
-    on_threads = (m.cpu - m.host) / (m.alone * max(1, m.threads))
+    reading, host = m.read / m.loading, m.host / m.loading
+    everywhere, others = (seconds / (m.loading * m.cores) for seconds in (m.cpu, m.others))
+    on_threads = (m.cpu - m.host) / (m.loading * max(1, m.threads))
     is_busy = others >= OTHERS and everywhere < BUSY <= everywhere + others
     theirs = f"other programs have {others:.0%} of the {m.cores} cores"
-    if m.python >= BUSY * m.alone:
-        why = f"functions called sample by sample take {m.python / m.alone:.0%} of the time"
+    if m.python >= BUSY * m.loading:
+        why = f"functions called sample by sample take {m.python / m.loading:.0%} of the time"
         return Bottleneck(PYTHON, f"{why}, while {theirs}" if is_busy else why)
     if is_busy:
         return Bottleneck(BUSY_MACHINE, theirs)
-    of_time = [
+    shares = [
         (reading, Bottleneck(DISK, "reading the files takes {:.0%} of the time")),
         (host, Bottleneck(HOST, "the calling thread's Python is at work for {:.0%} of the time")),
         (everywhere, Bottleneck(CPU, f"{m.cores} cores are at work for {{:.0%}} of the time")),
         (on_threads, Bottleneck(CPU, f"the loader's threads ({m.threads}) are at work for {{:.0%}} of the time")),
     ]
-    share, verdict = max(of_time, key=lambda one: one[0])
+    share, verdict = max(shares, key=lambda one: one[0])
     if share >= BUSY:
         return Bottleneck(verdict.limit, verdict.why.format(share))
     what = "the GPU's decoder and kernels" if m.gpu else "too few batches in flight"
@@ -82,10 +82,11 @@ def limit(m: Measured) -> Bottleneck:
     return Bottleneck(DECODER, f"no measured resource is busy all the time ({busy}), which leaves {what}")
 
 
-def advice(limits: str, m: Measured) -> list[str]:
+def advice(bottleneck: str, m: Measured) -> list[str]:
     """Return recommendations, most relevant first."""
     fits = not m.cached and not m.fallback and 0 < m.decoded <= m.free / 2
-    more_threads = m.threads < m.cores and (limits == CPU or bool(m.fallback))
+    more_threads = m.threads < m.cores and (bottleneck == CPU or bool(m.fallback))
+    few_workers = m.workers < m.cores and not m.fallback
     decoded, encoded, free = in_bytes(m.decoded), in_bytes(m.encoded), in_bytes(m.free)
     rows = [
         ({BUSY_MACHINE}, True, "measure again when the other programs have ended"),
@@ -93,18 +94,10 @@ def advice(limits: str, m: Measured) -> list[str]:
         ({HOST}, True, "no collate_fn, target_transform or sampler that is slow in Python"),
         ({PYTHON}, m.fallback, f"let DALI do the work; torchvision does it, because {m.fallback}"),
         ({PYTHON}, bool(m.called), f"a transform that translates, or a registered one: {m.called}"),
-        (
-            {PYTHON},
-            not m.fallback and m.workers < m.cores,
-            f"num_workers={m.cores} (now {m.workers}): one process a core calls it",
-        ),
-        (
-            {DISK},
-            m.folder,
-            f"an archive, read in large blocks: python -m dali_compat pack {m.path} packed.rec",
-        ),
+        ({PYTHON}, few_workers, f"num_workers={m.cores} (now {m.workers}): one process a core calls it"),
+        ({DISK}, m.folder, f"an archive, read in large blocks: python -m dali_compat pack {m.path} packed.rec"),
         ({CPU, PYTHON}, more_threads, f"num_workers={m.cores} (now {m.threads})"),
-        ({CPU}, m.gpu_there and not m.gpu, "device='cuda': the GPU decodes"),
+        ({CPU}, m.has_gpu and not m.gpu, "device='cuda': the GPU decodes"),
         ({CPU}, m.exact, "exact=False: faster kernels, and the GPU decodes"),
         ({DECODER}, m.exact and m.gpu, "exact=False: the GPU decodes"),
         ({DECODER}, True, f"prefetch_factor={2 * m.depth} (now {m.depth}): more batches in flight"),
@@ -113,4 +106,4 @@ def advice(limits: str, m: Measured) -> list[str]:
         ({CPU}, True, "smaller images on the disk, or more cores"),
         ({DECODER}, True, "smaller images on the disk"),
     ]
-    return [text for of, holds, text in rows if limits in of and holds]
+    return [text for bottlenecks, applies, text in rows if bottleneck in bottlenecks and applies]

@@ -15,7 +15,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 import dali_compat
-from dali_compat.cli.arguments import UsageError, add_on_error, budget, device_name, is_of_the_data, remedy_of
+from dali_compat.cli.arguments import UsageError, add_on_error, budget, device_name, is_data_error, remedy_of
 
 from ..runtime.internals import module_runner
 
@@ -61,7 +61,7 @@ def run(args) -> int:
         else:
             return _run_script(main, name)
     except BaseException:
-        sys.excepthook = _of_the_program_alone(sys.excepthook)
+        sys.excepthook = _without_our_frames(sys.excepthook)
         raise
     return 0
 
@@ -89,7 +89,7 @@ def _begin_path_with(folder: str) -> None:
         sys.path[0] = folder
 
 
-def _of_the_program_alone(hook: Any) -> Any:
+def _without_our_frames(hook: Any) -> Any:
     """Return an excepthook that removes the frames before the program's first from the traceback, and those inside of
     the loader if a file cannot be read or sizes differ. It prints remedies for such files, and for batches on a GPU
     that the program did not expect."""
@@ -101,8 +101,8 @@ def _of_the_program_alone(hook: Any) -> Any:
                 ours = following
             following = following.tb_next
         trace = trace if ours is None else ours.tb_next
-        if is_of_the_data(error) and hook is sys.__excepthook__:
-            trace, error.__cause__, error.__suppress_context__ = _up_to_the_loader(trace), None, True
+        if is_data_error(error) and hook is sys.__excepthook__:
+            trace, error.__cause__, error.__suppress_context__ = _until_loader(trace), None, True
         hook(kind, error.with_traceback(trace), trace)
         if remedy := _remedy(error):
             print(remedy, file=sys.stderr)
@@ -110,26 +110,26 @@ def _of_the_program_alone(hook: Any) -> Any:
     return excepthook
 
 
-def _up_to_the_loader(trace: TracebackType | None) -> TracebackType | None:
+def _until_loader(trace: TracebackType | None) -> TracebackType | None:
     """Return the traceback up to the first call inside of a loader."""
     calls = []
     while trace is not None:
         calls.append(trace)
         trace = trace.tb_next
-    theirs = itertools.takewhile(lambda call: not _is_of_a_loader(call.tb_frame.f_globals.get("__name__")), calls)
+    theirs = itertools.takewhile(lambda call: not _is_in_loader(call.tb_frame.f_globals.get("__name__")), calls)
     for call in reversed(list(theirs)):
         trace = TracebackType(trace, call.tb_frame, call.tb_lasti, call.tb_lineno)
     return trace
 
 
-def _is_of_a_loader(module: Any) -> bool:
+def _is_in_loader(module: Any) -> bool:
     return str(module).startswith(("torch.utils.data.", "dali_compat."))
 
 
 def _remedy(error: BaseException) -> str:
     """Return the remedy for an error, without importing torch if the program has not."""
-    if of_a_file := remedy_of(error):
-        return f"dali_compat: {of_a_file}"
+    if file_remedy := remedy_of(error):
+        return f"dali_compat: {file_remedy}"
     if "dali_compat.patch.loader" not in sys.modules:
         return ""
     from ..patch.loader import remedy

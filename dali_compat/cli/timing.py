@@ -18,7 +18,7 @@ from PIL import Image
 
 from dali_compat import LoaderStats
 
-LOOKED_AT = 64  # images whose size is read, to estimate that of all decoded images
+_MOST_OPENED = 64  # images whose size is read, to estimate that of all decoded images
 
 
 class SampledFiles:
@@ -59,7 +59,7 @@ class SampledFiles:
         """Estimate the size in bytes of all decoded images from a few."""
         from dali_compat.data.sources import opened
 
-        chosen, total = self.indices[:LOOKED_AT], 0
+        chosen, total = self.indices[:_MOST_OPENED], 0
         for index in chosen:
             with opened(self._source(index)) as file, Image.open(file) as image:
                 total += 3 * image.width * image.height
@@ -92,15 +92,14 @@ class Passes:
     """Passes over a loader.
 
     Args:
-        loader: a loader with ``batches`` + ``ahead`` batches.
-        batches: number of timed batches of a pass.
-        ahead: number of untimed batches before them: those in flight at the start of an epoch, and one more.
+        loader: a loader with more than ``ahead`` batches.
+        ahead: number of untimed batches: those in flight at the start of an epoch, and one more.
         device: device of the batches.
         done: called after each batch.
     """
 
-    def __init__(self, loader, batches: int, ahead: int, device: torch.device, done: Callable[[], object]):
-        self._loader, self._batches, self._ahead, self.device, self._done = loader, batches, ahead, device, done
+    def __init__(self, loader, ahead: int, device: torch.device, done: Callable[[], object]):
+        self._loader, self._ahead, self.device, self._done = loader, ahead, device, done
 
     def one(self) -> Pass:
         """Iterate once. The timing begins after the batches in flight at the start."""
@@ -110,15 +109,15 @@ class Passes:
             if number == self._ahead:
                 _synchronize(self.device)
                 self._loader.stats(reset=True)
-                begin, cpu, all_cpu = time.perf_counter(), _processor_time(), _everybodys_time()
+                begin, cpu, all_cpu = time.perf_counter(), _cpu_time(), _cpu_time_of_all()
         _synchronize(self.device)
-        seconds, stats, cpu = time.perf_counter() - begin, self._loader.stats(reset=True), _processor_time() - cpu
-        others = max(0.0, _everybodys_time() - all_cpu - cpu)
+        seconds, stats, cpu = time.perf_counter() - begin, self._loader.stats(reset=True), _cpu_time() - cpu
+        others = max(0.0, _cpu_time_of_all() - all_cpu - cpu)
         n, waited = stats.batches, max(0.0, stats.waited - stats.dali)
         return Pass(seconds / n, stats.host / n, cpu / n, waited / n, others / n, stats)
 
 
-def _processor_time() -> float:
+def _cpu_time() -> float:
     """Return the CPU time of this process, its running workers, and child processes that have ended."""
     workers = 0.0
     for process in multiprocessing.active_children():
@@ -129,7 +128,7 @@ def _processor_time() -> float:
     return mine.ru_utime + mine.ru_stime + children.ru_utime + children.ru_stime + workers
 
 
-def _everybodys_time() -> float:
+def _cpu_time_of_all() -> float:
     """Return the CPU time of all programs on the cores that this process may use, or 0 if unknown."""
     cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     with suppress(OSError):

@@ -81,18 +81,18 @@ class _Layout(NamedTuple):
     kind: Any  # required type of ``data``
     shapes: tuple[str, ...]  # allowed shapes of ``data``; a digit is a number of channels
     targets: str = "targets"  # attribute with the targets
-    whole: bool = True  # each target is converted to int
+    as_int: bool = True  # each target is converted to int
 
 
 # CIFAR100 is read like CIFAR10, and FashionMNIST, KMNIST and EMNIST like MNIST.
 _LAYOUTS: dict[Any, _Layout] = {
-    CIFAR10.__getitem__: _Layout(np.ndarray, ("NHW3", "NHW"), whole=False),
+    CIFAR10.__getitem__: _Layout(np.ndarray, ("NHW3", "NHW"), as_int=False),
     MNIST.__getitem__: _Layout(torch.Tensor, ("NHW",)),
-    QMNIST.__getitem__: _Layout(torch.Tensor, ("NHW",), whole=False),
+    QMNIST.__getitem__: _Layout(torch.Tensor, ("NHW",), as_int=False),
     SVHN.__getitem__: _Layout(np.ndarray, ("N3HW",), "labels"),
     STL10.__getitem__: _Layout(np.ndarray, ("N3HW",), "labels"),
     USPS.__getitem__: _Layout(np.ndarray, ("NHW",)),
-    DALIArrayDataset.__getitem__: _Layout((np.ndarray, torch.Tensor), ("NHW3", "NHW1", "NHW"), whole=False),
+    DALIArrayDataset.__getitem__: _Layout((np.ndarray, torch.Tensor), ("NHW3", "NHW1", "NHW"), as_int=False),
 }
 _CLASSES = (CIFAR10, MNIST, SVHN, STL10, USPS, DALIArrayDataset)
 
@@ -117,16 +117,16 @@ def images_of(dataset: Any) -> torch.Tensor:
         )
     if isinstance(images, torch.Tensor) and images.device.type != "cpu":
         raise Unsupported(f"{name}.data is on {images.device}, where PIL cannot read it")
-    planes = _in_planes(images if isinstance(images, torch.Tensor) else _as_tensor(images), layout.shapes)
-    if planes is None:
+    nchw = _as_nchw(images if isinstance(images, torch.Tensor) else _as_tensor(images), layout.shapes)
+    if nchw is None:
         raise Unsupported(f"{name}.data has the shape {tuple(images.shape)}, not {' or '.join(layout.shapes)}")
     if targets is None or len(targets) != len(images):
         count = None if targets is None else len(targets)
         raise Unsupported(f"{name} has {len(images)} images and {count} targets")
-    return planes
+    return nchw
 
 
-def _in_planes(images: torch.Tensor, shapes: tuple[str, ...]) -> torch.Tensor | None:
+def _as_nchw(images: torch.Tensor, shapes: tuple[str, ...]) -> torch.Tensor | None:
     """Return the images as (N, C, H, W), or None if they have another shape."""
     if images.ndim == 3 and "NHW" in shapes:
         return images[:, None]
@@ -165,7 +165,7 @@ def target(dataset: Any, index: Any) -> Any:
     _, value = dataset.data[index], getattr(dataset, layout.targets)[index]
     if isinstance(dataset, QMNIST):
         return int(value[0]) if dataset.compat else value
-    return int(value) if layout.whole else value
+    return int(value) if layout.as_int else value
 
 
 def target_table(dataset: Any) -> torch.Tensor | None:
@@ -187,7 +187,7 @@ def target_table(dataset: Any) -> torch.Tensor | None:
         return None
     if isinstance(dataset, QMNIST) and dataset.compat:
         table = table[:, 0]
-    if _LAYOUTS[type(dataset).__getitem__].whole and not table.is_floating_point():
+    if _LAYOUTS[type(dataset).__getitem__].as_int and not table.is_floating_point():
         table = table.to(torch.int64)
     same = isinstance(first, torch.Tensor) and (first.dtype, first.shape) == (table.dtype, table[:1].shape)
     return table if same and torch.equal(first, table[:1]) else None

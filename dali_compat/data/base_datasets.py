@@ -24,9 +24,9 @@ from ..remote.objects import Objects
 from . import torchvision_sets  # noqa: F401  # registers its readers
 from .arrays import holds_arrays
 from .hugging_face import DALIHuggingFace, remedy_for
-from .readers import check_items, known_class_of, reader_of, taken_of, transforms_of
+from .readers import check_items, known_class_of, reader_of, source_type_of, transforms_of
 from .sources import Record, Source
-from .timm import as_leaf, checked, is_timms
+from .timm import as_leaf, checked_timm_folder, is_timm_dataset
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -37,26 +37,26 @@ Images = VisionDataset
 
 def leaves_of(dataset: data.Dataset) -> list[Any]:
     """Return the leaves of a data set, in order, with timm's data sets replaced by their equivalents."""
-    return list(map(as_leaf, _as_they_are(dataset)))
+    return list(map(as_leaf, _original_leaves(dataset)))
 
 
 def image_leaves_of(dataset: data.Dataset) -> list[Images]:
     """Return the leaves if all of them hold image files or encoded images. Raise Unsupported with the reason
     otherwise."""
-    return [_checked(one) for one in _as_they_are(dataset)]
+    return [_checked_leaf(one) for one in _original_leaves(dataset)]
 
 
-def _as_they_are(dataset: Any) -> list[Any]:
+def _original_leaves(dataset: Any) -> list[Any]:
     """Return the leaves without replacing timm's."""
     if type(dataset) is data.Subset and is_original(dataset.__getitems__):
-        return _as_they_are(dataset.dataset)
+        return _original_leaves(dataset.dataset)
     if type(dataset) is data.ConcatDataset and is_original(dataset.__getitem__):
-        return [one for inner in dataset.datasets for one in _as_they_are(inner)]
+        return [one for inner in dataset.datasets for one in _original_leaves(inner)]
     return [dataset]
 
 
-def _checked(dataset: Any) -> Images:
-    dataset = checked(dataset) if is_timms(dataset) else dataset
+def _checked_leaf(dataset: Any) -> Images:
+    dataset = checked_timm_folder(dataset) if is_timm_dataset(dataset) else dataset
     name, reader = type(dataset).__name__, reader_of(dataset)
     if is_store(dataset):
         check_items(dataset, Archive.__getitem__, DALIHuggingFace.__getitem__)
@@ -116,8 +116,7 @@ def sample(dataset: Images, index: int) -> tuple[Source, Any]:
     objects = objects_of(dataset)
     if objects is not None:
         return Record(objects, path), target
-    text, taken = os.fsdecode(path), taken_of(dataset, reader)
-    return text if taken is str else taken(text), target
+    return source_type_of(dataset, reader)(os.fsdecode(path)), target
 
 
 def _position(index: Any) -> Any:
@@ -125,37 +124,37 @@ def _position(index: Any) -> Any:
     return index.__index__() if hasattr(index, "__index__") else index
 
 
-def places(
+def locate_all(
     dataset: data.Dataset, index: np.ndarray, rows: np.ndarray | None = None
 ) -> list[tuple[Any, np.ndarray | None, np.ndarray]]:
     """Locate many indices at once: return each leaf that holds some of them, their rows (None for all rows), and their
     indices in the leaf, unchanged (possibly negative or out of range). Raise IndexError or TypeError if an index is
     wrong; locate() raises the precise error."""
     if type(dataset) is data.Subset:
-        return places(dataset.dataset, _taken(dataset.indices, index), rows)
+        return locate_all(dataset.dataset, _select(dataset.indices, index), rows)
     if type(dataset) is data.ConcatDataset:
         ends = np.array(dataset.cumulative_sizes)
-        index = from_the_front(index, len(dataset))
+        index = nonnegative(index, len(dataset))
         numbers, found = np.searchsorted(ends, index, side="right"), []
         for number in np.unique(numbers).tolist():
             chosen = np.flatnonzero(numbers == number)
             inner = index[chosen] - (ends[number - 1] if number else 0)
-            found += places(dataset.datasets[number], inner, chosen if rows is None else rows[chosen])
+            found += locate_all(dataset.datasets[number], inner, chosen if rows is None else rows[chosen])
         return found
     return [(as_leaf(dataset), rows, index)]
 
 
-def _taken(indices, index: np.ndarray) -> np.ndarray:
+def _select(indices, index: np.ndarray) -> np.ndarray:
     """Return ``indices[i]`` for each i. ``indices`` is the argument of a Subset and may have any type."""
     if isinstance(indices, (np.ndarray, torch.Tensor)):
-        taken = np.asarray(indices)[index]
-        if taken.dtype.kind not in "iu":
-            raise TypeError(f"indices of {taken.dtype}")
-        return taken.astype(np.int64)
+        selected = np.asarray(indices)[index]
+        if selected.dtype.kind not in "iu":
+            raise TypeError(f"indices of {selected.dtype}")
+        return selected.astype(np.int64)
     return np.array(array("q", [indices[i] for i in index.tolist()]), np.int64)
 
 
-def from_the_front(index: np.ndarray, length: int) -> np.ndarray:
+def nonnegative(index: np.ndarray, length: int) -> np.ndarray:
     """Convert indices into a sequence of this length to nonnegative ones. Raise IndexError if one is out of range."""
     if not len(index):
         return index
@@ -165,9 +164,9 @@ def from_the_front(index: np.ndarray, length: int) -> np.ndarray:
     return index if low >= 0 else np.where(index < 0, index + length, index)
 
 
-def of_images(dataset: Any) -> bool:
+def has_images(dataset: Any) -> bool:
     """Return True if a data set, or one that it consists of, holds image files, encoded images or arrays."""
-    known = reader_of, is_store, holds_arrays, is_timms
+    known = reader_of, is_store, holds_arrays, is_timm_dataset
     return any(look(leaf) for leaf in leaves_of(dataset) for look in known)
 
 

@@ -12,7 +12,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS, default_loader
 
 from ..archives.folder_index import cached_objects, cached_samples, index_file
 from ..remote.objects import FolderAndSize, Objects, listed_objects
-from ..remote.urls import is_url, shown, without_scheme
+from ..remote.urls import is_url, redacted, without_scheme
 from ..runtime.dataset_base import DatasetBase
 from .sources import Upright, decoded, object_image
 
@@ -109,7 +109,7 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
         is_own = lists != (ImageFolder.find_classes, ImageFolder.make_dataset)
         if is_own and self._objects is not None:
             what = f"find_classes() or make_dataset() of {type(self).__name__} (overridden)"
-            raise ValueError(f"{what} supports only local folders, not {shown(str(root))}")
+            raise ValueError(f"{what} supports only local folders, not {redacted(str(root))}")
         if index_cache and (is_own or is_valid_file is not None):
             raise ValueError("index_cache requires ImageFolder's own list; leave out is_valid_file or index_cache")
         place = None if index_cache is True else index_cache or None

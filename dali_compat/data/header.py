@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from .intact import intact, is_intact, is_whole_bitmap
-from .sources import ORIENTATION, RandomAccess, Source, is_record, is_upright, opened, written
+from .sources import ORIENTATION, RandomAccess, Source, ctime_of, is_record, is_upright, opened
 
 UNKNOWN, DALI, PIL, UNREADABLE = 0, 1, 2, 3
 
@@ -28,10 +28,10 @@ _SAME_IN_DALI = {
     "PPM": ("L", "RGB"),
     "WEBP": ("RGB", "RGBA", "RGBX"),
 }
-STATED = 48  # bytes that contain an image's size: a JPEG's frame header, the first bytes of other formats
+SIZE_FIELD = 48  # bytes that contain an image's size: a JPEG's frame header, the first bytes of other formats
 GRAY_JPEG = 1  # a value of Header.chroma
 _BASELINE, _ENGINES_LONGEST, _SAMPLINGS = 0xC0, 16384, (0x11, 0x21, 0x22, 0x12)
-_KEPT = 4 << 20  # bytes; memory for longer files is allocated each time
+_MOST_BUFFERED = 4 << 20  # bytes; memory for longer files is allocated each time
 ON_ITS_SIDE = 5  # orientations from this one on swap height and width
 
 
@@ -43,11 +43,11 @@ class Header(NamedTuple):
     width: int
     length: int = -1  # of the file, in bytes
     at: int = 0  # position of the bytes that contain the size
-    stated: bytes = bytes(STATED)  # these bytes, padded with zeros at the end of the file
+    size_field: bytes = bytes(SIZE_FIELD)  # these bytes, padded with zeros at the end of the file
     intact: bool = False  # True if all bytes are known to be intact
     # for a GPU's engine: 16 * horizontal + vertical subsampling of a JPEG, or GRAY_JPEG; 0 if it is not supported
     chroma: int = 0
-    written: int = 0  # time of the last change, see sources.written(); 0 if there is no file
+    ctime: int = 0  # of the file in ns; 0 if there is no file
     orientation: int = 0  # EXIF orientation, 1 to 8, of an image that is rotated accordingly; 0 otherwise
 
 
@@ -55,13 +55,13 @@ def read_header(source: Source | np.ndarray) -> Header:
     """Read the header of an image, or of its bytes. Return Header(UNREADABLE, 1, 1) if neither its markers nor PIL give
     a size."""
     try:
-        return _read_jpeg(source) or _ask_pil(source)
+        return _read_jpeg(source) or _read_by_pil(source)
     except Exception:  # may be any decoder's error, which is reported when the image is decoded
         return Header(UNREADABLE, 1, 1)
 
 
 class _Buffer(threading.local):
-    """Memory for files that look() reads. Allocating it for each file takes twice as long as reading."""
+    """Memory for files that checked_header() reads. Allocating it for each file takes twice as long as reading."""
 
     memory = np.empty(0, np.uint8)
 
@@ -69,7 +69,7 @@ class _Buffer(threading.local):
         """Return a file's bytes, uint8, valid until the next call."""
         with open(path, "rb", buffering=0) as file:
             size, end = os.fstat(file.fileno()).st_size, 0
-            if size > _KEPT:
+            if size > _MOST_BUFFERED:
                 return np.fromfile(file, np.uint8)
             if size > len(self.memory):
                 self.memory = np.empty(2 * size, np.uint8)
@@ -81,19 +81,19 @@ class _Buffer(threading.local):
 _BUFFER = _Buffer()
 
 
-def look(source: str | np.ndarray) -> Header:
+def checked_header(source: str | np.ndarray) -> Header:
     """Read the header of a file, or of its bytes, and check whether it is intact. If not, the kind is PIL."""
-    changed, data = 0, source
+    ctime, data = 0, source
     try:
         if isinstance(source, str):  # the time is read first, so that later changes are noticed
-            changed, data = written(source), _BUFFER.read(source)
+            ctime, data = ctime_of(source), _BUFFER.read(source)
     except (OSError, MemoryError):
         return Header(UNREADABLE, 1, 1)
     header = read_header(data if type(source) is str else source)  # subclasses of str carry a mode or an orientation
     if header.kind != DALI:
         return header
     known = header.intact or is_intact(data)
-    return header._replace(intact=True, written=changed) if known else header._replace(kind=PIL)
+    return header._replace(intact=True, ctime=ctime) if known else header._replace(kind=PIL)
 
 
 class _Frame(NamedTuple):
@@ -152,14 +152,16 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
             return None
         ends = encoded.read(2, encoded.size - 2) == b"\xff\xd9"
         known = ends or intact(np.frombuffer(encoded.read(encoded.size, 0), np.uint8))
-        stated = data[at : at + STATED] if at + STATED <= len(data) else _stated(encoded, base + at)
+        size_field = data[at : at + SIZE_FIELD]
+        if len(size_field) < SIZE_FIELD:
+            size_field = _read_size_field(encoded, base + at)
         orientation = int(is_upright(source))
         if orientation and _EXIF in markers:
             with opened(source) as file, Image.open(file) as image:
                 orientation = _orientation(image)
-        chroma = _chroma(stated, components, max(height, width)) if orientation <= 1 else 0
-    kind, sides = DALI if known else PIL, _shown(height, width, orientation)
-    return Header(kind, *sides, encoded.size, base + at, stated, False, chroma, encoded.written, orientation)
+        chroma = _chroma(size_field, components, max(height, width)) if orientation <= 1 else 0
+    kind, sides = DALI if known else PIL, _after_rotation(height, width, orientation)
+    return Header(kind, *sides, encoded.size, base + at, size_field, False, chroma, encoded.ctime, orientation)
 
 
 def _chroma(frame: bytes, components: int, longest: int) -> int:
@@ -175,22 +177,22 @@ def _chroma(frame: bytes, components: int, longest: int) -> int:
 def _orientation(image: Image.Image) -> int:
     """Return the orientation, 1 to 8, that ImageOps.exif_transpose() applies, from EXIF or XMP. Raise the errors of
     exif_transpose()."""
-    stated = image.getexif().get(ORIENTATION, 1)
-    if stated not in range(2, 9):
+    size_field = image.getexif().get(ORIENTATION, 1)
+    if size_field not in range(2, 9):
         return 1
     small = Image.new("L", (1, 1))
     small.info = image.info.copy()
     ImageOps.exif_transpose(small)  # raises if the rest of the EXIF cannot be rewritten
-    return int(stated)
+    return int(size_field)
 
 
-def _shown(height: int, width: int, orientation: int) -> tuple[int, int]:
+def _after_rotation(height: int, width: int, orientation: int) -> tuple[int, int]:
     """Return the (height, width) of an image after rotation."""
     return (width, height) if orientation >= ON_ITS_SIDE else (height, width)
 
 
-def _stated(encoded: RandomAccess, at: int) -> bytes:
-    return encoded.read(STATED, at).ljust(STATED, b"\0")
+def _read_size_field(encoded: RandomAccess, at: int) -> bytes:
+    return encoded.read(SIZE_FIELD, at).ljust(SIZE_FIELD, b"\0")
 
 
 def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
@@ -203,18 +205,18 @@ def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
     return component_ids != b"RGB"
 
 
-def _ask_pil(source: Source | np.ndarray) -> Header:
+def _read_by_pil(source: Source | np.ndarray) -> Header:
     with RandomAccess(source) as encoded:  # opened first, so that a change before PIL opens the file is detected
-        length, changed, stated = encoded.size, encoded.written, _stated(encoded, 0)
+        length, ctime, size_field = encoded.size, encoded.ctime, _read_size_field(encoded, 0)
     with opened(source) as file, Image.open(file) as image:
         height, width = image.height, image.width  # reading further may move to other pages
         orientation = _orientation(image) if is_upright(source) else 0
-        height, width = _shown(height, width, orientation)
+        height, width = _after_rotation(height, width, orientation)
         if orientation > 1 and image.format != "PNG":
             return Header(PIL, height, width)
         whole = image.format == "PNG" and is_intact(source.bytes() if is_record(source) else source)
         same = _same_in_dali(image) and (whole or image.format != "PNG")
-    known = length, 0, stated, whole, 0, changed, orientation
+    known = length, 0, size_field, whole, 0, ctime, orientation
     return Header(DALI, height, width, *known) if same else Header(PIL, height, width)
 
 

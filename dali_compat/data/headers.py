@@ -16,12 +16,12 @@ import numpy as np
 from PIL import Image
 
 from ..runtime.forks import new_lock
-from .header import DALI, PIL, STATED, UNKNOWN, UNREADABLE, Header, look, read_header
+from .header import DALI, PIL, SIZE_FIELD, UNKNOWN, UNREADABLE, Header, checked_header, read_header
 from .sources import Source
-from .verdicts import ENGINES, LIKELY, PILLOWS, Verdicts
+from .verdicts import BY_ENGINE, BY_PILLOW, LIKELY, Verdicts
 
 _SAMPLE, _SLOW, _THREADS = 16, 200e-6, 32  # files to time, seconds per file, threads
-_FACTORS = np.random.default_rng(0).integers(0, 1 << 63, STATED // 8, np.uint64) * np.uint64(2) + np.uint64(1)
+_FACTORS = np.random.default_rng(0).integers(0, 1 << 63, SIZE_FIELD // 8, np.uint64) * np.uint64(2) + np.uint64(1)
 
 T = TypeVar("T")
 
@@ -55,9 +55,9 @@ FACTS = np.dtype(
         ("keys", np.int64),  # hash of the source, because data sets may change their samples
         ("sizes", np.int64, 2),  # (height, width)
         ("lengths", np.int64),  # in bytes
-        ("marks", np.uint64),  # checksum of the bytes that contain the size
-        ("written", np.int64),  # as in Header, like chroma and orientations
-        ("stated_at", np.int32),  # position of the bytes that contain the size
+        ("header_hashes", np.uint64),  # checksum of the bytes that contain the size
+        ("ctimes", np.int64),  # as in Header, like chroma and orientations
+        ("size_field_at", np.int32),  # position of the bytes that contain the size
         ("intact", np.bool_),  # True if all bytes are known to be intact
         ("chroma", np.uint8),
         ("orientations", np.uint8),
@@ -89,22 +89,22 @@ class Headers:
         self._verdicts: dict[str, Verdicts] = {}  # on JPEGs, keyed by engine
 
     def facts(
-        self, index: np.ndarray, keys: np.ndarray, source: Callable[[int], Source], written: np.ndarray | None = None
+        self, index: np.ndarray, keys: np.ndarray, source: Callable[[int], Source], ctimes: np.ndarray | None = None
     ) -> np.ndarray:
         """Return the facts of the images at ``index`` (nonnegative). ``keys`` are the hashes of their sources, and
         ``source(i)`` returns the source of ``index[i]``. Facts of UNREADABLE images are read again each time, because
-        the file may have been repaired. ``written`` are the files' ctimes, -1 for those that will not be read. If a
+        the file may have been repaired. ``ctimes`` are those of the files, -1 for files that will not be read. If a
         file has changed, all of it is checked, because DALI's decoders print errors of damaged files to stderr."""
         with self._lock:
             unread = self.unknown(index, keys)
             changed = np.zeros_like(unread)
-            if written is not None:
+            if ctimes is not None:
                 known = self._facts[index]
-                changed = (known["kinds"] == DALI) & ~unread & (written >= 0) & (known["written"] != written)
+                changed = (known["kinds"] == DALI) & ~unread & (ctimes >= 0) & (known["ctimes"] != ctimes)
                 self.forget(index[changed])
             unknown = np.flatnonzero(unread | changed)
             if len(unknown):
-                reads = [partial(look if changed[i] else read_header, source(i)) for i in unknown.tolist()]  # type: ignore[arg-type]  # look() gets paths
+                reads = [partial(checked_header if changed[i] else read_header, source(i)) for i in unknown.tolist()]  # type: ignore[arg-type]  # checked_header() gets paths
                 self._put(index[unknown], keys[unknown], facts_of(_read_many(reads)))
             return _allowed(self._facts[index])
 
@@ -165,11 +165,11 @@ class Headers:
         with self._lock:
             if count > len(self._facts):
                 self._allocate(count)
-            known, verdicts = self._facts[:count], self.verdicts(engine).of(count)
+            known, verdicts = self._facts[:count], self.verdicts(engine).decoders(count)
         takes = (known["kinds"] == DALI) & chroma[known["chroma"]] & (verdicts == 0)
         large = takes & (known["sizes"].prod(1) > most)
         unseen = (known["kinds"] == UNKNOWN) & (verdicts == 0)
-        found = verdicts == ENGINES, verdicts == LIKELY, verdicts == PILLOWS, takes & ~large, large, unseen
+        found = verdicts == BY_ENGINE, verdicts == LIKELY, verdicts == BY_PILLOW, takes & ~large, large, unseen
         return JpegCounts(*(int(np.count_nonzero(one)) for one in found))
 
     def _allocate(self, count: int) -> None:
@@ -178,26 +178,27 @@ class Headers:
         self._facts = facts
 
 
-_of_dataset: IdentityWeakDict[Headers] = IdentityWeakDict()
+_headers: IdentityWeakDict[Headers] = IdentityWeakDict()
 
 
 def headers_of(dataset) -> Headers:
     """Return the headers of a data set, shared by all loaders over it."""
-    return _of_dataset.get(dataset, Headers)
+    return _headers.get(dataset, Headers)
 
 
-def marks(stated: np.ndarray) -> np.ndarray:
-    """Return a checksum of each row of ``stated``, (N, STATED) uint8, as uint64 of shape (N,). It differs if exactly
-    one word of eight bytes differs, and almost always if more do."""
-    return (np.ascontiguousarray(stated).view(np.uint64) * _FACTORS).sum(1, dtype=np.uint64)
+def header_hashes(size_field: np.ndarray) -> np.ndarray:
+    """Return a checksum of each row of ``size_field``, (N, SIZE_FIELD) uint8, as uint64 of shape (N,). It differs if
+    exactly one word of eight bytes differs, and almost always if more do."""
+    return (np.ascontiguousarray(size_field).view(np.uint64) * _FACTORS).sum(1, dtype=np.uint64)
 
 
 def facts_of(headers: list[Header]) -> np.ndarray:
     """Convert headers to FACTS, with keys of 0."""
-    rows = [(0, x[1:3], x.length, 0, x.written, x.at, x.intact, x.chroma, x.orientation, x.kind) for x in headers]
-    made = np.array(rows, FACTS)
-    made["marks"] = marks(np.frombuffer(b"".join(one.stated for one in headers), np.uint8).reshape(-1, STATED))
-    return made
+    rows = [(0, x[1:3], x.length, 0, x.ctime, x.at, x.intact, x.chroma, x.orientation, x.kind) for x in headers]
+    facts = np.array(rows, FACTS)
+    size_field = np.frombuffer(b"".join(one.size_field for one in headers), np.uint8)
+    facts["header_hashes"] = header_hashes(size_field.reshape(-1, SIZE_FIELD))
+    return facts
 
 
 def _allowed(facts: np.ndarray) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from .sources import Record, Source, Upright, image_of
 _HOMES = {f"datasets.{name}" for name in ("arrow_dataset", "iterable_dataset", "dataset_dict")}
 
 
-def is_hugging_faces(one: Any) -> bool:
+def is_from_hugging_face(one: Any) -> bool:
     """Return True if a class or function belongs to Hugging Face's ``datasets``. Other packages may have that name,
     too."""
     return getattr(one, "__module__", "") in _HOMES
@@ -28,7 +27,7 @@ def is_hugging_faces(one: Any) -> bool:
 
 def remedy_for(dataset: Any) -> str:
     """Return the remedy for a Hugging Face data set that torch's loader reads, to be appended to a sentence."""
-    if not is_hugging_faces(type(dataset)) or type(dataset).__name__ != "Dataset":
+    if not is_from_hugging_face(type(dataset)) or type(dataset).__name__ != "Dataset":
         return ""
     images = any(type(feature).__name__ == "Image" for feature in dataset.features.values())
     return "; create its tensors in dataset.with_transform(...), where rows remain dictionaries" if images else ""
@@ -148,13 +147,6 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
         name = self._column.path(self._row(index))
         return f"row {self._row(index)} of {self.image!r}" + (f" ({name})" if name else "")
 
-    def _row(self, index: int) -> int:
-        """Return the row at ``index``; negative indices count from the end."""
-        index, count = operator.index(index), len(self)
-        if not -count <= index < count:
-            raise IndexError(f"index {index} is out of range for {count} images")
-        return index % count
-
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the views of Arrow's memory, which a copy recreates."""
         return {name: value for name, value in vars(self).items() if name != "_column"}
@@ -206,7 +198,7 @@ def _values(array: Any) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def _check(dataset: Any) -> None:
     """Raise TypeError if the data set is not a datasets.Dataset, and ValueError if it has its own transform."""
-    kinds = {kind.__name__ for kind in type(dataset).__mro__ if is_hugging_faces(kind)}
+    kinds = {kind.__name__ for kind in type(dataset).__mro__ if is_from_hugging_face(kind)}
     if kinds & {"IterableDataset", "IterableDatasetDict"}:
         raise TypeError("a streamed data set has no random access; load it without streaming=True")
     if "DatasetDict" in kinds:

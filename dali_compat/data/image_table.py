@@ -188,7 +188,7 @@ class DALIImageTable(DALIImageList):
         if isinstance(target, tuple):  # also the name of a column with several levels
             single = target in list(getattr(table, "columns", ()))
         names: list[Any] = [] if target is None else [target] if single else list(target)  # type: ignore[call-overload]  # it is iterable
-        rows = _of_frame(table, [image, *names]) if hasattr(table, "columns") else _of_csv(table, [image, *names])
+        rows = _read_frame(table, [image, *names]) if hasattr(table, "columns") else _read_csv(table, [image, *names])
         files = rows.columns[image]
         refuse_rows([row for row, file in enumerate(files) if file is None], f"an empty {image!r}", rows.where)
         values = [(name, rows.columns[name]) for name in names]
@@ -202,8 +202,8 @@ class DALIImageTable(DALIImageList):
             labels = labels_of(values, single, len(files), rows.where, classes)
             if labels.classes and classes is None:
                 _warn_of_several_labels(target, labels.classes)
-        there: Any = {"storage_options": storage_options, "disk_cache": disk_cache}
-        super().__init__(files, labels.targets, transform, target_transform, root=root, **there)
+        remote: Any = {"storage_options": storage_options, "disk_cache": disk_cache}
+        super().__init__(files, labels.targets, transform, target_transform, root=root, **remote)
         self.classes = labels.classes
         self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
         if check_files:
@@ -227,7 +227,7 @@ class _Rows(NamedTuple):
     text: bool  # numbers are text, too
 
 
-def _of_csv(path: Any, names: list[Any]) -> _Rows:
+def _read_csv(path: Any, names: list[Any]) -> _Rows:
     columns: dict[Any, list[Any]] = {name: [] for name in names}
     lines: list[int] = []
     read = 0  # number of lines up to the current row
@@ -256,7 +256,7 @@ def _of_csv(path: Any, names: list[Any]) -> _Rows:
     return _Rows(columns, lambda row: f"line {lines[row]}", True)
 
 
-def _of_frame(frame: Any, names: list[Any]) -> _Rows:
+def _read_frame(frame: Any, names: list[Any]) -> _Rows:
     refuse_columns(names, list(frame.columns), "the table")
     columns = {
         name: [None if gone else value for value, gone in zip(frame[name], frame[name].isna(), strict=True)]

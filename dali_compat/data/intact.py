@@ -15,7 +15,7 @@ import zlib
 
 import numpy as np
 
-from .intact_jpeg import Jpeg, Unknown, demand
+from .intact_jpeg import Jpeg, UnknownStructure, require
 
 
 def intact(data: np.ndarray) -> bool:
@@ -31,7 +31,7 @@ def intact(data: np.ndarray) -> bool:
         if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
             return _is_whole_webp(view)
         return is_whole_bitmap(head, len(data))
-    except (Unknown, IndexError, struct.error):  # IndexError and struct.error mean that it ends early
+    except (UnknownStructure, IndexError, struct.error):  # IndexError and struct.error mean that it ends early
         return False
 
 
@@ -58,24 +58,24 @@ def _is_whole_png(view: memoryview) -> bool:
     while not chunks or chunks[-1][0] != b"IEND":
         length, kind = struct.unpack_from(">I4s", view, at)
         (checksum,) = struct.unpack_from(">I", view, at + 8 + length)
-        demand(zlib.crc32(view[at + 4 : at + 8 + length]) == checksum)
+        require(zlib.crc32(view[at + 4 : at + 8 + length]) == checksum)
         chunks.append((kind, view[at + 8 : at + 8 + length]))
         at += 12 + length
     kinds = [kind for kind, _ in chunks]
     first = kinds.index(b"IDAT") if b"IDAT" in kinds else 0
     last = first + kinds.count(b"IDAT")
-    demand(first and kinds[0] == b"IHDR" and set(kinds[first:last]) == {b"IDAT"} and not len(chunks[-1][1]))
-    demand(all(kind == b"PLTE" or (kind[0] & _ANCILLARY and kind not in _ANIMATION) for kind in kinds[1:first]))
-    demand(_AFTER_DATA.issuperset(kinds[last:-1]))
+    require(first and kinds[0] == b"IHDR" and set(kinds[first:last]) == {b"IDAT"} and not len(chunks[-1][1]))
+    require(all(kind == b"PLTE" or (kind[0] & _ANCILLARY and kind not in _ANIMATION) for kind in kinds[1:first]))
+    require(_AFTER_DATA.issuperset(kinds[last:-1]))
     return _is_known_png(chunks[0][1], {kind: len(content) for kind, content in chunks[1:first]}, kinds)
 
 
 def _is_known_png(header: memoryview, lengths: dict[bytes, int], kinds: list[bytes]) -> bool:
     """Return True if a PNG has a known structure, from its header and the lengths of its palette and transparency."""
     _, _, depth, colour, compression, filtering, interlaced = struct.unpack(">IIBBBBB", header)
-    demand(depth == 8 and colour in _COLOURS and compression == filtering == 0 and interlaced in (0, 1))
+    require(depth == 8 and colour in _COLOURS and compression == filtering == 0 and interlaced in (0, 1))
     palette, transparent = lengths.get(b"PLTE", 0), lengths.get(b"tRNS", 0)
-    demand(kinds.count(b"PLTE") <= 1 and kinds.count(b"tRNS") <= 1 and palette % 3 == 0)
+    require(kinds.count(b"PLTE") <= 1 and kinds.count(b"tRNS") <= 1 and palette % 3 == 0)
     if colour == 3:
         return 0 < palette <= 768 and transparent <= palette // 3
     return (palette == 0 or colour in (2, 6)) and transparent in (0, {0: 2, 2: 6}.get(colour, 0))
@@ -86,13 +86,13 @@ def _is_known_png(header: memoryview, lengths: dict[bytes, int], kinds: list[byt
 
 def _is_whole_webp(view: memoryview) -> bool:
     """Check all chunks to the end, of a single picture."""
-    demand(struct.unpack_from("<I", view, 4)[0] == len(view) - 8)
+    require(struct.unpack_from("<I", view, 4)[0] == len(view) - 8)
     kinds, at = [], 12
     while at < len(view):
         kind, length = struct.unpack_from("<4sI", view, at)
         kinds.append(kind)
         at += 8 + length + length % 2
-    demand(at == len(view))
+    require(at == len(view))
     if kinds[0] != b"VP8X":
         return kinds in ([b"VP8 "], [b"VP8L"])
     known = {b"VP8X", b"ICCP", b"ALPH", b"VP8 ", b"VP8L", b"XMP "}

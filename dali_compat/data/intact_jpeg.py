@@ -24,18 +24,18 @@ _DC_SYMBOLS = bytes(range(12))
 _AC_SYMBOLS = bytes(16 * run + size for run in range(16) for size in range(11))
 
 
-class Unknown(Exception):
+class UnknownStructure(Exception):
     """Raised if the structure is not a known one."""
 
 
-def demand(known) -> None:
+def require(known) -> None:
     if not known:
-        raise Unknown
+        raise UnknownStructure
 
 
 class Jpeg:
-    """Walk the segments of a JPEG. The methods that read a segment raise Unknown if other decoders may treat it
-    differently."""
+    """Walk the segments of a JPEG. The methods that read a segment raise UnknownStructure if other decoders may treat
+    it differently."""
 
     def __init__(self, data: np.ndarray):
         self._data, self._view = data, data.data
@@ -51,11 +51,11 @@ class Jpeg:
         self._ask_pillow = False
 
     def is_whole(self) -> bool:
-        """Return True if the JPEG is complete. Raise Unknown, IndexError or struct.error if it has another
+        """Return True if the JPEG is complete. Raise UnknownStructure, IndexError or struct.error if it has another
         structure."""
         at = 2
         while True:
-            demand(self._view[at] == 0xFF)
+            require(self._view[at] == 0xFF)
             marker = self._view[at + 1]
             if marker == _EOI:
                 break
@@ -65,7 +65,7 @@ class Jpeg:
             content = self._view[at + 4 : end]
             if marker == _SOS:
                 at = self._scan_end(end, *self._begin_scan(bytes(content)))
-                demand(self._frame != _BASELINE or self._view[at + 1] == _EOI)
+                require(self._frame != _BASELINE or self._view[at + 1] == _EOI)
             else:
                 self._segment(marker, content)
                 at = end
@@ -85,38 +85,38 @@ class Jpeg:
             self._once(marker)
             (self._interval,) = struct.unpack(">H", content)
         else:
-            demand(marker == _COMMENT)
+            require(marker == _COMMENT)
 
     def _once(self, what) -> None:
-        demand(what not in self._seen)
+        require(what not in self._seen)
         self._seen.add(what)
 
     def _application(self, marker: int, content: bytes) -> None:
         """Check that segments on colors come before the frame, because header.py reads no further."""
         if marker == _APP0 and content.startswith(b"JFIF"):
-            demand(content.startswith(b"JFIF\0") and len(content) >= 14 and not self._frame)
+            require(content.startswith(b"JFIF\0") and len(content) >= 14 and not self._frame)
             self._once(_APP0)
         elif marker == _APP14 and content.startswith(b"Adobe"):
-            demand(len(content) >= 12 and not self._frame)
+            require(len(content) >= 12 and not self._frame)
             self._once(_APP14)
         elif marker == _APP2 and content.startswith(b"ICC_PROFILE\0"):
-            demand(len(content) >= 14)
+            require(len(content) >= 14)
         elif marker == _APP2 and content.startswith(b"MPF\0"):
             self._ask_pillow = True  # Pillow parses these further, and refuses some
         elif marker == _APP13 and content.startswith(b"Phot") and not _is_whole_photoshop(content):
             self._ask_pillow = True
 
     def _define_quantisers(self, content: bytes) -> None:
-        demand(content and len(content) % 65 == 0 and not self._left)
+        require(content and len(content) % 65 == 0 and not self._left)
         for at in range(0, len(content), 65):
-            demand(content[at] <= 3 and 0 not in content[at + 1 : at + 65])
+            require(content[at] <= 3 and 0 not in content[at + 1 : at + 65])
             self._once((_DQT, content[at]))
             self._quantisers.add(content[at])
 
     def _define_huffman(self, content: bytes) -> None:
         tables = _huffman_tables(content)
         if tables is None:
-            raise Unknown
+            raise UnknownStructure
         if not self._left:
             for table in tables:
                 self._once((_DHT, table))
@@ -126,54 +126,54 @@ class Jpeg:
         """Read a frame header (B.2.2)."""
         self._once("frame")
         precision, self._height, self._width, count = struct.unpack_from(">BHHB", content)
-        demand(precision == 8 and self._height and self._width and len(content) == 6 + 3 * count)
+        require(precision == 8 and self._height and self._width and len(content) == 6 + 3 * count)
         identifiers, samplings, tables = content[6::3], tuple(content[7::3]), content[8::3]
-        demand(samplings in _SAMPLINGS and len(set(identifiers)) == count)
+        require(samplings in _SAMPLINGS and len(set(identifiers)) == count)
         self._frame, self._tables, self._identifiers = marker, tables, identifiers
         self._samplings = [(sampling >> 4, sampling & 15) for sampling in samplings]
 
     def _begin_scan(self, header: bytes) -> tuple[list[int], int, int]:
         """Return the components of a scan, and the first and last of their coefficients (B.2.3)."""
         count = header[0]
-        demand(self._frame and len(header) == 4 + 2 * count)
+        require(self._frame and len(header) == 4 + 2 * count)
         selected = [self._identifiers.find(one) for one in header[1 : 1 + 2 * count : 2]]
-        demand(selected and selected[0] >= 0 and selected == sorted(set(selected)))
+        require(selected and selected[0] >= 0 and selected == sorted(set(selected)))
         first, last, high, low = header[-3], header[-2], header[-1] >> 4, header[-1] & 15
         for tables in header[2 : 2 + 2 * count : 2]:
-            self._demand_tables(tables, first, last, high)
+            self._require_tables(tables, first, last, high)
         if not self._left:
-            demand(self._quantisers.issuperset(self._tables))
+            require(self._quantisers.issuperset(self._tables))
         if self._frame == _BASELINE:
-            demand((first, last, high, low, count) == (0, 63, 0, 0, len(self._identifiers)) and not self._left)
+            require((first, last, high, low, count) == (0, 63, 0, 0, len(self._identifiers)) and not self._left)
             self._left = [_ALL] * count
         else:
             self._left = self._left or [[None] * 64 for _ in self._identifiers]
-            demand(last == 0 if first == 0 else first <= last <= 63 and count == 1)
+            require(last == 0 if first == 0 else first <= last <= 63 and count == 1)
             for component in selected:
                 self._progress(self._left[component], first, last, high, low)
         return selected, first, last
 
-    def _demand_tables(self, tables: int, first: int, last: int, high: int) -> None:
+    def _require_tables(self, tables: int, first: int, last: int, high: int) -> None:
         """Check that the tables of a scan are defined. Refinement of DC coefficients needs none."""
-        demand(first or high or tables >> 4 in self._huffman)
-        demand(last == 0 or (0x10 | tables & 15 in self._huffman and tables & 15 < 16))
+        require(first or high or tables >> 4 in self._huffman)
+        require(last == 0 or (0x10 | tables & 15 in self._huffman and tables & 15 < 16))
 
     def _progress(self, left: list, first: int, last: int, high: int, low: int) -> None:
         """Check successive approximation (G.1.1.1): a coefficient is sent without its low bits, which follow one by
         one, and DC comes first."""
         band = left[first : last + 1]
-        demand(low <= 13 if high == 0 else low == high - 1)
-        demand(band.count(high or None) == len(band) and (first == 0 or left[0] is not None))
+        require(low <= 13 if high == 0 else low == high - 1)
+        require(band.count(high or None) == len(band) and (first == 0 or left[0] is not None))
         left[first : last + 1] = [low] * len(band)
 
     def _scan_end(self, start: int, selected: list[int], first: int, last: int) -> int:
         """Return the end of a scan. Check that it contains only coded data and restart markers, all of them and in
         order."""
         units, blocks = self._units(selected)
-        demand(start < len(self._marks))
+        require(start < len(self._marks))
         end = self._restarts_end(start, units) if self._interval else start + int(self._marks[start:].argmax())
         bits = blocks * (2 if first == 0 < last else first == 0)  # a symbol of DC, and one at the block's end
-        demand(8 * (end - start) >= bits)
+        require(8 * (end - start) >= bits)
         return end
 
     def _restarts_end(self, start: int, units: int) -> int:
@@ -181,7 +181,7 @@ class Jpeg:
         at = np.flatnonzero(self._marks[start:])[: -(-units // self._interval)] + start
         codes = self._data[at + 1]
         in_order = 0xD0 + np.arange(len(at) - 1) % 8
-        demand(len(at) == -(-units // self._interval) and np.array_equal(codes[:-1], in_order))
+        require(len(at) == -(-units // self._interval) and np.array_equal(codes[:-1], in_order))
         return int(at[-1])
 
     def _units(self, selected: list[int]) -> tuple[int, int]:

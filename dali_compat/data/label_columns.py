@@ -14,7 +14,7 @@ import torch
 
 from ..archives.index import is_target
 
-_WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
+_INTEGER = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _FLOAT = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _NUMBERS = (bool, np.bool_, int, float, np.integer, np.floating)
 _BOOLEANS = ({"False", "True"}, {"false", "true"}, {"FALSE", "TRUE"})
@@ -74,7 +74,7 @@ def numbers_in(texts: Sequence[str | None], name: str, where: Callable[[int], st
     """Convert text cells to ints if all of them are integers, and to floats if all are numbers; otherwise return the
     text. None is kept. Raise ValueError if only some are numbers."""
     given = [text for text in texts if text is not None]
-    for pattern, number in ((_WHOLE, int), (_FLOAT, float)):
+    for pattern, number in ((_INTEGER, int), (_FLOAT, float)):
         if all(map(pattern.fullmatch, given)):
             return [text if text is None else number(text) for text in texts]
     odd = [row for row, text in enumerate(texts) if text is not None and not _FLOAT.fullmatch(text)]
@@ -147,7 +147,7 @@ def several_labels(
     refuse_rows(odd, f"no text in {name!r}, which separator= needs", where)
     labels = [_parts(cell or "", separator) for cell in cells]
     found = {label for row in labels for label in row}
-    whole = all(map(_WHOLE.fullmatch, found))
+    whole = all(map(_INTEGER.fullmatch, found))
     column = _numbers_of(classes, sorted(found, key=lambda label: (int(label) if whole else 0, label)))
     unknown = [row for row, there in enumerate(labels) if any(label not in column for label in there)]
     refuse_rows(unknown, f"a label in {name!r} that is not in classes", where)

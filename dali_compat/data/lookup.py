@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.utils.data as data
 
-from .base_datasets import Images, from_the_front, is_store, locate, objects_of, places, sample
+from .base_datasets import Images, is_store, locate, locate_all, nonnegative, objects_of, sample
 from .headers import Headers, headers_of
 from .readers import reader_of, transforms_of
 from .sources import BYTES, PATHS, Record, Source, is_object, is_record, within
@@ -25,7 +25,7 @@ PLAIN = list, tuple, range, np.ndarray, torch.Tensor
 
 
 @dataclass(eq=False)
-class Found:
+class LeafRows:
     """Rows of a batch that come from one leaf of the data set."""
 
     leaf: Images
@@ -39,71 +39,71 @@ class Found:
         return headers_of(self.leaf)
 
     @property
-    def given(self) -> str:
+    def input(self) -> str:
         """The form of encoded samples that DALI gets: PATHS or BYTES."""
         return BYTES if is_store(self.leaf) or objects_of(self.leaf) is not None else getattr(self.leaf, "given", PATHS)
 
-    def but(self, left_out: Any) -> Found:
+    def but(self, left_out: Any) -> LeafRows:
         """Return all rows except ``left_out``."""
         return self._only(~np.isin(self.rows, list(left_out)))
 
-    def unknown(self) -> Found:
+    def unknown(self) -> LeafRows:
         """Return the rows whose headers are not known yet."""
         return self._only(self.headers.unknown(self.index, self.keys))
 
-    def _only(self, rows: np.ndarray) -> Found:
-        return Found(self.leaf, self.rows[rows], self.index[rows], self.keys[rows])
+    def _only(self, rows: np.ndarray) -> LeafRows:
+        return LeafRows(self.leaf, self.rows[rows], self.index[rows], self.keys[rows])
 
 
 @dataclass(eq=False)
-class Listed:
+class IndexedSamples:
     """Samples that were looked up one by one."""
 
-    places: list[tuple[Images, int]]  # leaf, and index in it
+    locations: list[tuple[Images, int]]  # leaf, and index in it
     sources: list[Source]
     targets: list[Any]  # before target_transform
 
-    def only(self, rows: list[int]) -> Listed:
+    def only(self, rows: list[int]) -> IndexedSamples:
         """Return the samples of these rows."""
-        places, sources = [self.places[row] for row in rows], [self.sources[row] for row in rows]
-        return Listed(places, sources, [self.targets[row] for row in rows])
+        locations, sources = [self.locations[row] for row in rows], [self.sources[row] for row in rows]
+        return IndexedSamples(locations, sources, [self.targets[row] for row in rows])
 
     @property
     def leaves(self) -> list[Images]:
         """The leaves of the samples, each once."""
-        return list({id(leaf): leaf for leaf, _ in self.places}.values())
+        return list({id(leaf): leaf for leaf, _ in self.locations}.values())
 
     @property
     def locals(self) -> list[int]:
         """The index of each sample in its leaf, as given."""
-        return [local for _, local in self.places]
+        return [local for _, local in self.locations]
 
-    def found(self, chosen: Sequence[int] | None = None) -> list[Found]:
-        """Return the rows, or the ``chosen`` ones, grouped by leaf."""
+    def leaf_rows(self) -> list[LeafRows]:
+        """Return the rows grouped by leaf."""
         rows_of: dict[int, list[int]] = {}
-        for row in range(len(self.places)) if chosen is None else chosen:
-            rows_of.setdefault(id(self.places[row][0]), []).append(row)
-        made = []
+        for row, (leaf, _) in enumerate(self.locations):
+            rows_of.setdefault(id(leaf), []).append(row)
+        groups = []
         for rows in rows_of.values():
-            leaf = self.places[rows[0]][0]
-            index = np.array([self.places[row][1] % len(leaf) for row in rows], np.int64)
+            leaf = self.locations[rows[0]][0]
+            index = np.array([self.locations[row][1] % len(leaf) for row in rows], np.int64)
             keys = np.fromiter((hash(self.sources[row]) for row in rows), np.int64, len(rows))
-            made.append(Found(leaf, np.array(rows), index, keys))
-        return made
+            groups.append(LeafRows(leaf, np.array(rows), index, keys))
+        return groups
 
     def paths(self, rows: np.ndarray) -> list[Any]:
         """Return the paths of these rows."""
         return [self.sources[row] for row in rows.tolist()]
 
 
-class Tabled:
-    """Like Listed, but from tables. The number of calls does not depend on the batch size.
+class TableSamples:
+    """Like IndexedSamples, but from tables. The number of calls does not depend on the batch size.
 
     Attributes:
         targets: as in the tables: N rows of an array or a tensor, or a list if the tables differ.
     """
 
-    def __init__(self, found: list[tuple[Found, SampleTable]], local: list[np.ndarray], count: int):
+    def __init__(self, found: list[tuple[LeafRows, SampleTable]], local: list[np.ndarray], count: int):
         self._found, self._local, self._count = found, local, count
         self.targets: Any = self._gathered([table.targets[one.index] for one, table in found])
 
@@ -135,11 +135,11 @@ class Tabled:
     def locals(self) -> np.ndarray:
         return self._gathered(self._local)
 
-    def found(self) -> list[Found]:
+    def leaf_rows(self) -> list[LeafRows]:
         return [one for one, _ in self._found]
 
     @cached_property
-    def places(self) -> list[tuple[Images, int]]:
+    def locations(self) -> list[tuple[Images, int]]:
         of_leaves = zip(self.leaves, self._local, strict=True)
         return self._by_row(zip(repeat(leaf, len(local)), local.tolist(), strict=True) for leaf, local in of_leaves)
 
@@ -160,13 +160,13 @@ def as_list(values: Any) -> Sequence[Any]:
     return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
-def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> Listed:
+def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> IndexedSamples:
     """Look up the samples of a batch one by one. Relative paths are joined to ``folder``. Raise IndexError or TypeError
     as ``dataset[index]`` does."""
-    places = [locate(dataset, index) for index in indices]
-    pairs = [sample(leaf, local) for leaf, local in places]
+    locations = [locate(dataset, index) for index in indices]
+    pairs = [sample(leaf, local) for leaf, local in locations]
     sources = [source if is_record(source) else within(folder, source) for source, _ in pairs]
-    return Listed(places, sources, [target for _, target in pairs])
+    return IndexedSamples(locations, sources, [target for _, target in pairs])
 
 
 def objects_at(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> list[Record]:
@@ -194,30 +194,30 @@ def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable], targets: boo
     if reader is None:
         return True
     return (id(dataset) in tables or objects_of(dataset) is not None) and all(
-        type(one) in (*PLAIN, str) for one in reader.held(dataset)
+        type(one) in (*PLAIN, str) for one in reader.attributes(dataset)
     )
 
 
-def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> Tabled | None:
+def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> TableSamples | None:
     """Return the samples of a batch if the tables, keyed by the id() of leaves, contain all of them. Return None if
     looking them up one by one may give another result or an error."""
     try:
         if _has_bools(indices):  # as indices into a Subset's array, they would be a mask
             return None
         index = np.array(array("q", indices), np.int64)
-        found: list[tuple[Found, SampleTable]] = []
+        found: list[tuple[LeafRows, SampleTable]] = []
         local = []
-        for leaf, rows, inner in places(dataset, index):
+        for leaf, rows, inner in locate_all(dataset, index):
             table, reader = tables[id(leaf)], reader_of(leaf)
-            at = from_the_front(inner, len(table))
-            if reader is None or not table.holds(reader.held(leaf), at):
+            at = nonnegative(inner, len(table))
+            if reader is None or not table.holds(reader.attributes(leaf), at):
                 return None
             rows = np.arange(len(index)) if rows is None else rows
-            found.append((Found(leaf, rows, at, table.keys[at]), table))
+            found.append((LeafRows(leaf, rows, at, table.keys[at]), table))
             local.append(inner)
     except Exception:  # look_up() then raises the error as torch does
         return None
-    return Tabled(found, local, len(index)) if found and len(index) else None
+    return TableSamples(found, local, len(index)) if found and len(index) else None
 
 
 def _has_bools(indices: Sequence[Any]) -> bool:

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from ..runtime.forks import FreshProcess
-from .header import look
+from .header import checked_header
 from .headers import facts_of
 
 _PIPE = 1 << 20  # capacity of a pipe in bytes, if the system allows it
@@ -26,7 +26,7 @@ class HeaderPrefetcher:
 
     def __init__(self, count: int):
         self._processes: list[_Process] = []
-        self._asked: dict[int, list[_Process]] = {}
+        self._requested: dict[int, list[_Process]] = {}
         self._tickets = 0
         try:
             for _ in range(count):
@@ -42,26 +42,26 @@ class HeaderPrefetcher:
             return None
         each = -(-len(paths) // len(ready))
         pieces = [paths[begin : begin + each] for begin in range(0, len(paths), each)]
-        asked = list(zip(ready, pieces, strict=False))
-        if not all(process.has_room(piece) for process, piece in asked):
+        chosen = list(zip(ready, pieces, strict=False))
+        if not all(process.has_room(piece) for process, piece in chosen):
             return None
         self._tickets += 1
         # restored when all requests are sent: after an interrupt they are not used again
         processes, self._processes = self._processes, []
-        if not all(process.ask(self._tickets, piece) for process, piece in asked):
+        if not all(process.send(self._tickets, piece) for process, piece in chosen):
             _end(processes)
             return None
-        self._asked[self._tickets] = [process for process, _ in asked]
+        self._requested[self._tickets] = [process for process, _ in chosen]
         self._processes = processes
         return self._tickets
 
     def result(self, ticket: int) -> np.ndarray | None:
         """Wait for the facts of a ticket's files and return them, or None if a process has ended."""
-        asked, processes = self._asked.pop(ticket), self._processes
+        chosen, processes = self._requested.pop(ticket), self._processes
         if not processes:
             return None
         self._processes = []
-        found = [process.answer(ticket) for process in asked]
+        found = [process.answer(ticket) for process in chosen]
         facts = [one for one in found if one is not None]
         if len(facts) < len(found):
             _end(processes)
@@ -98,7 +98,7 @@ class _Process(FreshProcess):
         """Return True if neither pipe can become full, which would make both sides wait for each other."""
         return sum(self._waiting.values()) + _bytes(paths) <= self._room
 
-    def ask(self, ticket: int, paths: list[str]) -> bool:
+    def send(self, ticket: int, paths: list[str]) -> bool:
         """Send a request. Return False if that fails."""
         self._waiting[ticket] = _bytes(paths)
         try:
@@ -142,4 +142,4 @@ def serve(requests: Connection, answers: Connection) -> None:
         answers.send(True)
         while True:
             ticket, paths = requests.recv()
-            answers.send((ticket, facts_of(list(map(look, paths)))))
+            answers.send((ticket, facts_of(list(map(checked_header, paths)))))

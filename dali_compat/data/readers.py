@@ -25,35 +25,35 @@ class Reader(NamedTuple):
 
     check: Callable[[Any], None]  # raises Unsupported if samples may be more than these files, transformed
     # one list of (path, target), or a list of paths, and targets in a list or tensor
-    held: Callable[[Any], tuple[Any, ...]]
-    taken: Callable[[Any], type[str]] = lambda dataset: str  # the type of its sources
+    attributes: Callable[[Any], tuple[Any, ...]]
+    source_type: Callable[[Any], type[str]] = lambda dataset: str  # str, or a subclass
     joint: bool = False  # ``__getitem__`` calls ``transforms`` with the image and its target
 
     def sample(self, dataset: Any, index: Any) -> tuple[Any, Any]:
         """Return (path, target before target_transform), as ``__getitem__`` finds them."""
-        held = self.held(dataset)
-        if len(held) > 1:
-            return held[0][index], held[1][index]
-        path, target = held[0][index]
+        attributes = self.attributes(dataset)
+        if len(attributes) > 1:
+            return attributes[0][index], attributes[1][index]
+        path, target = attributes[0][index]
         return path, target
 
     def columns(self, dataset: Any) -> tuple[Sequence[Any], Any]:
         """Return (paths, targets) of all samples. Targets may be the rows of a tensor."""
-        held = self.held(dataset)
-        return (held[0], held[1]) if len(held) > 1 else columns_of_pairs(held[0])
+        attributes = self.attributes(dataset)
+        return (attributes[0], attributes[1]) if len(attributes) > 1 else columns_of_pairs(attributes[0])
 
 
-_of_class: dict[type, Reader] = {}
+_readers: dict[type, Reader] = {}
 
 
 def add_reader(kind: type, reader: Reader) -> None:
     """Register a reader for data sets of exactly this class. Subclasses may behave differently."""
-    _of_class[kind] = reader
+    _readers[kind] = reader
 
 
 def reader_of(dataset: Any) -> Reader | None:
     """Return the reader of a data set, which may still refuse it, or None if there is none."""
-    known = _of_class.get(type(dataset))
+    known = _readers.get(type(dataset))
     if known is not None:
         return known
     if isinstance(dataset, DatasetFolder):
@@ -63,34 +63,34 @@ def reader_of(dataset: Any) -> Reader | None:
     return _LIST if isinstance(dataset, DALIImageList) else None
 
 
-_turned: IdentityWeakDict[bool] = IdentityWeakDict()
+_upright: IdentityWeakDict[bool] = IdentityWeakDict()
 
 
-def can_turn(dataset: Any) -> bool:
+def can_rotate(dataset: Any) -> bool:
     """Return True if the images of a data set are files, which can be rotated when they are decoded."""
     return reader_of(dataset) is not None and getattr(dataset, "_objects", None) is None
 
 
-def turn(dataset: Any, upright: bool) -> None:
+def set_upright(dataset: Any, upright: bool) -> None:
     """Set whether images of a data set are rotated according to their EXIF orientation, because its transform begins
     with that."""
-    _turned.put(dataset, upright)
+    _upright.put(dataset, upright)
 
 
-def taken_of(dataset: Any, reader: Reader) -> type[str]:
+def source_type_of(dataset: Any, reader: Reader) -> type[str]:
     """Return the type of the sources of a data set with this reader."""
-    return Upright if _turned.get(dataset, bool) else reader.taken(dataset)
+    return Upright if _upright.get(dataset, bool) else reader.source_type(dataset)
 
 
 def known_class_of(dataset: Any) -> type | None:
     """Return the base class of a data set that has a reader, or None."""
-    return next((kind for kind in type(dataset).__mro__[1:] if kind in _of_class), None)
+    return next((kind for kind in type(dataset).__mro__[1:] if kind in _readers), None)
 
 
 def transforms_of(dataset: Any) -> tuple[Any, Any]:
     """Return transform and target_transform, as ``__getitem__`` applies them. Raise Unsupported if the data set has a
     joint transform of both."""
-    reader = _of_class.get(type(dataset))
+    reader = _readers.get(type(dataset))
     if reader is None or not reader.joint:
         return dataset.transform, dataset.target_transform
     both = dataset.transforms
@@ -144,10 +144,10 @@ def columns_of_pairs(pairs: Any) -> tuple[Sequence[Any], Sequence[Any]]:
 
 _FOLDER = Reader(
     check=_check_folder,
-    held=lambda dataset: (dataset.samples,),
-    taken=lambda dataset: Upright if getattr(dataset, "orient", False) else str,
+    attributes=lambda dataset: (dataset.samples,),
+    source_type=lambda dataset: Upright if getattr(dataset, "orient", False) else str,
 )
-_LIST = Reader(check=_check_list, held=lambda dataset: (dataset.paths, dataset.targets))
+_LIST = Reader(check=_check_list, attributes=lambda dataset: (dataset.paths, dataset.targets))
 _FILES_OF_ARROW = _LIST._replace(
-    check=lambda dataset: check_items(dataset, DALIHuggingFace.__getitem__), taken=lambda dataset: Upright
+    check=lambda dataset: check_items(dataset, DALIHuggingFace.__getitem__), source_type=lambda dataset: Upright
 )

@@ -96,7 +96,7 @@ DECODED = PIXELS, PIXELS_ON_GPU
 class Form(NamedTuple):
     """The form of a pipeline's input and output."""
 
-    given: str  # PATHS of files, encoded images as BYTES, or decoded images as PIXELS or PIXELS_ON_GPU
+    input: str  # PATHS of files, encoded images as BYTES, or decoded images as PIXELS or PIXELS_ON_GPU
     keep: bool = False  # also return the decoded images
     fancy: bool = False  # a GPU's decoder interpolates chroma as libjpeg does ("fancy upsampling")
     reads: bool = False  # return only the files' bytes
@@ -146,11 +146,11 @@ def overwritten(sources: Sequence[Source]) -> np.ndarray:
 
 def _by_store(sources: Sequence[Source]) -> list[list[int]]:
     """Return the rows of the records, grouped by store."""
-    of_store: dict[int, list[int]] = {}
+    rows_by_store: dict[int, list[int]] = {}
     for row, source in enumerate(sources):
         if is_record(source):
-            of_store.setdefault(id(source.store), []).append(row)
-    return list(of_store.values())
+            rows_by_store.setdefault(id(source.store), []).append(row)
+    return list(rows_by_store.values())
 
 
 def opened(source: Source | np.ndarray) -> IO[bytes]:
@@ -186,7 +186,7 @@ def image_of(source: Source) -> Image.Image:
         raise read_error(f"cannot decode {source}: {type(error).__name__}: {error}", error) from error
 
 
-def written(path: str) -> int:
+def ctime_of(path: str) -> int:
     """Return the ctime of a file in ns, which programs cannot set back, or 0 if it is unknown. Takes about 2 us."""
     try:
         return os.stat(path).st_ctime_ns
@@ -194,9 +194,9 @@ def written(path: str) -> int:
         return 0
 
 
-def when_written(paths: Sequence[Any]) -> np.ndarray:
-    """Return written() of each path, int64 of shape (N,)."""
-    return np.fromiter(map(written, paths), np.int64, len(paths))
+def ctimes_of(paths: Sequence[Any]) -> np.ndarray:
+    """Return ctime_of() of each path, int64 of shape (N,)."""
+    return np.fromiter(map(ctime_of, paths), np.int64, len(paths))
 
 
 class RandomAccess:
@@ -204,16 +204,16 @@ class RandomAccess:
 
     Attributes:
         size: in bytes.
-        written: written() of a file; otherwise 0.
+        ctime: of a file in ns; otherwise 0.
     """
 
     def __init__(self, source: Source | np.ndarray):
         self._data: np.ndarray | None = None
-        self._file, self.written = -1, 0  # defaults if there is no file
+        self._file, self.ctime = -1, 0  # defaults if there is no file
         if isinstance(source, str):
             self._file = os.open(source, os.O_RDONLY)
             stat = os.fstat(self._file)
-            self.size, self.written = stat.st_size, stat.st_ctime_ns
+            self.size, self.ctime = stat.st_size, stat.st_ctime_ns
         else:
             self._data = source.bytes() if is_record(source) else source
             self.size = len(self._data)

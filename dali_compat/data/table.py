@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from .headers import IdentityWeakDict
-from .readers import reader_of, taken_of
+from .readers import reader_of, source_type_of
 from .sources import within
 
 _PLAIN = frozenset((str, int, float, PosixPath))  # comparing these types runs none of the user's code
@@ -27,9 +27,9 @@ class SampleTable:
     Measure its cost with benchmarks/host_time.py --table.
 
     Args:
-        held: the attributes with the samples, from Reader.held.
+        attributes: the attributes with the samples, from Reader.attributes.
         columns: paths and targets of all samples.
-        taken: type of the sources, str or a subclass.
+        source_type: type of the sources, str or a subclass.
         folder: folder of relative paths.
 
     Attributes:
@@ -42,22 +42,24 @@ class SampleTable:
 
     def __init__(
         self,
-        held: tuple[Any, ...],
+        attributes: tuple[Any, ...],
         columns: tuple[Sequence[Any], Any],
-        taken: type[str] = str,
+        source_type: type[str] = str,
         folder: str = "",
     ):
-        lists = [one for one in held if type(one) is list]
-        if not lists or not all(isinstance(one, (list, tuple, str, torch.Tensor)) for one in held):
+        lists = [one for one in attributes if type(one) is list]
+        if not lists or not all(isinstance(one, (list, tuple, str, torch.Tensor)) for one in attributes):
             raise TypeError("no lists")
-        self._held = [list(one) if type(one) is list else one for one in held]  # for comparison with later states
-        self._taken = taken
+        # copied for comparison with later states
+        self._attributes = [list(one) if type(one) is list else one for one in attributes]
+        self._source_type = source_type
         paths, self.targets = _texts(columns[0]), _numbers(columns[1])
         self._folder = "" if all(path[:1] == "/" for path in paths) else folder
         self._paths = paths = [within(folder, path) for path in paths] if self._folder else paths
         if len(self.targets) != len(paths) or any(len(entries) != len(paths) for entries in lists):
             raise ValueError("of several lengths")
-        self.keys = np.fromiter(map(hash, paths if taken is str else map(taken, paths)), np.int64, len(paths))
+        sources = paths if source_type is str else map(source_type, paths)
+        self.keys = np.fromiter(map(hash, sources), np.int64, len(paths))
         joined = np.frombuffer(os.fsencode("\0".join(paths)) + b"\0", np.uint8)
         ends = np.flatnonzero(joined == 0)
         if len(ends) != len(paths):
@@ -70,24 +72,25 @@ class SampleTable:
     def __len__(self) -> int:
         return len(self._paths)
 
-    def is_of(self, held: tuple[Any, ...], taken: type[str] = str, folder: str = "") -> bool:
+    def matches(self, attributes: tuple[Any, ...], source_type: type[str] = str, folder: str = "") -> bool:
         """Return True if all samples are unchanged."""
-        return self._folder in ("", folder) and taken is self._taken and self._agrees(held, lambda entries: entries)
+        same_sources = self._folder in ("", folder) and source_type is self._source_type
+        return same_sources and self._agrees(attributes, lambda entries: entries)
 
-    def holds(self, held: tuple[Any, ...], index: np.ndarray) -> bool:
+    def holds(self, attributes: tuple[Any, ...], index: np.ndarray) -> bool:
         """Return True if the samples at ``index`` (nonnegative) are unchanged."""
         chosen = index.tolist()
         # twice, because itemgetter returns no tuple for a single index
-        return self._agrees(held, itemgetter(*chosen, chosen[-1]))
+        return self._agrees(attributes, itemgetter(*chosen, chosen[-1]))
 
-    def _agrees(self, held: tuple[Any, ...], get: Callable[[list[Any]], Sequence[Any]]) -> bool:
+    def _agrees(self, attributes: tuple[Any, ...], get: Callable[[list[Any]], Sequence[Any]]) -> bool:
         """Return True if the data set still holds these samples. ``get`` selects the entries of each list to
         compare."""
-        for before, now in zip(self._held, held, strict=True):
+        for before, now in zip(self._attributes, attributes, strict=True):
             if type(before) is not list:
-                same = before is now or _are((before,), (now,))
+                same = before is now or _are_equal((before,), (now,))
             else:
-                same = type(now) is list and len(now) == len(self) and _are(get(before), get(now))
+                same = type(now) is list and len(now) == len(self) and _are_equal(get(before), get(now))
             if not same:
                 return False
         return True
@@ -100,7 +103,7 @@ class SampleTable:
     def texts(self, index: np.ndarray) -> list[str]:
         """Return the paths of samples."""
         paths = [self._paths[i] for i in index.tolist()]
-        return paths if self._taken is str else list(map(self._taken, paths))
+        return paths if self._source_type is str else list(map(self._source_type, paths))
 
     def paths(self, index: np.ndarray) -> np.ndarray:
         """Return paths as uint8 of shape (n, L), one per row, padded with zeros."""
@@ -134,7 +137,7 @@ def _numbers(targets: Any) -> Any:
     return np.array(targets, dtype)
 
 
-def _are(before: Sequence[Any], now: Sequence[Any]) -> bool:
+def _are_equal(before: Sequence[Any], now: Sequence[Any]) -> bool:
     """Return True if all entries are equal in value and type. None of the user's code is called for the comparison."""
     if len(before) == len(now) and all(map(is_, before, now)):
         return True
@@ -151,7 +154,7 @@ def _are_plain(kinds: Sequence[Any]) -> bool:
     return all(_are_plain(kind) if type(kind) is tuple else kind in _PLAIN for kind in set(kinds))
 
 
-_of_dataset: IdentityWeakDict[SampleTable] = IdentityWeakDict()
+_tables: IdentityWeakDict[SampleTable] = IdentityWeakDict()
 
 
 def table_of(dataset: Any, folder: str = "") -> SampleTable | None:
@@ -161,10 +164,10 @@ def table_of(dataset: Any, folder: str = "") -> SampleTable | None:
     if reader is None or getattr(dataset, "_objects", None) is not None:
         return None
     try:
-        held, rest = reader.held(dataset), (taken_of(dataset, reader), folder)
-        table = _of_dataset.get(dataset, lambda: SampleTable(held, reader.columns(dataset), *rest))
-        if not table.is_of(held, *rest):
-            table = _of_dataset.put(dataset, SampleTable(held, reader.columns(dataset), *rest))
+        attributes, rest = reader.attributes(dataset), (source_type_of(dataset, reader), folder)
+        table = _tables.get(dataset, lambda: SampleTable(attributes, reader.columns(dataset), *rest))
+        if not table.matches(attributes, *rest):
+            table = _tables.put(dataset, SampleTable(attributes, reader.columns(dataset), *rest))
     except (TypeError, ValueError, OverflowError, AttributeError, IndexError, KeyError):
         return None
     return table

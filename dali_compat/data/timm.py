@@ -19,7 +19,7 @@ from .readers import Reader, add_reader, check_items, columns_of_pairs
 _known: IdentityWeakDict[tuple[tuple[Any, ...], Any]] = IdentityWeakDict()
 
 
-def is_timms(dataset: Any) -> bool:
+def is_timm_dataset(dataset: Any) -> bool:
     """Return True for timm's ImageDataset."""
     return type(dataset) is _class("dataset", "ImageDataset")
 
@@ -28,12 +28,12 @@ def as_leaf(dataset: Any) -> Any:
     """Return the leaf (base_datasets.py) for a data set: the data set itself, or a TimmFolder if it is a supported one
     of timm's."""
     try:
-        return of_timms(dataset) if is_timms(dataset) else dataset
+        return timm_folder_of(dataset) if is_timm_dataset(dataset) else dataset
     except Unsupported:
         return dataset
 
 
-def of_timms(dataset: Any) -> Any:
+def timm_folder_of(dataset: Any) -> Any:
     """Return the TimmFolder of timm's ImageDataset, which is the same object while the samples are unchanged. Raise
     Unsupported unless the data set gives images and targets of a folder."""
     plain = {"load_bytes": False, "input_img_mode": "RGB", "additional_features": None}
@@ -42,17 +42,17 @@ def of_timms(dataset: Any) -> Any:
     reader = getattr(dataset, "reader", None)
     if type(reader) is not _class("readers.reader_image_folder", "ReaderImageFolder"):
         raise Unsupported(f"timm's {type(reader).__name__} is not its ReaderImageFolder")
-    held = reader, getattr(reader, "samples", None)
+    attributes = reader, getattr(reader, "samples", None)
     known, made = _known.get(dataset, lambda: ((), None))
-    if not known or any(before is not now for before, now in zip(known, held, strict=True)):
+    if not known or any(before is not now for before, now in zip(known, attributes, strict=True)):
         made = TimmFolder(dataset)
-        _known.put(dataset, (held, made))
+        _known.put(dataset, (attributes, made))
     return made
 
 
-def checked(dataset: Any) -> Any:
-    """Like of_timms(), with further checks before an epoch. Raise as it does."""
-    made = of_timms(dataset)
+def checked_timm_folder(dataset: Any) -> Any:
+    """Like timm_folder_of(), with further checks before an epoch. Raise as it does."""
+    made = timm_folder_of(dataset)
     if not all(is_original(type(one).__getitem__) for one in (dataset, dataset.reader)):
         raise Unsupported("the __getitem__ of timm's ImageDataset or its reader was replaced")
     return made
@@ -74,10 +74,10 @@ class TimmFolder(DatasetFolder):
         if name not in ("transform", "target_transform"):
             return super().__getattribute__(name)
         found = getattr(self._dataset(), name)
-        return partial(_but_of_none, found) if name == "target_transform" and found is not None else found
+        return partial(_except_none, found) if name == "target_transform" and found is not None else found
 
 
-def _but_of_none(function: Callable[[Any], Any], target: Any) -> Any:
+def _except_none(function: Callable[[Any], Any], target: Any) -> Any:
     """Apply a target_transform, except to None."""
     return -1 if target is None else function(target)
 
@@ -100,6 +100,6 @@ add_reader(
     TimmFolder,
     _Reader(
         check=lambda dataset: check_items(dataset, DatasetFolder.__getitem__),
-        held=lambda dataset: (dataset.samples, str(dataset.target_transform is None)),
+        attributes=lambda dataset: (dataset.samples, str(dataset.target_transform is None)),
     ),
 )

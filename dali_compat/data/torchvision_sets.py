@@ -8,7 +8,6 @@ targets are not class numbers, are traced like custom data sets (tracing/).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +18,32 @@ from ..errors import Unsupported
 from ..inspection.objects import is_original
 from .readers import Reader, add_reader, check_loader, reader_of
 
-Names = frozenset[str]
-
-EACH = frozenset(("transform", "target_transform"))
-BOTH = frozenset(("transforms",))
+_SEPARATE = frozenset(("transform", "target_transform"))
+_JOINT = frozenset(("transforms",))
 
 # Names that a class uses to open a file.
-_WAYS = frozenset(("loader",)), frozenset(("Image", "open", "convert"))
+_OPENING = frozenset(("loader",)), frozenset(("Image", "open", "convert"))
 
 
-def _names(function: Any) -> Names:
+def _names(function: Any) -> frozenset[str]:
     """Return the names of attributes, functions and modules that a function uses."""
     return frozenset(getattr(getattr(function, "__code__", None), "co_names", ())) - {"PIL"}
 
 
-def checker(own: Names, lists: tuple[str, ...]) -> Callable[[Any], None]:
-    """Return a function that raises Unsupported if a data set may return something other than its reader reads. The
-    ``__getitem__`` must use its ``own`` names and those that open the file, and ``lists`` must have one entry per
-    sample."""
+def _reader_of_lists(*lists: str, others: tuple[str, ...] = (), joint: bool = False) -> Reader:
+    """Return a reader of these attributes: a list of (path, target), or a list of paths and one of targets. It refuses
+    a data set if ``__getitem__`` uses other names than these, ``others`` and those that open the file."""
+    own = (_JOINT if joint else _SEPARATE) | {*lists, *others}
 
     def check(dataset: Any) -> None:
         kind = type(dataset)
         name, names = kind.__name__, _names(kind.__getitem__)
-        if not names >= own or names - own not in _WAYS or not is_original(kind.__getitem__):
+        if not names >= own or names - own not in _OPENING or not is_original(kind.__getitem__):
             what = f"{name}.__getitem__ of torchvision {torchvision.__version__}"
             raise Unsupported(f"{what} is not supported by this version of dali_compat")
         if hasattr(dataset, "__getitems__"):
             raise Unsupported(f"{name} has __getitems__")
-        for attribute in (*lists, *(own & (EACH | BOTH))):
+        for attribute in (*lists, *(_JOINT if joint else _SEPARATE)):
             if not hasattr(dataset, attribute):
                 raise Unsupported(f"{name} has no {attribute!r}, but torchvision's {name} does")
         for attribute in lists:
@@ -64,26 +61,19 @@ def checker(own: Names, lists: tuple[str, ...]) -> Callable[[Any], None]:
         if not known:
             raise Unsupported(f"{name} does not hold its samples as torchvision's does")
 
-    return check
-
-
-def _reader(*lists: str, others: tuple[str, ...] = (), joint: bool = False) -> Reader:
-    """Return a reader of these attributes: a list of (path, target), or a list of paths and one of targets. ``others``
-    are further names that ``__getitem__`` uses."""
-    names = (BOTH if joint else EACH) | {*lists, *others}
-    return Reader(checker(names, lists), lambda dataset: tuple(getattr(dataset, name) for name in lists), joint=joint)
+    return Reader(check, lambda dataset: tuple(getattr(dataset, name) for name in lists), joint=joint)
 
 
 _kind: type
-_of_two = datasets.CLEVRClassification, datasets.DTD, datasets.FGVCAircraft, datasets.Flowers102, datasets.Food101
-for _kind in (*_of_two, datasets.SUN397):
-    add_reader(_kind, _reader("_image_files", "_labels"))
+_two_lists = datasets.CLEVRClassification, datasets.DTD, datasets.FGVCAircraft, datasets.Flowers102, datasets.Food101
+for _kind in (*_two_lists, datasets.SUN397):
+    add_reader(_kind, _reader_of_lists("_image_files", "_labels"))
 for _kind in (datasets.Imagenette, datasets.StanfordCars, datasets.GTSRB, datasets.RenderedSST2):
-    add_reader(_kind, _reader("_samples"))
-add_reader(datasets.Places365, _reader("imgs", joint=True))
+    add_reader(_kind, _reader_of_lists("_samples"))
+add_reader(datasets.Places365, _reader_of_lists("imgs", joint=True))
 
 _pet_names = "append", "len", "tuple", "_bin_labels", "_segs", "_target_types"
-_pets = _reader("_images", "_labels", others=_pet_names, joint=True)
+_pets = _reader_of_lists("_images", "_labels", others=_pet_names, joint=True)
 
 
 def _check_pets(dataset: Any) -> None:

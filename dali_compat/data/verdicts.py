@@ -1,9 +1,9 @@
 """Select the files that a GPU's JPEG engine may decode: those whose pixels were compared and equal Pillow's, and those
 that are similar to many of these (engine/planes/verified.py).
 
-A verdict applies to bytes. It is stored in one word with a checksum of the file's bytes and its header, and is valid
-only for bytes with that checksum. A file that was changed, damaged or replaced in any way therefore has no valid
-verdict. No notification is needed, and a late answer is harmless.
+A verdict applies to bytes. It is a uint64: a checksum of the file's bytes and its header, with the decoder in the two
+lowest bits. It is valid only for bytes with that checksum, so a file that was changed, damaged or replaced in any way
+has no valid verdict. No notification is needed, and a late answer is harmless.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from ..runtime import saved
 from ..runtime.forks import new_lock
 
-ENGINES, PILLOWS, LIKELY = 1, 2, 3  # the decoder; LIKELY is the engine, without a comparison; 0 is unknown
-_VERDICT = np.uint64(3)  # bits of a word
+BY_ENGINE, BY_PILLOW, LIKELY = 1, 2, 3  # the decoder; LIKELY is the engine, without a comparison; 0 is unknown
+_DECODER = np.uint64(3)  # bits of a verdict
 _FACTORS = np.random.default_rng(1).integers(0, 1 << 63, 3, np.uint64) * np.uint64(2) + np.uint64(1)
 _ALL = ~np.uint64(0)
 
@@ -28,32 +28,32 @@ class Verdicts:
     def __init__(self, engine: str):
         self._engine = engine
         self._lock = new_lock()  # shared by loaders and by threads that compare
-        self._words = np.zeros(0, np.uint64)
-        self._own = np.zeros(0, bool)  # True for words from this process
+        self._verdicts = np.zeros(0, np.uint64)
+        self._own = np.zeros(0, bool)  # True for verdicts from this process
 
-    def words(self, index: np.ndarray) -> np.ndarray:
-        """Return the words, uint64 of shape (N,); 0 for files without a verdict."""
+    def get(self, index: np.ndarray) -> np.ndarray:
+        """Return the verdicts, uint64 of shape (N,); 0 for files without one."""
         with self._lock:
-            self._reach(index)
-            return self._words[index]
+            self._grow(index)
+            return self._verdicts[index]
 
-    def put(self, index: np.ndarray, words: np.ndarray) -> None:
+    def put(self, index: np.ndarray, verdicts: np.ndarray) -> None:
         """Store verdicts of files. For a repeated index, either is stored."""
         with self._lock:
-            self._reach(index)
-            self._words[index], self._own[index] = words, True
+            self._grow(index)
+            self._verdicts[index], self._own[index] = verdicts, True
 
     def forget(self, index: np.ndarray | int) -> None:
         """Reset verdicts, so that the files are compared again."""
         self.put(np.atleast_1d(index), np.zeros(1, np.uint64))
 
-    def of(self, count: int) -> np.ndarray:
-        """Return the decoders of the first files, uint8 of shape (count,): ENGINES, PILLOWS, LIKELY or 0."""
-        return decoders(self.words(np.arange(count)))
+    def decoders(self, count: int) -> np.ndarray:
+        """Return the decoders of the first files, uint8 of shape (count,): BY_ENGINE, BY_PILLOW, LIKELY or 0."""
+        return decoders(self.get(np.arange(count)))
 
     def share(self, index_file: Path, samples: str, count: int) -> None:
         """Merge this process's verdicts on ``count`` samples, identified by ``samples``, with those of other processes,
-        in a file next to the data set's list. An outdated word is harmless."""
+        in a file next to the data set's list. An outdated verdict is harmless."""
         file = index_file.with_name(f"{index_file.stem}-{saved.digest(self._engine)}.npz")
         with saved.lock(saved.digest(str(file))):
             stored = saved.load(file)
@@ -63,33 +63,33 @@ class Verdicts:
             if theirs.shape != (count,) or theirs.dtype != np.uint64:
                 theirs = np.zeros(count, np.uint64)
             with self._lock:
-                self._reach(np.array([count - 1]))
-                words = self._words[:count] = np.where(self._own[:count], self._words[:count], theirs)
-            if not np.array_equal(words, theirs):
+                self._grow(np.array([count - 1]))
+                merged = self._verdicts[:count] = np.where(self._own[:count], self._verdicts[:count], theirs)
+            if not np.array_equal(merged, theirs):
                 with suppress(OSError):  # if the disk is full, a later run compares again
-                    saved.save(file, {"samples": samples}, {"words": words})
+                    saved.save(file, {"samples": samples}, {"words": merged})
 
-    def _reach(self, index: np.ndarray) -> None:
-        top, known = int(index.max(initial=-1)) + 1, len(self._words)
+    def _grow(self, index: np.ndarray) -> None:
+        top, known = int(index.max(initial=-1)) + 1, len(self._verdicts)
         if top > known:
-            words, own = (np.zeros(max(top, 2 * known), dtype) for dtype in (np.uint64, bool))
-            words[:known], own[:known] = self._words, self._own
-            self._words, self._own = words, own
+            verdicts, own = (np.zeros(max(top, 2 * known), dtype) for dtype in (np.uint64, bool))
+            verdicts[:known], own[:known] = self._verdicts, self._own
+            self._verdicts, self._own = verdicts, own
 
 
-def decoders(words: np.ndarray) -> np.ndarray:
-    """Extract the decoders from verdict words, uint8 of shape (N,)."""
-    return (words & _VERDICT).astype(np.uint8)
+def decoders(verdicts: np.ndarray) -> np.ndarray:
+    """Extract the decoders from verdicts, uint8 of shape (N,)."""
+    return (verdicts & _DECODER).astype(np.uint8)
 
 
-def hold(words: np.ndarray, checksums: np.ndarray) -> np.ndarray:
-    """Return a bool array of shape (N,): whether words belong to bytes with these checksums."""
-    return words & ~_VERDICT == checksums
+def are_valid(verdicts: np.ndarray, checksums: np.ndarray) -> np.ndarray:
+    """Return a bool array of shape (N,): whether verdicts belong to bytes with these checksums."""
+    return verdicts & ~_DECODER == checksums
 
 
-def checksums(memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray, marks: np.ndarray) -> np.ndarray:
-    """Return checksums of files' bytes and of the header ``marks`` (N,), as uint64 of shape (N,) with the verdict bits
-    cleared.
+def checksums(memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray, header_hashes: np.ndarray) -> np.ndarray:
+    """Return checksums of files' bytes and of their ``header_hashes`` (N,), as uint64 of shape (N,) with the decoder's
+    bits cleared.
 
     The checksum is an exclusive or of a file's 8-byte words. Another alignment only rotates the result, so the position
     of a file in memory does not matter. This takes a tenth of a CRC's time and detects nearly all accidental changes,
@@ -105,9 +105,8 @@ def checksums(memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray, marks
     ends = begins + lengths
     first, last = begins >> 3, np.maximum(ends - 1, begins) >> 3
     sums = np.bitwise_xor.reduceat(words, np.column_stack([first, last + 1]).ravel())[::2]
-    before, behind = (8 * (begins & 7)).astype(np.uint64), (8 * (-ends & 7)).astype(np.uint64)
+    before, after = (8 * (begins & 7)).astype(np.uint64), (8 * (-ends & 7)).astype(np.uint64)
     sums ^= words[first] & ~(_ALL << before)  # clear the bits of neighbouring bytes in these words
-    sums ^= words[last] & ~(_ALL >> behind)
+    sums ^= words[last] & ~(_ALL >> after)
     sums = np.where(lengths > 0, sums >> before | sums << (-before & np.uint64(63)), np.uint64(0))
-    made = sums * _FACTORS[0] + lengths.astype(np.uint64) * _FACTORS[1] + marks * _FACTORS[2]
-    return made & ~_VERDICT
+    return (sums * _FACTORS[0] + lengths.astype(np.uint64) * _FACTORS[1] + header_hashes * _FACTORS[2]) & ~_DECODER

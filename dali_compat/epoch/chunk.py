@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.base_datasets import from_the_front, places
+from ..data.base_datasets import locate_all, nonnegative
 from ..engine.fused import Program
 from ..ops.draws import Arrays, ImageTooSmall, compute
-from ..ops.kernels import uniform
+from ..ops.kernels import stack_if_uniform
 from ..plan import Plan, Step
 from ..routes.resident import ResidentDataset, ResidentRoute
 from ..runtime.decorators import named
@@ -97,9 +97,9 @@ class Chunk:
             numbers = (given if isinstance(given, np.ndarray) else array("q", given) for given in self._indices)
             indices = np.concatenate([np.asarray(given, np.int64) for given in numbers])
             found = [
-                (datasets[id(dataset)], rows, index) for dataset, rows, index in places(self.epoch.dataset, indices)
+                (datasets[id(dataset)], rows, index) for dataset, rows, index in locate_all(self.epoch.dataset, indices)
             ]
-            found = [(one, rows, from_the_front(index, len(one))) for one, rows, index in found if len(index)]
+            found = [(one, rows, nonnegative(index, len(one))) for one, rows, index in found if len(index)]
         except Exception:
             if len(batches) > 1:
                 raise
@@ -137,7 +137,7 @@ class Chunk:
             return made[0][1]
         images = sorted_by_row(made)
         if all(isinstance(one, torch.Tensor) for _, one in made):
-            images = uniform(images)
+            images = stack_if_uniform(images)
         return in_memory_format(images, plan) if isinstance(images, torch.Tensor) and images.ndim == 4 else images
 
 

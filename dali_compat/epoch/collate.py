@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from ..data.lookup import Listed, Tabled
+from ..data.lookup import IndexedSamples, TableSamples
 from ..randoms import generator_states, set_generators
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches, filled, mapped, moved, on_the_cpu
@@ -94,7 +94,9 @@ def _default_device(function: Callable[[Any], Any], device: torch.device) -> Abs
 
 
 @named("collate")
-def collate(epoch: Epoch[Any], samples: Listed | Tabled, images: Any, begin: int, name: Callable[[int], str]) -> Any:
+def collate(
+    epoch: Epoch[Any], samples: IndexedSamples | TableSamples, images: Any, begin: int, name: Callable[[int], str]
+) -> Any:
     """Return the collated batch, on the device.
 
     Args:
@@ -121,12 +123,12 @@ def call_collate_fn(epoch: Epoch[Any], samples: Callable[[Any], list], images: A
     return moved(made, epoch.route.device)
 
 
-def _samples(samples: Listed | Tabled, images: Any) -> list[tuple]:
+def _samples(samples: IndexedSamples | TableSamples, images: Any) -> list[tuple]:
     """Return the values of ``dataset[index]`` for each row, with these images."""
     targets = samples.targets.tolist() if isinstance(samples.targets, np.ndarray) else samples.targets
     return [
         (image, target, local) if getattr(leaf, "return_index", False) else (image, target)
-        for image, target, (leaf, local) in zip(images, targets, samples.places, strict=True)
+        for image, target, (leaf, local) in zip(images, targets, samples.locations, strict=True)
     ]
 
 

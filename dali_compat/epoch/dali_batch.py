@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..data.header import DALI, PIL, UNREADABLE
-from ..data.lookup import Found, Listed, Tabled, as_list, objects_at
+from ..data.lookup import IndexedSamples, LeafRows, TableSamples, as_list, objects_at
 from ..data.sources import Source
 from ..ops.draws import ImageTooSmall
 from ..plan import Plan
@@ -179,7 +179,7 @@ class DaliBatch(Batch):
         return made
 
     def _collate(self, images: Any) -> Any:
-        samples: Listed | Tabled = self._rows.samples
+        samples: IndexedSamples | TableSamples = self._rows.samples
         if self._bad:
             samples, images = self._without_bad(samples, images)
             if not len(self):
@@ -219,7 +219,7 @@ class DaliBatch(Batch):
             self._pending.append((plan, decoding))
             decoding.start({kind: np.sort(np.concatenate(several)) for kind, several in by_decoder.items()})
 
-    def _split_by_decoder(self, found: Found, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
+    def _split_by_decoder(self, found: LeafRows, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
         """Yield (kind, form of DALI's input, rows) of a leaf's rows. The form is empty for PIL, which opens files
         itself."""
         rows, by_dali, pixels = found.rows, kinds == DALI, self._rows.pixels
@@ -230,14 +230,14 @@ class DaliBatch(Batch):
                 yield DALI, self.epoch.route.cache.form, rows[known]
             by_dali &= ~known
         if by_dali.any():
-            yield DALI, found.given, rows if by_dali.all() else rows[by_dali]
+            yield DALI, found.input, rows if by_dali.all() else rows[by_dali]
         for kind in (PIL, UNREADABLE):
             if (others := kinds == kind).any():
                 yield kind, "", rows[others]
 
     # ---- on_error
 
-    def single_outcome(self) -> tuple[Listed | Tabled, Any, tuple[Source, Any] | None]:
+    def single_outcome(self) -> tuple[IndexedSamples | TableSamples, Any, tuple[Source, Any] | None]:
         """Return (samples, image, failure) of a batch of one. The failure is (source, reason), or None."""
         images, samples = self.outcome(), self._rows.samples
         if not self._bad:
@@ -253,19 +253,19 @@ class DaliBatch(Batch):
             make = partial(DaliBatch, self.epoch, begin=self.begin + row, is_substitute=True)
             self._substitutes[row] = Substitute(self.epoch, self._rows.position(row), make)
 
-    def _without_bad(self, samples: Listed | Tabled, images: Any) -> tuple[Listed, Any]:
+    def _without_bad(self, samples: IndexedSamples | TableSamples, images: Any) -> tuple[IndexedSamples, Any]:
         """Drop or replace failed rows. Return the samples and images that remain."""
         errors, bad = self.epoch.errors, self._bad
         for row, error in sorted(bad.items()):
             errors.add(str(samples.sources[row]), self.indices[row], reason_of(error))
         good = [row for row in range(len(self)) if row not in bad]
-        listed = Listed(list(samples.places), list(samples.sources), list(as_list(samples.targets)))
+        listed = IndexedSamples(list(samples.locations), list(samples.sources), list(as_list(samples.targets)))
         if errors.policy == "skip":
             self.indices = [self.indices[i] for i in good]
             return listed.only(good), images
         self._substitute()
         others = {row: self._substitutes[row].outcome() for row in bad}
         for row, (sample, _) in others.items():
-            listed.places[row], listed.targets[row] = sample.places[0], sample.targets[0]
+            listed.locations[row], listed.targets[row] = sample.locations[0], sample.targets[0]
             listed.sources[row] = sample.sources[0]
         return listed, sorted_by_row([(good, images), *(([row], [image]) for row, (_, image) in others.items())])

@@ -27,7 +27,7 @@ class DecodableRows:
     epoch: DaliEpoch
     begin = 0  # number of samples of the epoch before the batch
     facts: np.ndarray  # (N,) FACTS, known properties of each row's file
-    words: np.ndarray  # (N,) uint64, known verdicts of the epoch's JPEG engine (data/verdicts.py)
+    verdicts: np.ndarray  # (N,) uint64, known verdicts of the epoch's JPEG engine (data/verdicts.py)
     pixels: Sequence[Any] = ()  # cached pixels of each row, or None; empty if there is no cache
 
     @property
@@ -145,7 +145,7 @@ class JobRows(DecodableRows):
         self.facts = group.facts
         if epoch.engine is not None:
             headers.add(group.slots, group.facts["keys"], group.facts)
-            self.words = headers.verdicts(epoch.engine.name).words(group.slots)
+            self.verdicts = headers.verdicts(epoch.engine.name).get(group.slots)
 
     def __len__(self) -> int:
         return len(self.facts)
@@ -169,8 +169,8 @@ class JobRows(DecodableRows):
 
     def verdict_writer(self, rows: list[int]) -> Callable[[np.ndarray], None]:
         assert self.epoch.engine is not None
-        verdicts, slots = self._headers.verdicts(self.epoch.engine.name), self._group.slots[rows]
-        return lambda words: verdicts.put(slots, np.broadcast_to(words, len(slots)))
+        known, slots = self._headers.verdicts(self.epoch.engine.name), self._group.slots[rows]
+        return lambda verdicts: known.put(slots, np.broadcast_to(verdicts, len(slots)))
 
     def numbers(self, begin: int, count: int) -> Any:
         """Return the numbers that were drawn when the images were traced, the same for each stream."""

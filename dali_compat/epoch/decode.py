@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..data.headers import marks
+from ..data.headers import header_hashes
 from ..data.intact import is_intact
-from ..data.sources import BYTES, DECODED, PATHS, Form, Source, overwritten, when_written
+from ..data.sources import BYTES, DECODED, PATHS, Form, Source, ctimes_of, overwritten
 from ..engine import pil
 from ..errors import remedy_of
 from ..ops.draws import Arrays, ImageTooSmall
@@ -122,7 +122,8 @@ class DaliGroup:
         arguments = list(chain.from_iterable(dali))
         if turns:
             arguments = self._pipeline.rotation_arrays(arguments, orientations, self._facts["sizes"])
-        self._ticket = self._pipeline.submit(self._images, arguments, np.ascontiguousarray(self._facts["stated_at"]))
+        offsets = np.ascontiguousarray(self._facts["size_field_at"])
+        self._ticket = self._pipeline.submit(self._images, arguments, offsets)
 
     @cached_property
     def _sources(self) -> list[Source]:
@@ -168,11 +169,12 @@ class DaliGroup:
         if received.encoded is None:
             changed = overwritten(self._sources)
         else:
-            assert received.lengths is not None and received.stated is not None
-            changed = (received.lengths != facts["lengths"]) | (marks(received.stated) != facts["marks"])
+            assert received.lengths is not None and received.size_field is not None
+            hashes = header_hashes(received.size_field)
+            changed = (received.lengths != facts["lengths"]) | (hashes != facts["header_hashes"])
             upright = facts["orientations"] > 0  # rotating a photo may change only this tag
             if batch.epoch.route.device.type == "cpu" or upright.any():  # stat calls take too long next to a GPU
-                changed |= when_written(self._sources) != facts["written"]
+                changed |= ctimes_of(self._sources) != facts["ctimes"]
         new = np.flatnonzero(~changed & ~facts["intact"])
         unknown = np.array([not is_intact(encoded[i]) for i in new.tolist()], bool)  # in this thread; it holds the GIL
         for i in new[unknown].tolist():
@@ -203,7 +205,7 @@ class DaliGroup:
             bad = bad or [i for i, image in enumerate(images) if not is_intact(image)]
             bad = bad or undecodable(images, self._pipeline.device, self._given)
             if not bad and self._given == PATHS:  # changed after the headers that the arguments are computed from
-                bad = np.flatnonzero(when_written(self._sources) != self._facts["written"]).tolist()
+                bad = np.flatnonzero(ctimes_of(self._sources) != self._facts["ctimes"]).tolist()
         if not bad and (self._is_retry or self._given != PATHS):
             raise error
         for i in bad:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from ..data.lookup import Listed
+from ..data.lookup import IndexedSamples
 from ..errors import BadImageWarning, ImageReadError, remedy_of
 from ..randoms import replacement
 from ..runtime.messages import stack_level
@@ -142,7 +142,7 @@ class Substitute:
         self._epoch, self._position, self._make, self._attempts = epoch, position, make, 0
         self._try_another()
 
-    def outcome(self) -> tuple[Listed, Any]:
+    def outcome(self) -> tuple[IndexedSamples, Any]:
         """Return the replacement and its image.
 
         Raises:

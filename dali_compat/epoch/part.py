@@ -14,7 +14,7 @@ from torchvision import tv_tensors
 from ..data.header import DALI
 from ..data.sources import DECODED, PATHS
 from ..ops.draws import ImageTooSmall
-from ..ops.kernels import uniform
+from ..ops.kernels import stack_if_uniform
 from ..plan import Plan
 from ..runtime.device import ViewBatches
 from ..runtime.open_files import files_at_once
@@ -49,7 +49,7 @@ class RowsDecoding:
         if engine is None or given in DECODED or not self._plan.from_planes:
             return rows
         takes = rows[engine.takes(facts["chroma"][rows], facts["sizes"][rows])]
-        known, new = engine.assigned(takes, facts["chroma"][takes], self._batch.words[takes])
+        known, new = engine.assigned(takes, facts["chroma"][takes], self._batch.verdicts[takes])
         if len(new):
             new = as_many_as_fit(new, facts, engine.room)
         for several in bounded(known, facts, engine.memory):
@@ -96,9 +96,9 @@ class RowsDecoding:
             self._batch.fail_rows(failures)
         rows, images = merged_results(made)
         if self._plan.views and not isinstance(images, ViewBatches):
-            images = ViewBatches([uniform(list(of_view)) for of_view in zip(*images, strict=True)])
+            images = ViewBatches([stack_if_uniform(list(of_view)) for of_view in zip(*images, strict=True)])
         elif isinstance(images, list) and images:
-            images = uniform(images)
+            images = stack_if_uniform(images)
         return rows, images
 
     def discard(self) -> None:

@@ -58,9 +58,9 @@ class VerifyingGroup(DaliGroup):
         images = [decoded[i] for i in sure]
         if not np.array_equal([image.shape[:2] for image in images], facts["sizes"]):
             return
-        put, marks = self._batch.verdict_writer([self._rows[i] for i in sure]), facts["marks"]
+        put, hashes = self._batch.verdict_writer([self._rows[i] for i in sure]), facts["header_hashes"]
         self._engine.compare(
-            files, _locations(facts), facts["chroma"], images, lambda decoders: put(files.checksums(marks) | decoders)
+            files, _locations(facts), facts["chroma"], images, lambda decoders: put(files.checksums(hashes) | decoders)
         )
 
 
@@ -72,7 +72,7 @@ class PlanesGroup:
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._batch, self._plan, self._rows, self._given, self._engine = batch, plan, rows, given, engine
         at = np.array(rows)
-        self._facts, self._words = batch.facts[at], batch.words[at]
+        self._facts, self._verdicts = batch.facts[at], batch.verdicts[at]
         self._locations = _locations(self._facts)
         self._arrays = [batch.compute((*_plane_steps(one), *one.after), at) for one in plan.chains]
         self._is_started = False
@@ -102,7 +102,7 @@ class PlanesGroup:
     def _submit(self, copy: Callable[[], Files]) -> None:
         """Submit the files to the engine."""
         try:
-            self._unchecked = UncheckedFiles(copy, self._words, self._facts)
+            self._unchecked = UncheckedFiles(copy, self._verdicts, self._facts)
             self._planes = self._engine.submit(self._unchecked, self._locations)
         except torch.OutOfMemoryError:
             self._engine.disable(_NO_MEMORY)
@@ -160,7 +160,7 @@ class PlanesGroup:
 
     def _record_likely(self) -> None:
         """Record the checksums of files that were decoded for the first time."""
-        new = self._own[self._words[self._own] == 0]
+        new = self._own[self._verdicts[self._own] == 0]
         if len(new):
             assert self._unchecked is not None
             self._batch.verdict_writer([self._rows[i] for i in new.tolist()])(self._unchecked.checksums[new] | LIKELY)
@@ -175,7 +175,7 @@ class PlanesGroup:
     def _images(self, planes: torch.Tensor):
         """Convert planes to images. Return None if the kernels fail."""
         begun, locations = [], self._locations
-        if len(self._own) < len(self._words):
+        if len(self._own) < len(self._verdicts):
             locations = locations.only(self._own)
         try:
             for one, arrays in zip(self._plan.chains, self._arrays, strict=True):
@@ -193,7 +193,7 @@ class PlanesGroup:
         return ViewBatches(views) if self._plan.views else views[0]
 
     def _own_arrays(self, arrays: list[Arrays]) -> list[Arrays]:
-        if len(self._own) == len(self._words):
+        if len(self._own) == len(self._verdicts):
             return arrays
         return [rows_of(of_step, self._own) for of_step in arrays]
 

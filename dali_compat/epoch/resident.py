@@ -12,7 +12,7 @@ import torch
 
 from ..data.arrays import target
 from ..data.base_datasets import locate
-from ..data.lookup import Listed
+from ..data.lookup import IndexedSamples
 from ..routes.resident import ResidentRoute
 from ..runtime.decorators import profiles
 from ..runtime.device import ViewBatches
@@ -41,8 +41,8 @@ class ResidentBatch(Batch):
         """Do nothing, because its chunk is computed already."""
 
     def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """Return base_datasets.places() computed index by index, for indices that are not plain integers, and with the
-        errors that torch raises."""
+        """Return base_datasets.locate_all() computed index by index, for indices that are not plain integers, and with
+        the errors that torch raises."""
         found: dict[int, tuple[Any, list, list]] = {}
         for row, index in enumerate(self._listed()):
             dataset, local = locate(self.epoch.dataset, index)
@@ -55,7 +55,7 @@ class ResidentBatch(Batch):
     def _listed(self) -> list:
         return self.indices.tolist() if isinstance(self.indices, np.ndarray) else self.indices
 
-    def _located(self) -> Listed:
+    def _located(self) -> IndexedSamples:
         places = [locate(self.epoch.dataset, index) for index in self._listed()]
         transformed = any(dataset.target_transform for dataset, _ in places)
         given = self.epoch.copied_targets([target(dataset, local) for dataset, local in places], transformed)
@@ -64,7 +64,7 @@ class ResidentBatch(Batch):
                 one if dataset.target_transform is None else dataset.target_transform(one)
                 for one, (dataset, _) in zip(given, places, strict=True)
             ]
-        return Listed(places, [], targets)
+        return IndexedSamples(places, [], targets)
 
     def _images(self):
         images, self._labels = self.chunk.take(self.number)  # type: ignore[union-attr]  # without one: an error

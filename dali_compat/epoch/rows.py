@@ -10,9 +10,9 @@ import numpy as np
 
 from ..data.header import PIL
 from ..data.headers import FACTS, Headers, headers_of
-from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
+from ..data.lookup import IndexedSamples, LeafRows, TableSamples, as_list, in_tables, look_up
 from ..data.readers import transforms_of
-from ..data.sources import PATHS, Source, fetch, is_object, when_written
+from ..data.sources import PATHS, Source, ctimes_of, fetch, is_object
 from ..data.verdicts import Verdicts
 from ..errors import ImageReadError, read_error, remedy_of
 from ..ops.draws import ImageTooSmall
@@ -23,7 +23,7 @@ from .epoch import DaliEpoch
 
 
 class Rows(DecodableRows):
-    """The rows of a batch of a data set of files. ``facts`` and ``words`` are set by read_headers().
+    """The rows of a batch of a data set of files. ``facts`` and ``verdicts`` are set by read_headers().
 
     Args:
         tolerant: whether errors of single rows are kept in ``bad`` while the others continue; otherwise fail_rows()
@@ -38,7 +38,7 @@ class Rows(DecodableRows):
     def __init__(
         self,
         epoch: DaliEpoch,
-        samples: Listed | Tabled,
+        samples: IndexedSamples | TableSamples,
         indices: Sequence[Any],
         begin: int,
         bad: dict[int, Exception | str],
@@ -47,7 +47,7 @@ class Rows(DecodableRows):
         self.epoch, self.samples, self.indices, self.begin = epoch, samples, indices, begin
         self.bad, self.tolerant = bad, tolerant
         self.pixels: list[Any] = []
-        self._requested: list[tuple[Found, int]] = []  # requested headers
+        self._requested: list[tuple[LeafRows, int]] = []  # requested headers
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -88,8 +88,8 @@ class Rows(DecodableRows):
     def request_headers(self) -> bool:
         """Let other processes read headers that are still unknown. Return True if there are any."""
         prefetcher = self.epoch.prefetcher
-        if prefetcher is not None and isinstance(self.samples, Tabled):
-            for found in self.samples.found():
+        if prefetcher is not None and isinstance(self.samples, TableSamples):
+            for found in self.samples.leaf_rows():
                 new = found.but(self.bad).unknown()
                 paths = [self.sources[row] for row in new.rows.tolist()]
                 ticket = prefetcher.request(paths) if paths else None
@@ -106,7 +106,7 @@ class Rows(DecodableRows):
             if facts is not None:
                 found.headers.add(found.index, found.keys, facts)
 
-    def read_headers(self, by_pil: bool) -> list[tuple[Found, np.ndarray]]:
+    def read_headers(self, by_pil: bool) -> list[tuple[LeafRows, np.ndarray]]:
         """Read headers that are still unknown.
 
         Returns the rows of each leaf of the data set, without failed ones, and their decoders (data/header.py). With
@@ -114,8 +114,8 @@ class Rows(DecodableRows):
         """
         made = []
         engine, count = self.epoch.engine, len(self)
-        self.facts, self.words = np.zeros(count, FACTS), np.zeros(count, np.uint64)
-        for found in self.samples.found():
+        self.facts, self.verdicts = np.zeros(count, FACTS), np.zeros(count, np.uint64)
+        for found in self.samples.leaf_rows():
             if self.bad:
                 found = found.but(self.bad)
             if not len(found.rows):
@@ -129,15 +129,15 @@ class Rows(DecodableRows):
             else:
                 self.facts[found.rows] = facts
             if engine is not None:
-                self.words[found.rows] = found.headers.verdicts(engine.name).words(found.index)
+                self.verdicts[found.rows] = found.headers.verdicts(engine.name).get(found.index)
             made.append((found, facts["kinds"]))
         return made
 
-    def _ctimes(self, found: Found) -> np.ndarray | None:
+    def _ctimes(self, found: LeafRows) -> np.ndarray | None:
         """Return the ctimes for Headers.facts(), or None on a GPU, next to which the calls take too long."""
-        if found.given != PATHS or self.epoch.route.device.type != "cpu":
+        if found.input != PATHS or self.epoch.route.device.type != "cpu":
             return None
-        times = when_written([self.sources[row] for row in found.rows.tolist()])
+        times = ctimes_of([self.sources[row] for row in found.rows.tolist()])
         if self.pixels:
             times[[self.pixels[row] is not None for row in found.rows.tolist()]] = -1
         return times
@@ -159,13 +159,13 @@ class Rows(DecodableRows):
 
     def _headers_of(self, row: int) -> tuple[Headers, int]:
         """Return the headers of a row's leaf, and the row's index there."""
-        leaf, local = self.samples.places[row]
+        leaf, local = self.samples.locations[row]
         return headers_of(leaf), local % len(leaf)
 
     def verdict_writer(self, rows: list[int]) -> Callable[[np.ndarray], None]:
         assert self.epoch.engine is not None  # only called for the engine's rows
         places: list[tuple[Verdicts, np.ndarray, np.ndarray]] = []
-        for found in self.samples.found():
+        for found in self.samples.leaf_rows():
             at = np.flatnonzero(np.isin(rows, found.rows))
             index = found.index[np.searchsorted(found.rows, np.array(rows)[at])]
             places.append((found.headers.verdicts(self.epoch.engine.name), index, at))
@@ -219,7 +219,7 @@ def locate(
     return rows
 
 
-def _looked_up(epoch: DaliEpoch, indices: list[Any]) -> Listed:
+def _looked_up(epoch: DaliEpoch, indices: list[Any]) -> IndexedSamples:
     """Look up samples one by one."""
     samples = look_up(epoch.dataset, indices, epoch.folder)
     transformed = any(transforms_of(leaf)[1] for leaf in samples.leaves)
@@ -248,7 +248,7 @@ def _fetch(rows: Rows, chosen: list[int]) -> None:
 
 
 def _target(rows: Rows, row: int) -> Any:
-    function, target = transforms_of(rows.samples.places[row][0])[1], rows.samples.targets[row]
+    function, target = transforms_of(rows.samples.locations[row][0])[1], rows.samples.targets[row]
     if function is None or row in rows.bad:
         return target
     try:

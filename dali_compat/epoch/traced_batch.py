@@ -12,7 +12,7 @@ from ..data.header import DALI, PIL
 from ..data.sources import BYTES, PATHS
 from ..ops.draws import compute
 from ..ops.image_by_image import run_all
-from ..ops.pixels.lists import uniform
+from ..ops.pixels.lists import stack_if_uniform
 from ..plan import Plan
 from ..runtime.device import ViewBatches, moved, to_device
 from ..tracing.columns import JobGroup, Place, TailGroup, TracedBatch
@@ -107,7 +107,8 @@ class TracedImages:
             ]
             order = np.argsort(np.argsort(of_chunk, kind="stable"))
             return torch.cat(parts).index_select(0, to_device(order, first.device))
-        return uniform([held[chunk][place] for chunk, place in zip(of_chunk.tolist(), places.tolist(), strict=True)])
+        pairs = zip(of_chunk.tolist(), places.tolist(), strict=True)
+        return stack_if_uniform([held[chunk][place] for chunk, place in pairs])
 
     def _finish_tail(self, group: TailGroup) -> None:
         images = self._images(group.rows)

@@ -16,8 +16,8 @@ In reading order:
 import importlib
 import pkgutil
 
-from .translators import LATER
+from .translators import LAZY_MODULES
 
 for _module in pkgutil.iter_modules(__path__):  # importing a kind registers its functions
-    if _module.name not in LATER:
+    if _module.name not in LAZY_MODULES:
         importlib.import_module(f"{__name__}.{_module.name}")

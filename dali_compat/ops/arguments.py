@@ -98,7 +98,7 @@ def fill_list(fill) -> list | None:
 # ---- how torchvision resizes
 
 
-def resizes_in_whole_numbers(interpolation: str) -> bool:
+def resizes_in_integers(interpolation: str) -> bool:
     """Return True if torchvision's v2 resizes uint8 tensors on a CPU in fixed-point arithmetic, rounded after each
     axis. Versions before 0.21 use floats and round once for bilinear with AVX512."""
     native = getattr(_geometry, "_do_native_uint8_resize_on_cpu", None)
@@ -113,7 +113,7 @@ def passes_of(resize: Step) -> str:
         return "one"
     if like == "pil":
         return "as Pillow"
-    return "width first" if resizes_in_whole_numbers(interpolation) else "one"
+    return "width first" if resizes_in_integers(interpolation) else "one"
 
 
 def is_in_two_passes(resize: Step) -> bool:
@@ -123,10 +123,10 @@ def is_in_two_passes(resize: Step) -> bool:
     return usual and passes_of(resize) != "one"
 
 
-def is_in_whole_numbers(s: Step) -> bool:
+def is_integer_resize(s: Step) -> bool:
     """Return True if PyTorch does this resize as Pillow does, except for the rounding of weights."""
     if s.op == "resize_by_choice":
         names = s.kwargs["interpolations"]
-        return {*names} <= {"bilinear", "bicubic"} and all(map(resizes_in_whole_numbers, names))
+        return {*names} <= {"bilinear", "bicubic"} and all(map(resizes_in_integers, names))
     fits = s.op == "resize" and not s.when and is_in_two_passes(s)
-    return fits and resizes_in_whole_numbers(s.kwargs["interpolation"])
+    return fits and resizes_in_integers(s.kwargs["interpolation"])

@@ -11,18 +11,18 @@ from torchvision.transforms import v2
 from ..plan import draw, step
 from ..runtime.device import to_device
 from .arguments import version_of
-from .draws import draws, key, whole
+from .draws import draws, integer_key, randint
 from .kernels import as_tensor, image_kernel, kernel
 from .policy import AUGMENTATIONS, augment, augmented, one_operation, space_of
 from .translators import register
-from .warp import OF_TENSORS, warp_arguments
+from .warp import TENSOR_MODES, warp_arguments
 
 
 @register(v1.AugMix, v2.AugMix, consumes="severity mixture_width chain_depth alpha all_ops interpolation fill")
 def translate_aug_mix(t, spec):
     names = ("severity", "mixture_width", "chain_depth", "alpha", "all_ops")
     chains = draw("aug_mix", **{name: getattr(t, name) for name in names}, like=version_of(t))
-    how = warp_arguments(t, spec, OF_TENSORS) | {"like": version_of(t)}  # it mixes tensors, even for PIL images
+    how = warp_arguments(t, spec, TENSOR_MODES) | {"like": version_of(t)}  # it mixes tensors, even for PIL images
     return (step("augmix", spec, chains, **how),)
 
 
@@ -41,12 +41,12 @@ def draw_aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_o
     """AugMix's chains and weights. ``which`` and ``magnitude`` are (N, mixture_width, depth), with ``which`` -1 after
     the end of a chain. ``mix`` (N, 1 + mixture_width) holds the weights of the original image and of each chain."""
     first, u = u[:, :mixture_width], u[:, mixture_width:]
-    lengths = whole(first, 1, 4) if chain_depth <= 0 else np.full(first.shape, chain_depth)
+    lengths = randint(first, 1, 4) if chain_depth <= 0 else np.full(first.shape, chain_depth)
     over = np.arange(_deepest(chain_depth)) >= lengths[..., None]
     count = over.shape[1] * over.shape[2]
     op, bins, sign = u[:, : 3 * count].reshape(len(sizes), 3, *over.shape[1:]).swapaxes(0, 1)
     # _PARAMETER_MAX is 10 bins
-    drawn = one_operation(space_of("AugMix", like, 10, all_ops), op, whole(bins, 0, severity), sign, sizes)
+    drawn = one_operation(space_of("AugMix", like, 10, all_ops), op, randint(bins, 0, severity), sign, sizes)
     return {
         "which": np.where(over, np.int32(-1), drawn["which"]),
         "magnitude": np.where(over, 0.0, drawn["magnitude"]),
@@ -60,7 +60,7 @@ def _mix(u, alpha, width) -> np.ndarray:
     if alpha == 1:
         gamma = -np.log1p(-u)
     else:
-        generators = (np.random.Generator(np.random.Philox(key=one)) for one in key(u[:, 0]).tolist())
+        generators = (np.random.Generator(np.random.Philox(key=one)) for one in integer_key(u[:, 0]).tolist())
         gamma = np.array([own.standard_gamma(alpha, 2 + width) for own in generators]).reshape(-1, 2 + width)
     gamma = np.maximum(gamma, np.finfo(np.float64).tiny)
     image_or_not, chains = _shares(gamma[:, :2]), _shares(gamma[:, 2:])

@@ -155,10 +155,11 @@ def apply(images, arrays, *, function, spec, **args):
     if 0 in images.stride():  # a gray image expanded to three channels, which cannot be written to
         images = images.clone()
     made = function(images, **args)
-    said = len(images), spec.channels, *(spec.size or images.shape[-2:])
-    if tuple(made.shape) != said or made.dtype != spec.dtype:
+    wanted = len(images), spec.channels, *(spec.size or images.shape[-2:])
+    if tuple(made.shape) != wanted or made.dtype != spec.dtype:
         name = getattr(function, "__qualname__", type(function).__name__)
-        text = f"{name}() gave {tuple(made.shape)} of {made.dtype}, but its translation declares {said} of {spec.dtype}"
+        gave = f"{name}() gave {tuple(made.shape)} of {made.dtype}"
+        text = f"{gave}, but its translation declares {wanted} of {spec.dtype}"
         remedy = f"on_batch({name}, spec.but(size=(height, width), channels=..., dtype=...)) declares its output"
         raise ValueError(f"{text}: {remedy}")
     return made

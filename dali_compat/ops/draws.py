@@ -55,7 +55,7 @@ def compute(
     arrays = Computed()
     chosen: dict[int, np.ndarray] = {}
     for step in steps:
-        flag = _open(step.when, chosen, len(sizes))
+        flag = _passed_gates(step.when, chosen, len(sizes))
         at = slice(None) if flag is None else np.flatnonzero(flag)
         values, after = {}, sizes[at]
         if step.draw is not None and len(after):
@@ -91,7 +91,7 @@ def _refuse_sizes(step: Step, sizes: np.ndarray, rows: np.ndarray) -> None:
         raise ImageTooSmall(int(rows[row]), f"{step.op} gives an image of {tuple(sizes[row].tolist())} pixels")
 
 
-def _open(gates, chosen: dict[int, np.ndarray], count: int) -> np.ndarray | None:
+def _passed_gates(gates, chosen: dict[int, np.ndarray], count: int) -> np.ndarray | None:
     """Return which samples pass all gates as int32 (count,), or None if there are no gates."""
     if not gates:
         return None
@@ -171,7 +171,7 @@ def draw_given(sizes, u, *, at, layout, sized):
     """
     after = sizes
     if sized:
-        after = _after(sizes, u[:, at : at + _SIDES])
+        after = _checked_size(sizes, u[:, at : at + _SIDES])
         at += _SIDES
     arrays = {}
     for name, shape, dtype in layout:
@@ -181,7 +181,7 @@ def draw_given(sizes, u, *, at, layout, sized):
     return arrays, after
 
 
-def _after(sizes, sides) -> np.ndarray:
+def _checked_size(sizes, sides) -> np.ndarray:
     """Return the (height, width) after a step from given (height, width) before and after it."""
     other = (sides[:, :2] != sizes).any(1)
     if other.any():
@@ -199,14 +199,14 @@ def is_given(step: Step) -> bool:
 # ---- distributions of random parameters, and draws that transforms of several kinds share
 
 
-def real(u, low, high) -> np.ndarray:
+def uniform(u, low, high) -> np.ndarray:
     """``torch.empty(1).uniform_(low, high).item()``: a float32, widened. Raises RuntimeError as torch does."""
     if np.any(low > high):
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
     return (low + (high - low) * u).astype(np.float32).astype(np.float64)
 
 
-def whole(u, low, high) -> np.ndarray:
+def randint(u, low, high) -> np.ndarray:
     """``torch.randint(low, high, ())``, with ``high`` excluded."""
     return np.floor(u * (high - low)).astype(np.int64) + low
 
@@ -232,10 +232,10 @@ def draw_bernoulli(sizes, u, *, p, values=()):
 @draws(uniforms=1)
 def draw_random_key(sizes, u):
     """An integer in [0, 2**53), from which kernels generate random pixels."""
-    return {"key": key(u[:, 0])}, sizes
+    return {"key": integer_key(u[:, 0])}, sizes
 
 
-def key(u) -> np.ndarray:
+def integer_key(u) -> np.ndarray:
     return (u * 2**53).astype(np.int64)
 
 

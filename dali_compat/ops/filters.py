@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 from ..plan import Options, Step, draw, step
 from ..runtime.device import to_device
 from .arguments import functions, like_of, maybe
-from .draws import draws, is_given, real
+from .draws import draws, is_given, uniform
 from .kernels import each_by_pillow, kernel
 from .pixels.lists import in_groups
 from .pixels.resample import chunks
@@ -36,7 +36,7 @@ def translate_gaussian_blur(t, spec):
 @draws(uniforms=1)
 def draw_blur_sigma(sizes, u, *, sigma):
     """torchvision.transforms.GaussianBlur.get_params: one sigma for both axes."""
-    return {"sigma": np.repeat(real(u, *sigma), 2, axis=1)}, sizes
+    return {"sigma": np.repeat(uniform(u, *sigma), 2, axis=1)}, sizes
 
 
 @kernel(torchvision="adjust_sharpness factor", parts=True, keeps_info=True)
@@ -71,12 +71,12 @@ def _blurred(image, row, *, kernel_size, like, by_torchvision=False):
     return functions(like).gaussian_blur(image, list(kernel_size), [float(s) for s in row["sigma"]])
 
 
-def _exactly(s: Step, options: Options, decoded: bool) -> Step:
-    """If the arguments are given, only torchvision's own function is exact."""
+def _if_given(s: Step, options: Options, decoded: bool) -> Step:
+    """Use torchvision's own function, the only exact one, if the arguments are given and the result must be exact."""
     return s.but(args=(*s.args, ("by_torchvision", True))) if options.exact and is_given(s) else s
 
 
-@kernel(parts=True, image=_blurred, lowered=_exactly, fidelity=lambda *_: "mean error .0001 of 255 and maximum 1")
+@kernel(parts=True, image=_blurred, lowered=_if_given, fidelity=lambda *_: "mean error .0001 of 255 and maximum 1")
 def gaussian_blur(images, arrays, *, kernel_size, like, by_torchvision=False):
     """gaussian_blur: torchvision's product of two kernels is applied as one kernel after the other, in float32. If
     ``by_torchvision`` is True, and for 16-bit images, torchvision's function is called for each image."""

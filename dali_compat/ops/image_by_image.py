@@ -16,11 +16,11 @@ from ..runtime.device import on_the_cpu
 from . import kernels
 from .convert import conversion_table
 from .kernels import kernel_of
-from .pixels.lists import each, spare_batch, uniform
+from .pixels.lists import each, spare_batch, stack_if_uniform
 
 Values = dict[str, np.ndarray]
 
-_WAYS = (np.divide, 255), (np.multiply, 1 / 255), (np.multiply, 1)  # conversions of bytes to floats
+_SCALES = (np.divide, 255), (np.multiply, 1 / 255), (np.multiply, 1)  # conversions of bytes to floats
 _LEAST = 2**15  # values per image; smaller images are processed together
 
 
@@ -29,7 +29,7 @@ def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
     """Apply several steps in sequence, as kernels.run() does."""
     steps, arrays = list(steps), list(arrays)
     while steps:
-        count = able(steps, images)
+        count = count_leading(steps, images)
         if count:
             with on_the_cpu():
                 images = _run(steps[:count], images, arrays[:count])
@@ -39,7 +39,7 @@ def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
     return images
 
 
-def able(steps: Sequence[Step], images: Any) -> int:
+def count_leading(steps: Sequence[Step], images: Any) -> int:
     """Return how many of the leading steps run image by image, or 0 if batches are as fast."""
     first = images[0]
     if first.is_cuda or first.dtype != torch.uint8:
@@ -59,7 +59,7 @@ def _is_small(spec: ImageSpec) -> bool:
 
 def _run(steps: Sequence[Step], images: Any, arrays: Sequence[Values]) -> Any:
     """Apply the steps to uint8 images (C, H, W). Return a tensor, or a list if the sizes differ."""
-    count = _last_ones(steps, arrays)
+    count = _conversion_start(steps, arrays)
     work = list(zip(steps[:count], arrays[:count], strict=True))
     last = _conversion(tuple(steps[count:])) if count < len(steps) else None
     made = None if last is None or last.size is None else spare_batch((len(images), last.channels, *last.size))
@@ -68,7 +68,7 @@ def _run(steps: Sequence[Step], images: Any, arrays: Sequence[Values]) -> Any:
         image = images[row].numpy()
         for step, values in work:
             if "flag" not in values or values["flag"][row]:
-                image = _done(step, image, {name: array[row : row + 1] for name, array in values.items()})
+                image = _applied(step, image, {name: array[row : row + 1] for name, array in values.items()})
         if last is None:
             return torch.from_numpy(np.ascontiguousarray(image))
         out = np.empty(image.shape, np.float32)  # untouched memory costs nothing if it is replaced below
@@ -78,10 +78,12 @@ def _run(steps: Sequence[Step], images: Any, arrays: Sequence[Values]) -> Any:
         return torch.from_numpy(out)
 
     several = each(make, range(len(images)))
-    return made if made is not None and all(one.shape == made.shape[1:] for one in several) else uniform(several)
+    if made is not None and all(one.shape == made.shape[1:] for one in several):
+        return made
+    return stack_if_uniform(several)
 
 
-def _done(step: Step, image: np.ndarray, row: Values) -> np.ndarray:
+def _applied(step: Step, image: np.ndarray, row: Values) -> np.ndarray:
     """Apply a step to an image (C, H, W)."""
     if step.op == "flip":
         return image[..., ::-1] if step.kwargs["axis"] == "horizontal" else image[:, ::-1]
@@ -99,7 +101,7 @@ def _done(step: Step, image: np.ndarray, row: Values) -> np.ndarray:
 # ---- the last steps, whose result depends only on a byte and its channel
 
 
-def _last_ones(steps: Sequence[Step], arrays: Sequence[Values]) -> int:
+def _conversion_start(steps: Sequence[Step], arrays: Sequence[Values]) -> int:
     """Return the index of the first step for _Conversion, or the number of steps if there is none."""
     ops = [step.op for step in steps]
     for last in (["to_dtype", "normalize"], ["to_dtype"]):
@@ -118,17 +120,17 @@ class _Conversion:
         self._table = conversion_table(steps).numpy()
         levels = np.broadcast_to(np.arange(256, dtype=np.uint8), (self.channels, 1, 256))
         rest = [] if len(steps) == 1 else [(np.subtract, steps[1].kwargs["mean"]), (np.divide, steps[1].kwargs["std"])]
-        for scale in _WAYS:
-            self._way = [(function, np.ravel(np.float32(values))) for function, values in (scale, *rest)]
+        for scale in _SCALES:
+            self._operations = [(function, np.ravel(np.float32(values))) for function, values in (scale, *rest)]
             tried = np.empty((self.channels, 1, 256), np.float32)
             self._compute(levels, tried)
             if np.array_equal(tried[:, 0], self._table):
                 return
-        self._way = []
+        self._operations = []
 
     def __call__(self, image: np.ndarray, out: np.ndarray) -> None:
         """Convert an image (C, H, W) into ``out``."""
-        if self._way:
+        if self._operations:
             self._compute(image, out)
             return
         for table, plane, there in zip(self._table, image, out, strict=True):
@@ -136,7 +138,7 @@ class _Conversion:
 
     def _compute(self, image: np.ndarray, out: np.ndarray) -> None:
         for channel, (plane, there) in enumerate(zip(image, out, strict=True)):
-            for function, values in self._way:
+            for function, values in self._operations:
                 function(plane, values[channel % len(values)], out=there, dtype=np.float32)
                 plane = there
 

@@ -14,7 +14,7 @@ from . import operations
 from .arguments import like_of
 from .color import permute_channels
 from .convert import to_dtype
-from .draws import draws, permutation, real
+from .draws import draws, permutation, uniform
 from .kernels import kernel, kernel_of, on_image
 from .pixels.lists import in_groups
 from .pixels.values import hsv_tables, to
@@ -39,7 +39,7 @@ def translate_random_photometric_distort(t, spec):
 @draws(uniforms=8)
 def draw_color_jitter(sizes, u, **ranges):
     """torchvision.transforms.ColorJitter.get_params. A range is (low, high), or None for no adjustment."""
-    factors = {n: real(u[:, 4 + i], *ranges[n]) for i, n in enumerate(_ADJUSTED) if ranges[n] is not None}
+    factors = {n: uniform(u[:, 4 + i], *ranges[n]) for i, n in enumerate(_ADJUSTED) if ranges[n] is not None}
     return {"order": permutation(u[:, :4]), **factors}, sizes
 
 
@@ -49,7 +49,7 @@ def draw_photometric_distort(sizes, u, *, p, channels=3, **ranges):
     and one for whether contrast comes before or after saturation and hue. Operations that are not applied have NaN, or
     -1 in ``order``."""
     applied = u[:, :4] < p
-    factors = {n: np.where(applied[:, i], real(u[:, 4 + i], *ranges[n]), np.nan) for i, n in enumerate(_ADJUSTED)}
+    factors = {n: np.where(applied[:, i], uniform(u[:, 4 + i], *ranges[n]), np.nan) for i, n in enumerate(_ADJUSTED)}
     before, any_contrast = u[:, 8] < 0.5, factors.pop("contrast")
     factors["contrast_before"] = np.where(before, any_contrast, np.nan)
     factors["contrast_after"] = np.where(before, np.nan, any_contrast)

@@ -21,7 +21,7 @@ from torchvision.transforms import functional as F1
 from ..plan import OPERATIONS, Operation, Step
 from ..runtime.device import on_the_cpu, to_device
 from .arguments import functions
-from .pixels.lists import assign, each, of_similar_size, put, uniform
+from .pixels.lists import assign, each, of_similar_size, put, stack_if_uniform
 from .pixels.values import in_parts, is_half, one_by_one
 
 Function = TypeVar("Function", bound=Callable)
@@ -115,7 +115,7 @@ def _run(step: Step, images, arrays):
         return images
     arrays = rows_of(arrays, rows)
     if isinstance(images, list):
-        return uniform(assign(list(images), rows, _all(step, [images[row] for row in rows], arrays)))
+        return stack_if_uniform(assign(list(images), rows, _all(step, [images[row] for row in rows], arrays)))
     index = to_device(rows, images.device)
     made = _all(step, images[index], arrays)
     if isinstance(made, torch.Tensor) and made.shape[1:] == images.shape[1:] and made.dtype == images.dtype:
@@ -128,7 +128,7 @@ def _all(step: Step, images, arrays):
     if isinstance(images, torch.Tensor):
         return kernel_of(step.op)(images, arrays, **step.kwargs)
     if images[0].is_cuda and step.operation.takes_frames and step.kwargs["like"] == "pil":
-        return uniform(framed(step, images, arrays))
+        return stack_if_uniform(framed(step, images, arrays))
     if step.operation.takes_lists:
         return kernel_of(step.op)(images, arrays, **step.kwargs)
     by_shape: dict[tuple, list[int]] = {}
@@ -136,9 +136,9 @@ def _all(step: Step, images, arrays):
         by_shape.setdefault((image.dtype, *image.shape), []).append(row)
     changed: list = [None] * len(images)
     for rows in by_shape.values():
-        same = images[rows[0]][None] if len(rows) == 1 else uniform([images[row] for row in rows])
+        same = images[rows[0]][None] if len(rows) == 1 else stack_if_uniform([images[row] for row in rows])
         assign(changed, rows, kernel_of(step.op)(same, rows_of(arrays, rows), **step.kwargs))
-    return uniform(changed)
+    return stack_if_uniform(changed)
 
 
 def framed(step: Step, images: list[torch.Tensor], arrays) -> list[torch.Tensor]:

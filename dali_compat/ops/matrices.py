@@ -2,8 +2,8 @@
 
 Matrices for tensors are relative to the images' centres, like torchvision's grids.
 
-Each draw takes the draw of the transform's own parameters (``of``), and returns ``matrix`` (N, 6) or ``coefficients``
-(N, 8) in float64, and ``size`` (N, 2) of the output. A ``flag`` is passed on.
+Each draw takes the draw of the transform's own parameters (``inner``), and returns ``matrix`` (N, 6) or
+``coefficients`` (N, 8) in float64, and ``size`` (N, 2) of the output. A ``flag`` is passed on.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _INVERSE = {"v1": functional._get_inverse_affine_matrix, "v2": _geometry._get_in
 
 
 @draws()
-def draw_rotation_matrix(sizes, u, *, of, expand, center, like):
+def draw_rotation_matrix(sizes, u, *, inner, expand, center, like):
     """PIL.Image.Image.rotate, or torchvision's rotate for tensors."""
-    values, after = run(of, sizes, u)
+    values, after = run(inner, sizes, u)
     rows = zip(values["angle"].tolist(), sizes.tolist(), strict=True)
     matrix = np.array([rotation(*row, expand, center, like)[1] for row in rows])
-    return _made(values, after, matrix=matrix.reshape(-1, 6))
+    return _with_size(values, after, matrix=matrix.reshape(-1, 6))
 
 
-def _made(values, after, **matrix):
+def _with_size(values, after, **matrix):
     flag = {"flag": values["flag"]} if "flag" in values else {}
     return matrix | {"size": after.astype(np.int32)} | flag, after
 
@@ -89,14 +89,14 @@ def _from_centre(center, size) -> list[float]:
 
 
 @draws()
-def draw_affine_matrix(sizes, u, *, of, center, like):
-    """torchvision.transforms.functional.affine, or v2's, with the parameters from ``of``."""
-    values, after = run(of, sizes, u)
-    version = dict(of.args).get("version", "v1")
+def draw_affine_matrix(sizes, u, *, inner, center, like):
+    """torchvision.transforms.functional.affine, or v2's, with the parameters from ``inner``."""
+    values, after = run(inner, sizes, u)
+    version = dict(inner.args).get("version", "v1")
     columns = (values[name].tolist() for name in ("angle", "translate", "scale", "shear"))
     rows = zip(*columns, sizes.tolist(), strict=True)
     matrix = np.array([affine(a, t, scale, shear, size, center, like, version) for a, t, scale, shear, size in rows])
-    return _made(values, after, matrix=matrix.reshape(-1, 6))
+    return _with_size(values, after, matrix=matrix.reshape(-1, 6))
 
 
 def affine(angle, translate, scale, shear, size, center=None, like: str = "pil", version: str = "v1") -> list[float]:
@@ -110,9 +110,9 @@ def affine(angle, translate, scale, shear, size, center=None, like: str = "pil",
 
 
 @draws()
-def draw_perspective_coefficients(sizes, u, *, of):
+def draw_perspective_coefficients(sizes, u, *, inner):
     """torchvision.transforms.functional._get_perspective_coeffs for all rows at once."""
-    values, after = run(of, sizes, u)
+    values, after = run(inner, sizes, u)
     height, width = (sizes - 1).T.astype(float)
     zero = np.zeros_like(width)
     start = np.stack([np.stack(p, 1) for p in ((zero, zero), (width, zero), (width, height), (zero, height))], 1)
@@ -126,7 +126,7 @@ def draw_perspective_coefficients(sizes, u, *, of):
         system[values["flag"] == 0] = np.eye(8)  # rows that are not transformed may have no solution
     solved = torch.linalg.lstsq(torch.from_numpy(system), torch.from_numpy(start.reshape(-1, 8, 1)), driver="gels")
     # rounded to float32, as in torchvision
-    return _made(values, after, coefficients=solved.solution[..., 0].float().double().numpy())
+    return _with_size(values, after, coefficients=solved.solution[..., 0].float().double().numpy())
 
 
 # ---- matrices for DALI
@@ -139,26 +139,26 @@ _BETWEEN = 2.0**-10  # the matrix is shifted by this
 
 
 @draws()
-def draw_dali_matrix(sizes, u, *, of, interpolation):
-    """``matrix`` (N, 3, 3) and ``size`` for DALI's warp, from a draw (``of``) of Pillow's ``matrix`` or
+def draw_dali_matrix(sizes, u, *, inner, interpolation):
+    """``matrix`` (N, 3, 3) and ``size`` for DALI's warp, from a draw (``inner``) of Pillow's ``matrix`` or
     ``coefficients``. Rows whose flag is 0 get the identity. An affine warp with a filter also has a matrix ``inside``,
     which determines the pixels inside of the image."""
-    values, after = run(of, sizes, u)
+    values, after = run(inner, sizes, u)
     given = {}
     if "matrix" not in values:
         matrix = values["coefficients"]
         given["matrix"] = np.concatenate([matrix, np.ones((len(matrix), 1))], 1).reshape(-1, 3, 3)
     elif interpolation.startswith("nearest"):
-        given["matrix"] = _square(_raised(_fixed(values["matrix"]), _LAST_BIT))
+        given["matrix"] = _as_3x3(_off_edges(_in_fixed_point(values["matrix"]), _LAST_BIT))
     else:
         rows = values["matrix"].reshape(-1, 2, 3)
-        given.update(matrix=_square(rows), inside=_square(_raised(rows, 0.0)))
+        given.update(matrix=_as_3x3(rows), inside=_as_3x3(_off_edges(rows, 0.0)))
     if "flag" in values:
         given = {name: np.where(values["flag"][:, None, None] != 0, made, np.eye(3)) for name, made in given.items()}
     return {name: made.astype(np.float32) for name, made in (given | {"size": after}).items()}, after
 
 
-def _fixed(matrix) -> np.ndarray:
+def _in_fixed_point(matrix) -> np.ndarray:
     """Return (N, 2, 3) in the fixed-point arithmetic that Pillow uses without a filter (affine_fixed in Geometry.c):
     steps and the centre of the first pixel have 16 fractional bits."""
     rows = matrix.reshape(-1, 2, 3)
@@ -169,7 +169,7 @@ def _fixed(matrix) -> np.ndarray:
     return np.where(scales[:, None, None], rows, fixed)
 
 
-def _raised(rows, otherwise: float) -> np.ndarray:
+def _off_edges(rows, otherwise: float) -> np.ndarray:
     """Shift matrices that map whole lines of pixels to edges, as right angles and scales by powers of two do. Pillow
     takes the pixel above."""
     on_edges = (rows / _GRAIN % 1 == 0).all((1, 2))
@@ -178,6 +178,6 @@ def _raised(rows, otherwise: float) -> np.ndarray:
     return raised
 
 
-def _square(rows) -> np.ndarray:
+def _as_3x3(rows) -> np.ndarray:
     last = np.broadcast_to([0.0, 0.0, 1.0], (len(rows), 1, 3))
     return np.concatenate([rows, last], 1)

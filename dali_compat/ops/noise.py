@@ -12,12 +12,12 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import EXACT, Options, Step, draw, step
 from ..runtime.device import to_device
 from .arguments import TORCHVISION, like_of, per_channel, refuse_pil
-from .draws import draws, key, whole
+from .draws import draws, integer_key, randint
 from .kernels import each_by_pillow, kernel
 from .pixels.lists import each
 from .pixels.squares import mixed, normals, normals_at
 from .translators import register
-from .windows import window
+from .windows import window_arrays
 
 
 @register(v1.RandomErasing, v2.RandomErasing, consumes="p scale ratio value inplace")
@@ -52,7 +52,7 @@ def draw_erasing(sizes, u, *, p, scale, ratio, random_value):
     arrays, some = erased(sizes, u[:, 1:23], scale, (np.log(ratio[0]), np.log(ratio[1])))
     arrays["flag"] = ((u[:, 0] < p) & some).astype(np.int32)
     if random_value:
-        arrays["key"] = key(u[:, 23])
+        arrays["key"] = integer_key(u[:, 23])
     return arrays, sizes
 
 
@@ -65,13 +65,13 @@ def erased(sizes, u, area, log_ratio, parts=1):
     fits = (h < sizes[:, :1]) & (w < sizes[:, 1:])
     rows, first, some = np.arange(len(sizes)), fits.argmax(1), fits.any(1)
     shape = np.stack([h[rows, first], w[rows, first]], 1) * some[:, None]
-    return window(np.floor(u[:, 20:22] * (sizes - shape + 1)), shape)[0], some
+    return window_arrays(np.floor(u[:, 20:22] * (sizes - shape + 1)), shape)[0], some
 
 
 @draws(uniforms=1)
 def draw_jpeg_quality(sizes, u, *, quality):
     """torchvision.transforms.v2.JPEG.make_params: from ``quality[0]`` to ``quality[1]``, inclusive."""
-    return {"quality": whole(u[:, 0], quality[0], quality[1] + 1).astype(np.int32)}, sizes
+    return {"quality": randint(u[:, 0], quality[0], quality[1] + 1).astype(np.int32)}, sizes
 
 
 @kernel(in_batches=True)

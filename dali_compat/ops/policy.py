@@ -22,7 +22,7 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, Step, draw, step
 from . import operations
 from .arguments import fill_list, version_of
-from .draws import draws, permutation, whole
+from .draws import draws, permutation, randint
 from .kernels import define, image_kernel, kernel
 from .matrices import affine, rotation
 from .translators import Branch, Gated, Nested, register
@@ -67,7 +67,7 @@ def draw_auto_augment(sizes, u, *, policy, like, at):
     Both steps share a random stream. Rows without the operation have "Identity" and a flag of 0.
     """
     ops, chances, bins = _sub_policies(policy, like)
-    row = whole(u[:, 0], 0, len(ops))
+    row = randint(u[:, 0], 0, len(ops))
     which, applied = ops[row, at], u[:, 1 + at] <= chances[row, at]
     magnitude = _magnitudes(space_of("AutoAugment", like, 10), which, bins[row, at], u[:, 3 + at], sizes)
     return {
@@ -86,7 +86,7 @@ def draw_rand_augment(sizes, u, *, magnitude, num_magnitude_bins, like):
 @draws(uniforms=3)
 def draw_trivial_augment_wide(sizes, u, *, num_magnitude_bins, like):
     """The operation of TrivialAugmentWide."""
-    bins = whole(u[:, 2], 0, num_magnitude_bins)
+    bins = randint(u[:, 2], 0, num_magnitude_bins)
     return one_operation(space_of("TrivialAugmentWide", like, num_magnitude_bins), u[:, 0], bins, u[:, 1], sizes), sizes
 
 
@@ -104,7 +104,7 @@ class _Space(NamedTuple):
 
 
 def one_operation(space: _Space, u_op, bins, u_sign, sizes) -> dict[str, np.ndarray]:
-    which = space.ops[whole(u_op, 0, len(space.ops))]
+    which = space.ops[randint(u_op, 0, len(space.ops))]
     return {"which": which, "magnitude": _magnitudes(space, which, bins, u_sign, sizes)}
 
 
@@ -120,7 +120,7 @@ def _magnitudes(space: _Space, which, bins, u_sign, sizes) -> np.ndarray:
 
 @functools.cache
 def space_of(*key) -> _Space:
-    table = _asked(*key, extent=1)
+    table = _installed_space(*key, extent=1)
     signed, rows = np.zeros(len(AUGMENTATIONS), bool), np.zeros((len(AUGMENTATIONS), key[2]))
     ops = np.array([AUGMENTATIONS.index(name) for name in table], np.int32)
     for op, (magnitudes, is_signed) in zip(ops, table.values(), strict=True):
@@ -133,10 +133,10 @@ def space_of(*key) -> _Space:
 @functools.cache
 def _translation(key: tuple, extent: int) -> list[float]:
     """Return the magnitudes of TranslateX for this image width, or of TranslateY for this height."""
-    return _asked(*key, extent=extent)["TranslateX"][0].tolist()
+    return _installed_space(*key, extent=extent)["TranslateX"][0].tolist()
 
 
-def _asked(transform: str, like: str, bins: int, all_ops: bool = True, *, extent: int) -> dict:
+def _installed_space(transform: str, like: str, bins: int, all_ops: bool = True, *, extent: int) -> dict:
     """Return {operation: (magnitudes or None, signed)} of the installed transform for an image of ``extent`` x
     ``extent``."""
     if like == "v2":
@@ -180,10 +180,10 @@ def augment(images, arrays, *, interpolation, fill, like, version):
 
 
 # for each of AUGMENTATIONS, and for -1: the operation, and the offset added to the magnitude
-_OTHERWISE_CALLED = {"Color": "saturation"} | dict.fromkeys(
+_OTHER_NAMES = {"Color": "saturation"} | dict.fromkeys(
     ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"), "warp"
 )
-_CODES = np.array([operations.CODES[_OTHERWISE_CALLED.get(name, name.lower())] for name in AUGMENTATIONS] + [0])
+_CODES = np.array([operations.CODES[_OTHER_NAMES.get(name, name.lower())] for name in AUGMENTATIONS] + [0])
 _OFFSETS = np.array([name in ("Brightness", "Color", "Contrast", "Sharpness") for name in AUGMENTATIONS] + [0], float)
 
 

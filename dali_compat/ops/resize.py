@@ -14,21 +14,13 @@ from torchvision.transforms.v2 import functional as F2
 
 from ..inspection.untranslatable import Untranslatable
 from ..plan import EXACT, Draw, ImageSpec, Options, Step, draw, step
-from .arguments import (
-    functions,
-    interpolation_of,
-    ints,
-    is_in_whole_numbers,
-    like_of,
-    passes_of,
-    resizes_in_whole_numbers,
-)
-from .draws import Arrays, ImageTooSmall, draws, rand_between, run, whole
+from .arguments import functions, interpolation_of, ints, is_integer_resize, like_of, passes_of, resizes_in_integers
+from .draws import Arrays, ImageTooSmall, draws, rand_between, randint, run
 from .kernels import each_by_pillow, kernel
 from .pixels import resample, transform
-from .pixels.lists import by_size, each, spare_batch, uniform
+from .pixels.lists import by_size, each, spare_batch, stack_if_uniform
 from .translators import register
-from .windows import window
+from .windows import window_arrays
 
 BY_TORCH = "pil, by torch"  # Pillow's order of passes with PyTorch's rounding of weights
 
@@ -77,7 +69,8 @@ def resize_to(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None = N
     )
 
 
-def resized_to(new) -> tuple[Arrays, np.ndarray]:
+def size_arrays(new) -> tuple[Arrays, np.ndarray]:
+    """Return the arrays of a resize, and the output sizes. Raise ImageTooSmall if a side would be 0."""
     if (new < 1).any():
         row = int((new < 1).any(1).argmax())
         raise ImageTooSmall(row, f"height and width must be > 0, but Resize gives {tuple(new[row].tolist())}")
@@ -88,8 +81,8 @@ def resized_to(new) -> tuple[Arrays, np.ndarray]:
 def draw_resize(sizes, u, *, size, max_size=None):
     """torchvision.transforms.functional._compute_resized_output_size."""
     if size is not None and len(size) == 2:
-        return resized_to(np.broadcast_to(np.array(size, np.int64), sizes.shape))
-    return resized_to(_by_edges(sizes, size and size[0], max_size))
+        return size_arrays(np.broadcast_to(np.array(size, np.int64), sizes.shape))
+    return size_arrays(_by_edges(sizes, size and size[0], max_size))
 
 
 def _by_edges(sizes, size, max_size) -> np.ndarray:
@@ -135,29 +128,29 @@ def draw_random_resized_crop(sizes, u, *, scale, ratio):
         row = int((shape < 1).any(1).argmax())
         have, of = (tuple(pair[row].astype(int).tolist()) for pair in (shape, sizes))
         raise ImageTooSmall(row, f"RandomResizedCrop takes {have} of an image of {of}: no width has the ratio {ratio}")
-    return window(start, shape)
+    return window_arrays(start, shape)
 
 
 @draws(uniforms=1)
 def draw_scale_jitter(sizes, u, *, target_size, scale_range):
     """torchvision.transforms.v2.ScaleJitter.make_params, which divides the target's width by the image's height."""
     fit = np.minimum(target_size[1] / sizes[:, :1], target_size[0] / sizes[:, 1:]).astype(np.float32)
-    return resized_to((sizes.astype(np.float32) * (fit * rand_between(u, scale_range))).astype(np.int64))
+    return size_arrays((sizes.astype(np.float32) * (fit * rand_between(u, scale_range))).astype(np.int64))
 
 
 @draws(uniforms=1)
 def draw_random_shortest_size(sizes, u, *, min_size, max_size=None):
     """torchvision.transforms.v2.RandomShortestSize.make_params; ``min_size`` is a tuple to choose from."""
-    scale = np.array(min_size)[whole(u, 0, len(min_size))] / sizes.min(1, keepdims=True)
+    scale = np.array(min_size)[randint(u, 0, len(min_size))] / sizes.min(1, keepdims=True)
     if max_size is not None:
         scale = np.minimum(scale, max_size / sizes.max(1, keepdims=True))
-    return resized_to((sizes * scale).astype(np.int64))
+    return size_arrays((sizes * scale).astype(np.int64))
 
 
 @draws(uniforms=1)
 def draw_random_resize(sizes, u, *, min_size, max_size):
     """torchvision.transforms.v2.RandomResize.make_params: a short edge below ``max_size``."""
-    return resized_to(_by_edges(sizes, whole(u[:, 0], min_size, max_size), None))
+    return size_arrays(_by_edges(sizes, randint(u[:, 0], min_size, max_size), None))
 
 
 # ---- lowered steps: a resize, or two steps in one, in another form than torchvision's
@@ -214,7 +207,7 @@ def resize_fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) ->
     like, chosen = s.kwargs["like"], s.op == "resize_by_choice"
     interpolation = s.kwargs["interpolations"][0] if chosen else s.kwargs["interpolation"]
     if not by_dali:
-        if is_in_whole_numbers(s) and like == "pil" and not (options.exact or options.gpu):
+        if is_integer_resize(s) and like == "pil" and not (options.exact or options.gpu):
             return "mean error .02 of 255 and maximum 2 on photos (exact=True: 0)"
         in_floats = not chosen and passes_of(s) == "one" and not interpolation.startswith("nearest")
         return "exact but for the order of additions" if options.gpu and in_floats else EXACT
@@ -238,9 +231,9 @@ def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
     return interpolation in ("bilinear", "bicubic") and s.kwargs["antialias"] is True
 
 
-def in_whole_numbers(s: Step, options: Options, decoded: bool) -> Step:
+def as_integer_resize(s: Step, options: Options, decoded: bool) -> Step:
     """Return a resize as torch runs it on a CPU: in integer arithmetic, also for PIL images."""
-    by_torch = is_in_whole_numbers(s) and s.kwargs["like"] == "pil" and not (options.exact or options.gpu or decoded)
+    by_torch = is_integer_resize(s) and s.kwargs["like"] == "pil" and not (options.exact or options.gpu or decoded)
     return s.but(args=tuple((s.kwargs | {"like": BY_TORCH}).items())) if by_torch else s
 
 
@@ -250,7 +243,7 @@ def resize_image(image, row, *, interpolation, like, antialias):
 
 @kernel(
     image=resize_image,
-    lowered=in_whole_numbers,
+    lowered=as_integer_resize,
     in_dali=_in_dali,
     fidelity=resize_fidelity,
     takes_lists=True,
@@ -260,13 +253,13 @@ def resize(images, arrays, *, interpolation, like, antialias=True):
     """torchvision.transforms.functional.resize; PIL always antialiases."""
     how = {"interpolation": interpolation, "like": like, "antialias": antialias}
     if isinstance(images, list):
-        return uniform(resize_each(images, arrays, **how))
+        return stack_if_uniform(resize_each(images, arrays, **how))
     # From 32 x 32 to 40 x 40 pixels, Pillow takes .10 ms and a matrix product .065; from 96 x 96 to 224 x 224, they
     # take .6 and 3.6 ms.
     tiny = max(images.shape[-2] * images.shape[-1], arrays["size"].prod(1).max()) <= 48**2
     if like == "pil" and not images.is_cuda and not tiny:
         made = resize_each(list(images), arrays, **how)
-        return made[0][None] if len(made) == 1 else uniform(made)
+        return made[0][None] if len(made) == 1 else stack_if_uniform(made)
     return by_size(images, arrays["size"], lambda images, rows, size: _resize(images, size, **how))
 
 
@@ -347,4 +340,4 @@ def _as_pillow(images, size, interpolation, like) -> bool:
         return not interpolation.startswith("nearest")
     ours = like in ("v2", BY_TORCH) and (images.is_cuda or tuple(size) == (1, 1))
     ours = ours and images.dtype == torch.uint8 and interpolation in ("bilinear", "bicubic")
-    return ours and resizes_in_whole_numbers(interpolation)
+    return ours and resizes_in_integers(interpolation)

@@ -13,12 +13,12 @@ from ..plan import Draw, ImageSpec, Step, draw, step
 from . import timm_policies  # noqa: F401  # registers its translators
 from .arguments import interpolation_named, refuse_pil, refuse_tensors
 from .convert import translate_pil_to_tensor, translate_to_tensor
-from .draws import draws, key, run, uniforms_of, whole
+from .draws import draws, integer_key, randint, run, uniforms_of
 from .kernels import kernel
 from .noise import erased, within
-from .pixels.lists import assign, uniform
+from .pixels.lists import assign, stack_if_uniform
 from .pixels.squares import normals
-from .resize import in_whole_numbers, resize_each, resize_fidelity, resize_image, resize_to, resized_to
+from .resize import as_integer_resize, resize_each, resize_fidelity, resize_image, resize_to, size_arrays
 from .translators import register
 
 timm: Any = import_module("timm.data.transforms")
@@ -99,13 +99,13 @@ def translate_erase(t, spec):
     random = t.rand_color or t.per_pixel
     if (random and not spec.dtype.is_floating_point) or not 0 <= t.min_count <= t.max_count:
         raise Untranslatable(t, f"{t.min_count} to {t.max_count} windows of random color in {spec.dtype}")
-    law = {"p": float(t.probability), "area": (t.min_area, t.max_area), "log_ratio": tuple(t.log_aspect_ratio)}
+    options = {"p": float(t.probability), "area": (t.min_area, t.max_area), "log_ratio": tuple(t.log_aspect_ratio)}
     if t.rand_color and not t.per_pixel:
         op, how = "erase_with_color", {}
     else:
         op, how = "erase", {"value": None if t.per_pixel else (0.0,) * spec.channels}
     counts = t.min_count, t.max_count
-    windows = [draw("timm_erasing", **law, counts=counts, at=at) for at in range(t.max_count)]
+    windows = [draw("timm_erasing", **options, counts=counts, at=at) for at in range(t.max_count)]
     return [step(op, spec, window, at > 0, **how) for at, window in enumerate(windows)]
 
 
@@ -113,15 +113,15 @@ def _resize(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None) -> S
     if not isinstance(t.interpolation, (tuple, list)):
         return resize_to(t, spec, sizes, known)
     names = tuple(map(interpolation_named, t.interpolation))
-    chosen = draw("with_choice", of=sizes, count=len(names))
+    chosen = draw("with_choice", inner=sizes, count=len(names))
     gives = spec.but(size=known)
     return step("resize_by_choice", gives, chosen, interpolations=names, like="pil")
 
 
-@draws(uniforms=lambda of, count: uniforms_of(of) + 1)
-def draw_with_choice(sizes, u, *, of, count):
+@draws(uniforms=lambda inner, count: uniforms_of(inner) + 1)
+def draw_with_choice(sizes, u, *, inner, count):
     """Add ``choice``, one of ``count`` with equal probabilities, to the arrays of another draw."""
-    values, after = run(of, sizes, u[:, :-1])
+    values, after = run(inner, sizes, u[:, :-1])
     return values | {"choice": np.floor(u[:, -1] * count).astype(np.int32)}, after
 
 
@@ -140,7 +140,7 @@ def draw_resize_keep_ratio(sizes, u, *, size, longest, scale, aspect):
         drawn = np.sqrt(np.exp(low + (high - low) * u[:, 3:4]))
         drawn = np.where(u[:, 2:3] < aspect[0], drawn, 1.0)
         factor = factor * np.concatenate([1.0 / drawn, drawn], 1)
-    return resized_to(np.rint(sizes * factor / ratio).astype(np.int64))
+    return size_arrays(np.rint(sizes * factor / ratio).astype(np.int64))
 
 
 _A_WINDOW = 23  # uniform numbers: those of erased(), and a key
@@ -150,10 +150,10 @@ _A_WINDOW = 23  # uniform numbers: those of erased(), and a key
 def draw_timm_erasing(sizes, u, *, p, area, log_ratio, counts, at):
     """Window number ``at`` of timm.data.random_erasing.RandomErasing, which erases ``counts[0]`` to ``counts[1]``
     windows that share ``area``. ``key`` is for the random fill."""
-    count, own = whole(u[:, 1], counts[0], counts[1] + 1), u[:, 2 + _A_WINDOW * at :]
+    count, own = randint(u[:, 1], counts[0], counts[1] + 1), u[:, 2 + _A_WINDOW * at :]
     arrays, some = erased(sizes, own[:, :22], area, log_ratio, np.maximum(count, 1)[:, None])
     flag = (u[:, 0] <= p) & (at < count) & some
-    return arrays | {"flag": flag.astype(np.int32), "key": key(own[:, 22])}, sizes
+    return arrays | {"flag": flag.astype(np.int32), "key": integer_key(own[:, 22])}, sizes
 
 
 def _resized(image, row, *, interpolations, like):
@@ -162,7 +162,7 @@ def _resized(image, row, *, interpolations, like):
 
 @kernel(
     image=_resized,
-    lowered=in_whole_numbers,
+    lowered=as_integer_resize,
     in_dali=lambda s, dtype, options: options.gpu and not options.exact,
     fidelity=resize_fidelity,
     takes_lists=True,
@@ -177,7 +177,7 @@ def resize_by_choice(images, arrays, *, interpolations, like):
             some = {"size": arrays["size"][rows]}
             resized = resize_each([images[row] for row in rows], some, interpolation=interpolation, like=like)
             assign(made, rows, resized)
-    return uniform(made)
+    return stack_if_uniform(made)
 
 
 @kernel(in_batches=True)

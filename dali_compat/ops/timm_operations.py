@@ -24,11 +24,11 @@ from torchvision.transforms import functional as F1
 
 from ..runtime.device import to_device
 from . import operations
-from .draws import draws, whole
+from .draws import draws, randint
 from .filters import box_blur
 from .kernels import each_by_pillow, image_kernel, kernel, rows_of
 from .matrices import rotation
-from .pixels.lists import in_groups, uniform
+from .pixels.lists import in_groups, stack_if_uniform
 
 timm: Any = import_module("timm.data.auto_augment")
 
@@ -39,7 +39,7 @@ OPERATIONS = (
 )
 """Functions of timm.data.auto_augment."""
 WITHOUT_VALUE = {"auto_contrast", "equalize", "invert"}
-NUMBERS = 6
+UNIFORMS = 6
 """Number of uniform numbers per operation: one for whether it is applied, two for its magnitude, one each for its sign,
 its interpolation, and the radius of a blur."""
 
@@ -47,7 +47,7 @@ its interpolation, and the radius of a blur."""
 class Operation(NamedTuple):
     """The settings of timm's AugmentOp."""
 
-    name: str  # key of LAWS
+    name: str  # key of CONVERSIONS
     prob: float  # probability of applying it
     magnitude: float  # mean magnitude
     deviation: float  # standard deviation of the magnitude; inf means uniform from 0 to ``magnitude``
@@ -59,7 +59,7 @@ class Operation(NamedTuple):
 # ---- from magnitude to value
 
 
-class Law(NamedTuple):
+class Conversion(NamedTuple):
     """Conversion of a magnitude to the arguments of timm's function."""
 
     function: str  # name in timm: one of OPERATIONS, or gaussian_blur_rand
@@ -96,34 +96,34 @@ def _between(low: float, high: float):
     return lambda level, *_: np.clip(low + (high - low) * (level / 10.0), low, high)
 
 
-LAWS = {
-    "AutoContrast": Law("auto_contrast"),
-    "Equalize": Law("equalize"),
-    "Invert": Law("invert"),
-    "Rotate": Law("rotate", _turned(30.0), True),
-    "Posterize": Law("posterize", _bits),
-    "PosterizeIncreasing": Law("posterize", lambda *given: 4 - _bits(*given)),
-    "PosterizeOriginal": Law("posterize", lambda *given: _bits(*given) + 4),
-    "Solarize": Law("solarize", _threshold),
-    "SolarizeIncreasing": Law("solarize", lambda *given: 256 - _threshold(*given)),
-    "SolarizeAdd": Law("solarize_add", lambda level, *_: np.minimum(128, np.trunc(level / 10.0 * 110))),
-    "Desaturate": Law("desaturate", _between(0.5, 1.0)),
-    "GaussianBlur": Law("gaussian_blur", _between(0.1, 2.0)),
-    "GaussianBlurRand": Law("gaussian_blur_rand", _between(0.0, 1.0)),
-    "ShearX": Law("shear_x", _turned(0.3), True),
-    "ShearY": Law("shear_y", _turned(0.3), True),
-    "TranslateX": Law("translate_x_abs", _translated, True),
-    "TranslateY": Law("translate_y_abs", _translated, True),
-    "TranslateXRel": Law("translate_x_rel", _translated, True),
-    "TranslateYRel": Law("translate_y_rel", _translated, True),
+CONVERSIONS = {
+    "AutoContrast": Conversion("auto_contrast"),
+    "Equalize": Conversion("equalize"),
+    "Invert": Conversion("invert"),
+    "Rotate": Conversion("rotate", _turned(30.0), True),
+    "Posterize": Conversion("posterize", _bits),
+    "PosterizeIncreasing": Conversion("posterize", lambda *given: 4 - _bits(*given)),
+    "PosterizeOriginal": Conversion("posterize", lambda *given: _bits(*given) + 4),
+    "Solarize": Conversion("solarize", _threshold),
+    "SolarizeIncreasing": Conversion("solarize", lambda *given: 256 - _threshold(*given)),
+    "SolarizeAdd": Conversion("solarize_add", lambda level, *_: np.minimum(128, np.trunc(level / 10.0 * 110))),
+    "Desaturate": Conversion("desaturate", _between(0.5, 1.0)),
+    "GaussianBlur": Conversion("gaussian_blur", _between(0.1, 2.0)),
+    "GaussianBlurRand": Conversion("gaussian_blur_rand", _between(0.0, 1.0)),
+    "ShearX": Conversion("shear_x", _turned(0.3), True),
+    "ShearY": Conversion("shear_y", _turned(0.3), True),
+    "TranslateX": Conversion("translate_x_abs", _translated, True),
+    "TranslateY": Conversion("translate_y_abs", _translated, True),
+    "TranslateXRel": Conversion("translate_x_rel", _translated, True),
+    "TranslateYRel": Conversion("translate_y_rel", _translated, True),
 }
 for _name in ("Color", "Contrast", "Brightness", "Sharpness"):
-    LAWS[_name] = Law(_name.lower(), lambda level, *_: level / 10.0 * 1.8 + 0.1)
-    LAWS[f"{_name}Increasing"] = Law(_name.lower(), _increasing, True)
+    CONVERSIONS[_name] = Conversion(_name.lower(), lambda level, *_: level / 10.0 * 1.8 + 0.1)
+    CONVERSIONS[f"{_name}Increasing"] = Conversion(_name.lower(), _increasing, True)
 
 
 def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> dict[str, np.ndarray]:
-    """AugmentOp.__call__ for ``chosen`` (N,) operations and uniform numbers ``u`` (N, NUMBERS). Return arrays (N,),
+    """AugmentOp.__call__ for ``chosen`` (N,) operations and uniform numbers ``u`` (N, UNIFORMS). Return arrays (N,),
     with ``which`` -1 and ``flag`` 0 if the operation is not applied."""
     prob, magnitude, deviation, bound, choices = (
         np.array([getattr(op, name) for op in ops])[chosen]
@@ -137,13 +137,13 @@ def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> di
     which, value = np.full(chosen.shape, -1, np.int32), np.zeros(chosen.shape)
     flag = (prob >= 1) | (u[:, 0] <= prob)
     for name, reach in dict.fromkeys((op.name, op.reach) for op in ops):
-        law, alike = LAWS[name], np.array([(op.name, op.reach) == (name, reach) for op in ops])
+        conversion, alike = CONVERSIONS[name], np.array([(op.name, op.reach) == (name, reach) for op in ops])
         rows = flag & alike[chosen]
         if not rows.any():
             continue
-        function = law.function
-        if law.value is not None:
-            value[rows] = law.value(level[rows], negative[rows], reach)
+        function = conversion.function
+        if conversion.value is not None:
+            value[rows] = conversion.value(level[rows], negative[rows], reach)
         if function == "gaussian_blur_rand":  # random.uniform(0.1, 2 * factor)
             function, value[rows] = "gaussian_blur", 0.1 + (2.0 * value[rows] - 0.1) * u[rows, 5]
         which[rows] = OPERATIONS.index(function)
@@ -154,12 +154,12 @@ def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> di
 # ---- policies
 
 
-@draws(uniforms=lambda ops, layers, weights, at: layers * (1 + NUMBERS))
+@draws(uniforms=lambda ops, layers, weights, at: layers * (1 + UNIFORMS))
 def draw_timm_rand_augment(sizes, u, *, ops, layers, weights, at):
     """Operation number ``at`` of RandAugment. With weights, no operation is chosen twice."""
-    numbers = u[:, layers + NUMBERS * at :][:, :NUMBERS]
+    numbers = u[:, layers + UNIFORMS * at :][:, :UNIFORMS]
     if weights is None:
-        return applied(ops, whole(u[:, at], 0, len(ops)), numbers), sizes
+        return applied(ops, randint(u[:, at], 0, len(ops)), numbers), sizes
     left = np.tile(np.array(weights), (len(sizes), 1))
     for layer in range(at + 1):
         until = np.cumsum(left, 1)
@@ -168,15 +168,15 @@ def draw_timm_rand_augment(sizes, u, *, ops, layers, weights, at):
     return applied(ops, chosen, numbers), sizes
 
 
-@draws(uniforms=lambda policy, at: 1 + NUMBERS * max(map(len, policy)))
+@draws(uniforms=lambda policy, at: 1 + UNIFORMS * max(map(len, policy)))
 def draw_timm_auto_augment(sizes, u, *, policy, at):
     """Operation number ``at`` of the sub-policy that AutoAugment chooses, if it has that many."""
-    row = whole(u[:, 0], 0, len(policy))
+    row = randint(u[:, 0], 0, len(policy))
     reaching = [number for number, ops in enumerate(policy) if len(ops) > at]
     place = np.full(len(policy), -1)
     place[reaching] = np.arange(len(reaching))
     arrays = applied(
-        tuple(policy[number][at] for number in reaching), place[row], u[:, 1 + NUMBERS * at :][:, :NUMBERS]
+        tuple(policy[number][at] for number in reaching), place[row], u[:, 1 + UNIFORMS * at :][:, :UNIFORMS]
     )
     has = place[row] >= 0
     return arrays | {"flag": arrays["flag"] * has, "which": np.where(has, arrays["which"], -1)}, sizes
@@ -197,20 +197,20 @@ def timm_augment(images, arrays, *, interpolations, fill):
 
 
 def _by_timm(images, arrays, **how):
-    return to_device(uniform(each_by_pillow("timm_augment", images.cpu(), arrays, **how)), images.device)
+    return to_device(stack_if_uniform(each_by_pillow("timm_augment", images.cpu(), arrays, **how)), images.device)
 
 
 def augmented(images, arrays, *, interpolations, fill):
     """timm_augment() on any device; ``which`` -1 means no operation."""
     which, value = arrays["which"], arrays["value"]
-    alone = ~np.isin(which, [OPERATIONS.index(name) for name in _as_timm()]) & (which >= 0)
+    by_timm = ~np.isin(which, [OPERATIONS.index(name) for name in _as_timm()]) & (which >= 0)
     # posterize to 0 bits, which Pillow refuses from version 13 on
-    alone |= (which == OPERATIONS.index("posterize")) & (value < 1)
-    others = np.where(alone, -1, which)
-    made = _by_operations(images, arrays | {"which": others}, interpolations=interpolations, fill=fill)
-    if not alone.any():
+    by_timm |= (which == OPERATIONS.index("posterize")) & (value < 1)
+    by_kernels = np.where(by_timm, -1, which)
+    made = _by_operations(images, arrays | {"which": by_kernels}, interpolations=interpolations, fill=fill)
+    if not by_timm.any():
         return made
-    rows = np.flatnonzero(alone)
+    rows = np.flatnonzero(by_timm)
     how = {"arrays": rows_of(arrays, rows), "interpolations": interpolations, "fill": fill}
     return in_groups(made, [(rows, functools.partial(_by_timm, **how))])
 
@@ -224,10 +224,10 @@ def _by_operations(images, arrays, *, interpolations, fill):
         if name in _MATRICES:
             chosen[rows], numbers[rows] = operations.WARP, _MATRICES[name](value[rows], tuple(images.shape[-2:]))
         elif name in _VALUED:
-            operation, of_value = _VALUED[name]
-            chosen[rows], numbers[rows, 0] = operations.CODES[operation], of_value(value[rows])
-    of_each = np.array([operations.interpolation_code(name) for name in interpolations])[arrays["choice"]]
-    images = operations.run(images, chosen, numbers, like="pil", interpolations=of_each, fill=fill)
+            operation, to_number = _VALUED[name]
+            chosen[rows], numbers[rows, 0] = operations.CODES[operation], to_number(value[rows])
+    codes = np.array([operations.interpolation_code(name) for name in interpolations])[arrays["choice"]]
+    images = operations.run(images, chosen, numbers, like="pil", interpolations=codes, fill=fill)
     if not len(blurred):
         return images
     return in_groups(images, [(blurred, functools.partial(box_blur, sigmas=value[blurred]))])

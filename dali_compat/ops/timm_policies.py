@@ -16,7 +16,7 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import ImageSpec, draw, step
 from ..randoms import own_generators
 from .arguments import refuse_tensors
-from .timm_operations import LAWS, NUMBERS, OPERATIONS, WITHOUT_VALUE, Operation, applied
+from .timm_operations import CONVERSIONS, OPERATIONS, UNIFORMS, WITHOUT_VALUE, Operation, applied
 from .translators import register
 
 timm: Any = import_module("timm.data.auto_augment")
@@ -55,9 +55,9 @@ def translate_rand_augment(t, spec):
 @register(timm.AutoAugment, consumes="policy")
 def translate_auto_augment(t, spec):
     _refuse_other_code(t, _AUTO_AUGMENT)
-    flat, how = _operations(t, spec, [op for ops in t.policy for op in ops])
-    described = iter(flat)
-    policy = tuple(tuple(next(described) for _ in ops) for ops in t.policy)
+    descriptions, how = _operations(t, spec, [op for ops in t.policy for op in ops])
+    following = iter(descriptions)
+    policy = tuple(tuple(next(following) for _ in ops) for ops in t.policy)
     return _steps(spec, how, [draw("timm_auto_augment", policy=policy, at=at) for at in range(max(map(len, policy)))])
 
 
@@ -81,13 +81,13 @@ def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation
         raise Untranslatable(t, "its operations have several interpolations or fill colors")
     interpolations, fill = shared.pop()
     try:
-        described = tuple(_described(t, op, len(interpolations)) for op in ops)
+        descriptions = tuple(_description(t, op, len(interpolations)) for op in ops)
         with own_generators(0, 0):
-            _refuse_other_laws(t, ops, described)
+            _refuse_other_conversions(t, ops, descriptions)
     # timm raises the same error when the transform is called
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Untranslatable(t, f"an operation raises {type(error).__name__} when it is tried") from None
-    return described, {"interpolations": interpolations, "fill": fill}
+    return descriptions, {"interpolations": interpolations, "fill": fill}
 
 
 def _interpolations(t, op) -> tuple[str, ...]:
@@ -106,16 +106,16 @@ def _fill(t, op, spec: ImageSpec) -> tuple[int, ...]:
     return tuple(fill)
 
 
-def _described(t, op, choices: int) -> Operation:
+def _description(t, op, choices: int) -> Operation:
     """Describe an operation. Raise Untranslatable if it differs from the known ones."""
     name = _name(op)
     if name is None or not all(map(_is_timms, (op.aug_fn, op.level_fn))):
         called = getattr(op.aug_fn, "__name__", "an operation")
         raise Untranslatable(t, f"{getattr(op, 'name', called)} is not supported by this version of dali_compat")
-    law, bound = LAWS[name], getattr(op, "magnitude_max", None) or _LARGEST
+    conversion, bound = CONVERSIONS[name], getattr(op, "magnitude_max", None) or _LARGEST
     reach = 0.0
-    if law.function.startswith("translate"):
-        relative = law.function.endswith("rel")
+    if conversion.function.startswith("translate"):
+        relative = conversion.function.endswith("rel")
         reach = float(op.hparams.get("translate_pct", 0.45) if relative else op.hparams["translate_const"])
     spread = float(op.magnitude_std)
     return Operation(name, float(op.prob), float(op.magnitude), spread, float(bound), reach, choices)
@@ -124,9 +124,9 @@ def _described(t, op, choices: int) -> Operation:
 def _name(op) -> str | None:
     """Return the name of an operation from the functions that it calls, because older versions of timm store no
     name."""
-    for name, law in LAWS.items():
+    for name, conversion in CONVERSIONS.items():
         same = timm.NAME_TO_OP.get(name) is op.aug_fn and timm.LEVEL_TO_ARG.get(name) is op.level_fn
-        if same and getattr(timm, law.function) is op.aug_fn:
+        if same and getattr(timm, conversion.function) is op.aug_fn:
             return name
     return None
 
@@ -136,12 +136,12 @@ def _is_timms(function) -> bool:
     return function is None or getattr(function, "func", function).__module__ == timm.__name__
 
 
-def _refuse_other_laws(t, ops, described: tuple[Operation, ...]) -> None:
+def _refuse_other_conversions(t, ops, descriptions: tuple[Operation, ...]) -> None:
     """Compare timm's own code with our draw, for numbers from Python's random. Raise Untranslatable if an operation
     differs."""
-    surely = tuple(one._replace(prob=1.0) for one in described)
-    kinds = described + surely
-    tries = [(at, *_asked(op, kinds[at], seed)) for at, op in enumerate((*ops, *ops)) for seed in range(_TRIES)]
+    certain = tuple(one._replace(prob=1.0) for one in descriptions)
+    kinds = descriptions + certain
+    tries = [(at, *_recorded_call(op, kinds[at], seed)) for at, op in enumerate((*ops, *ops)) for seed in range(_TRIES)]
     chosen, u, functions, args = zip(*tries, strict=True)
     drawn = applied(kinds, np.array(chosen), np.array(u))
     for at, function, given, which, value in zip(chosen, functions, args, drawn["which"], drawn["value"], strict=True):
@@ -150,7 +150,7 @@ def _refuse_other_laws(t, ops, described: tuple[Operation, ...]) -> None:
             raise Untranslatable(t, f"{kinds[at].name} of this version of timm is not supported")
 
 
-def _asked(op, described: Operation, seed: int) -> tuple[np.ndarray, str | None, tuple[float, ...]]:
+def _recorded_call(op, described: Operation, seed: int) -> tuple[np.ndarray, str | None, tuple[float, ...]]:
     """Return the numbers that AugmentOp.__call__ draws, in their positions, and the function that it calls, if any,
     with its arguments."""
     random.seed(seed)
@@ -159,15 +159,15 @@ def _asked(op, described: Operation, seed: int) -> tuple[np.ndarray, str | None,
     probe.prob = described.prob
     probe.aug_fn = lambda image, *args, **kwargs: called.append((args, kwargs))
     probe(None)
-    law, u = LAWS[described.name], np.zeros(NUMBERS)
+    conversion, u = CONVERSIONS[described.name], np.zeros(UNIFORMS)
     if described.prob < 1:
         u[0] = ahead.random()
     if not called:
         return u, None, ()
     magnitude = [1] if np.isinf(described.deviation) else [1, 2] if described.deviation > 0 else []
-    for at in (*magnitude, *([3] if law.signed else [])):
+    for at in (*magnitude, *([3] if conversion.signed else [])):
         u[at] = ahead.random()
-    (args, kwargs), function = called[0], law.function
+    (args, kwargs), function = called[0], conversion.function
     if kwargs != op.kwargs or len(args) != (function not in WITHOUT_VALUE):
         raise ValueError("called with other arguments")
     if function == "gaussian_blur_rand":

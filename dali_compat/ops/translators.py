@@ -23,16 +23,16 @@ Translator = Callable[[Any, ImageSpec], Any]
 T = TypeVar("T", bound=Translator)
 
 _TRANSLATORS: dict[type, tuple[Translator, frozenset[str]]] = {}
-LATER = {"timm", "timm_policies", "timm_operations"}
+LAZY_MODULES = {"timm", "timm_policies", "timm_operations"}
 """Modules of this package that are imported when a transform of the package with the same name is translated, and the
 modules that these import."""
 
 _NOTHING = object()
 
 # what a class may define without changing the behavior of its base
-_OF_MAKING = {"__init__", "__repr__", "__str__", "extra_repr", "__doc__", "__module__", "__qualname__", "__dict__"}
-_OF_MAKING |= {"__weakref__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"}
-_OF_MAKING |= {"__static_attributes__", "__firstlineno__", "__parameters__", "__orig_bases__"}
+_NEUTRAL_NAMES = {"__init__", "__repr__", "__str__", "extra_repr", "__doc__", "__module__", "__qualname__", "__dict__"}
+_NEUTRAL_NAMES |= {"__weakref__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"}
+_NEUTRAL_NAMES |= {"__static_attributes__", "__firstlineno__", "__parameters__", "__orig_bases__"}
 
 # ---- registering
 
@@ -151,31 +151,31 @@ class Gated:
 # ---- look-up
 
 
-def _import_later(package: str) -> None:
-    if package in LATER:
+def _import_lazily(package: str) -> None:
+    if package in LAZY_MODULES:
         with contextlib.suppress(ImportError):  # another package has that name
             importlib.import_module(f"{__package__}.{package}")
 
 
-def behaves_as(kind: type) -> type | None:
+def translated_class(kind: type) -> type | None:
     """Return the class whose translator applies to objects of ``kind``: the class itself, or its base for a subclass of
     torchvision's that changes only its construction and repr. Return None if there is none."""
-    _import_later(top_package(kind))
+    _import_lazily(top_package(kind))
     if kind in _TRANSLATORS:
         return kind
     for place, base in enumerate(kind.__mro__):
         if base in _TRANSLATORS:
             same = kind.__mro__[place:] == base.__mro__ and type(kind) is type(base)
             return base if same and top_package(base) == "torchvision" else None
-        if not vars(base).keys() <= _OF_MAKING:
+        if not vars(base).keys() <= _NEUTRAL_NAMES:
             return None
     return None
 
 
 def as_known(transform: Any) -> Any:
-    """Return a transform as an object of the class from behaves_as(), with the same attributes. Raise LookupError if
-    there is none."""
-    kind = behaves_as(type(transform))
+    """Return a transform as an object of the class from translated_class(), with the same attributes. Raise LookupError
+    if there is none."""
+    kind = translated_class(type(transform))
     if kind is None:
         raise LookupError(f"{type(transform).__name__} has no translator")
     if kind is type(transform):

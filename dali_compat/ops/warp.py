@@ -18,18 +18,18 @@ from ..plan import EXACT, Options, Step, draw, step
 from ..runtime.device import to_device
 from ..runtime.installation import dali_version
 from .arguments import TORCHVISION, fill_list, fill_of, functions, interpolation_of, ints, like_of, version_of
-from .draws import draws, real, whole
+from .draws import draws, randint, uniform
 from .kernels import image_kernel, kernel
 from .matrices import rotation
 from .pixels import resample, transform
-from .pixels.lists import by_size, each, uniform
+from .pixels.lists import by_size, each, stack_if_uniform
 from .pixels.squares import uniforms
 from .translators import register
 from .windows import border
 
 # interpolations that torchvision supports for PIL images, for tensors, and if it converts both to tensors
-_OF_PIL, OF_TENSORS = ("nearest", "nearest-exact", "bilinear", "bicubic"), ("nearest", "bilinear")
-_OF_GRIDS = ("nearest", "bilinear", "bicubic")
+_PIL_MODES, TENSOR_MODES = ("nearest", "nearest-exact", "bilinear", "bicubic"), ("nearest", "bilinear")
+_GRID_MODES = ("nearest", "bilinear", "bicubic")
 
 
 @register(v1.RandomRotation, v2.RandomRotation, consumes="degrees interpolation expand center fill")
@@ -59,7 +59,8 @@ def translate_random_perspective(t, spec):
 @register(v1.ElasticTransform, v2.ElasticTransform, consumes="alpha sigma interpolation fill")
 def translate_elastic_transform(t, spec):
     alpha, sigma = tuple(map(float, t.alpha)), tuple(map(float, t.sigma))
-    return (step("elastic", spec, draw("random_key"), alpha=alpha, sigma=sigma, **warp_arguments(t, spec, _OF_GRIDS)),)
+    how = warp_arguments(t, spec, _GRID_MODES)
+    return (step("elastic", spec, draw("random_key"), alpha=alpha, sigma=sigma, **how),)
 
 
 def _fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) -> str:
@@ -76,8 +77,8 @@ def _as_warp(s: Step, options: Options, decoded: bool) -> Step:
     how = s.kwargs
     args = tuple((name, how[name]) for name in ("interpolation", "fill", "like"))
     if s.op == "perspective":
-        return s.but(op="warp_perspective", args=args, draw=draw("perspective_coefficients", of=s.draw))
-    same = {"of": s.draw, "center": how["center"], "like": how["like"]}
+        return s.but(op="warp_perspective", args=args, draw=draw("perspective_coefficients", inner=s.draw))
+    same = {"inner": s.draw, "center": how["center"], "like": how["like"]}
     if s.op == "rotate":
         return s.but(op="warp_affine", args=args, draw=draw("rotation_matrix", expand=how["expand"], **same))
     return s.but(op="warp_affine", args=args, draw=draw("affine_matrix", **same))
@@ -90,14 +91,14 @@ def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
 
 def _for_dali(s: Step) -> Step:
     how = {name: s.kwargs[name] for name in ("interpolation", "fill")}
-    return s.but(args=tuple(how.items()), draw=draw("dali_matrix", of=s.draw, interpolation=how["interpolation"]))
+    return s.but(args=tuple(how.items()), draw=draw("dali_matrix", inner=s.draw, interpolation=how["interpolation"]))
 
 
 def warp_arguments(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
     """Return the arguments of a warp's step. Raise Untranslatable if torchvision does not support the transform's
     interpolation for such images."""
     interpolation, like = interpolation_of(t), like_of(t, spec)
-    if interpolation not in (allowed or (_OF_PIL if like == "pil" else OF_TENSORS)):
+    if interpolation not in (allowed or (_PIL_MODES if like == "pil" else TENSOR_MODES)):
         raise Untranslatable(t, f"torchvision does not support interpolation={interpolation!r} here")
     return {"interpolation": interpolation, "fill": fill_of(t, spec), "like": like}
 
@@ -106,7 +107,7 @@ def warp_arguments(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
 def draw_rotation(sizes, u, *, degrees, expand, center, like):
     """torchvision.transforms.RandomRotation.get_params. If ``expand`` is True, the output sizes are those of
     PIL.Image.rotate (``like`` "pil"), or of torchvision's rotation of tensors ("v1", "v2")."""
-    angle = real(u[:, 0], *degrees)
+    angle = uniform(u[:, 0], *degrees)
     if expand:
         rows = zip(angle.tolist(), sizes.tolist(), strict=True)
         sizes = np.array([rotation(*row, expand, center, like)[0] for row in rows], np.int64).reshape(-1, 2)
@@ -121,15 +122,15 @@ def draw_affine_parameters(sizes, u, *, degrees, translate, scale, shear, versio
     shift = np.zeros((n, 2), np.int32)
     if translate is not None:
         most = np.array(translate) * sizes[:, ::-1]
-        shift = np.rint(real(u[:, 1:3], -most, most)).astype(np.int32)
+        shift = np.rint(uniform(u[:, 1:3], -most, most)).astype(np.int32)
     shears = np.zeros((n, 2))
     if shear is not None:
         for axis in range(len(shear) // 2):
-            shears[:, axis] = real(u[:, 4 + axis], *shear[2 * axis : 2 * axis + 2])
+            shears[:, axis] = uniform(u[:, 4 + axis], *shear[2 * axis : 2 * axis + 2])
     return {
-        "angle": real(u[:, 0], *degrees),
+        "angle": uniform(u[:, 0], *degrees),
         "translate": shift,
-        "scale": np.ones(n) if scale is None else real(u[:, 3], *scale),
+        "scale": np.ones(n) if scale is None else uniform(u[:, 3], *scale),
         "shear": shears,
     }, sizes
 
@@ -142,7 +143,7 @@ def draw_perspective_points(sizes, u, *, distortion_scale, p):
     start = np.zeros((len(sizes), 4, 2), np.int64)
     start[:, [1, 2], 0] = (sizes[:, 1] - reach[:, 0])[:, None]
     start[:, [2, 3], 1] = (sizes[:, 0] - reach[:, 1])[:, None]
-    ends = start + whole(u[:, 1:].reshape(-1, 4, 2), 0, reach[:, None])
+    ends = start + randint(u[:, 1:].reshape(-1, 4, 2), 0, reach[:, None])
     return {"flag": (u[:, 0] < p).astype(np.int32), "endpoints": ends.astype(np.int32)}, sizes
 
 
@@ -164,7 +165,7 @@ def _warp(images, data, sizes, interpolation, fill, like):
     """Warp images by ``data``, (N, 6) for an affine transform or (N, 8) for a perspective one."""
     if like == "pil" and not images.is_cuda and _is_pillow_faster(images, sizes, interpolation):
         made = _by_pillow(list(images), data, sizes, interpolation, fill)
-        return made[0][None] if len(made) == 1 else uniform(made)
+        return made[0][None] if len(made) == 1 else stack_if_uniform(made)
     affine = data.shape[1] == 6
 
     def warp_to(images, rows, size):
@@ -237,8 +238,8 @@ def displacement(keys: np.ndarray, size, alpha, sigma, device) -> torch.Tensor:
         field = noise[:, i : i + 1]
         if sigma[i] > 0:
             taps = int(8 * sigma[i] + 1) | 1  # the next odd number
-            for axis, of_axis in ((-1, sigma[0]), (-2, sigma[1])):
-                matrix, blocks = _gaussian(field.shape[axis], taps, of_axis)
+            for axis, axis_sigma in ((-1, sigma[0]), (-2, sigma[1])):
+                matrix, blocks = _gaussian(field.shape[axis], taps, axis_sigma)
                 field = resample.banded(field, to_device(matrix, device), blocks, axis)
         fields.append(field[:, 0] * (alpha[i] / extent))
     return torch.stack(fields, -1).to(torch.float32)

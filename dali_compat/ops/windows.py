@@ -125,7 +125,8 @@ def _border(t, spec: ImageSpec, mode: Any = None) -> dict:
     return {"mode": mode, "fill": fill}
 
 
-def window(start, shape) -> tuple[Arrays, np.ndarray]:
+def window_arrays(start, shape) -> tuple[Arrays, np.ndarray]:
+    """Return the arrays of a crop or a pad, and the output sizes."""
     start, shape = np.asarray(start).astype(np.int32), np.asarray(shape).astype(np.int64, copy=False)
     return {"start": start, "shape": shape.astype(np.int32)}, shape
 
@@ -135,7 +136,8 @@ def draw_center_crop(sizes, u, *, size):
     """torchvision.transforms.functional.center_crop: centred with rounding half to even, and padded with zeros if the
     image is too small."""
     excess = sizes - np.array(size)
-    return window(np.where(excess >= 0, np.rint(excess / 2), -(-excess // 2)), np.broadcast_to(size, sizes.shape))
+    start = np.where(excess >= 0, np.rint(excess / 2), -(-excess // 2))
+    return window_arrays(start, np.broadcast_to(size, sizes.shape))
 
 
 @draws()
@@ -143,7 +145,7 @@ def draw_pad(sizes, u, *, padding):
     """``padding`` is (left, top, right, bottom), as in torchvision's Pad."""
     left, top, right, bottom = padding
     start = np.broadcast_to([-top, -left], sizes.shape)
-    return window(start, np.add(sizes, [top + bottom, left + right]))
+    return window_arrays(start, np.add(sizes, [top + bottom, left + right]))
 
 
 @draws()
@@ -151,7 +153,7 @@ def draw_pad_if_needed(sizes, u, *, size, axis):
     """The padding that RandomCrop(pad_if_needed=True) adds on both sides of one axis (0 vertical, 1 horizontal)."""
     missing = np.zeros_like(sizes)
     missing[:, axis] = np.maximum(size[axis] - sizes[:, axis], 0)
-    return window(-missing, sizes + 2 * missing)
+    return window_arrays(-missing, sizes + 2 * missing)
 
 
 @draws(uniforms=2)
@@ -162,7 +164,7 @@ def draw_random_crop(sizes, u, *, size):
         row = int((room < 0).any(1).argmax())
         have = tuple(sizes[row].tolist())
         raise ImageTooSmall(row, f"Required crop size {tuple(size)} is larger than input image size {have}")
-    return window(np.floor(u * (room + 1)), np.broadcast_to(size, sizes.shape))
+    return window_arrays(np.floor(u * (room + 1)), np.broadcast_to(size, sizes.shape))
 
 
 # ---- only in torchvision.transforms.v2, which uses float32 wherever torch.rand is involved
@@ -174,7 +176,7 @@ def draw_zoom_out(sizes, u, *, side_range, p):
     canvas = (rand_between(u[:, 1:2], side_range) * sizes.astype(np.float32)).astype(np.int64)
     canvas = np.where(u[:, :1] < p, canvas, sizes)
     left_top = rand(u[:, 2:4]) * (canvas - sizes)[:, ::-1].astype(np.float32)
-    return window(-left_top[:, ::-1].astype(np.int64), canvas)
+    return window_arrays(-left_top[:, ::-1].astype(np.int64), canvas)
 
 
 @kernel(
@@ -228,7 +230,7 @@ def _window(images, start, size, mode, fill):
         (top, left), (height, width) = start[0], size
         return images[..., top : top + height, left : left + width]
     if mode == "constant" and (same or not images.is_cuda):
-        return _placed(images, start[:1] if same else start, size, fill)
+        return _copy_inside(images, start[:1] if same else start, size, fill)
     lines = [(start[:1] if same else start)[:, [i]] + np.arange(size[i]) for i in (0, 1)]
     y, x = (to_device(border(line, n, mode), images.device) for line, n in zip(lines, shape, strict=True))
     made = (
@@ -242,7 +244,7 @@ def _window(images, start, size, mode, fill):
     return torch.where((in_y[:, :, None] & in_x[:, None, :])[:, None], made, transform.fill_like(images, fill))
 
 
-def _placed(images, start, size, fill):
+def _copy_inside(images, start, size, fill):
     """Like _window() for constant borders, by copying the part inside of the image, for all images at once if ``start``
     has one row."""
     made = transform.fill_like(images, fill).expand(len(images), images.shape[-3], *size).contiguous()

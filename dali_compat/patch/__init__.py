@@ -22,9 +22,9 @@ from typing import Any, Literal
 from ..runtime import Patched
 from ..runtime.messages import announce, report_fallback
 
-_HOME = "torch.utils.data.dataloader"
+_LOADER_MODULE = "torch.utils.data.dataloader"
 # Data sets of images come from these packages or from packages that import them, or open images with them.
-_SOURCES = "torchvision.datasets", "dali_compat.data", "dali_compat.archives", "timm.data", "PIL.Image", "cv2"
+_IMAGE_MODULES = "torchvision.datasets", "dali_compat.data", "dali_compat.archives", "timm.data", "PIL.Image", "cv2"
 _log = logging.getLogger("dali_compat")
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _CODE = """
@@ -80,14 +80,14 @@ def install(
     given = {"exact": exact, "device": device, "cache": cache, "fallback": fallback, **options}
     before = Patched.now
     Patched.now = Patched(given, verbose)
-    if _HOME in sys.modules:
-        _wrap(sys.modules[_HOME].DataLoader, "__init__", _constructor)
+    if _LOADER_MODULE in sys.modules:
+        _wrap(sys.modules[_LOADER_MODULE].DataLoader, "__init__", _constructor)
     elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WhenImported())
     _wrap(spawn, "get_preparation_data", _preparation)
     _log.info("torch.utils.data.DataLoader uses DALI for images, also in spawned processes")
     undo = ExitStack()
-    undo.callback(_return_to, before)
+    undo.callback(_restore, before)
     return undo
 
 
@@ -100,23 +100,23 @@ def uninstall() -> None:
         >>> isinstance(torch.utils.data.DataLoader(DALIImageFolder("train", transform)), DataLoader)
         False
     """
-    _return_to(None)
+    _restore(None)
 
 
-def _return_to(before: Patched | None) -> None:
+def _restore(before: Patched | None) -> None:
     Patched.now = before
     if before is None:
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WhenImported)]
         _unwrap(spawn, "get_preparation_data")
-        if _HOME in sys.modules:
-            _unwrap(sys.modules[_HOME].DataLoader, "__init__")
+        if _LOADER_MODULE in sys.modules:
+            _unwrap(sys.modules[_LOADER_MODULE].DataLoader, "__init__")
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
     """Patch torch's class when the program imports it."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _HOME:
+        if fullname != _LOADER_MODULE:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
@@ -154,26 +154,27 @@ def _constructor(original: Any) -> Any:
     def __init__(self, *args, **kwargs):
         now = Patched.now
         dataset = args[0] if args else kwargs.get("dataset")
-        is_torchs = now is not None and not _is_ours(self)  # our constructor calls torch's, which runs this again
-        reason = _fallback_reason(dataset) if is_torchs else ""
-        if now is not None and reason is None:
-            from .loader import become
+        if now is None or _is_dali_loader(self):  # the latter's constructor calls torch's, which is this function
+            original(self, *args, **kwargs)
+            return
+        reason = _fallback_reason(dataset)
+        if reason is None:
+            from .loader import convert
 
-            reason = become(self, args, kwargs, now)
+            reason = convert(self, args, kwargs, now)
             if reason is None:
                 return
-        if now is not None and reason and (now.options["fallback"] == "error" or not now.verbose):
+        if reason and (now.options["fallback"] == "error" or not now.verbose):
             report_fallback(f"torchvision does the work: {reason}", now.options["fallback"], set())
         original(self, *args, **kwargs)
-        if now is not None and now.verbose and is_torchs:
-            announce(
-                f"torch's own loader, because {reason or f'no images are seen in {type(dataset).__name__}'}", dataset
-            )
+        if now.verbose:
+            why = reason or f"no images are seen in {type(dataset).__name__}"
+            announce(f"torch's own loader, because {why}", dataset)
 
     return __init__
 
 
-def _is_ours(loader: Any) -> bool:
+def _is_dali_loader(loader: Any) -> bool:
     """Return True if a loader is a dali_compat.DataLoader, without importing the class."""
     return any(kind.__module__ == "dali_compat.loader" for kind in type(loader).__mro__)
 
@@ -181,20 +182,20 @@ def _is_ours(loader: Any) -> bool:
 def _fallback_reason(dataset: Any) -> str | None:
     """Return why a loader over a data set remains torch's, "" if the data set has no images, and None if it is
     replaced."""
-    if not any(name in sys.modules for name in _SOURCES):
+    if not any(name in sys.modules for name in _IMAGE_MODULES):
         return ""
-    from ..data.base_datasets import of_images
+    from ..data.base_datasets import has_images
     from ..errors import Unsupported, UnsupportedImages
     from ..routes import refuse_unknown
     from ..tracing.static_checks import reads_images, with_inner
 
-    if of_images(dataset):
+    if has_images(dataset):
         return None
     try:
         refuse_unknown(dataset)
     except Unsupported as error:
         seen = isinstance(error, UnsupportedImages)
-        return str(error) if seen or any(of_images(one) or reads_images(one) for one in with_inner(dataset)) else ""
+        return str(error) if seen or any(has_images(one) or reads_images(one) for one in with_inner(dataset)) else ""
     return None
 
 

@@ -23,8 +23,8 @@ from ..loader import DataLoader
 from ..runtime import Patched
 from ..runtime.internals import ACCELERATE, framework_calls
 
-_KINDS = TypeError, RuntimeError, ValueError
-_OTHERS = "cpu", "numpy", "torch.floattensor"  # names of the other side of a device mismatch in torch's messages
+_ERRORS = TypeError, RuntimeError, ValueError
+_CPU_NAMES = "cpu", "numpy", "torch.floattensor"  # names of the other side of a device mismatch in torch's messages
 
 made: weakref.WeakSet[DataLoader[object]] = weakref.WeakSet()
 """Loaders that install() has replaced."""
@@ -39,20 +39,20 @@ class InstalledLoader(DataLoader):
         super().__init__(*args, **options | kwargs)
 
 
-def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patched) -> str | None:
+def convert(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patched) -> str | None:
     """Turn ``loader`` into a dali_compat.DataLoader by calling its constructor with torch's arguments. Return the
     reason if the loader remains torch's because a framework needs features that ours lacks."""
     if any(type(frame.f_locals.get("self")).__name__ == "DataLoaderDispatcher" for frame in framework_calls()):
         return "Accelerate's dispatch_batches=True sends batches from one process to the others"
     check_nothing_is_skipped_twice()
-    accelerated = any(map(_is_accelerates, framework_calls()))
+    accelerated = any(map(_is_from_accelerate, framework_calls()))
     kind = type(loader)
     dataset = args[0] if args else kwargs["dataset"]
     loader.__class__ = InstalledLoader if kind is data.DataLoader else _class_of(kind)
     options = now.options | options_of(dataset) | kwargs
     if any(isinstance(leaf, TimmFolder) for leaf in leaves_of(dataset)):
         options = {"on_error": "replace"} | options  # timm skips to the next image if one cannot be read
-    vars(loader)["_announced"] = next((one._announced for one in _scripts(dataset)), None)
+    vars(loader)["_announced"] = next((one._announced for one in _script_loaders(dataset)), None)
     DataLoader.__init__(loader, *args, **options)
     made.add(loader)
     loader._history.keeps_globals = not accelerated
@@ -74,10 +74,10 @@ def _class_of(kind: type) -> Any:
 
 
 def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
-    return _again, (type(self).__mro__[1],), self.__getstate__()
+    return _reconstruct, (type(self).__mro__[1],), self.__getstate__()
 
 
-def _again(kind: type) -> Any:
+def _reconstruct(kind: type) -> Any:
     made = _class_of(kind)
     return made.__new__(made)
 
@@ -85,7 +85,7 @@ def _again(kind: type) -> Any:
 def remedy(error: BaseException) -> str:
     """Return a remedy for an error that ended the program, or "" if it is unrelated to the batches' device."""
     text = str(error).lower()
-    if not isinstance(error, _KINDS) or "cuda" not in text or not any(other in text for other in _OTHERS):
+    if not isinstance(error, _ERRORS) or "cuda" not in text or not any(other in text for other in _CPU_NAMES):
         return ""
     places = sorted({str(one._route.device) for one in made if one._route is not None} - {"cpu"})
     if not places:
@@ -104,7 +104,7 @@ def check_nothing_is_skipped_twice() -> None:
         RuntimeError: skip_first_batches() constructs this loader from a loader that resumes from a state.
     """
     for frame in framework_calls():
-        if not _is_accelerates(frame) or frame.f_code.co_name != "skip_first_batches":
+        if not _is_from_accelerate(frame) or frame.f_code.co_name != "skip_first_batches":
             continue
         given = frame.f_locals.get("dataloader")
         loader = getattr(given, "base_dataloader", given)
@@ -119,15 +119,15 @@ def options_of(dataset: Any) -> dict[str, Any]:
     """Return the options of the script's loader over ``dataset``, if a framework is constructing another loader from
     it. Its device defaults to the device of Accelerate's process."""
     options: dict[str, Any] = {}
-    for one in _scripts(dataset):
+    for one in _script_loaders(dataset):
         options |= {name: getattr(one, name) for name in inspect.getfullargspec(DataLoader._store_arguments).kwonlyargs}
-    if options.get("device") is None and any(map(_is_accelerates, framework_calls())):
+    if options.get("device") is None and any(map(_is_from_accelerate, framework_calls())):
         state = sys.modules["accelerate.state"]
         options |= {"device": state.PartialState().device} if state.is_initialized() else {}
     return options
 
 
-def _scripts(dataset: Any) -> Iterator[DataLoader]:
+def _script_loaders(dataset: Any) -> Iterator[DataLoader]:
     """Yield the script's loaders over ``dataset`` that a framework is replacing with another one."""
     for frame in framework_calls():
         for value in frame.f_locals.values():
@@ -135,5 +135,5 @@ def _scripts(dataset: Any) -> Iterator[DataLoader]:
                 yield value
 
 
-def _is_accelerates(frame: FrameType) -> bool:
+def _is_from_accelerate(frame: FrameType) -> bool:
     return frame.f_globals["__name__"] == ACCELERATE

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .event_loop import HelperProcess, event_loop, is_forked
-from .urls import UrlPart, reason_of, split, whole
+from .urls import UrlPart, object_url, reason_of, split
 
 _PAGE = 1000  # objects per request; no provider returns more
 # Transient errors: a busy server, a broken connection. "Generic HTTP error" is any error of a web server.
-_PASSING = re.compile(r"status code: (5|408|429)|(?<!Generic )HTTP error")
+_TRANSIENT = re.compile(r"status code: (5|408|429)|(?<!Generic )HTTP error")
 
 
 class Fetched(NamedTuple):
@@ -58,7 +58,7 @@ class Client:
             self._stores[root] = (Hub if root.startswith("hf://") else Bucket)(root, self._options)
         return self._stores[root]
 
-    def place(self) -> str:
+    def endpoints(self) -> str:
         """Return the endpoints and accounts, which distinguish servers that have buckets of the same name."""
         environment = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "AZURE_", "GOOGLE_"))}
         given = environment | dict(self._options.get("config") or {}) | self._options
@@ -82,24 +82,24 @@ class Client:
         pauses = _pauses(**(self._options.get("retry_config") or {}))
         for retries in count():
             try:
-                return await self._got(url)
+                return await self._get_once(url)
             except GenericError as error:
-                pause = next(pauses, None) if _PASSING.search(str(error)) else None
+                pause = next(pauses, None) if _TRANSIENT.search(str(error)) else None
                 if pause is None:
                     raise GenericError(f"after {retries} retries: {error}") if retries else error from None
             retried()
             await asyncio.sleep(pause)
         raise AssertionError
 
-    async def _got(self, url: str) -> Fetched:
+    async def _get_once(self, url: str) -> Fetched:
         """Request an object once."""
-        buffer, meta = await self.store(split(whole(url))[0]).get(url)
+        buffer, meta = await self.store(split(object_url(url))[0]).get(url)
         size = url.end - url.start if isinstance(url, UrlPart) else meta["size"]
         data: NDArray[np.uint8] = np.frombuffer(buffer, np.uint8)
         if len(data) != size:
             raise OSError(f"{len(data):,} bytes received instead of {size:,}")
         data.flags.writeable = False
-        return Fetched(data, _mark(meta))
+        return Fetched(data, _etag(meta))
 
     async def put(self, url: str, data: bytes | Path) -> None:
         """Write an object from bytes or a file. Raise obstore's errors."""
@@ -108,7 +108,7 @@ class Client:
     async def size_and_etag(self, url: str) -> tuple[int, str]:
         """Return size and etag of an object. Raise as get() does."""
         meta = await self.store(split(url)[0]).look_up(url)
-        return meta["size"], _mark(meta)
+        return meta["size"], _etag(meta)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_stores": {}}
@@ -133,11 +133,11 @@ def _helper(process: int) -> HelperProcess:
     return HelperProcess()
 
 
-def _mark(meta: Any) -> str:
-    return bare(meta["e_tag"]) or f"{meta['last_modified']}, {meta['size']} bytes"
+def _etag(meta: Any) -> str:
+    return plain_etag(meta["e_tag"]) or f"{meta['last_modified']}, {meta['size']} bytes"
 
 
-def not_there() -> tuple[type[Exception], ...]:
+def missing_errors() -> tuple[type[Exception], ...]:
     """Return the classes of errors for missing objects. S3 reports a missing object as forbidden if the user may not
     list the bucket."""
     from obstore.exceptions import PermissionDeniedError
@@ -145,7 +145,7 @@ def not_there() -> tuple[type[Exception], ...]:
     return FileNotFoundError, PermissionDeniedError
 
 
-def bare(etag: str | None) -> str:
+def plain_etag(etag: str | None) -> str:
     """Return an etag in the same form for lists and responses, some of which put it in quotes or mark it as weak."""
     return (etag or "").removeprefix("W/").strip('"')
 
@@ -175,7 +175,7 @@ class Bucket:
     async def get(self, url: str) -> tuple[Any, Mapping[str, Any]]:
         """Request the bytes of an object, or a UrlPart of one, once, and the metadata of the whole object."""
         bounds = {"range": (url.start, url.end)} if isinstance(url, UrlPart) else {}
-        result = await self._obstore.get_async(self._without_retries, split(whole(url))[1], options=bounds)
+        result = await self._obstore.get_async(self._without_retries, split(object_url(url))[1], options=bounds)
         return await result.bytes_async(), result.meta
 
     async def put(self, url: str, data: bytes | Path) -> None:
@@ -185,11 +185,11 @@ class Bucket:
         """Return the metadata of an object."""
         return await self._obstore.head_async(self.store, split(url)[1])
 
-    async def top(self, prefix: str) -> Mapping[str, Any]:
+    async def list_folder(self, prefix: str) -> Mapping[str, Any]:
         """List the objects and the folders directly in a folder."""
         return await self._obstore.list_with_delimiter_async(self.store, prefix or None)
 
-    def below(self, folder: str) -> AsyncIterable[Sequence[Any]]:
+    def list_below(self, folder: str) -> AsyncIterable[Sequence[Any]]:
         """Yield the objects below a folder, page by page."""
         return self._obstore.list(self.store, f"{folder}/", chunk_size=_PAGE)
 
@@ -215,20 +215,20 @@ class Hub:
     async def get(self, url: str) -> tuple[bytes, Mapping[str, Any]]:
         meta = await self.look_up(url)
         bounds = (url.start, url.end) if isinstance(url, UrlPart) else (None, None)
-        return await _in_thread(self._files.cat_file, self._path(split(whole(url))[1]), *bounds), meta
+        return await _in_thread(self._files.cat_file, self._path(split(object_url(url))[1]), *bounds), meta
 
     async def put(self, url: str, data: bytes | Path) -> None:
         raise ValueError("the Hub is read-only")
 
     async def look_up(self, url: str) -> Mapping[str, Any]:
-        return self._meta(await _in_thread(self._files.info, self._path(split(whole(url))[1])))
+        return self._meta(await _in_thread(self._files.info, self._path(split(object_url(url))[1])))
 
-    async def top(self, prefix: str) -> Mapping[str, Any]:
+    async def list_folder(self, prefix: str) -> Mapping[str, Any]:
         found = await _in_thread(self._files.ls, self._path(prefix), detail=True)
         folders = [self._meta(one)["path"] for one in found if one["type"] == "directory"]
         return {"common_prefixes": folders, "objects": [self._meta(one) for one in found if one["type"] == "file"]}
 
-    async def below(self, folder: str) -> AsyncIterator[Sequence[Any]]:
+    async def list_below(self, folder: str) -> AsyncIterator[Sequence[Any]]:
         found = await _in_thread(self._files.find, self._path(folder), detail=True)
         yield [self._meta(one) for one in found.values()]
 

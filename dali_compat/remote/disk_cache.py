@@ -17,8 +17,8 @@ from ..runtime.messages import in_bytes, stack_level
 from .client import Fetched
 
 _CHECKSUM = 4  # bytes
-_KEPT = 0.9  # target of an eviction, as a fraction of the size
-_UNSEEN = 64  # a process checks the folder again after writing 1/64 of the size
+_EVICT_TO = 0.9  # target of an eviction, as a fraction of the size
+_CHECKS = 64  # a process checks the folder again after writing 1/64 of the size
 
 
 class DiskCache:
@@ -41,7 +41,7 @@ class DiskCache:
         self.folder, self.size = Path(os.path.abspath(os.path.expanduser(folder))), int(size)
         self._written = self.size  # bytes written since this process last checked the folder
         self._lock = new_lock()
-        self._works = True
+        self._is_writable = True
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not os.access(self.folder, os.W_OK | os.X_OK):
             raise PermissionError(f"disk_cache cannot write to {self.folder}")
@@ -58,17 +58,17 @@ class DiskCache:
 
     def put(self, name: str, fetched: Fetched) -> None:
         """Store an object. If that fails, warn and disable writing in this process."""
-        if not self._works or len(fetched.data) > self.size:
+        if not self._is_writable or len(fetched.data) > self.size:
             return
         try:
             saved.write(self._path(name), _packed(fetched))
         except OSError as error:
-            self._works = False
+            self._is_writable = False
             warnings.warn(f"{self.folder} is not written to any more: {error}", stacklevel=stack_level())
             return
         with self._lock:
             self._written += len(fetched.data)
-            if self._written * _UNSEEN < self.size:
+            if self._written * _CHECKS < self.size:
                 return
             self._written = 0
         self._make_room()
@@ -85,7 +85,7 @@ class DiskCache:
             if total <= self.size:
                 return
             for _, size, path in files:
-                if total <= self.size * _KEPT:
+                if total <= self.size * _EVICT_TO:
                     break
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)

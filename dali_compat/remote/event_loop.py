@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ..runtime.forks import FreshProcess, at_fork, new_lock
 from ..runtime.internals import at_exit_before_threads
-from .urls import failed
+from .urls import as_read_error
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ _lock = new_lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
 _is_forked = False  # forked after objects were read, so obstore's threads are missing
-_is_over = False  # the program is exiting
+_is_exiting = False  # the program is exiting
 _PATIENCE = 2.0  # seconds to wait at exit for requests to end
 
 
@@ -42,7 +42,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
             "this process was forked after its parent had read objects; it can index data sets in object storage, "
             "but neither list them nor iterate loaders over them; start it with multiprocessing.get_context('spawn')"
         )
-    if _is_over:
+    if _is_exiting:
         raise RuntimeError("cannot read objects because the program is exiting")
     with _lock:
         if _loop is None:
@@ -75,15 +75,15 @@ class HelperProcess(FreshProcess):
 
     def __init__(self) -> None:
         super().__init__(__name__)
-        self._lock, self._asked = new_lock(), 0
+        self._lock, self._sent = new_lock(), 0
 
     def get(self, client: Any, url: str) -> Any:
         """Return ``client.get(url)``. Raise ImageReadError if it cannot be read."""
         with self._lock:
-            self._asked += 1
-            self.requests.send_bytes(pickle.dumps((self._asked, client, url)))
+            self._sent += 1
+            self.requests.send_bytes(pickle.dumps((self._sent, client, url)))
             number = 0
-            while number != self._asked:  # skip answers to requests that an interrupt has abandoned
+            while number != self._sent:  # skip answers to requests that an interrupt has abandoned
                 number, made = self.answers.recv()
         if isinstance(made, Exception):
             raise made
@@ -102,13 +102,13 @@ def serve(requests: Connection, answers: Connection) -> None:
             try:
                 answers.send((number, loop.run_until_complete(client.get(url))))
             except Exception as error:
-                answers.send((number, failed(url, error)))
+                answers.send((number, as_read_error(url, error)))
 
 
-def _end() -> None:
+def _stop() -> None:
     """Cancel all requests and end the thread, because obstore must not call an interpreter that is shutting down."""
-    global _is_over
-    _is_over = True
+    global _is_exiting
+    _is_exiting = True
     loop, thread = _loop, _thread
     if loop is None or thread is None or not thread.is_alive():
         return
@@ -129,4 +129,4 @@ def _in_child() -> None:
 
 
 at_fork("event loop", after_in_child=_in_child)
-at_exit_before_threads(_end)  # they may wait for requests
+at_exit_before_threads(_stop)  # they may wait for requests

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from ..errors import ImageReadError
-from .client import Bucket, Client, Fetched, Hub, bare, not_there
+from .client import Bucket, Client, Fetched, Hub, missing_errors, plain_etag
 from .disk_cache import DiskCache
 from .event_loop import wait_for
-from .urls import UrlPart, failed, is_web, joined, reason_of, shown, split, whole
+from .urls import UrlPart, as_read_error, is_web, joined, object_url, reason_of, redacted, split
 
 _AT_ONCE = 64  # objects that read() requests concurrently, and folders that are listed concurrently
 _SLOW = 1.0  # seconds before a progress bar appears
@@ -52,13 +52,13 @@ class Objects:
         self._etags: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
 
-    def listed(self, url: str, etag: str | None, size: int) -> None:
+    def set_size_and_etag(self, url: str, etag: str | None, size: int) -> None:
         """Store the etag and size of an object from a listing."""
         if etag:
-            self._etags[url] = bare(etag)
+            self._etags[url] = plain_etag(etag)
         self._sizes[url] = size
 
-    def listed_as(self, url: str) -> tuple[int, str]:
+    def size_and_etag(self, url: str) -> tuple[int, str]:
         """Return size and etag of an object that was listed or read, otherwise 0 and ""."""
         return self._sizes.get(url, 0), self._etags.get(url, "")
 
@@ -68,8 +68,8 @@ class Objects:
 
     def look_up(self, url: str) -> tuple[int, str]:
         """Request and store size and etag of an object. Raise as get() does."""
-        size, etag = _waited(url, self.client.size_and_etag(url))
-        self.listed(url, etag, size)
+        size, etag = _wait_for(url, self.client.size_and_etag(url))
+        self.set_size_and_etag(url, etag, size)
         return size, etag
 
     def __str__(self) -> str:
@@ -84,11 +84,11 @@ class Objects:
             return Fetched(np.empty(0, np.uint8), "")
         try:
             fetched = await self._get(url, retried)
-            known = self._etags.setdefault(whole(url), fetched.etag)
+            known = self._etags.setdefault(object_url(url), fetched.etag)
             if known != fetched.etag:
                 raise ValueError(f"it has changed: its etag was {known}, and is {fetched.etag}; create a new data set")
         except Exception as error:
-            raise failed(url, error) from None
+            raise as_read_error(url, error) from None
         if part is None:
             self._sizes[url] = len(fetched.data)
         elif part.holes:
@@ -103,8 +103,8 @@ class Objects:
         """Fetch an object from the disk cache or the server."""
         if self.cache is None:
             return await self.client.get(url, retried)
-        run, name = asyncio.get_running_loop().run_in_executor, f"{self.client.place()} {url}"
-        fetched = await run(None, self.cache.get, name, self._etags.get(whole(url)))
+        run, name = asyncio.get_running_loop().run_in_executor, f"{self.client.endpoints()} {url}"
+        fetched = await run(None, self.cache.get, name, self._etags.get(object_url(url)))
         if fetched is None:
             fetched = await self.client.get(url, retried)
             await run(None, self.cache.put, name, fetched)
@@ -147,24 +147,24 @@ class Objects:
         try:
             wait_for(self.client.put(url, data))
         except Exception as error:
-            raise OSError(f"cannot write {shown(url)}: {reason_of(error)}") from None
+            raise OSError(f"cannot write {redacted(url)}: {reason_of(error)}") from None
 
-    def is_there(self, url: str) -> bool:
+    def exists(self, url: str) -> bool:
         """Return True if an object exists and may be read. Raise as get() does."""
         try:
             return bool(self.look_up(url))
-        except not_there():
+        except missing_errors():
             return False
 
-    def beside(self, url: str) -> bytes | None:
+    def read_if_exists(self, url: str) -> bytes | None:
         """Return the bytes of an object, or None if it is missing or may not be read. It may change, so it is not
         cached on disk. Raise as get() does."""
         try:
             return wait_for(self.client.get(url)).data.tobytes()
-        except not_there():
+        except missing_errors():
             return None
         except Exception as error:
-            raise failed(url, error) from None
+            raise as_read_error(url, error) from None
 
     def uncached(self) -> Objects:
         """Return a copy without a disk cache."""
@@ -174,14 +174,11 @@ class Objects:
 
     def place(self, url: str) -> str:
         """Return the URL of an object, for messages."""
-        return shown(url)
+        return redacted(url)
 
 
 def listed_objects(
-    objects: Objects,
-    root: str,
-    allow_empty: bool = False,
-    is_valid: Callable[[str], bool] | None = None,
+    objects: Objects, root: str, allow_empty: bool = False, is_valid: Callable[[str], bool] | None = None
 ) -> FolderSamples:
     """Return (classes, class_to_idx, samples) of a folder in a bucket, equal to those of torchvision's ImageFolder for
     a local folder with the same files. ``objects`` stores their etags and sizes.
@@ -202,7 +199,7 @@ def listed_objects(
 
     root = root.rstrip("/")
     bucket = split(root)[0]
-    found = _waited(root, _list(objects.client, root))
+    found = _wait_for(root, _list(objects.client, root))
     is_valid = is_valid or (lambda url: has_file_allowed_extension(url, IMG_EXTENSIONS))
     samples: list[tuple[str, int]] = []
     for target, (_, entries) in enumerate(sorted(found.items())):
@@ -211,7 +208,7 @@ def listed_objects(
             url = joined(bucket, entry["path"])
             if is_valid(url):
                 samples.append((url, target))
-                objects.listed(url, entry["e_tag"], entry["size"])
+                objects.set_size_and_etag(url, entry["e_tag"], entry["size"])
     classes = sorted(found)
     check_classes(root, classes, {target for _, target in samples}, allow_empty)
     return classes, {name: target for target, name in enumerate(classes)}, samples
@@ -235,23 +232,23 @@ def names_in(client: Client, folder: str) -> set[str] | None:
     ImageReadError if it cannot be listed."""
     if is_web(folder):
         return None
-    _, prefix, found = _waited(folder, _top(client, folder.rstrip("/")))
+    _, prefix, found = _wait_for(folder, _top(client, folder.rstrip("/")))
     return {entry["path"][len(prefix) :] for entry in found["objects"]}
 
 
-def _waited(url: str, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine and return its result. Raise its error as failed() returns it."""
+def _wait_for(url: str, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine and return its result. Raise its error as as_read_error() returns it."""
     try:
         return wait_for(coroutine)
     except Exception as error:
-        raise failed(url, error) from None
+        raise as_read_error(url, error) from None
 
 
 async def _top(client: Client, root: str) -> tuple[Bucket | Hub, str, Mapping[str, Any]]:
     """Return the store of a folder, the key prefix of its objects, and its objects and subfolders."""
     bucket, prefix = split(root)
     store, prefix = client.store(bucket), f"{prefix}/" if prefix else ""
-    return store, prefix, await store.top(prefix)
+    return store, prefix, await store.list_folder(prefix)
 
 
 async def _list(client: Client, root: str) -> dict[str, list[Any]]:
@@ -264,7 +261,7 @@ async def _list(client: Client, root: str) -> dict[str, list[Any]]:
         async def below(folder: str) -> list[Any]:
             found: list[Any] = []
             async with turn:
-                async for page in store.below(folder):
+                async for page in store.list_below(folder):
                     found += page
                     bar.update(len(page))
             return found

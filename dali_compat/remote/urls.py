@@ -37,7 +37,7 @@ class UrlPart(str):
         return self.url, self.start, self.end, self.holes
 
 
-def whole(url: str) -> str:
+def object_url(url: str) -> str:
     """Return the URL of the whole object for a URL or a UrlPart."""
     return url.url if isinstance(url, UrlPart) else url
 
@@ -72,9 +72,9 @@ def split(url: str) -> tuple[str, str]:
     a query or fragment on a web server."""
     scheme, _, rest = url.partition("://")
     host, _, key = rest.partition("/")
-    if (shown(url) if is_web(url) else _without_user(url)) != url:
+    if (redacted(url) if is_web(url) else _without_user(url)) != url:
         what = "URLs with a query, a fragment or a password are not supported"
-        raise ValueError(f"{what}: {shown(url)}; sign requests with storage_options")
+        raise ValueError(f"{what}: {redacted(url)}; sign requests with storage_options")
     return f"{scheme}://{host}", unquote(key) if is_web(url) else key
 
 
@@ -83,13 +83,13 @@ def joined(root: str, key: str) -> str:
     return f"{root}/{quote(key) if is_web(root) else key}"
 
 
-def shown(text: str) -> str:
+def redacted(text: str) -> str:
     """Return a URL, or a text that contains URLs, without anything that may be a credential: users, passwords, tokens,
     queries and fragments."""
-    return _presentable(text) if is_url(text) else _URL.sub(lambda found: _presentable(found[0]), text)
+    return _redacted_url(text) if is_url(text) else _URL.sub(lambda found: _redacted_url(found[0]), text)
 
 
-def _presentable(url: str) -> str:
+def _redacted_url(url: str) -> str:
     return re.split(r"[?#]" if is_web(url) else r"\?", _without_user(url), maxsplit=1)[0]
 
 
@@ -106,11 +106,11 @@ def _without_user(url: str) -> str:
     return f"{scheme}://{'...' if re.search('[?#]', before) else after}"
 
 
-def failed(url: str, error: Exception) -> Exception:
+def as_read_error(url: str, error: Exception) -> Exception:
     """Return an ImageReadError with the URL and the reason, without credentials."""
     if isinstance(error, ImageReadError):
         return error
-    made = read_error(f"cannot read {shown(url)}: {reason_of(error)}", error)
+    made = read_error(f"cannot read {redacted(url)}: {reason_of(error)}", error)
     made.__cause__ = None  # the message of the cause contains whole requests
     return made
 
@@ -118,4 +118,4 @@ def failed(url: str, error: Exception) -> Exception:
 def reason_of(error: BaseException) -> str:
     """Return the class and the first line of an error, without credentials and the server's response body."""
     line = str(error).partition("\n")[0].partition(": <")[0]
-    return f"{type(error).__name__}: {shown(line)}"
+    return f"{type(error).__name__}: {redacted(line)}"

@@ -18,7 +18,7 @@ import torch
 
 from ..data.arrays import holds_arrays
 from ..data.base_datasets import image_leaves_of, leaves_of, survey
-from ..data.readers import can_turn, transforms_of, turn
+from ..data.readers import can_rotate, set_upright, transforms_of
 from ..errors import Unsupported
 from ..inspection.replaced import refuse_replaced_pillow
 from ..plan import ImageSpec, Options, Plan, Step
@@ -222,8 +222,8 @@ def resolve_device(device, start: bool) -> torch.device:
 
 def _plan(leaf: Any, options: Options, known: dict[tuple, Plan]) -> Plan:
     """Return the plan of a leaf, or an equal plan that is already ``known``."""
-    plan = lower(translate(transforms_of(leaf)[0], ImageSpec(), views=True, turns=can_turn(leaf)), options)
-    turn(leaf, plan.takes.upright)
+    plan = lower(translate(transforms_of(leaf)[0], ImageSpec(), views=True, turns=can_rotate(leaf)), options)
+    set_upright(leaf, plan.takes.upright)
     return known.setdefault(plan.key, plan)
 
 

@@ -101,7 +101,7 @@ class DaliRoute:
 
     def alternating_pipelines(self, form: Form) -> int:
         """Return how many pipelines of one plan alternate."""
-        return 2 if self.engines_decode_all and form.given not in DECODED else 1
+        return 2 if self.engines_decode_all and form.input not in DECODED else 1
 
     def open_another(self, pipeline: DecodePipeline) -> None:
         """Open a similar pipeline in the background, for idle() to return. If this fails, for example for lack of

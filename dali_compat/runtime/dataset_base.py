@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,13 @@ class DatasetBase:
         if self.target_transform is not None:
             target = self.target_transform(target)
         return image, target
+
+    def _row(self, index: Any) -> int:
+        """Return the nonnegative position for an index that may be negative. Raise IndexError if it is out of range."""
+        index, count = operator.index(index), len(self)  # type: ignore[arg-type]  # subclasses have a length
+        if not -count <= index < count:
+            raise IndexError(f"index {index} is out of range for {count} images")
+        return index % count
 
     def _warn_if_torch_reads(self) -> None:
         """Warn if torch's own loader indexes the data set. This is done once per program, and not if one of this

@@ -32,6 +32,7 @@ from torchvision.transforms import _functional_pil, autoaugment, functional, v2
 from torchvision.transforms.v2 import _auto_augment, _geometry
 from torchvision.transforms.v2.functional import _utils
 
+from ..ops.policy import AUGMENTATIONS
 from . import color, convert, geometry, images  # noqa: F401 - they register operations
 from .calls import RecordedCall
 from .decoders import DECODERS, decoded
@@ -236,8 +237,11 @@ def _strides(version: str, name: str, tensor: TracedTensor, outcome: Outcome) ->
     if name == "pad" and shape == tuple(tensor.shape):
         return None
     if name == "augment" and outcome.steps:
-        ((_, (_, which, _)),) = outcome.steps
-        return contiguous(shape) if AUGMENTATIONS[int(which)] in _CONTIGUOUS_AUGMENTATIONS else dense_strides(tensor)
+        ((_, (_, which, magnitude)),) = outcome.steps
+        operation = AUGMENTATIONS[int(which)]
+        if operation == "Rotate" and magnitude % 90 == 0:  # may be torch.rot90()
+            return None
+        return contiguous(shape) if operation in _CONTIGUOUS_AUGMENTATIONS else dense_strides(tensor)
     flips = all(one.op == "flip" for one, _ in outcome.steps or ())
     keeps = (flips or name not in _CONTIGUOUS) and shape == tuple(tensor.shape)
     return dense_strides(tensor) if keeps else contiguous(shape)

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ..data.header import DALI, PIL, UNREADABLE, look
+from ..data.header import DALI, PIL, UNREADABLE, checked_header
 from ..data.headers import FACTS, facts_of
 
 _ENTRY = struct.Struct(f"={FACTS.itemsize}sI4x")  # facts and their checksum
@@ -123,8 +123,8 @@ class FileTable:
                 return (slot, facts, (width, height)) if kind == DALI else None
         (other,) = _HASH.unpack_from(self._entries, first * _ENTRY.size)
         slot = first ^ (other != 0 and other != key)
-        entry = facts_of([look(source if isinstance(source, str) else np.frombuffer(source, np.uint8))])[0]
-        entry["keys"], entry["written"], entry["lengths"] = key, written, length
+        entry = facts_of([checked_header(source if isinstance(source, str) else np.frombuffer(source, np.uint8))])[0]
+        entry["keys"], entry["ctimes"], entry["lengths"] = key, written, length
         facts = entry.tobytes() if entry["kinds"] == UNREADABLE else self._put(slot, entry)
         height, width = entry["sizes"].tolist()
         return (slot, facts, (width, height)) if entry["kinds"] == DALI else None

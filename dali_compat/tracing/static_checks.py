@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.utils.data as data
 
-from ..data.hugging_face import is_hugging_faces
+from ..data.hugging_face import is_from_hugging_face
 from ..data.readers import known_class_of, reader_of
 from ..inspection.objects import attributes, is_of_library, names, top_package
 from ..runtime.messages import is_installed
@@ -195,7 +195,7 @@ def with_inner(dataset, depth: int = _INNER) -> Iterator[Any]:
     yield dataset
     for value in attributes(dataset).values() if depth else ():
         for one in value if type(value) in (list, tuple) and len(value) <= _SMALL else (value,):
-            if isinstance(one, data.Dataset) or is_hugging_faces(type(one)):
+            if isinstance(one, data.Dataset) or is_from_hugging_face(type(one)):
                 yield from with_inner(one, depth - 1)
 
 
@@ -206,7 +206,7 @@ def may_open(dataset) -> bool:
 
 def _may_open(dataset) -> bool:
     kind = type(dataset)
-    if is_hugging_faces(kind):
+    if is_from_hugging_face(kind):
         if kind.__name__ == "IterableDataset":
             return dataset.features is None or "Image(" in str(dataset.features)  # unknown after map()
         return kind.__name__ == "Dataset" and dataset.format["type"] == "custom"

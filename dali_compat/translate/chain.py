@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 from ..inspection.sandbox import AppliedTransforms, NotUnderstood, find_transforms
 from ..inspection.standins import ExifTranspose
 from ..inspection.untranslatable import Untranslatable, describe
-from ..ops.translators import Gated, Nested, behaves_as, translated_base, translation
+from ..ops.translators import Gated, Nested, translated_base, translated_class, translation
 from ..plan import DALI, EACH, EXACT, HOST, TORCH, UPRIGHT, Gate, ImageSpec, Line, Options, Step
 
 _MOST_CONTAINERS = 1000  # per translation, because a container may contain itself
@@ -96,7 +96,7 @@ def _result(transform: Any, spec: ImageSpec) -> Any:
     images. Raise Untranslatable if it has none."""
     if spec.kind == "array":
         raise Untranslatable(transform, "it gets a NumPy array here", "put it before ToNumpy()")
-    if behaves_as(type(transform)) is None:
+    if translated_class(type(transform)) is None:
         return _found_transforms(transform)
     return translation(transform, spec)
 
@@ -104,12 +104,12 @@ def _result(transform: Any, spec: ImageSpec) -> Any:
 def _found_transforms(transform: Any) -> Nested | AppliedTransforms:
     """Trace a transform without a translator. Return Nested if it only applies known transforms and gives one image,
     and AppliedTransforms if it gives several."""
-    if not callable(transform) or (isinstance(transform, type) and behaves_as(transform) is not None):
+    if not callable(transform) or (isinstance(transform, type) and translated_class(transform) is not None):
         raise Untranslatable(transform, "it is no transform", "pass an object such as ToTensor(), or Compose([...])")
     try:
         only_lambd = type(transform) is v2.Lambda and transform.types == (object,)  # it calls nothing else then
         function = transform.lambd if only_lambd else transform
-        seen = find_transforms(function, lambda kind: behaves_as(kind) is not None)
+        seen = find_transforms(function, lambda kind: translated_class(kind) is not None)
         return seen if seen.chain is None else Nested(seen.chain)
     except NotUnderstood as unseen:
         why = f", and {unseen}" if str(unseen) else ""

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from ..ops.arguments import is_in_whole_numbers, passes_of
+from ..ops.arguments import is_integer_resize, passes_of
 from ..ops.draws import is_given, is_random
 from ..plan import Draw, Line, Options, Plan, Step, draw
 from .chain import NOWHERE, Chain, lines_of
@@ -110,7 +110,7 @@ def _first_batch_step(steps, options: Options) -> int:
 
 def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """Fuse resize [pad] [crop] [flip] uint8 to_dtype(float32) [normalize] to one size into resize_mirror_normalize."""
-    if not steps or steps[0].op != "resize" or not is_in_whole_numbers(steps[0]) or steps[0].kwargs["like"] == "pil":
+    if not steps or steps[0].op != "resize" or not is_integer_resize(steps[0]) or steps[0].kwargs["like"] == "pil":
         return steps
     resize, *rest = steps
     pad = _popped(rest, "pad", mode="constant")

@@ -372,7 +372,7 @@ def test_a_list_with_invalid_entries_is_rebuilt(root, stored, lists, damage, mon
     path, meta = stored
     marks = iter([(time, inode) for _, _, time, inode, _ in meta["folders"]] * 2)
     INVALID_ENTRIES[damage](meta)
-    monkeypatch.setattr(folder_index, "_mark", lambda _: next(marks))
+    monkeypatch.setattr(folder_index, "_stamp", lambda _: next(marks))
     saved.save(path, meta, {})
     assert cached_samples(root) == torchvision_list(root) and len(lists) == 2
 

@@ -215,7 +215,7 @@ def test_a_lock_held_too_long_is_skipped_with_one_warning(rec, packed, tmp_path,
                 os.unlink(os.path.join(rec.parent, cache))
         elif what == "folder":
             place = tmp_path / f"lists{len(list(tmp_path.iterdir()))}"
-            assert cached_samples(packed / "images", place=place)[2] == ImageFolder(packed / "images").samples
+            assert cached_samples(packed / "images", cache=place)[2] == ImageFolder(packed / "images").samples
         else:
             Verdicts("engine").share(tmp_path / "list.npz", "samples", 3)
 

@@ -107,7 +107,7 @@ def test_each_image_is_decoded_only_once(image_root, built_forms, monkeypatch):
     built_forms.clear()
     for _ in range(2):
         assert_same_pixels(pixels(loader), expected)
-    assert [form.given for form in built_forms] == ["pixels"]
+    assert [form.input for form in built_forms] == ["pixels"]
     assert_same_pixels(expected, pixels(stock(dataset, 5)))
 
 
@@ -164,7 +164,7 @@ def test_the_cache_is_kept_when_the_transform_changes(image_root, built_forms):
     dataset.transform = T.Compose([T.CenterCrop(30), T.PILToTensor()])
     built_forms.clear()
     assert_same_pixels(pixels(loader), pixels(stock(dataset, 5)))
-    assert [form.given for form in built_forms] == ["pixels"]
+    assert [form.input for form in built_forms] == ["pixels"]
 
 
 def test_the_cache_follows_files_when_samples_are_reordered(image_root):
@@ -319,7 +319,7 @@ def test_each_image_is_decoded_only_once_for_a_gpu(image_root, built_forms, monk
     built_forms.clear()
     for _ in range(3):
         assert_same_pixels(pixels(loader), expected)
-    assert [form.given for form in built_forms] == [given]
+    assert [form.input for form in built_forms] == [given]
 
 
 @pytest.mark.gpu

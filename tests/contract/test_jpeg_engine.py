@@ -19,7 +19,7 @@ from dali_compat import DALIImageFolder, DALIRecordIO, DataLoader, views
 from dali_compat.cli import main
 from dali_compat.data.header import read_header
 from dali_compat.data.headers import headers_of
-from dali_compat.data.verdicts import ENGINES
+from dali_compat.data.verdicts import BY_ENGINE
 from dali_compat.engine.planes import engines, nvjpeg, verified
 from dali_compat.engine.planes.engine import Decoder
 from dali_compat.engine.planes.nvjpeg import EngineError, Nvjpeg
@@ -115,7 +115,7 @@ def run_epoch_and_compare(engine, loader):
 
 def count_verified(engine, dataset):
     """Return the number of files verified to decode to Pillow's pixels."""
-    return int((headers_of(dataset).verdicts(engine.name).of(len(dataset)) == ENGINES).sum())
+    return int((headers_of(dataset).verdicts(engine.name).decoders(len(dataset)) == BY_ENGINE).sum())
 
 
 def loaded(dataset, device, **options):

@@ -23,7 +23,7 @@ from contract.test_planes_route import PillowDecoding, PillowEngine
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.data.header import GRAY_JPEG, read_header
 from dali_compat.data.headers import headers_of
-from dali_compat.data.verdicts import ENGINES
+from dali_compat.data.verdicts import BY_ENGINE
 from dali_compat.engine.planes import engines, verified
 from dali_compat.engine.planes.geometry import pixels_of, planes_of, whole_rows_of
 from dali_compat.engine.planes.nvjpeg import EngineError
@@ -135,7 +135,7 @@ def torchvision_images(dataset):
 def is_decoded_by_engine(engine, dataset):
     """Return an (N,) bool array of the files that the engine decodes from now on."""
     engine.wait_for_comparisons(100)
-    return headers_of(dataset).verdicts(engine.name).of(len(dataset)) == ENGINES
+    return headers_of(dataset).verdicts(engine.name).decoders(len(dataset)) == BY_ENGINE
 
 
 def test_generated_files_are_of_their_kinds():

@@ -24,6 +24,8 @@ CHAINS = {
     "RandAugment of v2": v2.Compose([CROP2, v2.RandAugment(2, 9), IMAGE, FLOAT]),
     "AutoAugment of v2": v2.Compose([IMAGE, CROP2, v2.AutoAugment(fill={tv_tensors.Image: 7, "others": 0}), FLOAT]),
     "TrivialAugmentWide of v2": v2.Compose([IMAGE, CROP2, v2.TrivialAugmentWide(), FLOAT]),
+    "RandAugment of resized tensors": v2.Compose([IMAGE, v2.Resize((32, 32)), v2.RandAugment(2, 9), FLOAT]),
+    "TrivialAugmentWide of resized tensors": v2.Compose([IMAGE, v2.Resize((32, 32)), v2.TrivialAugmentWide(), FLOAT]),
     "ColorJitter": T.Compose([CROP, T.ColorJitter(*JITTER), T.RandomGrayscale(), TENSOR]),
     "ColorJitter of v2": v2.Compose([IMAGE, CROP2, v2.ColorJitter(*JITTER), v2.RandomSolarize(0.5), FLOAT]),
     "SimCLR": T.Compose(

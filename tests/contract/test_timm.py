@@ -97,7 +97,7 @@ def test_sizes_of_resize_keep_ratio_equal_timms(monkeypatch, area, longest, chan
 
 
 def test_random_choices_are_equally_likely():
-    drawn = draw("with_choice", of=draw("resize", size=(8, 8), max_size=None), count=2)
+    drawn = draw("with_choice", inner=draw("resize", size=(8, 8), max_size=None), count=2)
     values, _ = run(drawn, np.full((1000, 2), 50), np.random.default_rng(0).random((1000, 1)))
     assert set(values["choice"]) == {0, 1} and abs(values["choice"].mean() - 0.5) < 0.05
 

@@ -13,7 +13,7 @@ import torch
 
 from dali_compat.ops.draws import compute, uniforms_of
 from dali_compat.ops.pixels import squares
-from dali_compat.ops.timm_operations import NUMBERS
+from dali_compat.ops.timm_operations import UNIFORMS
 from dali_compat.randoms import Randoms
 
 
@@ -87,8 +87,8 @@ class _Policy:
     # Python's random, within an operation
 
     def begin(self, op):
-        at = self.args.get("layers", 1) + NUMBERS * self._ops
-        self._own, self._coin, self._ops = self._u[at : at + NUMBERS].tolist(), op.prob < 1, self._ops + 1
+        at = self.args.get("layers", 1) + UNIFORMS * self._ops
+        self._own, self._coin, self._ops = self._u[at : at + UNIFORMS].tolist(), op.prob < 1, self._ops + 1
 
     def end(self):
         self._own = None

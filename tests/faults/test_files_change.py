@@ -277,9 +277,9 @@ def test_touched_file_is_checked_exactly_once_more(root, monkeypatch):
     dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
     loader = DataLoader(dataset, BATCH, device="cpu", exact=True, fallback="error")
     wanted = torch.cat([images for images, _, _ in loader])
-    checked, look = [], headers.look
+    checked, look = [], headers.checked_header
     monkeypatch.setattr(decode, "is_intact", None)
-    monkeypatch.setattr(headers, "look", lambda path: checked.append(path) or look(path))
+    monkeypatch.setattr(headers, "checked_header", lambda path: checked.append(path) or look(path))
     list(loader)
     assert not checked
     os.chmod(dataset.samples[3][0], 0o600)

@@ -16,7 +16,7 @@ from torch import nn
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.engine.dali.graph import _FINE_WARPS
 from dali_compat.engine.pil import load
-from dali_compat.ops.arguments import resizes_in_whole_numbers
+from dali_compat.ops.arguments import resizes_in_integers
 from dali_compat.ops.draws import compute
 from dali_compat.randoms import Randoms
 from parity import catalogue
@@ -164,7 +164,7 @@ MEASURED = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "p
 PROMISED = {row["of"]: row for row in MEASURED["transforms"]} | {row["name"]: row for row in MEASURED["recipes"]}
 LEAST = 1e-4  # shown in the table as <.0001
 # The table was measured with the warps of DALI 2, and with PyTorch's integer arithmetic for resizing bytes.
-AS_IN_THE_TABLE = _FINE_WARPS and resizes_in_whole_numbers("bilinear")
+AS_IN_THE_TABLE = _FINE_WARPS and resizes_in_integers("bilinear")
 
 
 @pytest.mark.parametrize("entry", [*catalogue.TRANSFORMS, *PAIRS], ids=lambda entry: entry.expression)

@@ -185,8 +185,8 @@ def files_of_server(server):
     return Path(server._process.args[2])
 
 
-def test_cache_places_differ_for_equal_buckets_on_different_servers(monkeypatch):
-    places = [Client(options).place() for options in ({"endpoint": "a"}, {"endpoint": "b"}, {})]
+def test_endpoints_differ_for_equal_buckets_on_different_servers(monkeypatch):
+    places = [Client(options).endpoints() for options in ({"endpoint": "a"}, {"endpoint": "b"}, {})]
     monkeypatch.setenv("AWS_ENDPOINT_URL", "c")
-    assert len({*places, Client().place(), Client({"config": {"aws_endpoint": "d"}}).place()}) == 5
-    assert "secret" not in Client({"secret_access_key": "secret", "endpoint": "a"}).place()
+    assert len({*places, Client().endpoints(), Client({"config": {"aws_endpoint": "d"}}).endpoints()}) == 5
+    assert "secret" not in Client({"secret_access_key": "secret", "endpoint": "a"}).endpoints()

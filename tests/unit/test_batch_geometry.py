@@ -14,7 +14,7 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
 from dali_compat.ops import matrices, resize, warp, windows
-from dali_compat.ops.arguments import resizes_in_whole_numbers
+from dali_compat.ops.arguments import resizes_in_integers
 from dali_compat.ops.pixels import resample, transform
 from dali_compat.ops.pixels.squares import uniforms
 
@@ -102,7 +102,7 @@ def test_resize_each_of_images_of_different_sizes_equals_pillow_and_torchvision(
         ours = resample.resize_each(inputs, to, interpolation)
         pairs = zip(images, to.tolist(), strict=True)
         check_equal(ours, [tensor(pil(i).resize((w, h), FILTERS[interpolation])) for i, (h, w) in pairs])
-    whole = filter(resizes_in_whole_numbers, ("bilinear", "bicubic"))
+    whole = filter(resizes_in_integers, ("bilinear", "bicubic"))
     for interpolation, antialias in itertools.product(whole, (True, False)):
         ours = resample.resize_each(inputs, to, interpolation, "v2", antialias)
         how = {"interpolation": InterpolationMode(interpolation), "antialias": antialias}
@@ -163,7 +163,7 @@ def test_chunks_cover_the_batch_and_stay_below_the_limit():
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_resize_of_uint8_tensors_equals_torchvision_on_cpu(interpolation, antialias, device):
     """torchvision v2 leaves these to PyTorch, whose GPU kernels round once and not after each axis."""
-    if not resizes_in_whole_numbers(interpolation):
+    if not resizes_in_integers(interpolation):
         pytest.skip("this torchvision resizes in floating point on this processor")
     shapes = [
         (40, 50, 17, 23),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dali_compat.ops.pixels import lists
-from dali_compat.ops.pixels.lists import each, spare_batch, uniform
+from dali_compat.ops.pixels.lists import each, spare_batch, stack_if_uniform
 
 
 def test_spare_batch_reuses_memory_only_after_all_views_are_freed():
@@ -89,7 +89,7 @@ threading.Thread(target=late).start()
 
 def test_uniform_stacks_equal_shapes_and_returns_other_lists_unchanged():
     images = [torch.from_numpy(np.full((3, 4, 5), i, np.uint8)) for i in range(3)]
-    assert torch.equal(uniform(images), torch.stack(images))
+    assert torch.equal(stack_if_uniform(images), torch.stack(images))
     for other in (images[0][:, :2], images[0].float()):
         ragged = [*images, other]
-        assert uniform(ragged) is ragged
+        assert stack_if_uniform(ragged) is ragged

@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 from dali_compat.ops import draws
 from dali_compat.ops.draws import is_random
-from dali_compat.ops.translators import LATER
+from dali_compat.ops.translators import LAZY_MODULES
 from dali_compat.plan import draw
 from unit.test_distributions import COUNT, differ, misfit, statistic, unlike_in
 from unit.test_distributions_fed import drawn, image
@@ -87,7 +87,7 @@ def test_every_registered_draw_is_tested():
         name: kind_of(function)
         for name, (uniforms, function) in draws._DRAWS.items()
         if uniforms  # others draw nothing or combine other draws
-        and kind_of(function) not in LATER  # for packages that may not be installed, see test_timm.py
+        and kind_of(function) not in LAZY_MODULES  # for packages that may not be installed, see test_timm.py
         and "of" not in inspect.signature(function).parameters
     }
     del of_steps["given"]  # drawn by the data set's code

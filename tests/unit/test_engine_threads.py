@@ -104,7 +104,7 @@ def test_submit_at_interpreter_shutdown_decodes_in_each_calling_thread(engine, m
 def unchecked(copy, known=True):
     """Return unchecked FILES; ``known`` is True if the bytes match their header hashes."""
     facts = np.zeros(1, FACTS)
-    return UncheckedFiles(copy, FILES.checksums(facts["marks"]) ^ np.uint64(0 if known else 4), facts)
+    return UncheckedFiles(copy, FILES.checksums(facts["header_hashes"]) ^ np.uint64(0 if known else 4), facts)
 
 
 def test_files_are_copied_in_another_thread_while_decoders_are_busy(engine, gate):

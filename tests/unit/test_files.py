@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import each_of
 
-from dali_compat.data.header import STATED
+from dali_compat.data.header import SIZE_FIELD
 from dali_compat.data.sources import PATHS, Form
 from dali_compat.engine.dali.pipeline import DecodePipeline
 from dali_compat.engine.planes import files as of_files
@@ -47,12 +47,12 @@ def test_files_hold_copies_of_the_input_bytes(make):
 
 @pytest.mark.parametrize("make", [separate, concatenated])
 def test_stated_bytes_are_padded_with_zeros(make):
-    inputs = files(10, STATED, 300, 5000)
+    inputs = files(10, SIZE_FIELD, 300, 5000)
     made = make(inputs)
     for at in (0, 7, 9, 10, 290, 4999, 10**6):
-        stated = made.stated(np.full(4, at, np.int32))
-        for file, found in zip(inputs, stated, strict=True):
-            expected = file[at : at + STATED].tobytes().ljust(STATED, b"\0")
+        size_field = made.size_field(np.full(4, at, np.int32))
+        for file, found in zip(inputs, size_field, strict=True):
+            expected = file[at : at + SIZE_FIELD].tobytes().ljust(SIZE_FIELD, b"\0")
             assert found.tobytes() == expected
 
 

@@ -14,7 +14,7 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
 from dali_compat.engine.dali import graph
-from dali_compat.ops.arguments import resizes_in_whole_numbers
+from dali_compat.ops.arguments import resizes_in_integers
 from dali_compat.ops.draws import compute, draws
 from dali_compat.ops.matrices import affine, rotation
 from dali_compat.plan import ImageSpec, Options, Step, draw
@@ -118,7 +118,7 @@ def test_resize_in_two_passes_is_closer_to_pillow_than_in_one(pictures, crop, in
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_resize_width_first_is_close_to_v2_on_tensors(pictures, interpolation, device):
     """Measured .043/14 and .033/9; one pass gives .13/14 and .14/9."""
-    if not resizes_in_whole_numbers(interpolation):
+    if not resizes_in_integers(interpolation):
         pytest.skip("this torchvision resizes in floating point on this processor")
     found = {}
     expected = [_on_tensor(F2, image, (64, 50), interpolation) for image in pictures]
@@ -153,7 +153,7 @@ def warped(op, kind, images, values, interpolation, fill, device, size=None):
     new = sizes_of(images) if size is None else np.tile(size, (len(images), 1))
     FIXED.clear()
     FIXED.update({name: values, "size": new.astype(np.int32)})
-    arrays = drawn("dali_matrix", images, of=draw("fixed_parameters"), interpolation=interpolation)
+    arrays = drawn("dali_matrix", images, inner=draw("fixed_parameters"), interpolation=interpolation)
     ours = dali(op, images, arrays, device, interpolation=interpolation, fill=fill)
     expected = [
         Image.fromarray(i).transform((w, h), kind, tuple(v), FILTERS[interpolation], fillcolor=fill or 0)
@@ -233,7 +233,7 @@ def test_warp_leaves_rows_without_flag_unchanged(pictures, device):
     flag = np.arange(len(pictures), dtype=np.int32) % 2
     FIXED.update(coefficients=values, size=sizes_of(pictures).astype(np.int32), flag=flag)
     for interpolation in ("nearest", "bilinear"):
-        arrays = drawn("dali_matrix", pictures, of=draw("fixed_parameters"), interpolation=interpolation)
+        arrays = drawn("dali_matrix", pictures, inner=draw("fixed_parameters"), interpolation=interpolation)
         assert set(arrays) == {"matrix", "size"}
         ours = dali("warp_perspective", pictures, arrays, device, interpolation=interpolation, fill=(9, 9, 9))
         for image, made, changed in zip(pictures, ours, flag, strict=True):
@@ -252,8 +252,8 @@ def test_dali_supports_warps_except_bicubic(op):
 
 def test_dali_matrix_uses_the_uniforms_of_its_inner_draw():
     inner = draw("affine_parameters", degrees=(-30, 30), translate=None, scale=None, shear=None)
-    of = draw("affine_matrix", of=inner, center=None, like="pil")
+    of = draw("affine_matrix", inner=inner, center=None, like="pil")
     images = [np.zeros((20, 30, 3), np.uint8)] * 3
-    outer = drawn("dali_matrix", images, seed=5, of=of, interpolation="bilinear")["matrix"]
-    expected = drawn("affine_matrix", images, seed=5, of=inner, center=None, like="pil")["matrix"]
+    outer = drawn("dali_matrix", images, seed=5, inner=of, interpolation="bilinear")["matrix"]
+    expected = drawn("affine_matrix", images, seed=5, inner=inner, center=None, like="pil")["matrix"]
     assert np.allclose(outer[:, :2].reshape(-1, 6), expected)

@@ -12,10 +12,10 @@ from helpers import make_image, sizes_and_kinds
 from PIL import Image, ImageFile
 
 from dali_compat.data import headers
-from dali_compat.data.header import DALI, PIL, STATED, UNREADABLE, read_header
-from dali_compat.data.headers import Headers, marks
+from dali_compat.data.header import DALI, PIL, SIZE_FIELD, UNREADABLE, read_header
+from dali_compat.data.headers import Headers, header_hashes
 from dali_compat.data.sources import ORIENTATION, Upright
-from dali_compat.data.verdicts import ENGINES
+from dali_compat.data.verdicts import BY_ENGINE
 
 HEIGHT, WIDTH = 53, 71
 
@@ -269,12 +269,12 @@ def test_verdicts_are_cleared_when_index_has_another_file(tmp_path):
     paths = [write(tmp_path / f"{i}.jpg", jpeg() if i else b"garbage") for i in range(4)]
     table, index = Headers(), np.arange(4)
     verdicts = table.verdicts("one")
-    verdicts.put(index, np.full(4, ENGINES, np.uint64))
+    verdicts.put(index, np.full(4, BY_ENGINE, np.uint64))
     for _ in range(2):
         sizes_and_kinds(table, index, paths)
-        assert verdicts.of(4).tolist() == [ENGINES] * 4
+        assert verdicts.decoders(4).tolist() == [BY_ENGINE] * 4
     sizes_and_kinds(table, index, [paths[0], paths[2], paths[1], paths[3]])
-    assert verdicts.of(4).tolist() == [ENGINES, 0, 0, ENGINES]
+    assert verdicts.decoders(4).tolist() == [BY_ENGINE, 0, 0, BY_ENGINE]
 
 
 def test_header_is_read_again_when_exif_orientation_is_applied(tmp_path):
@@ -321,25 +321,27 @@ def test_headers_read_in_threads_equal_those_read_sequentially(tmp_path, monkeyp
 # ---- the bytes that state an image's size
 
 
-def test_mark_changes_with_any_single_byte():
+def test_header_hash_changes_with_any_single_byte():
     """Also if the sum is unchanged, and at either end of a word."""
     rng = np.random.default_rng(0)
-    for stated in (rng.integers(0, 256, STATED, np.uint8), np.zeros(STATED, np.uint8), np.full(STATED, 255, np.uint8)):
-        others = np.repeat(stated[None], STATED * 255, 0)
-        at = np.repeat(np.arange(STATED), 255)
-        others[np.arange(len(others)), at] += np.tile(np.arange(1, 256), STATED).astype(np.uint8)
-        found = marks(others)
-        assert found.dtype == np.uint64 and len(found) == STATED * 255
-        assert not (found == marks(stated[None])[0]).any()
-        assert len(np.unique(found[at < 8])) == 8 * 255  # two changes within a word give different marks
+    constant = (np.full(SIZE_FIELD, value, np.uint8) for value in (0, 255))
+    for size_field in (rng.integers(0, 256, SIZE_FIELD, np.uint8), *constant):
+        others = np.repeat(size_field[None], SIZE_FIELD * 255, 0)
+        at = np.repeat(np.arange(SIZE_FIELD), 255)
+        others[np.arange(len(others)), at] += np.tile(np.arange(1, 256), SIZE_FIELD).astype(np.uint8)
+        found = header_hashes(others)
+        assert found.dtype == np.uint64 and len(found) == SIZE_FIELD * 255
+        assert not (found == header_hashes(size_field[None])[0]).any()
+        assert len(np.unique(found[at < 8])) == 8 * 255  # two changes within a word give different hashes
 
 
-def test_mark_of_a_row_does_not_depend_on_other_rows():
-    rows = np.random.default_rng(1).integers(0, 256, (7, STATED), np.uint8)
-    assert marks(rows).tolist() == [int(marks(row[None])[0]) for row in rows]
-    assert marks(rows[:, ::-1]).tolist() == marks(rows[:, ::-1].copy()).tolist()  # independent of the memory layout
-    swapped = rows.reshape(7, -1, 8)[:, ::-1].reshape(7, STATED)
-    assert not (marks(swapped) == marks(rows)).any()
+def test_header_hash_of_a_row_does_not_depend_on_other_rows():
+    rows = np.random.default_rng(1).integers(0, 256, (7, SIZE_FIELD), np.uint8)
+    assert header_hashes(rows).tolist() == [int(header_hashes(row[None])[0]) for row in rows]
+    back = rows[:, ::-1]
+    assert header_hashes(back).tolist() == header_hashes(back.copy()).tolist()  # independent of the memory layout
+    swapped = rows.reshape(7, -1, 8)[:, ::-1].reshape(7, SIZE_FIELD)
+    assert not (header_hashes(swapped) == header_hashes(rows)).any()
 
 
 def sized(kind: str, height: int, width: int, prefix: bytes = b"", **options) -> bytes:
@@ -364,47 +366,47 @@ STATING = {
 OTHER_SIDES = [(HEIGHT + 1, WIDTH), (HEIGHT, WIDTH + 1), (HEIGHT - 1, WIDTH), (WIDTH, HEIGHT), (HEIGHT + 256, WIDTH)]
 
 
-def mark_of(header) -> int:
+def hash_of(header) -> int:
     """Mark of the bytes that contain the size."""
-    return int(marks(np.frombuffer(header.stated, np.uint8)[None])[0])
+    return int(header_hashes(np.frombuffer(header.size_field, np.uint8)[None])[0])
 
 
-def header_and_mark(path, data: bytes):
-    """Return the header of a file and a function that computes the mark at a position."""
+def header_and_hash(path, data: bytes):
+    """Return the header of a file and a function that computes the hash at a position."""
     found = read_header(write(path, data))
 
-    def mark_at(place: int, other: bytes = data) -> int:
-        return int(marks(np.frombuffer(other[place:].ljust(STATED, b"\0")[:STATED], np.uint8)[None])[0])
+    def hash_at(place: int, other: bytes = data) -> int:
+        return int(header_hashes(np.frombuffer(other[place:].ljust(SIZE_FIELD, b"\0")[:SIZE_FIELD], np.uint8)[None])[0])
 
-    return found, mark_at
+    return found, hash_at
 
 
 @pytest.mark.parametrize("name", STATING)
-def test_mark_changes_when_the_size_changes(name, tmp_path):
+def test_header_hash_changes_when_the_size_changes(name, tmp_path):
     """Comparing the bytes at this position detects other sides even if the length of the file is the same."""
     kind, options = STATING[name]
     data = sized(kind, HEIGHT, WIDTH, **options)
-    found, mark_at = header_and_mark(tmp_path / "a", data)
-    assert found[:3] == (DALI, HEIGHT, WIDTH) and mark_of(found) == mark_at(found.at)
+    found, hash_at = header_and_hash(tmp_path / "a", data)
+    assert found[:3] == (DALI, HEIGHT, WIDTH) and hash_of(found) == hash_at(found.at)
     for height, width in OTHER_SIDES:
         other = sized(kind, height, width, **options)
         longest = max(len(data), len(other))
-        assert mark_at(found.at, other.ljust(longest, b"\0")) != mark_of(found), (height, width)
+        assert hash_at(found.at, other.ljust(longest, b"\0")) != hash_of(found), (height, width)
         again = read_header(write(tmp_path / "b", other))
-        assert (again.height, again.width) == (height, width) and mark_of(again) != mark_of(found)
+        assert (again.height, again.width) == (height, width) and hash_of(again) != hash_of(found)
 
 
 @pytest.mark.parametrize("name", ["JPEG", "JPEG after segments", "progressive JPEG"])
-def test_mark_changes_with_each_byte_of_the_size_in_a_jpeg_frame(name, tmp_path):
+def test_header_hash_changes_with_each_byte_of_the_size_in_a_jpeg_frame(name, tmp_path):
     kind, options = STATING[name]
     data = sized(kind, HEIGHT, WIDTH, **options)
-    found, mark_at = header_and_mark(tmp_path / "a", data)
+    found, hash_at = header_and_hash(tmp_path / "a", data)
     assert data[found.at] == 0xFF and struct.unpack(">HH", data[found.at + 5 : found.at + 9]) == (HEIGHT, WIDTH)
     for at in range(found.at + 5, found.at + 9):
         other = changed(data, at, data[at] ^ 1)
         again = read_header(write(tmp_path / "b", other))
         assert (again.height, again.width) != (HEIGHT, WIDTH) and again.at == found.at
-        assert mark_at(found.at, other) == mark_of(again) != mark_of(found)
+        assert hash_at(found.at, other) == hash_of(again) != hash_of(found)
 
 
 def test_facts_equal_the_headers(tmp_path):
@@ -417,6 +419,6 @@ def test_facts_equal_the_headers(tmp_path):
     assert found["sizes"].tolist() == [[one.height, one.width] for one in wanted]
     assert found["lengths"][:3].tolist() == [len(one) for one in data[:3]]
     assert found["intact"].tolist() == [one.intact for one in wanted] == [False, True, False, False]
-    assert found["stated_at"].tolist() == [one.at for one in wanted]
-    assert found["marks"].tolist() == [mark_of(one) for one in wanted]
-    assert found["stated_at"][0] > 9000
+    assert found["size_field_at"].tolist() == [one.at for one in wanted]
+    assert found["header_hashes"].tolist() == [hash_of(one) for one in wanted]
+    assert found["size_field_at"][0] > 9000

@@ -75,7 +75,7 @@ def test_run_all_equals_one_step_after_another(work, convert, normalize):
         if not isinstance(inputs, list) and {"pad", "crop"} & {one.op for one, _ in work}:
             continue  # their arrays are for these sizes only
         steps, arrays = zip(*work, TO_FLOAT[convert], *[NORMALIZE] * normalize, strict=True)
-        assert image_by_image.able(steps, inputs) == len(steps)
+        assert image_by_image.count_leading(steps, inputs) == len(steps)
         expected = each_step(steps, inputs, arrays)
         found = image_by_image.run_all(steps, inputs, arrays)
         assert type(found) is type(expected)
@@ -100,7 +100,7 @@ def test_run_all_for_gray_images_and_other_constants_equals_single_steps():
 
 
 def test_run_all_when_no_arithmetic_is_exact_uses_a_table(monkeypatch):
-    monkeypatch.setattr(image_by_image, "_WAYS", ())
+    monkeypatch.setattr(image_by_image, "_SCALES", ())
     monkeypatch.setattr(image_by_image, "_conversion", image_by_image._Conversion)
     steps, arrays = zip(FLIP, TO_FLOAT[0], NORMALIZE, strict=True)
     found, expected = (run(steps, images(), arrays) for run in (image_by_image.run_all, each_step))

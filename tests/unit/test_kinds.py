@@ -11,7 +11,7 @@ from parity.catalogue import ANSWERS, TRANSFORMS, answers
 
 from dali_compat import ops
 from dali_compat.ops import draws as drawn
-from dali_compat.ops.translators import _TRANSLATORS, LATER, Gated, Nested
+from dali_compat.ops.translators import _TRANSLATORS, LAZY_MODULES, Gated, Nested
 from dali_compat.plan import OPERATIONS, ImageSpec, Operation, Options, Step, draw, step
 from dali_compat.translate import translate
 
@@ -136,7 +136,7 @@ def test_borrowed_kinds_are_used():
 
 def test_every_module_of_ops_is_imported():
     names = {path.stem for path in OPS.glob("*.py")}
-    assert names > LATER and all(hasattr(ops, name) for name in names - {"__init__", *LATER})
+    assert names > LAZY_MODULES and all(hasattr(ops, name) for name in names - {"__init__", *LAZY_MODULES})
 
 
 def test_draw_without_answers_raises_with_the_file_name(monkeypatch):

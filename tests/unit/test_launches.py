@@ -33,13 +33,13 @@ def launches(monkeypatch):
     counts = []
     if interpreted.ON_GPU or interpreted.INTERPRETS:
 
-        def counted(images, *given, by_launches=operations.by_launches):
+        def counted(images, *given, by_triton=operations.by_triton):
             counts.append(len(images))
-            return by_launches(images, *given)
+            return by_triton(images, *given)
 
-        monkeypatch.setattr(operations, "by_launches", counted)
-        monkeypatch.setattr(operations, "launches_agree", lambda *key: True)
-        monkeypatch.setattr(operations, "_has_launches", lambda device: True)
+        monkeypatch.setattr(operations, "by_triton", counted)
+        monkeypatch.setattr(operations, "triton_agrees", lambda *key: True)
+        monkeypatch.setattr(operations, "_has_triton", lambda device: True)
         if interpreted.INTERPRETS:  # the interpreter takes the same time for any block size
             monkeypatch.setattr(operations, "_BLOCK", 4096)
             monkeypatch.setattr(operations, "_TABLE_BLOCK", 4096)
@@ -167,7 +167,7 @@ def test_transforms_with_launches_equal_torch(transform, launches, monkeypatch):
 
     made = transformed(images.to(DEVICE))
     assert launches
-    monkeypatch.setattr(operations, "_has_launches", lambda device: False)
+    monkeypatch.setattr(operations, "_has_triton", lambda device: False)
     assert torch.equal(made, transformed(images))
 
 
@@ -202,7 +202,7 @@ def test_kernels_compile_for_hopper_without_fused_multiply_add():
 @pytest.fixture
 def no_results_cached(monkeypatch):
     monkeypatch.undo()
-    monkeypatch.setattr(operations, "_found", {})
+    monkeypatch.setattr(operations, "_agreement", {})
 
 
 @runs
@@ -215,13 +215,13 @@ def test_launches_are_compared_once(no_results_cached, channels, monkeypatch):
         return by_torch(*given)
 
     monkeypatch.setattr(operations, "by_torch", counted)
-    assert [operations.launches_agree(DEVICE, channels) for _ in range(2)] == [True] * 2 and len(calls) == 1
+    assert [operations.triton_agrees(DEVICE, channels) for _ in range(2)] == [True] * 2 and len(calls) == 1
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_comparison_changes_the_image_with_each_operation(channels, monkeypatch):
     """So that an operation without effect is noticed."""
-    monkeypatch.setattr(operations, "by_launches", lambda images, *given: images)
+    monkeypatch.setattr(operations, "by_triton", lambda images, *given: images)
     given, made = operations.compared(torch.device("cpu"), channels)
     names = [*OPERATIONS, "warp", "warp"]
     same = {name for name, one, other in zip(names, made, given, strict=True) if torch.equal(one, other)}
@@ -238,14 +238,14 @@ def test_launches_with_wrong_pixels_are_refused(no_results_cached, caplog, monke
 
     monkeypatch.setattr(operations, "by_torch", off)
     with caplog.at_level("INFO", "dali_compat"):
-        assert not operations.launches_agree(DEVICE, 1)
+        assert not operations.triton_agrees(DEVICE, 1)
     assert "without Triton kernels: their results differ from torch's" in caplog.text
 
 
 def test_launches_without_triton_are_refused(no_results_cached, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "dali_compat.ops.operations.kernels", None)
     with caplog.at_level("INFO", "dali_compat"):
-        assert not operations.launches_agree(torch.device("cpu"), 3)
+        assert not operations.triton_agrees(torch.device("cpu"), 3)
     assert "without Triton kernels: ModuleNotFoundError" in caplog.text
 
 
@@ -265,9 +265,9 @@ def test_fork_waits_for_the_compiler(no_results_cached):
         raise RuntimeError("no compiler")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operations, "by_launches", lambda images, *given: images)
+        patch.setattr(operations, "by_triton", lambda images, *given: images)
         patch.setattr(operations, "by_torch", reference)
-        thread = threading.Thread(target=operations.launches_agree, args=(torch.device("cpu"), 3))
+        thread = threading.Thread(target=operations.triton_agrees, args=(torch.device("cpu"), 3))
         thread.start()
         assert begins.wait(60)
         threading.Timer(1.5, goes_on.set).start()  # longer than locks.py waits for any other lock

@@ -16,7 +16,7 @@ from dali_compat.cli.limits import (
     limit,
 )
 
-IDLE = Measured(alone=0.1, read=0.01, host=0.01, cpu=0.1, cores=16, threads=4)
+IDLE = Measured(loading=0.1, read=0.01, host=0.01, cpu=0.1, cores=16, threads=4)
 FOLDER = replace(IDLE, path="photos", folder=True, depth=2, batch_size=256, free=1e9, decoded=1e8)
 
 
@@ -49,7 +49,7 @@ def test_limit_names_the_bottleneck_and_the_reason(measured, limits, why):
         (DISK, {}, ["dali_compat pack photos", "cache=0.5", "a faster disk"]),
         (DISK, dict(folder=False), ["cache=0.5", "a faster disk"]),
         (CPU, {}, ["num_workers=16 (now 4)", "cache=0.5", "more cores"]),
-        (CPU, dict(threads=16, exact=True, gpu_there=True), ["device='cuda'", "exact=False", "cache", "more cores"]),
+        (CPU, dict(threads=16, exact=True, has_gpu=True), ["device='cuda'", "exact=False", "cache", "more cores"]),
         (CPU, dict(threads=16, decoded=6e8), ["more cores"]),  # the decoded images do not fit into memory
         (CPU, dict(threads=16, cached=True), ["more cores"]),
         (DECODER, dict(exact=True, gpu=True), ["exact=False", "prefetch_factor=4 (now 2)", "cache", "smaller images"]),

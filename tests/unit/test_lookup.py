@@ -72,19 +72,21 @@ def assert_lookups_agree(dataset, indices) -> None:
     count = len(indices)
     assert [*zip(listed.sources, listed.targets, strict=True)] == wanted
     assert [*zip(tabled.sources, tabled.targets.tolist(), strict=True)] == wanted
-    assert [(id(leaf), local) for leaf, local in tabled.places] == [(id(leaf), local) for leaf, local in listed.places]
-    assert [leaf[local] for leaf, local in tabled.places] == wanted
-    assert tabled.locals.tolist() == listed.locals == [local for _, local in listed.places]
+    assert [(id(leaf), local) for leaf, local in tabled.locations] == [
+        (id(leaf), local) for leaf, local in listed.locations
+    ]
+    assert [leaf[local] for leaf, local in tabled.locations] == wanted
+    assert tabled.locals.tolist() == listed.locals == [local for _, local in listed.locations]
     assert {id(leaf) for leaf in tabled.leaves} == {id(leaf) for leaf in listed.leaves}
     for rows in np.arange(count), np.flatnonzero(np.arange(count) % 2 == 0):
         paths = tabled.paths(rows)
         if not isinstance(paths, list):
             paths = [row.tobytes().rstrip(b"\0").decode() for row in paths]
         assert paths == listed.paths(rows) == [wanted[row][0] for row in rows]
-    assert by_row(tabled.found()) == by_row(listed.found())
-    assert [row for row, *_ in by_row(listed.found())] == list(range(count))
-    for one in tabled.found() + listed.found():
-        assert one.rows.dtype == one.index.dtype == one.keys.dtype == np.int64 and one.given == PATHS
+    assert by_row(tabled.leaf_rows()) == by_row(listed.leaf_rows())
+    assert [row for row, *_ in by_row(listed.leaf_rows())] == list(range(count))
+    for one in tabled.leaf_rows() + listed.leaf_rows():
+        assert one.rows.dtype == one.index.dtype == one.keys.dtype == np.int64 and one.input == PATHS
         assert (np.diff(one.rows) > 0).all() and one.headers is headers_of(one.leaf)
         assert [one.leaf[i] for i in one.index.tolist()] == [wanted[row] for row in one.rows.tolist()]
         assert one.index.min() >= 0 and one.index.max() < len(one.leaf)
@@ -195,7 +197,7 @@ def test_subset_with_wrong_indices_raises_only_for_these_samples(indices):
 def test_empty_batch_has_no_samples():
     folder = Folder("a", 4)
     assert in_tables(folder, [], tables_of(folder)) is None
-    assert look_up(folder, []).found() == [] and look_up(folder, []).sources == []
+    assert look_up(folder, []).leaf_rows() == [] and look_up(folder, []).sources == []
 
 
 def test_batch_with_changed_samples_is_not_taken_from_tables():
@@ -225,7 +227,7 @@ def test_only_and_but_select_rows():
     some = listed.only([1, 2])
     assert (some.sources, some.targets, some.locals) == (["b/xx2", "a/xx2"], [200, 200], [2, 2])
     assert some.leaves == [dataset.datasets[1], folder]
-    for found in in_tables(dataset, [1, 6, 2, -1], tables_of(dataset)).found():
+    for found in in_tables(dataset, [1, 6, 2, -1], tables_of(dataset)).leaf_rows():
         kept = found.but({0: "bad", 3: "worse"})
         assert kept.leaf is found.leaf and kept.rows.tolist() == [2 if kept.leaf is folder else 1]
         assert kept.index.tolist() == [2] and kept.keys.tolist() == [hash(kept.leaf.samples[2][0])]
@@ -237,8 +239,8 @@ def test_look_up_of_record_archive_has_no_table(image_root, tmp_path):
     assert in_tables(archive, [0, 1], {}) is None
     listed = look_up(data.Subset(archive, [3, -1]), [1, 0])
     assert [source.index for source in listed.sources] == [23, 3] and listed.locals == [-1, 3]
-    [found] = listed.found()
-    assert found.index.tolist() == [23, 3] and found.given == BYTES
+    [found] = listed.leaf_rows()
+    assert found.index.tolist() == [23, 3] and found.input == BYTES
     assert found.keys.tolist() == [hash(source) for source in listed.sources]
     assert is_plain(archive, {})
     archive.target_transform = str

@@ -11,7 +11,7 @@ from torchvision.transforms import functional as F
 from torchvision.transforms.functional import _compute_resized_output_size
 
 from dali_compat.ops import draws
-from dali_compat.ops.arguments import resizes_in_whole_numbers
+from dali_compat.ops.arguments import resizes_in_integers
 from dali_compat.ops.draws import ImageTooSmall, compute
 from dali_compat.ops.pixels import resample
 from dali_compat.plan import Gate, ImageSpec, Options, Step, draw
@@ -253,7 +253,7 @@ def test_fused_plan_draws_the_values_of_the_single_steps(exact):
         assert np.allclose(resized["roi_start"], chain[1]["start"] * sizes / chain[0]["size"], atol=1e-3)
 
 
-@pytest.mark.skipif(not resizes_in_whole_numbers("bilinear"), reason="DALI resizes")
+@pytest.mark.skipif(not resizes_in_integers("bilinear"), reason="DALI resizes")
 @pytest.mark.parametrize("middle", [[v1.RandomCrop(40)], [v1.CenterCrop(40), v1.RandomHorizontalFlip()], []])
 def test_fused_resize_on_cpu_draws_the_values_of_the_single_steps(middle):
     transform = v1.Compose([v1.Resize(60) if middle else v1.Resize((60, 50)), *middle, v1.ToTensor()])

@@ -8,7 +8,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.ops.arguments import resizes_in_whole_numbers
+from dali_compat.ops.arguments import resizes_in_integers
 from dali_compat.plan import Options
 from dali_compat.translate import translate
 from dali_compat.translate.lower import lower
@@ -29,7 +29,7 @@ NORMALIZE = f"Normalize(mean={MEAN}, std={STD})"
 V2_RRC, V2_NORMALIZE = (" ".join(repr(t).split()) for t in (v2.RandomResizedCrop(224), v2.Normalize(MEAN, STD)))
 DECODE = ["(decode)", "decode", CPU, "exact"]
 
-WHOLE = resizes_in_whole_numbers("bilinear")
+WHOLE = resizes_in_integers("bilinear")
 NEAR = "mean error .02 of 255 and maximum 2 on photos (exact=True: 0)" if WHOLE else "exact"
 
 # (recipe, exact): rows of explain()
@@ -135,7 +135,7 @@ def test_gpu_chain_without_random_steps_resizes_in_pillows_passes():
 
     assert passes(TRAIN, gpu=True) == passes(IDIOM, gpu=True) == "one"
     assert passes(VAL, gpu=True) == "as Pillow"
-    on_tensors = "width first" if resizes_in_whole_numbers("bilinear") else "one"
+    on_tensors = "width first" if resizes_in_integers("bilinear") else "one"
     assert passes(v2.Compose([v2.ToImage(), v2.Resize(256)]), gpu=True) == on_tensors
 
 
@@ -150,7 +150,7 @@ def on_planes(*transforms):
 def test_planes_are_resized_only_if_torchvision_resizes_integers(monkeypatch):
     """Before 0.21, v2 resizes floats for bilinear interpolation with AVX512."""
     for integers in (True, False):
-        target = "dali_compat.ops.arguments.resizes_in_whole_numbers"
+        target = "dali_compat.ops.arguments.resizes_in_integers"
         monkeypatch.setattr(target, lambda interpolation, integers=integers: integers)
         assert ("resize" in on_planes(IDIOM)[0]) == integers
         assert on_planes(TRAIN) == ("crop resize flip to_dtype normalize", "")
@@ -186,7 +186,7 @@ def test_floating_point_resize_on_gpu_is_not_reported_as_exact():
 
     rounded = "exact but for the order of additions"
     assert fidelity(v2.Resize(9)) == "exact"
-    assert fidelity(v2.ToImage(), v2.Resize(9)) == ("exact" if resizes_in_whole_numbers("bilinear") else rounded)
+    assert fidelity(v2.ToImage(), v2.Resize(9)) == ("exact" if resizes_in_integers("bilinear") else rounded)
     assert fidelity(v1.PILToTensor(), v1.Resize(9)) == fidelity(v1.ToTensor(), v2.Resize(9)) == rounded
     nearest = InterpolationMode.NEAREST
     assert fidelity(v1.ToTensor(), v1.Resize(9, nearest)) == "exact"

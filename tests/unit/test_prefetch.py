@@ -14,7 +14,7 @@ from PIL import Image
 from dali_compat.data import prefetch
 from dali_compat.data.header import DALI, PIL, UNREADABLE
 from dali_compat.data.headers import Headers, facts_of
-from dali_compat.data.prefetch import HeaderPrefetcher, look
+from dali_compat.data.prefetch import HeaderPrefetcher, checked_header
 from dali_compat.runtime import forks
 
 KINDS = {
@@ -80,14 +80,14 @@ def test_prefetcher_with_pythonsafepath_finds_packages_of_pythonpath(paths, tmp_
     made = HeaderPrefetcher(1)
     try:
         wait_until_ready(made)
-        assert identical(made.result(made.request(paths)), facts_of([look(path) for path in paths]))
+        assert identical(made.result(made.request(paths)), facts_of([checked_header(path) for path in paths]))
     finally:
         made.close()
 
 
 def test_look_returns_the_kind_and_whether_the_file_is_intact(paths):
     for path, kind in zip(paths, KINDS.values(), strict=True):
-        header = look(path)
+        header = checked_header(path)
         assert header.kind == kind and header.intact == (kind == DALI), path
         assert kind == UNREADABLE or (header.height, header.width) == (40, 50)
 
@@ -97,13 +97,13 @@ def test_results_equal_look_when_fetched_in_any_order(started, paths, count):
     several = [(paths * 40)[shift : shift + count] for shift in range(3)]
     tickets = [started.request(files) for files in several]
     for i in (1, 2, 0):
-        assert identical(started.result(tickets[i]), facts_of([look(path) for path in several[i]]))
+        assert identical(started.result(tickets[i]), facts_of([checked_header(path) for path in several[i]]))
 
 
 def test_results_that_are_never_fetched_do_not_block_later_requests(started, paths):
     dropped = [started.request(paths) for _ in range(20)]
     assert None not in dropped
-    assert identical(started.result(started.request(paths[:3])), facts_of([look(path) for path in paths[:3]]))
+    assert identical(started.result(started.request(paths[:3])), facts_of([checked_header(path) for path in paths[:3]]))
 
 
 def test_request_that_would_fill_the_pipe_returns_none(started, paths):
@@ -139,7 +139,7 @@ def test_prefetcher_stops_all_processes_when_one_is_killed(paths, has_answered):
             os.kill(number, 0)
 
 
-@pytest.mark.parametrize("method", ["ask", "answer"])
+@pytest.mark.parametrize("method", ["send", "answer"])
 def test_prefetcher_is_not_used_after_keyboard_interrupt(paths, method, monkeypatch):
     made = HeaderPrefetcher(2)
     wait_until_ready(made)
@@ -151,7 +151,7 @@ def test_prefetcher_is_not_used_after_keyboard_interrupt(paths, method, monkeypa
     processes = list(made._processes)
     monkeypatch.setattr(prefetch._Process, method, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        made.request(paths) if method == "ask" else made.result(ticket)
+        made.request(paths) if method == "send" else made.result(ticket)
     monkeypatch.undo()
     assert made.request(paths) is None
     assert method == "answer" or made.result(ticket) is None
@@ -169,7 +169,7 @@ def test_process_ends_when_its_parent_closes_the_pipe():
 
 def test_prefetched_headers_do_not_overwrite_known_ones(paths):
     headers, keys = Headers(), np.arange(3)
-    index, facts = np.array([4, 0, 2]), facts_of([look(path) for path in paths[:3]])
+    index, facts = np.array([4, 0, 2]), facts_of([checked_header(path) for path in paths[:3]])
     assert headers.unseen(5) == 5 and headers.unknown(index, keys).all()
     headers.add(index[:2], keys[:2], facts[:2])
     headers.use_pil(4)

@@ -99,12 +99,12 @@ def test_list_with_equal_entries_is_unchanged(change, index):
     samples = list(SAMPLES)
     table = table_for(samples)
     SAME[change](samples)
-    assert table.is_of((samples,)) is True and table.holds((samples,), np.array(index)) is True
+    assert table.matches((samples,)) is True and table.holds((samples,), np.array(index)) is True
 
 
 def test_another_list_with_the_same_entries_is_unchanged():
     table = table_for(list(SAMPLES))
-    assert table.is_of((list(SAMPLES),)) and table.holds((list(SAMPLES),), np.array([0, 7]))
+    assert table.matches((list(SAMPLES),)) and table.holds((list(SAMPLES),), np.array([0, 7]))
 
 
 def _entry(make):
@@ -154,7 +154,7 @@ def test_changed_entry_is_detected(change):
     samples = list(SAMPLES)
     table = table_for(samples)
     ANOTHER_ENTRY[change](samples)
-    assert table.is_of((samples,)) is False
+    assert table.matches((samples,)) is False
     assert table.holds((samples,), np.array([1])) is False
     assert table.holds((samples,), np.array([0, 1, 2])) is False
     assert table.holds((samples,), np.array([0])) is True
@@ -167,7 +167,7 @@ def test_bool_target_in_place_of_a_number_is_detected(target):
     table = table_for(samples)
     samples[0] = ("a", target)
     assert (
-        not table.is_of((samples,))
+        not table.matches((samples,))
         and not table.holds((samples,), np.array([0, 1]))
         and table.holds((samples,), np.array([1]))
     )
@@ -177,7 +177,7 @@ def test_swapped_entries_are_detected():
     samples = list(SAMPLES)
     table = table_for(samples)
     samples[0], samples[3] = samples[3], samples[0]
-    assert not table.is_of((samples,))
+    assert not table.matches((samples,))
     assert not table.holds((samples,), np.array([0])) and not table.holds((samples,), np.array([1, 3]))
     assert table.holds((samples,), np.array([1, 2, 4]))
 
@@ -205,7 +205,7 @@ def test_changed_list_is_detected(change):
     """Even if the requested entries are unchanged, because a negative index would refer to another."""
     samples = ANOTHER_LIST[change](list(SAMPLES))
     table = table_for(list(SAMPLES))
-    assert table.is_of((samples,)) is False
+    assert table.matches((samples,)) is False
     assert table.holds((samples,), np.array([0])) is False and table.holds((samples,), np.array([0, 2])) is False
 
 
@@ -213,7 +213,7 @@ def test_table_does_not_change_with_its_list():
     samples = list(SAMPLES)
     table = table_for(samples)
     samples.clear()
-    assert table.texts(np.array([6])) == [PATHS[6]] and len(table) == 8 and not table.is_of((samples,))
+    assert table.texts(np.array([6])) == [PATHS[6]] and len(table) == 8 and not table.matches((samples,))
 
 
 def test_user_objects_are_not_compared():
@@ -230,7 +230,7 @@ def test_user_objects_are_not_compared():
     samples = list(SAMPLES)
     table = table_for(samples)
     samples[1] = (samples[1][0], Target())
-    assert not table.is_of((samples,)) and not table.holds((samples,), np.array([1])) and compared == []
+    assert not table.matches((samples,)) and not table.holds((samples,), np.array([1])) and compared == []
 
 
 # ---- table_of
@@ -250,7 +250,7 @@ def test_table_of_is_none_for_other_entries(change):
     (ANOTHER_ENTRY | more)[change](samples)
     (ANOTHER_ENTRY | more)[change](with_table.samples)
     if change in ("path", "target"):
-        assert table_of(folder_of(samples)).is_of((samples,)) and table_of(with_table).is_of((samples,))
+        assert table_of(folder_of(samples)).matches((samples,)) and table_of(with_table).matches((samples,))
     else:
         assert table_of(folder_of(samples)) is None and table_of(with_table) is None
 
@@ -262,7 +262,7 @@ def test_table_of_is_none_for_other_lists(change):
     folder.samples = ANOTHER_LIST[change](folder.samples)
     assert table_of(folder) is None
     folder.samples = list(SAMPLES)
-    assert table_of(folder).is_of((SAMPLES,))
+    assert table_of(folder).matches((SAMPLES,))
 
 
 def test_table_of_is_none_for_other_data_sets():
@@ -285,7 +285,7 @@ def test_table_is_rebuilt_when_samples_change(image_root, change):
     table = table_of(dataset)
     ANOTHER_ENTRY[change](dataset.samples)
     again = table_of(dataset)
-    assert again is not table and again.is_of((dataset.samples,)) and table_of(dataset) is again
+    assert again is not table and again.matches((dataset.samples,)) and table_of(dataset) is again
     dataset.samples = dataset.samples[:3]
     assert len(table_of(dataset)) == 3
 
@@ -306,12 +306,12 @@ def test_table_is_shared_by_all_loaders_of_a_data_set(image_root, monkeypatch):
 
 def test_table_is_freed_with_its_data_set(image_root):
     gc.collect()
-    before = len(module._of_dataset._kept)
+    before = len(module._tables._kept)
     dataset = ImageFolder(image_root)
     table = weakref.ref(table_of(dataset))
     dataset.samples[0] = (dataset.samples[0][0], 7)
     again = weakref.ref(table_of(dataset))
-    assert table() is None and again() is not None and len(module._of_dataset._kept) == before + 1
+    assert table() is None and again() is not None and len(module._tables._kept) == before + 1
     del dataset
     gc.collect()
-    assert again() is None and len(module._of_dataset._kept) == before
+    assert again() is None and len(module._tables._kept) == before

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from dali_compat.data import verdicts as module
-from dali_compat.data.verdicts import ENGINES, PILLOWS, Verdicts, decoders, hold
+from dali_compat.data.verdicts import BY_ENGINE, BY_PILLOW, Verdicts, are_valid, decoders
 
 RNG = np.random.default_rng(0)
 FILES = [RNG.integers(0, 256, count, np.uint8) for count in (8, 9, 15, 16, 17, 1000, 1003)]
-MARKS = RNG.integers(0, 1 << 63, len(FILES), np.uint64)
+HASHES = RNG.integers(0, 1 << 63, len(FILES), np.uint64)
 
 
 def checksums(files, marks, begin=0):
@@ -23,24 +23,24 @@ def checksums(files, marks, begin=0):
 
 
 def test_verdict_contains_the_decoder_and_the_checksum():
-    for decoder in (ENGINES, PILLOWS):
-        made = checksums(FILES, MARKS)
+    for decoder in (BY_ENGINE, BY_PILLOW):
+        made = checksums(FILES, HASHES)
         words = made | np.uint8(decoder)
-        assert words.dtype == np.uint64 and (decoders(words) == decoder).all() and hold(words, made).all()
-        assert not hold(words, np.roll(made, 1)).any()
+        assert words.dtype == np.uint64 and (decoders(words) == decoder).all() and are_valid(words, made).all()
+        assert not are_valid(words, np.roll(made, 1)).any()
 
 
 @pytest.mark.parametrize("number", range(len(FILES)))
 def test_checksum_changes_with_any_bit(number):
-    (before,) = checksums(FILES[number : number + 1], MARKS[:1])
+    (before,) = checksums(FILES[number : number + 1], HASHES[:1])
     for at in range(len(FILES[number])):
         for bit in range(8):
             file = FILES[number].copy()
             file[at] ^= 1 << bit
-            assert checksums([file], MARKS[:1])[0] != before, (at, bit)
+            assert checksums([file], HASHES[:1])[0] != before, (at, bit)
 
 
-def test_checksum_changes_with_length_and_mark():
+def test_checksum_changes_with_length_and_header_hash():
     zeros = [np.zeros(count, np.uint8) for count in range(40)]
     marks = np.zeros(40, np.uint64)
     assert len(set(checksums(zeros, marks).tolist())) >= 33  # fewer than eight bytes are not an image
@@ -64,14 +64,14 @@ def test_verdicts_are_stored_and_forgotten_by_index():
     verdicts = Verdicts("one")
     index, words = (
         np.array([3, 100, 7]),
-        checksums(FILES[:3], MARKS[:3]) | np.array([ENGINES, PILLOWS, ENGINES], np.uint8),
+        checksums(FILES[:3], HASHES[:3]) | np.array([BY_ENGINE, BY_PILLOW, BY_ENGINE], np.uint8),
     )
-    assert not verdicts.words(index).any()
+    assert not verdicts.get(index).any()
     verdicts.put(index, words)
-    assert verdicts.words(index).tolist() == words.tolist() and not verdicts.words(np.array([0, 5000])).any()
+    assert verdicts.get(index).tolist() == words.tolist() and not verdicts.get(np.array([0, 5000])).any()
     verdicts.forget(100)
     verdicts.forget(np.array([7, 8]))
-    assert verdicts.of(101).nonzero()[0].tolist() == [3]
+    assert verdicts.decoders(101).nonzero()[0].tolist() == [3]
 
 
 def test_put_from_several_threads_while_growing_loses_nothing():
@@ -86,18 +86,18 @@ def test_put_from_several_threads_while_growing_loses_nothing():
         thread.start()
     for thread in threads:
         thread.join()
-    assert (verdicts.words(np.arange(count)) == np.arange(count) * 4 + 1).all()
+    assert (verdicts.get(np.arange(count)) == np.arange(count) * 4 + 1).all()
 
 
 # ---- shared with other processes
 
 
 def verdicts_of(*numbers):
-    return np.array(numbers, np.uint64) << np.uint64(2) | np.uint64(ENGINES)
+    return np.array(numbers, np.uint64) << np.uint64(2) | np.uint64(BY_ENGINE)
 
 
 def known(verdicts):
-    return (verdicts.words(np.arange(5)) >> np.uint64(2)).tolist()
+    return (verdicts.get(np.arange(5)) >> np.uint64(2)).tolist()
 
 
 def test_share_merges_the_verdicts_of_two_processes(tmp_path):
@@ -130,7 +130,7 @@ def test_share_ignores_verdicts_of_other_samples(tmp_path):
     for samples, count in (("others", 5), ("samples", 4), ("samples", 6)):
         verdicts = Verdicts("one")
         verdicts.share(tmp_path / "list.npz", samples, count)
-        assert not verdicts.words(np.arange(6)).any()
+        assert not verdicts.get(np.arange(6)).any()
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"nonsense"])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from nvidia.dali import fn, types
 
-from ...data.header import ON_ITS_SIDE, STATED
+from ...data.header import ON_ITS_SIDE, SIZE_FIELD
 from ...data.sources import DECODED, PATHS, PIXELS_ON_GPU, Form
 from ...ops.draws import Arrays
 from ...plan import Plan, Step
@@ -21,7 +21,7 @@ _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
 
 def states(form: Form) -> bool:
     """Return True if a pipeline of this form returns the bytes that state the size of each file."""
-    return form.given == PATHS and not form.reads
+    return form.input == PATHS and not form.reads
 
 
 def define(
@@ -42,11 +42,11 @@ def define(
     rest = iter(inputs)
     nodes = [{name: next(rest) for name in step} for step in template]
     outputs = {}
-    if form.given == PATHS:
+    if form.input == PATHS:
         outputs["encoded"] = images = fn.io.file.read(images, dont_use_mmap=True)
         outputs["lengths"] = images.shape()
     if states(form):
-        outputs["stated"] = graph.part_of(images, next(rest), STATED)
+        outputs["size_field"] = graph.part_of(images, next(rest), SIZE_FIELD)
     if not form.reads:
         outputs |= _pixels(plan, form, device, images, nodes, load)
     outputs["numbers"] = numbers
@@ -55,13 +55,13 @@ def define(
 
 def _inputs(form: Form, device: torch.device, feed: Feed, arrays: list[np.ndarray]) -> list:
     """Return the nodes of the images, of the samples' numbers, and of the arrays."""
-    pixels = form.given in DECODED
+    pixels = form.input in DECODED
     dtypes = [types.UINT8, types.INT64] + [_TYPES[array.dtype.name] for array in arrays]
     ndim = [3 if pixels else 1, 0] + [array.ndim - 1 for array in arrays]
     layout = ["HWC" if pixels else "", ""] + [""] * len(arrays)
-    if form.given == PATHS:
+    if form.input == PATHS:
         return feed.source(dtypes, ndim, layout)
-    if form.given == PIXELS_ON_GPU:
+    if form.input == PIXELS_ON_GPU:
         images = feed.source(dtypes[:1], ndim[:1], None, torch.cuda.Stream(device))
     else:
         images = feed.source(dtypes[:1], ndim[:1], layout[:1], copies=COPIES_IMAGES)
@@ -80,8 +80,8 @@ def _pixels(
     if _begins_with_a_window(steps):
         window = steps.pop(0)[1]
     kept = {}
-    if form.given in DECODED:
-        images = graph.decoded(given, where, form.given == PIXELS_ON_GPU, window)
+    if form.input in DECODED:
+        images = graph.decoded(given, where, form.input == PIXELS_ON_GPU, window)
     else:
         whole = form.keep or form.fancy  # nvJPEG before 13.2 warns about each window decoded with fancy upsampling
         images = graph.decode(given, where, plan.exact, form.fancy, None if whole else window, load)

@@ -85,7 +85,7 @@ class DecodePipeline:
         self._pid = os.getpid()
         live.add(self)
 
-    def submit(self, images: list | np.ndarray, arrays: list[Arrays], stated_at: np.ndarray | None = None) -> int:
+    def submit(self, images: list | np.ndarray, arrays: list[Arrays], size_field_at: np.ndarray | None = None) -> int:
         """Start a batch of N images and return its ticket. Images in memory must not change before the batch is
         received, because DALI does not copy them, or not immediately. Raises InconsistentEngine if an earlier call was
         interrupted.
@@ -94,9 +94,9 @@ class DecodePipeline:
             images: paths, as a list or as returned by _as_matrix(); uint8 arrays of encoded bytes (length,) or of
                 pixels (H, W, 3); or pixels on the GPU as returned by without_copy().
             arrays: per-sample arguments of each step of ``plan.dali``, N rows each, view by view.
-            stated_at: (N,) int32, the offset of the bytes that state the size in each file; by default 0.
+            size_field_at: (N,) int32, the offset of the bytes that state the size in each file; by default 0.
         """
-        return self._call(self._submit, images, arrays, stated_at)
+        return self._call(self._submit, images, arrays, size_field_at)
 
     def rotation_arrays(self, arrays: list[Arrays], orientations: np.ndarray, sizes: np.ndarray) -> list[Arrays]:
         """Return the arrays to submit() for images rotated by EXIF; see definition.py."""
@@ -128,7 +128,7 @@ class DecodePipeline:
                 self._free()
 
     @named("submit to DALI")
-    def _submit(self, images: list | np.ndarray, arrays: list[Arrays], stated_at: np.ndarray | None) -> int:
+    def _submit(self, images: list | np.ndarray, arrays: list[Arrays], size_field_at: np.ndarray | None) -> int:
         self.is_consistent = False  # until this call completes
         if self._pipe is None:
             try:
@@ -144,10 +144,10 @@ class DecodePipeline:
         ticket, self._tickets = self._tickets, self._tickets + 1
         given = images
         arguments = [np.ascontiguousarray(a) for step in arrays for a in step.values()]
-        if self.form.given == PATHS:
+        if self.form.input == PATHS:
             given = images if isinstance(images, np.ndarray) else _as_matrix(images)
         if states(self.form):
-            arguments.append((np.zeros(len(images), np.int32) if stated_at is None else stated_at)[:, None])
+            arguments.append((np.zeros(len(images), np.int32) if size_field_at is None else size_field_at)[:, None])
         self._schedule(InFlight(ticket, [given, _numbers(ticket, len(images)), *arguments]))
         self._requested.add(ticket)
         self.samples += len(images)
@@ -249,8 +249,8 @@ class DecodePipeline:
     def _build(self, template: list[Arrays]) -> None:
         """Build the pipeline. The first batch's arrays give the number and types of inputs."""
         self.template = [{name: array[:1].copy() for name, array in step.items()} for step in template]
-        allow_open_files(sum(p.batch_size for p in list(live) if p.form.given == PATHS and p.usable))
-        decodes_on_gpu = self.device.type == "cuda" and not self.plan.exact and self.form.given not in DECODED
+        allow_open_files(sum(p.batch_size for p in list(live) if p.form.input == PATHS and p.usable))
+        decodes_on_gpu = self.device.type == "cuda" and not self.plan.exact and self.form.input not in DECODED
         if decodes_on_gpu:
             warm.jpeg_engines(self.device.index)
         device_id = self.device.index if self.device.type == "cuda" else None

@@ -88,17 +88,17 @@ class Received(NamedTuple):
     decoded: torch.Tensor | list[torch.Tensor] | None
     encoded: TensorListCPU | None  # DALI's list of the bytes of N files, if it has read files
     lengths: np.ndarray | None  # (N,) int64, lengths of these
-    stated: np.ndarray | None  # (N, STATED) uint8, the bytes that state the size, if files were also decoded
+    size_field: np.ndarray | None  # (N, SIZE_FIELD) uint8, the bytes that state the size, if files were also decoded
 
     @classmethod
     def from_outputs(cls, outputs: dict[str, Any], has_views: bool) -> Received:
         """Convert DALI's ``outputs``, by the names used in definition.py."""
         decoded = _tensors(outputs["decoded"]) if "decoded" in outputs else None
         lengths = outputs["lengths"].as_array()[:, 0] if "lengths" in outputs else None
-        stated = outputs["stated"].as_array() if "stated" in outputs else None
+        size_field = outputs["size_field"].as_array() if "size_field" in outputs else None
         images = [_tensors(output) for name, output in outputs.items() if name.startswith(IMAGES)]
         whole = _unshared(images) if has_views else images[0] if images else []
-        return cls(whole, decoded, outputs.get("encoded"), lengths, stated)
+        return cls(whole, decoded, outputs.get("encoded"), lengths, size_field)
 
     def files(self) -> list[np.ndarray]:
         """Return the bytes of each file, (length,) uint8."""

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from ...data.header import STATED
-from ...data.headers import marks
+from ...data.header import SIZE_FIELD
+from ...data.headers import header_hashes
 from ...data.intact import is_intact
-from ...data.verdicts import checksums, hold
+from ...data.verdicts import are_valid, checksums
 
 _PADDING = 16  # padding for checksums()
 _MOST_PINNED = 2**28  # bytes; torch rounds up to a power of two and never frees it
@@ -68,25 +68,26 @@ class Files:
         """Return some of the files, in the same memory."""
         return Files(self.memory, self.begins[index], self.lengths[index])
 
-    def stated(self, at: np.ndarray) -> np.ndarray:
-        """Return (N, STATED) uint8, the bytes from ``at`` (N,) on in each file, padded with zeros."""
-        positions = at.astype(np.int64)[:, None] + np.arange(STATED)
+    def size_field(self, at: np.ndarray) -> np.ndarray:
+        """Return (N, SIZE_FIELD) uint8, the bytes from ``at`` (N,) on in each file, padded with zeros."""
+        positions = at.astype(np.int64)[:, None] + np.arange(SIZE_FIELD)
         inside = positions < self.lengths[:, None]
         return np.where(inside, self.memory[np.where(inside, self.begins[:, None] + positions, 0)], 0).astype(np.uint8)
 
     def as_known(self, facts: np.ndarray) -> np.ndarray:
         """Return (N,) bool, whether the headers are the known ones. The engine makes planes of the size in the file,
         while buffers are allocated by the known size."""
-        return (self.lengths == facts["lengths"]) & (marks(self.stated(facts["stated_at"])) == facts["marks"])
+        hashes = header_hashes(self.size_field(facts["size_field_at"]))
+        return (self.lengths == facts["lengths"]) & (hashes == facts["header_hashes"])
 
     def intact(self, index: np.ndarray) -> np.ndarray:
         """Return (len(index),) bool, whether the files at ``index`` are intact."""
         ends = self.begins + self.lengths
         return np.array([is_intact(self.memory[self.begins[i] : ends[i]]) for i in index.tolist()], bool)
 
-    def checksums(self, stated: np.ndarray) -> np.ndarray:
-        """Return checksums of the files and of the marks of their ``stated`` sizes, as in data/verdicts."""
-        return checksums(self.memory, self.begins, self.lengths, stated)
+    def checksums(self, header_hashes: np.ndarray) -> np.ndarray:
+        """Return checksums of the files and their headers, as in data/verdicts."""
+        return checksums(self.memory, self.begins, self.lengths, header_hashes)
 
 
 class UncheckedFiles:
@@ -95,23 +96,23 @@ class UncheckedFiles:
 
     Args:
         copy: returns copies as Files.
-        words: (N,) uint64 verdicts (data/verdicts.py) about the expected bytes; 0 for files that are decoded for the
-            first time.
+        verdicts: (N,) uint64 (data/verdicts.py), about the expected bytes; 0 for files that are decoded for the first
+            time.
         facts: known properties of the files.
     """
 
     checksums: np.ndarray  # (N,) uint64 checksums of the bytes; set by checked()
 
-    def __init__(self, copy: Callable[[], Files], words: np.ndarray, facts: np.ndarray):
-        self._copy, self._words, self._facts = copy, words, facts
+    def __init__(self, copy: Callable[[], Files], verdicts: np.ndarray, facts: np.ndarray):
+        self._copy, self._verdicts, self._facts = copy, verdicts, facts
 
     def checked(self) -> tuple[Files, np.ndarray]:
         """Return the files with the expected bytes, and their indices, (M,) int64. Files that are decoded for the first
         time must be intact and have the known headers."""
         files = self._copy()
-        self.checksums = files.checksums(self._facts["marks"])
-        same = hold(self._words, self.checksums)
-        if len(new := np.flatnonzero(self._words == 0)):
+        self.checksums = files.checksums(self._facts["header_hashes"])
+        same = are_valid(self._verdicts, self.checksums)
+        if len(new := np.flatnonzero(self._verdicts == 0)):
             same[new] = files.only(new).as_known(self._facts[new])
             sure = new[same[new]]
             same[sure] = files.intact(sure)

@@ -28,7 +28,7 @@ import torch
 
 from ...data.header import GRAY_JPEG
 from ...data.headers import Headers, JpegCounts
-from ...data.verdicts import ENGINES, LIKELY, PILLOWS, decoders
+from ...data.verdicts import BY_ENGINE, BY_PILLOW, LIKELY, decoders
 from ...runtime.device import to_device, working_on
 from .engine import EngineTimeout, JpegEngine, first_line
 from .files import Files
@@ -69,15 +69,15 @@ class VerifiedEngine(JpegEngine):
         """Return (N,) bool, whether the engine may decode the files, by their FACTS."""
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
 
-    def assigned(self, rows: np.ndarray, chroma: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows that the engine decodes, and other rows to compare. ``chroma`` and ``words`` are those of the
-        rows."""
-        decided, likely = decoders(words), self._equal_counts[chroma] >= _ENOUGH
+    def assigned(self, rows: np.ndarray, chroma: np.ndarray, verdicts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows that the engine decodes, and other rows to compare. ``chroma`` and ``verdicts`` are those of
+        the rows."""
+        decided, likely = decoders(verdicts), self._equal_counts[chroma] >= _ENOUGH
         compared = ~likely & ((decided == 0) | (decided == LIKELY))
         if self._chance() < 1 / _EVERY:  # comparing few takes nearly as long as comparing many
             new = np.flatnonzero(likely & (decided == 0))
             compared[new[: -(-len(new) // _EVERY)]] = True
-        own = ((decided == ENGINES) | (likely & (decided != PILLOWS))) & ~compared
+        own = ((decided == BY_ENGINE) | (likely & (decided != BY_PILLOW))) & ~compared
         return rows[own], rows[compared]
 
     def compare_again(self, chroma: np.ndarray) -> None:
@@ -163,7 +163,7 @@ class VerifiedEngine(JpegEngine):
                 alike = self._alike(files, locations, wanted)
             self._equal_counts += np.bincount(chroma[alike], minlength=256)
             self.compare_again(chroma[~alike])
-            report(np.where(alike, ENGINES, PILLOWS).astype(np.uint8))
+            report(np.where(alike, BY_ENGINE, BY_PILLOW).astype(np.uint8))
         except EngineTimeout:
             self.disable()
         except Exception as error:

@@ -57,14 +57,14 @@ def run(images, chosen, numbers, *, like, interpolations=0, fill=None, area=None
         numbers[:, 0] = firsts
     given = numbers, np.zeros(len(images), np.int64) + interpolations, fill, area
     # checked even if nothing is chosen, so that only the first batch waits for the compiler
-    launches = like == "pil" and _is_for_launches(images) and launches_agree(images.device, images.shape[1])
+    on_triton = like == "pil" and _fits_triton(images) and triton_agrees(images.device, images.shape[1])
     if not chosen.any():
         return images
-    if not launches:
+    if not on_triton:
         return by_torch(images, chosen, *given, like)
     left = (chosen == WARP) & (given[1] == 0)  # left to torch: warps whose coordinates Pillow accumulates
     left[left] = ~is_fixed(numbers[left], images.shape[-2:])
-    made = by_launches(images, np.where(left, 0, chosen), *given)
+    made = by_triton(images, np.where(left, 0, chosen), *given)
     return by_torch(made, np.where(left, chosen, 0), *given) if left.any() else made
 
 
@@ -81,11 +81,11 @@ def by_torch(images, chosen, numbers, interpolations, fill, area, like="pil"):
             groups.append((rows, functools.partial(kernel_of(name), arrays=given, like=like)))
             continue
         for mode in np.unique(interpolations[rows]).tolist():
-            of_mode = rows[interpolations[rows] == mode]
-            size = np.tile(np.array(images.shape[-2:], np.int32), (len(of_mode), 1))
-            given = {"matrix": numbers[of_mode], "size": size}
+            selected = rows[interpolations[rows] == mode]
+            size = np.tile(np.array(images.shape[-2:], np.int32), (len(selected), 1))
+            given = {"matrix": numbers[selected], "size": size}
             how = {"arrays": given, "interpolation": INTERPOLATIONS[mode], "fill": fill, "like": like}
-            groups.append((of_mode, functools.partial(warp.warp_affine, **how)))
+            groups.append((selected, functools.partial(warp.warp_affine, **how)))
     return in_groups(images, groups)
 
 
@@ -103,7 +103,7 @@ _ROUNDED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def by_launches(images, chosen, numbers, interpolations, fill, area):
+def by_triton(images, chosen, numbers, interpolations, fill, area):
     """Implement run() with Triton for PIL images, uint8 with 1 or 3 channels."""
     from .kernels import ROW, levels, operate  # imports Triton
 
@@ -130,13 +130,13 @@ def by_launches(images, chosen, numbers, interpolations, fill, area):
     return made
 
 
-def _is_for_launches(images) -> bool:
+def _fits_triton(images) -> bool:
     channels, (height, width) = images.shape[1], images.shape[-2:]
     fits = images.dtype == torch.uint8 and channels in (1, 3) and height * width <= _LARGEST
-    return fits and _has_launches(images.device)
+    return fits and _has_triton(images.device)
 
 
-def _has_launches(device: torch.device) -> bool:
+def _has_triton(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
@@ -148,22 +148,22 @@ _TRIED = {"posterize": 3, "solarize": 99.5, "solarize_add": 77.7, "hue": -0.3}  
 _MATRIX = 0.9, 0.25, -3.3, -0.2, 1.1, 4.7
 
 _log = logging.getLogger("dali_compat")
-_found: dict[tuple[torch.device, int], bool] = {}
-_trying = new_lock()
+_agreement: dict[tuple[torch.device, int], bool] = {}
+_trial_lock = new_lock()
 
 
-def launches_agree(device: torch.device, channels: int) -> bool:
-    """Return True if by_launches() can be used. The first call for a device and a number of channels waits for the
+def triton_agrees(device: torch.device, channels: int) -> bool:
+    """Return True if by_triton() can be used. The first call for a device and a number of channels waits for the
     compiler, which takes seconds once per machine, and less in later programs."""
     key = device, channels
-    if key not in _found:
-        with _trying:
-            if key not in _found:
-                _found[key] = _tried(device, channels)
-    return _found[key]
+    if key not in _agreement:
+        with _trial_lock:
+            if key not in _agreement:
+                _agreement[key] = _agrees(device, channels)
+    return _agreement[key]
 
 
-def _tried(device, channels) -> bool:
+def _agrees(device, channels) -> bool:
     try:
         if device.type == "cuda" and os.environ.get("TRITON_INTERPRET") == "1":
             why = "TRITON_INTERPRET is set"
@@ -188,7 +188,7 @@ def compared(device, channels) -> tuple[torch.Tensor, torch.Tensor]:
     interpolations[warps] = 0, 1, 2
     images = noise(len(chosen), channels)
     given = chosen, numbers, interpolations, (3, 77, 200)[:channels], None
-    return by_launches(images.to(device), *given).cpu(), by_torch(images, *given)
+    return by_triton(images.to(device), *given).cpu(), by_torch(images, *given)
 
 
 def noise(count: int, channels: int) -> torch.Tensor:
@@ -201,8 +201,8 @@ def noise(count: int, channels: int) -> torch.Tensor:
 
 def _before_fork() -> None:
     """Wait for a running compilation, because a child must not copy a locked compiler."""
-    if _trying.acquire(timeout=_PATIENCE):
-        _trying.release()
+    if _trial_lock.acquire(timeout=_PATIENCE):
+        _trial_lock.release()
 
 
 at_fork("Triton", before=_before_fork)

@@ -33,16 +33,16 @@ def _blend(value, other, ratio):
 
 
 @triton.jit
-def _pixel(place, there):
-    return tl.load(place, mask=there, other=0).to(tl.int32)
+def _pixel(pointer, mask):
+    return tl.load(pointer, mask=mask, other=0).to(tl.int32)
 
 
 @triton.jit
-def _gray(place, pixels, channels: tl.constexpr, there):
+def _gray(pointer, pixels, channels: tl.constexpr, mask):
     """Pillow's L24."""
-    value = _pixel(place, there)
+    value = _pixel(pointer, mask)
     if channels == 3:
-        green, blue = _pixel(place + pixels, there), _pixel(place + 2 * pixels, there)
+        green, blue = _pixel(pointer + pixels, mask), _pixel(pointer + 2 * pixels, mask)
         value = (19595 * value + 38470 * green + 7471 * blue + 32768) >> 16
     return value
 
@@ -112,64 +112,65 @@ def operate(
     row = rows + image * _ROW
     operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)
     at = tl.program_id(1) * block + tl.arange(0, block)
-    there = at < pixels
-    given, to = images + image * channels * pixels, out + image * channels * pixels
+    mask = at < pixels
+    source, target = images + image * channels * pixels, out + image * channels * pixels
     y, x = at // width, at % width
     if operation == _WARP:
         if tl.load(row + 7) == 0:
-            _place_nearest(given, to, row, y, x, at, there, height, width, channels)
+            _warp_nearest(source, target, row, y, x, at, mask, height, width, channels)
         else:
-            _place_filtered(given, to, row, y, x, at, there, height, width, channels)
+            _warp_filtered(source, target, row, y, x, at, mask, height, width, channels)
     elif operation == _SHARPNESS:
-        _sharpen(given, to, number.to(tl.float32), y, x, at, there, height, width, channels)
+        _sharpen(source, target, number.to(tl.float32), y, x, at, mask, height, width, channels)
     elif operation == _SATURATION:
-        gray = _gray(given + at, pixels, channels, there).to(tl.float32)
+        gray = _gray(source + at, pixels, channels, mask).to(tl.float32)
         for channel in tl.static_range(channels):
-            pixel = _pixel(given + channel * pixels + at, there)
-            tl.store(to + channel * pixels + at, _blend(pixel.to(tl.float32), gray, number.to(tl.float32)), mask=there)
+            pixel = _pixel(source + channel * pixels + at, mask)
+            blended = _blend(pixel.to(tl.float32), gray, number.to(tl.float32))  # Triton: one type per name
+            tl.store(target + channel * pixels + at, blended, mask=mask)
     elif (operation > 0) & (operation < _SATURATION):
         for channel in tl.static_range(channels):
-            pixel = _pixel(given + channel * pixels + at, there)
-            value = tl.load(tables + (image * channels + channel) * 256 + pixel, mask=there, other=0)
-            tl.store(to + channel * pixels + at, value, mask=there)
+            pixel = _pixel(source + channel * pixels + at, mask)
+            value = tl.load(tables + (image * channels + channel) * 256 + pixel, mask=mask, other=0)
+            tl.store(target + channel * pixels + at, value, mask=mask)
     elif (operation == 0) | ((operation == _HUE) & (channels == 1)):
         for channel in tl.static_range(channels):
-            place = channel * pixels + at
-            tl.store(to + place, tl.load(given + place, mask=there, other=0), mask=there)
+            offset = channel * pixels + at
+            tl.store(target + offset, tl.load(source + offset, mask=mask, other=0), mask=mask)
     if channels == 3:  # noqa: SIM102  (with fewer channels the compiler must not see the missing tables)
         if operation == _HUE:
-            _turn(given, to, number, at, there, pixels, hue_of, range_of, saturation_of, weights)
+            _shift_hue(source, target, number, at, mask, pixels, hue_of, range_of, saturation_of, weights)
 
 
 @triton.jit
-def _sharpen(given, to, ratio, y, x, at, there, height, width, channels: tl.constexpr):
+def _sharpen(source, target, ratio, y, x, at, mask, height, width, channels: tl.constexpr):
     """adjust_sharpness: blend with a 3 x 3 mean with weight 5 for the centre, except at the border."""
-    inner = there & (y > 0) & (y < height - 1) & (x > 0) & (x < width - 1)
+    inner = mask & (y > 0) & (y < height - 1) & (x > 0) & (x < width - 1)
     for channel in tl.static_range(channels):
-        place = given + channel * height * width + at
-        pixel = _pixel(place, there)
+        pointer = source + channel * height * width + at
+        pixel = _pixel(pointer, mask)
         total = 4 * pixel
         for down in tl.static_range(-1, 2):
             for right in tl.static_range(-1, 2):
-                total += _pixel(place + down * width + right, inner)
+                total += _pixel(pointer + down * width + right, inner)
         smooth = (2 * total + 13) // 26  # a thirteenth of an integer is never halfway between two integers
         made = tl.where(inner, _blend(pixel.to(tl.float32), smooth.to(tl.float32), ratio), pixel)
-        tl.store(to + channel * height * width + at, made.to(tl.uint8), mask=there)
+        tl.store(target + channel * height * width + at, made.to(tl.uint8), mask=mask)
 
 
 @triton.jit
-def _turn(given, to, shift, at, there, pixels, hue_of, range_of, saturation_of, weights):
+def _shift_hue(source, target, shift, at, mask, pixels, hue_of, range_of, saturation_of, weights):
     """adjust_hue with hsv_tables()."""
-    red, green = _pixel(given + at, there), _pixel(given + pixels + at, there)
-    blue = _pixel(given + 2 * pixels + at, there)
+    red, green = _pixel(source + at, mask), _pixel(source + pixels + at, mask)
+    blue = _pixel(source + 2 * pixels + at, mask)
     key = 255 * 512 + 511 * red - 510 * green - blue
     most = tl.maximum(tl.maximum(red, green), blue)
-    saturation = tl.load(saturation_of + tl.load(range_of + key, mask=there, other=0) + most, mask=there, other=0)
-    key = tl.load(hue_of + key, mask=there, other=0) + saturation + shift.to(tl.int32)
+    saturation = tl.load(saturation_of + tl.load(range_of + key, mask=mask, other=0) + most, mask=mask, other=0)
+    key = tl.load(hue_of + key, mask=mask, other=0) + saturation + shift.to(tl.int32)
     for channel in tl.static_range(3):
-        value = tl.load(weights + channel * 511 * 256 + key, mask=there, other=0) * most.to(tl.float32)
+        value = tl.load(weights + channel * 511 * 256 + key, mask=mask, other=0) * most.to(tl.float32)
         value = (value + 12582912.0) - 12582912.0  # rounds half to even: 1.5 * 2**23 leaves no bits for a fraction
-        tl.store(to + channel * pixels + at, value.to(tl.uint8), mask=there)
+        tl.store(target + channel * pixels + at, value.to(tl.uint8), mask=mask)
 
 
 @triton.jit
@@ -179,35 +180,35 @@ def _fixed(x):
 
 
 @triton.jit
-def _place_nearest(given, to, row, y, x, at, there, height, width, channels: tl.constexpr):
+def _warp_nearest(source, target, row, y, x, at, mask, height, width, channels: tl.constexpr):
     """Image.transform(AFFINE) with NEAREST: affine_fixed."""
     a, b, c = tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
     d, e, f = tl.load(row + 4), tl.load(row + 5), tl.load(row + 6)
     along = (_fixed(a) * x + _fixed(c + a * 0.5 + b * 0.5) + _fixed(b) * y) >> 16
     down = (_fixed(d) * x + _fixed(f + d * 0.5 + e * 0.5) + _fixed(e) * y) >> 16
-    inside = there & (along >= 0) & (along < width) & (down >= 0) & (down < height)
-    place, pixels = given + down * width + along, height * width
+    inside = mask & (along >= 0) & (along < width) & (down >= 0) & (down < height)
+    pointer, pixels = source + down * width + along, height * width
     for channel in tl.static_range(channels):
         fill = tl.load(row + 8 + channel).to(tl.int32)
-        made = tl.where(inside, _pixel(place + channel * pixels, inside), fill)
-        tl.store(to + channel * pixels + at, made.to(tl.uint8), mask=there)
+        made = tl.where(inside, _pixel(pointer + channel * pixels, inside), fill)
+        tl.store(target + channel * pixels + at, made.to(tl.uint8), mask=mask)
 
 
 @triton.jit
-def _place_filtered(given, to, row, y, x, at, there, height, width, channels: tl.constexpr):
+def _warp_filtered(source, target, row, y, x, at, mask, height, width, channels: tl.constexpr):
     """Image.transform(AFFINE) with BILINEAR or BICUBIC: ImagingGenericTransform."""
     a, b, c = tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
     d, e, f = tl.load(row + 4), tl.load(row + 5), tl.load(row + 6)
     mode, pixels = tl.load(row + 7).to(tl.int32), height * width
     right, below = x.to(tl.float64) + 0.5, y.to(tl.float64) + 0.5
     along, down = a * right + b * below + c, d * right + e * below + f
-    inside = there & (along >= 0) & (along < width) & (down >= 0) & (down < height)
+    inside = mask & (along >= 0) & (along < width) & (down >= 0) & (down < height)
     along, down = tl.where(inside, along, 0.5) - 0.5, tl.where(inside, down, 0.5) - 0.5
     dx, dy = along - tl.floor(along), down - tl.floor(down)
     left, top = tl.floor(along).to(tl.int32), tl.floor(down).to(tl.int32)
     for channel in tl.static_range(channels):
         fill = tl.load(row + 8 + channel).to(tl.int32)
-        plane = given + channel * pixels
+        plane = source + channel * pixels
         if mode == 1:
             first = _line(plane, top, left, dx, inside, height, width, False)
             second = _line(plane, top + 1, left, dx, inside, height, width, False)
@@ -221,7 +222,7 @@ def _place_filtered(given, to, row, y, x, at, there, height, width, channels: tl
                 dy,
             )
         made = tl.where(inside, _bounded(value), fill)
-        tl.store(to + channel * pixels + at, made.to(tl.uint8), mask=there)
+        tl.store(target + channel * pixels + at, made.to(tl.uint8), mask=mask)
 
 
 @triton.jit
@@ -229,11 +230,11 @@ def _line(plane, y, x, dx, inside, height, width, bicubic: tl.constexpr):
     """Return the filtered pixels of a line around x; pixels outside of the image repeat the border."""
     line = plane + tl.minimum(tl.maximum(y, 0), height - 1) * width
     middle = _on_line(line, x, inside, width)
-    behind = _on_line(line, x + 1, inside, width)
+    following = _on_line(line, x + 1, inside, width)
     if bicubic:
         before, last = _on_line(line, x - 1, inside, width), _on_line(line, x + 2, inside, width)
-        return _cubic(before, middle, behind, last, dx)
-    return (behind - middle) * dx + middle
+        return _cubic(before, middle, following, last, dx)
+    return (following - middle) * dx + middle
 
 
 @triton.jit

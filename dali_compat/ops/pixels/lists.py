@@ -31,7 +31,7 @@ def each(function: Callable, *columns) -> list:
     global _pool
     rows = list(zip(*columns, strict=True))
     if len(rows) > 1:
-        pool = _pool = _pool or ThreadPoolExecutor(usable_cores(), "dali_compat-each", _work_alone)
+        pool = _pool = _pool or ThreadPoolExecutor(usable_cores(), "dali_compat-each", _use_one_torch_thread)
         try:
             futures = [pool.submit(function, *row) for row in rows]
         except RuntimeError:  # the main thread has ended and shut down every executor, but this thread continues
@@ -47,7 +47,7 @@ def each(function: Callable, *columns) -> list:
     return [function(*row) for row in rows]
 
 
-def _work_alone() -> None:
+def _use_one_torch_thread() -> None:
     """Keep torch from splitting this thread's work among its own threads, which would wait for each other on busy
     cores. set_num_threads() also sets the default for new threads, which another thread restores."""
     with _lock:
@@ -67,7 +67,7 @@ def _forget_pool() -> None:
 at_fork("executor", after_in_child=_forget_pool)
 
 
-def uniform(images: list[torch.Tensor]):
+def stack_if_uniform(images: list[torch.Tensor]):
     """Stack images of the same shape and dtype into a batch; otherwise return the list."""
     first = images[0]
     if not all(image.shape == first.shape and image.dtype == first.dtype for image in images):

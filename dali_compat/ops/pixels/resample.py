@@ -159,7 +159,7 @@ def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: st
     before = np.array([image.shape[-2:] for image in images])
     vertical = vertical_first(before, sizes) & (like == "pil")
     made: list = [None] * len(images)
-    for rows in _alike(before, sizes, vertical, len(images[0])):
+    for rows in _groups(before, sizes, vertical, len(images[0])):
         x = _padded([images[row] for row in rows], *before[rows].max(0).tolist())
         for axis in (0, 1) if vertical[rows[0]] else (1, 0):
             matrices = _matrices(before[rows, axis], sizes[rows, axis], (interpolation, like, antialias), x.device)
@@ -174,7 +174,7 @@ def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: st
     return made
 
 
-def _alike(before, sizes, vertical, channels: int) -> list[list[int]]:
+def _groups(before, sizes, vertical, channels: int) -> list[list[int]]:
     """Return groups of rows that begin with the same axis and have at most _NUMBERS values."""
     groups: list[list[int]] = [[]]
     height, width = 0, 0
@@ -204,14 +204,14 @@ def _matrices(sizes_in, sizes_out, how, device) -> torch.Tensor:
     most = max(weights.shape[1] for weights, _ in found)
     shape = len(found), int(sizes_out.max()), most
     weights, first = np.zeros(shape), np.zeros(shape[:2], np.int64)
-    for i, (of_image, begin) in enumerate(found):
-        weights[i, : len(begin), : of_image.shape[1]] = of_image
+    for i, (image_weights, begin) in enumerate(found):
+        weights[i, : len(begin), : image_weights.shape[1]] = image_weights
         first[i, : len(begin)] = begin
-    of_inputs, begins = (to_device(a, device) for a in (weights, first))
+    values, begins = (to_device(a, device) for a in (weights, first))
     columns = begins[:, :, None] + torch.arange(most, device=device)
     size_in = int(sizes_in.max())
     matrices = torch.zeros(*shape[:2], size_in, dtype=torch.float64, device=device)
-    return matrices.scatter_add_(2, columns.clamp_(max=size_in - 1), of_inputs)  # weights outside of the image are 0
+    return matrices.scatter_add_(2, columns.clamp_(max=size_in - 1), values)  # weights outside of the image are 0
 
 
 def _matrix(images, axis, size_out, how):

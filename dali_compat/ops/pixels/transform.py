@@ -43,25 +43,25 @@ def transform(images, coordinates, size, interpolation, fill):
     return made[0] if len(made) == 1 else torch.cat(made)
 
 
-def _filled(images, found, sample, background):
+def _filled(images, positions, sample, background):
     """Return the result of ``sample`` at coordinates, and the background for those outside of the image."""
     ends = to_device(np.array(images.shape[:-3:-1]).reshape(2, 1, 1, 1), images.device)  # for x and y
-    x, y = (found >= 0) & (found < ends)
-    return torch.where((x & y)[:, None], sample(images, found, ends), background)
+    x, y = (positions >= 0) & (positions < ends)
+    return torch.where((x & y)[:, None], sample(images, positions, ends), background)
 
 
 def coordinates_of(data: np.ndarray, size: tuple[int, int], device: torch.device):
     """Return ``coordinates`` for transform(): affine_transform (6 numbers per row) or perspective_transform (8)."""
 
     a = data.T[:, :, None, None]
-    of_column = to_device(a[0::3] * (np.arange(size[1]) + 0.5), device)
-    of_row = to_device(a[1::3] * (np.arange(size[0])[:, None] + 0.5), device)
+    column_terms = to_device(a[0::3] * (np.arange(size[1]) + 0.5), device)
+    row_terms = to_device(a[1::3] * (np.arange(size[0])[:, None] + 0.5), device)
     offset = to_device(np.ascontiguousarray(a[2::3]), device)
 
     def coordinates(rows):
-        sums = of_column[:, rows] + of_row[:, rows]
-        found = sums[:2].add_(offset[:, rows])
-        return found.div_(sums[2].add_(1)) if len(sums) > 2 else found
+        sums = column_terms[:, rows] + row_terms[:, rows]
+        positions = sums[:2].add_(offset[:, rows])
+        return positions.div_(sums[2].add_(1)) if len(sums) > 2 else positions
 
     return coordinates
 
@@ -78,41 +78,41 @@ def pixels(images):
     return at
 
 
-# Sample images at ``found``, x and y, which are changed in place. ``ends`` are the images' width and height.
+# Sample images at ``positions``, x and y, which are changed in place. ``ends`` are the images' width and height.
 
 
-def _within(places, ends):
+def _clamp(places, ends):
     """Move coordinates outside of the image to any place inside, because they are filled later. They may result from
     converting infinity or NaN to integers."""
     return torch.minimum(places.clamp_(min=0), ends - 1)
 
 
-def _nearest(images, found, ends):
-    x, y = _within(found.to(torch.int64), ends)
+def _nearest(images, positions, ends):
+    x, y = _clamp(positions.to(torch.int64), ends)
     return pixels(images)(y.mul_(images.shape[-1]).add_(x))
 
 
-def _cells(images, found, ends, reach):
+def _cells(images, positions, ends, reach):
     """Return the pixels around each coordinate, (n, C, rows, columns, h, w) int16, and its distance (x, y) from the
     pixel with offset 0 in ``reach``. Pixels outside of the image repeat the border."""
-    low = found.sub_(0.5).floor()
-    dx, dy = found.sub_(low)
+    low = positions.sub_(0.5).floor()
+    dx, dy = positions.sub_(low)
     steps = torch.tensor(reach, device="cpu")[:, None, None]
     taps = low.to(torch.int64)[:, :, None] + to_device(steps, images.device)
-    columns, rows = _within(taps, ends[..., None])
+    columns, rows = _clamp(taps, ends[..., None])
     places = rows.mul_(images.shape[-1])[:, :, None] + columns[:, None]
     return pixels(images)(places).to(torch.int16), dx[:, None], dy[:, None]
 
 
-def _bilinear_2x2(images, found, ends):
-    cells, dx, dy = _cells(images, found, ends, (0, 1))
+def _bilinear_2x2(images, positions, ends):
+    cells, dx, dy = _cells(images, positions, ends, (0, 1))
     left, right = cells.unbind(3)
     top, bottom = right.sub_(left).mul(dx[:, None]).add_(left).unbind(2)
     return bottom.sub_(top).mul_(dy).add_(top).to(torch.uint8)
 
 
-def _bicubic_4x4(images, found, ends):
-    cells, dx, dy = _cells(images, found, ends, (-1, 0, 1, 2))
+def _bicubic_4x4(images, positions, ends):
+    cells, dx, dy = _cells(images, positions, ends, (-1, 0, 1, 2))
     lines = _cubic(cells.unbind(3), dx[:, None])
     return _cubic(lines.unbind(2), dy).clamp_(0, 255).to(torch.uint8)
 
@@ -134,14 +134,15 @@ def transform_nearest(images, matrix, size, fill):
     """ImagingTransformAffine without a filter: coordinates are sums of 16.16 fixed point numbers (affine_fixed)."""
     background = fill_like(images, fill)
     lines, others = _fixed_lines(matrix, size, images.shape[-2:])
-    of_column, of_row = (to_device(np.stack(lines[first::2]), images.device) for first in (0, 1))
+    column_terms, row_terms = (to_device(np.stack(lines[first::2]), images.device) for first in (0, 1))
     made = []
     for part in chunks(images, size[0] * size[1] * (images.shape[1] + 1) * 2):
-        found = (of_column[:, part, None, :] + of_row[:, part, :, None]).bitwise_right_shift_(16)
+        positions = (column_terms[:, part, None, :] + row_terms[:, part, :, None]).bitwise_right_shift_(16)
         for row in others:
             if part.start <= row < part.stop:
-                found[0, row - part.start], found[1, row - part.start] = _unfixed(matrix[row], size, images.device)
-        made.append(_filled(images[part], found, _nearest, background))
+                x, y = _unfixed(matrix[row], size, images.device)
+                positions[0, row - part.start], positions[1, row - part.start] = x, y
+        made.append(_filled(images[part], positions, _nearest, background))
     return made[0] if len(made) == 1 else torch.cat(made)
 
 
