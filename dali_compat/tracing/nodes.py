@@ -40,15 +40,17 @@ _TRIAL = f"{__package__}.trial"  # the module that calls the user's code
 
 
 class Reasons:
-    """Reasons why deferred images became real, each with the first line of the user's code that caused it."""
+    """Reasons why deferred images became real, the first of each line of the user's code."""
 
     def __init__(self) -> None:
         self._found: dict[str, str] = {}
 
     def add(self, why: str) -> None:
-        """Record a reason and the current line of the user's code."""
+        """Record a reason and the current line of the user's code, unless that line has one already."""
         if why not in self._found:
-            self._found[why] = user_line(until=_TRIAL)
+            line = user_line(until=_TRIAL)
+            if not line or line not in self._found.values():
+                self._found[why] = line
 
     def __str__(self) -> str:
         return ", and ".join([f"{why} ({line})" if line else why for why, line in self._found.items()][:3])
