@@ -48,11 +48,12 @@ class MappedFiles:
         return data
 
     def views(self, numbers: list[int], offsets: list[int], lengths: list[int]) -> list[np.ndarray]:
-        """Return read-only uint8 views of the mapped files, of shape (length,) each, and start to prefetch them from
-        disk.
+        """Return read-only uint8 views of mapped files, one of ``length`` bytes from each offset on. The system starts
+        to prefetch these bytes from disk.
 
-        If a file is overwritten later, the views show its new bytes, so call changed() after using them. Accessing a
-        view beyond the end of its file kills the process. Raise ImageReadError if a file is missing or has changed.
+        If a file is overwritten later, the views show its new bytes, so call changed() after using them. If it is cut
+        short, access to the bytes after its end kills the process. Raise ImageReadError if a file is missing or has
+        changed.
         """
         files = {number: self._file(number) for number in dict.fromkeys(numbers)}
         for number, file in files.items():

@@ -78,7 +78,7 @@ class SampledFiles:
 
 
 class Pass(NamedTuple):
-    """Seconds per batch, and the loader's counts of the pass."""
+    """One pass over a loader: seconds per batch, and the loader's statistics."""
 
     seconds: float
     host: float  # CPU time of the calling thread in next()

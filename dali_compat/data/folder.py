@@ -36,8 +36,8 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
         return_index: samples are (image, target, index) and batches (images, labels, indices).
         index_cache: cache the list of files for later starts: True for the user's cache folder, or the path of another
             folder. The cached list is used while the folders' modification times are unchanged. The results of
-            comparing a GPU's JPEG engine are stored with it. The list of a bucket is used until it is removed, and may
-            itself be stored in a bucket, if this is the URL of a folder.
+            comparing a GPU's JPEG engine with the CPU are stored with it. The list of a bucket is used until it is
+            removed. To store it in a bucket as well, pass the URL of a folder.
         storage_options: for object storage, arguments of obstore.store.from_url such as ``region`` and ``endpoint``.
         disk_cache: (folder, bytes), caches fetched objects on a local disk (docs/object-storage.md).
 

@@ -199,8 +199,14 @@ def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable], targets: boo
 
 
 def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> TableSamples | None:
-    """Return the samples of a batch if the tables, keyed by the id() of leaves, contain all of them. Return None if
-    looking them up one by one may give another result or an error."""
+    """Return the samples of a batch from the tables, or None if look_up() is needed, because a sample is missing or
+    look_up() may return something else or raise an error.
+
+    Args:
+        dataset: the data set, or a Subset or ConcatDataset of several.
+        indices: the indices of the batch.
+        tables: by the id() of the innermost data sets.
+    """
     try:
         if _has_bools(indices):  # as indices into a Subset's array, they would be a mask
             return None

@@ -161,8 +161,8 @@ def opened(source: Source | np.ndarray) -> IO[bytes]:
 
 
 def is_upright(source: Source | np.ndarray) -> bool:
-    """Return True if the image of a source is rotated according to its EXIF orientation. Otherwise it is not rotated,
-    as in torchvision."""
+    """Return True if an image is to be rotated according to its EXIF orientation when it is decoded. torchvision's
+    data sets do not do that."""
     return getattr(source.store, "upright", False) if is_record(source) else isinstance(source, Upright)
 
 

@@ -79,7 +79,7 @@ class TorchIterator(_BaseDataLoaderIter):
         return made
 
     def _begin(self, loader, before: Progress | None = None) -> None:
-        """Start an epoch. torch draws indices of batches next."""
+        """Start an epoch. To be called before torch draws the indices of its first batches."""
         self.progress: Progress = loader._history.begin(loader, self._draws_worker_seeds(loader), before)
         self._to_reload, self._remaining, self.next_lock = 0, None, RLock()
         self._consumed = 0, 0  # batches that torch's iterator has finished, and their samples

@@ -43,8 +43,8 @@ class RowsDecoding:
                 self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
 
     def _submit_to_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
-        """Submit JPEGs to a GPU's engine if it is known to decode them to Pillow's pixels, and some others to compare
-        them with DALI. Return the remaining rows."""
+        """Submit to a GPU's engine the JPEGs that it is known to decode to Pillow's pixels, and some others, to compare
+        its pixels with DALI's. Return the remaining rows."""
         engine, facts = self._batch.epoch.engine, self._batch.facts
         if engine is None or given in DECODED or not self._plan.from_planes:
             return rows

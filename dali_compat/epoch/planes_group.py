@@ -1,7 +1,7 @@
-"""JPEGs of a part that a GPU's JPEG engine decodes.
+"""Those JPEGs of a part that a GPU's JPEG engine decodes.
 
-In a PlanesGroup DALI reads the files and kernels convert the engine's planes to images. In a VerifyingGroup DALI
-decodes the files as well, so that the results can be compared.
+In a PlanesGroup, DALI reads the files, the engine decodes them to planes, and kernels convert these to images. In a
+VerifyingGroup, DALI decodes the files as well, so that the results can be compared.
 """
 
 from __future__ import annotations

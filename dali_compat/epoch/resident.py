@@ -158,5 +158,5 @@ class ResidentIterator(OrderedIterator):
 
     @property
     def in_flight(self) -> int:
-        """Number of batches that are computed. Thread-safe."""
+        """Number of batches that have been computed but not returned yet. Thread-safe."""
         return sum(batch.ready for batch in list(self._drawn))

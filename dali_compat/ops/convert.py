@@ -106,7 +106,7 @@ define("pil_to_tensor", unchanged=True, commutes=True, image=lambda image, row: 
 
 
 def _fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) -> str:
-    """DALI multiplies in float32 while torchvision divides, and so does a CPU's kernel by default."""
+    """torchvision divides. DALI multiplies in float32 instead, and so does a CPU's kernel by default."""
     return "within 1e-6" if by_dali or not (options.exact or options.gpu) else EXACT
 
 

@@ -1,4 +1,4 @@
-"""ColorJitter and RandomPhotometricDistort, whose operations have a different order for each image, and hue."""
+"""Hue, ColorJitter, and RandomPhotometricDistort. The last two apply operations in a different order to each image."""
 
 from __future__ import annotations
 

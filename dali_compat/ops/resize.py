@@ -57,7 +57,7 @@ def _resize_step(t, spec: ImageSpec, size, max_size=None) -> Step:
     if max_size is not None and size is not None and (len(size) == 2 or max_size <= size[0]):
         raise Untranslatable(t, f"max_size={max_size} cannot be combined with size={t.size}")
     if not all(isinstance(one, (int, np.integer)) for one in size or ()):
-        raise Untranslatable(t, f"size={t.size} is not of integers")
+        raise Untranslatable(t, f"size={t.size} does not consist of integers")
     known = size if size is not None and len(size) == 2 else None
     return resize_to(t, spec, draw("resize", size=size, max_size=max_size), known)
 

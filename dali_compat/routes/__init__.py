@@ -176,7 +176,12 @@ def _images(loader, unknown: str) -> tuple[TracedImage | None, ...]:
 
 
 def _reason(unknown: str, seen: str) -> str:
-    """Return the reason for using torch's loader: what the user's code does, and the remedy."""
+    """Return the reason for using torch's loader: what the user's code does, and the remedy.
+
+    Args:
+        unknown: why the data set is not a known one, and the remedy.
+        seen: what its code did when it was traced.
+    """
     what, _, remedy = unknown.partition("; ")
     seen, *_ = seen.split("; ")
     remedy = next((one for parts, one in _REMEDIES.items() if any(part in seen for part in parts)), remedy)

@@ -96,7 +96,7 @@ torch 2.0; there is no public class to derive from, and without them a loader co
 
 
 def profiler_check() -> Callable[[], bool]:
-    """Return a function that returns True if torch's profiler is running, since torch 1.9. Without it, each stage of a
+    """Return a function that returns True if torch's profiler is running. Since torch 1.9; without it, each stage of a
     batch would record a range, which takes 10 us."""
     import torch
 
@@ -131,8 +131,8 @@ def collate_functions() -> dict[Any, Any]:
 
 
 def leaves_by_path(value: Any) -> dict[str, Any]:
-    """Return the leaves of nested containers, such as {"[0]['boxes']": ...}, since torch 2.2. Without it, an error of
-    default_collate would not name the place."""
+    """Return the leaves of nested containers by their paths, such as {"[0]['boxes']": ...}. Since torch 2.2; without
+    it, an error of default_collate would not name the place."""
     from torch.utils._pytree import keystr, tree_flatten_with_path
 
     return {keystr(path): leaf for path, leaf in tree_flatten_with_path(value)[0]}
@@ -157,7 +157,7 @@ def pipelines_of(kind: Any) -> set[Any]:
 # ---- frameworks and Pillow
 
 ACCELERATE, PREPARED = "accelerate.data_loader", "_is_accelerate_prepared"
-"""Module of Accelerate's loaders, and the attribute of a loader that prepare() reads, since Accelerate 0.18. Without
+"""Module of Accelerate's loaders, and the attribute of a loader that prepare() reads. Since Accelerate 0.18; without
 them, no warning says that prepare() replaces this package's loader, and install() drops the loader's options."""
 
 

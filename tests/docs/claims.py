@@ -104,7 +104,7 @@ for page in (README, "docs/install.md"):
     claim(page, "A new environment takes {:.0f} GB", _ENVIRONMENT["bytes"] / 1e9)
 claim(
     "docs/install.md",
-    "{:.1f} of them CUDA's libraries for torch, {:.1f} torch and Triton, and {:.1f} DALI",
+    "{:.1f} GB for torch's CUDA libraries, {:.1f} GB for torch and Triton, and {:.1f} GB for DALI",
     *(_ENVIRONMENT[key] / 1e9 for key in ("cuda_bytes", "torch_bytes", "dali_bytes")),
 )
 
@@ -707,7 +707,7 @@ def _of_a_rank(key: str) -> float:
 
 claim(
     RANKS,
-    "with only torch takes {:.0f} MB, and {:.0f} MB after its epochs over a folder (``, {} ranks on {} cores",
+    "takes {:.0f} MB before it imports ``, and {:.0f} MB after its epochs over a folder (``, {} ranks on {} cores",
     *(_of_a_rank(key) for key in ("memory_at_start_mb", "memory_mb")),
     *(_SCALE["settings"]["ranks"], _SCALE["facts"]["cores"]),
 )

@@ -190,8 +190,8 @@ def _scales(matrix) -> np.ndarray:
 
 
 def is_fixed(matrix: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return (N,), whether all coordinates of transform_nearest() are sums of fixed point numbers, without accumulated
-    steps that are rounded."""
+    """Return (N,), whether all coordinates of transform_nearest() are sums of fixed point numbers. They are not if
+    Pillow accumulates steps and rounds each sum."""
     whole = (matrix[:, [0, 4]] == 1).all(1) & (matrix[:, [2, 5]] % 1 == 0).all(1)
     return _fits(matrix, size) & (whole | ~_scales(matrix))
 
