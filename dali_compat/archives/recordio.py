@@ -137,7 +137,7 @@ def _add(
         file.seek(end)
         prefix = file.read(_PREFIX.size)
         if length % 4 or len(prefix) < _PREFIX.size or _PREFIX.unpack(prefix)[0] != MAGIC:
-            raise corrupt(path, where, f"the record has another part, which is not at byte {end}")
+            raise corrupt(path, where, f"the next part of the record is not at byte {end}")
         word = _PREFIX.unpack(prefix)[1]
         part, length = word >> _LENGTH_BITS, word & _LENGTH_MASK
         if part not in (_MIDDLE, _LAST):

@@ -112,7 +112,7 @@ class Batched(nn.Module):
             raise Unsupported("the images require gradients")
         if channels not in (1, 3) or not (images.is_floating_point() or images.dtype == torch.uint8):
             raise Unsupported(
-                f"images have {channels} channels of {images.dtype}, not 1 or 3 of uint8 or floating point"
+                f"images have {channels} channels of {images.dtype}; kernels take 1 or 3 channels of uint8 or floats"
             )
         spec = ImageSpec(kind, images.dtype, channels=channels, size=(height, width))
         plan = lower(translate(self.transform, spec, views=True), Options(self.exact, gpu=images.is_cuda), decoded=True)

@@ -71,7 +71,7 @@ def translate(
             if isinstance(result, Nested):
                 containers += 1
                 if containers > _MOST_CONTAINERS:
-                    raise Untranslatable(type(transform).__name__, "it contains itself, or too many others")
+                    raise Untranslatable(type(transform).__name__, "it contains itself or too many nested containers")
                 waiting += reversed(result.transforms)
                 continue
             if isinstance(result, AppliedTransforms):
