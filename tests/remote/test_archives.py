@@ -137,7 +137,7 @@ def test_an_index_next_to_the_archive_is_used(served, cache_home, monkeypatch):
 
 
 def fetched_index(dataset) -> str:
-    return Path(Entry(dataset.files[0], dataset._options(dataset.files[0]), dataset._objects).beside).name
+    return Path(Entry(dataset.files[0], dataset._options(dataset.files[0]), dataset._objects).sidecar).name
 
 
 @pytest.mark.parametrize("idx", [False, True])
