@@ -102,7 +102,7 @@ def _named(error: BaseException | None) -> str:
 
 
 def _begins(theirs: str, ours: str) -> bool:
-    """Whether a line is the same, or is followed by a remedy."""
+    """Return True if a line is the same, or is followed by a remedy."""
     return ours == theirs or ours.startswith((f"{theirs}.", f"{theirs};", f"{theirs} ("))
 
 

@@ -177,13 +177,13 @@ def _chroma(frame: bytes, components: int, longest: int) -> int:
 def _orientation(image: Image.Image) -> int:
     """Return the orientation, 1 to 8, that ImageOps.exif_transpose() applies, from EXIF or XMP. Raise the errors of
     exif_transpose()."""
-    size_field = image.getexif().get(ORIENTATION, 1)
-    if size_field not in range(2, 9):
+    orientation = image.getexif().get(ORIENTATION, 1)
+    if orientation not in range(2, 9):
         return 1
     small = Image.new("L", (1, 1))
     small.info = image.info.copy()
     ImageOps.exif_transpose(small)  # raises if the rest of the EXIF cannot be rewritten
-    return int(size_field)
+    return int(orientation)
 
 
 def _after_rotation(height: int, width: int, orientation: int) -> tuple[int, int]:

@@ -318,12 +318,10 @@ def _prefetch_batches(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
     epoch.prefetches = epoch.may_prefetch()
     if not epoch.prefetches:  # user code takes part by now, so the caller starts batches
         return
-    new = [batch for batch in batches[: epoch.route.depth] if not batch.started]
-    for batch in new:
+    batches, later = batches[: epoch.route.depth], batches[epoch.route.depth :]
+    new = [batch for batch in batches if not batch.started]
+    for batch in new + (later if epoch.prefetcher is not None else []):
         batch.announce()  # finds the samples; the rest runs no user code
-    if epoch.prefetcher is not None:
-        batches[-1].announce()
-    batches = batches[: epoch.route.depth]
     if batches[-1].waits_for_headers and batches[0].started and epoch.prepares:
         batches[0].prepare()  # while headers are read
     for batch in new:

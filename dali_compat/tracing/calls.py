@@ -26,6 +26,10 @@ class RecordedCall(NamedTuple):
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
 
+    def kept(self) -> RecordedCall:
+        """Return the call with copies of the arguments that the caller could change later."""
+        return RecordedCall(self.name, self.function, kept(self.args), kept(self.kwargs))
+
     def on(self, image: Any) -> Any:
         """Apply the call to a real image or tensor."""
         if self.function is None:

@@ -142,7 +142,8 @@ def augment(s: State, like: str, op_name: str, magnitude, interpolation, fill, v
         return Outcome(s, (), same=True)
     _refuse_palettes(s)
     how = warp(s, like, interpolation, _fill_of(s, fill) if isinstance(fill, dict) else fill)
-    if how is None or s.dtype != torch.uint8 or s.channels != 3:
+    transposes = like == "v2" and op_name == "Rotate" and magnitude % 90 == 0
+    if how is None or s.dtype != torch.uint8 or s.channels != 3 or transposes:
         return Outcome(s)
     layout = ("which", (), "int32"), ("magnitude", (), "float64")
     numbers = AUGMENTATIONS.index(op_name), float(magnitude)

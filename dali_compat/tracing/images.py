@@ -28,7 +28,7 @@ from PIL.PpmImagePlugin import PpmImageFile
 
 from ..inspection.replaced import STANDS_FOR
 from ..ops.arguments import interpolation_named
-from .calls import RecordedCall, kept
+from .calls import RecordedCall
 from .color import pillow_filter
 from .geometry import resized, transformed
 from .nodes import HERE, Node, became_real
@@ -309,7 +309,7 @@ def deferred(
         return None
     if outcome.same:
         return image
-    made = node.then(RecordedCall(call.name, call.function, kept(call.args), kept(call.kwargs)), outcome)
+    made = node.then(call.kept(), outcome)
     if made.steps is None and outcome.steps is None:  # computed now, since it may raise
         became_real(f"uses the image's {call.name}")
         return None

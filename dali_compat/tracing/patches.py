@@ -55,8 +55,9 @@ _BY_VERSION = frozenset(("affine", "augment", "gaussian_blur"))  # results diffe
 _VIEWS = frozenset(("center_crop", "crop"))  # return views of tensors if the window lies inside
 _CONTIGUOUS = frozenset(("affine", "equalize", "gaussian_blur", "jpeg", "pad", "permute_channels", "perspective"))
 _CONTIGUOUS |= {"resize", "rotate"}
-# operations of "augment" that do so
-_CONTIGUOUS_AUGMENTATIONS = frozenset(("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Equalize"))
+# functions that operations of "augment" call
+_FUNCTIONS = {"Rotate": "rotate", "Equalize": "equalize"}
+_FUNCTIONS |= dict.fromkeys(("ShearX", "ShearY", "TranslateX", "TranslateY"), "affine")
 _GRAYSCALE = frozenset(("rgb_to_grayscale", "to_grayscale"))
 # these keep the ambiguous strides of one channel, others do not
 _KEEPS_ANY = frozenset(("convert_image_dtype", "hflip", "horizontal_flip", "normalize", "resize", "to_dtype"))
@@ -237,11 +238,8 @@ def _strides(version: str, name: str, tensor: TracedTensor, outcome: Outcome) ->
     if name == "pad" and shape == tuple(tensor.shape):
         return None
     if name == "augment" and outcome.steps:
-        ((_, (_, which, magnitude)),) = outcome.steps
-        operation = AUGMENTATIONS[int(which)]
-        if operation == "Rotate" and magnitude % 90 == 0:  # may be torch.rot90()
-            return None
-        return contiguous(shape) if operation in _CONTIGUOUS_AUGMENTATIONS else dense_strides(tensor)
+        ((_, (_, which, _)),) = outcome.steps
+        name = _FUNCTIONS.get(AUGMENTATIONS[int(which)], name)
     flips = all(one.op == "flip" for one, _ in outcome.steps or ())
     keeps = (flips or name not in _CONTIGUOUS) and shape == tuple(tensor.shape)
     return dense_strides(tensor) if keeps else contiguous(shape)

@@ -286,9 +286,7 @@ def recorded(tensor: TracedTensor, call: RecordedCall, outcome: Outcome | None, 
         return tensor
     if node.steps is None or outcome.steps is None:  # computed now, since it may raise
         return None
-    return tensor_of(
-        node.then(RecordedCall(call.name, call.function, kept(call.args), kept(call.kwargs)), outcome, strides)
-    )
+    return tensor_of(node.then(call.kept(), outcome, strides))
 
 
 # ---- methods that are recorded

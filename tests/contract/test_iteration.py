@@ -218,9 +218,9 @@ def test_results_of_abandoned_epochs_are_released(exact_folder):
     for _ in range(10):
         next(iter(loader))
     pipeline = _only_pipeline(loader)
-    assert len(pipeline._done) <= pipeline.depth and len(pipeline._requested) <= pipeline.depth
+    assert len(pipeline._done) <= pipeline.depth and len(pipeline._expected) <= pipeline.depth
     list(loader)
-    assert not pipeline._done and not pipeline._requested
+    assert not pipeline._done and not pipeline._expected
 
 
 def test_discarded_tickets_are_released(exact_folder):
@@ -237,7 +237,7 @@ def test_discarded_tickets_are_released(exact_folder):
     for ticket in tickets:
         pipeline.discard(ticket)
     pipeline.receive(pipeline.submit(paths, arrays))
-    assert not pipeline._done and not pipeline._requested
+    assert not pipeline._done and not pipeline._expected
 
 
 def test_pipelines_are_idle_after_an_epoch_while_its_iterator_exists(exact_folder):

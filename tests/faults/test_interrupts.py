@@ -165,7 +165,7 @@ def _interrupt_at_many_lines(root, case, error, device):
     assert over or error is Alarm or device == "cuda"  # or if the few lines are all outside of next()
     iterator = None
     for pipeline in loader._route._pipelines:
-        assert pipeline.idle and not pipeline._done and not pipeline._requested
+        assert pipeline.idle and not pipeline._done and not pipeline._expected
 
 
 def _read_by_dali(root):

@@ -77,7 +77,7 @@ class DecodePipeline:
         self._pipe: Any = None
         self._feed = Feed()
         self._done: dict[int, Any] = {}  # results that are not requested yet
-        self._requested: set[int] = set()  # tickets that will be requested
+        self._expected: set[int] = set()  # tickets that will be requested
         self._tickets = 0  # number of tickets so far
         self._closed = False
         self._worker = 0  # the thread in _call()
@@ -149,7 +149,7 @@ class DecodePipeline:
         if states(self.form):
             arguments.append((np.zeros(len(images), np.int32) if size_field_at is None else size_field_at)[:, None])
         self._schedule(InFlight(ticket, [given, _numbers(ticket, len(images)), *arguments]))
-        self._requested.add(ticket)
+        self._expected.add(ticket)
         self.samples += len(images)
         self.is_consistent = True
         return ticket
@@ -179,7 +179,7 @@ class DecodePipeline:
             self.check_open()  # if another thread closes it, the ticket never arrives
             self._collect()
         outcome = self._done.pop(ticket)
-        self._requested.discard(ticket)
+        self._expected.discard(ticket)
         self.is_consistent = True
         if isinstance(outcome, Exception):
             if os.strerror(errno.EMFILE) in str(outcome):  # a failed batch keeps its files open until DALI is freed
@@ -191,12 +191,12 @@ class DecodePipeline:
 
     def discard(self, ticket: int) -> None:
         """Drop a ticket that will not be requested."""
-        self._requested.discard(ticket)
+        self._expected.discard(ticket)
         self._done.pop(ticket, None)
 
     def discard_all(self) -> None:
         """Drop all tickets."""
-        self._requested.clear()
+        self._expected.clear()
         self._done.clear()
 
     def close(self) -> None:
@@ -243,7 +243,7 @@ class DecodePipeline:
         ticket, (_, numbers, *_) = self._feed.flight.popleft()
         if not isinstance(outcome, Exception) and not np.array_equal(outcome[-1].as_array(), numbers):
             raise InconsistentEngine("DALI returned a different batch than was due; iter(loader) starts another epoch")
-        if ticket in self._requested:
+        if ticket in self._expected:
             self._done[ticket] = outcome
 
     def _build(self, template: list[Arrays]) -> None:
