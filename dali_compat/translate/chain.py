@@ -7,9 +7,8 @@ from typing import Any
 
 from torchvision.transforms import v2
 
-from ..inspection.sandbox import AppliedTransforms, NotUnderstood, find_transforms
-from ..inspection.standins import ExifTranspose
 from ..inspection.untranslatable import Untranslatable, describe
+from ..inspection.wrappers import AppliedTransforms, ExifTranspose, NotUnderstood, find_transforms
 from ..ops.translators import Gated, Nested, translated_base, translated_class, translation
 from ..plan import DALI, EACH, EXACT, HOST, TORCH, UPRIGHT, Gate, ImageSpec, Line, Options, Step
 
