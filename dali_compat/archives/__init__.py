@@ -1,7 +1,7 @@
-"""Images in archives: RecordIO, TFRecord, LMDB and tar files as map-style data sets.
+"""Map-style data sets of images in RecordIO, TFRecord, LMDB and tar files.
 
-Each file is scanned once. The result is a cached table of the position of every image and its target (index.py). An
-Archive, the base class of these data sets, then reads images by position (files.py), independently of the format.
+Each file is scanned once. The position and the target of each image are cached in an index (index.py). Archive, the
+base class, then reads images by position (files.py), whatever the format.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ PathLike = str | Path
 
 
 def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
-    """Return the files in order: those of a list as given, those of a pattern (``*``, ``?``, ``[``) sorted, and those
-    of braces (``{000..127}``, ``{train,val}``) as a shell expands them. The name of an existing file is taken
-    literally. In URLs only braces are expanded.
+    """Return the paths of the files in order.
+
+    A list keeps its order. A pattern (``*``, ``?``, ``[``) gives sorted names, and braces (``{000..127}``,
+    ``{train,val}``) expand as in a shell. The name of an existing file is taken literally. In URLs only braces are
+    expanded.
 
     Raises:
         FileNotFoundError: no file has that name.
@@ -59,8 +61,11 @@ def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
 
 
 def braces(name: str) -> list[str]:
-    """Expand braces as a shell does: ``a{1,2}{08..10}`` gives a108, a109, a110, a208 and so on. Unbalanced braces are
-    taken literally, as in a shell."""
+    """Return the names that a shell expands braces to. For example, ``a{1,2}{08..10}`` gives a108, a109, a110, a208 and
+    so on.
+
+    Unbalanced braces are taken literally.
+    """
     if "{" not in name:
         return [name]
     from braceexpand import braceexpand
@@ -74,10 +79,8 @@ def braces(name: str) -> list[str]:
 class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # for new torchvisions
     """Images and targets of one or more archive files, with random access; see DALIRecordIO.
 
-    Negative indices count from the end, and an index out of range raises IndexError, as in a list.
-
-    Subclasses locate the images: ``_scan(path, progress)`` returns the rows of a file that it reads with
-    ``_opened(path)``, and ``_options(path)`` returns the options that the scan depends on.
+    Subclasses locate the images. ``_scan(path, progress)`` returns the rows of a file, which it reads with
+    ``_opened(path)``. ``_options(path)`` returns the options that the scan depends on.
     """
 
     _objects: Objects | None = None
@@ -110,13 +113,12 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         self._indexed(rows)
 
     def _opened(self, path: str) -> IO[bytes]:
-        """Open a file for a scan."""
         if self._objects is None:
             return open(path, "rb")
         return io.BufferedReader(FetchedFile(self._objects.uncached(), path))
 
     def _file(self, name: str) -> str:
-        """Return the file with the images for a path that the user passed."""
+        """Return the path of the file that contains the images, for a path from expand()."""
         return name
 
     def _options(self, path: str) -> dict[str, Any]:
@@ -151,7 +153,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
 
     @functools.cached_property
     def mostly_jpeg(self) -> bool:
-        """True if most images are JPEGs, judged by the first bytes of up to a hundred of them."""
+        """True if most images are JPEGs, judged by up to a hundred of them."""
         some = range(0, len(self), len(self) // 100 + 1)
         if self._objects is None:
             images = self.read(some)
@@ -161,28 +163,27 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return 2 * sum(image[:2].tobytes() == b"\xff\xd8" for image in images) > len(images)
 
     def locations(self, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Return the positions of the images at ``indices``: numbers into ``files`` (N,) int32, byte offsets (N,) int64
-        and lengths (N,) int64.
+        """Return the positions of the images at ``indices``: numbers of their files in ``files`` (N,) int32, byte
+        offsets (N,) int64 and lengths (N,) int64.
 
-        An image that RecordIO stores in several parts is not contiguous there; read() returns it as a whole.
+        An image that RecordIO stores in several parts is not contiguous there. read() returns it as a whole.
         """
         rows = self._rows(indices)
         return self._table.files[rows], self._table.offsets[rows], self._table.lengths[rows]
 
     def part(self, index: int) -> UrlPart:
-        """Return the URL and byte range of the image at ``index`` in object storage."""
+        """Return the URL and the byte range of the image at ``index``."""
         row, table = self._row(index), self._table
         offset, gaps = int(table.offsets[row]), table.gaps.get(row, ())
         end = offset + int(table.lengths[row]) + GAP * len(gaps)
         return UrlPart(self.files[table.files[row]], offset, end, tuple((gap, gap + GAP) for gap in gaps))
 
     def read(self, indices: Sequence[int]) -> list[NDArray[Any]]:
-        """Return the encoded bytes of the images at ``indices`` as read-only uint8 arrays of shape (length,), views of
-        the mapped files.
+        """Return the encoded images at ``indices`` as read-only uint8 views of the mapped files.
 
-        Returns without waiting for the disk: data that is not in memory is prefetched, and the first access waits for
-        it. An image that RecordIO stores in several parts is copied immediately. If a file is overwritten later, the
-        views show its new bytes, so call changed() after using them.
+        The system prefetches data that is not in memory, and the first access waits for it. An image that RecordIO
+        stores in several parts is copied. If a file is overwritten later, the views show its new bytes, so call
+        changed() after using them.
 
         Raises:
             ImageReadError: a file is missing, or has changed since it was indexed.
@@ -198,8 +199,8 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return views
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
-        """Return a bool array of shape (N,) that is True for images at ``indices`` whose files were written to since
-        they were indexed, or cannot be opened any more. This costs one system call per file."""
+        """Return a bool array (N,), True for images whose files were changed since they were indexed, or cannot be
+        opened."""
         files = self._table.files[self._rows(indices)]
         if self._objects is not None:  # fetched objects do not change
             return np.zeros(len(files), bool)
@@ -239,7 +240,6 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return f"{self.place(index)}, index {self._row(index)}"
 
     def extra_repr(self) -> str:
-        """Return the line of repr() that torchvision's base class adds."""
         return f"Files: {len(self.files)}" if len(self.files) > 1 else ""
 
     def _image(self, row: int) -> Image.Image:
@@ -259,7 +259,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
 
 
 def classes_file(path: PathLike) -> Path:
-    """Return the path of the file to which the pack command writes the class names of an archive, one per line."""
+    """Return the path of the file with the class names of an archive, one per line. The pack command writes it."""
     return Path(f"{os.path.abspath(os.path.expanduser(path))}.classes.txt")
 
 

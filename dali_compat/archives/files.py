@@ -1,10 +1,9 @@
 """Read parts of files, which each process opens at first use, within the system's limit of open files.
 
-Batches are views of the mapped files. Single images are copied with pread, which lets other Python threads run while
-the disk is read. For 256 photos of 105 KB on 2 cores (benchmarks/archives.py, medians), views with every page touched
-take 1.7 ms from the page cache, preads 33 ms, and preads in 8 threads 17 ms, because they copy into memory that the
-system has to clear first. From disk, views take 20 ms if the kernel prefetches them (posix_fadvise), 490 ms otherwise;
-preads take 78 ms, in 8 threads 46 ms.
+Batches are views of mapped files. Single images are copied with pread, which lets other Python threads run while the
+disk is read. Medians for 256 photos of 105 KB on 2 cores (benchmarks/archives.py): from the page cache, views take 1.7
+ms and preads in 8 threads 17 ms, because the system first clears the memory for the copies. From disk, preads in 8
+threads take 46 ms. Views take 20 ms if the kernel prefetches them (posix_fadvise), and 490 ms otherwise.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ..remote.urls import UrlPart
 
 
 class MappedFiles:
-    """Files at ``paths``, each checked against its (size in bytes, modification time in ns) in ``stats`` when it is
+    """Files at ``paths``. Each must have its (size in bytes, modification time in ns) in ``stats`` when it is
     opened."""
 
     def __init__(self, paths: list[str], stats: list[tuple[int, int]]):
@@ -35,8 +34,10 @@ class MappedFiles:
         self._limit = _limit()
 
     def bytes(self, number: int, offset: int, length: int) -> bytes:
-        """Return a copy of a part of a file. Raise ImageReadError if the file is missing, has changed, or ends
-        early."""
+        """Return a copy of a part of a file.
+
+        Raise ImageReadError if the file is missing, has changed, or ends early.
+        """
         file = self._file(number)
         try:
             data = os.pread(file.fileno(), length, offset)
@@ -48,11 +49,10 @@ class MappedFiles:
         return data
 
     def views(self, numbers: list[int], offsets: list[int], lengths: list[int]) -> list[np.ndarray]:
-        """Return read-only uint8 views of mapped files, one of ``length`` bytes from each offset on. The system starts
-        to prefetch these bytes from disk.
+        """Return read-only uint8 views of files, one per offset and length. The system starts to prefetch their bytes.
 
-        If a file is overwritten later, the views show its new bytes, so call changed() after using them. If it is cut
-        short, access to the bytes after its end kills the process. Raise ImageReadError if a file is missing or has
+        If a file is overwritten later, the views show its new bytes, so call changed() after using them. If it is
+        truncated, access to the bytes after its end kills the process. Raise ImageReadError if a file is missing or has
         changed.
         """
         files = {number: self._file(number) for number in dict.fromkeys(numbers)}
@@ -67,8 +67,10 @@ class MappedFiles:
         return views
 
     def changed(self, numbers: Iterable[int]) -> set[int]:
-        """Return the numbers of the files that are missing or were written to, whose views may show a mixture of old
-        and new bytes. A file that was replaced or deleted keeps its old bytes while it is open."""
+        """Return the numbers of the files that are missing or were written to, whose views may mix old and new bytes.
+
+        A replaced or deleted file keeps its old bytes while it is open.
+        """
         found = set()
         for number in numbers:
             try:
@@ -83,8 +85,11 @@ class MappedFiles:
             raise ImageReadError(_changed(self.paths[number]))
 
     def _file(self, number: int) -> _File:
-        """Return an open file; beyond the limit, the oldest one is dropped. There is no lock, because a fork would copy
-        it in a locked state. A dropped file stays open while it is in use."""
+        """Return an open file. Beyond the limit, the file opened first is dropped, and closed when it is no longer
+        used.
+
+        There is no lock, because a fork would copy it in a locked state.
+        """
         file = self._open[number]
         if file is None:
             try:
@@ -106,8 +111,8 @@ class MappedFiles:
 
 
 class _File(io.FileIO):
-    """An open file and its map, which is created at first use. Unlike io.FileIO, it is closed without a warning when it
-    is garbage-collected."""
+    """An open file and its map, which is created at first use. Unlike io.FileIO, garbage collection closes it without a
+    warning."""
 
     _mapped: np.ndarray | None = None
 
@@ -115,7 +120,7 @@ class _File(io.FileIO):
         self.close()
 
     def state(self) -> tuple[int, int]:
-        """Return the current (size in bytes, modification time in ns). Takes about 1 us."""
+        """Return the current (size in bytes, modification time in ns), in about 1 us."""
         stat = os.fstat(self.fileno())
         return stat.st_size, stat.st_mtime_ns
 
@@ -127,8 +132,8 @@ class _File(io.FileIO):
 
 
 def _limit() -> int:
-    """Return how many files to keep open. Each needs two descriptors (the map has one), and half of the process's limit
-    is left for other uses."""
+    """Return how many files to keep open. Each needs two descriptors, and half of the process's limit is for other
+    uses."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max(1, soft // 4) if soft != resource.RLIM_INFINITY else 1 << 16
 
@@ -141,7 +146,7 @@ _BLOCK, _AHEAD = 4 << 20, 4  # bytes per request of a scan, and number of concur
 
 
 class FetchedFile(io.RawIOBase):
-    """A file at a URL, read sequentially in blocks that are fetched ahead."""
+    """A file at a URL, for sequential reading. Its blocks are fetched ahead."""
 
     def __init__(self, objects: Objects, url: str):
         self._objects, self._url, self._size = objects, url, objects.size(url)

@@ -1,13 +1,12 @@
 """Cache the list of a folder's images, so that an ImageFolder of 1.28 million files starts in a second.
 
-Only names are cached. They are valid while the modification time and inode of the root and of every folder below it are
-unchanged, because these change when a file or folder is added, removed or renamed. Files whose contents change remain
-in the list. If a folder was modified less than two seconds before it was listed, it may have changed again within the
-same tick of the file system's clock, so the next start lists it again. A caller who started before that listing did
-uses it nevertheless, so that ranks that start together over a new folder do not list it one after another.
+A list is valid while the modification time and inode of the root and of every folder below it are unchanged. These
+change when a file or folder is added, removed or renamed. A folder modified less than two seconds before it was listed
+may have changed again within the same tick of the file system's clock, so the next start lists it again. Ranks that
+started before the listing still use it, instead of listing a new folder one after another.
 
-Only the user may access the cached list (mode 0600). It is rebuilt if others may have written it (saved.py), or if it
-names files outside of the root.
+Only the user may access the list (mode 0600). It is rebuilt if others may have written it (saved.py), or if it names
+files outside of the root.
 """
 
 from __future__ import annotations
@@ -40,10 +39,11 @@ _TICK = 2_000_000_000  # ns; the coarsest clock of any file system in use
 @with_remedy()
 def cached_samples(root: str | Path, allow_empty: bool = False, cache: str | Path | None = None) -> FolderSamples:
     """Return (classes, class_to_idx, samples) of a folder of class folders, from a cached list if it is still valid.
-    Content and order equal those of torchvision's find_classes() and make_dataset().
+
+    Content and order are those of torchvision's find_classes() and make_dataset().
 
     Args:
-        root: the folder. The cache is keyed by its real path; paths in ``samples`` begin with ``root`` as given.
+        root: the folder. Its real path is the cache key. Paths in ``samples`` begin with ``root`` as given.
         allow_empty: whether class folders without images are valid.
         cache: a folder for the cached lists of any number of roots; by default the user's cache folder.
 
@@ -63,7 +63,6 @@ def cached_samples(root: str | Path, allow_empty: bool = False, cache: str | Pat
 
 
 def index_file(root: str | Path, cache: str | Path | None = None) -> Path:
-    """Return the path of the cached list of a folder."""
     name = saved.digest(os.path.realpath(os.path.expanduser(root)), _LAYOUT)
     return _cache_folder(cache) / f"{name}.npz"
 
@@ -71,9 +70,9 @@ def index_file(root: str | Path, cache: str | Path | None = None) -> Path:
 def cached_objects(objects: Objects, root: str, allow_empty: bool, cache: str | Path | None) -> FolderSamples:
     """Return (classes, class_to_idx, samples) of a folder in a bucket, from a cached list if there is one.
 
-    The list is not validated, because objects that were added since cannot be detected. Changed objects have a
-    different etag, which is noticed when they are read. ``cache`` is a folder or a URL for the lists of any number of
-    roots; by default the user's cache folder. Raise as listed_objects() does.
+    The list is not validated, because new objects cannot be detected. A changed object has another etag, which is
+    noticed when it is read. ``cache`` is a folder or a URL, by default the user's cache folder. Raise as
+    listed_objects() does.
     """
     root, is_remote = root.rstrip("/"), is_url(cache)
     name = f"{saved.digest(objects.client.endpoints(), root, allow_empty, _LAYOUT)}.npz"
@@ -97,7 +96,7 @@ def cached_objects(objects: Objects, root: str, allow_empty: bool, cache: str | 
 
 
 def _save_or_warn(root: str, save: Callable[[], object]) -> None:
-    """Save the list of a folder, or warn."""
+    """Save the list of a folder. Warn if that fails."""
     try:
         save()
     except OSError as error:
@@ -110,7 +109,7 @@ def _cache_folder(cache: str | Path | None) -> Path:
 
 
 def listed_samples(root: str | Path) -> FolderSamples:
-    """Like cached_samples(), but without a cache."""
+    """Return the samples of a folder as cached_samples() does, but without a cache."""
     root = os.path.expanduser(root)
     return _assemble(_list(root), root, allow_empty=False)
 
@@ -118,7 +117,7 @@ def listed_samples(root: str | Path) -> FolderSamples:
 class _Folder(NamedTuple):
     """A folder and its images."""
 
-    target: int  # its class; -1 for the root
+    target: int  # number of its class; -1 for the root
     path: str  # relative to the root
     time: int  # of its last modification, in ns
     inode: int
@@ -174,8 +173,10 @@ def _load(file: Path, root: str, started: int) -> _Listing | None:
 
 
 def _listing(stored: dict) -> _Listing:
-    """Return a validated listing. Raise ValueError, KeyError or TypeError if the stored data is not a listing or names
-    files outside of the root."""
+    """Return the stored data as a listing.
+
+    Raise ValueError, KeyError or TypeError if it is not a listing, or names files outside of the root.
+    """
     listing = _Listing(stored["classes"], [_Folder(*row) for row in stored["folders"]], int(stored["time"]))
     for target, path, _, _, names in listing.folders:
         if type(target) is not int or not -1 <= target < len(listing.classes):
@@ -188,7 +189,7 @@ def _listing(stored: dict) -> _Listing:
 
 
 def _assemble(listing: _Listing, root: str, allow_empty: bool) -> FolderSamples:
-    """Return torchvision's results, or raise its errors."""
+    """Return (classes, class_to_idx, samples), or raise torchvision's errors."""
     classes = listing.classes
     check_classes(root, classes, {folder.target for folder in listing.folders if folder.names}, allow_empty)
     samples: list[tuple[str, int]] = []

@@ -1,10 +1,9 @@
-"""Indexes of archive files: a table of the images of each, built once and cached next to the file or in the user's
-cache folder.
+"""Indexes of archive files: tables of their images, cached next to the file or in the user's cache folder.
 
-The cached index of ``train.rec`` is ``.train.rec.<digits>.dali_compat-index.npz``. The leading dot keeps it out of
-patterns such as ``train*``. The digits are a hash of the scan's options and the version of the format. A changed file
-is detected by its fingerprint and scanned again. An index is used only if it belongs to this user or the archive's
-owner, nobody else may write it, and its rows lie within the file.
+The index of ``train.rec`` is ``.train.rec.<digits>.dali_compat-index.npz``, which patterns such as ``train*`` do not
+match. The digits are a hash of the scan's options and the version of the format. A file whose fingerprint has changed
+is scanned again. An index is used only if it belongs to this user or the archive's owner, no other user may write it,
+and its rows lie within the file.
 """
 
 from __future__ import annotations
@@ -39,8 +38,11 @@ Progress = Callable[[int], None]
 
 
 class FileRows(NamedTuple):
-    """The N images of one file, in the order of the data set. A gap is a run of GAP bytes within an image that do not
-    belong to it. Only RecordIO has gaps, in about one of 170,000 photos."""
+    """The N images of one file, in the order of the data set.
+
+    A gap is a run of GAP bytes within an image that do not belong to it. Only RecordIO has gaps, in about one of
+    170,000 photos.
+    """
 
     columns: np.ndarray  # (3, N) int64: byte offset, length in bytes without gaps, and target of each image
     gaps: np.ndarray  # (G, 2) int64: row, and position within the image before which the gap lies
@@ -48,8 +50,7 @@ class FileRows(NamedTuple):
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray], size: int) -> FileRows:
-        """Return validated rows. Raise ValueError or KeyError if the arrays are not rows of a file of ``size``
-        bytes."""
+        """Return validated rows. Raise ValueError or KeyError if the arrays do not fit a file of ``size`` bytes."""
         rows = cls(*(arrays[name] for name in cls._fields))
         kinds = [(array.dtype, array.ndim) for array in rows]
         if kinds != [(np.int64, 2), (np.int64, 2), (np.uint8, 1)] or len(rows.columns) != 3 or rows.gaps.shape[1] != 2:
@@ -69,7 +70,7 @@ class FileRows(NamedTuple):
         return self._replace(columns=self.columns[:, order], gaps=gaps)
 
     def key_list(self) -> list[bytes]:
-        """Return one key per row; fewer or more if a cached index is damaged."""
+        """Return one key per row. If a cached index is damaged, the number of keys may differ."""
         keys, blob, end = [], self.keys.tobytes(), len(self.keys)
         while end > 0:
             size = int.from_bytes(blob[end - 4 : end], "little")
@@ -84,13 +85,12 @@ def _in_range(values: np.ndarray, most: int | np.ndarray) -> bool:
 
 
 def is_target(label: float) -> bool:
-    """Return True if a number fits into an int64, the dtype of targets."""
+    """Return True if a number fits into int64, the dtype of targets."""
     return -_LIMIT <= label < _LIMIT
 
 
 class RowsBuilder:
-    """Collect rows one by one and report progress. A list of a million Python ints would take five times the
-    memory."""
+    """Collects rows and reports progress. A list of a million Python ints would take five times the memory."""
 
     def __init__(self, progress: Progress):
         self._rows, self._gaps, self._keys, self._progress = array("q"), array("q"), bytearray(), progress
@@ -116,7 +116,7 @@ class Table:
     """The concatenated rows of several files.
 
     Attributes:
-        files: number of the file of each row, (N,) int32.
+        files: number of each row's file, (N,) int32.
         offsets, lengths, targets: as in FileRows, (N,) each.
         gaps: positions of the gaps of a row, relative to its offset, keyed by row.
     """
@@ -143,17 +143,17 @@ _SLOW = 1.0  # seconds before a progress bar appears
 
 
 def corrupt(path: str, where: str, reason: str) -> ImageReadError:
-    """Return the error for a damaged file, with the file, the position in it and the reason."""
+    """Return the error for a damaged file. ``where`` is the position in it."""
     return ImageReadError(f"{path}, {where}: {reason}")
 
 
 def unsupported(path: str, where: str, reason: str) -> ValueError:
-    """Return the error for an intact file of an unsupported kind, with the same text as corrupt()."""
+    """Return the error for an intact file of an unsupported kind. ``where`` is the position in it."""
     return ValueError(f"{path}, {where}: {reason}")
 
 
 def fingerprint(path: str, objects: Objects | None = None) -> list[Any]:
-    """Return [size, modification time in ns, CRC-32 of the first and last 8 KB], or [size, 0, etag] for an object."""
+    """Return [size, modification time in ns, CRC-32 of the first and last 8 KB], or [size, 0, etag] of an object."""
     if objects is not None:
         size, etag = objects.look_up(path)
         return [size, 0, etag]
@@ -171,12 +171,12 @@ def indexed(
     scan: Callable[[str, Progress], FileRows],
     objects: Objects | None = None,
 ) -> tuple[list[FileRows], list[list[Any]]]:
-    """Return the rows of each file, from its cached index or by scanning it, and the fingerprints of the files.
+    """Return the rows and the fingerprints of files. A file without a valid cached index is scanned.
 
     Args:
         paths: the files.
-        options: returns all that the scan of a file depends on, apart from the file, as JSON-serializable values.
-        scan: finds the images of a file. It is called in several threads if several files need it.
+        options: returns the options that the scan of a file depends on, as JSON-serializable values.
+        scan: finds the images of a file. It is called in several threads for several files.
         objects: reads the files if the paths are URLs.
 
     Raises:
@@ -224,7 +224,7 @@ def _build(entries: list[Entry], scan) -> None:
 
 
 class Entry:
-    """A file and its index."""
+    """A file and its cached index."""
 
     def __init__(self, path: str, options: dict, objects: Objects | None):
         self.path, self.fingerprint, self._objects = path, fingerprint(path, objects), objects
@@ -249,7 +249,7 @@ class Entry:
                     continue
 
     def build(self, scan, progress: Progress) -> bool:
-        """Scan the file. Return whether its index could be saved."""
+        """Scan the file. Return True if its index was saved."""
         rows = scan(self.path, progress)
         if fingerprint(self.path, self._objects) != self.fingerprint:
             raise ImageReadError(f"{self.path} changed while it was indexed")

@@ -1,8 +1,7 @@
 """LMDB databases of images, stored as Caffe's Datum or as plain encoded images.
 
-The lmdb package is not needed. LMDB stores every value contiguously, and Database locates it. Images read by position
-can be read in parallel like those of the other formats, work after a fork (unlike an LMDB environment), and need no key
-look-up.
+The lmdb package is not needed. LMDB stores every value contiguously, and Database locates it. Reading by position needs
+no key look-up, works in parallel, and works after a fork, unlike an LMDB environment.
 
 Sources: Caffe's src/caffe/proto/caffe.proto (Datum) and tools/convert_imageset.cpp; http://www.lmdb.tech/doc
 """
@@ -35,11 +34,11 @@ _HEAD = 16  # bytes needed to recognize an image format
 class DALILMDB(Archive):
     """Images of an LMDB database, in the order of its keys, with random access. Keys such as ``__len__`` are left out.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))``. The image is a PIL image in RGB, the same as
-    torchvision.datasets.ImageFolder loads from a file with the same bytes, and the target is an int.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))``, as in torchvision.datasets.ImageFolder. The
+    image is a PIL image in RGB, and the target is an int.
 
-    Values are Caffe's Datum with an encoded image and a label, or plain encoded images. The latter have no targets, so
-    pass them as ``labels`` or ``label_pattern``. Pickled values are refused, because unpickling would run code from the
+    Values are Caffe's Datum with an encoded image and a label, or plain encoded images. Plain images have no targets,
+    so pass ``labels`` or ``label_pattern``. Pickled values are refused, because unpickling would run code from the
     file.
 
     Args:
@@ -49,21 +48,18 @@ class DALILMDB(Archive):
         return_index: samples are (image, target, index), and batches (images, labels, indices).
         labels: one target for all images (torchvision's LSUN has one database per class), a mapping of keys to targets,
             or a sequence of targets in the order of the keys. It overrides the labels of Datum.
-        label_pattern: a regular expression that finds the target in a key; its group is used if it has one. If all
-            matches are numbers, they are the targets. Otherwise they are class names, numbered in sorted order:
-            ``r"^(.*?)/"`` takes ``n01440764`` from ``n01440764/n01440764_10026.JPEG``.
+        label_pattern: a regular expression that finds the target in a key, in its group if it has one. If all matches
+            are numbers, they are the targets. Otherwise they are class names, numbered in sorted order. For example,
+            ``r"^(.*?)/"`` finds ``n01440764`` in ``n01440764/n01440764_10026.JPEG``.
 
     Attributes:
-        files: paths of the files that hold the images.
-        targets: list of ints, before target_transform.
-        classes, class_to_idx: the names found by ``label_pattern``; otherwise the target names from
-            ``<path>.classes.txt``, if it exists (the pack command writes it); otherwise None.
+        files, targets: as in DALIRecordIO.
+        classes, class_to_idx: the names found by ``label_pattern``; otherwise as in DALIRecordIO.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ImageReadError (an OSError): a file is damaged, or an image cannot be decoded in ``dataset[i]``. The message
-        names file, position and reason.
-        ValueError: a value is of another kind, or targets are missing. The message names the key.
+        ImageReadError (an OSError): a file is damaged, or an image cannot be decoded in ``dataset[i]``.
+        ValueError: a value is not an image, or targets are missing.
 
     Examples:
         >>> dataset = DALILMDB("train.lmdb", transform)
@@ -189,7 +185,7 @@ def _image(value: memoryview, path: str, where: str) -> tuple[int, int, int]:
 
 
 def encode(label: int, image: bytes) -> bytes:
-    """Return an encoded image as a Datum, as written by Caffe's convert_imageset --encoded."""
+    """Return an encoded image as a Datum, like Caffe's convert_imageset --encoded."""
     return protobuf.encode(_DATA, image) + protobuf.encode(_LABEL, label) + protobuf.encode(_ENCODED, 1)
 
 
@@ -207,19 +203,18 @@ _SMALLEST, _LARGEST = 512, 1 << 16  # allowed page sizes
 
 
 class Database:
-    """Keys and values of a database whose whole file is ``data`` (mapped). Raises ImageReadError if it is damaged and
-    ValueError if it is of an unsupported kind.
+    """Keys and values of a database, whose whole file is ``data`` (mapped).
+
+    Raises ImageReadError if the file is damaged, and ValueError if it is of an unsupported kind.
 
     LMDB itself trusts every page. Of the 800 damaged databases that tests/faults/test_archives.py generates from seeds
-    0 to 399, 35 ended the process (SIGBUS). This implementation checks every number against the file's size first, and
-    visits each page at most once. Besides, LMDB does not expose file offsets, which an index needs, and its
-    environments do not survive a fork.
+    0 to 399, 35 ended the process (SIGBUS). This class first checks every number against the file's size, and visits
+    each page at most once. LMDB also exposes no file offsets.
 
-    Source: LMDB 0.9's mdb.c (MDB_page, MDB_node, MDB_db, MDB_meta), on a 64-bit machine. A page begins with a header of
-    16 bytes (page number, unused, flags, begin and end of its free space), followed by the positions of its nodes, 2
-    bytes each. A node holds two halves of 16 bits, flags, the key's size, and the key. In a leaf it also holds the
-    value or, if that is large, the number of its first overflow page. In a branch the halves and the flags are a page
-    number. Pages 0 and 1 are meta pages; the one with the later transaction is valid.
+    Source: LMDB 0.9's mdb.c (MDB_page, MDB_node, MDB_db, MDB_meta), on a 64-bit machine. A page begins with a header
+    and the positions of its nodes, 2 bytes each. A node of a leaf holds the value's size, the key, and the value or the
+    number of its first overflow page. A node of a branch holds a page number. Pages 0 and 1 are meta pages. The one
+    with the later transaction is valid.
 
     Attributes:
         entries: number of keys according to the meta page.
@@ -266,7 +261,7 @@ class Database:
         return _END.unpack_from(self._data, main + _DB.size)[1], entries, root, size
 
     def _nodes(self, number: int) -> tuple[int, int, list[int]]:
-        """Return (begin of a page in the file, its kind, offsets of its nodes within it)."""
+        """Return (begin of page ``number`` in the file, its kind, offsets of its nodes within it)."""
         begin = number * self._page
         if not 2 <= number < self._pages:
             raise corrupt(self._path, f"page {number}", f"the file has {self._pages} pages")
@@ -300,7 +295,7 @@ class Database:
         return key, at, size
 
     def _overflow(self, number: int, size: int, where: str) -> int:
-        """Return the begin of a value stored in overflow pages."""
+        """Return the begin in the file of a value stored in overflow pages from page ``number`` on."""
         begin = number * self._page
         if not 2 <= number < self._pages or begin + _HEADER.size + size > len(self._data):
             raise corrupt(self._path, where, f"its value of {size} bytes, at page {number}, is not in the file")
@@ -311,8 +306,8 @@ class Database:
         return begin + _HEADER.size
 
     def _use(self, number: int) -> None:
-        """Mark a page as visited. A second reference to a page means that the file is damaged, because another page is
-        missing there."""
+        """Mark a page as visited. Raise ImageReadError if it was visited before, because then another page is
+        missing."""
         if self._used[number]:
             raise corrupt(self._path, f"page {number}", "it is referenced twice")
         self._used[number] = True

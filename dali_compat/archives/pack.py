@@ -1,7 +1,7 @@
 """Pack a folder of images into one archive, byte for byte.
 
-The archive is written to ``OUT.partial``, and renamed when it is complete. Unless the process is killed by SIGKILL,
-nothing is left after a failure. Each format has a function that writes a file ``data`` in a folder.
+The archive is written to ``OUT.partial``, and renamed when it is complete. A failure other than SIGKILL leaves nothing
+behind. Each format has a function that writes a file ``data`` in a folder.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from . import lmdb as datum
 from .folder_index import listed_samples
 
 _THREADS, _AHEAD = 8, 64  # files read concurrently, files read ahead
-_AT_ONCE = 1024  # images per LMDB transaction, which are held in memory
+_AT_ONCE = 1024  # images per LMDB transaction, which holds them in memory
 _ROOM = 1 << 30  # bytes of LMDB's address space in addition to the images
 _LONGEST_KEY = 511  # LMDB's limit
 
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One image to pack."""
-
     number: int  # from 0
     name: str  # relative to the folder
     target: int
@@ -44,7 +42,7 @@ class ImageFile:
 
 
 def _write_recordio(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
-    """Also write ``idx``, which MXNet's readers need."""
+    """Write the records to ``data``, and ``idx``, which MXNet's readers need."""
     with open(folder / "data", "xb") as data, open(folder / "idx", "xb") as idx:
         for sample in samples:
             idx.write(b"%d\t%d\n" % (sample.number, data.tell()))
@@ -52,7 +50,7 @@ def _write_recordio(folder: Path, samples: Iterator[ImageFile], size: int) -> No
 
 
 def _write_tfrecord(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
-    """Write those features of TensorFlow's ImageNet script that do not require decoding the image."""
+    """Write the features of TensorFlow's ImageNet script that do not require decoding the image."""
     with open(folder / "data", "xb") as data:
         for sample in samples:
             features: dict[str, int | bytes] = {
@@ -66,7 +64,6 @@ def _write_tfrecord(folder: Path, samples: Iterator[ImageFile], size: int) -> No
 
 
 def _write_tar(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
-    """Write a shard for WebDataset."""
     with open(folder / "data", "xb") as data:
         for sample in samples:
             data.write(webdataset.encode(sample.number, sample.extension, sample.target, sample.data))
@@ -96,26 +93,22 @@ WRITERS: dict[str, Callable[[Path, Iterator[ImageFile], int], None]] = {
 
 
 class CannotPack(Exception):
-    """Raised if a folder cannot be packed. The message gives the reason and the remedy."""
+    """Raised if a folder cannot be packed. The message contains the reason and the remedy."""
 
 
 def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
-    """Pack an ImageFolder's images, in its order and with its class numbers, into ``out``, whose extension selects the
-    format.
+    """Pack the images of an ImageFolder into ``out``, in its order and with its class numbers. Return their number.
 
     The class names are written to ``out.classes.txt``, and a .rec file also gets an .idx file.
 
     Args:
         folder: a folder of class folders of images.
-        out: ends in .rec, .tfrecord, .lmdb or .tar.
+        out: path of the archive. Its extension, .rec, .tfrecord, .lmdb or .tar, selects the format.
         bar: whether to show a progress bar.
-
-    Returns:
-        The number of images.
 
     Raises:
         CannotPack: ``out`` exists, or another process is writing it.
-        FileNotFoundError: as ImageFolder does.
+        FileNotFoundError: as in ImageFolder.
         OSError: reading or writing fails.
     """
     out = Path(os.path.abspath(os.path.expanduser(out)))
@@ -154,8 +147,10 @@ def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
 
 
 def upload(dataset: Archive, url: str) -> None:
-    """Upload a packed archive with its index and the files next to it; the archive is written last. Raise CannotPack if
-    it exists already, and OSError if it cannot be written or looked up."""
+    """Upload a packed archive with its index and the files next to it. The archive is written last.
+
+    Raise CannotPack if the URL exists, and OSError if it cannot be written or looked up.
+    """
     objects, (path,) = Objects(), map(Path, dataset.files)
     folder = url.rpartition("/")[0]
     if objects.exists(url):
@@ -169,7 +164,7 @@ def upload(dataset: Archive, url: str) -> None:
 
 
 class _Source:
-    """Read the images to pack, in the order of an ImageFolder's samples."""
+    """The images to pack, in the order of an ImageFolder's samples."""
 
     def __init__(self, folder: str | Path):
         self._root = os.path.join(os.path.expanduser(folder), "")

@@ -1,4 +1,4 @@
-"""Read and write those parts of the wire format of protocol buffers that tf.train.Example and Caffe's Datum use.
+"""Read and write the parts of protocol buffers' wire format that tf.train.Example and Caffe's Datum use.
 
 Source: https://protobuf.dev/programming-guides/encoding
 """
@@ -16,10 +16,10 @@ class Malformed(ValueError):
 
 
 def fields(data, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the fields of the message in ``data[begin:end]`` (bytes or a memoryview of them).
+    """Yield the fields of the message in ``data[begin:end]``.
 
-    A field is (field number, wire type, value, 0) for VARINT, and (field number, wire type, begin, end) for the others,
-    where begin and end are positions of the content in ``data``.
+    A field is (field number, VARINT, value, 0) or, for other wire types, (field number, wire type, begin, end), with
+    the positions of its content in ``data``.
 
     Raises:
         Malformed: at the first invalid bytes.
@@ -58,7 +58,7 @@ def varint(data, at: int, end: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """Convert a VARINT to int32 or int64, which are stored in 64-bit two's complement."""
+    """Convert a VARINT to a signed integer. int32 and int64 are stored in 64-bit two's complement."""
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value
 

@@ -4,10 +4,10 @@ Sources: dmlc-core's include/dmlc/recordio.h and src/recordio.cc; MXNet's python
 
 All numbers are little-endian. A record is the magic number 0xced7230a, a uint32 with "part" in the upper 3 bits and
 "length" in the lower 29, and the data, padded with zeros to a multiple of 4. Part is 0 for a whole record. If the data
-contains the magic number at a multiple of 4, the record is split there into parts 1 (first), 2 (middle) and 3 (last),
-without that magic number. Because each part begins with a magic number, the file still contains it at that position,
-followed by 4 bytes of length, the gap. The data of an image begins with IRHeader: uint32 flag, float32 label, uint64
-id, uint64 id2. A positive flag is the number of float32 labels that follow.
+contains the magic number at a multiple of 4, the record is split there into parts 1 (first), 2 (middle) and 3 (last).
+The magic number of a later part is then also data, and the 4 bytes of length after it are the gap. An image begins with
+IRHeader: uint32 flag, float32 label, uint64 id, uint64 id2. A positive flag is the number of float32 labels that
+follow.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _LINE = 200  # longest line of an .idx file in characters; bounds the memory for
 class DALIRecordIO(Archive):
     """Images of MXNet RecordIO files (.rec) with one label each, with random access.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))``. The image is a PIL image in RGB, the same as
-    torchvision.datasets.ImageFolder loads from a file with the same bytes, and the target is an int.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))``, as in torchvision.datasets.ImageFolder. The
+    image is a PIL image in RGB, and the target is an int.
 
     An .idx file next to a .rec file (``train.idx`` for ``train.rec``) selects the records and their order, as in
     MXNet's MXIndexedRecordIO. Without it, the data set has all records in the order of the file.
@@ -54,15 +54,13 @@ class DALIRecordIO(Archive):
     Attributes:
         files: paths of the files that hold the images.
         targets: list of ints, before target_transform.
-        classes, class_to_idx: the target names from ``<path>.classes.txt``, if it exists (the pack command writes it);
+        classes, class_to_idx: the class names from ``<path>.classes.txt``, if it exists (the pack command writes it);
             otherwise None.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ImageReadError (an OSError): a file is damaged, or an image cannot be decoded in ``dataset[i]``. The message
-        names file, position and reason.
-        ValueError: a record has several labels, as in detection or face data, or contains no image. The message names
-            the record.
+        ImageReadError (an OSError): a file is damaged, or an image cannot be decoded in ``dataset[i]``.
+        ValueError: a record has several labels, as in detection or face data, or contains no image.
 
     Examples:
         >>> dataset = DALIRecordIO("train.rec", transform)
@@ -101,7 +99,7 @@ class DALIRecordIO(Archive):
 
 
 def _idx_offsets(path: str, stored: IO[bytes]) -> list[int]:
-    """Return the offsets in the second column; the first column is the record's key."""
+    """Return the offsets in the second column. The first column contains the records' keys."""
     offsets = []
     with io.TextIOWrapper(stored, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(iter(lambda: file.readline(_LINE), "")):
@@ -159,7 +157,7 @@ def _add(
 
 
 def _label(path: str, where: str, data: bytes) -> tuple[int, int]:
-    """Return (bytes before the image, label)."""
+    """Return (number of bytes before the image, label)."""
     flag, label, _, _ = _IMAGE_HEADER.unpack_from(data)
     begin = _IMAGE_HEADER.size
     if flag > 1:
@@ -178,8 +176,7 @@ def _idx_hint(idx: str | None) -> str:
 
 
 def encode(number: int, label: int, image: bytes) -> bytes:
-    """Return an image as a record, as MXNet's recordio.pack and dmlc's RecordIOWriter write it; ``number`` is its
-    id."""
+    """Return an image as a record with the id ``number``, like MXNet's recordio.pack and dmlc's RecordIOWriter."""
     data = _IMAGE_HEADER.pack(0, label, number, 0) + image
     parts, begin, at = [], 0, data.find(_MAGIC_BYTES)
     while at != -1:

@@ -30,9 +30,8 @@ _KINDS = {1: "bytes", 2: "floats", 3: "int64s"}
 class DALITFRecord(Archive):
     """Images of TFRecord files, one per tf.train.Example, with random access.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))``. The image is a PIL image in RGB, the same as
-    torchvision.datasets.ImageFolder loads from a file with the same bytes, and the target is an int. Checksums are
-    verified while a file is indexed.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))``, as in torchvision.datasets.ImageFolder. The
+    image is a PIL image in RGB, and the target is an int. Checksums are verified while a file is indexed.
 
     Args:
         path: a file or its URL, a pattern such as ``train-*``, braces as in ``train-{000..007}``, or a list of these.
@@ -44,17 +43,12 @@ class DALITFRecord(Archive):
         storage_options, disk_cache: for URLs, as in DALIImageFolder.
 
     Attributes:
-        files: paths of the files that hold the images.
-        targets: list of ints, before target_transform.
-        classes, class_to_idx: the target names from ``<path>.classes.txt``, if it exists (the pack command writes it);
-            otherwise None.
+        files, targets, classes, class_to_idx: as in DALIRecordIO.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ImageReadError (an OSError): a file is damaged, or an image cannot be decoded in ``dataset[i]``. The message
-        names file, position and reason.
-        ValueError: a file is compressed, or a record lacks one of the features or has it with another type. The message
-            names the record.
+        ImageReadError (an OSError): a file is damaged, or an image cannot be decoded in ``dataset[i]``.
+        ValueError: a file is compressed, or a record lacks one of the features or has it with another type.
 
     Examples:
         >>> dataset = DALITFRecord("train-*.tfrecord", transform)
@@ -113,13 +107,13 @@ class DALITFRecord(Archive):
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Return the CRC-32C as stored in TFRecord: rotated right by 15 bits, plus a constant."""
+    """Return TFRecord's checksum, a CRC-32C rotated right by 15 bits, plus a constant."""
     crc: int = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
-    """Read and verify the data of the record at the file's position."""
+    """Read and verify the data of the record at the file's position. The file has ``left`` more bytes."""
     head = file.read(_HEAD)
     if len(head) < _HEAD:
         raise corrupt(path, where, "the file ends inside it")
@@ -137,7 +131,7 @@ def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
 
 
 def _features(data: bytes) -> dict[str, tuple[int, int]]:
-    """Return the position of each Feature of an Example, keyed by name. The last one of a name is used, as in
+    """Return the (begin, end) of each Feature in an Example, by name. The last of several with one name is used, as in
     protobuf."""
     found = {}
     for features in _inner(data, 0, len(data)):
@@ -153,13 +147,15 @@ def _features(data: bytes) -> dict[str, tuple[int, int]]:
 
 
 def _inner(data: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of each occurrence of field 1 of a message."""
+    """Yield the (begin, end) of each occurrence of field 1 in a message."""
     return ((a, b) for number, kind, a, b in protobuf.fields(data, begin, end) if (number, kind) == (1, BYTES))
 
 
 def _list(data: bytes, begin: int, end: int) -> tuple[str, list[Any]]:
-    """Return a Feature's kind and values: (begin, end) for bytes, integers for int64s. For floats, only the number of
-    fields is meaningful."""
+    """Return a Feature's kind and values: (begin, end) for bytes, integers for int64s.
+
+    For floats, only the number of fields is meaningful.
+    """
     name: str = "nothing"
     values: list[Any] = []
     for number, kind, a, b in protobuf.fields(data, begin, end):

@@ -1,5 +1,6 @@
-"""WebDataset's tar shards, where consecutive files with the same base name form a sample. Read and written without the
-webdataset package.
+"""WebDataset's tar shards, read and written without the webdataset package.
+
+Consecutive files with the same base name form a sample.
 
 Sources: https://github.com/webdataset/webdataset, README and webdataset/tariterators.py
 """
@@ -23,10 +24,9 @@ _OTHER_FORMATS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x2
 
 
 def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
-    """Yield (name, offset, size) of each regular file, in order.
+    """Yield the (name, offset, size) of each regular file, in order.
 
-    Python's tarfile stops at a damaged header without an error, and the rest would be lost, so the bytes after the last
-    member are checked here.
+    Python's tarfile stops at a damaged header without an error, so the bytes after the last member are checked here.
 
     Args:
         file: an open file. Its position may change between two members.
@@ -72,7 +72,7 @@ def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
 
 
 def member(name: str, data: bytes) -> bytes:
-    """Return a regular file as a member without times and owners. ``name`` has at most 100 bytes."""
+    """Return a file as a member of a tar file, without times and owners. ``name`` has at most 100 bytes."""
     info = tarfile.TarInfo(name)
     info.size = len(data)
     return info.tobuf(tarfile.USTAR_FORMAT, "utf-8") + data + bytes(-len(data) % BLOCK)
@@ -89,8 +89,8 @@ _MOST = 1 << 24  # largest size in bytes of a file with a target; a .json file m
 class DALIWebDataset(Archive):
     """Images of WebDataset's tar shards, with random access.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))``. The image is a PIL image in RGB, the same as
-    torchvision.datasets.ImageFolder loads from a file with the same bytes, and the target is an int.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))``, as in torchvision.datasets.ImageFolder. The
+    image is a PIL image in RGB, and the target is an int.
 
     Consecutive files form a sample if their names are equal up to the first dot of the base name, as in webdataset. The
     target is the number in the sample's ``.cls`` file, or a field of its ``.json`` file.
@@ -100,22 +100,18 @@ class DALIWebDataset(Archive):
         transform: takes a PIL image in RGB, usually a torchvision Compose.
         target_transform: takes the target.
         return_index: samples are (image, target, index), and batches (images, labels, indices).
-        image_extensions: extensions of image files. If a sample has several images, the first of these extensions is
-            used.
+        image_extensions: extensions of image files. If a sample has several images, the one with the first of these
+            extensions is used.
         json_field: the field of ``.json`` files that holds the target.
         storage_options, disk_cache: for URLs, as in DALIImageFolder.
 
     Attributes:
-        files: paths of the files that hold the images.
-        targets: list of ints, before target_transform.
-        classes, class_to_idx: the target names from ``<path>.classes.txt``, if it exists (the pack command writes it);
-            otherwise None.
+        files, targets, classes, class_to_idx: as in DALIRecordIO.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ImageReadError (an OSError): a file is damaged, or an image cannot be decoded in ``dataset[i]``. The message
-        names file, position and reason.
-        ValueError: a file is compressed, or a sample has no image or no class number. The message names the sample.
+        ImageReadError (an OSError): a file is damaged, or an image cannot be decoded in ``dataset[i]``.
+        ValueError: a file is compressed, or a sample has no image or no class number.
 
     Examples:
         >>> dataset = DALIWebDataset("train-*.tar", transform)
@@ -165,7 +161,7 @@ class DALIWebDataset(Archive):
     def _add(
         self, builder: RowsBuilder, file: IO[bytes], path: str, key: str | None, sample: dict[str, tuple[int, int]]
     ) -> None:
-        """Add one sample, {extension: (offset, size)}."""
+        """Add one sample, given as {extension: (offset, size)}."""
         if key is None:
             return
         where = f"sample {key!r} at byte {min(sample.values())[0]}"
@@ -202,7 +198,9 @@ def _names(sample: dict[str, Any]) -> str:
 
 
 def encode(number: int, extension: str, label: int, image: bytes) -> bytes:
-    """Return the members of a sample: the image and its .cls file. The sample is named by its number, because dots in
-    file names would separate the extension here."""
+    """Return the members of a sample: the image and its .cls file.
+
+    ``number`` is the name of the sample, because dots in file names would begin the extension.
+    """
     key = f"{number:09d}"
     return member(f"{key}.{extension}", image) + member(f"{key}.cls", str(label).encode())

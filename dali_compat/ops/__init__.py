@@ -1,16 +1,15 @@
-"""All operations, one module per kind with its translators, draws and kernels.
+"""Operations, one module per kind, each with translators, draws and kernels.
 
-In reading order:
+The modules, in reading order:
 
-- The kinds are color, resize, windows, warp, jitter, filters, noise, policy, augmix and convert. timm and
-  timm_policies, which uses timm_operations, are imported when one of timm's transforms is translated.
-- translators: the registry of translators by class, and their return types. arguments: the meaning of transforms'
-  arguments.
-- draws: draws all numbers and computes all windows of a batch at once, with the distributions for that. matrices:
-  matrices of warps.
-- kernels: kernel() registers an operation with its traits, and run() applies a step to a batch. image_by_image: applies
-  all steps to one image after another, on a CPU. pixels/: the arithmetic of Pillow and torchvision on batches of
-  tensors. operations/: operations that ColorJitter and policies choose per image.
+- Kinds: color, resize, windows, warp, jitter, filters, noise, policy, augmix and convert. timm and timm_policies (with
+  timm_operations) are imported when a transform of timm is translated.
+- translators: the registry of translators by class. arguments: reads the arguments of transforms.
+- draws: draws all numbers of a batch and computes all windows and sizes. matrices: matrices of warps.
+- kernels: kernel() registers an operation, and run() applies a step to a batch. image_by_image: applies all steps to
+  one image before the next, on a CPU.
+- pixels/: arithmetic of Pillow and torchvision on batches. operations/: a different operation for each image, for
+  policies and ColorJitter.
 """
 
 import importlib

@@ -1,5 +1,4 @@
-"""Read transforms' arguments, and determine whose arithmetic torchvision uses: Pillow's, or that of tensors in v1 or
-v2."""
+"""Read the arguments of transforms, and determine whose arithmetic torchvision uses."""
 
 from __future__ import annotations
 
@@ -17,38 +16,37 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import ImageSpec, Step, draw, step
 
 TORCHVISION = tuple(int(number) for number in torchvision.__version__.split(".")[:2])
-"""(0, 26), for example."""
+"""The installed version, for example (0, 26)."""
 
 # Pillow's numbers, as in torchvision.transforms.functional._interpolation_modes_from_int
 _FROM_INT = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
 
 def like_of(t, spec: ImageSpec) -> str:
-    """Return whose arithmetic torchvision uses for this image: "pil", or "v1" or "v2" for its tensor functions."""
+    """Return "pil", or "v1" or "v2" for tensors: whose arithmetic torchvision uses for this image."""
     if spec.kind == "pil":
         return "pil"
     return version_of(t)
 
 
 def version_of(t) -> str:
-    """Return the version of torchvision's transforms that a transform belongs to, "v1" or "v2"."""
+    """Return "v2" for a transform of torchvision.transforms.v2, otherwise "v1"."""
     return "v2" if isinstance(t, v2.Transform) else "v1"
 
 
 def interpolation_of(t) -> str:
-    """Return the name of a transform's interpolation."""
     return interpolation_named(t.interpolation)
 
 
 def interpolation_named(mode: Any) -> str:
-    """Return the name of an interpolation given as an enum, a name or Pillow's number."""
+    """Return the name of an interpolation, from an InterpolationMode, a name or Pillow's number."""
     if isinstance(mode, Integral):
         return _FROM_INT[int(mode)]
     return InterpolationMode(mode).value
 
 
 def fill_of(t, spec: ImageSpec) -> tuple | None:
-    """Return one fill value per channel, or None if torchvision's fill is None."""
+    """Return one fill value per channel, or None if the transform's fill is None."""
     fill = t.fill
     if isinstance(fill, dict):
         raise Untranslatable(t, "fill as a dict", "pass only the fill of images")
@@ -58,7 +56,7 @@ def fill_of(t, spec: ImageSpec) -> tuple | None:
 
 
 def per_channel(t, name: str, spec: ImageSpec) -> tuple:
-    """Return an argument, given as one or several values, as one value per channel."""
+    """Return the argument ``name`` of a transform as one value per channel."""
     value = getattr(t, name)
     values = tuple(value) if hasattr(value, "__iter__") else (value,)
     values *= spec.channels if len(values) == 1 else 1
@@ -78,12 +76,12 @@ def refuse_tensors(t, spec: ImageSpec, remedy: str = "put it before the conversi
 
 
 def maybe(t, spec, op: str, **values):
-    """Return a step that is applied with probability t.p; ``values`` are the same for every sample."""
+    """Return a step that is applied with probability t.p. Its arguments ``values`` are the same for every sample."""
     return step(op, spec, draw("bernoulli", p=t.p, values=tuple(values.items())), like=like_of(t, spec))
 
 
 def functions(like: str):
-    """Return torchvision's v2 or v1 functional module. PIL images use v1's."""
+    """Return torchvision's functional module of v2 if ``like`` is "v2", otherwise of v1."""
     return F2 if like == "v2" else F1
 
 
@@ -99,15 +97,20 @@ def fill_list(fill) -> list | None:
 
 
 def resizes_in_integers(interpolation: str) -> bool:
-    """Return True if torchvision's v2 resizes uint8 tensors on a CPU in fixed-point arithmetic, rounded after each
-    axis. Versions before 0.21 use floats and round once for bilinear with AVX512."""
+    """Return True if v2 resizes uint8 tensors on a CPU in integer arithmetic, rounded after each axis.
+
+    Before torchvision 0.21, bilinear with AVX512 uses floats and rounds once.
+    """
     native = getattr(_geometry, "_do_native_uint8_resize_on_cpu", None)
     return native is None or bool(native(InterpolationMode(interpolation)))
 
 
 def passes_of(resize: Step) -> str:
-    """Return how torchvision resizes: PIL in two passes rounded to 8 bits ("as Pillow"), v2 on uint8 tensors likewise
-    but always "width first", and v1 on tensors (and v2 on floats) in floating point ("one")."""
+    """Return the passes of torchvision's resize: "as Pillow", "width first" or "one".
+
+    "as Pillow" (PIL images) and "width first" (uint8 tensors in v2) round to 8 bits after each axis. Pillow chooses the
+    first axis by the sizes. "one" is a single pass in floating point.
+    """
     interpolation, like = resize.kwargs["interpolation"], resize.kwargs["like"]
     if interpolation.startswith("nearest") or resize.gives.dtype != torch.uint8 or like == "v1":
         return "one"
@@ -117,14 +120,14 @@ def passes_of(resize: Step) -> str:
 
 
 def is_in_two_passes(resize: Step) -> bool:
-    """Return True if a resize uses one of the common filters in two passes."""
+    """Return True if a resize is bilinear or bicubic, antialiased, and in two passes."""
     how = resize.kwargs
     usual = how["interpolation"] in ("bilinear", "bicubic") and how["antialias"] is True
     return usual and passes_of(resize) != "one"
 
 
 def is_integer_resize(s: Step) -> bool:
-    """Return True if PyTorch does this resize as Pillow does, except for the rounding of weights."""
+    """Return True if PyTorch resizes as Pillow does, except for the rounding of weights."""
     if s.op == "resize_by_choice":
         names = s.kwargs["interpolations"]
         return {*names} <= {"bilinear", "bicubic"} and all(map(resizes_in_integers, names))

@@ -32,20 +32,23 @@ def _aug_mix_uniforms(severity, mixture_width, chain_depth, alpha, all_ops, like
 
 
 def _deepest(depth: int) -> int:
-    """Return the largest length of a chain. If ``depth`` is not positive, lengths from 1 to 3 are drawn."""
+    """Return the largest length of a chain: ``depth`` or, if that is not positive, 3."""
     return depth if depth > 0 else 3
 
 
 @draws(uniforms=_aug_mix_uniforms)
 def draw_aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_ops, like):
-    """AugMix's chains and weights. ``which`` and ``magnitude`` are (N, mixture_width, depth), with ``which`` -1 after
-    the end of a chain. ``mix`` (N, 1 + mixture_width) holds the weights of the original image and of each chain."""
+    """Draw the operations of AugMix's chains, and their weights.
+
+    ``which`` and ``magnitude`` are (N, mixture_width, depth), with ``which`` -1 after the end of a chain. ``mix`` (N, 1
+    + mixture_width) holds the weights of the image and of each chain.
+    """
     first, u = u[:, :mixture_width], u[:, mixture_width:]
     lengths = randint(first, 1, 4) if chain_depth <= 0 else np.full(first.shape, chain_depth)
     over = np.arange(_deepest(chain_depth)) >= lengths[..., None]
     count = over.shape[1] * over.shape[2]
     op, bins, sign = u[:, : 3 * count].reshape(len(sizes), 3, *over.shape[1:]).swapaxes(0, 1)
-    # _PARAMETER_MAX is 10 bins
+    # 10 bins is torchvision's _PARAMETER_MAX
     drawn = one_operation(space_of("AugMix", like, 10, all_ops), op, randint(bins, 0, severity), sign, sizes)
     return {
         "which": np.where(over, np.int32(-1), drawn["which"]),
@@ -55,8 +58,11 @@ def draw_aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_o
 
 
 def _mix(u, alpha, width) -> np.ndarray:
-    """torch._sample_dirichlet for (image, mixture), and for the chains within the mixture. Gamma variates of shape 1
-    are exponential. For other shapes, a numpy generator per row is seeded with the row's single uniform number."""
+    """Return Dirichlet weights (N, 1 + width) of the original image and of each chain.
+
+    If ``alpha`` is 1, gamma variates are exponential and computed from ``u``. Otherwise, each row's number seeds a
+    NumPy generator.
+    """
     if alpha == 1:
         gamma = -np.log1p(-u)
     else:
@@ -68,15 +74,17 @@ def _mix(u, alpha, width) -> np.ndarray:
 
 
 def _shares(gamma) -> np.ndarray:
-    """Normalize gamma variates to a Dirichlet variate, float32 and neither 0 nor 1, as in torch."""
+    """Normalize gamma variates to Dirichlet variates, float32 and neither 0 nor 1, as torch does."""
     least, most = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))
     return np.clip((gamma / gamma.sum(1, keepdims=True)).astype(np.float32), least, most)
 
 
 @kernel(in_batches=True)
 def augmix(images, arrays, *, interpolation, fill, like):
-    """AugMix.forward: mix chains of operations with the image in float32. torchvision converts PIL images to tensors
-    for it, so ``like`` is "v1" or "v2"."""
+    """Mix the image with its chains of operations in float32.
+
+    torchvision converts PIL images to tensors for AugMix, so ``like`` is "v1" or "v2".
+    """
     which, magnitude = arrays["which"], arrays["magnitude"]
     n, width, depth = which.shape
     chains = images.repeat(width, 1, 1, 1)  # all first chains, then all second ones, ...
@@ -92,7 +100,6 @@ def augmix(images, arrays, *, interpolation, fill, like):
 
 @image_kernel("augmix")
 def augmix_image(image, row, *, interpolation, fill, like):
-    """torchvision.transforms.AugMix.forward after the chains are drawn, on tensors in floating point."""
     pixels = as_tensor(image)
     mixed = float(row["mix"][0]) * pixels[None]
     for weight, chain, magnitudes in zip(row["mix"][1:], row["which"], row["magnitude"], strict=True):

@@ -1,8 +1,7 @@
-"""Colour operations: grayscale, channels, inversion, posterizing, solarizing, contrast and equalization.
+"""Color operations: grayscale, channels, inversion, posterizing, solarizing, contrast and equalization.
 
-``like`` "pil" means torchvision on PIL images, bit for bit: uint8 in and out, in the float arithmetic of Pillow's C
-code. "v1" and "v2" mean torchvision's tensor functionals with one factor per sample. If a functional takes batches, it
-is called.
+If ``like`` is "pil", results equal torchvision's on PIL images bit for bit. "v1" and "v2" stand for torchvision's
+functions on tensors.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ def translate_grayscale(t, spec):
         return ()
     if spec.channels == 1 and channels == 3 and (spec.kind == "pil" or isinstance(t, v2.Grayscale)):
         return (step("repeat_channels", spec.but(channels=3)),)
-    if spec.channels != 3 or channels not in (1, 3):  # v1 passes tensors of one channel through
-        raise Untranslatable(t, f"num_output_channels={channels} of an image of {spec.channels} channels")
+    if spec.channels != 3 or channels not in (1, 3):  # v1 does not change tensors of one channel
+        raise Untranslatable(t, f"num_output_channels={channels} for an image of {spec.channels} channels")
     args = {"like": like_of(t, spec), "dtype": spec.dtype, "channels": channels}
     return (step("grayscale", spec.but(channels=channels), **args),)
 
@@ -97,7 +96,6 @@ def _refuse_floats_of_v1(t, spec) -> None:
 
 @draws(uniforms=lambda channels: channels)
 def draw_channel_permutation(sizes, u, *, channels):
-    """torchvision.transforms.v2.RandomChannelPermutation.make_params."""
     return {"order": permutation(u)}, sizes
 
 
@@ -106,13 +104,13 @@ def draw_channel_permutation(sizes, u, *, channels):
 
 @kernel(torchvision="adjust_brightness factor", parts=True, takes_frames=True)
 def brightness(images, arrays, *, like):
-    """ImageEnhance.Brightness: blend with black."""
+    """Blend with black, as ImageEnhance.Brightness does."""
     return by_value(images, lambda values: bounded(values * to(images, arrays["factor"]), images))
 
 
 @kernel(torchvision="adjust_gamma gamma gain", in_batches=True)
 def gamma(images, arrays, *, like):
-    """adjust_gamma; for PIL images with a table of 256 levels."""
+    """Adjust the gamma, for PIL images through a table of 256 values."""
     if like != "pil":
         return one_by_one(functions(like).adjust_gamma, images, arrays["gamma"], arrays["gain"])
     rows = zip(arrays["gamma"].tolist(), arrays["gain"].tolist(), strict=True)
@@ -123,8 +121,10 @@ def gamma(images, arrays, *, like):
 
 @kernel(torchvision="adjust_contrast factor", parts=True, takes_frames=True)
 def contrast(images, arrays, *, like):
-    """ImageEnhance.Contrast: blend with the mean of the gray image. In images from framed() only ``area`` pixels
-    count."""
+    """Blend with the mean of the gray image, as ImageEnhance.Contrast does.
+
+    For padded images from framed(), ``area`` is the number of pixels without padding.
+    """
     mean = _mean(_gray(images, like), like, arrays.get("area"))
     return by_value(images, lambda values: blend(values, mean, arrays["factor"], like))
 
@@ -142,7 +142,7 @@ def _mean(gray, like, area=None):
 
 @kernel(torchvision="adjust_saturation factor", parts=True, takes_frames=True)
 def saturation(images, arrays, *, like):
-    """ImageEnhance.Color: blend with the gray image."""
+    """Blend with the gray image, as ImageEnhance.Color does."""
     if images.shape[1] == 1:
         return images
     images = images.contiguous()
@@ -151,7 +151,7 @@ def saturation(images, arrays, *, like):
 
 
 def _gray(images, like):
-    """Return the gray image (N, 1, H, W), in integers for uint8 images."""
+    """Return the gray images (N, 1, H, W), in integers for uint8 images."""
     if images.shape[1] == 1:
         return images
     if like == "pil":
@@ -164,7 +164,7 @@ def _gray(images, like):
 
 
 def _l24(images):
-    """Pillow's L24 (Convert.c): 16-bit fixed point, rounded."""
+    """Return Pillow's gray images (L24 in Convert.c), in 16-bit fixed point, rounded."""
     r, g, b = images.split(1, 1)
     half = torch.full((1, 1, 1, 1), 0x8000, dtype=torch.int32, device=images.device)
     total = half.add(r, alpha=19595).add_(g, alpha=38470).add_(b, alpha=7471)
@@ -183,7 +183,7 @@ def grayscale(images, arrays, *, like, dtype, channels):
     return gray.expand(-1, channels, -1, -1)
 
 
-# ---- operations on single values
+# ---- operations on single pixels
 
 
 @kernel(torchvision="posterize bits", parts=True, keeps_info=True)
@@ -210,7 +210,7 @@ def solarize(images, arrays, *, like):
 
 @kernel(in_batches=True)
 def solarize_add(images, arrays, *, like):
-    """timm's solarize_add, for an addend of at most 128."""
+    """Add a number of at most 128 to values below 128, as timm's solarize_add does."""
     return (images < 128).mul(to(images, arrays["factor"], np.uint8)).add_(images)
 
 
@@ -231,7 +231,7 @@ def permute_channels(images, arrays):
 
 @kernel(torchvision="autocontrast", parts=True, keeps_info=True)
 def autocontrast(images, arrays, *, like):
-    """ImageOps.autocontrast: stretch each channel from its minimum to its maximum."""
+    """Stretch each channel from its minimum to its maximum, as ImageOps.autocontrast does."""
     if like != "pil":
         return functions(like).autocontrast(images)
     low, high = (extreme((-2, -1)).to(torch.float64)[..., None] for extreme in (images.amin, images.amax))
@@ -243,7 +243,7 @@ def autocontrast(images, arrays, *, like):
 
 @kernel(torchvision="equalize", parts=True, keeps_info=True)
 def equalize(images, arrays, *, like):
-    """ImageOps.equalize. v2's function gives the same for uint8 images, and takes batches."""
+    """Equalize the histogram of each channel. v2's function equals Pillow's for uint8 images, and takes batches."""
     return functions("v2" if images.dtype == torch.uint8 else like).equalize(images)
 
 

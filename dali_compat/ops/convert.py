@@ -1,4 +1,4 @@
-"""Conversions between PIL images and tensors and between dtypes, and normalization."""
+"""Conversions between PIL images, tensors and dtypes, and normalization."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ define("pil_to_tensor", unchanged=True, commutes=True, image=lambda image, row: 
 
 
 def _fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) -> str:
-    """torchvision divides. DALI multiplies in float32 instead, and so does a CPU's kernel by default."""
+    """Return the distance from torchvision, which divides. DALI and, by default, CPU kernels multiply instead."""
     return "within 1e-6" if by_dali or not (options.exact or options.gpu) else EXACT
 
 
@@ -117,7 +117,7 @@ def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
 @kernel(commutes=True, converts=True, in_dali=_in_dali, fidelity=_fidelity)
 def to_dtype(images, arrays, *, dtype, like):
     if like == "v1":  # ToTensor and ConvertImageDtype divide by 255, v2 multiplies by 1/255
-        # CUDA divides by a number in this way
+        # CUDA multiplies by the reciprocal of a number, but divides by a tensor
         if images.is_cuda and images.dtype == torch.uint8 and dtype == torch.float32:
             return images.to(dtype) / torch.full((), 255.0, device=images.device)
         return F1.convert_image_dtype(images, dtype)
@@ -129,30 +129,31 @@ def normalize(images, arrays, *, mean, std):
     return F1.normalize(images, mean, std)
 
 
-define("crop_mirror_normalize")  # DALI's, at the end of its part (translate/lower.py)
+define("crop_mirror_normalize")  # last step of a DALI pipeline, from translate/lower.py
 
 
 @kernel(in_batches=True)
 def arithmetic(images, arrays, *, name):
-    """Apply torch's add, sub, mul, div or rsub to each image and one number, or one per channel."""
+    """Apply torch's add, sub, mul, div or rsub to each image and its number, or its number per channel."""
     values = to_device(torch.from_numpy(arrays["values"]).to(images.dtype), images.device)
     return getattr(torch, name)(images, values.view(len(images), -1, 1, 1))
 
 
 @kernel(in_batches=True, image=lambda image, row: F1.to_pil_image(image))
 def tensor_to_pil(images, arrays):
-    """ToPILImage: floating point images are multiplied by 255 and truncated."""
+    """Convert as ToPILImage does. Floats are multiplied by 255 and truncated."""
     return images.mul(255).byte() if images.is_floating_point() else images
 
 
 @kernel(in_batches=True, calls_user=True, fidelity=lambda *_: "yours, not measured")
 def apply(images, arrays, *, function, spec, **args):
-    """Call a user's function registered with on_batch(); ``spec`` is its declared output. Raise ValueError if its
-    output has another shape or dtype, because later windows are computed for the declared shape, and later arithmetic
-    depends on the dtype: ToTensor divides uint8 by 255, but not floats."""
+    """Call a user's function registered with on_batch(). ``spec`` describes the declared output.
+
+    Raise ValueError if the output has another shape or dtype, because later steps depend on both.
+    """
     if "uniforms" in arrays:
         args["uniforms"] = to_device(arrays["uniforms"], images.device)
-    if 0 in images.stride():  # a gray image expanded to three channels, which cannot be written to
+    if 0 in images.stride():  # the function may write to the images, which an expanded gray image does not allow
         images = images.clone()
     made = function(images, **args)
     wanted = len(images), spec.channels, *(spec.size or images.shape[-2:])
@@ -167,8 +168,10 @@ def apply(images, arrays, *, function, spec, **args):
 
 @functools.lru_cache(64)
 def conversion_table(steps: tuple[Step, ...]) -> torch.Tensor:
-    """Return a CPU table of shape (channels, 256) with the results of steps that depend only on a pixel's value.
-    Read-only."""
+    """Return the results of pixel-wise steps for all uint8 values, a CPU tensor (channels, 256).
+
+    The table is cached, so do not write to it.
+    """
     channels = steps[0].gives.channels
     values = torch.arange(256, dtype=torch.uint8, device="cpu").view(1, 1, 16, 16).expand(1, channels, 16, 16)
     for one in steps:

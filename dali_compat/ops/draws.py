@@ -1,8 +1,8 @@
-"""Compute the arguments of steps for a whole batch on the host, and register the functions that draw them.
+"""Draw the arguments of steps for a whole batch, on the host.
 
-Each function takes the input sizes, (N, 2) int64 as (height, width) in pixels, and returns the arrays for the kernel
-and the output sizes. Sizes are known before images are decoded (data/headers.py), so all geometry is torchvision's own
-arithmetic, vectorised with NumPy, and the engines only apply it.
+A draw function takes the image sizes before a step, (N, 2) int64 as (height, width). It returns the arrays for the
+kernel and the sizes after the step. Sizes are known before images are decoded, so all geometry is torchvision's own
+arithmetic, vectorized with NumPy, and the engines only apply it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ..plan import Draw, Step
 
 Arrays = dict[str, np.ndarray]
 
-_MOST_PIXELS = 1 << 29  # of an output image; Pillow refuses to open images of a third of that
+_MOST_PIXELS = 1 << 29  # of an output image; Pillow does not open images of a third of that
 _SIDES = 4  # (height, width) of the input and of the output
 
 _DRAWS: dict[str, tuple[int | Callable[..., int] | None, Callable]] = {}
 
 
 class ImageTooSmall(ValueError):
-    """Raised if an image is too small for a transform. The message is that of torchvision's ValueError.
+    """Raised if an image is too small for a transform, with the message of torchvision's ValueError.
 
-    ``row`` is the position of the image among the ``rows`` given to compute().
+    ``row`` is the image's position among the ``rows`` of compute().
     """
 
     def __init__(self, row: int, message: str):
@@ -34,7 +34,7 @@ class ImageTooSmall(ValueError):
 
 
 class Computed(list[Arrays]):
-    """The arrays of each step. ``sizes`` (N, 2) are the images' (height, width) after all steps."""
+    """The arrays of each step. ``sizes`` (N, 2) are the (height, width) after all steps."""
 
     sizes: np.ndarray
 
@@ -45,12 +45,17 @@ def compute(
     randoms: Callable[[int, int], np.ndarray],
     rows: Sequence[int] | np.ndarray | slice,
 ) -> Computed:
-    """Compute the arrays of each step for ``rows`` of a batch. ``sizes`` is (N, 2) for these rows, and ``randoms`` is a
-    Randoms or is called like one.
+    """Return the arrays of each step for ``rows`` of a batch.
 
-    If a step has gates or its own probability, its arrays include ``flag`` (0 or 1). If its gates are closed, its other
-    arrays are zeros. Raises ImageTooSmall for the first step with an unsuitable image, or whose output has no pixels or
-    more than 2**29.
+    If a step may leave samples unchanged, its arrays include ``flag`` (0 or 1). For a sample that does not pass the
+    step's gates, all arrays contain zeros.
+
+    Args:
+        sizes: (N, 2), the (height, width) of these rows.
+        randoms: called as a Randoms, with a stream and a count.
+
+    Raises:
+        ImageTooSmall: an image is too small for a step, or a step's output has no pixels or more than 2**29.
     """
     arrays = Computed()
     chosen: dict[int, np.ndarray] = {}
@@ -63,7 +68,7 @@ def compute(
             u = randoms(step.stream, uniforms)[rows][at] if uniforms else None
             try:
                 values, after = run(step.draw, sizes[at], u)
-            except ImageTooSmall as error:  # convert its row, which counts only the samples that passed the gates
+            except ImageTooSmall as error:  # its row counts only the samples that passed the gates
                 raise ImageTooSmall(int(np.arange(len(sizes))[at][error.row]), str(error)) from None
         if step.operation.calls_user and step.gives.size is not None:
             after = np.tile(np.array(step.gives.size, sizes.dtype), (len(after), 1))
@@ -92,7 +97,7 @@ def _refuse_sizes(step: Step, sizes: np.ndarray, rows: np.ndarray) -> None:
 
 
 def _passed_gates(gates, chosen: dict[int, np.ndarray], count: int) -> np.ndarray | None:
-    """Return which samples pass all gates as int32 (count,), or None if there are no gates."""
+    """Return int32 (count,), 1 for samples that pass all gates, otherwise 0. Return None if there are no gates."""
     if not gates:
         return None
     passed = np.ones(count, np.int32)
@@ -109,12 +114,12 @@ def _scattered(array: np.ndarray, at: np.ndarray | slice, count: int) -> np.ndar
 
 
 def is_random(step: Step) -> bool:
-    """Return True if a step's arguments are drawn."""
+    """Return True if a step draws random numbers."""
     return step.draw is not None and uniforms_of(step.draw) > 0
 
 
 def uniforms_of(draw: Draw) -> int:
-    """Return the number of uniform numbers that a draw takes per sample."""
+    """Return how many uniform numbers per sample a draw takes."""
     (uniforms, _), args = _entry(draw), dict(draw.args)
     if uniforms is None:
         return max((uniforms_of(one) for one in args.values() if isinstance(one, Draw)), default=0)
@@ -132,15 +137,15 @@ def _entry(draw: Draw) -> tuple[int | Callable[..., int] | None, Callable]:
 
 
 def draws(uniforms=None):
-    """Register a function ``draw_name`` for Draws of that name.
+    """Register a function ``draw_<name>`` for the draw ``name``.
 
-    It is called as ``draw_name(sizes, u, **args)`` for N samples with their (height, width), (N, 2), and uniform
-    numbers in [0, 1), (N, uniforms). It returns the kernel's arguments, {name: array of N rows}, and the output sizes.
-    An int32 array ``flag`` is not passed to the kernel: samples with 0 are left unchanged.
+    It is called as ``draw_<name>(sizes, u, **args)`` with the sizes (N, 2) before the step and uniform numbers (N,
+    uniforms) in [0, 1). It returns the kernel's arguments, {name: array of N rows}, and the sizes after the step.
+    Samples whose int32 ``flag`` is 0 are left unchanged.
 
     Args:
         uniforms: number of uniform numbers per sample, or a function of the draw's arguments that returns it. By
-            default it is the largest number among the draws in the arguments, which share these numbers.
+            default, the draws in the arguments share as many numbers as the largest of them takes.
     """
 
     def decorate(function):
@@ -154,20 +159,20 @@ def draws(uniforms=None):
     return decorate
 
 
-# ---- numbers that are not drawn here, but chosen by the data set's code or by a transform that it calls
+# ---- arguments chosen by the data set's code, or by a transform that it calls, instead of drawn
 
 
 def width_of(layout: Any, sized: bool) -> int:
-    """Return how many given numbers a step takes per image."""
+    """Return how many columns of ``u`` draw_given() reads."""
     return _SIDES * sized + sum(int(np.prod(shape)) for _, shape, _ in layout)
 
 
 @draws(uniforms=lambda at, layout, sized: at + width_of(layout, sized))
 def draw_given(sizes, u, *, at, layout, sized):
-    """Read the arrays of a step from the rows of ``u``, from column ``at`` on.
+    """Read the arrays of a step from ``u``, from column ``at`` on.
 
-    ``layout`` lists (name, shape of a row, dtype) of each array. If ``sized`` is True, they are preceded by the size of
-    the image that the numbers are for, and by the output size.
+    ``layout`` lists the (name, shape per image, dtype) of each array. If ``sized`` is True, four columns precede them:
+    the (height, width) of the traced image before and after the step.
     """
     after = sizes
     if sized:
@@ -182,7 +187,8 @@ def draw_given(sizes, u, *, at, layout, sized):
 
 
 def _checked_size(sizes, sides) -> np.ndarray:
-    """Return the (height, width) after a step from given (height, width) before and after it."""
+    """Return the traced sizes after a step. Raise ImageTooSmall if an image's size differs from the traced one before
+    it."""
     other = (sides[:, :2] != sizes).any(1)
     if other.any():
         row = int(other.argmax())
@@ -196,42 +202,44 @@ def is_given(step: Step) -> bool:
     return step.draw is not None and step.draw.name.startswith("given")
 
 
-# ---- distributions of random parameters, and draws that transforms of several kinds share
+# ---- distributions, and draws that several kinds share
 
 
 def uniform(u, low, high) -> np.ndarray:
-    """``torch.empty(1).uniform_(low, high).item()``: a float32, widened. Raises RuntimeError as torch does."""
+    """Return float32 numbers between ``low`` and ``high``, as ``torch.empty(1).uniform_(low, high).item()`` does.
+
+    Raise RuntimeError if low > high, as torch does.
+    """
     if np.any(low > high):
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
     return (low + (high - low) * u).astype(np.float32).astype(np.float64)
 
 
 def randint(u, low, high) -> np.ndarray:
-    """``torch.randint(low, high, ())``, with ``high`` excluded."""
+    """Return integers as ``torch.randint(low, high, ())`` does, with ``high`` excluded."""
     return np.floor(u * (high - low)).astype(np.int64) + low
 
 
 def rand(u) -> np.ndarray:
-    """``torch.rand(())``: a float32, one of 2**24, for arithmetic that torchvision does in float32."""
+    """Return float32 multiples of 2**-24 in [0, 1), as ``torch.rand(())`` does."""
     return (np.floor(u * 2**24) / 2**24).astype(np.float32)
 
 
 def permutation(u) -> np.ndarray:
-    """``torch.randperm(n)`` for each row of (N, n)."""
+    """Return a permutation for each row of ``u`` (N, n), as ``torch.randperm(n)`` does."""
     return np.argsort(u, axis=1, kind="stable").astype(np.int32)
 
 
 @draws(uniforms=1)
 def draw_bernoulli(sizes, u, *, p, values=()):
-    """``torch.rand(1) < p``, for transforms that are applied or not. ``values`` (pairs of a name and a number) are the
-    same for every sample."""
+    """Draw a flag with probability ``p``. ``values``, (name, number) pairs, are the same for every sample."""
     alike = {n: np.full(len(sizes), value, np.int32 if isinstance(value, int) else float) for n, value in values}
     return {"flag": (u[:, 0] < p).astype(np.int32), **alike}, sizes
 
 
 @draws(uniforms=1)
 def draw_random_key(sizes, u):
-    """An integer in [0, 2**53), from which kernels generate random pixels."""
+    """Draw an integer in [0, 2**53), from which a kernel generates random pixels."""
     return {"key": integer_key(u[:, 0])}, sizes
 
 
@@ -241,7 +249,7 @@ def integer_key(u) -> np.ndarray:
 
 @draws(uniforms=lambda count: count)
 def draw_uniforms(sizes, u, *, count):
-    """``count`` numbers in [0, 1) for a user's translation."""
+    """Draw ``count`` numbers in [0, 1) for a user's translation."""
     return {"uniforms": np.ascontiguousarray(rand(u))}, sizes
 
 

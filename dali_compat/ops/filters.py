@@ -1,4 +1,4 @@
-"""Neighbourhood filters: sharpness and Gaussian blur, torchvision's and Pillow's."""
+"""Sharpness and Gaussian blur, as in torchvision and in Pillow."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ def translate_gaussian_blur(t, spec):
 
 @draws(uniforms=1)
 def draw_blur_sigma(sizes, u, *, sigma):
-    """torchvision.transforms.GaussianBlur.get_params: one sigma for both axes."""
+    """Draw one sigma for both axes."""
     return {"sigma": np.repeat(uniform(u, *sigma), 2, axis=1)}, sizes
 
 
 @kernel(torchvision="adjust_sharpness factor", parts=True, keeps_info=True)
 def sharpness(images, arrays, *, like):
-    """adjust_sharpness: blend with ImageFilter.SMOOTH, a 3 x 3 mean with weight 5 for the centre. The border is not
-    smoothed."""
+    """Blend with ImageFilter.SMOOTH, a 3 x 3 mean whose center has weight 5. The border is not smoothed."""
     channels, height, width = images.shape[1:]
     if height < 3 or width < 3:
         return images
@@ -51,10 +50,10 @@ def sharpness(images, arrays, *, like):
     weights[:, :, 1, 1] = 5
     if images.is_floating_point():
         smooth = _filtered(images, weights / 13)
-    else:  # sums of integers, exact in any order; a thirteenth of an integer is never halfway between two integers
+    else:  # sums of integers are exact in any order, and a thirteenth is never halfway between two integers
         smooth = _filtered(images.to(dtype), weights).mul_(1 / 13).round_()
     made = images.clamp(0, 1) if images.is_floating_point() else images.clone()
-    if like == "v1":  # at the border it computes ratio * x + (1 - ratio) * x
+    if like == "v1":  # v1 computes ratio * x + (1 - ratio) * x at the border
         for rim in ((..., 0, slice(None)), (..., -1, slice(None)), (..., 0), (..., -1)):
             edge = images[rim].unsqueeze(-1)
             made[rim] = blend(edge, edge.to(dtype), arrays["factor"], like).squeeze(-1)
@@ -72,14 +71,17 @@ def _blurred(image, row, *, kernel_size, like, by_torchvision=False):
 
 
 def _if_given(s: Step, options: Options, decoded: bool) -> Step:
-    """Use torchvision's own function, the only exact one, if the arguments are given and the result must be exact."""
+    """Return a step that calls torchvision's function if exact=True and the data set's code has chosen the
+    arguments."""
     return s.but(args=(*s.args, ("by_torchvision", True))) if options.exact and is_given(s) else s
 
 
 @kernel(parts=True, image=_blurred, lowered=_if_given, fidelity=lambda *_: "mean error .0001 of 255 and maximum 1")
 def gaussian_blur(images, arrays, *, kernel_size, like, by_torchvision=False):
-    """gaussian_blur: torchvision's product of two kernels is applied as one kernel after the other, in float32. If
-    ``by_torchvision`` is True, and for 16-bit images, torchvision's function is called for each image."""
+    """Blur with one kernel per axis in float32, instead of torchvision's two-dimensional kernel.
+
+    If ``by_torchvision`` is True, or for 16-bit floats, torchvision's function is called for each image.
+    """
     if by_torchvision or is_half(images):
         blur = functions(like).gaussian_blur
         return one_by_one(lambda image, *sigma: blur(image, kernel_size, sigma), images, *arrays["sigma"].T)
@@ -95,11 +97,11 @@ def gaussian_blur(images, arrays, *, kernel_size, like, by_torchvision=False):
 
 
 def _filtered(x, weights):
-    """Filter each channel of each image with its own weights, (N * C, 1, height, width)."""
+    """Convolve each channel of each image with its own weights (N * C, 1, height, width)."""
     n, channels = x.shape[:2]
     groups = len(weights)
     x = x.reshape(1, groups, *x.shape[2:])
-    if x.is_cuda:  # cuDNN plans for 100 ms for each new N, and N is the random number of selected samples
+    if x.is_cuda:  # cuDNN spends 100 ms on each new N, and N is the random number of selected samples
         size = weights.shape[-2:]
         x = torch.ops.aten._conv_depthwise2d(x, weights, size, None, (1, 1), (0, 0), (1, 1))
     else:
@@ -109,7 +111,7 @@ def _filtered(x, weights):
 
 @kernel(image=lambda image, row: image.filter(ImageFilter.GaussianBlur(float(row["radius"]))))
 def pillow_blur(images, arrays):
-    """``Image.filter(ImageFilter.GaussianBlur(radius))``. On a CPU Pillow itself runs, because it is faster."""
+    """Blur as ``ImageFilter.GaussianBlur(radius)`` does. On a CPU, Pillow itself is faster."""
     if images.is_cuda:
         return box_blur(images, arrays["radius"])
     return torch.stack(each_by_pillow("pillow_blur", images, arrays))
@@ -123,7 +125,7 @@ _PASSES, _ONE = 3, 1 << 24
 
 
 def box_blur(images: torch.Tensor, sigmas: np.ndarray) -> torch.Tensor:
-    """``ImageFilter.GaussianBlur(sigma)`` for uint8 images (N, C, H, W), with one sigma each."""
+    """Blur uint8 images (N, C, H, W) as ``ImageFilter.GaussianBlur(sigma)`` does, with one sigma per image."""
     radii = _radii(sigmas)
     reach, groups = radii.astype(np.int64), []
     weights = (np.float32(_ONE) / (radii * np.float32(2) + np.float32(1))).astype(np.int64)
@@ -148,7 +150,8 @@ def _boxes(images, taps: int, weights: np.ndarray, at_ends: np.ndarray):
 
 
 def _box(x, taps: int, inner, outer, axis: int):
-    """Return the mean of a pixel, ``taps`` pixels on each side, and a fraction of the next pixel on each side."""
+    """Return the sum of each pixel and ``taps`` pixels on each side, times ``inner``, plus the next pixels, times
+    ``outer``."""
     length = x.shape[axis]
     before = x.narrow(axis, 0, 1).repeat_interleave(taps + 1, axis)
     after = x.narrow(axis, length - 1, 1).repeat_interleave(taps + 1, axis)
@@ -159,7 +162,8 @@ def _box(x, taps: int, inner, outer, axis: int):
 
 
 def _radii(sigmas: np.ndarray) -> np.ndarray:
-    """_gaussian_blur_radius, in float32 except for the root."""
+    """Return the box filter's radius for each sigma, as Pillow's _gaussian_blur_radius: in float32 except for the
+    root."""
     one, two, three, six = map(np.float32, (1, 2, 3, 6))
     sigma = sigmas.astype(np.float32)
     variance = sigma * sigma / np.float32(_PASSES)

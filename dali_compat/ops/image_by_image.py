@@ -1,5 +1,7 @@
-"""Apply all steps to one image after another, in threads on a CPU. Intermediate results stay in a core's cache, and
-the last steps write directly into the batch."""
+"""Apply all steps to one image before the next, in threads on a CPU.
+
+Intermediate results stay in a core's cache, and the last steps write directly into the batch.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,13 @@ from .pixels.lists import each, spare_batch, stack_if_uniform
 
 Values = dict[str, np.ndarray]
 
-_SCALES = (np.divide, 255), (np.multiply, 1 / 255), (np.multiply, 1)  # conversions of bytes to floats
-_LEAST = 2**15  # values per image; smaller images are processed together
+_SCALES = (np.divide, 255), (np.multiply, 1 / 255), (np.multiply, 1)  # functions that may convert uint8 to float32
+_LEAST = 2**15  # values per image; smaller images are processed in batches
 
 
 @named("transforms in torch")
 def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
-    """Apply several steps in sequence, as kernels.run() does."""
+    """Apply steps in sequence, as kernels.run() does."""
     steps, arrays = list(steps), list(arrays)
     while steps:
         count = count_leading(steps, images)
@@ -40,11 +42,13 @@ def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
 
 
 def count_leading(steps: Sequence[Step], images: Any) -> int:
-    """Return how many of the leading steps run image by image, or 0 if batches are as fast."""
+    """Return how many of the first steps to run image by image, or 0 if the batch is as fast."""
     first = images[0]
     if first.is_cuda or first.dtype != torch.uint8:
         return 0
-    in_batches = (step.operation.in_batches or step.gives.dtype == torch.bfloat16 for step in steps)  # none in NumPy
+    in_batches = (
+        step.operation.in_batches or step.gives.dtype == torch.bfloat16 for step in steps
+    )  # NumPy has no bfloat16
     count = next((number for number, one in enumerate(in_batches) if one), len(steps))
     if not isinstance(images, list):
         small = first.numel() < _LEAST and all(_is_small(step.gives) for step in steps[:count])
@@ -53,12 +57,12 @@ def count_leading(steps: Sequence[Step], images: Any) -> int:
 
 
 def _is_small(spec: ImageSpec) -> bool:
-    """Return True if images have one size that is small enough to process them together."""
+    """Return True if all images have the same size, and fewer than _LEAST values each."""
     return spec.size is not None and spec.channels * spec.size[0] * spec.size[1] < _LEAST
 
 
 def _run(steps: Sequence[Step], images: Any, arrays: Sequence[Values]) -> Any:
-    """Apply the steps to uint8 images (C, H, W). Return a tensor, or a list if the sizes differ."""
+    """Apply the steps to each uint8 image (C, H, W). Return a batch, or a list of images if their sizes differ."""
     count = _conversion_start(steps, arrays)
     work = list(zip(steps[:count], arrays[:count], strict=True))
     last = _conversion(tuple(steps[count:])) if count < len(steps) else None
@@ -71,7 +75,7 @@ def _run(steps: Sequence[Step], images: Any, arrays: Sequence[Values]) -> Any:
                 image = _applied(step, image, {name: array[row : row + 1] for name, array in values.items()})
         if last is None:
             return torch.from_numpy(np.ascontiguousarray(image))
-        out = np.empty(image.shape, np.float32)  # untouched memory costs nothing if it is replaced below
+        out = np.empty(image.shape, np.float32)  # allocating costs nothing if the memory is not used
         if made is not None and made.shape[1:] == image.shape:
             out = made[row].numpy()
         last(image, out)
@@ -84,7 +88,6 @@ def _run(steps: Sequence[Step], images: Any, arrays: Sequence[Values]) -> Any:
 
 
 def _applied(step: Step, image: np.ndarray, row: Values) -> np.ndarray:
-    """Apply a step to an image (C, H, W)."""
     if step.op == "flip":
         return image[..., ::-1] if step.kwargs["axis"] == "horizontal" else image[:, ::-1]
     if step.operation.moves:
@@ -98,11 +101,11 @@ def _applied(step: Step, image: np.ndarray, row: Values) -> np.ndarray:
     return made
 
 
-# ---- the last steps, whose result depends only on a byte and its channel
+# ---- last steps whose result depends only on a pixel's value and channel
 
 
 def _conversion_start(steps: Sequence[Step], arrays: Sequence[Values]) -> int:
-    """Return the index of the first step for _Conversion, or the number of steps if there is none."""
+    """Return the index of the first step that _Conversion replaces, or the number of steps."""
     ops = [step.op for step in steps]
     for last in (["to_dtype", "normalize"], ["to_dtype"]):
         at = len(ops) - len(last)
@@ -113,7 +116,7 @@ def _conversion_start(steps: Sequence[Step], arrays: Sequence[Values]) -> int:
 
 
 class _Conversion:
-    """Convert bytes to float32, bit for bit as ``steps`` do: to_dtype, optionally followed by normalize."""
+    """Converts uint8 to float32 bit for bit as ``steps`` do: to_dtype, optionally followed by normalize."""
 
     def __init__(self, steps: tuple[Step, ...]):
         self.size, self.channels = steps[-1].gives.size, steps[-1].gives.channels
@@ -129,7 +132,6 @@ class _Conversion:
         self._operations = []
 
     def __call__(self, image: np.ndarray, out: np.ndarray) -> None:
-        """Convert an image (C, H, W) into ``out``."""
         if self._operations:
             self._compute(image, out)
             return

@@ -1,4 +1,4 @@
-"""Hue, ColorJitter, and RandomPhotometricDistort. The last two apply operations in a different order to each image."""
+"""Hue, ColorJitter and RandomPhotometricDistort. The last two use another order of operations for each image."""
 
 from __future__ import annotations
 
@@ -38,16 +38,18 @@ def translate_random_photometric_distort(t, spec):
 
 @draws(uniforms=8)
 def draw_color_jitter(sizes, u, **ranges):
-    """torchvision.transforms.ColorJitter.get_params. A range is (low, high), or None for no adjustment."""
+    """Draw the order and the factors. A range is (low, high), or None for no adjustment."""
     factors = {n: uniform(u[:, 4 + i], *ranges[n]) for i, n in enumerate(_ADJUSTED) if ranges[n] is not None}
     return {"order": permutation(u[:, :4]), **factors}, sizes
 
 
 @draws(uniforms=lambda channels=3, **ranges: 10 + channels)
 def draw_photometric_distort(sizes, u, *, p, channels=3, **ranges):
-    """torchvision.transforms.v2.RandomPhotometricDistort.make_params: one coin for each factor and for the permutation,
-    and one for whether contrast comes before or after saturation and hue. Operations that are not applied have NaN, or
-    -1 in ``order``."""
+    """Draw factors and a channel permutation.
+
+    A factor that is not applied is NaN. Without a permutation, ``order`` is -1. Contrast is applied either before or
+    after saturation and hue.
+    """
     applied = u[:, :4] < p
     factors = {n: np.where(applied[:, i], uniform(u[:, 4 + i], *ranges[n]), np.nan) for i, n in enumerate(_ADJUSTED)}
     before, any_contrast = u[:, 8] < 0.5, factors.pop("contrast")
@@ -76,7 +78,7 @@ def _distorted(image, row, *, like):
 
 @kernel(parts=True, takes_frames=True, image=_jittered)
 def color_jitter(images, arrays, *, like):
-    """torchvision.transforms.ColorJitter.forward. -1 in the order means no adjustment."""
+    """Adjust each image in its own order. -1 in ``order`` means no adjustment."""
     if len(images) == 1 and not images.is_cuda:  # there is nothing to group
         for number in arrays["order"][0][arrays["order"][0] >= 0].tolist():
             if (name := _ADJUSTED[number]) in arrays:
@@ -93,7 +95,6 @@ def color_jitter(images, arrays, *, like):
 
 @kernel(parts=True, takes_frames=True, image=_distorted)
 def photometric_distort(images, arrays, *, like):
-    """torchvision.transforms.v2.RandomPhotometricDistort.transform."""
     for name in _DISTORT:
         chosen = np.where(np.isnan(arrays[name]), 0, operations.CODES[name.split("_")[0]])
         images = operations.run(images, chosen, arrays[name], like=like, area=arrays.get("area"))
@@ -103,7 +104,7 @@ def photometric_distort(images, arrays, *, like):
     return in_groups(images, [(rows, functools.partial(permute_channels, arrays={"order": arrays["order"][rows]}))])
 
 
-# ---- hue: with Pillow's 8-bit tables for PIL images, in torchvision's floating point for tensors
+# ---- hue, in 8 bits for PIL images and in floating point for tensors
 
 
 @kernel(torchvision="adjust_hue factor", parts=True, takes_frames=True)
@@ -116,7 +117,7 @@ def hue(images, arrays, *, like):
 
 
 def _hue_pil(images, factors):
-    """adjust_hue for PIL images: convert to Pillow's 8-bit HSV, with hues that wrap around, and back.
+    """Shift the hue of uint8 images in Pillow's 8-bit HSV.
 
     H and max - min are functions of r - g and g - b. S is a function of max - min and max. Each of R, G and B is the
     maximum, V, times a function of H and S, rounded.
@@ -137,7 +138,7 @@ def _hue_pil(images, factors):
 
 
 def _hue(images, factors, like):
-    """adjust_hue of torchvision's tensor functionals (_rgb2hsv, _hsv2rgb; v2: _rgb_to_hsv, _hsv_to_rgb)."""
+    """Shift the hue in floating point, as torchvision's functions on tensors do."""
     rgb = to_dtype(images, {}, dtype=torch.float32, like=like)
     r, g, b = rgb.unbind(1)
     value = torch.maximum(torch.maximum(r, g), b)
@@ -165,7 +166,7 @@ def _hue(images, factors, like):
         s = s.neg_().add_(1)
         t, q, p = (f + s).mul_(value), (1 - f).mul_(value), s.mul_(value)
     p.clamp_(0, 1)
-    slope = torch.where((sector & 1).bool(), q, t).clamp_(0, 1)  # the middle one of the three channels
+    slope = torch.where((sector & 1).bool(), q, t).clamp_(0, 1)  # value of the middle one of the three channels
     made = torch.empty_like(images)
     for channel, (largest, between) in zip(made.unbind(1), _SECTORS, strict=True):
         x = torch.where(_among(sector, largest), value, torch.where(_among(sector, between), slope, p))
@@ -173,7 +174,7 @@ def _hue(images, factors, like):
     return made
 
 
-# sectors for R, G and B, as the largest and the middle channel
+# for R, G and B: sectors of the hue where it is the largest channel, and where it is the middle one
 _SECTORS = ((0, 5, 6), (1, 4)), ((1, 2), (0, 3, 6)), ((3, 4), (2, 5))
 
 

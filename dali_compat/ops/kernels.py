@@ -1,8 +1,8 @@
-"""Apply steps to batches with ``run(step, images, arrays)``, and register kernels for batches and for single images.
+"""Register kernels, and apply steps to batches.
 
-``images`` is (N, C, H, W) on any device, uint8 0..255 or floating point. The same code runs on every device, and
-nothing is changed in place. run() handles the selection of rows (``arrays["flag"]``) and images of different sizes;
-kernels see neither, except those with ``takes_lists``.
+Kernels run on every device, for images (N, C, H, W) in uint8 0..255 or floating point, and change nothing in place.
+run() selects rows by ``arrays["flag"]`` and groups images by size. Only kernels with ``takes_lists`` receive images of
+different sizes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def always(*_: Any) -> bool:
 
 
 def define(op: str, **traits: Any) -> None:
-    """Define traits of an operation, in addition to those defined before."""
+    """Set fields of an operation in OPERATIONS, in addition to those already set."""
     before = OPERATIONS.get(op, Operation(op))
     for name in traits.keys() & {"kernel", "image"}:
         if (had := getattr(before, name)) is not None:
@@ -42,15 +42,15 @@ def define(op: str, **traits: Any) -> None:
 
 
 def kernel(function: Any = None, *, torchvision: str = "", parts: bool = False, **traits: Any) -> Any:
-    """Register ``op(images, arrays, **args)`` as the kernel of the operation of that name. ``images`` is (N, C, H, W),
-    and ``arrays`` are the step's per-sample arguments as numpy arrays of N rows. The result is (N, C, H, W), or a list
-    of N images (C, H, W) if their sizes differ.
+    """Register ``op(images, arrays, **args)`` as the kernel of the operation ``op``.
+
+    ``images`` is (N, C, H, W), and ``arrays`` holds the per-sample arguments, NumPy arrays of N rows. The kernel
+    returns (N, C, H, W), or a list of N images if their sizes differ.
 
     Args:
-        torchvision: name of torchvision's function for one image, and the arrays that it takes after the image,
-            separated by spaces. It is also called for each image of a batch of 16-bit floats, because torchvision
-            rounds every intermediate result.
-        parts: whether to call the kernel on a few rows at a time, as in_parts() does.
+        torchvision: name of torchvision's function for one image, followed by the arrays that it takes. It also
+            processes each image in 16-bit floats, because torchvision rounds every intermediate result.
+        parts: whether to call the kernel on a few rows at a time.
         **traits: other fields of Operation.
     """
     if function is None:
@@ -76,9 +76,11 @@ def kernel(function: Any = None, *, torchvision: str = "", parts: bool = False, 
 
 
 def image_kernel(op: str, **traits: Any) -> Callable[[Function], Function]:
-    """Register torchvision's own implementation of an operation: ``function(image, row, **args)`` for a PIL image or a
-    CHW tensor. ``row`` is one row of the step's per-sample arguments. It is used for files that DALI decodes
-    differently from PIL. An operation without one uses its kernel."""
+    """Register ``function(image, row, **args)``, torchvision's implementation of an operation for one image.
+
+    The image is a PIL image or a CHW tensor, and ``row`` is one row of ``arrays``. It is used for files that DALI
+    decodes differently from PIL.
+    """
 
     def registered(function: Function) -> Function:
         define(op, image=function, **traits)
@@ -88,7 +90,7 @@ def image_kernel(op: str, **traits: Any) -> Callable[[Function], Function]:
 
 
 def kernel_of(op: str) -> Callable:
-    """Return the kernel of an operation. Raise LookupError if there is none, or if it is lowered to another one."""
+    """Return the kernel of an operation. Raise LookupError if it has none."""
     found = OPERATIONS[op].kernel if op in OPERATIONS else None
     if found is None:
         raise LookupError(f"no kernel is called {op!r}: write it in ops/<kind>.py, with @kernel")
@@ -96,10 +98,9 @@ def kernel_of(op: str) -> Callable:
 
 
 def run(step: Step, images, arrays: dict[str, np.ndarray]):
-    """Apply a step to images: a tensor (N, C, H, W) or, if sizes differ, a list of N tensors (C, H, W). The result has
-    the same form.
+    """Apply a step to a tensor (N, C, H, W) or, if sizes differ, a list of N tensors (C, H, W). Return either of these.
 
-    Rows whose flag is not set are left unchanged.
+    Rows with flag 0 are left unchanged.
     """
     with nullcontext() if step.operation.calls_user else on_the_cpu():
         return _run(step, images, arrays)
@@ -124,7 +125,7 @@ def _run(step: Step, images, arrays):
 
 
 def _all(step: Step, images, arrays):
-    """Apply the step to every row. Images of the same size are processed together."""
+    """Apply a step to all rows. Images of the same size are processed together."""
     if isinstance(images, torch.Tensor):
         return kernel_of(step.op)(images, arrays, **step.kwargs)
     if images[0].is_cuda and step.operation.takes_frames and step.kwargs["like"] == "pil":
@@ -142,9 +143,10 @@ def _all(step: Step, images, arrays):
 
 
 def framed(step: Step, images: list[torch.Tensor], arrays) -> list[torch.Tensor]:
-    """Apply a step whose kernel takes frames to PIL images of different sizes, in a few batches. Each image is padded
-    with black on its right and below. On a GPU, launching the operations for one image takes longer than running
-    them."""
+    """Apply a step to images of different sizes in a few batches, padding each image with black on the right and below.
+
+    On a GPU, launching an operation for one image takes longer than running it.
+    """
     changed: list = [None] * len(images)
     for rows, height, width in of_similar_size(images):
         some = [images[row] for row in rows]
@@ -162,15 +164,15 @@ def rows_of(arrays: dict[str, np.ndarray], rows) -> dict[str, np.ndarray]:
 
 
 def on_image(op: str, image, row: dict[str, Any], **args):
-    """Apply a step to one image, of PIL or a CHW tensor, with torchvision's own implementation, or with the kernel if
-    there is none."""
+    """Apply an operation to a PIL image or a CHW tensor, with torchvision's function or, without one, the kernel."""
     operation = OPERATIONS[op]
     if operation.image is not None:
         return operation.image(image, row, **args)
     if operation.unchanged:
         return image
     rows = {name: np.asarray(value)[None] for name, value in row.items() if name != "flag"}
-    made = kernel_of(op)(as_tensor(image)[None].clone(), rows, **args)[0]  # crops of one tensor share its memory
+    # cloned, because crops of one tensor share its memory
+    made = kernel_of(op)(as_tensor(image)[None].clone(), rows, **args)[0]
     return F1.to_pil_image(made) if isinstance(image, Image.Image) else made
 
 
@@ -179,7 +181,7 @@ def as_tensor(image) -> torch.Tensor:
 
 
 def each_by_pillow(op: str, images, arrays: dict[str, np.ndarray], **args) -> list[torch.Tensor]:
-    """Apply a step to images (C, H, W) on the CPU as on_image() does to PIL images, in threads."""
+    """Apply an operation to each CPU image (C, H, W) as a PIL image, in threads."""
 
     def made(image, *row):
         picture = F1.to_pil_image(image)

@@ -1,9 +1,8 @@
-"""Matrices of warps, from output to input pixels, as torchvision passes them to PIL.Image.transform.
+"""Matrices of warps, which map output to input pixels as in PIL.Image.transform.
 
-Matrices for tensors are relative to the images' centres, like torchvision's grids.
-
-Each draw takes the draw of the transform's own parameters (``inner``), and returns ``matrix`` (N, 6) or
-``coefficients`` (N, 8) in float64, and ``size`` (N, 2) of the output. A ``flag`` is passed on.
+Matrices for tensors are relative to the images' centers, like torchvision's grids. Each draw takes the draw of the
+transform's own parameters, ``inner``. It returns ``matrix`` (N, 6) or ``coefficients`` (N, 8) in float64, the output
+``size`` (N, 2), and ``flag``.
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ from torchvision.transforms.v2.functional import _geometry
 
 from .draws import draws, run
 
-# they add in different orders, and a rounding tie may depend on the last bit
+# v1 and v2 add in different orders, so that rounding ties may differ
 _INVERSE = {"v1": functional._get_inverse_affine_matrix, "v2": _geometry._get_inverse_affine_matrix}
 
 
 @draws()
 def draw_rotation_matrix(sizes, u, *, inner, expand, center, like):
-    """PIL.Image.Image.rotate, or torchvision's rotate for tensors."""
     values, after = run(inner, sizes, u)
     rows = zip(values["angle"].tolist(), sizes.tolist(), strict=True)
     matrix = np.array([rotation(*row, expand, center, like)[1] for row in rows])
@@ -41,8 +39,10 @@ _rotate: Any = Image.Image.rotate
 
 
 class _Sized:
-    """Passed as an image to Pillow's rotate(), which then returns the (height, width) of the result and the AFFINE
-    data."""
+    """A size that Image.rotate() accepts in place of an image.
+
+    rotate() then returns the (height, width) and the AFFINE data of its result.
+    """
 
     def __init__(self, size):
         self.height, self.width = size
@@ -52,7 +52,7 @@ class _Sized:
         return (self.height, self.width), [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
 
     def transpose(self, method):
-        """Return AFFINE data that is equivalent to the transposition."""
+        """Return (height, width) and AFFINE data of a transposition."""
         height, width = self.height, self.width
         return {
             Image.Transpose.ROTATE_90: ((width, height), [0.0, -1.0, float(width), 1.0, 0.0, 0.0]),
@@ -65,12 +65,12 @@ class _Sized:
 
 
 def rotation(angle: float, size, expand: bool = False, center=None, like: str = "pil") -> tuple[Any, list[float]]:
-    """Return the (height, width) after a rotation by ``angle`` degrees, and the AFFINE data, as in PIL's rotate() or in
-    torchvision's for tensors. v2 transposes at right angles, v1 does not."""
+    """Return (height, width) and AFFINE data of a rotation by ``angle`` degrees. At right angles v2 transposes, v1 does
+    not."""
     height, width = size
     if like == "pil" and (expand or angle % 90 == 0):
         return _rotate(_Sized(size), angle, expand=expand, center=center)
-    if like == "pil":  # the arithmetic of rotate(), in a quarter of its time
+    if like == "pil":  # the arithmetic of rotate(), in a quarter of the time
         x, y = (width / 2, height / 2) if center is None else center
         angle = -math.radians(angle % 360.0)
         cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
@@ -90,7 +90,6 @@ def _from_centre(center, size) -> list[float]:
 
 @draws()
 def draw_affine_matrix(sizes, u, *, inner, center, like):
-    """torchvision.transforms.functional.affine, or v2's, with the parameters from ``inner``."""
     values, after = run(inner, sizes, u)
     version = dict(inner.args).get("version", "v1")
     columns = (values[name].tolist() for name in ("angle", "translate", "scale", "shear"))
@@ -100,7 +99,7 @@ def draw_affine_matrix(sizes, u, *, inner, center, like):
 
 
 def affine(angle, translate, scale, shear, size, center=None, like: str = "pil", version: str = "v1") -> list[float]:
-    """Return the AFFINE data. Angles are in degrees, ``translate`` and ``shear`` are (x, y), and ``size`` is (height,
+    """Return AFFINE data. Angles are in degrees, ``translate`` and ``shear`` are (x, y), and ``size`` is (height,
     width)."""
     if like != "pil":
         center = _from_centre(center, size)
@@ -111,7 +110,7 @@ def affine(angle, translate, scale, shear, size, center=None, like: str = "pil",
 
 @draws()
 def draw_perspective_coefficients(sizes, u, *, inner):
-    """torchvision.transforms.functional._get_perspective_coeffs for all rows at once."""
+    """Solve torchvision.transforms.functional._get_perspective_coeffs for all rows at once."""
     values, after = run(inner, sizes, u)
     height, width = (sizes - 1).T.astype(float)
     zero = np.zeros_like(width)
@@ -123,7 +122,7 @@ def draw_perspective_coefficients(sizes, u, *, inner):
     rows_y = np.stack([nil, nil, nil, ex, ey, one, -sy * ex, -sy * ey], 2)
     system = np.stack([rows_x, rows_y], 2).reshape(-1, 8, 8)
     if "flag" in values:
-        system[values["flag"] == 0] = np.eye(8)  # rows that are not transformed may have no solution
+        system[values["flag"] == 0] = np.eye(8)  # rows with flag 0 may have no solution
     solved = torch.linalg.lstsq(torch.from_numpy(system), torch.from_numpy(start.reshape(-1, 8, 1)), driver="gels")
     # rounded to float32, as in torchvision
     return _with_size(values, after, coefficients=solved.solution[..., 0].float().double().numpy())
@@ -131,18 +130,19 @@ def draw_perspective_coefficients(sizes, u, *, inner):
 
 # ---- matrices for DALI
 
-# DALI computes in float32, so that a coordinate on the edge of a pixel may fall to either side. Therefore a matrix is
+# DALI computes in float32, so a coordinate on the edge of a pixel may fall to either side. Therefore, matrices are
 # shifted by more than float32's rounding error, but by less than the distance to the next edge.
 _LAST_BIT = 2.0**-17  # half of the last bit of fixed point
-_GRAIN = 2.0**-8  # if all numbers of a matrix are multiples of this,
-_BETWEEN = 2.0**-10  # the matrix is shifted by this
+_GRAIN = 2.0**-8  # a matrix whose numbers are all multiples of this
+_BETWEEN = 2.0**-10  # is shifted by this
 
 
 @draws()
 def draw_dali_matrix(sizes, u, *, inner, interpolation):
-    """``matrix`` (N, 3, 3) and ``size`` for DALI's warp, from a draw (``inner``) of Pillow's ``matrix`` or
-    ``coefficients``. Rows whose flag is 0 get the identity. An affine warp with a filter also has a matrix ``inside``,
-    which determines the pixels inside of the image."""
+    """Convert Pillow's ``matrix`` or ``coefficients`` to ``matrix`` (N, 3, 3) for DALI, the identity if the flag is 0.
+
+    An affine warp that interpolates also has a matrix ``inside``, which determines the pixels inside of the image.
+    """
     values, after = run(inner, sizes, u)
     given = {}
     if "matrix" not in values:
@@ -159,8 +159,10 @@ def draw_dali_matrix(sizes, u, *, inner, interpolation):
 
 
 def _in_fixed_point(matrix) -> np.ndarray:
-    """Return (N, 2, 3) in the fixed-point arithmetic that Pillow uses without a filter (affine_fixed in Geometry.c):
-    steps and the centre of the first pixel have 16 fractional bits."""
+    """Round matrices (N, 2, 3) to the fixed point of Pillow's nearest warp (affine_fixed in Geometry.c).
+
+    The steps and the center of the first pixel have 16 fractional bits.
+    """
     rows = matrix.reshape(-1, 2, 3)
     steps = np.floor(rows[:, :, :2] * 65536 + 0.5)
     centre = np.floor((rows * np.array([0.5, 0.5, 1])).sum(2, keepdims=True) * 65536 + 0.5)
@@ -170,8 +172,10 @@ def _in_fixed_point(matrix) -> np.ndarray:
 
 
 def _off_edges(rows, otherwise: float) -> np.ndarray:
-    """Shift matrices that map whole lines of pixels to edges, as right angles and scales by powers of two do. Pillow
-    takes the pixel above."""
+    """Shift matrices that map lines of pixels exactly onto pixel edges, as right angles and scales by powers of two do.
+
+    At an edge, Pillow takes the pixel with the higher index. Other matrices are shifted by ``otherwise``.
+    """
     on_edges = (rows / _GRAIN % 1 == 0).all((1, 2))
     raised = rows.copy()
     raised[:, :, 2] += np.where(on_edges, _BETWEEN, otherwise)[:, None]

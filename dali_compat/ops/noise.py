@@ -47,8 +47,10 @@ def translate_jpeg(t, spec):
 
 @draws(uniforms=24)
 def draw_erasing(sizes, u, *, p, scale, ratio, random_value):
-    """torchvision.transforms.RandomErasing.get_params: ten tries, then nothing is erased. If ``random_value`` is True,
-    the window is filled with random pixels, generated from a key."""
+    """Draw the window to erase. If none of ten tries fits, the flag is 0.
+
+    If ``random_value`` is True, the kernel generates random pixels from ``key``.
+    """
     arrays, some = erased(sizes, u[:, 1:23], scale, (np.log(ratio[0]), np.log(ratio[1])))
     arrays["flag"] = ((u[:, 0] < p) & some).astype(np.int32)
     if random_value:
@@ -57,8 +59,10 @@ def draw_erasing(sizes, u, *, p, scale, ratio, random_value):
 
 
 def erased(sizes, u, area, log_ratio, parts=1):
-    """Return a window of each image whose area is ``area`` (low, high) of the image divided by ``parts``, and whether
-    one of ten tries fits. ``u`` has 22 numbers."""
+    """Return arrays of a random window in each image, and True for images in which one of ten tries fits.
+
+    Its share of the image's area is drawn from ``area`` (low, high) and divided by ``parts``. ``u`` is (N, 22).
+    """
     area = sizes.prod(1)[:, None] * (area[0] + (area[1] - area[0]) * u[:, :10]) / parts
     aspect = np.exp(log_ratio[0] + (log_ratio[1] - log_ratio[0]) * u[:, 10:20])
     h, w = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
@@ -70,14 +74,12 @@ def erased(sizes, u, area, log_ratio, parts=1):
 
 @draws(uniforms=1)
 def draw_jpeg_quality(sizes, u, *, quality):
-    """torchvision.transforms.v2.JPEG.make_params: from ``quality[0]`` to ``quality[1]``, inclusive."""
     return {"quality": randint(u[:, 0], quality[0], quality[1] + 1).astype(np.int32)}, sizes
 
 
 @kernel(in_batches=True)
 def erase(images, arrays, *, value):
-    """torchvision.transforms.functional.erase: fill a window with one value per channel or, if ``value`` is None, with
-    normal numbers."""
+    """Fill a window with one value per channel or, if ``value`` is None, with normal numbers."""
     if value is None:
         return _erase_randomly(images, arrays)
     value = to_device(_as_pixels(torch.tensor(value, dtype=torch.float32), images), images.device)
@@ -85,7 +87,7 @@ def erase(images, arrays, *, value):
 
 
 def within(images, arrays) -> torch.Tensor:
-    """Return a mask (N, 1, H, W) of each image's window."""
+    """Return a mask (N, 1, H, W) of the pixels inside of each image's window."""
     height, width = images.shape[-2:]
     (top, left), (h, w) = ([a[:, [0]], a[:, [1]]] for a in (arrays["start"], arrays["shape"]))
     y, x = np.arange(height), np.arange(width)
@@ -96,15 +98,15 @@ def within(images, arrays) -> torch.Tensor:
 
 
 def _erase_randomly(images, arrays):
-    """Fill windows with normal numbers. Only erased pixels are drawn, and numbered line by line."""
+    """Fill windows with normal numbers, generated only for erased pixels."""
     n, channels, height, width = images.shape
     h, w = arrays["shape"].astype(np.int64).T
-    row = np.repeat(np.arange(n), channels * h)  # of each line of each window
+    row = np.repeat(np.arange(n), channels * h)  # number of the image, for each line of each window
     line = np.arange(len(row)) - np.repeat(np.cumsum(channels * h) - channels * h, channels * h)
     channel, y = np.divmod(line, h[row])
     top, left = arrays["start"][row].astype(np.int64).T
-    first = (channel * height + top + y) * width + left  # index of its first pixel in the image
-    drawn = np.cumsum(w[row]) - w[row]  # number of pixels before it
+    first = (channel * height + top + y) * width + left  # index of the line's first pixel in the image
+    drawn = np.cumsum(w[row]) - w[row]  # number of erased pixels before the line
     found = np.stack([first - drawn, row * images[0].numel(), mixed(arrays["key"])[row]])
     lines, lengths = (to_device(a, images.device) for a in (found, w[row]))
     count = int(w[row].sum())
@@ -118,14 +120,12 @@ def _erase_randomly(images, arrays):
 
 
 def _as_pixels(values, images):
-    """Convert floating point numbers as an assignment to the images does: for integer dtypes they are truncated, and
-    wrap as on x86."""
+    """Convert floats to the images' dtype. For integers they are truncated, and wrap as on x86."""
     return values.to(images.dtype) if images.is_floating_point() else values.to(torch.int32).to(images.dtype)
 
 
 @kernel(parts=True, in_batches=True)
 def gaussian_noise(images, arrays, *, mean, sigma, clip):
-    """torchvision.transforms.v2.functional.gaussian_noise_image."""
     noise = normals(arrays["key"], images[0].numel(), images.device).view(images.shape)
     if images.is_floating_point():
         made = noise.mul_(sigma).add_(mean).to(images.dtype).add_(images)
@@ -149,8 +149,7 @@ def _fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) -> str:
     in_batches=True,
 )
 def jpeg(images, arrays, *, like):
-    """torchvision.transforms.v2.functional.jpeg for each image on the CPU, with PIL's codec, or torchvision's for
-    tensors."""
+    """Compress each image on the CPU, with PIL's codec or, for tensors, torchvision's."""
     if like == "pil":
         coded = each_by_pillow("jpeg", images.cpu(), arrays, like=like)
     else:

@@ -1,9 +1,8 @@
 """Containers of transforms, torchvision's presets, AutoAugment, RandAugment and TrivialAugmentWide.
 
-In policies, ``which`` is an index into AUGMENTATIONS. ``magnitude`` is the signed number that torchvision passes to the
-operation, in ``_apply_op`` (``like`` "v1") or ``_apply_image_or_video_transform`` ("v2"). The two differ: in v2 the
-threshold of Solarize is from 0 to 1, even for PIL images. The tables of policies and magnitudes come from the installed
-torchvision.
+``which`` is an index into AUGMENTATIONS. ``magnitude`` is the signed number that torchvision passes to the operation.
+In v2, the threshold of Solarize is from 0 to 1, even for PIL images. The tables of policies and magnitudes come from
+the installed torchvision.
 """
 
 from __future__ import annotations
@@ -56,15 +55,15 @@ AUGMENTATIONS = (
     *("Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast"),
     *("Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize", "Invert"),
 )
-# with the axis of the size
+# (operation, axis of the image size that its magnitude depends on)
 _TRANSLATIONS = ((AUGMENTATIONS.index("TranslateX"), 1), (AUGMENTATIONS.index("TranslateY"), 0))
 
 
 @draws(uniforms=5)
 def draw_auto_augment(sizes, u, *, policy, like, at):
-    """AutoAugment.get_params, followed by the first (``at`` 0) or second (``at`` 1) operation of the chosen sub-policy.
+    """Draw the first (``at`` 0) or second (``at`` 1) operation of the sub-policy that AutoAugment chooses.
 
-    Both steps share a random stream. Rows without the operation have "Identity" and a flag of 0.
+    Both share a random stream. Rows without the operation have "Identity" and flag 0.
     """
     ops, chances, bins = _sub_policies(policy, like)
     row = randint(u[:, 0], 0, len(ops))
@@ -79,13 +78,12 @@ def draw_auto_augment(sizes, u, *, policy, like, at):
 
 @draws(uniforms=2)
 def draw_rand_augment(sizes, u, *, magnitude, num_magnitude_bins, like):
-    """One of RandAugment's operations, each of which has its own random stream."""
+    """Draw one of RandAugment's operations. Each has its own random stream."""
     return one_operation(space_of("RandAugment", like, num_magnitude_bins), u[:, 0], magnitude, u[:, 1], sizes), sizes
 
 
 @draws(uniforms=3)
 def draw_trivial_augment_wide(sizes, u, *, num_magnitude_bins, like):
-    """The operation of TrivialAugmentWide."""
     bins = randint(u[:, 2], 0, num_magnitude_bins)
     return one_operation(space_of("TrivialAugmentWide", like, num_magnitude_bins), u[:, 0], bins, u[:, 1], sizes), sizes
 
@@ -94,13 +92,13 @@ def draw_trivial_augment_wide(sizes, u, *, num_magnitude_bins, like):
 
 
 class _Space(NamedTuple):
-    """An augmentation space."""
+    """The augmentation space of a torchvision transform."""
 
     key: tuple  # the arguments of space_of()
-    ops: np.ndarray  # the operations to choose from
-    signed: np.ndarray  # for each of AUGMENTATIONS, whether its magnitude gets a random sign
-    magnitudes: np.ndarray  # for each of AUGMENTATIONS and each bin, (15, bins); zeros if it takes none
-    by_size: bool  # the magnitudes of TranslateX and TranslateY depend on the image
+    ops: np.ndarray  # indices into AUGMENTATIONS of the operations to choose from
+    signed: np.ndarray  # (15,) bool: whether the magnitude gets a random sign
+    magnitudes: np.ndarray  # (15, bins); zeros for operations without a magnitude
+    by_size: bool  # the magnitudes of TranslateX and TranslateY depend on the image size
 
 
 def one_operation(space: _Space, u_op, bins, u_sign, sizes) -> dict[str, np.ndarray]:
@@ -137,7 +135,7 @@ def _translation(key: tuple, extent: int) -> list[float]:
 
 
 def _installed_space(transform: str, like: str, bins: int, all_ops: bool = True, *, extent: int) -> dict:
-    """Return {operation: (magnitudes or None, signed)} of the installed transform for an image of ``extent`` x
+    """Return {operation: (magnitudes or None, signed)} of a torchvision transform, for images of ``extent`` x
     ``extent``."""
     if like == "v2":
         kind = getattr(v2, transform)
@@ -151,7 +149,7 @@ def _installed_space(transform: str, like: str, bins: int, all_ops: bool = True,
 
 @functools.cache
 def _sub_policies(policy: str, like: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return operations, probabilities and bins, each of shape (sub-policies, 2)."""
+    """Return operations, probabilities and bins of a policy of AutoAugment, each (sub-policies, 2)."""
     made = {"v1": v1, "v2": v2}[like].AutoAugment()
     pairs = made._get_policies(v1.AutoAugmentPolicy(policy))
     ops = np.array([[AUGMENTATIONS.index(name) for name, _, _ in pair] for pair in pairs], np.int32)
@@ -162,10 +160,9 @@ def _sub_policies(policy: str, like: str) -> tuple[np.ndarray, np.ndarray, np.nd
 
 @kernel(in_batches=True)
 def augment(images, arrays, *, interpolation, fill, like, version):
-    """``_apply_op`` of torchvision.transforms.autoaugment, or v2's ``_apply_image_or_video_transform``.
+    """Apply an operation to each image as torchvision's policies do. ``which`` -1 means no operation.
 
-    ``which`` -1 means no operation. ``version`` is the origin of the magnitudes, because v2's Solarize uses thresholds
-    from 0 to 1.
+    ``version`` is "v1" or "v2", because v2's Solarize uses thresholds from 0 to 1.
     """
     which, magnitude = arrays["which"], arrays["magnitude"]
     chosen, numbers = _CODES[which], np.zeros((len(images), 6))
@@ -179,7 +176,7 @@ def augment(images, arrays, *, interpolation, fill, like, version):
     return operations.run(images, chosen, numbers, like=like, interpolations=code, fill=fill)
 
 
-# for each of AUGMENTATIONS, and for -1: the operation, and the offset added to the magnitude
+# codes of operations and offsets of magnitudes, for each of AUGMENTATIONS and finally for -1
 _OTHER_NAMES = {"Color": "saturation"} | dict.fromkeys(
     ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"), "warp"
 )
@@ -189,7 +186,7 @@ _OFFSETS = np.array([name in ("Brightness", "Color", "Contrast", "Sharpness") fo
 
 @functools.lru_cache(4096)  # a policy has few magnitudes
 def _matrix(name, magnitude, size, like, version) -> list[float]:
-    """Return the matrix from output to input, as in torchvision's affine and rotate."""
+    """Return the matrix from output to input pixels, as in torchvision's affine and rotate."""
     if name == "Rotate":
         return rotation(magnitude, size, like=like)[1]
     degrees, shift = math.degrees(math.atan(magnitude)), int(magnitude)
@@ -230,7 +227,7 @@ define("identity", unchanged=True, commutes=True, keeps_info=True)
 
 @kernel(takes_lists=True, in_batches=True, keeps_info=True, image=lambda image, row: image)
 def choose(images, arrays):
-    """Leave the images unchanged. Only the draw matters."""
+    """Return the images unchanged. The operation exists for its draw of a branch."""
     return images
 
 
@@ -250,7 +247,7 @@ def translate_random_choice(t, spec):
 def translate_random_order(t, spec):
     count = len(t.transforms)
     if count > 8:
-        raise Untranslatable(t, f"an order of {count} transforms")
+        raise Untranslatable(t, f"it orders {count} transforms, more than 8")
     branches = tuple(Branch(i, (inner,), rank) for rank in range(count) for i, inner in enumerate(t.transforms))
     return Gated("RandomOrder", draw("order", n=count), branches, complete=True, in_order=True)
 
@@ -267,7 +264,7 @@ def translate_identity(t, spec):
 
 @register(_presets.ImageClassification, consumes="crop_size resize_size mean std interpolation antialias")
 def translate_image_classification(t, spec):
-    """``weights.transforms()``, whose forward applies these transforms in sequence."""
+    """Translate ``weights.transforms()``, whose forward() applies these transforms in sequence."""
     return Nested(
         (
             v1.Resize(t.resize_size, t.interpolation, antialias=t.antialias),
@@ -281,7 +278,7 @@ def translate_image_classification(t, spec):
 
 @draws(uniforms=1)
 def draw_choice(sizes, u, *, p):
-    """random.choices in v1.RandomChoice, torch.multinomial in v2's. The weights ``p`` need not add up to 1."""
+    """Draw an index with weights ``p``, which need not add up to 1."""
     until = np.cumsum(np.asarray(p, float))
     chosen = np.searchsorted(until, u[:, 0] * until[-1], side="right")
     return {"choice": np.minimum(chosen, len(p) - 1).astype(np.int32)}, sizes
@@ -289,6 +286,5 @@ def draw_choice(sizes, u, *, p):
 
 @draws(uniforms=lambda n: n)
 def draw_order(sizes, u, *, n):
-    """random.shuffle in v1.RandomOrder, torch.randperm in v2's. The result is the number of the transform at each
-    position."""
+    """Draw the index of the transform at each position of an order."""
     return {"order": permutation(u)}, sizes

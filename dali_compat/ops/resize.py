@@ -70,7 +70,7 @@ def resize_to(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None = N
 
 
 def size_arrays(new) -> tuple[Arrays, np.ndarray]:
-    """Return the arrays of a resize, and the output sizes. Raise ImageTooSmall if a side would be 0."""
+    """Return the arrays of a resize, and the output sizes. Raise ImageTooSmall if a side is 0."""
     if (new < 1).any():
         row = int((new < 1).any(1).argmax())
         raise ImageTooSmall(row, f"height and width must be > 0, but Resize gives {tuple(new[row].tolist())}")
@@ -79,15 +79,16 @@ def size_arrays(new) -> tuple[Arrays, np.ndarray]:
 
 @draws()
 def draw_resize(sizes, u, *, size, max_size=None):
-    """torchvision.transforms.functional._compute_resized_output_size."""
     if size is not None and len(size) == 2:
         return size_arrays(np.broadcast_to(np.array(size, np.int64), sizes.shape))
     return size_arrays(_by_edges(sizes, size and size[0], max_size))
 
 
 def _by_edges(sizes, size, max_size) -> np.ndarray:
-    """Apply its rule for a given short edge (``size``, one for all images or for each) or long edge. The other edge is
-    truncated, not rounded."""
+    """Return the (height, width) for a given short edge (``size``) or, if that is None, long edge (``max_size``).
+
+    ``size`` is one number, or one per image. The other edge is truncated, not rounded.
+    """
     short, long = sizes.min(1), sizes.max(1)
     if size is None:
         new_short, new_long = (max_size * short / long).astype(np.int64), np.full_like(long, max_size)
@@ -104,7 +105,8 @@ def _by_edges(sizes, size, max_size) -> np.ndarray:
 
 @draws(uniforms=22)
 def draw_random_resized_crop(sizes, u, *, scale, ratio):
-    """torchvision.transforms.RandomResizedCrop.get_params: ten tries, then a central crop within ``ratio``."""
+    """Draw a window that fits within ten tries, otherwise the largest central one with an aspect ratio within
+    ``ratio``."""
     height, width = sizes[:, :1].astype(float), sizes[:, 1:].astype(float)
     area = height * width * (scale[0] + (scale[1] - scale[0]) * u[:, :10])
     low, high = np.log(ratio[0]), np.log(ratio[1])
@@ -127,20 +129,20 @@ def draw_random_resized_crop(sizes, u, *, scale, ratio):
     if (shape < 1).any():
         row = int((shape < 1).any(1).argmax())
         have, of = (tuple(pair[row].astype(int).tolist()) for pair in (shape, sizes))
-        raise ImageTooSmall(row, f"RandomResizedCrop takes {have} of an image of {of}: no width has the ratio {ratio}")
+        raise ImageTooSmall(row, f"RandomResizedCrop takes {have} of an image of {of}; no width has the ratio {ratio}")
     return window_arrays(start, shape)
 
 
 @draws(uniforms=1)
 def draw_scale_jitter(sizes, u, *, target_size, scale_range):
-    """torchvision.transforms.v2.ScaleJitter.make_params, which divides the target's width by the image's height."""
+    """Draw the output size. Like torchvision, divide the target's width by the image's height."""
     fit = np.minimum(target_size[1] / sizes[:, :1], target_size[0] / sizes[:, 1:]).astype(np.float32)
     return size_arrays((sizes.astype(np.float32) * (fit * rand_between(u, scale_range))).astype(np.int64))
 
 
 @draws(uniforms=1)
 def draw_random_shortest_size(sizes, u, *, min_size, max_size=None):
-    """torchvision.transforms.v2.RandomShortestSize.make_params; ``min_size`` is a tuple to choose from."""
+    """Draw the output size, with a short edge from the tuple ``min_size``."""
     scale = np.array(min_size)[randint(u, 0, len(min_size))] / sizes.min(1, keepdims=True)
     if max_size is not None:
         scale = np.minimum(scale, max_size / sizes.max(1, keepdims=True))
@@ -149,21 +151,20 @@ def draw_random_shortest_size(sizes, u, *, min_size, max_size=None):
 
 @draws(uniforms=1)
 def draw_random_resize(sizes, u, *, min_size, max_size):
-    """torchvision.transforms.v2.RandomResize.make_params: a short edge below ``max_size``."""
+    """Draw the output size, with a short edge below ``max_size``."""
     return size_arrays(_by_edges(sizes, randint(u[:, 0], min_size, max_size), None))
 
 
-# ---- lowered steps: a resize, or two steps in one, in another form than torchvision's
+# ---- lowered steps: a resize, or a resize and a crop, in the form that an engine takes
 
 
 @draws()
 def draw_resize_lowered(sizes, u, *, resize, crop, passes):
-    """Express a resize, optionally restricted to the window of a crop, as one or two calls of DALI's resize.
+    """Express a resize, and optionally the crop after it, as one or two calls of DALI's resize.
 
-    A call takes an output ``size`` and the region of its input that it covers, in fractional pixels. ``passes`` is
-    "one", or "as Pillow" or "width first" for one axis after the other.
+    Each call has an output ``size`` and a region of its input in fractional pixels. ``passes`` comes from passes_of().
     """
-    _, full = run(resize, sizes, u)  # only one of them is random, unless all numbers are given
+    _, full = run(resize, sizes, u)  # resize and crop share u: only one is random, unless all arguments are given
     start, shape = np.zeros_like(full), full
     if crop is not None:
         values, shape = run(crop, full, u)
@@ -188,8 +189,7 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
 
 @draws()
 def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
-    """A resize, optionally followed by a pad, a crop and a flip; one of them may be random. ``size``, ``start`` and
-    ``shape`` are (N, 2), and ``mirror`` is (N,)."""
+    """Compute a resize and, optionally, a pad, a crop and a flip after it. Only one of these may be random."""
     _, full = run(resize, sizes, u)
     start, shape = np.zeros_like(full), full
     for part in filter(None, (pad, crop)):
@@ -220,9 +220,11 @@ def resize_fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) ->
 
 
 def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
-    """Return True if DALI resizes as torchvision does. It does not for Pillow's box and hamming filters (measured),
-    nearest and lanczos on tensors, filters without antialiasing, and floats, where pixels at the border differ by 40
-    levels (measured)."""
+    """Return True if DALI resizes as torchvision does.
+
+    Results differ (measured) for Pillow's box and hamming filters, for nearest and lanczos on tensors, without
+    antialiasing, and for floats, by 40 levels at the border.
+    """
     if s.gives.dtype != torch.uint8 or options.exact or not options.gpu:
         return False
     interpolation = s.kwargs["interpolation"]
@@ -232,7 +234,7 @@ def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
 
 
 def as_integer_resize(s: Step, options: Options, decoded: bool) -> Step:
-    """Return a resize as torch runs it on a CPU: in integer arithmetic, also for PIL images."""
+    """Return the step that runs a resize on a CPU. PyTorch's integer arithmetic replaces Pillow unless exact=True."""
     by_torch = is_integer_resize(s) and s.kwargs["like"] == "pil" and not (options.exact or options.gpu or decoded)
     return s.but(args=tuple((s.kwargs | {"like": BY_TORCH}).items())) if by_torch else s
 
@@ -250,7 +252,7 @@ def resize_image(image, row, *, interpolation, like, antialias):
     keeps_info=True,
 )
 def resize(images, arrays, *, interpolation, like, antialias=True):
-    """torchvision.transforms.functional.resize; PIL always antialiases."""
+    """Resize as torchvision does. PIL always antialiases."""
     how = {"interpolation": interpolation, "like": like, "antialias": antialias}
     if isinstance(images, list):
         return stack_if_uniform(resize_each(images, arrays, **how))
@@ -264,7 +266,7 @@ def resize(images, arrays, *, interpolation, like, antialias=True):
 
 
 def resize_each(images, arrays, *, interpolation, like, antialias=True):
-    """Like resize(), for a list of images (C, H, W) whose sizes may differ. Return a list."""
+    """Resize a list of images (C, H, W), whose sizes may differ. Return a list."""
     sizes, how = arrays["size"].astype(np.int64), {"interpolation": interpolation, "like": like, "antialias": antialias}
     if images[0].is_cuda and _as_pillow(images[0], sizes[0], interpolation, like):
         return resample.resize_each(images, sizes, interpolation, like, antialias)
@@ -282,8 +284,11 @@ def resize_each(images, arrays, *, interpolation, like, antialias=True):
 @kernel(takes_lists=True, in_batches=True)
 def resize_mirror_normalize(images, arrays, *, interpolation, like, mean, std, fill=()):
     """Resize uint8 images (C, H, W) on a CPU, take a window, optionally mirror it, and convert it to normalized
-    float32. Each image passes through a thread's cache only once. Pixels outside of the image get ``fill``. The result
-    is within 7e-7 of PyTorch's resize of uint8 followed by torchvision's functions."""
+    float32.
+
+    Each image passes through a thread's cache only once. Pixels outside of the image are ``fill``. The result is within
+    7e-7 of PyTorch's resize followed by torchvision's functions.
+    """
     sizes, starts, mirrors = (arrays[name].astype(np.int64).tolist() for name in ("size", "start", "mirror"))
     height, width = arrays["shape"][0].astype(np.int64).tolist()
     made = spare_batch((len(images), len(images[0]), height, width))
@@ -327,15 +332,20 @@ def _resize(images, size, *, interpolation, like, antialias):
 
 
 def height_first(images, size, like) -> bool:
-    """Return True if PyTorch replaces Pillow, and Pillow would resize the height first. PyTorch starts with the width,
-    so the height needs its own call."""
+    """Return True if PyTorch must first resize the height in a separate call, as Pillow does.
+
+    PyTorch itself starts with the width.
+    """
     shrinks = like == BY_TORCH and images.shape[-2] > size[0]
     return shrinks and bool(resample.vertical_first(np.array([images.shape[-2:]]), np.array([size]))[0])
 
 
 def _as_pillow(images, size, interpolation, like) -> bool:
-    """Return True if the resize runs in two rounded passes here. PyTorch does so for uint8 in v2, but it rounds only
-    once on a GPU, and fails an assertion for a single output pixel unless the channels are last."""
+    """Return True if resample.resize() does the resize, with Pillow's or v2's roundings.
+
+    PyTorch's resize of uint8 rounds only once on a GPU. For a single output pixel it fails an assertion, unless the
+    channels are last.
+    """
     if like == "pil":
         return not interpolation.startswith("nearest")
     ours = like in ("v2", BY_TORCH) and (images.is_cuda or tuple(size) == (1, 1))

@@ -1,4 +1,4 @@
-"""timm's transforms of sizes and windows, and its RandomErasing."""
+"""timm's conversions, resizes and crops, and its RandomErasing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def plain_to_tensor(t, spec):
 
 @register(getattr(timm, "ToNumpy", None))
 def to_numpy(t, spec):
-    """Translate timm's ToNumpy. default_collate and fast_collate make the same tensors from batches of arrays and of
+    """Translate ToNumpy to a tensor. default_collate and fast_collate return the same batch for arrays and for
     tensors."""
     refuse_tensors(t, spec)
     return (step("pil_to_tensor", spec.but(kind="array")),)
@@ -88,7 +88,7 @@ def resize_keep_ratio(t, spec):
     consumes="probability min_area max_area min_aspect max_aspect mode min_count max_count num_splits device",
 )
 def translate_erase(t, spec):
-    """Erase in single images. Batches, for which num_splits matters, are erased by timm's PrefetchLoader."""
+    """Translate RandomErasing of single images. num_splits is for batches, which timm's PrefetchLoader erases."""
     names = {"probability", "min_area", "max_area", "log_aspect_ratio", "min_count", "max_count", "num_splits"}
     names |= {"rand_color", "per_pixel", "device"}
     if vars(t).keys() - {"mode"} != names:
@@ -120,15 +120,17 @@ def _resize(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None) -> S
 
 @draws(uniforms=lambda inner, count: uniforms_of(inner) + 1)
 def draw_with_choice(sizes, u, *, inner, count):
-    """Add ``choice``, one of ``count`` with equal probabilities, to the arrays of another draw."""
+    """Add a random index ``choice`` below ``count`` to the arrays of ``inner``."""
     values, after = run(inner, sizes, u[:, :-1])
     return values | {"choice": np.floor(u[:, -1] * count).astype(np.int32)}, after
 
 
 @draws(uniforms=lambda scale, aspect, **_: 4 if scale[0] > 0 or aspect[0] > 0 else 0)
 def draw_resize_keep_ratio(sizes, u, *, size, longest, scale, aspect):
-    """timm.data.transforms.ResizeKeepRatio.get_params. ``scale`` is (probability, low, high, whether it applies to the
-    area), and ``aspect`` is (probability, low, high)."""
+    """Draw the output size of ResizeKeepRatio.
+
+    ``scale`` is (probability, low, high, whether it applies to the area), and ``aspect`` is (probability, low, high).
+    """
     ratios = sizes / np.array(size)
     ratio = ratios.max(1, keepdims=True) * longest + ratios.min(1, keepdims=True) * (1.0 - longest)
     factor = np.ones(sizes.shape)
@@ -143,13 +145,15 @@ def draw_resize_keep_ratio(sizes, u, *, size, longest, scale, aspect):
     return size_arrays(np.rint(sizes * factor / ratio).astype(np.int64))
 
 
-_A_WINDOW = 23  # uniform numbers: those of erased(), and a key
+_A_WINDOW = 23  # uniform numbers per window: 22 for erased() and one for the key
 
 
 @draws(uniforms=lambda p, area, log_ratio, counts, at: 2 + _A_WINDOW * counts[1])
 def draw_timm_erasing(sizes, u, *, p, area, log_ratio, counts, at):
-    """Window number ``at`` of timm.data.random_erasing.RandomErasing, which erases ``counts[0]`` to ``counts[1]``
-    windows that share ``area``. ``key`` is for the random fill."""
+    """Draw window number ``at`` of timm's RandomErasing, which erases ``counts[0]`` to ``counts[1]`` windows.
+
+    The windows share ``area``. The random fill is generated from ``key``.
+    """
     count, own = randint(u[:, 1], counts[0], counts[1] + 1), u[:, 2 + _A_WINDOW * at :]
     arrays, some = erased(sizes, own[:, :22], area, log_ratio, np.maximum(count, 1)[:, None])
     flag = (u[:, 0] <= p) & (at < count) & some
@@ -169,7 +173,6 @@ def _resized(image, row, *, interpolations, like):
     in_batches=True,
 )
 def resize_by_choice(images, arrays, *, interpolations, like):
-    """torchvision.transforms.functional.resize, with a different interpolation for each image."""
     made = list(images)
     for number, interpolation in enumerate(interpolations):
         rows = np.flatnonzero(arrays["choice"] == number)
@@ -182,6 +185,6 @@ def resize_by_choice(images, arrays, *, interpolations, like):
 
 @kernel(in_batches=True)
 def erase_with_color(images, arrays):
-    """timm's RandomErasing in mode "rand": fill a window with one normal number per channel."""
+    """Fill a window with one normal number per channel, as timm does in mode "rand"."""
     colors = normals(arrays["key"], images.shape[1], images.device).to(images.dtype)
     return images.where(~within(images, arrays), colors[:, :, None, None])

@@ -1,11 +1,10 @@
-"""The operations of timm's RandAugment and AutoAugment: their draws and kernels.
+"""Draws and kernels of timm's RandAugment and AutoAugment.
 
-``which`` is an index into OPERATIONS, or -1 for none. ``value`` is the signed number passed to timm's function of that
-name. ``choice`` is an index into the interpolations to choose from.
+``which`` is an index into OPERATIONS, or -1 for none. ``value`` is the signed number that timm's function takes.
+``choice`` is an index into the interpolations.
 
 On a CPU, timm's own functions process the images in threads, because Pillow is faster than torch at any size. On a GPU,
-ops/operations does. An operation whose result there would differ from timm's function, for the installed versions of
-timm and Pillow, is left to that function.
+ops/operations does, except for operations whose results would differ from the installed timm and Pillow.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ OPERATIONS = (
     *("brightness", "sharpness", "desaturate", "gaussian_blur", "rotate", "shear_x", "shear_y"),
     *("translate_x_abs", "translate_y_abs", "translate_x_rel", "translate_y_rel"),
 )
-"""Functions of timm.data.auto_augment."""
+"""Names of functions in timm.data.auto_augment."""
 WITHOUT_VALUE = {"auto_contrast", "equalize", "invert"}
 UNIFORMS = 6
 """Number of uniform numbers per operation: one for whether it is applied, two for its magnitude, one each for its sign,
@@ -52,7 +51,7 @@ class Operation(NamedTuple):
     magnitude: float  # mean magnitude
     deviation: float  # standard deviation of the magnitude; inf means uniform from 0 to ``magnitude``
     bound: float  # maximum magnitude
-    reach: float  # translation for magnitude 10, in pixels or as a fraction of the image; otherwise 0
+    reach: float  # for translations: distance at magnitude 10, in pixels or as a fraction of the image; otherwise 0
     choices: int  # number of interpolations to choose from
 
 
@@ -60,10 +59,10 @@ class Operation(NamedTuple):
 
 
 class Conversion(NamedTuple):
-    """Conversion of a magnitude to the arguments of timm's function."""
+    """The conversion of a magnitude to the value that a function of timm takes."""
 
     function: str  # name in timm: one of OPERATIONS, or gaussian_blur_rand
-    # of (magnitude, negative, reach), the first two being arrays; None if the function takes no value
+    # called with arrays (magnitude, negative), and reach; None if the function takes no value
     value: Callable[[np.ndarray, np.ndarray, float], np.ndarray] | None = None
     signed: bool = False  # with a random sign
 
@@ -123,8 +122,11 @@ for _name in ("Color", "Contrast", "Brightness", "Sharpness"):
 
 
 def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> dict[str, np.ndarray]:
-    """AugmentOp.__call__ for ``chosen`` (N,) operations and uniform numbers ``u`` (N, UNIFORMS). Return arrays (N,),
-    with ``which`` -1 and ``flag`` 0 if the operation is not applied."""
+    """Return the arrays of timm_augment(), as AugmentOp.__call__ draws them.
+
+    ``chosen`` (N,) are indices into ``ops``, and ``u`` is (N, UNIFORMS). If an operation is not applied, ``which`` is
+    -1 and ``flag`` is 0.
+    """
     prob, magnitude, deviation, bound, choices = (
         np.array([getattr(op, name) for op in ops])[chosen]
         for name in ("prob", "magnitude", "deviation", "bound", "choices")
@@ -156,7 +158,7 @@ def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> di
 
 @draws(uniforms=lambda ops, layers, weights, at: layers * (1 + UNIFORMS))
 def draw_timm_rand_augment(sizes, u, *, ops, layers, weights, at):
-    """Operation number ``at`` of RandAugment. With weights, no operation is chosen twice."""
+    """Draw operation number ``at`` of RandAugment. With weights, no operation is drawn twice."""
     numbers = u[:, layers + UNIFORMS * at :][:, :UNIFORMS]
     if weights is None:
         return applied(ops, randint(u[:, at], 0, len(ops)), numbers), sizes
@@ -170,7 +172,7 @@ def draw_timm_rand_augment(sizes, u, *, ops, layers, weights, at):
 
 @draws(uniforms=lambda policy, at: 1 + UNIFORMS * max(map(len, policy)))
 def draw_timm_auto_augment(sizes, u, *, policy, at):
-    """Operation number ``at`` of the sub-policy that AutoAugment chooses, if it has that many."""
+    """Draw operation number ``at`` of the sub-policy that AutoAugment chooses, if the sub-policy is that long."""
     row = randint(u[:, 0], 0, len(policy))
     reaching = [number for number, ops in enumerate(policy) if len(ops) > at]
     place = np.full(len(policy), -1)
@@ -189,8 +191,6 @@ _WHOLE = {"posterize", "solarize", "solarize_add"}
 
 @kernel(in_batches=True)
 def timm_augment(images, arrays, *, interpolations, fill):
-    """AugmentOp.__call__ with a given ``value``. ``which`` is an index into OPERATIONS, ``choice`` into
-    ``interpolations``."""
     if images.is_cuda:
         return augmented(images, arrays, interpolations=interpolations, fill=fill)
     return _by_timm(images, arrays, interpolations=interpolations, fill=fill)
@@ -201,7 +201,7 @@ def _by_timm(images, arrays, **how):
 
 
 def augmented(images, arrays, *, interpolations, fill):
-    """timm_augment() on any device; ``which`` -1 means no operation."""
+    """Apply a drawn operation to each image, with ops/operations if it reproduces timm, otherwise with timm."""
     which, value = arrays["which"], arrays["value"]
     by_timm = ~np.isin(which, [OPERATIONS.index(name) for name in _as_timm()]) & (which >= 0)
     # posterize to 0 bits, which Pillow refuses from version 13 on
@@ -233,7 +233,7 @@ def _by_operations(images, arrays, *, interpolations, fill):
     return in_groups(images, [(blurred, functools.partial(box_blur, sigmas=value[blurred]))])
 
 
-# ---- operations on values, and the number that each takes
+# ---- operations on pixel values: the name in ops/operations, and the number that it takes for a value
 
 
 _VALUED: dict[str, tuple[str, Callable]] = {
@@ -250,7 +250,7 @@ for _name in ("equalize", "invert", "solarize", "solarize_add", "contrast", "bri
 
 
 def _matrix(at: int):
-    """Return a function that sets one element of the identity matrix (from output to input) to a value."""
+    """Return a function that puts values into element ``at`` of the identity matrix, from output to input pixels."""
 
     def made(value, size):
         matrix = np.tile([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], (len(value), 1))
@@ -280,7 +280,7 @@ _MATRICES = {
 
 @image_kernel("timm_augment")
 def timm_augment_image(image, row, *, interpolations, fill):
-    """Call timm's own function. Raise ValueError if Pillow refuses the value, as it does in timm."""
+    """Call timm's own function. Raise ValueError if Pillow rejects the value."""
     if row["which"] < 0:
         return image
     name, value = OPERATIONS[row["which"]], float(row["value"])
@@ -305,7 +305,7 @@ _OTHERS_TRIED = (0.1, 0.95, 1.9)
 
 @functools.cache
 def _as_timm() -> frozenset[str]:
-    """Return the operations whose kernels equal the installed timm and Pillow, each tried on a few pixels."""
+    """Return the operations whose kernels reproduce the installed timm and Pillow on a few pixels."""
     names = (*_VALUED, "gaussian_blur", *_MATRICES)
     return frozenset(name for name in names if hasattr(timm, name) and _agrees(name))
 

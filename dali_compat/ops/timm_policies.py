@@ -27,7 +27,7 @@ _ATTRIBUTES = {"name", "aug_fn", "level_fn", "prob", "magnitude", "magnitude_std
 _INTERPOLATIONS = {getattr(Image, name.upper()): name for name in ("nearest", "bilinear", "bicubic")}
 
 
-# Names used by the methods that are reimplemented here. A method that uses others may behave differently.
+# Names used by the methods that are reimplemented here. A method that uses other names may behave differently.
 _AUGMENT_OP = (
     "prob random magnitude magnitude_std float uniform gauss magnitude_max max min "
     "_LEVEL_DENOM _MAX_LEVEL level_fn hparams tuple aug_fn kwargs"
@@ -62,13 +62,15 @@ def translate_auto_augment(t, spec):
 
 
 def _steps(spec, how, drawn) -> list:
-    """Return the operations as steps that share one random stream."""
+    """Return one step per draw. The steps share one random stream."""
     return [step("timm_augment", spec, one, at > 0, **how) for at, one in enumerate(drawn)]
 
 
 def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation, ...], dict[str, Any]]:
-    """Return descriptions of the operations, and the interpolations and the fill that they share. Raise Untranslatable
-    if an operation differs from the known versions of timm, or if these are not the same for all."""
+    """Return descriptions of the operations, and the interpolations and the fill that all of them use.
+
+    Raise Untranslatable if an operation is not supported, or uses other interpolations or another fill.
+    """
     refuse_tensors(t, spec)
     if not len(ops):
         raise Untranslatable(t, "it has no operations")
@@ -107,7 +109,7 @@ def _fill(t, op, spec: ImageSpec) -> tuple[int, ...]:
 
 
 def _description(t, op, choices: int) -> Operation:
-    """Describe an operation. Raise Untranslatable if it differs from the known ones."""
+    """Return the settings of an operation. Raise Untranslatable if it is not supported."""
     name = _name(op)
     if name is None or not all(map(_is_timms, (op.aug_fn, op.level_fn))):
         called = getattr(op.aug_fn, "__name__", "an operation")
@@ -122,8 +124,8 @@ def _description(t, op, choices: int) -> Operation:
 
 
 def _name(op) -> str | None:
-    """Return the name of an operation from the functions that it calls, because older versions of timm store no
-    name."""
+    """Return the key of an operation in CONVERSIONS, or None. Older versions of timm store no name, so compare
+    functions."""
     for name, conversion in CONVERSIONS.items():
         same = timm.NAME_TO_OP.get(name) is op.aug_fn and timm.LEVEL_TO_ARG.get(name) is op.level_fn
         if same and getattr(timm, conversion.function) is op.aug_fn:
@@ -132,13 +134,12 @@ def _name(op) -> str | None:
 
 
 def _is_timms(function) -> bool:
-    """Return True if a function can be called without running the user's code."""
+    """Return True if calling a function runs only timm's code."""
     return function is None or getattr(function, "func", function).__module__ == timm.__name__
 
 
 def _refuse_other_conversions(t, ops, descriptions: tuple[Operation, ...]) -> None:
-    """Compare timm's own code with our draw, for numbers from Python's random. Raise Untranslatable if an operation
-    differs."""
+    """Raise Untranslatable if timm's own code computes other values than applied(), for the same random numbers."""
     certain = tuple(one._replace(prob=1.0) for one in descriptions)
     kinds = descriptions + certain
     tries = [(at, *_recorded_call(op, kinds[at], seed)) for at, op in enumerate((*ops, *ops)) for seed in range(_TRIES)]
@@ -151,8 +152,10 @@ def _refuse_other_conversions(t, ops, descriptions: tuple[Operation, ...]) -> No
 
 
 def _recorded_call(op, described: Operation, seed: int) -> tuple[np.ndarray, str | None, tuple[float, ...]]:
-    """Return the numbers that AugmentOp.__call__ draws, in their positions, and the function that it calls, if any,
-    with its arguments."""
+    """Call an operation with a seed. Return the numbers that it draws, the function that it calls, and the arguments.
+
+    The numbers are a row of ``u`` in applied(). The function is None if the operation is not applied.
+    """
     random.seed(seed)
     ahead = random.Random(seed)
     probe, called = copy.copy(op), []
@@ -177,14 +180,14 @@ def _recorded_call(op, described: Operation, seed: int) -> tuple[np.ndarray, str
 
 
 class _Blurred:
-    """Passed as an image. Returns the radius of the blur."""
+    """A stand-in for an image, whose filter() returns the radius of a blur."""
 
     def filter(self, blur):
         return blur.radius
 
 
 def _refuse_other_code(t, names: str) -> None:
-    """Raise Untranslatable if the class's __call__ uses other names than these."""
+    """Raise Untranslatable if the class's __call__ is not timm's, or uses other names than ``names``."""
     method = function_of(type(t).__call__)
     code = getattr(method, "__code__", None)
     if code is None or not _is_timms(method) or not set(code.co_names) <= set(names.split()):

@@ -1,7 +1,7 @@
 """Register translators of transforms, and find the translator of a class.
 
-A translator is registered for an exact class. A user's subclass of Resize is not translated as a Resize, unless it
-changes only the constructor.
+A translator is registered for an exact class. A user's subclass of Resize is translated as a Resize only if it changes
+nothing but the constructor.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ T = TypeVar("T", bound=Translator)
 
 _TRANSLATORS: dict[type, tuple[Translator, frozenset[str]]] = {}
 LAZY_MODULES = {"timm", "timm_policies", "timm_operations"}
-"""Modules of this package that are imported when a transform of the package with the same name is translated, and the
-modules that these import."""
+"""Modules of this package that are imported when a transform of timm is translated."""
 
 _NOTHING = object()
 
-# what a class may define without changing the behavior of its base
+# names that a subclass may define without changing the behavior of its base
 _NEUTRAL_NAMES = {"__init__", "__repr__", "__str__", "extra_repr", "__doc__", "__module__", "__qualname__", "__dict__"}
 _NEUTRAL_NAMES |= {"__weakref__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"}
 _NEUTRAL_NAMES |= {"__static_attributes__", "__firstlineno__", "__parameters__", "__orig_bases__"}
@@ -45,11 +44,11 @@ def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
     :class:`dali_compat.translate.Untranslatable`; the transform is then called sample by sample.
 
     Args:
-        *types: the exact classes. A subclass is not translated, unless all of its behavior comes from a class of
-            torchvision. None, for a class that an older version lacks, is ignored.
-        consumes: names of the constructor arguments that the translator handles, separated by spaces. If the
-            constructor has another argument whose value differs from its default, the transform is called sample by
-            sample, so that no argument is silently ignored.
+        *types: the exact classes, and None (ignored) for a class that an older version lacks. A subclass of a class of
+            torchvision is translated if it changes only the constructor.
+        consumes: names of the constructor arguments that the translator handles, separated by spaces. If another
+            argument differs from its default, the transform is called sample by sample, so that no argument is
+            silently ignored.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -91,16 +90,16 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
     """Return steps for a custom translator that call a function on whole batches.
 
     Args:
-        function: called as ``function(images, **args)`` with images (N, C, H, W) on the loader's device, uint8 0..255
-            or floating point as in torchvision at this point (if sizes differ, with images of one size at a time), and
-            returns the new images. It should be a module-level function rather than a lambda created by the translator,
+        function: called as ``function(images, **args)``; returns the new images. ``images`` is (N, C, H, W) on the
+            loader's device, uint8 0..255 or floating point as in torchvision at this point. Images of different sizes
+            are passed in separate calls. Use a module-level function rather than a lambda created by the translator,
             because plans are compared by it.
-        spec: the function's output. If it differs from the translator's input, pass ``spec.but(...)``. Given images of
-            several sizes, the function may change the size only to one common size. A batch with another shape or dtype
-            raises ValueError.
-        uniforms: number of random numbers per sample. They are passed as ``uniforms=``, (N, uniforms) float32 in [0, 1)
-            on the device, and are the same for a given seed, whatever the device and the batch size.
-        **args: passed on; hashable, or compared by identity.
+        spec: describes the function's output. If it differs from the translator's input, pass ``spec.but(...)``. If
+            input sizes differ, the output may only have these sizes or one common size. Another shape or dtype raises
+            ValueError.
+        uniforms: number of random numbers per sample, passed as ``uniforms=``, (N, uniforms) float32 in [0, 1) on the
+            device. They depend on the seed, but not on the device or the batch size.
+        **args: further arguments of the function, hashable or compared by identity.
 
     Returns:
         The return value for a translator, one step.
@@ -124,13 +123,13 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
 
 @dataclass(frozen=True)
 class Nested:
-    """Transforms to apply in sequence: a translator's return value for a container."""
+    """Transforms to apply in sequence. A translator returns this for a container."""
 
     transforms: tuple[Any, ...]
 
 
 class Branch(NamedTuple):
-    """Transforms for the samples that have drawn ``value`` (at position ``rank`` of an order)."""
+    """Transforms for the samples whose draw is ``value``, or has it at position ``rank`` of an order."""
 
     value: int
     transforms: tuple[Any, ...]
@@ -139,7 +138,7 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True)
 class Gated:
-    """A choice among transforms: a translator's return value for a container that chooses."""
+    """A random choice among transforms. A translator returns this for a container that chooses."""
 
     name: str  # name of the container, for messages
     draw: Draw  # draws the value
@@ -158,8 +157,10 @@ def _import_lazily(package: str) -> None:
 
 
 def translated_class(kind: type) -> type | None:
-    """Return the class whose translator applies to objects of ``kind``: the class itself, or its base for a subclass of
-    torchvision's that changes only its construction and repr. Return None if there is none."""
+    """Return the class whose translator applies to objects of ``kind``, or None.
+
+    It is ``kind`` itself or, if ``kind`` changes only construction and repr, its base in torchvision.
+    """
     _import_lazily(top_package(kind))
     if kind in _TRANSLATORS:
         return kind
@@ -173,8 +174,10 @@ def translated_class(kind: type) -> type | None:
 
 
 def as_known(transform: Any) -> Any:
-    """Return a transform as an object of the class from translated_class(), with the same attributes. Raise LookupError
-    if there is none."""
+    """Return a transform as an object of its translated_class(), with the same attributes.
+
+    Raise LookupError if there is none.
+    """
     kind = translated_class(type(transform))
     if kind is None:
         raise LookupError(f"{type(transform).__name__} has no translator")
@@ -191,8 +194,10 @@ def translated_base(kind: type) -> type | None:
 
 
 def translation(transform: Any, spec: ImageSpec) -> Any:
-    """Call a transform's translator and return its result: steps, Nested, or Gated. Raise LookupError if its class has
-    none, and Untranslatable if this object has no faithful translation."""
+    """Return the result of a transform's translator: steps, Nested or Gated.
+
+    Raise LookupError if its class has no translator, and Untranslatable if this object cannot be translated faithfully.
+    """
     transform = as_known(transform)
     function, consumed = _TRANSLATORS[type(transform)]
     refuse_replaced(transform)
@@ -218,6 +223,5 @@ def _unconsumed(transform: Any, consumed: frozenset[str]) -> str:
 
 @functools.lru_cache(256)
 def _parameters(kind: type) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a class's constructor. Cached, because inspect takes 50 us and this runs in every
-    epoch."""
+    """Return the parameters of a class's constructor. Cached, because inspect takes 50 us in every epoch."""
     return inspect.signature(kind).parameters

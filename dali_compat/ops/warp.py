@@ -27,7 +27,7 @@ from .pixels.squares import uniforms
 from .translators import register
 from .windows import border
 
-# interpolations that torchvision supports for PIL images, for tensors, and if it converts both to tensors
+# interpolations that torchvision supports for PIL images, for tensors, and in ElasticTransform
 _PIL_MODES, TENSOR_MODES = ("nearest", "nearest-exact", "bilinear", "bicubic"), ("nearest", "bilinear")
 _GRID_MODES = ("nearest", "bilinear", "bicubic")
 
@@ -66,14 +66,13 @@ def translate_elastic_transform(t, spec):
 def _fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) -> str:
     if not by_dali:
         return EXACT
-    warped = ".003" if (dali_version() or "2").startswith("1.") else ".001"  # before DALI 2.0 by another operator
+    warped = ".003" if (dali_version() or "2").startswith("1.") else ".001"  # DALI before 2.0 uses another operator
     mean, most = (".002", "255 at edges") if s.op == "perspective" else (warped, "1")
     return f"mean error {mean} of 255" + ("" if options.gpu else f" and maximum {most}")
 
 
 def _as_warp(s: Step, options: Options, decoded: bool) -> Step:
-    """Convert rotate, affine and perspective, which are torchvision's functions for single images, to a warp by a
-    matrix or by coefficients, as in Pillow (and in torchvision on tensors)."""
+    """Convert rotate, affine and perspective to a warp, whose draw computes the matrix or the coefficients."""
     how = s.kwargs
     args = tuple((name, how[name]) for name in ("interpolation", "fill", "like"))
     if s.op == "perspective":
@@ -86,7 +85,7 @@ def _as_warp(s: Step, options: Options, decoded: bool) -> Step:
 
 def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
     how = s.kwargs
-    return not options.exact and how["like"] == "pil" and how["interpolation"] != "bicubic"  # DALI's is not Pillow's
+    return not options.exact and how["like"] == "pil" and how["interpolation"] != "bicubic"  # DALI's bicubic differs
 
 
 def _for_dali(s: Step) -> Step:
@@ -95,8 +94,8 @@ def _for_dali(s: Step) -> Step:
 
 
 def warp_arguments(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
-    """Return the arguments of a warp's step. Raise Untranslatable if torchvision does not support the transform's
-    interpolation for such images."""
+    """Return the arguments that all warps take. Raise Untranslatable if torchvision does not support the
+    interpolation."""
     interpolation, like = interpolation_of(t), like_of(t, spec)
     if interpolation not in (allowed or (_PIL_MODES if like == "pil" else TENSOR_MODES)):
         raise Untranslatable(t, f"torchvision does not support interpolation={interpolation!r} here")
@@ -105,8 +104,7 @@ def warp_arguments(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
 
 @draws(uniforms=1)
 def draw_rotation(sizes, u, *, degrees, expand, center, like):
-    """torchvision.transforms.RandomRotation.get_params. If ``expand`` is True, the output sizes are those of
-    PIL.Image.rotate (``like`` "pil"), or of torchvision's rotation of tensors ("v1", "v2")."""
+    """Draw an angle in degrees. If ``expand`` is True, compute the output sizes."""
     angle = uniform(u[:, 0], *degrees)
     if expand:
         rows = zip(angle.tolist(), sizes.tolist(), strict=True)
@@ -116,8 +114,10 @@ def draw_rotation(sizes, u, *, degrees, expand, center, like):
 
 @draws(uniforms=6)
 def draw_affine_parameters(sizes, u, *, degrees, translate, scale, shear, version="v1"):
-    """torchvision.transforms.RandomAffine.get_params. ``shear`` is (low, high) for x, or for x and y. ``version`` does
-    not affect the parameters, only their matrix (matrices.py)."""
+    """Draw the parameters of RandomAffine. ``shear`` is (low, high) for x, or (low, high, low, high) for x and y.
+
+    ``version`` affects only the matrix (matrices.py).
+    """
     n = len(sizes)
     shift = np.zeros((n, 2), np.int32)
     if translate is not None:
@@ -137,8 +137,7 @@ def draw_affine_parameters(sizes, u, *, degrees, translate, scale, shear, versio
 
 @draws(uniforms=9)
 def draw_perspective_points(sizes, u, *, distortion_scale, p):
-    """torchvision.transforms.RandomPerspective.get_params: the new corners as (x, y), in the order top left, top right,
-    bottom right and bottom left."""
+    """Draw the new corners as (x, y), in the order top left, top right, bottom right, bottom left."""
     reach = (distortion_scale * (sizes[:, ::-1] // 2)).astype(np.int64) + 1  # number of positions in x and in y
     start = np.zeros((len(sizes), 4, 2), np.int64)
     start[:, [1, 2], 0] = (sizes[:, 1] - reach[:, 0])[:, None]
@@ -149,15 +148,13 @@ def draw_perspective_points(sizes, u, *, distortion_scale, p):
 
 @kernel(in_dali=_in_dali, for_dali=_for_dali)
 def warp_affine(images, arrays, *, interpolation, fill, like="pil"):
-    """Image.transform(AFFINE), which torchvision's affine and rotate use for PIL images, or their equivalent for
-    tensors."""
+    """Warp as Image.transform(AFFINE) does for PIL images, or as torchvision's affine and rotate do for tensors."""
     return _warp(images, arrays["matrix"], arrays["size"], interpolation, fill, like)
 
 
 @kernel(in_dali=_in_dali, for_dali=_for_dali)
 def warp_perspective(images, arrays, *, interpolation, fill, like="pil"):
-    """Image.transform(PERSPECTIVE), which torchvision's perspective uses for PIL images, or its equivalent for
-    tensors."""
+    """Warp as Image.transform(PERSPECTIVE) does for PIL images, or as torchvision's perspective does for tensors."""
     return _warp(images, arrays["coefficients"], arrays["size"], interpolation, fill, like)
 
 
@@ -180,7 +177,7 @@ def _warp(images, data, sizes, interpolation, fill, like):
     return by_size(images, sizes, warp_to)
 
 
-# number of pixels from which on Pillow is faster on a CPU: a call takes .1 ms, and its filters at most half the time
+# Pillow is faster on a CPU from this number of pixels on: a call takes .1 ms, its filters at most half of torch's time
 _PILLOW_FROM = {"nearest": 160**2, "bilinear": 64**2, "bicubic": 32**2}
 
 
@@ -205,8 +202,7 @@ def _by_pillow(images, data, sizes, interpolation, fill) -> list[torch.Tensor]:
 
 
 def _is_between_centres(row: list[float]) -> bool:
-    """Return True if an affine transform maps pixel centres to pixel centres, as right angles may do, so that filters
-    have no effect."""
+    """Return True if an affine transform maps pixel centers to pixel centers, so that filters have no effect."""
     if len(row) != 6 or not all(map(float.is_integer, row)):
         return False
     a, b, _, d, e, _ = row
@@ -221,7 +217,7 @@ _SWAPS = TORCHVISION < (0, 26)
 
 @kernel(in_batches=True)
 def elastic(images, arrays, *, alpha, sigma, interpolation, fill, like):
-    """torchvision.transforms.functional.elastic_transform, which converts PIL images to tensors."""
+    """Warp with a random displacement. PIL images are processed as tensors, as in torchvision."""
     size, device, dtype = images.shape[-2:], images.device, transform.dtype_of(images)
     grid = displacement(arrays["key"], size, alpha, sigma, device).to(dtype)
     grid.add_(_geometry._create_identity_grid(size, device, dtype))
@@ -229,8 +225,10 @@ def elastic(images, arrays, *, alpha, sigma, interpolation, fill, like):
 
 
 def displacement(keys: np.ndarray, size, alpha, sigma, device) -> torch.Tensor:
-    """Return the displacement (N, height, width, 2) float32 that torchvision.transforms.ElasticTransform.get_params
-    would compute from the same noise; ``alpha`` and ``sigma`` are (x, y)."""
+    """Return the displacement (N, height, width, 2) float32 that ElasticTransform computes from random noise.
+
+    ``alpha`` and ``sigma`` are (x, y).
+    """
     height, width = size
     noise = uniforms(keys, 2 * height * width, device).view(-1, 2, height, width).to(torch.float64).mul_(2).sub_(1)
     fields = []

@@ -28,8 +28,7 @@ define(UPRIGHT, unchanged=True, commutes=True, keeps_info=True)
 
 @register(ExifTranspose)
 def translate_turn(t, spec):
-    """Refuse a rotation by EXIF orientation. translate() handles it without steps if it is the first transform of a
-    file."""
+    """Refuse a rotation by EXIF orientation. translate() handles it if it is the first transform of a file."""
     raise Untranslatable(t, "DALI rotates images only while decoding files", "put it first")
 
 
@@ -81,7 +80,7 @@ def translate_random_flip(t, spec):
 
 
 def _covers(spec: ImageSpec, size) -> bool:
-    """Return True if a window of this size is guaranteed to lie within the image."""
+    """Return True if a window of ``size`` always lies within the image."""
     return spec.size is not None and spec.size[0] >= size[0] and spec.size[1] >= size[1]
 
 
@@ -111,7 +110,7 @@ def _pad_step(t, spec: ImageSpec, padding) -> Step:
 
 
 def _border(t, spec: ImageSpec, mode: Any = None) -> dict:
-    """Return mode and fill. The fill has one value per channel, in the units of the image."""
+    """Return the padding mode, and the fill with one value per channel in the image's range."""
     if isinstance(t.fill, (tuple, list)) and spec.kind != "pil" and not isinstance(t, v2.Transform):
         raise Untranslatable(t, "fill must be a number for tensors")
     fill = fill_of(t, spec) or (0,) * spec.channels
@@ -133,8 +132,7 @@ def window_arrays(start, shape) -> tuple[Arrays, np.ndarray]:
 
 @draws()
 def draw_center_crop(sizes, u, *, size):
-    """torchvision.transforms.functional.center_crop: centred with rounding half to even, and padded with zeros if the
-    image is too small."""
+    """Compute the central window, rounded half to even. It may be larger than the image."""
     excess = sizes - np.array(size)
     start = np.where(excess >= 0, np.rint(excess / 2), -(-excess // 2))
     return window_arrays(start, np.broadcast_to(size, sizes.shape))
@@ -142,7 +140,7 @@ def draw_center_crop(sizes, u, *, size):
 
 @draws()
 def draw_pad(sizes, u, *, padding):
-    """``padding`` is (left, top, right, bottom), as in torchvision's Pad."""
+    """Compute the window of a pad. ``padding`` is (left, top, right, bottom)."""
     left, top, right, bottom = padding
     start = np.broadcast_to([-top, -left], sizes.shape)
     return window_arrays(start, np.add(sizes, [top + bottom, left + right]))
@@ -150,7 +148,7 @@ def draw_pad(sizes, u, *, padding):
 
 @draws()
 def draw_pad_if_needed(sizes, u, *, size, axis):
-    """The padding that RandomCrop(pad_if_needed=True) adds on both sides of one axis (0 vertical, 1 horizontal)."""
+    """Compute the padding of RandomCrop(pad_if_needed=True) on both sides of one axis (0 vertical, 1 horizontal)."""
     missing = np.zeros_like(sizes)
     missing[:, axis] = np.maximum(size[axis] - sizes[:, axis], 0)
     return window_arrays(-missing, sizes + 2 * missing)
@@ -158,7 +156,7 @@ def draw_pad_if_needed(sizes, u, *, size, axis):
 
 @draws(uniforms=2)
 def draw_random_crop(sizes, u, *, size):
-    """torchvision.transforms.RandomCrop.get_params, after the padding."""
+    """Draw a window inside of the image."""
     room = sizes - np.array(size)
     if (room < 0).any():
         row = int((room < 0).any(1).argmax())
@@ -167,12 +165,12 @@ def draw_random_crop(sizes, u, *, size):
     return window_arrays(np.floor(u * (room + 1)), np.broadcast_to(size, sizes.shape))
 
 
-# ---- only in torchvision.transforms.v2, which uses float32 wherever torch.rand is involved
+# ---- transforms that exist only in v2, whose arithmetic with torch.rand is in float32
 
 
 @draws(uniforms=4)
 def draw_zoom_out(sizes, u, *, side_range, p):
-    """torchvision.transforms.v2.RandomZoomOut.make_params: a canvas, with the image at a random position on it."""
+    """Draw a canvas, and a position of the image on it."""
     canvas = (rand_between(u[:, 1:2], side_range) * sizes.astype(np.float32)).astype(np.int64)
     canvas = np.where(u[:, :1] < p, canvas, sizes)
     left_top = rand(u[:, 2:4]) * (canvas - sizes)[:, ::-1].astype(np.float32)
@@ -199,7 +197,7 @@ def flip(images, arrays, *, axis):
     image=lambda image, row, *, inside: F1.crop(image, *ints(row["start"]), *ints(row["shape"])),
 )
 def crop(images, arrays, *, inside):
-    """torchvision.transforms.functional.crop: zeros outside of the image."""
+    """Crop the images. Pixels outside of the image are zeros."""
     return _windows(images, arrays, "constant", None)
 
 
@@ -212,7 +210,7 @@ def _padded(image, row, *, mode, fill):
 
 @kernel(moves=True, in_dali=always, image=_padded)
 def pad(images, arrays, *, mode, fill):
-    """torchvision.transforms.functional.pad for PIL images of any size (numpy.pad if the mode is not constant)."""
+    """Pad as torchvision does for PIL images. Modes other than "constant" are numpy.pad's."""
     return _windows(images, arrays, mode, fill)
 
 
@@ -222,7 +220,7 @@ def _windows(images, arrays, mode, fill):
 
 
 def _window(images, start, size, mode, fill):
-    """Return a window of each image; ``start`` (N, 2) is its upper left corner."""
+    """Return a window of each image. ``start`` (N, 2) is its upper left corner."""
     shape = images.shape[-2:]
     same = (start == start[0]).all()
     inside = (start >= 0).all() and (start + size <= shape).all()
@@ -245,8 +243,10 @@ def _window(images, start, size, mode, fill):
 
 
 def _copy_inside(images, start, size, fill):
-    """Like _window() for constant borders, by copying the part inside of the image, for all images at once if ``start``
-    has one row."""
+    """Return a window with a constant border, by copying the part inside of each image.
+
+    One row of ``start`` applies to all images.
+    """
     made = transform.fill_like(images, fill).expand(len(images), images.shape[-3], *size).contiguous()
     for row, (top, left) in enumerate(start.tolist()):
         rows = slice(None) if len(start) == 1 else slice(row, row + 1)
@@ -259,7 +259,7 @@ def _copy_inside(images, start, size, fill):
 
 
 def border(index: np.ndarray, size: int, mode: str) -> np.ndarray:
-    """Return the source pixel of each index, which may be outside of 0 .. size - 1, in numpy.pad's modes."""
+    """Return the source pixel of each index, which may lie outside of the image, in numpy.pad's modes."""
     if mode == "reflect":
         period = max(2 * size - 2, 1)
         return size - 1 - abs(size - 1 - index % period)

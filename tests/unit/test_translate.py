@@ -81,11 +81,11 @@ REFUSALS = {
     "ToTensor twice": ([TO_TENSOR, v1.ToTensor()], 1, "takes PIL images, and gets a tensor", ""),
     "int64": ([PIL, v2.ToDtype(torch.int64)], 1, "dtype=torch.int64", "use uint8 or a floating point type"),
     "a mode": ([TO_TENSOR, v1.ToPILImage("RGB")], 1, "mode=RGB of tensor of torch.float32", ""),
-    "an order of many": ([v1.RandomOrder([v1.CenterCrop(9)] * 9)], 0, "an order of 9 transforms", ""),
+    "an order of many": ([v1.RandomOrder([v1.CenterCrop(9)] * 9)], 0, "it orders 9 transforms, more than 8", ""),
     "colours for gray tensors": (
         [v1.Grayscale(), PIL, v1.Grayscale(3)],
         2,
-        "num_output_channels=3 of an image of 1 channels",
+        "num_output_channels=3 for an image of 1 channels",
         "",
     ),
     "callable class": (

@@ -1,8 +1,7 @@
-"""Apply a different operation to each image, as chosen by policies and ColorJitter.
+"""Apply a different operation to each image, as policies and ColorJitter require.
 
-With torch, which processes the samples of each operation together, this takes hundreds of launches per batch, for which
-a host that is busy launching a model has no time. On a GPU, two Triton launches (kernels.py) therefore process PIL
-images if Triton and its compiler are available and their results on a few images equal torch's.
+With torch, this takes hundreds of launches per batch, too many for a host that also launches a model. On a GPU, two
+Triton kernels (kernels.py) process PIL images, if Triton's results on a few images equal torch's.
 """
 
 from __future__ import annotations
@@ -29,12 +28,15 @@ OPERATIONS = (
     *("brightness", "contrast", "posterize", "solarize", "solarize_add", "invert", "autocontrast", "equalize"),
     *("saturation", "sharpness", "hue", "warp"),
 )
-"""The operations in the second line are tables of 256 values for each channel of an image."""
+"""Names of operations. Those in the second line are tables of 256 values for each channel of an image."""
 CODES = {name: code for code, name in enumerate(OPERATIONS)}
 WARP = CODES["warp"]
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 
-_NUMBERS = {"posterize": "bits", "solarize": "threshold"}  # names of the numbers; "factor" for other operations
+_NUMBERS = {
+    "posterize": "bits",
+    "solarize": "threshold",
+}  # names of the numbers; "factor" otherwise
 
 
 def interpolation_code(name: str) -> int:
@@ -45,12 +47,12 @@ def run(images, chosen, numbers, *, like, interpolations=0, fill=None, area=None
     """Apply one operation to each of N images (N, C, H, W).
 
     Args:
-        chosen: (N,) codes of operations; 0 is none.
-        numbers: (N,) factor, bits or threshold of each operation, or (N, 6) with the matrix of a warp, from output to
-            input, or one of these numbers in the first column.
+        chosen: (N,) codes of operations; 0 for none.
+        numbers: (N,) factor, bits or threshold of each operation, or (N, 6) if there are warps: their matrices from
+            output to input pixels, and the numbers of other operations in the first column.
         interpolations: codes of the warps' interpolations, (N,) or one for all; 0 is nearest.
         fill: fill outside of a warped image.
-        area: (N,) numbers of pixels of an image that count for its mean; None means all.
+        area: (N,) numbers of pixels without padding; None if there is no padding.
     """
     if numbers.ndim == 1:
         firsts, numbers = numbers, np.zeros((len(images), 6))
@@ -62,14 +64,13 @@ def run(images, chosen, numbers, *, like, interpolations=0, fill=None, area=None
         return images
     if not on_triton:
         return by_torch(images, chosen, *given, like)
-    left = (chosen == WARP) & (given[1] == 0)  # left to torch: warps whose coordinates Pillow accumulates
+    left = (chosen == WARP) & (given[1] == 0)  # torch runs nearest warps whose coordinates Pillow accumulates
     left[left] = ~is_fixed(numbers[left], images.shape[-2:])
     made = by_triton(images, np.where(left, 0, chosen), *given)
     return by_torch(made, np.where(left, chosen, 0), *given) if left.any() else made
 
 
 def by_torch(images, chosen, numbers, interpolations, fill, area, like="pil"):
-    """Implement run() with torch."""
     groups = []
     for code in np.unique(chosen[chosen > 0]).tolist():
         rows = np.flatnonzero(chosen == code)
@@ -94,7 +95,7 @@ def by_torch(images, chosen, numbers, interpolations, fill, area, like="pil"):
 _LARGEST = 2**20  # in pixels; one launch does not parallelize larger images well enough
 _BLOCK, _TABLE_BLOCK = 1024, 2048  # pixels per program
 
-# numbers as rounded in ops/color.py and ops/jitter.py
+# numbers, rounded as in ops/color.py and ops/jitter.py
 _ROUNDED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
     CODES["posterize"]: lambda bits: 256 - 2.0 ** (8 - bits.astype(np.int32)),
     CODES["solarize"]: lambda threshold: np.clip(np.ceil(threshold), 0, 256),
@@ -104,7 +105,7 @@ _ROUNDED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def by_triton(images, chosen, numbers, interpolations, fill, area):
-    """Implement run() with Triton for PIL images, uint8 with 1 or 3 channels."""
+    """Implement run() with Triton, for PIL images of 1 or 3 channels."""
     from .kernels import ROW, levels, operate  # imports Triton
 
     images = images.contiguous()
@@ -140,11 +141,11 @@ def _has_triton(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-# ---- check that the results equal torch's
+# ---- comparison with torch
 
-_PATIENCE = 60  # seconds that a fork waits
-_SIZE = 61, 71  # several programs per image
-_TRIED = {"posterize": 3, "solarize": 99.5, "solarize_add": 77.7, "hue": -0.3}  # other operations use a factor
+_PATIENCE = 60  # seconds that a fork waits for a compilation
+_SIZE = 61, 71  # several Triton programs per image
+_TRIED = {"posterize": 3, "solarize": 99.5, "solarize_add": 77.7, "hue": -0.3}  # 1.37 for other operations
 _MATRIX = 0.9, 0.25, -3.3, -0.2, 1.1, 4.7
 
 _log = logging.getLogger("dali_compat")
@@ -153,8 +154,8 @@ _trial_lock = new_lock()
 
 
 def triton_agrees(device: torch.device, channels: int) -> bool:
-    """Return True if by_triton() can be used. The first call for a device and a number of channels waits for the
-    compiler, which takes seconds once per machine, and less in later programs."""
+    """Return True if by_triton() equals torch on this device. The first call takes seconds to compile once per
+    machine."""
     key = device, channels
     if key not in _agreement:
         with _trial_lock:
@@ -178,8 +179,7 @@ def _agrees(device, channels) -> bool:
 
 
 def compared(device, channels) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the results of Triton and of torch, on the CPU, for one image per operation and per interpolation of a
-    warp."""
+    """Return the results of Triton and of torch for all operations and interpolations, on the CPU."""
     chosen = np.array([*CODES.values(), WARP, WARP])
     warps = chosen == WARP
     numbers = np.tile(_MATRIX, (len(chosen), 1))

@@ -1,9 +1,8 @@
-"""Triton kernels that apply one operation to each image (N, C, H, W) uint8, bit for bit as Pillow does. Their
-arithmetic is that of ops/ (color, filters, jitter, pixels/transform), which names Pillow's sources, with the same
-roundings.
+"""Triton kernels that apply one operation to each uint8 image, bit for bit as Pillow does.
 
-Each image has a row of float64 numbers: the code of its operation, the six numbers of that operation (as in run(); the
-second one for contrast is the number of pixels), the code of its interpolation, and the fill outside of a warp.
+ops/ (color, filters, jitter, pixels/transform) has the same arithmetic and roundings, and names Pillow's sources. Each
+image has a row of float64 numbers: the code of its operation, the six numbers of run() (for contrast, the second is the
+number of pixels), the code of its interpolation, and the fill outside of a warp.
 """
 
 import triton
@@ -22,13 +21,13 @@ _HUE, _WARP = _AT["hue"], _AT["warp"]
 
 @triton.jit
 def _bounded(x):
-    """Clip to the range of images and truncate."""
+    """Clip to 0..255 and truncate."""
     return tl.minimum(tl.maximum(x, 0.0), 255.0).to(tl.int32)
 
 
 @triton.jit
 def _blend(value, other, ratio):
-    """Image.blend (Blend.c)."""
+    """Blend as Image.blend does (Blend.c)."""
     return _bounded((value - other) * ratio + other)
 
 
@@ -39,7 +38,7 @@ def _pixel(pointer, mask):
 
 @triton.jit
 def _gray(pointer, pixels, channels: tl.constexpr, mask):
-    """Pillow's L24."""
+    """Return Pillow's gray value (L24)."""
     value = _pixel(pointer, mask)
     if channels == 3:
         green, blue = _pixel(pointer + pixels, mask), _pixel(pointer + 2 * pixels, mask)
@@ -50,7 +49,7 @@ def _gray(pointer, pixels, channels: tl.constexpr, mask):
 # not specialized on addresses and sizes, because recompiling takes seconds
 @triton.jit(do_not_specialize=["images", "height", "width"])
 def levels(images, rows, made, height, width, channels: tl.constexpr, block: tl.constexpr):
-    """Compute a table of 256 values, ``made`` (N, C, 256) uint8. Each program handles one channel of one image."""
+    """Compute the table ``made`` (N, C, 256) uint8 of an operation. Each program handles one channel of one image."""
     image, channel = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row = rows + image * _ROW
     operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)
@@ -94,7 +93,7 @@ def levels(images, rows, made, height, width, channels: tl.constexpr, block: tl.
             histogram += tl.histogram(_pixel(planes + channel * pixels + at, at < pixels), 256)
         histogram -= tl.where(level == 0, tl.cdiv(pixels, block) * block - pixels, 0)
         until = tl.cumsum(histogram, 0)
-        last = tl.sum((until < pixels).to(tl.int32), 0)  # the largest value
+        last = tl.sum((until < pixels).to(tl.int32), 0)  # the largest pixel value
         step = (pixels - tl.sum(tl.where(level == last, histogram, 0), 0)) // 255
         if step > 0:
             value = tl.minimum((until - histogram + step // 2) // step, 255)
@@ -106,8 +105,7 @@ def operate(
     images, out, rows, tables, hue_of, range_of, saturation_of, weights, height, width, channels: tl.constexpr,
     block: tl.constexpr,
 ):  # fmt: skip
-    """Compute ``out``, of the shape of images, from the tables of levels() and, for three channels, the four
-    hsv_tables()."""
+    """Compute the result ``out``, with the tables of levels() and, for three channels, the four of hsv_tables()."""
     image, pixels = tl.program_id(0).to(tl.int64), height * width
     row = rows + image * _ROW
     operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)
@@ -126,7 +124,7 @@ def operate(
         gray = _gray(source + at, pixels, channels, mask).to(tl.float32)
         for channel in tl.static_range(channels):
             pixel = _pixel(source + channel * pixels + at, mask)
-            blended = _blend(pixel.to(tl.float32), gray, number.to(tl.float32))  # Triton: one type per name
+            blended = _blend(pixel.to(tl.float32), gray, number.to(tl.float32))  # Triton allows one type per name
             tl.store(target + channel * pixels + at, blended, mask=mask)
     elif (operation > 0) & (operation < _SATURATION):
         for channel in tl.static_range(channels):
@@ -144,7 +142,7 @@ def operate(
 
 @triton.jit
 def _sharpen(source, target, ratio, y, x, at, mask, height, width, channels: tl.constexpr):
-    """adjust_sharpness: blend with a 3 x 3 mean with weight 5 for the centre, except at the border."""
+    """Blend with a 3 x 3 mean whose center has weight 5, except at the border."""
     inner = mask & (y > 0) & (y < height - 1) & (x > 0) & (x < width - 1)
     for channel in tl.static_range(channels):
         pointer = source + channel * height * width + at
@@ -160,7 +158,7 @@ def _sharpen(source, target, ratio, y, x, at, mask, height, width, channels: tl.
 
 @triton.jit
 def _shift_hue(source, target, shift, at, mask, pixels, hue_of, range_of, saturation_of, weights):
-    """adjust_hue with hsv_tables()."""
+    """Shift the hue with the tables of hsv_tables()."""
     red, green = _pixel(source + at, mask), _pixel(source + pixels + at, mask)
     blue = _pixel(source + 2 * pixels + at, mask)
     key = 255 * 512 + 511 * red - 510 * green - blue
@@ -175,13 +173,13 @@ def _shift_hue(source, target, shift, at, mask, pixels, hue_of, range_of, satura
 
 @triton.jit
 def _fixed(x):
-    """16.16 fixed point, as in Geometry.c."""
+    """Convert to 16.16 fixed point, as in Geometry.c."""
     return tl.floor(x * 65536 + 0.5).to(tl.int64)
 
 
 @triton.jit
 def _warp_nearest(source, target, row, y, x, at, mask, height, width, channels: tl.constexpr):
-    """Image.transform(AFFINE) with NEAREST: affine_fixed."""
+    """Warp as Image.transform(AFFINE, NEAREST) does (affine_fixed)."""
     a, b, c = tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
     d, e, f = tl.load(row + 4), tl.load(row + 5), tl.load(row + 6)
     along = (_fixed(a) * x + _fixed(c + a * 0.5 + b * 0.5) + _fixed(b) * y) >> 16
@@ -196,7 +194,7 @@ def _warp_nearest(source, target, row, y, x, at, mask, height, width, channels: 
 
 @triton.jit
 def _warp_filtered(source, target, row, y, x, at, mask, height, width, channels: tl.constexpr):
-    """Image.transform(AFFINE) with BILINEAR or BICUBIC: ImagingGenericTransform."""
+    """Warp as Image.transform(AFFINE) does with BILINEAR or BICUBIC (ImagingGenericTransform)."""
     a, b, c = tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
     d, e, f = tl.load(row + 4), tl.load(row + 5), tl.load(row + 6)
     mode, pixels = tl.load(row + 7).to(tl.int32), height * width
@@ -227,7 +225,7 @@ def _warp_filtered(source, target, row, y, x, at, mask, height, width, channels:
 
 @triton.jit
 def _line(plane, y, x, dx, inside, height, width, bicubic: tl.constexpr):
-    """Return the filtered pixels of a line around x; pixels outside of the image repeat the border."""
+    """Interpolate along a line of pixels. Pixels outside of the image repeat the border."""
     line = plane + tl.minimum(tl.maximum(y, 0), height - 1) * width
     middle = _on_line(line, x, inside, width)
     following = _on_line(line, x + 1, inside, width)
@@ -244,7 +242,7 @@ def _on_line(line, x, inside, width):
 
 @triton.jit
 def _cubic(v1, v2, v3, v4, d):
-    """The BICUBIC macro, adding in its order: p1 + d * (p2 + d * (p3 + d * p4))."""
+    """Interpolate as Pillow's BICUBIC macro, adding in its order."""
     p4 = v2 - v1 - v3 + v4
     p3 = (v1 - v2) * 2 + v3 - v4
     p2 = v3 - v1

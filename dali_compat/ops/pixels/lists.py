@@ -1,5 +1,4 @@
-"""Process images of different sizes one by one in threads, or padded to a common size, and collect lists into
-batches."""
+"""Process lists of images whose sizes may differ, in threads or in groups, and collect them into batches."""
 
 from __future__ import annotations
 
@@ -21,23 +20,25 @@ from ...runtime.forks import at_fork, new_lock
 _lock = new_lock()
 _pool: ThreadPoolExecutor | None = None
 _spare: list[tuple[np.ndarray, weakref.ref]] = []  # memory of batches, and weak references to their owners
-_MOST, _MOST_IDLE = 32, 2
+_MOST, _MOST_IDLE = 32, 2  # entries of _spare, and entries without an owner
 _LEAST = 2**18  # bytes
 
 
 def each(function: Callable, *columns) -> list:
-    """Return ``function(*row)`` for each row of the columns, in order, using as many threads as the process has cores.
-    The function should release the GIL, as Pillow does, and must not call each() again."""
+    """Return ``function(*row)`` for each row of the columns, in order, with one thread per usable core.
+
+    The function should release the GIL, as Pillow does, and must not call each() again.
+    """
     global _pool
     rows = list(zip(*columns, strict=True))
     if len(rows) > 1:
         pool = _pool = _pool or ThreadPoolExecutor(usable_cores(), "dali_compat-each", _use_one_torch_thread)
         try:
             futures = [pool.submit(function, *row) for row in rows]
-        except RuntimeError:  # the main thread has ended and shut down every executor, but this thread continues
+        except RuntimeError:  # the main thread has ended, which shuts down every executor
             pass
         except BaseException:
-            pool.shutdown(wait=False)  # as in epoch/prefetch_thread.py
+            pool.shutdown(wait=False)  # an interrupt; do not wait for the threads
             _pool = None
             raise
         else:
@@ -48,8 +49,10 @@ def each(function: Callable, *columns) -> list:
 
 
 def _use_one_torch_thread() -> None:
-    """Keep torch from splitting this thread's work among its own threads, which would wait for each other on busy
-    cores. set_num_threads() also sets the default for new threads, which another thread restores."""
+    """Limit torch to this thread, because torch's threads would wait for each other on busy cores.
+
+    set_num_threads() also sets the default for new threads, which another thread restores.
+    """
     with _lock:
         before = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -68,14 +71,14 @@ at_fork("executor", after_in_child=_forget_pool)
 
 
 def stack_if_uniform(images: list[torch.Tensor]):
-    """Stack images of the same shape and dtype into a batch; otherwise return the list."""
+    """Stack images of the same shape and dtype into a batch. Return other lists unchanged."""
     first = images[0]
     if not all(image.shape == first.shape and image.dtype == first.dtype for image in images):
         return images
     if first.is_cuda or first.dtype == torch.bfloat16:  # NumPy has no bfloat16
         return torch.stack(images)
-    # torch's threads wait for each other if DALI keeps the cores busy: torch.stack of 64 float images of 224 x 224 then
-    # takes 60 to 760 ms, and np.stack 10 ms.
+    # While DALI keeps the cores busy, torch's threads wait for each other. torch.stack of 64 float images of 224 x 224
+    # then takes 60 to 760 ms, and np.stack 10 ms.
     arrays = [image.numpy() for image in images]
     made = spare_batch((len(arrays), *arrays[0].shape), arrays[0].dtype)
     np.stack(arrays, out=made.numpy())
@@ -83,8 +86,10 @@ def stack_if_uniform(images: list[torch.Tensor]):
 
 
 def spare_batch(shape: tuple[int, ...], dtype: Any = np.float32) -> torch.Tensor:
-    """Return a CPU tensor in the memory of an earlier batch of the same kind that is not used any more. The system
-    clears new memory first, which takes longer than filling it."""
+    """Return an uninitialized CPU tensor, in the memory of an unused earlier batch if possible.
+
+    The system clears new memory first, which takes longer than filling it.
+    """
     if np.dtype(dtype).itemsize * math.prod(shape) < _LEAST:
         return torch.from_numpy(np.empty(shape, dtype))
     with _lock:
@@ -99,7 +104,7 @@ def spare_batch(shape: tuple[int, ...], dtype: Any = np.float32) -> torch.Tensor
 
 
 def assign(made: list, rows, images) -> list:
-    """Assign each image to its row of a list, and return the list."""
+    """Set the given rows of a list to images, and return the list."""
     for row, image in zip(rows, images, strict=True):
         made[row] = image
     return made
@@ -112,7 +117,7 @@ def put(frames: torch.Tensor, images: list[torch.Tensor]) -> None:
 
 
 def of_similar_size(images: list[torch.Tensor]):
-    """Yield (rows, height, width) of batches of similar sizes. At most half of the pixels of a batch are padding."""
+    """Group images of similar sizes. Yield (rows, height, width) of each group, at most half of which is padding."""
     sizes = np.array([image.shape[1:] for image in images])
     order = np.lexsort((sizes.max(1), sizes[:, 0] > sizes[:, 1]))
     begin = 0
@@ -130,9 +135,11 @@ def of_similar_size(images: list[torch.Tensor]):
 
 
 def in_groups(images, groups):
-    """Apply functions to groups of images, given as a list of (rows, function). Other rows are left unchanged. One
-    launch gathers all groups and one returns them, because CUDA queues about 1,000 launches per stream, and then blocks
-    the caller."""
+    """Apply a function to each group, given as (rows, function). Other images are left unchanged.
+
+    One launch gathers all groups and one returns them, because CUDA queues about 1,000 launches and then blocks the
+    caller.
+    """
     if not groups:
         return images
     changed = np.concatenate([rows for rows, _ in groups])
@@ -147,8 +154,10 @@ def in_groups(images, groups):
 
 
 def by_size(images, sizes, function):
-    """Call ``function(images, rows, size)`` on all rows of each target size. Return a tensor, or a list if there are
-    several sizes."""
+    """Call ``function(images, rows, size)`` for all images of each target size.
+
+    Return a tensor, or a list if there are several sizes.
+    """
     sizes = np.asarray(sizes).astype(np.int64)
     if (sizes == sizes[0]).all():
         return function(images, slice(None), tuple(sizes[0].tolist()))

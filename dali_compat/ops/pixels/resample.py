@@ -1,7 +1,7 @@
-"""Image.resize of Pillow (Resample.c), and of PyTorch's CPU kernels for uint8, as batched torch, bit for bit.
+"""Image.resize of Pillow (Resample.c) and PyTorch's resize of uint8 on a CPU, in torch on batches, bit for bit.
 
 Weights are computed on the host in double precision, in the order in which the C code adds. They are multiples of
-2**-22 or more, so sums of weighted pixels are exact in float64, whatever the device and the order of addition.
+2**-22, so sums of weighted pixels are exact in float64 on every device and in any order.
 """
 
 from __future__ import annotations
@@ -65,9 +65,11 @@ _NEIGHBOURS: dict[str, tuple[np.ndarray, Callable]] = {
 
 
 def vertical_first(sizes, new) -> np.ndarray:
-    """Return whether Pillow resizes the height first, which depends on its version and the sizes (measured). From
-    version 13 on it uses the cheaper order. Earlier, Image.resize began with the height if an image is more than 100
-    times as tall as wide."""
+    """Return True for each image whose height Pillow resizes first (measured).
+
+    Since version 13, Pillow starts with the cheaper axis. Before, it started with the height of images more than 100
+    times as tall as wide.
+    """
     shrink = sizes - new
     cheaper = (shrink[:, 0] > 2 * shrink[:, 1]) & _pillow_starts_vertically((300, 40), (50, 37))
     tall = (sizes[:, 0] > 100 * sizes[:, 1]) & _pillow_starts_vertically((404, 4), (402, 2))
@@ -76,7 +78,7 @@ def vertical_first(sizes, new) -> np.ndarray:
 
 @functools.cache
 def _pillow_starts_vertically(size, new) -> bool:
-    """Feature-detected rather than inferred from Pillow's version."""
+    """Return True if the installed Pillow resizes the height first for these sizes."""
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8))
     both = image.resize(new[::-1], Image.Resampling.BILINEAR)
     half = image.resize((size[1], new[0]), Image.Resampling.BILINEAR)
@@ -88,10 +90,10 @@ def _pillow_starts_vertically(size, new) -> bool:
 def taps(
     size_in: int, size_out: int, interpolation: str, like: str = "pil", antialias: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights (size_out, taps) and the first input of each output (size_out,).
+    """Return the weights (size_out, taps) and the first input pixel of each output pixel (size_out,).
 
-    These are Pillow's precompute_coeffs and normalize_coeffs_8bpc. If ``like`` is "v2", the weights are rounded as in
-    PyTorch's CPU kernels for uint8 (UpSampleKernel.cpp), to as many bits as fit into 16-bit weights.
+    They are Pillow's precompute_coeffs and normalize_coeffs_8bpc. If ``like`` is "v2", weights are rounded to 16 bits
+    as in PyTorch's UpSampleKernel.cpp.
     """
     weights, first = (_filtered if antialias else _interpolated)(size_in, size_out, interpolation)
     if like == "pil":
@@ -118,8 +120,7 @@ def _filtered(size_in, size_out, interpolation):
 
 
 def _interpolated(size_in, size_out, interpolation):
-    """Return the weights of two or four neighbours, which PyTorch uses without antialiasing. Neighbours outside of the
-    image are replaced by the border."""
+    """Return taps() without antialiasing, as in PyTorch. The border replaces neighbors outside of the image."""
     around, function = _NEIGHBOURS[interpolation]
     center = (np.arange(size_out) + 0.5) * (size_in / size_out) - 0.5
     if interpolation == "bilinear":
@@ -134,8 +135,10 @@ def _interpolated(size_in, size_out, interpolation):
 
 
 def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str, like: str = "pil", antialias: bool = True):
-    """Resize (N, C, H, W) uint8 along one axis, rounded to 8 bits, and then along the other, on any device. This is
-    Pillow's ImagingResample or, if ``like`` is "v2", torch.nn.functional.interpolate on the CPU."""
+    """Resize uint8 images (N, C, H, W) along one axis, round to 8 bits, and resize along the other.
+
+    The result is Pillow's or, if ``like`` is "v2", that of torch.nn.functional.interpolate on a CPU.
+    """
     before = np.array(images.shape[-2:])
     vertical = like == "pil" and vertical_first(before[None], np.array([size]))[0]
     order = (-2, -1) if vertical else (-1, -2)
@@ -153,9 +156,11 @@ def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str, like
 
 
 def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: str, like="pil", antialias=True) -> list:
-    """Like resize(), for images (C, H, W) of several sizes, resized to ``sizes`` (N, 2). It uses as few matrix products
-    as memory allows, because their number determines the time on a GPU. Images of a product are padded to the largest
-    one, with weights of 0."""
+    """Resize images (C, H, W) of several sizes to ``sizes`` (N, 2), as resize() does.
+
+    On a GPU the number of matrix products determines the time, so each product takes as many images as memory allows,
+    padded to the largest one.
+    """
     before = np.array([image.shape[-2:] for image in images])
     vertical = vertical_first(before, sizes) & (like == "pil")
     made: list = [None] * len(images)
@@ -175,7 +180,7 @@ def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: st
 
 
 def _groups(before, sizes, vertical, channels: int) -> list[list[int]]:
-    """Return groups of rows that begin with the same axis and have at most _NUMBERS values."""
+    """Return groups of rows that start with the same axis and have at most _NUMBERS values."""
     groups: list[list[int]] = [[]]
     height, width = 0, 0
     largest = np.maximum(before, sizes).tolist()
@@ -191,15 +196,14 @@ def _groups(before, sizes, vertical, channels: int) -> list[list[int]]:
 
 
 def _padded(images: list[torch.Tensor], height: int, width: int) -> torch.Tensor:
-    """Return images as (N, height, C, width) float64, a layout that allows matrix products along both axes without a
-    copy."""
+    """Return images as (N, height, C, width) float64, a layout for matrix products along both axes without a copy."""
     x = torch.zeros(len(images), height, len(images[0]), width, dtype=torch.float64, device=images[0].device)
     put(x.movedim(2, 1), images)
     return x
 
 
 def _matrices(sizes_in, sizes_out, how, device) -> torch.Tensor:
-    """Return the weights of one axis as (N, largest out, largest in)."""
+    """Return the weights of one axis as a matrix per image, (N, largest out, largest in)."""
     found = [taps(*pair, *how) for pair in zip(sizes_in.tolist(), sizes_out.tolist(), strict=True)]
     most = max(weights.shape[1] for weights, _ in found)
     shape = len(found), int(sizes_out.max()), most
@@ -215,7 +219,7 @@ def _matrices(sizes_in, sizes_out, how, device) -> torch.Tensor:
 
 
 def _matrix(images, axis, size_out, how):
-    """Return the weights as a matrix (in, out) on the device, and the inputs of each block of outputs."""
+    """Return the weights of one axis as a matrix (in, out), and its blocks for banded()."""
     size_in = images.shape[axis]
     weights, first = taps(size_in, size_out, *how)
     matrix = _matrices(np.array([size_in]), np.array([size_out]), how, images.device)[0]
@@ -223,13 +227,16 @@ def _matrix(images, axis, size_out, how):
 
 
 def band(first: np.ndarray, last: np.ndarray, size_in: int) -> list[tuple[slice, slice]]:
-    """Return the blocks of outputs and their ranges of inputs, from ``first`` to ``last`` (exclusive)."""
+    """Return blocks of a band matrix as (slice of outputs, slice of inputs).
+
+    An output depends on the inputs from ``first`` to ``last`` (exclusive).
+    """
     starts = range(0, len(first), _BLOCK)
     return [(slice(i, i + _BLOCK), slice(int(first[i]), min(int(last[i : i + _BLOCK].max()), size_in))) for i in starts]
 
 
 def banded(x: torch.Tensor, matrix: torch.Tensor, blocks, axis: int) -> torch.Tensor:
-    """Multiply x (N, C, H, W) by ``matrix`` (in, out) along an axis, skipping its empty corners."""
+    """Multiply x (N, C, H, W) along an axis by a band matrix (in, out), block by block."""
     if axis == -1:
         parts = [x[..., inputs] @ matrix[inputs, outputs] for outputs, inputs in blocks]
     else:
@@ -238,8 +245,10 @@ def banded(x: torch.Tensor, matrix: torch.Tensor, blocks, axis: int) -> torch.Te
 
 
 def chunks(images: torch.Tensor, numbers: int):
-    """Return slices of the rows. With ``numbers`` float64 values per row, a slice takes less than 1 GB on a GPU and
-    fits into a CPU's cache."""
+    """Return slices of the images. ``numbers`` is the number of float64 values that one image needs.
+
+    A slice takes at most 1 GiB on a GPU, and fits into a CPU's cache.
+    """
     budget = _NUMBERS if images.is_cuda else 2**19
     step = max(1, budget // max(numbers, 1))
     return [slice(i, min(i + step, len(images))) for i in range(0, len(images), step)]

@@ -1,8 +1,8 @@
-"""Warps as batched torch: Pillow's Image.transform (Geometry.c), bit for bit, and torchvision's grids on tensors.
+"""Warps in torch on batches: Pillow's Image.transform (Geometry.c), bit for bit, and torchvision's grids on tensors.
 
 Pillow's coordinates are float64 and added in the same order as in C, because a rounding tie may depend on the last bit.
-Terms that depend only on the row or the column are computed on the host. torchvision's functionals take one grid, these
-functions take one per image.
+Terms that depend only on the row or the column are computed on the host. torchvision's functions take one grid, these
+take one per image.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .resample import chunks
 
 
 def resize_nearest(images: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    """Image.resize(NEAREST): ImagingScaleAffine over the whole image."""
+    """Resize as Image.resize(NEAREST) does (ImagingScaleAffine)."""
     lines = []
     for before, after in zip(images.shape[-2:], size, strict=True):
         line = nearest(np.array([before]), np.array([after]))[0]
@@ -25,16 +25,18 @@ def resize_nearest(images: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
 
 
 def nearest(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return the input line of each output line, int64 of shape (N, largest of ``after``), for ``before`` (N,) input
-    lines and ``after`` (N,) output lines. Entries past ``after`` are outside of the image."""
+    """Return the input line of each output line of a nearest resize, int64 of shape (N, largest of ``after``).
+
+    ``before`` and ``after`` (N,) are numbers of lines. Entries past ``after`` are outside of the image.
+    """
     step = before / after
     return _accumulated(step * 0.5, step, int(after.max())).astype(np.int64)
 
 
 def transform(images, coordinates, size, interpolation, fill):
-    """ImagingGenericTransform on (N, C, H, W) uint8.
+    """Warp uint8 images (N, C, H, W) as ImagingGenericTransform does.
 
-    ``coordinates(rows)`` returns x and y of the input, (2, n, h, w) float64, for a slice of the images.
+    ``coordinates(rows)`` returns x and y in the input, (2, n, h, w) float64, for a slice of the images.
     """
     background = fill_like(images, fill)
     sample, per_channel, more = _SAMPLES["nearest" if interpolation.startswith("nearest") else interpolation]
@@ -44,14 +46,14 @@ def transform(images, coordinates, size, interpolation, fill):
 
 
 def _filled(images, positions, sample, background):
-    """Return the result of ``sample`` at coordinates, and the background for those outside of the image."""
+    """Return the pixels that ``sample`` reads at the positions, and ``background`` outside of the image."""
     ends = to_device(np.array(images.shape[:-3:-1]).reshape(2, 1, 1, 1), images.device)  # for x and y
     x, y = (positions >= 0) & (positions < ends)
     return torch.where((x & y)[:, None], sample(images, positions, ends), background)
 
 
 def coordinates_of(data: np.ndarray, size: tuple[int, int], device: torch.device):
-    """Return ``coordinates`` for transform(): affine_transform (6 numbers per row) or perspective_transform (8)."""
+    """Return ``coordinates`` for transform() of an affine transform (6 numbers per row) or a perspective one (8)."""
 
     a = data.T[:, :, None, None]
     column_terms = to_device(a[0::3] * (np.arange(size[1]) + 0.5), device)
@@ -67,7 +69,7 @@ def coordinates_of(data: np.ndarray, size: tuple[int, int], device: torch.device
 
 
 def pixels(images):
-    """Return a function that maps positions, y * W + x, (n, h, w) int64, to the pixels there, (n, C, h, w)."""
+    """Return a function that maps positions y * W + x, (n, h, w) int64, to their pixels, (n, C, h, w)."""
     n, channels = images.shape[:2]
     flat = images.reshape(n, channels, -1)
 
@@ -78,12 +80,11 @@ def pixels(images):
     return at
 
 
-# Sample images at ``positions``, x and y, which are changed in place. ``ends`` are the images' width and height.
+# ---- functions that sample images at ``positions`` (x and y, changed in place); ``ends`` are width and height
 
 
 def _clamp(places, ends):
-    """Move coordinates outside of the image to any place inside, because they are filled later. They may result from
-    converting infinity or NaN to integers."""
+    """Move coordinates into the image. Those outside of it are filled later, and may come from infinity or NaN."""
     return torch.minimum(places.clamp_(min=0), ends - 1)
 
 
@@ -93,8 +94,11 @@ def _nearest(images, positions, ends):
 
 
 def _cells(images, positions, ends, reach):
-    """Return the pixels around each coordinate, (n, C, rows, columns, h, w) int16, and its distance (x, y) from the
-    pixel with offset 0 in ``reach``. Pixels outside of the image repeat the border."""
+    """Return the pixels around each position, (n, C, rows, columns, h, w) int16, and its distance (x, y) from the pixel
+    with offset 0 in ``reach``.
+
+    Pixels outside of the image repeat the border.
+    """
     low = positions.sub_(0.5).floor()
     dx, dy = positions.sub_(low)
     steps = torch.tensor(reach, device="cpu")[:, None, None]
@@ -117,12 +121,12 @@ def _bicubic_4x4(images, positions, ends):
     return _cubic(lines.unbind(2), dy).clamp_(0, 255).to(torch.uint8)
 
 
-# with the numbers of float64 values used at a time, per channel and in addition
+# (function, float64 values that it needs per output pixel and channel, and in addition per output pixel)
 _SAMPLES = {"nearest": (_nearest, 1, 10), "bilinear": (_bilinear_2x2, 6, 16), "bicubic": (_bicubic_4x4, 18, 40)}
 
 
 def _cubic(values, d):
-    """The BICUBIC macro, adding in its order: p1 + d * (p2 + d * (p3 + d * p4))."""
+    """Interpolate as Pillow's BICUBIC macro, adding in its order."""
     v1, v2, v3, v4 = values
     p4 = (v2 - v1).sub_(v3).add_(v4)
     p3 = (v1 - v2).mul_(2).add_(v3).sub_(v4)
@@ -131,7 +135,8 @@ def _cubic(values, d):
 
 
 def transform_nearest(images, matrix, size, fill):
-    """ImagingTransformAffine without a filter: coordinates are sums of 16.16 fixed point numbers (affine_fixed)."""
+    """Warp as ImagingTransformAffine does without a filter. Coordinates are sums of 16.16 fixed point numbers
+    (affine_fixed)."""
     background = fill_like(images, fill)
     lines, others = _fixed_lines(matrix, size, images.shape[-2:])
     column_terms, row_terms = (to_device(np.stack(lines[first::2]), images.device) for first in (0, 1))
@@ -147,8 +152,10 @@ def transform_nearest(images, matrix, size, fill):
 
 
 def _fixed_lines(matrix, size, source):
-    """Return x and y of the input in 16.16 fixed point, each as a term per output column and a term per output row, and
-    the rows whose coordinates do not fit into fixed point."""
+    """Return four terms in 16.16 fixed point: input x per column and per row, and input y per column and per row.
+
+    Also return the numbers of the images whose coordinates do not fit.
+    """
     h, w = size
     a = matrix.T[:, :, None]
     fits, scales = _fits(matrix, size), _scales(matrix)
@@ -177,7 +184,7 @@ def _fixed_lines(matrix, size, source):
 
 
 def _fits(matrix, size) -> np.ndarray:
-    """Return (N,), whether the coordinates fit into fixed point."""
+    """Return (N,) bool, True if the coordinates fit into fixed point."""
     a, (h, w) = matrix.T[:, :, None], size
     corners = np.array([(0, 0), (w, 0), (0, h), (w, h)])
     reach = [np.abs(corners[:, 0] * a[k] + corners[:, 1] * a[k + 1] + a[k + 2]) for k in (0, 3)]
@@ -185,19 +192,21 @@ def _fits(matrix, size) -> np.ndarray:
 
 
 def _scales(matrix) -> np.ndarray:
-    """Return (N,), whether Pillow uses ImagingScaleAffine."""
+    """Return (N,) bool, True if Pillow uses ImagingScaleAffine."""
     return (matrix[:, 1] == 0) & (matrix[:, 3] == 0)
 
 
 def is_fixed(matrix: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return (N,), whether all coordinates of transform_nearest() are sums of fixed point numbers. They are not if
-    Pillow accumulates steps and rounds each sum."""
+    """Return (N,) bool, True if the coordinates of transform_nearest() are sums of fixed point numbers.
+
+    Otherwise Pillow accumulates steps and rounds each sum.
+    """
     whole = (matrix[:, [0, 4]] == 1).all(1) & (matrix[:, [2, 5]] % 1 == 0).all(1)
     return _fits(matrix, size) & (whole | ~_scales(matrix))
 
 
 def _unfixed(a, size, device):
-    """Yield x and y as in the last case of ImagingTransformAffine: steps accumulate in double precision."""
+    """Yield x and y, accumulated in double precision as in the last case of ImagingTransformAffine."""
     for step, row_step, offset in (a[:3], a[3:]):
         rows = _accumulated(np.array([offset + row_step * 0.5 + step * 0.5]), row_step, size[0])
         grid = _accumulated(rows[0], step, size[1])
@@ -205,7 +214,7 @@ def _unfixed(a, size, device):
 
 
 def _accumulated(start: np.ndarray, step, count: int) -> np.ndarray:
-    """Return (n, count) with start, start + step, start + step + step ..., each rounded as in C."""
+    """Return (n, count) with start, start + step, start + step + step, and so on, each sum rounded as in C."""
     line = np.empty((len(start), count))
     line[:, 0] = start
     line[:, 1:] = np.reshape(step, (-1, 1))
@@ -213,7 +222,7 @@ def _accumulated(start: np.ndarray, step, count: int) -> np.ndarray:
 
 
 def fill_like(images: torch.Tensor, fill) -> torch.Tensor:
-    """Return the fill as (C, 1, 1) in the images' dtype, truncated as in PIL for integers. None is black."""
+    """Return the fill as (C, 1, 1) in the images' dtype. For integers it is truncated as in PIL. None is black."""
     fill = np.zeros(1) if fill is None else np.asarray(fill, np.float64).reshape(-1)
     if not images.is_floating_point():
         fill = np.clip(np.trunc(fill), 0, 255)
@@ -232,7 +241,7 @@ def _may_be_rounded() -> bool:
     try:
         if torch.get_float32_matmul_precision() != "highest":
             return True
-    except RuntimeError:  # raised if the newer settings below are in use, too
+    except RuntimeError:  # raised if the newer settings below are also in use
         return True
     backends = torch.backends.cuda, torch.backends.mkldnn
     matmuls = (getattr(backend, "matmul", None) for backend in backends)
@@ -244,20 +253,20 @@ def dtype_of(images):
 
 
 def _base_grid(images, size, first):
-    """Return (1, h * w, 3) with x, y and 1 of each pixel; x and y count from ``first(length)``."""
+    """Return (1, h * w, 3), the x, y and 1 of each pixel. x and y count from ``first(length)``."""
     dtype, (h, w) = dtype_of(images), size
     x, y = (first(n) + torch.arange(n, dtype=dtype, device=images.device) for n in (w, h))
     return torch.stack([x.expand(h, w), y[:, None].expand(h, w), torch.ones_like(x).expand(h, w)], -1).reshape(1, -1, 3)
 
 
 def affine(images, matrix, size):
-    """torchvision's _affine_grid (_gen_affine_grid); ``matrix`` is relative to the centres."""
+    """Return torchvision's _affine_grid for each image. ``matrix`` is relative to the centers."""
     grid = _base_grid(images, size, lambda n: (1 - n) * 0.5)
     return _times(grid, to_device(matrix.reshape(-1, 2, 3), images.device), images.shape[-2:]).reshape(-1, *size, 2)
 
 
 def perspective(images, coefficients, size):
-    """torchvision's _perspective_grid."""
+    """Return torchvision's _perspective_grid for each image."""
     h, w = size
     base = _base_grid(images, size, lambda n: 0.5)
     theta = to_device(coefficients[:, :6].reshape(-1, 2, 3), images.device)
@@ -274,7 +283,8 @@ def _times(base, theta, size):
 
 
 def sample(images, grid, interpolation, fill, like):
-    """torchvision's _apply_grid_transform; a channel of ones determines where to fill."""
+    """Sample images at a grid, as torchvision's _apply_grid_transform does. A channel of ones determines where to
+    fill."""
     x = images.to(grid.dtype)
     if fill is not None:
         x = torch.cat([x, torch.ones_like(x[:, :1])], 1)

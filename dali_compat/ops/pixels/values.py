@@ -1,4 +1,4 @@
-"""Arithmetic on a batch with one number per image, and with tables of 256 values; Pillow's HSV tables."""
+"""Arithmetic with one number per image, and with tables of 256 values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ _CPU_PART, _GPU_PART = 2**17, 2**26  # values
 
 
 def in_parts(kernel):
-    """Decorate a kernel to process a few rows at a time. Intermediate results then stay in the caches of a CPU's
-    threads, and take at most a gigabyte on a GPU."""
+    """Decorate a kernel to process a few rows at a time.
+
+    Intermediate results then fit into the caches of a CPU's threads, and take at most a gigabyte on a GPU.
+    """
 
     @functools.wraps(kernel)
     def run(images, arrays, **args):
@@ -29,7 +31,7 @@ def in_parts(kernel):
 
 
 def to(images, array, dtype=None):
-    """Return one number per row, for arithmetic with images (N, C, H, W), in floating point unless ``dtype`` is
+    """Return numbers (N,) as a tensor (N, 1, 1, 1) on the images' device, in floating point unless ``dtype`` is
     given."""
     dtype = dtype or (np.float64 if images.dtype == torch.float64 else np.float32)
     column = torch.from_numpy(np.ascontiguousarray(array, dtype))
@@ -37,8 +39,8 @@ def to(images, array, dtype=None):
 
 
 def is_half(images) -> bool:
-    """Return True for 16-bit images. torchvision rounds every intermediate result of these, so its functions are
-    used."""
+    """Return True for 16-bit floats. torchvision's own functions process these, because they round every intermediate
+    result."""
     return images.dtype in (torch.float16, torch.bfloat16)
 
 
@@ -48,24 +50,25 @@ def one_by_one(function, images, *columns):
 
 
 def bounded(values, images):
-    """Clip and truncate to the range of images. ``values`` is changed in place."""
+    """Clip to the range of the images and convert to their dtype. ``values`` is changed in place."""
     values = values.clamp_(0, 1 if images.is_floating_point() else 255)
     return values.to(images.dtype)
 
 
 def blend(images, other, factors, like):
-    """Image.blend(other, images, factor) (Blend.c), or _blend(images, other, factor) of torchvision's functionals."""
+    """Blend as Image.blend(other, images, factor) does (Blend.c), or as torchvision's _blend on tensors."""
     ratio = to(images, factors)
     if like == "pil":
         return bounded(torch.sub(images, other).mul_(ratio).add_(other), images)
     rest = to(images, 1.0 - factors)
     if like == "v1":
         return bounded((images * ratio).add_(other * rest), images)
-    if not images.is_cuda and len(images) == len(other):  # a vector and the last values of a tensor round differently
+    # one by one as in torchvision, because the position of a value in a tensor may affect its rounding
+    if not images.is_cuda and len(images) == len(other):
         rows = zip(images, other, np.asarray(factors).tolist(), strict=True)
         made = torch.stack([image.mul(own).add_(one, alpha=1.0 - own) for image, one, own in rows])
         return bounded(made, images)
-    # fused multiply-add where the device supports it, like torchvision's add(alpha=)
+    # a fused multiply-add if the device has one, like torchvision's add(alpha=)
     return bounded((images * ratio).addcmul_(other, rest), images)
 
 
@@ -73,7 +76,7 @@ def blend(images, other, factors, like):
 
 
 def by_value(images, function):
-    """Apply ``function`` to each pixel, through a table if there are only 256 values."""
+    """Apply ``function`` to each pixel, for uint8 images through a table of 256 values."""
     if images.dtype != torch.uint8:
         return function(images)
     levels = torch.arange(256, dtype=torch.uint8, device=images.device).view(1, 1, 1, 256)
@@ -81,21 +84,22 @@ def by_value(images, function):
 
 
 def as_indices(images):
-    """Return (N, C, H * W) int64, for gather and scatter."""
+    """Return the images as (N, C, H * W) int64, for gather and scatter."""
     return images.contiguous().flatten(2).to(torch.int64)
 
 
 def look_up(indices, tables, images):
-    """Look up each pixel in its channel's table, (N, C, 256), or in its image's table, (N, 1, 256)."""
+    """Look up each pixel in the table of its channel, (N, C, 256), or of its image, (N, 1, 256)."""
     return tables.to(images.dtype).expand(-1, images.shape[1], -1).gather(-1, indices).view(images.shape)
 
 
 @functools.cache
 def hsv_tables(device):
-    """rgb2hsv_row and hsv2rgb of Pillow's Convert.c, float for float.
+    """Return tables that convert between RGB and HSV as Pillow's rgb2hsv_row and hsv2rgb do (Convert.c), float for
+    float.
 
-    The tables are H * 256 and (max - min) * 256, indexed by (r - g, g - b); S, indexed by (max - min, max); and the
-    three factors of V, indexed by (H, S) with H up to 510. tests/unit/test_batch_color.py compares all colors.
+    They are H * 256 and (max - min) * 256, indexed by (r - g, g - b), then S, indexed by (max - min, max), and the
+    factors of V for R, G and B, indexed by (H, S) with H up to 510. tests/unit/test_batch_color.py compares all colors.
     """
     f32 = np.float32
     r_g, g_b = np.meshgrid(np.arange(-255, 256), np.arange(-255, 256), indexing="ij")
