@@ -223,7 +223,10 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return b"".join(data[start:end] for start, end in zip(starts, [*gaps, length], strict=True)) if gaps else data
 
     def index_at(self, url: str, objects: Objects) -> tuple[str, bytes]:
-        """Return the URL and the bytes of an index for the copy of this archive at ``url``, which ``objects`` reads."""
+        """Return the URL and the bytes of an index for a copy of this archive.
+
+        ``url`` is the copy's URL, and ``objects`` reads it.
+        """
         (rows,), _ = indexed(self.files, self._options, self._scan)
         there = copy.copy(self)
         there._objects = objects

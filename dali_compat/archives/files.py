@@ -111,8 +111,8 @@ class MappedFiles:
 
 
 class _File(io.FileIO):
-    """An open file and its map, which is created at first use. Unlike io.FileIO, garbage collection closes it without a
-    warning."""
+    """An open file and its map, which is created at first use. It is closed without a warning when it is
+    garbage-collected."""
 
     _mapped: np.ndarray | None = None
 

@@ -115,8 +115,6 @@ def listed_samples(root: str | Path) -> FolderSamples:
 
 
 class _Folder(NamedTuple):
-    """A folder and its images."""
-
     target: int  # number of its class; -1 for the root
     path: str  # relative to the root
     time: int  # of its last modification, in ns
@@ -125,8 +123,6 @@ class _Folder(NamedTuple):
 
 
 class _Listing(NamedTuple):
-    """A root's classes and folders."""
-
     classes: list[str]
     folders: list[_Folder]  # in the order of torchvision's walk, beginning with the root
     time: int  # start of the listing, in ns

@@ -80,7 +80,6 @@ class FileRows(NamedTuple):
 
 
 def _in_range(values: np.ndarray, most: int | np.ndarray) -> bool:
-    """Return True if all values are from 0 to ``most``."""
     return bool(((values >= 0) & (values <= most)).all())
 
 
@@ -224,8 +223,6 @@ def _build(entries: list[Entry], scan) -> None:
 
 
 class Entry:
-    """A file and its cached index."""
-
     def __init__(self, path: str, options: dict, objects: Objects | None):
         self.path, self.fingerprint, self._objects = path, fingerprint(path, objects), objects
         self.rows: FileRows | None = None

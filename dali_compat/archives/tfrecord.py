@@ -100,9 +100,9 @@ class DALITFRecord(Archive):
                 raise unsupported(path, where, f"it has no feature {key!r}; it has {known}")
         images, labels = _list(data, *features[self.image_key]), _list(data, *features[self.label_key])
         if images[0] != "bytes" or len(images[1]) != 1:
-            raise unsupported(path, where, f"{self.image_key!r} is {len(images[1])} {images[0]}, not one of bytes")
+            raise unsupported(path, where, f"{self.image_key!r} has {len(images[1])} {images[0]}, not one bytes value")
         if labels[0] != "int64s" or len(labels[1]) != 1:
-            raise unsupported(path, where, f"{self.label_key!r} is {len(labels[1])} {labels[0]}, not one int64")
+            raise unsupported(path, where, f"{self.label_key!r} has {len(labels[1])} {labels[0]}, not one int64")
         return *images[1][0], labels[1][0]
 
 

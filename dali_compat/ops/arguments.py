@@ -23,14 +23,13 @@ _FROM_INT = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 
 
 
 def like_of(t, spec: ImageSpec) -> str:
-    """Return "pil", or "v1" or "v2" for tensors: whose arithmetic torchvision uses for this image."""
+    """Return the arithmetic that torchvision uses for this image: "pil", or "v1" or "v2" for tensors."""
     if spec.kind == "pil":
         return "pil"
     return version_of(t)
 
 
 def version_of(t) -> str:
-    """Return "v2" for a transform of torchvision.transforms.v2, otherwise "v1"."""
     return "v2" if isinstance(t, v2.Transform) else "v1"
 
 
@@ -49,7 +48,7 @@ def fill_of(t, spec: ImageSpec) -> tuple | None:
     """Return one fill value per channel, or None if the transform's fill is None."""
     fill = t.fill
     if isinstance(fill, dict):
-        raise Untranslatable(t, "fill as a dict", "pass only the fill of images")
+        raise Untranslatable(t, "fill is a dict", "pass only the fill of images")
     if fill is None:
         return None
     return per_channel(t, "fill", spec)
@@ -81,7 +80,7 @@ def maybe(t, spec, op: str, **values):
 
 
 def functions(like: str):
-    """Return torchvision's functional module of v2 if ``like`` is "v2", otherwise of v1."""
+    """Return torchvision.transforms.v2.functional if ``like`` is "v2", otherwise torchvision.transforms.functional."""
     return F2 if like == "v2" else F1
 
 
@@ -120,7 +119,6 @@ def passes_of(resize: Step) -> str:
 
 
 def is_in_two_passes(resize: Step) -> bool:
-    """Return True if a resize is bilinear or bicubic, antialiased, and in two passes."""
     how = resize.kwargs
     usual = how["interpolation"] in ("bilinear", "bicubic") and how["antialias"] is True
     return usual and passes_of(resize) != "one"

@@ -37,7 +37,7 @@ def translate_pil_to_tensor(t, spec):
 @register(v1.ToPILImage, v2.ToPILImage, consumes="mode")
 def translate_to_pil_image(t, spec):
     if spec.kind == "pil" or t.mode is not None or spec.dtype not in (torch.uint8, torch.float32):
-        raise Untranslatable(t, f"mode={t.mode} of {spec.kind} of {spec.dtype}")
+        raise Untranslatable(t, f"mode={t.mode} for a {spec.kind} of {spec.dtype}")
     return (step("tensor_to_pil", spec.but(kind="pil", dtype=torch.uint8)),)
 
 
@@ -134,7 +134,7 @@ define("crop_mirror_normalize")  # last step of a DALI pipeline, from translate/
 
 @kernel(in_batches=True)
 def arithmetic(images, arrays, *, name):
-    """Apply torch's add, sub, mul, div or rsub to each image and its number, or its number per channel."""
+    """Apply torch's add, sub, mul, div or rsub to each image and its own number, or one number per channel."""
     values = to_device(torch.from_numpy(arrays["values"]).to(images.dtype), images.device)
     return getattr(torch, name)(images, values.view(len(images), -1, 1, 1))
 
@@ -159,9 +159,9 @@ def apply(images, arrays, *, function, spec, **args):
     wanted = len(images), spec.channels, *(spec.size or images.shape[-2:])
     if tuple(made.shape) != wanted or made.dtype != spec.dtype:
         name = getattr(function, "__qualname__", type(function).__name__)
-        gave = f"{name}() gave {tuple(made.shape)} of {made.dtype}"
+        gave = f"{name}() returned {tuple(made.shape)} of {made.dtype}"
         text = f"{gave}, but its translation declares {wanted} of {spec.dtype}"
-        remedy = f"on_batch({name}, spec.but(size=(height, width), channels=..., dtype=...)) declares its output"
+        remedy = f"declare it as on_batch({name}, spec.but(size=(height, width), channels=..., dtype=...))"
         raise ValueError(f"{text}: {remedy}")
     return made
 

@@ -52,7 +52,7 @@ def compute(
 
     Args:
         sizes: (N, 2), the (height, width) of these rows.
-        randoms: called as a Randoms, with a stream and a count.
+        randoms: returns uniform numbers (batch size, count) for a stream and a count.
 
     Raises:
         ImageTooSmall: an image is too small for a step, or a step's output has no pixels or more than 2**29.
@@ -145,7 +145,7 @@ def draws(uniforms=None):
 
     Args:
         uniforms: number of uniform numbers per sample, or a function of the draw's arguments that returns it. By
-            default, the draws in the arguments share as many numbers as the largest of them takes.
+            default it is the largest number among the draws in the arguments, which share these numbers.
     """
 
     def decorate(function):
@@ -187,8 +187,8 @@ def draw_given(sizes, u, *, at, layout, sized):
 
 
 def _checked_size(sizes, sides) -> np.ndarray:
-    """Return the traced sizes after a step. Raise ImageTooSmall if an image's size differs from the traced one before
-    it."""
+    """Return the traced sizes after a step. Raise ImageTooSmall if an image's size before the step is not the traced
+    one."""
     other = (sides[:, :2] != sizes).any(1)
     if other.any():
         row = int(other.argmax())
@@ -206,7 +206,7 @@ def is_given(step: Step) -> bool:
 
 
 def uniform(u, low, high) -> np.ndarray:
-    """Return float32 numbers between ``low`` and ``high``, as ``torch.empty(1).uniform_(low, high).item()`` does.
+    """Map uniform numbers to the range from ``low`` to ``high``, rounded to float32 as in ``torch.Tensor.uniform_``.
 
     Raise RuntimeError if low > high, as torch does.
     """
@@ -216,23 +216,24 @@ def uniform(u, low, high) -> np.ndarray:
 
 
 def randint(u, low, high) -> np.ndarray:
-    """Return integers as ``torch.randint(low, high, ())`` does, with ``high`` excluded."""
+    """Map uniform numbers to integers from ``low`` to ``high`` (exclusive), as in ``torch.randint``."""
     return np.floor(u * (high - low)).astype(np.int64) + low
 
 
 def rand(u) -> np.ndarray:
-    """Return float32 multiples of 2**-24 in [0, 1), as ``torch.rand(())`` does."""
+    """Round uniform numbers to float32 multiples of 2**-24, as in ``torch.rand``."""
     return (np.floor(u * 2**24) / 2**24).astype(np.float32)
 
 
 def permutation(u) -> np.ndarray:
-    """Return a permutation for each row of ``u`` (N, n), as ``torch.randperm(n)`` does."""
+    """Map each row of uniform numbers (N, n) to a permutation, as in ``torch.randperm(n)``."""
     return np.argsort(u, axis=1, kind="stable").astype(np.int32)
 
 
 @draws(uniforms=1)
 def draw_bernoulli(sizes, u, *, p, values=()):
-    """Draw a flag with probability ``p``. ``values``, (name, number) pairs, are the same for every sample."""
+    """Draw a flag with probability ``p``. Other arguments, the (name, number) pairs ``values``, are equal for all
+    samples."""
     alike = {n: np.full(len(sizes), value, np.int32 if isinstance(value, int) else float) for n, value in values}
     return {"flag": (u[:, 0] < p).astype(np.int32), **alike}, sizes
 

@@ -35,7 +35,6 @@ def translate_gaussian_blur(t, spec):
 
 @draws(uniforms=1)
 def draw_blur_sigma(sizes, u, *, sigma):
-    """Draw one sigma for both axes."""
     return {"sigma": np.repeat(uniform(u, *sigma), 2, axis=1)}, sizes
 
 
@@ -101,7 +100,7 @@ def _filtered(x, weights):
     n, channels = x.shape[:2]
     groups = len(weights)
     x = x.reshape(1, groups, *x.shape[2:])
-    if x.is_cuda:  # cuDNN spends 100 ms on each new N, and N is the random number of selected samples
+    if x.is_cuda:  # cuDNN spends 100 ms on each new N, the random number of selected samples
         size = weights.shape[-2:]
         x = torch.ops.aten._conv_depthwise2d(x, weights, size, None, (1, 1), (0, 0), (1, 1))
     else:

@@ -57,7 +57,6 @@ def count_leading(steps: Sequence[Step], images: Any) -> int:
 
 
 def _is_small(spec: ImageSpec) -> bool:
-    """Return True if all images have the same size, and fewer than _LEAST values each."""
     return spec.size is not None and spec.channels * spec.size[0] * spec.size[1] < _LEAST
 
 

@@ -174,7 +174,7 @@ def _hue(images, factors, like):
     return made
 
 
-# for R, G and B: sectors of the hue where it is the largest channel, and where it is the middle one
+# sectors of the hue where R, G or B is the largest channel, and where it is the middle one
 _SECTORS = ((0, 5, 6), (1, 4)), ((1, 2), (0, 3, 6)), ((3, 4), (2, 5))
 
 

@@ -49,7 +49,7 @@ def kernel(function: Any = None, *, torchvision: str = "", parts: bool = False, 
 
     Args:
         torchvision: name of torchvision's function for one image, followed by the arrays that it takes. It also
-            processes each image in 16-bit floats, because torchvision rounds every intermediate result.
+            replaces the kernel for 16-bit floats, because torchvision rounds every intermediate result.
         parts: whether to call the kernel on a few rows at a time.
         **traits: other fields of Operation.
     """
@@ -98,7 +98,7 @@ def kernel_of(op: str) -> Callable:
 
 
 def run(step: Step, images, arrays: dict[str, np.ndarray]):
-    """Apply a step to a tensor (N, C, H, W) or, if sizes differ, a list of N tensors (C, H, W). Return either of these.
+    """Apply a step to a batch, a tensor (N, C, H, W) or, if sizes differ, a list of N tensors. Return the new batch.
 
     Rows with flag 0 are left unchanged.
     """

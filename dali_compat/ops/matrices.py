@@ -65,8 +65,10 @@ class _Sized:
 
 
 def rotation(angle: float, size, expand: bool = False, center=None, like: str = "pil") -> tuple[Any, list[float]]:
-    """Return (height, width) and AFFINE data of a rotation by ``angle`` degrees. At right angles v2 transposes, v1 does
-    not."""
+    """Return the output (height, width) and the AFFINE data of a rotation by ``angle`` degrees.
+
+    At right angles v2 transposes, and v1 does not.
+    """
     height, width = size
     if like == "pil" and (expand or angle % 90 == 0):
         return _rotate(_Sized(size), angle, expand=expand, center=center)
@@ -110,7 +112,7 @@ def affine(angle, translate, scale, shear, size, center=None, like: str = "pil",
 
 @draws()
 def draw_perspective_coefficients(sizes, u, *, inner):
-    """Solve torchvision.transforms.functional._get_perspective_coeffs for all rows at once."""
+    """Return torchvision's _get_perspective_coeffs of all rows, solved at once."""
     values, after = run(inner, sizes, u)
     height, width = (sizes - 1).T.astype(float)
     zero = np.zeros_like(width)

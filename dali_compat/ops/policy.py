@@ -78,7 +78,7 @@ def draw_auto_augment(sizes, u, *, policy, like, at):
 
 @draws(uniforms=2)
 def draw_rand_augment(sizes, u, *, magnitude, num_magnitude_bins, like):
-    """Draw one of RandAugment's operations. Each has its own random stream."""
+    """Draw one operation of RandAugment."""
     return one_operation(space_of("RandAugment", like, num_magnitude_bins), u[:, 0], magnitude, u[:, 1], sizes), sizes
 
 
@@ -92,8 +92,6 @@ def draw_trivial_augment_wide(sizes, u, *, num_magnitude_bins, like):
 
 
 class _Space(NamedTuple):
-    """The augmentation space of a torchvision transform."""
-
     key: tuple  # the arguments of space_of()
     ops: np.ndarray  # indices into AUGMENTATIONS of the operations to choose from
     signed: np.ndarray  # (15,) bool: whether the magnitude gets a random sign
@@ -227,7 +225,7 @@ define("identity", unchanged=True, commutes=True, keeps_info=True)
 
 @kernel(takes_lists=True, in_batches=True, keeps_info=True, image=lambda image, row: image)
 def choose(images, arrays):
-    """Return the images unchanged. The operation exists for its draw of a branch."""
+    """Return the images unchanged. The operation exists for its draw, which chooses a branch for each sample."""
     return images
 
 

@@ -105,8 +105,7 @@ def _by_edges(sizes, size, max_size) -> np.ndarray:
 
 @draws(uniforms=22)
 def draw_random_resized_crop(sizes, u, *, scale, ratio):
-    """Draw a window that fits within ten tries, otherwise the largest central one with an aspect ratio within
-    ``ratio``."""
+    """Draw a window in up to ten tries. If none fits, take the largest central window within ``ratio``."""
     height, width = sizes[:, :1].astype(float), sizes[:, 1:].astype(float)
     area = height * width * (scale[0] + (scale[1] - scale[0]) * u[:, :10])
     low, high = np.log(ratio[0]), np.log(ratio[1])
@@ -129,7 +128,7 @@ def draw_random_resized_crop(sizes, u, *, scale, ratio):
     if (shape < 1).any():
         row = int((shape < 1).any(1).argmax())
         have, of = (tuple(pair[row].astype(int).tolist()) for pair in (shape, sizes))
-        raise ImageTooSmall(row, f"RandomResizedCrop takes {have} of an image of {of}; no width has the ratio {ratio}")
+        raise ImageTooSmall(row, f"RandomResizedCrop takes {have} of an image of {of}, too small for ratio={ratio}")
     return window_arrays(start, shape)
 
 
@@ -252,7 +251,6 @@ def resize_image(image, row, *, interpolation, like, antialias):
     keeps_info=True,
 )
 def resize(images, arrays, *, interpolation, like, antialias=True):
-    """Resize as torchvision does. PIL always antialiases."""
     how = {"interpolation": interpolation, "like": like, "antialias": antialias}
     if isinstance(images, list):
         return stack_if_uniform(resize_each(images, arrays, **how))
@@ -341,10 +339,10 @@ def height_first(images, size, like) -> bool:
 
 
 def _as_pillow(images, size, interpolation, like) -> bool:
-    """Return True if resample.resize() does the resize, with Pillow's or v2's roundings.
+    """Return True if resample.resize(), which rounds after each axis, replaces torchvision's resize.
 
-    PyTorch's resize of uint8 rounds only once on a GPU. For a single output pixel it fails an assertion, unless the
-    channels are last.
+    For uint8 on a GPU, PyTorch rounds only once. For a single output pixel, it fails an assertion unless the channels
+    are last.
     """
     if like == "pil":
         return not interpolation.startswith("nearest")

@@ -233,7 +233,7 @@ def _by_operations(images, arrays, *, interpolations, fill):
     return in_groups(images, [(blurred, functools.partial(box_blur, sigmas=value[blurred]))])
 
 
-# ---- operations on pixel values: the name in ops/operations, and the number that it takes for a value
+# ---- operations on pixel values: (name in ops/operations, conversion of the value to its number)
 
 
 _VALUED: dict[str, tuple[str, Callable]] = {

@@ -129,7 +129,7 @@ class Nested:
 
 
 class Branch(NamedTuple):
-    """Transforms for the samples whose draw is ``value``, or has it at position ``rank`` of an order."""
+    """Transforms for samples that drew ``value``, in a RandomOrder at position ``rank``."""
 
     value: int
     transforms: tuple[Any, ...]
@@ -176,7 +176,7 @@ def translated_class(kind: type) -> type | None:
 def as_known(transform: Any) -> Any:
     """Return a transform as an object of its translated_class(), with the same attributes.
 
-    Raise LookupError if there is none.
+    Raise LookupError if its class has no translator.
     """
     kind = translated_class(type(transform))
     if kind is None:
@@ -189,7 +189,6 @@ def as_known(transform: Any) -> Any:
 
 
 def translated_base(kind: type) -> type | None:
-    """Return the nearest base of a class that has a translator."""
     return next((base for base in kind.__mro__[1:] if base in _TRANSLATORS), None)
 
 

@@ -104,7 +104,6 @@ def warp_arguments(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
 
 @draws(uniforms=1)
 def draw_rotation(sizes, u, *, degrees, expand, center, like):
-    """Draw an angle in degrees. If ``expand`` is True, compute the output sizes."""
     angle = uniform(u[:, 0], *degrees)
     if expand:
         rows = zip(angle.tolist(), sizes.tolist(), strict=True)

@@ -190,10 +190,10 @@ FLOAT = protobuf.encode(2, protobuf.encode(1, b"\0\0\0\0"))
     ([("image/encoded", IMAGE)], r"no feature 'image/class/label'; it has image/encoded"),
     ([("image/class/label", LABEL)], r"no feature 'image/encoded'; it has image/class/label"),
     ([], r"no feature 'image/encoded'; it has none"),
-    ([("image/encoded", TWO), ("image/class/label", LABEL)], r"'image/encoded' is 2 bytes, not one"),
-    ([("image/encoded", LABEL), ("image/class/label", LABEL)], r"'image/encoded' is 1 int64s, not one"),
-    ([("image/encoded", IMAGE), ("image/class/label", FLOAT)], r"'image/class/label' is 1 floats, not one int64"),
-    ([("image/encoded", IMAGE), ("image/class/label", b"")], r"'image/class/label' is 0 nothing, not one int64"),
+    ([("image/encoded", TWO), ("image/class/label", LABEL)], r"'image/encoded' has 2 bytes, not one"),
+    ([("image/encoded", LABEL), ("image/class/label", LABEL)], r"'image/encoded' has 1 int64s, not one"),
+    ([("image/encoded", IMAGE), ("image/class/label", FLOAT)], r"'image/class/label' has 1 floats, not one int64"),
+    ([("image/encoded", IMAGE), ("image/class/label", b"")], r"'image/class/label' has 0 nothing, not one int64"),
 ])  # fmt: skip
 def test_examples_with_missing_or_wrong_features_are_refused(tmp_path, features, reason):
     path = tmp_path / "a.tfrecord"

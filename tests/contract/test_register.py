@@ -167,7 +167,7 @@ def test_registered_resize_without_declared_size_raises(image_root, registry, fi
     """Later crops would silently have wrong coordinates."""
     register(EverySecondPixel)(lambda t, spec: on_batch(_halved, spec))
     dataset = DALIImageFolder(image_root, T.Compose([*first, T.ToTensor(), EverySecondPixel(), T.CenterCrop(12)]))
-    with pytest.raises(ValueError, match=r"_halved\(\) gave \(\d, 3, \d+, \d+\) of .* spec.but\(size="):
+    with pytest.raises(ValueError, match=r"_halved\(\) returned \(\d, 3, \d+, \d+\) of .* spec.but\(size="):
         next(iter(ours(dataset, 2)))
 
 

@@ -39,7 +39,7 @@ TO_TENSOR = v1.ToTensor()
 PIL = v1.PILToTensor()
 # (transforms, index of the refused one, text of the reason, text of the remedy)
 REFUSALS = {
-    "dict fill": ([v2.Pad(2, fill={tv_tensors.Image: 1})], 0, "fill as a dict", "pass only the fill of images"),
+    "dict fill": ([v2.Pad(2, fill={tv_tensors.Image: 1})], 0, "fill is a dict", "pass only the fill of images"),
     "fill for one channel": (
         [v1.Grayscale(), v1.Pad(2, fill=(1, 2, 3))],
         1,
@@ -80,7 +80,7 @@ REFUSALS = {
     ),
     "ToTensor twice": ([TO_TENSOR, v1.ToTensor()], 1, "takes PIL images, and gets a tensor", ""),
     "int64": ([PIL, v2.ToDtype(torch.int64)], 1, "dtype=torch.int64", "use uint8 or a floating point type"),
-    "a mode": ([TO_TENSOR, v1.ToPILImage("RGB")], 1, "mode=RGB of tensor of torch.float32", ""),
+    "a mode": ([TO_TENSOR, v1.ToPILImage("RGB")], 1, "mode=RGB for a tensor of torch.float32", ""),
     "an order of many": ([v1.RandomOrder([v1.CenterCrop(9)] * 9)], 0, "it orders 9 transforms, more than 8", ""),
     "colours for gray tensors": (
         [v1.Grayscale(), PIL, v1.Grayscale(3)],

@@ -21,7 +21,6 @@ _HUE, _WARP = _AT["hue"], _AT["warp"]
 
 @triton.jit
 def _bounded(x):
-    """Clip to 0..255 and truncate."""
     return tl.minimum(tl.maximum(x, 0.0), 255.0).to(tl.int32)
 
 
@@ -158,7 +157,6 @@ def _sharpen(source, target, ratio, y, x, at, mask, height, width, channels: tl.
 
 @triton.jit
 def _shift_hue(source, target, shift, at, mask, pixels, hue_of, range_of, saturation_of, weights):
-    """Shift the hue with the tables of hsv_tables()."""
     red, green = _pixel(source + at, mask), _pixel(source + pixels + at, mask)
     blue = _pixel(source + 2 * pixels + at, mask)
     key = 255 * 512 + 511 * red - 510 * green - blue

@@ -104,7 +104,6 @@ def spare_batch(shape: tuple[int, ...], dtype: Any = np.float32) -> torch.Tensor
 
 
 def assign(made: list, rows, images) -> list:
-    """Set the given rows of a list to images, and return the list."""
     for row, image in zip(rows, images, strict=True):
         made[row] = image
     return made
@@ -117,7 +116,7 @@ def put(frames: torch.Tensor, images: list[torch.Tensor]) -> None:
 
 
 def of_similar_size(images: list[torch.Tensor]):
-    """Group images of similar sizes. Yield (rows, height, width) of each group, at most half of which is padding."""
+    """Group images of similar sizes. Yield (rows, height, width) of each group. At most half of a group is padding."""
     sizes = np.array([image.shape[1:] for image in images])
     order = np.lexsort((sizes.max(1), sizes[:, 0] > sizes[:, 1]))
     begin = 0
@@ -154,7 +153,7 @@ def in_groups(images, groups):
 
 
 def by_size(images, sizes, function):
-    """Call ``function(images, rows, size)`` for all images of each target size.
+    """Call ``function(images, rows, size)`` once for each target size.
 
     Return a tensor, or a list if there are several sizes.
     """

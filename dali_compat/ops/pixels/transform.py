@@ -53,7 +53,8 @@ def _filled(images, positions, sample, background):
 
 
 def coordinates_of(data: np.ndarray, size: tuple[int, int], device: torch.device):
-    """Return ``coordinates`` for transform() of an affine transform (6 numbers per row) or a perspective one (8)."""
+    """Return the function ``coordinates`` that transform() takes, for affine (6 numbers per row) or perspective data
+    (8)."""
 
     a = data.T[:, :, None, None]
     column_terms = to_device(a[0::3] * (np.arange(size[1]) + 0.5), device)
@@ -84,7 +85,8 @@ def pixels(images):
 
 
 def _clamp(places, ends):
-    """Move coordinates into the image. Those outside of it are filled later, and may come from infinity or NaN."""
+    """Move coordinates into the image. Pixels outside of it are filled later. Coordinates may come from infinity or
+    NaN."""
     return torch.minimum(places.clamp_(min=0), ends - 1)
 
 

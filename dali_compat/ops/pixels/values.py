@@ -39,8 +39,8 @@ def to(images, array, dtype=None):
 
 
 def is_half(images) -> bool:
-    """Return True for 16-bit floats. torchvision's own functions process these, because they round every intermediate
-    result."""
+    """Return True for 16-bit floats. torchvision rounds every intermediate result of these, so its own functions
+    process them."""
     return images.dtype in (torch.float16, torch.bfloat16)
 
 
