@@ -131,7 +131,7 @@ def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
 
 
 def _features(data: bytes) -> dict[str, tuple[int, int]]:
-    """Return the (begin, end) of each Feature in an Example, by name. The last of several with one name is used, as in
+    """Return the (begin, end) of each Feature in an Example, by name. The last Feature of a name is used, as in
     protobuf."""
     found = {}
     for features in _inner(data, 0, len(data)):

@@ -74,7 +74,7 @@ def _mix(u, alpha, width) -> np.ndarray:
 
 
 def _shares(gamma) -> np.ndarray:
-    """Normalize gamma variates to Dirichlet variates, float32 and neither 0 nor 1, as torch does."""
+    """Normalize rows of gamma variates to Dirichlet variates in float32. Like torch's, they exclude 0 and 1."""
     least, most = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))
     return np.clip((gamma / gamma.sum(1, keepdims=True)).astype(np.float32), least, most)
 

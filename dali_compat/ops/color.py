@@ -164,7 +164,7 @@ def _gray(images, like):
 
 
 def _l24(images):
-    """Return Pillow's gray images (L24 in Convert.c), in 16-bit fixed point, rounded."""
+    """Return gray images as Pillow computes them (L24 in Convert.c), in rounded 16-bit fixed point."""
     r, g, b = images.split(1, 1)
     half = torch.full((1, 1, 1, 1), 0x8000, dtype=torch.int32, device=images.device)
     total = half.add(r, alpha=19595).add_(g, alpha=38470).add_(b, alpha=7471)

@@ -168,7 +168,7 @@ def apply(images, arrays, *, function, spec, **args):
 
 @functools.lru_cache(64)
 def conversion_table(steps: tuple[Step, ...]) -> torch.Tensor:
-    """Return the results of pixel-wise steps for all uint8 values, a CPU tensor (channels, 256).
+    """Return a CPU tensor (channels, 256) with the results of pixel-wise steps for each channel and uint8 value.
 
     The table is cached, so do not write to it.
     """

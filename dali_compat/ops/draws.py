@@ -34,7 +34,7 @@ class ImageTooSmall(ValueError):
 
 
 class Computed(list[Arrays]):
-    """The arrays of each step. ``sizes`` (N, 2) are the (height, width) after all steps."""
+    """The arrays of each step. ``sizes`` (N, 2) are the image sizes (height, width) after all steps."""
 
     sizes: np.ndarray
 
@@ -47,8 +47,8 @@ def compute(
 ) -> Computed:
     """Return the arrays of each step for ``rows`` of a batch.
 
-    If a step may leave samples unchanged, its arrays include ``flag`` (0 or 1). For a sample that does not pass the
-    step's gates, all arrays contain zeros.
+    If a step may leave samples unchanged, its arrays include ``flag`` (0 or 1). For a sample for which a container does
+    not choose the step, all arrays contain zeros.
 
     Args:
         sizes: (N, 2), the (height, width) of these rows.
@@ -250,7 +250,7 @@ def integer_key(u) -> np.ndarray:
 
 @draws(uniforms=lambda count: count)
 def draw_uniforms(sizes, u, *, count):
-    """Draw ``count`` numbers in [0, 1) for a user's translation."""
+    """Draw ``count`` numbers in [0, 1) for a custom translation."""
     return {"uniforms": np.ascontiguousarray(rand(u))}, sizes
 
 

@@ -42,7 +42,7 @@ def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
 
 
 def count_leading(steps: Sequence[Step], images: Any) -> int:
-    """Return how many of the first steps to run image by image, or 0 if the batch is as fast."""
+    """Return how many of the first steps to run image by image, or 0 if running them on the batch is as fast."""
     first = images[0]
     if first.is_cuda or first.dtype != torch.uint8:
         return 0
@@ -104,7 +104,7 @@ def _applied(step: Step, image: np.ndarray, row: Values) -> np.ndarray:
 
 
 def _conversion_start(steps: Sequence[Step], arrays: Sequence[Values]) -> int:
-    """Return the index of the first step that _Conversion replaces, or the number of steps."""
+    """Return the index of the first step that _Conversion replaces, or the number of steps if it replaces none."""
     ops = [step.op for step in steps]
     for last in (["to_dtype", "normalize"], ["to_dtype"]):
         at = len(ops) - len(last)

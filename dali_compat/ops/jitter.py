@@ -38,7 +38,7 @@ def translate_random_photometric_distort(t, spec):
 
 @draws(uniforms=8)
 def draw_color_jitter(sizes, u, **ranges):
-    """Draw the order and the factors. A range is (low, high), or None for no adjustment."""
+    """Draw the order of the adjustments and their factors. A range is (low, high), or None for no adjustment."""
     factors = {n: uniform(u[:, 4 + i], *ranges[n]) for i, n in enumerate(_ADJUSTED) if ranges[n] is not None}
     return {"order": permutation(u[:, :4]), **factors}, sizes
 

@@ -101,8 +101,10 @@ def draw_affine_matrix(sizes, u, *, inner, center, like):
 
 
 def affine(angle, translate, scale, shear, size, center=None, like: str = "pil", version: str = "v1") -> list[float]:
-    """Return AFFINE data. Angles are in degrees, ``translate`` and ``shear`` are (x, y), and ``size`` is (height,
-    width)."""
+    """Return the AFFINE data of torchvision's affine().
+
+    Angles are in degrees, ``translate`` and ``shear`` are (x, y), and ``size`` is (height, width).
+    """
     if like != "pil":
         center = _from_centre(center, size)
     elif center is None:

@@ -188,7 +188,10 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
 
 @draws()
 def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
-    """Compute a resize and, optionally, a pad, a crop and a flip after it. Only one of these may be random."""
+    """Compute the arrays of a resize combined with a pad, a crop and a flip, which are optional.
+
+    Only one of the steps may be random.
+    """
     _, full = run(resize, sizes, u)
     start, shape = np.zeros_like(full), full
     for part in filter(None, (pad, crop)):

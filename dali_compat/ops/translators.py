@@ -129,7 +129,7 @@ class Nested:
 
 
 class Branch(NamedTuple):
-    """Transforms for samples that drew ``value``, in a RandomOrder at position ``rank``."""
+    """Transforms for the samples that drew ``value``. In a RandomOrder, ``rank`` is the position of the draw."""
 
     value: int
     transforms: tuple[Any, ...]

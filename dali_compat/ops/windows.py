@@ -28,7 +28,7 @@ define(UPRIGHT, unchanged=True, commutes=True, keeps_info=True)
 
 @register(ExifTranspose)
 def translate_turn(t, spec):
-    """Refuse a rotation by EXIF orientation. translate() handles it if it is the first transform of a file."""
+    """Refuse a rotation by EXIF orientation. translate() handles one that is the first transform of a file."""
     raise Untranslatable(t, "DALI rotates images only while decoding files", "put it first")
 
 
@@ -245,7 +245,7 @@ def _window(images, start, size, mode, fill):
 def _copy_inside(images, start, size, fill):
     """Return a window with a constant border, by copying the part inside of each image.
 
-    One row of ``start`` applies to all images.
+    If ``start`` has one row, it applies to all images.
     """
     made = transform.fill_like(images, fill).expand(len(images), images.shape[-3], *size).contiguous()
     for row, (top, left) in enumerate(start.tolist()):
