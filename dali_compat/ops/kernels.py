@@ -78,8 +78,8 @@ def kernel(function: Any = None, *, torchvision: str = "", parts: bool = False, 
 def image_kernel(op: str, **traits: Any) -> Callable[[Function], Function]:
     """Register ``function(image, row, **args)``, torchvision's implementation of an operation for one image.
 
-    The image is a PIL image or a CHW tensor, and ``row`` is one row of ``arrays``. It is used for files that DALI
-    decodes differently from PIL.
+    The image is a PIL image or a CHW tensor, and ``row`` is one row of ``arrays``. The function is used for files that
+    DALI decodes differently from PIL.
     """
 
     def registered(function: Function) -> Function:

@@ -128,7 +128,7 @@ def space_of(*key) -> _Space:
 
 @functools.cache
 def _translation(key: tuple, extent: int) -> list[float]:
-    """Return the magnitudes of TranslateX for this image width, or of TranslateY for this height."""
+    """Return the magnitudes of TranslateX for an image width of ``extent``, or of TranslateY for such a height."""
     return _installed_space(*key, extent=extent)["TranslateX"][0].tolist()
 
 
