@@ -199,8 +199,8 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return views
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
-        """Return a bool array (N,), True for images whose files were changed since they were indexed, or cannot be
-        opened."""
+        """Return a bool array (N,), True if the file of an image at ``indices`` was changed since it was indexed, or is
+        missing."""
         files = self._table.files[self._rows(indices)]
         if self._objects is not None:  # fetched objects do not change
             return np.zeros(len(files), bool)
@@ -243,6 +243,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return f"{self.place(index)}, index {self._row(index)}"
 
     def extra_repr(self) -> str:
+        """Return the line of repr() with the number of files, "" for a single file."""
         return f"Files: {len(self.files)}" if len(self.files) > 1 else ""
 
     def _image(self, row: int) -> Image.Image:
