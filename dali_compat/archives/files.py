@@ -1,9 +1,8 @@
 """Read parts of files, which each process opens at first use, within the system's limit of open files.
 
-Batches are views of mapped files. Single images are copied with pread, which lets other Python threads run while the
-disk is read. Medians for 256 photos of 105 KB on 2 cores (benchmarks/archives.py): from the page cache, views take 1.7
-ms and preads in 8 threads 17 ms, because the system first clears the memory for the copies. From disk, preads in 8
-threads take 46 ms. Views take 20 ms if the kernel prefetches them (posix_fadvise), and 490 ms otherwise.
+Batches are views of mapped files. For 256 photos of 105 KB on 2 cores (benchmarks/archives.py), views take 1.7 ms from
+the page cache and 20 ms from disk, if the kernel prefetches them (posix_fadvise). preads in 8 threads take 17 and 46
+ms. Single images are copied with pread, which lets other Python threads run while the disk is read.
 """
 
 from __future__ import annotations

@@ -71,8 +71,7 @@ def cached_objects(objects: Objects, root: str, allow_empty: bool, cache: str | 
     """Return (classes, class_to_idx, samples) of a folder in a bucket, from a cached list if there is one.
 
     The list is not validated, because new objects cannot be detected. A changed object has another etag, which is
-    noticed when it is read. ``cache`` is a folder or a URL, by default the user's cache folder. Raise as
-    listed_objects() does.
+    noticed when it is read. ``cache`` is a folder or a URL, by default the user's cache folder.
     """
     root, is_remote = root.rstrip("/"), is_url(cache)
     name = f"{saved.digest(objects.client.endpoints(), root, allow_empty, _LAYOUT)}.npz"
@@ -169,10 +168,7 @@ def _load(file: Path, root: str, started: int) -> _Listing | None:
 
 
 def _listing(stored: dict) -> _Listing:
-    """Return the stored data as a listing.
-
-    Raise ValueError, KeyError or TypeError if it is not a listing, or names files outside of the root.
-    """
+    """Return the stored data as a listing. Raise an error if it is none, or names files outside of the root."""
     listing = _Listing(stored["classes"], [_Folder(*row) for row in stored["folders"]], int(stored["time"]))
     for target, path, _, _, names in listing.folders:
         if type(target) is not int or not -1 <= target < len(listing.classes):

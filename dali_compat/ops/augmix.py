@@ -81,10 +81,7 @@ def _shares(gamma) -> np.ndarray:
 
 @kernel(in_batches=True)
 def augmix(images, arrays, *, interpolation, fill, like):
-    """Mix the image with its chains of operations in float32.
-
-    torchvision converts PIL images to tensors for AugMix, so ``like`` is "v1" or "v2".
-    """
+    """Mix the image with its chains of operations in float32."""
     which, magnitude = arrays["which"], arrays["magnitude"]
     n, width, depth = which.shape
     chains = images.repeat(width, 1, 1, 1)  # all first chains, then all second ones, ...

@@ -168,10 +168,8 @@ def apply(images, arrays, *, function, spec, **args):
 
 @functools.lru_cache(64)
 def conversion_table(steps: tuple[Step, ...]) -> torch.Tensor:
-    """Return a CPU tensor (channels, 256) with the results of pixel-wise steps for each channel and uint8 value.
-
-    The table is cached, so do not write to it.
-    """
+    """Return a read-only CPU tensor (channels, 256), the results of pixel-wise steps for each channel and uint8
+    value."""
     channels = steps[0].gives.channels
     values = torch.arange(256, dtype=torch.uint8, device="cpu").view(1, 1, 16, 16).expand(1, channels, 16, 16)
     for one in steps:

@@ -206,10 +206,7 @@ def is_given(step: Step) -> bool:
 
 
 def uniform(u, low, high) -> np.ndarray:
-    """Map uniform numbers to the range from ``low`` to ``high``, rounded to float32 as in ``torch.Tensor.uniform_``.
-
-    Raise RuntimeError if low > high, as torch does.
-    """
+    """Map uniform numbers to the range from ``low`` to ``high``, rounded to float32 as in ``torch.Tensor.uniform_``."""
     if np.any(low > high):
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
     return (low + (high - low) * u).astype(np.float32).astype(np.float64)

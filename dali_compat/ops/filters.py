@@ -77,10 +77,7 @@ def _if_given(s: Step, options: Options, decoded: bool) -> Step:
 
 @kernel(parts=True, image=_blurred, lowered=_if_given, fidelity=lambda *_: "mean error .0001 of 255 and maximum 1")
 def gaussian_blur(images, arrays, *, kernel_size, like, by_torchvision=False):
-    """Blur with one kernel per axis in float32, instead of torchvision's two-dimensional kernel.
-
-    If ``by_torchvision`` is True, or for 16-bit floats, torchvision's function is called for each image.
-    """
+    """Blur with one kernel per axis in float32, instead of torchvision's two-dimensional kernel."""
     if by_torchvision or is_half(images):
         blur = functions(like).gaussian_blur
         return one_by_one(lambda image, *sigma: blur(image, kernel_size, sigma), images, *arrays["sigma"].T)

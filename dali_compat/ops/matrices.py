@@ -39,10 +39,8 @@ _rotate: Any = Image.Image.rotate
 
 
 class _Sized:
-    """A size that Image.rotate() accepts in place of an image.
-
-    rotate() then returns the (height, width) and the AFFINE data of its result.
-    """
+    """A size that Image.rotate() accepts as an image, to return the (height, width) and the AFFINE data of its
+    result."""
 
     def __init__(self, size):
         self.height, self.width = size
@@ -65,14 +63,11 @@ class _Sized:
 
 
 def rotation(angle: float, size, expand: bool = False, center=None, like: str = "pil") -> tuple[Any, list[float]]:
-    """Return the output (height, width) and the AFFINE data of a rotation by ``angle`` degrees.
-
-    At right angles v2 transposes, and v1 does not.
-    """
+    """Return the output (height, width) and the AFFINE data of a rotation by ``angle`` degrees."""
     height, width = size
     if like == "pil" and (expand or angle % 90 == 0):
         return _rotate(_Sized(size), angle, expand=expand, center=center)
-    if like == "pil":  # the arithmetic of rotate(), in a quarter of the time
+    if like == "pil":  # the arithmetic of rotate() in a quarter of the time
         x, y = (width / 2, height / 2) if center is None else center
         angle = -math.radians(angle % 360.0)
         cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)

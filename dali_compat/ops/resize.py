@@ -70,7 +70,7 @@ def resize_to(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None = N
 
 
 def size_arrays(new) -> tuple[Arrays, np.ndarray]:
-    """Return the arrays of a resize, and the output sizes. Raise ImageTooSmall if a side is 0."""
+    """Return the arrays of a resize, and the output sizes."""
     if (new < 1).any():
         row = int((new < 1).any(1).argmax())
         raise ImageTooSmall(row, f"height and width must be > 0, but Resize gives {tuple(new[row].tolist())}")
@@ -333,10 +333,8 @@ def _resize(images, size, *, interpolation, like, antialias):
 
 
 def height_first(images, size, like) -> bool:
-    """Return True if PyTorch must first resize the height in a separate call, as Pillow does.
-
-    PyTorch itself starts with the width.
-    """
+    """Return True if PyTorch, which starts with the width, must first resize the height in a separate call, as Pillow
+    does."""
     shrinks = like == BY_TORCH and images.shape[-2] > size[0]
     return shrinks and bool(resample.vertical_first(np.array([images.shape[-2:]]), np.array([size]))[0])
 

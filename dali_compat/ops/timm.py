@@ -150,10 +150,8 @@ _A_WINDOW = 23  # uniform numbers per window: 22 for erased() and one for the ke
 
 @draws(uniforms=lambda p, area, log_ratio, counts, at: 2 + _A_WINDOW * counts[1])
 def draw_timm_erasing(sizes, u, *, p, area, log_ratio, counts, at):
-    """Draw window number ``at`` of timm's RandomErasing, which erases ``counts[0]`` to ``counts[1]`` windows.
-
-    The windows share ``area``. The random fill is generated from ``key``.
-    """
+    """Draw window number ``at`` of RandomErasing, which erases ``counts[0]`` to ``counts[1]`` windows that share
+    ``area``."""
     count, own = randint(u[:, 1], counts[0], counts[1] + 1), u[:, 2 + _A_WINDOW * at :]
     arrays, some = erased(sizes, own[:, :22], area, log_ratio, np.maximum(count, 1)[:, None])
     flag = (u[:, 0] <= p) & (at < count) & some

@@ -280,7 +280,6 @@ _MATRICES = {
 
 @image_kernel("timm_augment")
 def timm_augment_image(image, row, *, interpolations, fill):
-    """Call timm's own function. Raise ValueError if Pillow rejects the value."""
     if row["which"] < 0:
         return image
     name, value = OPERATIONS[row["which"]], float(row["value"])

@@ -67,10 +67,7 @@ def _steps(spec, how, drawn) -> list:
 
 
 def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation, ...], dict[str, Any]]:
-    """Return descriptions of the operations, and the interpolations and the fill that all of them use.
-
-    Raise Untranslatable if an operation is not supported, or uses other interpolations or another fill.
-    """
+    """Return descriptions of the operations, and the interpolations and the fill that all of them use."""
     refuse_tensors(t, spec)
     if not len(ops):
         raise Untranslatable(t, "it has no operations")
@@ -109,7 +106,7 @@ def _fill(t, op, spec: ImageSpec) -> tuple[int, ...]:
 
 
 def _description(t, op, choices: int) -> Operation:
-    """Return the settings of an operation. Raise Untranslatable if it is not supported."""
+    """Return the settings of an operation."""
     name = _name(op)
     if name is None or not all(map(_is_timms, (op.aug_fn, op.level_fn))):
         called = getattr(op.aug_fn, "__name__", "an operation")

@@ -174,10 +174,7 @@ def translated_class(kind: type) -> type | None:
 
 
 def as_known(transform: Any) -> Any:
-    """Return a transform as an object of its translated_class(), with the same attributes.
-
-    Raise LookupError if its class has no translator.
-    """
+    """Return a transform as an object of its translated_class(), with the same attributes."""
     kind = translated_class(type(transform))
     if kind is None:
         raise LookupError(f"{type(transform).__name__} has no translator")

@@ -94,8 +94,7 @@ def _for_dali(s: Step) -> Step:
 
 
 def warp_arguments(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
-    """Return the arguments that all warps take. Raise Untranslatable if torchvision does not support the
-    interpolation."""
+    """Return the arguments that all warps take."""
     interpolation, like = interpolation_of(t), like_of(t, spec)
     if interpolation not in (allowed or (_PIL_MODES if like == "pil" else TENSOR_MODES)):
         raise Untranslatable(t, f"torchvision does not support interpolation={interpolation!r} here")

@@ -1,8 +1,8 @@
 """Triton kernels that apply one operation to each uint8 image, bit for bit as Pillow does.
 
-ops/ (color, filters, jitter, pixels/transform) has the same arithmetic and roundings, and names Pillow's sources. Each
-image has a row of float64 numbers: the code of its operation, the six numbers of run() (for contrast, the second is the
-number of pixels), the code of its interpolation, and the fill outside of a warp.
+ops/ (color, filters, jitter, pixels/transform) has the same arithmetic, and names Pillow's sources. Each image has a
+row of float64 numbers: the code of its operation, the six numbers of run() (for contrast, the second is the number of
+pixels), the code of its interpolation, and the fill outside of a warp.
 """
 
 import triton

@@ -245,10 +245,8 @@ def banded(x: torch.Tensor, matrix: torch.Tensor, blocks, axis: int) -> torch.Te
 
 
 def chunks(images: torch.Tensor, numbers: int):
-    """Return slices of the images. ``numbers`` is the number of float64 values that one image needs.
-
-    A slice takes at most 1 GiB on a GPU, and fits into a CPU's cache.
-    """
+    """Return slices of the images. An image needs ``numbers`` float64 values, and a slice at most 1 GiB on a GPU, 4 MiB
+    on a CPU."""
     budget = _NUMBERS if images.is_cuda else 2**19
     step = max(1, budget // max(numbers, 1))
     return [slice(i, min(i + step, len(images))) for i in range(0, len(images), step)]

@@ -1,8 +1,7 @@
 """Warps in torch on batches: Pillow's Image.transform (Geometry.c), bit for bit, and torchvision's grids on tensors.
 
 Pillow's coordinates are float64 and added in the same order as in C, because a rounding tie may depend on the last bit.
-Terms that depend only on the row or the column are computed on the host. torchvision's functions take one grid, these
-take one per image.
+Terms that depend only on the row or the column are computed on the host.
 """
 
 from __future__ import annotations

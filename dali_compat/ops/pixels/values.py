@@ -99,7 +99,7 @@ def hsv_tables(device):
     float.
 
     They are H * 256 and (max - min) * 256, indexed by (r - g, g - b), then S, indexed by (max - min, max), and the
-    factors of V for R, G and B, indexed by (H, S) with H up to 510. tests/unit/test_batch_color.py compares all colors.
+    factors of V for R, G and B, indexed by (H, S) with H up to 510.
     """
     f32 = np.float32
     r_g, g_b = np.meshgrid(np.arange(-255, 256), np.arange(-255, 256), indexing="ij")
