@@ -240,7 +240,7 @@ def _on_line(line, x, inside, width):
 
 @triton.jit
 def _cubic(v1, v2, v3, v4, d):
-    """Interpolate as Pillow's BICUBIC macro, adding in its order."""
+    """Interpolate as Pillow's BICUBIC macro does, adding in the same order."""
     p4 = v2 - v1 - v3 + v4
     p3 = (v1 - v2) * 2 + v3 - v4
     p2 = v3 - v1

@@ -180,7 +180,7 @@ def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: st
 
 
 def _groups(before, sizes, vertical, channels: int) -> list[list[int]]:
-    """Return groups of rows that start with the same axis and have at most _NUMBERS values."""
+    """Return groups of rows that are first resized along the same axis, with at most _NUMBERS values per group."""
     groups: list[list[int]] = [[]]
     height, width = 0, 0
     largest = np.maximum(before, sizes).tolist()

@@ -84,8 +84,8 @@ def pixels(images):
 
 
 def _clamp(places, ends):
-    """Move coordinates into the image. Pixels outside of it are filled later. Coordinates may come from infinity or
-    NaN."""
+    """Move coordinates, even infinity and NaN converted to integers, into the image. Pixels outside of it are filled
+    later."""
     return torch.minimum(places.clamp_(min=0), ends - 1)
 
 
@@ -127,7 +127,7 @@ _SAMPLES = {"nearest": (_nearest, 1, 10), "bilinear": (_bilinear_2x2, 6, 16), "b
 
 
 def _cubic(values, d):
-    """Interpolate as Pillow's BICUBIC macro, adding in its order."""
+    """Interpolate as Pillow's BICUBIC macro does, adding in the same order."""
     v1, v2, v3, v4 = values
     p4 = (v2 - v1).sub_(v3).add_(v4)
     p3 = (v1 - v2).mul_(2).add_(v3).sub_(v4)
