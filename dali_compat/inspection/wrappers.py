@@ -172,12 +172,12 @@ class _Scope(NamedTuple):
     variables: dict[str, Any]
 
     def value(self, name: str) -> Any:
-        if name in self.variables:
-            return self.variables[name]
         code = self.function.__code__
+        if self.variables.get(name, _ABSENT) is not _ABSENT:
+            return self.variables[name]
         if name in code.co_freevars:
             return self.function.__closure__[code.co_freevars.index(name)].cell_contents
-        if name in code.co_varnames or name in code.co_cellvars:
+        if name in self.variables or name in code.co_varnames or name in code.co_cellvars:
             raise UnboundLocalError
         return self.function.__globals__[name] if name in self.function.__globals__ else vars(builtins)[name]
 
@@ -386,8 +386,9 @@ class _Reader:
     def _scopes(self, generators, scope: _Scope) -> Iterator[_Scope]:
         """Yield the variables of each iteration of a comprehension."""
         first, *others = generators
+        assigned = [one.id for later in others for one in ast.walk(later.target) if type(one) is ast.Name]
         for value in self._elements(self._value(first.iter, scope)):
-            inner = _Scope(scope.function, dict(scope.variables))
+            inner = _Scope(scope.function, scope.variables | dict.fromkeys(assigned, _ABSENT))
             self._assign(first.target, value, inner)
             if all(self._truth(test, inner) for test in first.ifs):
                 yield from self._scopes(others, inner) if others else [inner]
