@@ -1,13 +1,12 @@
-"""Starts nvJPEG on a GPU in the background, because the first decoder of a process takes long to create.
+"""Start nvJPEG on a GPU in the background, because the first decoder of a process takes long to create.
 
-DALI's decoder opens the JPEG engine three times, to look for encoders, for decoders, and for itself, and the driver
-takes about .5 s each time if it is not open elsewhere. nvJPEG is therefore opened here once before the first pipeline
-is built. That saves two of the three, and may run in parallel with the user's program. It stays open until the pipeline
-exists, which keeps the engine open itself. This also gives the number of engines, which the number of decoding threads
-depends on.
+DALI's decoder opens the JPEG engine three times, and the driver takes about .5 s each time unless the engine is already
+open. Opening nvJPEG before the first pipeline is built saves two of the three. It may run in parallel with the user's
+program. The handle is closed once the pipeline exists, which keeps the engine open itself. The handle also gives the
+number of JPEG engines, which determines the number of decoding threads.
 
-The thread is not a daemon, so a program that ends meanwhile waits for it. A fork waits as well, because it must not
-copy a held lock.
+The thread is not a daemon, so program exit waits for it. A fork waits as well, because a child must not inherit a held
+lock.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _HARDWARE, _DEFAULT = 3, 0  # backends of nvJPEG: the JPEG engine, and the fallb
 
 
 class _Start:
-    """The start on one device: the thread and its result."""
+    """The thread that opens nvJPEG on one device, and the handle that it returns."""
 
     def __init__(self, make: Callable[[int], Any], index: int):
         self._make, self._index = make, index
-        self._made: Any = None  # close() frees it, from any thread
+        self._made: Any = None  # the open handle, which any thread may close
         self.engines = 0
         self._dropped = False
         self._lock = threading.Lock()
@@ -53,7 +52,7 @@ class _Start:
         made.close()
 
     def take(self) -> Any:
-        """Return the open handle, or None. A handle opened later is closed."""
+        """Return the open handle, or None. If the thread opens a handle after this call, it also closes it."""
         with self._lock:
             self._dropped = True
             made, self._made = self._made, None
@@ -61,11 +60,11 @@ class _Start:
 
 
 _starts: dict[int, _Start] = {}  # of this process, by device index
-_others: list[threading.Thread] = []
+_others: list[threading.Thread] = []  # started by in_background()
 
 
 def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
-    """Call ``make`` (by default Handle) in a thread, once per process and device."""
+    """Start a thread that opens nvJPEG on a device, once per process. ``make`` returns the handle (default: Handle)."""
     if index not in _starts:
         start = _Start(make or Handle, index)
         if _starts.setdefault(index, start) is start:
@@ -73,26 +72,26 @@ def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
 
 
 def jpeg_engines(index: int) -> int:
-    """Return the number of the device's JPEG engines that nvJPEG may use, or 0 if unknown. Starts nvJPEG if necessary
-    and waits for it."""
+    """Start nvJPEG if necessary and wait for it. Return the number of the device's JPEG engines that nvJPEG may use, or
+    0 if it is unknown."""
     begin(index)
     _starts[index].thread.join()
     return known_jpeg_engines(index) or 0
 
 
 def known_jpeg_engines(index: int) -> int | None:
-    """Return jpeg_engines() without waiting, or None if nvJPEG has not started yet."""
+    """Return jpeg_engines() if nvJPEG has already started, otherwise None."""
     start = _starts.get(index)
     return None if start is None or start.thread.is_alive() else int(min(start.engines, most_jpeg_engines()))
 
 
 def drop(index: int) -> None:
-    """Close the handle of a device, because a pipeline with a decoder exists there."""
+    """Close a device's handle. Call this when a pipeline with a decoder exists on the device."""
     start = _starts.get(index)
     made = None if start is None else start.take()
     if made is None:
         return
-    if not in_background(made.close):  # this may take as long as a batch
+    if not in_background(made.close):  # closing may take as long as a batch
         made.close()
 
 
@@ -108,7 +107,7 @@ def in_background(function: Callable[[], None]) -> bool:
 
 
 def finish(seconds: float | None = None) -> None:
-    """Wait until nothing runs in the background."""
+    """Wait for each background thread, at most ``seconds`` (default: no limit)."""
     for thread in [*(start.thread for start in list(_starts.values())), *_others]:
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(seconds)
@@ -135,8 +134,8 @@ class Handle:
         raise RuntimeError(f"nvjpegCreateEx: status {status}")
 
     def _count(self) -> int:
-        """Return the number of engines. The single engine of an A100 has five parts, which are counted separately since
-        each decodes an image."""
+        """Return the number of engines. The five parts of an A100's single engine are counted separately, because each
+        decodes an image."""
         ask = getattr(self._library, "nvjpegGetHardwareDecoderInfo", None)  # added in nvJPEG 11.9
         engines, parts = ctypes.c_uint(), ctypes.c_uint()
         if ask is None or ask(self._handle, ctypes.byref(engines), ctypes.byref(parts)) != 0:
