@@ -33,8 +33,8 @@ def free_memory(device: torch.device) -> int:
 
 
 def on_the_cpu() -> AbstractContextManager:
-    """Context manager in which tensors are created on the CPU, regardless of torch.set_default_device(). torch's workers
-    ignore that setting as well."""
+    """Context manager in which tensors are created on the CPU, regardless of torch.set_default_device(), which torch's
+    workers ignore as well."""
     # torch 2.5's get_default_device() ignores ``with torch.device(...)``
     return nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
 

@@ -14,9 +14,9 @@ _PICKED = re.compile("[-CcOofNP]*[-tn]*")
 
 
 def from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
-    """Return how many of the leading steps kernels run on a JPEG's planes; torch runs the others. Return None if some
-    of these others come before ``split`` and have inputs of several sizes, which DALI runs at once and torch one by
-    one."""
+    """Return the number of leading steps that kernels run on a JPEG's planes. torch runs the other steps. Return None
+    if torch would run some of DALI's steps, those before ``split``, on images of different sizes. DALI is faster
+    then."""
     letters = "".join(map(_letter, ordered))
     found = _RESIZED.match(letters) or _PICKED.match(letters)
     at = found.end() if found else 0

@@ -747,7 +747,7 @@ def test_wrapper_between_other_transforms_is_translated():
 
 def test_views_that_are_not_the_last_step_are_refused():
     chain = translate(T.Compose([CROP, TwoCrops(WEAK), T.Lambda(torch.stack)]), views=True)
-    assert "it gives several images, and is not the last" in chain.refused.reason
+    assert "it returns several images, but is not the last" in chain.refused.reason
     assert translate(TwoCrops(WEAK)).refused  # nor if one image is required
 
 
