@@ -49,8 +49,7 @@ class Program:
 
 
 def _leading_windows(steps, channels: int) -> int:
-    """Return the number of leading steps that gather() can run. These are crops, flips and padding with at most one
-    color."""
+    """Return the number of leading crops, flips and pads that gather() can run, which fill with at most one color."""
     fills = set()
     for at, step in enumerate(steps):
         if step.op == "flip":
@@ -81,8 +80,8 @@ def _fill(step: Step, channels: int) -> tuple | None:
 
 
 def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
-    """Run crops, padding and flips as one gather. If they fill pixels, the fill color is appended to each image as an
-    extra pixel, from which these are read."""
+    """Run crops, padding and flips as one torch.gather. The fill color is read from an extra pixel at the end of each
+    image."""
     n, channels, height, width = images.shape
     count, device = height * width, images.device
     # offsets of the result's rows and columns in the image, (length,) if shared by all images, otherwise (N, length);
@@ -109,8 +108,7 @@ def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
 
 
 def _in_one_copy(columns: list[np.ndarray], device: torch.device) -> list[int | torch.Tensor]:
-    """Convert each integer column (N,) to an int if its entries are equal, otherwise to a tensor (N, 1) on the
-    device."""
+    """Convert each column (N,) to an int if its entries are equal, otherwise to a tensor (N, 1) on the device."""
     alike = [bool((column == column[0]).all()) for column in columns]
     varied = [column for column, same in zip(columns, alike, strict=True) if not same]
     moved = iter(_stacked(varied, device)[:, :, None] if varied else ())
@@ -118,7 +116,7 @@ def _in_one_copy(columns: list[np.ndarray], device: torch.device) -> list[int | 
 
 
 def _stacked(columns: list[np.ndarray], device: torch.device) -> torch.Tensor:
-    """Return the columns, (N,) each, as one (columns, N) int64 tensor on the device."""
+    """Return the columns as one (columns, N) int64 tensor on the device."""
     numbers = torch.empty(
         (len(columns), len(columns[0])), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda"
     )
@@ -134,8 +132,8 @@ def _flipped(line, flag: int | torch.Tensor, device: torch.device):
 
 
 def _window(line, start: int | torch.Tensor, length: int, mode: str, outside: int, device: torch.device):
-    """Return ``length`` entries of ``line`` from ``start`` on, padded in the given mode. ``outside`` is the entry of
-    fill pixels."""
+    """Return ``length`` offsets of ``line`` from ``start`` on, padded as ``mode`` requires. ``outside`` is the offset
+    of fill pixels."""
     alike, before = not isinstance(start, torch.Tensor), line.shape[-1]
     if alike and mode == "inside":
         return line[..., start : start + length]
@@ -160,13 +158,13 @@ def _as_tensor(line, device: torch.device) -> torch.Tensor:
 
 @functools.lru_cache(256)
 def _constant(numbers: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """Return the numbers as a cached tensor (1, length) on the device, which must not be modified."""
+    """Return a cached tensor (1, length), which must not be modified."""
     return torch.tensor([list(numbers)], dtype=dtype, device=device)
 
 
 @functools.lru_cache(256)
 def _color(fill: tuple, device: torch.device) -> torch.Tensor:
-    """Return the color as a cached uint8 tensor (1, channels, 1) on the device, which must not be modified."""
+    """Return a cached uint8 tensor (1, channels, 1), which must not be modified."""
     return transform.fill_like(torch.empty(0, dtype=torch.uint8, device="cpu"), fill).view(1, -1, 1).to(device)
 
 
@@ -174,8 +172,8 @@ def _color(fill: tuple, device: torch.device) -> torch.Tensor:
 
 
 def _conversions(steps) -> tuple[int, int]:
-    """Return the range (first, last) of the steps that a table replaces. These are the first to_dtype and the
-    conversions directly after it. The range is empty if there are none."""
+    """Return the range (first, last) of the steps that a table replaces, the first to_dtype and the conversions
+    directly after it. It is empty if there are none."""
     last = first = next((at for at, step in enumerate(steps) if step.op == "to_dtype"), len(steps))
     while last < len(steps) and steps[last].operation.converts and not steps[last].when and steps[last].draw is None:
         last += 1
@@ -184,7 +182,7 @@ def _conversions(steps) -> tuple[int, int]:
 
 @functools.lru_cache(64)
 def table_on(steps: tuple[Step, ...], device: torch.device) -> torch.Tensor:
-    """Return conversion_table() as a cached tensor on the device, which must not be modified."""
+    """Return conversion_table() on the device, cached. It must not be modified."""
     return conversion_table(steps).to(device)
 
 

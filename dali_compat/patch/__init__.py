@@ -133,8 +133,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
 
 
 def _wrap(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
-    """Replace the function ``owner.name`` with ``made(function)``, if this was not done before. A class remains the
-    same object, so earlier imports, subclasses, isinstance() and pickles keep working."""
+    """Replace the function ``owner.name`` with ``made(function)``, if this was not done before."""
     original = getattr(owner, name)
     if not hasattr(original, "_dali_compat_original"):
         ours: Any = functools.wraps(original)(made(original))

@@ -1,4 +1,4 @@
-"""Processes that end with their parent."""
+"""End child processes with their parent."""
 
 from __future__ import annotations
 

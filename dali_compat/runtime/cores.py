@@ -1,4 +1,4 @@
-"""CPU cores: the number that the process may use, and the placement of DALI's threads."""
+"""Number of CPU cores that the process may use, and placement of DALI's threads."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ NODES = Path("/sys/devices/system/node")
 
 
 def near_gpu() -> bool:
-    """Return True if DALI should keep its threads on the GPU's NUMA node. This requires several nodes with cores, and
-    that the process may run on all cores. Otherwise the user has already placed it, for example by numactl."""
+    """Return True if DALI should keep its threads on the GPU's NUMA node. A process that may not run on all cores was
+    placed deliberately, for example by numactl."""
     with suppress(OSError):  # a GPU's memory may be a node without cores; a sandbox may hide the nodes
         nodes = sum(bool(path.read_text().strip()) for path in NODES.glob("node[0-9]*/cpulist"))
         return nodes > 1 and len(os.sched_getaffinity(0)) == os.cpu_count()

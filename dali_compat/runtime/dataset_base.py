@@ -18,7 +18,7 @@ _warned = mmap.mmap(-1, 1)  # 1 after the first warning; shared with workers, wh
 
 
 class DatasetBase:
-    """Base class of this package's data sets. Subclasses call ``self._warn_if_torch_reads()`` when they are indexed."""
+    """Base class of data sets. Subclasses call ``self._warn_if_torch_reads()`` when they are indexed."""
 
     transform: Any
     target_transform: Any
@@ -49,7 +49,7 @@ class DatasetBase:
 
 
 def suppress_warning() -> None:
-    """Suppress the warning of DatasetBase, because the reason for using torch's loader was already reported."""
+    """Suppress the warning of DatasetBase, because its reason was already reported."""
     _warned[0] = 1
 
 

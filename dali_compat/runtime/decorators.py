@@ -24,8 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def no_compile(function: F) -> F:
-    """Decorator that excludes a function from torch.compile, which would fail on arrays and pipelines. Because
-    torch.compiler.disable() imports the compiler, it is used only after the program has done so."""
+    """Decorator that excludes a function from torch.compile, which would fail on arrays and pipelines. The compiler is
+    not imported unless the program does so."""
     uncompiled: Callable[..., Any] | None = None
 
     @functools.wraps(function)

@@ -15,8 +15,8 @@ _AT_ONCE = 2**16  # bytes of pageable memory that the driver copies before it re
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the free memory in bytes. For a GPU, unused memory in torch's cache counts as free. For the CPU, this is
-    the minimum over the machine and the process's control group (v2), and inactive file cache counts as free."""
+    """Return the free memory in bytes. On a GPU, unused memory in torch's cache counts as free. On the CPU, inactive
+    file cache does, and the limit of the process's control group applies."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
@@ -33,16 +33,14 @@ def free_memory(device: torch.device) -> int:
 
 
 def on_the_cpu() -> AbstractContextManager:
-    """Context manager in which tensors are created on the CPU, regardless of torch.set_default_device(), which torch's
-    workers ignore as well."""
+    """Context manager in which tensors are created on the CPU, regardless of torch.set_default_device()."""
     # torch 2.5's get_default_device() ignores ``with torch.device(...)``
     return nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
 
 
 def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy an array or a CPU tensor to the device, without waiting for earlier work of the GPU. More than 64 KB is
-    pinned first, because a copy from pageable memory would wait (CUDA C++ Programming Guide, "Concurrent Execution
-    between Host and Device")."""
+    """Copy an array or a CPU tensor to the device, without waiting for earlier work of the GPU. More than 64 KB of
+    pageable memory is pinned first, because its copy would wait (CUDA C++ Programming Guide)."""
     tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
     if device.type != "cuda" or tensor.nbytes <= _AT_ONCE:
         return tensor.to(device, non_blocking=True)

@@ -136,8 +136,7 @@ at_fork("daemon threads", after_in_child=_loading.clear)
 
 
 def end_daemons_at_exit(function: F) -> F:
-    """Decorator that raises SystemExit in daemon threads when they call the function or return from it, once the
-    program exits."""
+    """Decorator that raises SystemExit in daemon threads at the beginning and end of a call, once the program exits."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -156,8 +155,8 @@ def end_daemons_at_exit(function: F) -> F:
 
 
 def wait_for_daemons() -> None:
-    """Wait until no other thread is in a function of end_daemons_at_exit(), at most 5 seconds. Call this at exit,
-    before objects that batches need are freed."""
+    """Wait at exit until no other thread is in a function of end_daemons_at_exit(), at most 5 seconds. Objects that
+    batches need may then be freed."""
     global _deadline
     _deadline = _deadline or time.monotonic() + _PATIENCE_AT_END
     while _loading - {threading.get_ident()} and time.monotonic() < _deadline:

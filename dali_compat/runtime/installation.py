@@ -1,4 +1,4 @@
-"""The installed DALI, the driver and the GPUs. Nothing here builds a pipeline."""
+"""The installed DALI, the driver and the GPUs."""
 
 import ctypes
 import ctypes.util
@@ -47,7 +47,7 @@ def dali_problem(gpu: bool = False) -> str | None:
 
 
 def import_problem() -> Problem | None:
-    """Return why `import nvidia.dali` does not give a working DALI, or None if it does."""
+    """Return why DALI cannot be imported, or None if it can."""
     module, error = _import_dali()
     if error is None and hasattr(module, "Pipeline"):
         return None
@@ -82,8 +82,8 @@ def _leaves_out_docstrings() -> bool:
 
 
 def driver_problem() -> Problem | None:
-    """Return why the NVIDIA driver cannot run the installed DALI, or None if it can, or if there is no driver or no
-    DALI."""
+    """Return why the NVIDIA driver cannot run the installed DALI. Return None if it can, or if one of them is
+    missing."""
     driver, needed = driver_cuda(), dali_cuda_major()
     if driver is None or needed is None or driver[0] >= needed:
         return None
@@ -116,7 +116,7 @@ def dali_version() -> str | None:
 
 
 def dali_variant() -> str | None:
-    """Return the installed DALI packages, such as 'nvidia-dali-cuda130', joined by ', ', or None if there are none."""
+    """Return the names of dali_distributions(), joined by ', ', or None if there are none."""
     return ", ".join(sorted(dali_distributions())) or None
 
 
@@ -135,7 +135,7 @@ def dali_distributions() -> dict[str, bool]:
 
 
 def dali_cuda_major() -> int | None:
-    """Return the major version of CUDA that the importable DALI was built for, or None if it cannot be imported."""
+    """Return the major version of CUDA that DALI was built for, or None if DALI cannot be imported."""
     module, _ = _import_dali()
     version = str(getattr(module, "__cuda_version__", ""))  # 13.4.92 is encoded as the number 13492
     return int(version[:2]) if version[:2].isdigit() else None
@@ -154,15 +154,14 @@ def driver_cuda() -> tuple[int, int] | None:
 
 
 def gpu_names() -> list[str]:
-    """Return the names of the GPUs that torch can use, in torch's order."""
     if not torch.cuda.is_available():
         return []
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
 def most_jpeg_engines() -> float:
-    """Return how many JPEG engines of a GPU may be used: the environment variable DALI_COMPAT_JPEG_ENGINE, or infinity
-    if it is not set."""
+    """Return the maximum number of JPEG engines per GPU. This is the environment variable DALI_COMPAT_JPEG_ENGINE, or
+    infinity if it is not set."""
     value = os.environ.get(JPEG_ENGINE, "").strip()
     return int(value) if value.isdigit() else math.inf
 
@@ -187,14 +186,13 @@ def hidden_jpeg_engines(index: int) -> Problem | None:
 
 
 def max_connections() -> int:
-    """Return the number of CUDA's hardware queues, which is CUDA_DEVICE_MAX_CONNECTIONS, or 8 by default. dali_compat
-    sets the variable only before CUDA reads it."""
+    """Return the number of CUDA's hardware queues, which is CUDA_DEVICE_MAX_CONNECTIONS, or 8 by default."""
     value = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip()
     return int(value) if value.isdigit() else CUDA_DEFAULT_CONNECTIONS
 
 
 def max_connections_note() -> str | None:
-    """Return one line with a remedy if a GPU is used with fewer than 32 hardware queues, otherwise None."""
+    """Return one line with a remedy if there is a GPU and CUDA has fewer than 32 hardware queues, otherwise None."""
     if not torch.cuda.is_available() or max_connections() >= WANTED_CONNECTIONS:
         return None
     if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ:

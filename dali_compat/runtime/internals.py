@@ -1,8 +1,7 @@
 """Private names of Python and of other packages that this package uses.
 
-Each docstring states when the name was added, and what would happen without it. tests/unit/test_internals.py tests the
-installed versions. Other modules use private names of functions replaced for custom data sets (tracing/patches.py), of
-torchvision's arithmetic (ops/) and of known data sets (data/).
+Each docstring states when the name was added. tests/unit/test_internals.py tests the installed versions. Other private
+names are used for custom data sets (tracing/patches.py), torchvision's arithmetic (ops/) and known data sets (data/).
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ def take_head_lock() -> None:
 
 
 def reset_lock(lock: Any) -> None:
-    """Release a lock whose holder does not exist in this forked child. Added in Python 3.9. Without it, the child would
-    wait for the lock forever."""
+    """Release a lock whose holder does not exist in this forked child. Added in Python 3.9."""
     lock._at_fork_reinit()
 
 
@@ -48,8 +46,7 @@ def at_exit_before_threads(function: Callable[[], None]) -> None:
 
 
 def callers() -> Iterator[FrameType]:
-    """Yield the frames of the calling function's callers, innermost first. sys._getframe() exists in all versions.
-    Without it, warnings could not name the user's line."""
+    """Yield the frames of the calling function's callers, innermost first. sys._getframe() exists in all versions."""
     return (frame for frame, _ in walk_stack(sys._getframe(2)))
 
 
@@ -91,7 +88,7 @@ ITERATORS: dict[str, tuple[str, ...]] = {
     ),
 }
 """torch's iterators, from which those in epoch/ are derived, with the methods and attributes that epoch/ uses. All
-exist since torch 2.0. Without them, a loader could not use torch's workers."""
+exist since torch 2.0."""
 
 
 def profiler_check() -> Callable[[], bool]:
@@ -111,14 +108,12 @@ def current_stream_of(device: Any) -> int:
 
 
 def version_of(tensor: Any) -> int:
-    """Return a number that changes when a tensor is modified in place. Without it, a loader over arrays would have to
-    compare all pixels in every epoch."""
+    """Return a number that changes when a tensor is modified in place."""
     return int(tensor._version)
 
 
 def collate_functions() -> dict[Any, Any]:
-    """Return the functions that the program has set in default_collate_fn_map, by type. Added in torch 2.0. Without it,
-    these functions would be ignored."""
+    """Return the functions that the program has set in default_collate_fn_map, by type. Added in torch 2.0."""
     from torch.utils.data._utils import collate
 
     torchs = vars(collate)
@@ -130,16 +125,15 @@ def collate_functions() -> dict[Any, Any]:
 
 
 def leaves_by_path(value: Any) -> dict[str, Any]:
-    """Return the leaves of nested containers by path, such as {"[0]['boxes']": ...}. Added in torch 2.2. Without it,
-    errors of default_collate would not name the leaf."""
+    """Return the leaves of nested containers by path, such as {"[0]['boxes']": ...}. Added in torch 2.2."""
     from torch.utils._pytree import keystr, tree_flatten_with_path
 
     return {keystr(path): leaf for path, leaf in tree_flatten_with_path(value)[0]}
 
 
 def data_set_being_read() -> Any:
-    """Return the data set that torch's own loader reads in this call stack, or None. torch's fetchers exist since torch
-    1.2. Without them, no warning would report that this package's data set is read sample by sample."""
+    """Return the data set that torch's own loader reads in this call stack, or None. Its fetchers exist since torch
+    1.2."""
     for frame in islice(callers(), 12):  # Subset and ConcatDataset are between them
         if frame.f_globals.get("__name__") == "torch.utils.data._utils.fetch":
             return getattr(frame.f_locals.get("self"), "dataset", None)
@@ -156,16 +150,14 @@ def pipelines_of(kind: Any) -> set[Any]:
 # ---- frameworks and Pillow
 
 ACCELERATE, PREPARED = "accelerate.data_loader", "_is_accelerate_prepared"
-"""Module of Accelerate's loaders, and the attribute of a loader that prepare() reads. Added in Accelerate 0.18. Without
-them, no warning would report that prepare() replaces this package's loader, and install() would lose its options."""
+"""Module of Accelerate's loaders, and the attribute of a loader that prepare() reads. Added in Accelerate 0.18."""
 
 
 def framework_calls() -> list[FrameType]:
     """Return the frames of Accelerate and Ray Train in the call stack, innermost first.
 
-    Accelerate's prepare(loader) and Ray Train's prepare_data_loader(loader) construct another loader from the arguments
-    of the script's. Without the frames, whose variables contain the script's loader, options such as exact= would be
-    lost. Added in Accelerate 0.20 and Ray 2.7.
+    Accelerate's prepare(loader) and Ray Train's prepare_data_loader(loader) construct another loader from the script's
+    loader, which is a local variable of theirs. Added in Accelerate 0.20 and Ray 2.7.
     """
     frames = islice(callers(), 16)  # most calls between the framework's function and our constructor
     return [one for one in frames if str(one.f_globals.get("__name__")).startswith((ACCELERATE, "ray.train."))]

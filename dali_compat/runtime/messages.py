@@ -117,7 +117,7 @@ def in_bytes(count: float) -> str:
 
 
 def repr_of(thing: Any) -> str:
-    """Return the object's repr, or that of ``object`` if it raises an error."""
+    """Return the object's repr, or object.__repr__() if its own raises an error."""
     try:
         return repr(thing)
     except Exception:

@@ -91,8 +91,8 @@ def unpacked(data: bytes) -> tuple[dict, dict[str, np.ndarray]] | None:
 
 @contextlib.contextmanager
 def lock(name: str) -> Iterator[None]:
-    """Context manager that holds a lock by name, so that the ranks of a training job on a machine do not repeat work.
-    If the lock is not available within a minute or locks do not work, it continues without the lock."""
+    """Context manager that holds a lock by name, so that the ranks of a training job do not repeat work. If locks do
+    not work or the lock is not free within a minute, continue without it."""
     path = cache_folder() / "locks" / name
     with contextlib.ExitStack() as stack:
         try:

@@ -1,4 +1,4 @@
-"""Translate a transform with its containers into a chain of steps, up to the first one without a translation."""
+"""Translate a transform and its containers into a chain of steps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Chain:
 def translate(
     transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, views: bool = False, turns: bool = False
 ) -> Chain:
-    """Translate a transform (or a tuple of them), containers included, up to the first one without a translation.
+    """Translate transforms and their containers, up to the first transform without a translation.
 
     Args:
         transforms: a transform, a tuple of transforms, or None for the unchanged image.
@@ -136,8 +136,7 @@ def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
 
 
 def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
-    """Return the translation of a container that chooses branches. It consists of the choice, and of the steps of all
-    branches, each with the gate of its branch."""
+    """Translate a container that chooses branches, to the choice and the steps of all branches with their gates."""
     choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream),))
     entries, gives = _branches(container, spec, stream)
     if container.in_order and set(gives) != {spec}:  # in random order, a branch may get another one's result

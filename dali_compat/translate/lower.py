@@ -1,13 +1,13 @@
 """Assign the steps of a chain to DALI and to torch.
 
-DALI runs steps on images of different sizes, and geometry. Once all images of a batch have the same size, torch runs
-pixel arithmetic on the whole batch with torchvision's own operations, which are exact and the same on every device. By
-default there is one exception. At the end of a chain, DALI's crop_mirror_normalize flips, converts to float32,
-normalizes and transposes in one kernel, within 7e-7 of torchvision.
+DALI runs geometry, and all steps while images differ in size. Once all images of a batch have the same size, torch runs
+pixel arithmetic on the whole batch with torchvision's own operations, which are exact on every device. By default there
+is one exception. At the end of a chain, DALI's crop_mirror_normalize flips, converts to float32, normalizes and
+transposes in one kernel, within 7e-7 of torchvision.
 
-DALI neither resizes nor warps exactly, so with exact=True torch's part begins before the first of these steps. DALI
-never resizes floats. On the CPU it resizes nothing, because its filters repeat pixels at the border that torchvision's
-leave out. PyTorch resizes uint8 images there in a quarter of the time, nearly as Pillow does.
+DALI's resizes and warps are not exact, so with exact=True torch's part begins before the first of them. DALI never
+resizes floats. On the CPU it resizes nothing, because its filters repeat border pixels that torchvision's leave out.
+PyTorch resizes uint8 images there in a quarter of the time, nearly as Pillow does.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ def _dali_can(steps, i: int, options: Options) -> bool:
 
 
 def _after_float32(steps, split: int) -> int:
-    """Return the index of torch's first step if DALI's crop_mirror_normalize is used. If torch's part begins with
-    to_dtype(float32) of uint8 images, this conversion and normalize are moved to DALI."""
+    """Return ``split``, increased if torch's part begins with to_dtype(float32) of uint8 images. DALI's
+    crop_mirror_normalize then runs this step, and a normalize after it."""
     i = split
     while i < len(steps) and steps[i].operation.unchanged:
         i += 1

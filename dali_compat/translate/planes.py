@@ -15,8 +15,7 @@ _PICKED = re.compile("[-CcOofNP]*[-tn]*")
 
 def from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
     """Return the number of leading steps that kernels run on a JPEG's planes. torch runs the other steps. Return None
-    if torch would run some of DALI's steps, those before ``split``, on images of different sizes. DALI is faster
-    then."""
+    if torch would run steps before ``split`` on images of different sizes, which DALI does faster."""
     letters = "".join(map(_letter, ordered))
     found = _RESIZED.match(letters) or _PICKED.match(letters)
     at = found.end() if found else 0

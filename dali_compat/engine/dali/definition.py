@@ -104,14 +104,9 @@ def _is_window(step: Step) -> bool:
 def rotation_arrays(
     plan: Plan, form: Form, arrays: list[Arrays], orientations: np.ndarray, sizes: np.ndarray
 ) -> list[Arrays]:
-    """Append the arguments of graph.rotate() to those of a plan's steps, for images with an EXIF orientation. If only a
-    window is decoded, convert it to coordinates of the unrotated image.
-
-    Args:
-        arrays: arguments of each step.
-        orientations: (N,) EXIF orientations.
-        sizes: (N, 2) (height, width) of the rotated images.
-    """
+    """Return the arguments of a plan's steps, followed by those of graph.rotate() for EXIF ``orientations`` (N,). If
+    only a window is decoded, convert it to coordinates of the unrotated image. ``sizes`` (N, 2) are those of the
+    rotated images."""
     on_side = (orientations >= ON_ITS_SIDE)[:, None]
     mirrored = np.stack([np.isin(orientations, numbers) for numbers in _MIRRORED], 1)  # rows, columns
     decoded = np.where(on_side, sizes[:, ::-1], sizes)
@@ -130,15 +125,13 @@ def rotation_arrays(
 
 
 def _view(images, steps, where: str):
-    """Return one view's images after its steps. On the CPU, a leading crop within the image is done by the faster
-    graph.decoded()."""
+    """Return one view's images after its steps. On the CPU, a leading crop uses the faster graph.decoded()."""
     if where == "cpu" and _begins_with_a_window(steps):
         return _after(graph.decoded(images, where, False, steps[0][1]), steps[1:])
     return _after(images, steps)
 
 
 def _after(images, steps):
-    """Return the images after the steps of one chain."""
     for step, arrays in steps:
         images = getattr(graph, step.op)(images, arrays, **step.kwargs)
     return images

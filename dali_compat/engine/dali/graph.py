@@ -1,7 +1,7 @@
-"""DALI operators of a plan's steps. Each operation has a function ``op(images, arrays, **args)`` of its name.
+"""DALI operators of a plan's steps. Each operation is a function ``op(images, arrays, **args)`` of the same name.
 
 ``images`` is a DataNode in HWC layout, and ``arrays`` contains the nodes of the step's per-sample arguments. The
-operators exist for CPU and GPU since DALI 1.50. supports() excludes steps that an old version runs differently.
+operators exist for CPU and GPU since DALI 1.50.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _POLICIES = {"constant": "pad", "edge": "clamp", "reflect": "reflect_101", "symm
 
 
 def supports(step: Step) -> bool:
-    """Return True if the installed version of DALI can run a step, whose operation has a function here."""
+    """Return True if the installed DALI can run a step of this module. Old versions lack padding modes and precise
+    warps."""
     if step.op == "pad":
         return step.kwargs["mode"] == "constant" or "reflect_101" in (inspect.getdoc(fn.slice) or "")
     return _FINE_WARPS or step.op != "warp_perspective" or step.kwargs["interpolation"] != "bilinear"
@@ -43,10 +44,10 @@ def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None, 
     Args:
         device: "cpu" or "mixed".
         exact: decode on the CPU, exactly as libjpeg does.
-        fancy: interpolate chroma on the GPU as libjpeg does. The mean difference from libjpeg decreases from .2 levels
-            to .01. The speed is halved, except for small images (data/base_datasets.py).
+        fancy: interpolate chroma on the GPU as libjpeg does. This reduces the mean difference from .2 to .01 levels,
+            and halves the speed except for small images.
         window: arrays of a crop, if only a window is decoded.
-        load: share of JPEGs for the JPEG engine. CUDA and the threads decode the rest.
+        load: share of JPEGs for the JPEG engine.
     """
     # torchvision's loader ignores EXIF; rotate() applies it as Pillow does
     options = {"device": "cpu" if exact else device, "output_type": types.RGB, "adjust_orientation": False}
@@ -70,8 +71,8 @@ def part_of(encoded, start, length: int):
 
 
 def decoded(pixels, device: str, on_gpu: bool, window=None):
-    """Return images that were decoded before, cropped to ``window`` and moved to ``device`` ("cpu" or "mixed"). Images
-    on the host are cropped there, so that less is copied."""
+    """Crop decoded images to ``window`` and move them to ``device`` ("cpu" or "mixed"). Images on the host are cropped
+    there, so that less is copied."""
     if on_gpu:
         return pixels if window is None else crop(pixels, window, inside=True)
     images = pixels if window is None else _window(pixels, window["start"], window["shape"])
@@ -79,7 +80,7 @@ def decoded(pixels, device: str, on_gpu: bool, window=None):
 
 
 def _window(images, start, shape):
-    """Crop on the CPU. fn.slice takes less than half the time if each line is a row of numbers instead of pixels."""
+    """Crop images on the CPU. Each line is reshaped to a row of numbers, which halves the time of fn.slice."""
     channels = images.shape(dtype=types.INT32)[2:]
     per = fn.cat(types.Constant(np.array([1], np.int32)), channels)
     lines = fn.reshape(images, rel_shape=[1.0, -1.0])
@@ -118,7 +119,7 @@ def _pass(images, arrays, prefix, **how):
 
 
 def resize_by_choice(images, arrays, *, interpolations, like):
-    """Resize each image with one of two interpolations, which ``arrays["choice"]`` selects by 0 or 1."""
+    """Resize each image with one of two interpolations, selected by ``arrays["choice"]`` (0 or 1)."""
     first, second = (int(_FILTERS[name]) for name in interpolations)
     chosen = fn.cast(first + (second - first) * arrays["choice"], dtype=types.INTERP_TYPE)
     return fn.resize(images, size=arrays["size"], interp_type=chosen, antialias=True)
@@ -130,7 +131,7 @@ def flip(images, arrays, *, axis):
 
 
 def warp_affine(images, arrays, *, interpolation, fill):
-    """Warp images as Pillow's Image.transform(AFFINE) does."""
+    """Warp as Pillow's Image.transform(AFFINE) does."""
     if _FINE_WARPS or interpolation.startswith("nearest"):
         return warp_perspective(images, arrays, interpolation=interpolation, fill=fill)
     matrix, size = arrays["matrix"][:2], arrays["size"]
@@ -139,7 +140,7 @@ def warp_affine(images, arrays, *, interpolation, fill):
 
 
 def warp_perspective(images, arrays, *, interpolation, fill):
-    """Warp images as Pillow's Image.transform(PERSPECTIVE) does."""
+    """Warp as Pillow's Image.transform(PERSPECTIVE) does."""
     if interpolation.startswith("nearest"):
         return _warp(images, arrays, types.INTERP_NN, fill_value=[float(int(value)) for value in fill or (0,)])
     made = _warp(fn.cast(images, dtype=types.FLOAT), arrays, types.INTERP_LINEAR, border_mode="replicate")
@@ -153,8 +154,8 @@ def _warp(images, arrays, interp_type, **how):
 
 
 def _truncated_inside(images, warped, arrays, fill):
-    """Truncate a warped float image to uint8 as Pillow does, and fill pixels outside of ``images``. In ``warped`` the
-    border is repeated, as Pillow does for half a pixel."""
+    """Truncate warped floats to uint8 and fill pixels outside of ``images``, as Pillow does. The border is repeated for
+    half a pixel, before the fill begins."""
     warped = fn.cast(warped - (0.5 - 1e-4), dtype=types.UINT8)  # fn.cast rounds
     all_bits = types.Constant(255, dtype=types.UINT8)
     ones = fn.slice(images, start=[0], shape=[1], axes=[2]) | all_bits
@@ -185,8 +186,7 @@ def grayscale(images, arrays, *, like, dtype, channels):
 
 
 def jpeg(images, arrays, *, like):
-    """Distort images as JPEG compression does. DALI uses libjpeg on the CPU, and the same arithmetic without entropy
-    coding on a GPU."""
+    """Distort images as JPEG compression does. On a GPU, DALI omits the entropy coding."""
     return fn.jpeg_compression_distortion(images, quality=arrays["quality"])
 
 

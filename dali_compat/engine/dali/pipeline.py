@@ -2,10 +2,9 @@
 
 One thread at a time uses the pipeline, the caller's or that of epoch/prefetch_thread.py. schedule_run() takes the
 submitted batch from the external sources (transfer.py), and does not wait for the result. DALI's dynamic executor
-allocates each output separately. Outputs are therefore exported by DLPack without a copy, and a failed batch does not
-affect the next ones.
+allocates each output separately, so a failed batch does not affect the next ones.
 
-Each sample carries a number through DALI next to its pixels. The numbers of an output are compared with those
+Each sample carries a number through DALI next to its pixels. The numbers of the output are compared with those
 submitted, so batches cannot be mixed up. If Ctrl-C interrupts a call, ``is_consistent`` stays False and the pipeline is
 discarded.
 """
@@ -59,7 +58,7 @@ class DecodePipeline:
     borrower: weakref.ref | None = None  # the epoch that uses this pipeline; set by routes/dali.py
     meter: Any = None  # records the seconds spent waiting for DALI
     template: list[Arrays] | None = None  # step arguments of one sample; set when the pipeline is built
-    samples = 0  # number of samples submitted so far
+    samples = 0  # submitted so far
     has_copy = False  # whether routes/dali.py has requested open_copy()
 
     def __init__(
@@ -78,7 +77,7 @@ class DecodePipeline:
         self._feed = Feed()
         self._done: dict[int, Any] = {}  # outputs or errors that were not received yet, by ticket
         self._expected: set[int] = set()  # tickets that were neither received nor discarded
-        self._tickets = 0  # number of tickets so far
+        self._tickets = 0  # number of submitted batches
         self._closed = False
         self._worker = 0  # id of the thread in _call()
         self.is_consistent = True  # False if a call was interrupted
@@ -103,8 +102,7 @@ class DecodePipeline:
         return rotation_arrays(self.plan, self.form, arrays, orientations, sizes)
 
     def open_copy(self) -> DecodePipeline:
-        """Return a pipeline with the same settings, built already. This takes half a second if it opens JPEG
-        engines."""
+        """Build and return a pipeline with the same settings. This takes half a second if it opens JPEG engines."""
         assert self.template is not None  # this pipeline is built
         settings = self.plan, self.device, self.threads, self.depth, self.batch_size, self.form, self.load
         made = DecodePipeline(*settings)
@@ -190,12 +188,11 @@ class DecodePipeline:
         return Received.from_outputs(dict(zip(self._outputs, outcome, strict=True)), bool(self.plan.views))
 
     def discard(self, ticket: int) -> None:
-        """Drop the batch of a ticket that will not be received."""
+        """Drop a ticket's batch without receiving it."""
         self._expected.discard(ticket)
         self._done.pop(ticket, None)
 
     def discard_all(self) -> None:
-        """Drop the batches of all tickets."""
         self._expected.clear()
         self._done.clear()
 
@@ -225,7 +222,6 @@ class DecodePipeline:
         return self.is_consistent and not self._closed and self._pid == os.getpid()
 
     def check_open(self) -> None:
-        """Raise RuntimeError if close() was called."""
         if self._closed:
             raise RuntimeError("the loader was closed during this epoch; iter(loader) starts another")
 
@@ -247,8 +243,7 @@ class DecodePipeline:
             self._done[ticket] = outcome
 
     def _build(self, template: list[Arrays]) -> None:
-        """Build DALI's pipeline. ``template`` contains the first batch's arrays, which determine the number and dtypes
-        of the inputs."""
+        """Build DALI's pipeline for arrays like ``template``, the first batch's."""
         self.template = [{name: array[:1].copy() for name, array in step.items()} for step in template]
         allow_open_files(sum(p.batch_size for p in list(live) if p.form.input == PATHS and p.usable))
         decodes_on_gpu = self.device.type == "cuda" and not self.plan.exact and self.form.input not in DECODED
@@ -274,14 +269,13 @@ class DecodePipeline:
 
 
 def without_copy(images: list[torch.Tensor]) -> list:
-    """Wrap images (H, W, 3) on the GPU as DALI tensors, which share their memory and can be submitted repeatedly."""
+    """Wrap images (H, W, 3) on the GPU as DALI tensors that can be submitted repeatedly."""
     with torch.cuda.device(images[0].device) if images else contextlib.nullcontext():
         return [TensorGPU(torch.utils.dlpack.to_dlpack(image), "HWC") for image in images]
 
 
 def undecodable(images: list, device: torch.device, given: str) -> list[int]:
-    """Return the indices of images that DALI fails to decode, by submitting each one separately. ``given`` is the
-    images' form, as in Form.input."""
+    """Submit images one by one, and return the indices of those that DALI fails to decode. ``given`` is Form.input."""
     plan = Plan((), (), (), exact=False, channels_last=False)
     bad = []
     pipeline = DecodePipeline(plan, device, threads=1, depth=1, batch_size=1, form=Form(given))

@@ -30,7 +30,7 @@ class InFlight(NamedTuple):
 
 
 class Feed:
-    """The submitted batches that DALI's external sources return, and the batches in flight, oldest first."""
+    """Returns submitted batches to DALI's external sources, and holds the batches in flight, oldest first."""
 
     def __init__(self):
         self.next: InFlight | None = None
@@ -66,8 +66,8 @@ class Feed:
         return nodes
 
     def _take(self, source: int) -> list:
-        """Return one source's arrays of the next batch. The first schedule_run() calls each source ``depth`` times.
-        Only the first call returns the batch. The others return one sample of it, whose result is dropped."""
+        """Return a source's arrays of the next batch. The first schedule_run() calls each source ``depth`` times. Calls
+        after the first return one sample of the batch, whose result is dropped."""
         _, waiting = self._waiting[source]
         if not waiting:
             batch = self.next
@@ -97,7 +97,7 @@ class Received(NamedTuple):
 
     @classmethod
     def from_outputs(cls, outputs: dict[str, Any], has_views: bool) -> Received:
-        """Convert DALI's outputs to tensors and arrays. Their names are those of define()."""
+        """Convert DALI's outputs, named as in define(), to tensors and arrays."""
         decoded = _tensors(outputs["decoded"]) if "decoded" in outputs else None
         lengths = outputs["lengths"].as_array()[:, 0] if "lengths" in outputs else None
         size_field = outputs["size_field"].as_array() if "size_field" in outputs else None

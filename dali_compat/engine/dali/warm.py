@@ -1,12 +1,10 @@
 """Start nvJPEG on a GPU in the background, because the first decoder of a process takes long to create.
 
-DALI's decoder opens the JPEG engine three times, and the driver takes about .5 s each time unless the engine is already
-open. Opening nvJPEG before the first pipeline is built saves two of the three. It may run in parallel with the user's
-program. The handle is closed once the pipeline exists, which keeps the engine open itself. The handle also gives the
-number of JPEG engines, which determines the number of decoding threads.
+DALI's decoder opens the JPEG engine three times, which takes about .5 s each time unless the engine is already open.
+Opening nvJPEG before the first pipeline is built saves two of these times. The handle is closed once a pipeline keeps
+the engine open. It also gives the number of JPEG engines, which determines the number of decoding threads.
 
-The thread is not a daemon, so program exit waits for it. A fork waits as well, because a child must not inherit a held
-lock.
+Program exit waits for the thread, and so does a fork, because a child must not inherit a held lock.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class _Start:
         made.close()
 
     def take(self) -> Any:
-        """Return the open handle, or None. If the thread opens a handle after this call, it also closes it."""
+        """Return the open handle, or None. A handle that is opened after this call is closed at once."""
         with self._lock:
             self._dropped = True
             made, self._made = self._made, None
@@ -64,7 +62,7 @@ _others: list[threading.Thread] = []  # started by in_background()
 
 
 def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
-    """Start a thread that opens nvJPEG on a device, once per process. ``make`` returns the handle (default: Handle)."""
+    """Start a thread that opens nvJPEG on a device, once per process. ``make`` (by default Handle) opens it."""
     if index not in _starts:
         start = _Start(make or Handle, index)
         if _starts.setdefault(index, start) is start:
@@ -72,8 +70,8 @@ def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
 
 
 def jpeg_engines(index: int) -> int:
-    """Start nvJPEG if necessary and wait for it. Return the number of the device's JPEG engines that nvJPEG may use, or
-    0 if it is unknown."""
+    """Return the number of a device's JPEG engines that nvJPEG may use, or 0 if it is unknown. Wait for nvJPEG to
+    start."""
     begin(index)
     _starts[index].thread.join()
     return known_jpeg_engines(index) or 0
@@ -86,7 +84,7 @@ def known_jpeg_engines(index: int) -> int | None:
 
 
 def drop(index: int) -> None:
-    """Close a device's handle. Call this when a pipeline with a decoder exists on the device."""
+    """Close a device's handle, because a pipeline with a decoder now exists there."""
     start = _starts.get(index)
     made = None if start is None else start.take()
     if made is None:
@@ -107,7 +105,7 @@ def in_background(function: Callable[[], None]) -> bool:
 
 
 def finish(seconds: float | None = None) -> None:
-    """Wait for each background thread, at most ``seconds`` (default: no limit)."""
+    """Wait for each background thread, at most ``seconds``."""
     for thread in [*(start.thread for start in list(_starts.values())), *_others]:
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(seconds)

@@ -7,5 +7,5 @@ Modules, in reading order:
   images. program: a plan's steps as calls of these kernels.
 - verified: an engine whose pixels are compared with Pillow's file by file. engines: the engine of each GPU.
 
-epoch/planes_group uses them. data/verdicts stores the results of the comparisons.
+data/verdicts stores the results of the comparisons.
 """

@@ -36,21 +36,20 @@ class EngineTimeout(RuntimeError):
 
 
 class Decoder:
-    """A decoder of nvJPEG with its own CUDA stream, for one thread at a time."""
+    """nvJPEG's decoder with its own CUDA stream, for one thread at a time."""
 
     def __init__(self, device: torch.device):
         self._nvjpeg, self.stream = Nvjpeg(), torch.cuda.Stream(device)
         self.version = self._nvjpeg.version
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, sides: np.ndarray) -> None:
-        """Decode as Nvjpeg.decode() does, and synchronize the stream. ``sides`` (N,) is the longest side of each
-        image."""
+        """Call Nvjpeg.decode() and wait for the result. ``sides`` (N,) is the longest side of each image."""
         for some in calls_of(sides):
             given = files[some], lengths[some], outputs[some], int(sides[some].max())
             try:
                 self._nvjpeg.decode(*given, self.stream.cuda_stream)
             finally:
-                # also after an error, since the files' memory is freed next; a forked child could not free an event
+                # also after an error, since the files' memory is freed next
                 self.stream.synchronize()
 
 
@@ -71,8 +70,8 @@ class Decoding:
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
 
     def claim(self) -> bool:
-        """Return True if the calling thread must run this task. Only the first call returns True, and none after
-        cancel(). A thread pool may run a task although its submit() has raised an error."""
+        """Return True if the calling thread must run this task, which only the first call does, and none after
+        cancel(). A thread pool may run a task although submit() has raised an error."""
         with suppress(IndexError):
             self._not_begun.pop()
             return self.done.set_running_or_notify_cancel()
@@ -86,7 +85,7 @@ class Decoding:
         return files
 
     def run(self, decoder: Decoder, files: Files) -> None:
-        """Decode ``files``, the result of read()."""
+        """Decode the result of read()."""
         assert self._planes is not None and self.chosen is not None
         locations = self._locations if len(files) == len(self._locations.bytes) else self._locations.only(self.chosen)
         outputs = np.zeros((len(files), 8), np.uint64)
@@ -97,7 +96,7 @@ class Decoding:
         decoder.decode(files.addresses, files.lengths.astype(np.uint64), outputs, locations.sizes.max(1))
 
     def fail(self, error: BaseException) -> None:
-        """Fail with ``error``. Buffers are released first, so that a stored traceback does not pin them."""
+        """Fail with ``error``. Release the buffers first, so that a stored traceback does not pin them."""
         self._files, self._planes, self.bytes = None, None, 0
         traceback.clear_frames(error.__traceback__)
         self.done.set_exception(error)
@@ -130,8 +129,8 @@ class JpegEngine:
     """The JPEG engine of a GPU. Raises an error if the GPU has none.
 
     Attributes:
-        name: GPU model and versions, to store comparisons by.
-        exact: (256,) bool, by Header.chroma, whether pixels may be equal to Pillow's; set by engines.py.
+        name: GPU model and library versions. Comparisons are stored under this name.
+        exact: (256,) bool by Header.chroma, True if pixels may be equal to Pillow's; set by engines.py.
         disabled: reason why the engine is no longer used, or "".
         memory: bytes of the GPU's memory.
     """
@@ -155,14 +154,13 @@ class JpegEngine:
 
     @property
     def is_full(self) -> bool:
-        """True if undecoded and unused planes take so much memory that no more files should be submitted ahead."""
+        """True if the planes of all tasks take too much memory to submit more files ahead."""
         live = [reference() for reference in self._live.valuerefs()]  # a copy, since other threads add to it
         bytes_ = sum(decoding.bytes for decoding in live if decoding is not None)
         return bytes_ > min(_IN_FLIGHT, self.memory // _SHARE)
 
     def submit(self, files: Files | UncheckedFiles, locations: PlaneLocations) -> Decoding:
-        """Start decoding N files, whose planes will lie at ``locations``. Files that do not pass checked() are left
-        out."""
+        """Start decoding N files to planes at ``locations``. Files that do not pass checked() are left out."""
         decoding = Decoding(files, locations, self, self._stream)
         self._live[id(decoding)] = decoding
         try:
@@ -173,7 +171,7 @@ class JpegEngine:
         return decoding
 
     def wait(self, seconds: float) -> None:
-        """Wait until the engine's threads are idle, at most ``seconds``."""
+        """Wait for all tasks, at most ``seconds``."""
         live = [reference() for reference in self._live.valuerefs()]
         futures_wait([decoding.done for decoding in live if decoding is not None], seconds)
 
@@ -195,7 +193,7 @@ class JpegEngine:
 
     @contextmanager
     def _decoder(self) -> Iterator[Decoder]:
-        """Context with a free decoder."""
+        """Context manager that waits for a free decoder."""
         for _ in range(_POLLS):
             with suppress(queue.Empty):
                 decoder = self._idle.get(timeout=_PATIENCE / _POLLS)

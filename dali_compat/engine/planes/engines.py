@@ -1,8 +1,7 @@
 """The JPEG engine of each GPU, created once per device and process.
 
 A new engine is tested with generated images. Each kind of JPEG whose pixels are equal to Pillow's is enabled, if the
-compiled kernels also resize as Pillow does. Files of these kinds are then compared one by one (verified.py). The result
-of the test is not stored on disk, because most of its time is needed to open nvJPEG, which each process must do anyway.
+compiled kernels also resize as Pillow does. Files of these kinds are then compared one by one (verified.py).
 """
 
 from __future__ import annotations
@@ -53,9 +52,8 @@ def known_engine(device: torch.device) -> VerifiedEngine | str | None:
 
 
 def begin(device: torch.device) -> None:
-    """Create a GPU's engine in a thread, because opening nvJPEG and compiling kernels takes a second. CUDA must be
-    initialized. Program exit waits for the thread, and so does a fork, because a child must not inherit a locked
-    compiler."""
+    """Create a GPU's engine in a thread, because this takes a second. CUDA must be initialized. Program exit waits for
+    the thread, and so does a fork, because a child must not inherit a locked compiler."""
     assert device.index is not None
     if known_engine(device) is None and device.index not in _starts:
         thread = threading.Thread(target=engine_of, args=(device,), name="dali_compat JPEG engine's start")
@@ -113,7 +111,7 @@ def compared_kinds(engine: VerifiedEngine) -> Iterable[tuple[int, bool]]:
 
 
 def _equals_pillow(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> bool:
-    """Return True if a file decodes to Pillow's pixels, and comparing it detects a single changed value."""
+    """Return True if a file decodes to Pillow's pixels, and if the comparison detects a single changed value."""
     from . import kernels  # imports Triton
 
     pixels = torch.from_numpy(np.array(Image.open(io.BytesIO(file.tobytes())).convert("RGB"))).to(engine.device)
@@ -173,8 +171,7 @@ def _jpeg(image: Image.Image, **how: int) -> np.ndarray:
 
 
 def _as_440(file: np.ndarray) -> np.ndarray:
-    """Convert a 4:2:2 JPEG to 4:4:0 by editing its header. Pairs of luma blocks then lie above one another instead of
-    side by side."""
+    """Convert a 4:2:2 JPEG to 4:4:0, by editing the size and sampling in its header."""
     file, at = file.copy(), read_header(file).at
     height, width = (int(file[at + i]) << 8 | int(file[at + i + 1]) for i in (5, 7))
     file[at + 5 : at + 9] = np.array([2 * height, width // 2], ">u2").view(np.uint8)

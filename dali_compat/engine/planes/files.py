@@ -56,7 +56,7 @@ class Files:
         return cls(np.empty(size, np.uint8) if memory is None else memory, ends - lengths, lengths)
 
     def checked(self) -> tuple[Files, np.ndarray]:
-        """Return all files and their indices, as for UncheckedFiles. These files were checked before."""
+        """Return all files and their indices, because these files were checked before."""
         return self, np.arange(len(self))
 
     @property
@@ -65,7 +65,7 @@ class Files:
         return self.memory.ctypes.data + self.begins.astype(np.uint64)
 
     def only(self, index: np.ndarray) -> Files:
-        """Return some of the files, in the same memory."""
+        """Return the files at ``index``, in the same memory."""
         return Files(self.memory, self.begins[index], self.lengths[index])
 
     def size_field(self, at: np.ndarray) -> np.ndarray:
@@ -81,12 +81,10 @@ class Files:
         return (self.lengths == facts["lengths"]) & (hashes == facts["header_hashes"])
 
     def intact(self, index: np.ndarray) -> np.ndarray:
-        """Return (len(index),) bool, whether the files at ``index`` pass is_intact()."""
         ends = self.begins + self.lengths
         return np.array([is_intact(self.memory[self.begins[i] : ends[i]]) for i in index.tolist()], bool)
 
     def checksums(self, header_hashes: np.ndarray) -> np.ndarray:
-        """Return the checksum of each file and its header, as in data/verdicts."""
         return checksums(self.memory, self.begins, self.lengths, header_hashes)
 
 
@@ -94,7 +92,7 @@ class UncheckedFiles:
     """N encoded images that are copied and checked in the engine's threads, because this takes 7 ms for 256 photos.
 
     Args:
-        copy: returns copies as Files.
+        copy: function that returns the copies.
         verdicts: (N,) uint64 (data/verdicts.py); 0 for files that are decoded for the first time.
         facts: FACTS of the files.
     """

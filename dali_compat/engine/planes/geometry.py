@@ -40,7 +40,7 @@ class Layout(NamedTuple):
     """Filter and buffer sizes for kernels.render()."""
 
     interpolation: str  # of a resize step
-    like: str
+    like: str  # "pil" or "v2"
     taps: int  # maximum number per output pixel
     region_bytes: int  # RGB of the regions of all images
     half_bytes: int  # RGB of all images, filtered along one axis
@@ -58,12 +58,12 @@ class PlaneLocations(NamedTuple):
     sizes: np.ndarray  # (N, 2) (height, width) of the images
 
     def only(self, index: np.ndarray) -> PlaneLocations:
-        """Return new locations for the planes of some images, without gaps."""
+        """Return new locations for the planes of the images at ``index``, without gaps."""
         return planes_of(self.sizes[index], *self.chroma[index, 2:].T)
 
 
 def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> PlaneLocations:
-    """Return locations for the planes of images of ``sizes`` (N, 2). ``chroma_x`` and ``chroma_y`` (N,) are the pixels
+    """Lay out the planes of images of ``sizes`` (N, 2) in one buffer. ``chroma_x`` and ``chroma_y`` (N,) are the pixels
     per chroma sample; 0 if gray."""
     colour = (chroma_x > 0)[:, None]
     steps = np.stack([chroma_y, chroma_x], 1)

@@ -106,7 +106,7 @@ def _filter(x, bicubic: tl.constexpr):
 def _weigh(
     rows, weights, first, height, width, taps, longest, bicubic: tl.constexpr, v2: tl.constexpr, block: tl.constexpr
 ):
-    """Compute the weights of one axis (0: x) of one image per program, as precompute_coeffs and normalize_coeffs_8bpc
+    """Store the weights of one axis (0: x) of one image per program, as precompute_coeffs and normalize_coeffs_8bpc
     of Resample.c do."""
     image, axis = tl.program_id(0).to(tl.int64), tl.program_id(1)
     numbers = rows + image * _ROW + tl.where(axis == 0, _X, _Y)
@@ -287,8 +287,7 @@ def _filtered(given, before_w, before_h, rows, image, axis, y, x, weights, first
 
 @triton.jit
 def _half(region, made, rows, weights, first, height, width, taps, longest, block: tl.constexpr):
-    """Filter the regions along their first axis, to (3, region height, W), or to (3, H, region width) if that axis is
-    vertical."""
+    """Filter the regions along their first axis, to (3, region height, W) or (3, H, region width)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     before_w, before_h, vertical = _number(row + _WIDTH), _number(row + _HEIGHT), _number(row + _VERTICAL)

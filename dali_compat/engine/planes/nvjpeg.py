@@ -100,9 +100,11 @@ class Nvjpeg:
 
 
 def calls_of(sides: np.ndarray) -> list[np.ndarray]:
-    """Return the indices of the files of each call, given the longest side (N,) of each file. For each position in a
-    call, nvJPEG keeps as much memory as the largest file there has needed. To bound it, large files are decoded first,
-    in small calls."""
+    """Split N files into calls of decode(), given the longest side of each, and return the indices of each call.
+
+    For each position in a call, nvJPEG keeps as much memory as the largest file there has needed. To bound it, large
+    files are decoded first, in small calls.
+    """
     order: np.ndarray = np.arange(len(sides))
     calls = []
     if sides.max() > _SIDES[-1]:

@@ -74,7 +74,6 @@ class PlanesProgram:
 
 
 def _windows(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> Windows:
-    """Convert the arguments of the steps to Windows."""
     start, size, begin, flips = np.zeros_like(sizes), sizes, np.zeros_like(sizes), np.zeros_like(sizes)
     full = sizes
     resized = False
@@ -96,11 +95,11 @@ def _windows(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -
 
 
 def picked(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lines and columns that steps select from images of ``sizes`` (N, 2), given the steps' ``arrays``.
+    """Return the lines and columns that steps select from images of ``sizes`` (N, 2).
 
     Returns:
-        The sizes of the results, (N, 2) int64, and indices (N, 2, longest) int32. ``[:, 0]`` contains the image column
-        of each column of the result, ``[:, 1]`` the image line of each line; -1 outside of the image.
+        Sizes of the results, (N, 2) int64, and indices (N, 2, longest) int32. ``[:, 0]`` contains the image column of
+        each column of the result, ``[:, 1]`` the image line of each line; -1 outside of the image.
     """
     (heights, ys), (widths, xs) = (_along(axis, steps, arrays, sizes[:, axis]) for axis in (0, 1))
     lines = np.full((len(sizes), 2, max(xs.shape[1], ys.shape[1])), -1, np.int32)

@@ -43,7 +43,7 @@ _EVERY = 6  # one in _EVERY batches, at random, compares 1 / _EVERY of its new f
 
 
 class VerifiedEngine(JpegEngine):
-    """A JpegEngine whose pixels are compared with DALI's when a file is first read."""
+    """A JpegEngine that compares its pixels with DALI's when a file is first read."""
 
     def __init__(self, device: torch.device):
         super().__init__(device)
@@ -68,8 +68,7 @@ class VerifiedEngine(JpegEngine):
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
 
     def assigned(self, rows: np.ndarray, chroma: np.ndarray, verdicts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of a batch that the engine decodes, and the rows to compare. DALI decodes all others.
-        ``chroma`` and ``verdicts`` have an entry per row."""
+        """Return the rows of a batch that the engine decodes, and the rows to compare. DALI decodes all other rows."""
         decided, likely = decoders(verdicts), self._equal_counts[chroma] >= _ENOUGH
         compared = ~likely & ((decided == 0) | (decided == LIKELY))
         if self._chance() < 1 / _EVERY:  # comparing few takes nearly as long as comparing many
@@ -107,7 +106,7 @@ class VerifiedEngine(JpegEngine):
 
     @property
     def is_behind(self) -> bool:
-        """True if too many pixels are waiting for comparison."""
+        """True if too many pixels wait for comparison."""
         return self._waiting() > _WAITING
 
     def _waiting(self) -> int:
@@ -168,7 +167,6 @@ class VerifiedEngine(JpegEngine):
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Disable the engine because a comparison raised ``error``, such as an out-of-memory error."""
         self.disable(f"comparing its pixels failed, {first_line(error)}")
 
     def _alike(self, files: Files, locations: PlaneLocations, wanted: torch.Tensor) -> np.ndarray:
