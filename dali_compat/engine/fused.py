@@ -49,7 +49,7 @@ class Program:
 
 
 def _leading_windows(steps, channels: int) -> int:
-    """Return the number of leading crops, flips and pads that gather() can run, which fill with at most one color."""
+    """Return the number of leading crops, flips and pads that gather() can run. It supports only one fill color."""
     fills = set()
     for at, step in enumerate(steps):
         if step.op == "flip":

@@ -1,7 +1,7 @@
 """Turn a loader of torch's class, or of a subclass, into a dali_compat.DataLoader during its construction.
 
-Accelerate and Ray Train construct another loader from the script's. Functions of this module find the script's loader
-in the call stack (runtime.internals.framework_calls). Call them from the new loader's constructor.
+Accelerate and Ray Train construct another loader from the script's. In the new loader's constructor, functions of this
+module find the script's loader in the call stack (runtime.internals.framework_calls).
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def no_compile(function: F) -> F:
 
 
 def one_at_a_time(method: F) -> F:
-    """Decorator for a method that runs in one thread at a time, which holds the RLock ``self.next_lock``."""
+    """Decorator that lets one thread at a time run a method, by holding the RLock ``self.next_lock``."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any) -> Any:

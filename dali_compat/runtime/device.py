@@ -62,8 +62,8 @@ def working_on(stream: torch.cuda.Stream) -> Iterator[None]:
 
 
 def handed_over(data: Any, stream: torch.cuda.Stream) -> Any:
-    """Copy the tensors in ``data``, which ``stream`` computes, for use on the current stream. The memory of the
-    originals may then be reused on ``stream``."""
+    """Return ``data`` with copies of its tensors for the current stream. ``stream`` computes the originals, and may
+    then reuse their memory."""
     current = torch.cuda.current_stream(stream.device)
     current.wait_stream(stream)
     copies = mapped(data, lambda tensor: tensor.clone() if tensor.is_cuda else tensor)

@@ -202,7 +202,6 @@ class FreshProcess:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=ends, env=environment)
 
     def end(self) -> None:
-        """Kill the process."""
         self.requests.close()
         self.answers.close()
         self._process.kill()

@@ -40,8 +40,8 @@ def reset_lock(lock: Any) -> None:
 
 
 def at_exit_before_threads(function: Callable[[], None]) -> None:
-    """Call a function at exit before Python joins threads. Added in Python 3.9. atexit calls it later, so the exit
-    would wait for threads that wait for requests."""
+    """Call a function at exit before Python joins threads, so that it can end them. atexit would call it afterwards.
+    Added in Python 3.9."""
     getattr(threading, "_register_atexit", atexit.register)(function)
 
 

@@ -74,7 +74,7 @@ def _user_frame(until: str = "") -> tuple[int, FrameType]:
     """Return the stack level and frame of the innermost user code, up to the module ``until``. If all code belongs to
     installed packages, use the innermost frame outside of this package and _LIBRARIES."""
     calls = callers()
-    first, other = next(calls), None  # the function of this module that looks for the line
+    first, other = next(calls), None  # the fallback is the caller in this module
     for level, frame in enumerate(calls, 1):
         if frame.f_globals.get("__name__") == until:
             break

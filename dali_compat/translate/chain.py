@@ -153,7 +153,7 @@ def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
 
 
 def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Translated], list[ImageSpec]]:
-    """Return the steps of all branches, and the output of each branch for an input ``spec``."""
+    """Return the steps of all branches, and the spec of each branch's result for the input ``spec``."""
     entries: list[Translated] = []
     gives = []
     for branch in container.branches:
@@ -180,8 +180,8 @@ def _with_views(transform: Any, seen: AppliedTransforms, start: Chain) -> Chain:
 
 
 def _chain_of_path(seen: AppliedTransforms, path: tuple[int, ...], start: Chain) -> Chain:
-    """Return ``start`` followed by the transforms at the positions ``path``. Each position has its own random streams,
-    so images that share a position share its random numbers."""
+    """Return ``start`` followed by the transforms of ``seen`` at the positions ``path``. Each position has its own
+    random streams, so images that share a position share its random numbers."""
     chain = start
     for at in path:
         part = translate((seen.transforms[at],), chain.gives, _STREAMS * (at + 1))

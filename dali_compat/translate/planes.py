@@ -7,8 +7,8 @@ import re
 from ..ops.arguments import is_in_two_passes
 from ..plan import Step
 
-# Sequences of steps, one letter each (see _letter): [crop] [resize] [crop] [flips] [conversion to floating point]
-# [normalize] to one size, with a filter; and steps that pick pixels of each image, followed by conversions.
+# Steps, one letter each (see _letter). _RESIZED matches [crop] [resize] [crop] [flips] [conversion to floating point]
+# [normalize] to one size, _PICKED steps that only select pixels, followed by conversions.
 _RESIZED = re.compile("-*[Cc]?-*(?:[Rr]-*[CO]|R(?!-*[co]))[-f]*[-t]*[-n]*")
 _PICKED = re.compile("[-CcOofNP]*[-tn]*")
 

@@ -223,7 +223,7 @@ class DecodePipeline:
 
     def check_open(self) -> None:
         if self._closed:
-            raise RuntimeError("the loader was closed during this epoch; iter(loader) starts another")
+            raise RuntimeError("the loader was closed during this epoch; iter(loader) starts another epoch")
 
     def _collect(self) -> None:
         """Wait for the oldest batch in flight, and store its outputs or error."""
@@ -238,7 +238,7 @@ class DecodePipeline:
         self._pipe.release_outputs()
         ticket, (_, numbers, *_) = self._feed.flight.popleft()
         if not isinstance(outcome, Exception) and not np.array_equal(outcome[-1].as_array(), numbers):
-            raise InconsistentEngine("DALI returned a different batch than was due; iter(loader) starts another epoch")
+            raise InconsistentEngine("DALI returned a different batch than expected; iter(loader) starts another epoch")
         if ticket in self._expected:
             self._done[ticket] = outcome
 

@@ -27,7 +27,7 @@ _HARDWARE, _DEFAULT = 3, 0  # backends of nvJPEG: the JPEG engine, and the fallb
 
 
 class _Start:
-    """The thread that opens nvJPEG on one device, and the handle that it returns."""
+    """A thread that opens nvJPEG on one device, and the resulting handle."""
 
     def __init__(self, make: Callable[[int], Any], index: int):
         self._make, self._index = make, index
@@ -57,7 +57,7 @@ class _Start:
         return made
 
 
-_starts: dict[int, _Start] = {}  # of this process, by device index
+_starts: dict[int, _Start] = {}  # by device index
 _others: list[threading.Thread] = []  # started by in_background()
 
 
@@ -157,7 +157,6 @@ def _end() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Drop the parent's handles without closing them."""
     _starts.clear()
     _others.clear()
 

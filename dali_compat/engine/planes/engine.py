@@ -70,8 +70,8 @@ class Decoding:
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
 
     def claim(self) -> bool:
-        """Return True if the calling thread must run this task, which only the first call does, and none after
-        cancel(). A thread pool may run a task although submit() has raised an error."""
+        """Return True if the calling thread must run the task. Only the first call returns True, because a thread pool
+        may also run a task whose submit() has raised an error. None returns True after cancel()."""
         with suppress(IndexError):
             self._not_begun.pop()
             return self.done.set_running_or_notify_cancel()
@@ -222,7 +222,7 @@ def _name(device: torch.device, decoder: Decoder) -> str:
         driver = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     except (OSError, IndexError):
         driver = f"CUDA {driver_cuda()}"
-    made = f"nvJPEG {decoder.version}, Triton {_triton()}"  # compared with the output of DALI and dali_compat
+    made = f"nvJPEG {decoder.version}, Triton {_triton()}"
     return f"{torch.cuda.get_device_name(device)}, {driver}, {made}, DALI {dali_version()}, dali_compat {__version__}"
 
 

@@ -30,7 +30,7 @@ _PATIENCE = 60  # seconds that a fork waits
 _SIZES = (37, 51), (64, 48), (5, 4)  # of the generated images
 
 
-_engines: dict[int, VerifiedEngine | str] = {}  # of this process, by device index
+_engines: dict[int, VerifiedEngine | str] = {}  # by device index
 _starts: dict[int, threading.Thread] = {}  # threads of begin(), by device index
 _making = new_lock()
 
@@ -67,13 +67,13 @@ def _new(device: torch.device) -> VerifiedEngine | str:
         engine = VerifiedEngine(device)
         with torch.cuda.device(device):
             if not resizes_alike(device):
-                return "kernels do not resize as Pillow and PyTorch do, with this compiler"
+                return "the kernels compiled by Triton do not resize as Pillow and PyTorch do"
         for chroma, alike in compared_kinds(engine):
             engine.exact[chroma] = alike
     except Exception as error:  # of the driver, Triton or nvJPEG; the CPU can decode instead
         hidden = None if device.index is None else hidden_jpeg_engines(device.index)
         return first_line(error) if hidden is None else str(hidden)
-    return engine if engine.exact.any() else "its planes are not libjpeg's"
+    return engine if engine.exact.any() else "its pixels differ from Pillow's for all kinds of JPEG"
 
 
 def _before_fork() -> None:
@@ -88,7 +88,6 @@ def _before_fork() -> None:
 
 
 def _forget() -> None:
-    """Drop the engines and locks of the parent in a forked child."""
     global _making
     leak_in_child(dict(_engines))
     _engines.clear()

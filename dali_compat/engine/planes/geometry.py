@@ -27,7 +27,7 @@ _SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}
 
 
 class Windows(NamedTuple):
-    """A crop, a resize, a second crop and flips for each of N images. Each array is (N, 2) int64."""
+    """Arguments of a crop, a resize, a second crop and flips of N images. Each array is (N, 2) int64."""
 
     start: np.ndarray  # (y, x) of the first crop
     size: np.ndarray  # (height, width) of the first crop
