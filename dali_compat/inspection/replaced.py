@@ -49,8 +49,7 @@ def refuse_replaced(transform) -> None:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield the names and functions of the methods that torchvision's and timm's classes among ``kind`` and its bases
-    define."""
+    """Yield (name, function) of each method that ``kind`` and its bases in torchvision and timm define."""
     for base in kind.__mro__:
         if top_package(base) in _LIBRARIES:
             own = vars(base)

@@ -124,7 +124,7 @@ def options_of(dataset: Any) -> dict[str, Any]:
 
 
 def _script_loaders(dataset: Any) -> Iterator[DataLoader]:
-    """Yield the script's loaders over ``dataset`` in the frames of frameworks."""
+    """Yield the loaders over ``dataset`` that are local variables of a framework's calls."""
     for frame in framework_calls():
         for value in frame.f_locals.values():
             if isinstance(value, DataLoader) and getattr(value, "dataset", None) is dataset:

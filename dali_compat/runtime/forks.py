@@ -83,7 +83,7 @@ def new_lock() -> threading.RLock:
 
 
 def unlock_all() -> None:
-    """Release all locks that this thread holds. Only call this after a long wait, outside of any lock's block."""
+    """Release all locks of new_lock() that this thread holds. Do not call this in a ``with`` block of such a lock."""
     for lock in _in_order():
         with suppress(RuntimeError):  # raised if this thread does not hold the lock
             while True:

@@ -51,9 +51,9 @@ def callers() -> Iterator[FrameType]:
 
 
 def trainer_is_at_last_batch(loader: Any) -> bool:
-    """Return True if a Lightning Trainer in the call stack has received its epoch's last batch from this loader. With
-    limit_train_batches the loader has more batches. Added in Lightning 2.0. Without it, a training that resumes after
-    the last batch of an epoch would skip an epoch."""
+    """Return True if a Lightning Trainer in the call stack has received the last batch of its epoch from this loader,
+    which may have more (limit_train_batches). Added in Lightning 2.0. Without it, a training that resumes at the end of
+    an epoch would skip an epoch."""
     modules = "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"
     frame = next((one for one in callers() if one.f_globals.get("__name__") in modules), None)
     fit: Any = None if frame is None else getattr(frame.f_locals.get("self"), "fit_loop", None)
@@ -156,8 +156,8 @@ ACCELERATE, PREPARED = "accelerate.data_loader", "_is_accelerate_prepared"
 def framework_calls() -> list[FrameType]:
     """Return the frames of Accelerate and Ray Train in the call stack, innermost first.
 
-    Accelerate's prepare(loader) and Ray Train's prepare_data_loader(loader) construct another loader from the script's
-    loader, which is a local variable of theirs. Added in Accelerate 0.20 and Ray 2.7.
+    Accelerate's prepare(loader) and Ray Train's prepare_data_loader(loader) construct another loader. The script's
+    loader is a local variable of these functions. Added in Accelerate 0.20 and Ray 2.7.
     """
     frames = islice(callers(), 16)  # most calls between the framework's function and our constructor
     return [one for one in frames if str(one.f_globals.get("__name__")).startswith((ACCELERATE, "ray.train."))]

@@ -71,8 +71,8 @@ def user_line(until: str = "") -> str:
 
 
 def _user_frame(until: str = "") -> tuple[int, FrameType]:
-    """Return the stack level and frame of the innermost user code, up to the module ``until``. If all code belongs to
-    installed packages, use the innermost frame outside of this package and _LIBRARIES."""
+    """Return the stack level and the innermost frame of user code. The search ends at the module ``until``. If all code
+    belongs to installed packages, return the innermost frame outside of this package and _LIBRARIES."""
     calls = callers()
     first, other = next(calls), None  # the fallback is the caller in this module
     for level, frame in enumerate(calls, 1):
@@ -117,7 +117,7 @@ def in_bytes(count: float) -> str:
 
 
 def repr_of(thing: Any) -> str:
-    """Return the object's repr, or object.__repr__() if its own raises an error."""
+    """Return ``repr(thing)``, or object.__repr__() if that raises an error."""
     try:
         return repr(thing)
     except Exception:

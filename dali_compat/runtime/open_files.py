@@ -19,7 +19,7 @@ def allow_open_files(count: int) -> None:
 
 
 def files_at_once(count: int) -> int:
-    """Return how many of ``count`` files DALI may open at once, which are fewer if the hard limit is low."""
+    """Return how many of ``count`` files DALI may open at once. A low hard limit reduces the number."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or hard >= _SPARE + _SHARES * count:
         return count

@@ -136,7 +136,7 @@ def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
 
 
 def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
-    """Translate a container that chooses branches, to the choice and the steps of all branches with their gates."""
+    """Translate a container that chooses branches. Return the choice, then the steps of each branch with its gate."""
     choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream),))
     entries, gives = _branches(container, spec, stream)
     if container.in_order and set(gives) != {spec}:  # in random order, a branch may get another one's result

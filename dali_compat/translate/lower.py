@@ -87,8 +87,8 @@ def _commutes(geometry: Step, before: Step) -> bool:
 
 
 def _dtype_before(steps, i: int) -> torch.dtype:
-    """Return the input dtype of step i. The specs of geometry steps are skipped, since they are outdated if the step
-    was moved before a conversion."""
+    """Return the input dtype of step i. Geometry steps are skipped, because those that were moved before a conversion
+    still have its dtype."""
     return next((s.gives.dtype for s in reversed(steps[:i]) if not s.operation.moves), torch.uint8)
 
 
@@ -165,8 +165,8 @@ def _after_float32(steps, split: int) -> int:
 
 
 def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
-    """Resize in one or two passes, and merge each resize with a crop inside of its result. Computing only the cropped
-    window is closer to Pillow and takes 40% less time."""
+    """Set the passes of each resize, and merge it with a crop inside of its result. Computing only the cropped window
+    is closer to Pillow and takes 40% less time."""
     lowered: list[Step] = []
     for s in steps:
         before = lowered[-1] if lowered else None

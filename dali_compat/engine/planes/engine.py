@@ -85,7 +85,7 @@ class Decoding:
         return files
 
     def run(self, decoder: Decoder, files: Files) -> None:
-        """Decode the result of read()."""
+        """Decode ``files``, which read() has returned, to the planes."""
         assert self._planes is not None and self.chosen is not None
         locations = self._locations if len(files) == len(self._locations.bytes) else self._locations.only(self.chosen)
         outputs = np.zeros((len(files), 8), np.uint64)

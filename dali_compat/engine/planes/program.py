@@ -108,8 +108,8 @@ def picked(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> 
 
 
 def _along(axis: int, steps: tuple[Step, ...], arrays: list[Arrays], length: np.ndarray):
-    """Return picked() along one axis (1: x), as the lengths of the results (N,) and indices (N, longest). Entries after
-    a result's length are undefined."""
+    """Return the sizes (N,) and indices (N, longest) of picked() for one axis (0: y, 1: x). Entries after a result's
+    size are undefined."""
     lines = np.broadcast_to(np.arange(length.max()), (len(length), length.max()))
     for step, values in zip(steps, arrays, strict=True):
         if step.op in ("crop", "pad"):
