@@ -172,8 +172,8 @@ def _color(fill: tuple, device: torch.device) -> torch.Tensor:
 
 
 def _conversions(steps) -> tuple[int, int]:
-    """Return the range (first, last) of the steps that a table replaces, the first to_dtype and the conversions
-    directly after it. It is empty if there are none."""
+    """Return the range (first, last) of the first to_dtype and the conversions directly after it, which a table
+    replaces. The range is empty if there are none."""
     last = first = next((at for at, step in enumerate(steps) if step.op == "to_dtype"), len(steps))
     while last < len(steps) and steps[last].operation.converts and not steps[last].when and steps[last].draw is None:
         last += 1

@@ -87,8 +87,8 @@ def _commutes(geometry: Step, before: Step) -> bool:
 
 
 def _dtype_before(steps, i: int) -> torch.dtype:
-    """Return the input dtype of step i. Geometry steps are skipped, because those that were moved before a conversion
-    still have its dtype."""
+    """Return the input dtype of step i. Geometry steps are skipped, because those moved before a conversion still state
+    the dtype after it."""
     return next((s.gives.dtype for s in reversed(steps[:i]) if not s.operation.moves), torch.uint8)
 
 
