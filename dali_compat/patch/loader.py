@@ -30,8 +30,8 @@ made: weakref.WeakSet[DataLoader[object]] = weakref.WeakSet()
 
 
 class InstalledLoader(DataLoader):
-    """DataLoader with the options of install() as defaults. convert() uses this class, so that a framework that
-    constructs another loader from a loader's class and arguments gets these options, too."""
+    """DataLoader with the options of install() as defaults, so that a framework that constructs another loader from the
+    class and arguments of a loader gets them, too."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         options = {} if Patched.now is None else Patched.now.options
@@ -97,8 +97,8 @@ def remedy(error: BaseException) -> str:
 
 
 def check_nothing_is_skipped_twice() -> None:
-    """Raise RuntimeError if Accelerate's skip_first_batches() constructs this loader from one that resumes from its
-    state, because both would skip the same batches."""
+    """Raise RuntimeError if Accelerate's skip_first_batches() constructs this loader from a loader that resumes from
+    its state, because both would skip the same batches."""
     for frame in framework_calls():
         if not _is_from_accelerate(frame) or frame.f_code.co_name != "skip_first_batches":
             continue

@@ -49,7 +49,7 @@ def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.
 
 
 def moved(data: Any, device: torch.device) -> Any:
-    """Return ``data`` with its tensors on ``device``. Containers keep their type, other objects are unchanged."""
+    """Return ``data`` with its tensors on ``device``."""
     return mapped(data, lambda tensor: tensor.to(device, non_blocking=True))
 
 

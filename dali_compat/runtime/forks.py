@@ -69,7 +69,7 @@ def leak_in_child(one: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
 
-_PATIENCE = 1.0  # seconds to wait at a fork for the holder of a lock, which may be reading a file
+_PATIENCE = 1.0  # seconds to wait for locks at a fork
 
 _all: weakref.WeakSet = weakref.WeakSet()
 _held: dict[int, list] = {}  # locks by the thread that is forking
@@ -123,12 +123,12 @@ at_fork("locks", before=_before_fork, after_in_parent=_after_fork, after_in_chil
 
 # ---- exit of the program while daemon threads still request batches
 #
-# Python ends a daemon thread when the thread next needs the GIL, even in C++ code, which then calls std::terminate().
-# Objects that the thread uses may be freed even before that. SystemExit therefore ends such a thread after its batch.
+# Python ends a daemon thread when the thread next needs the GIL. In C++ code, this calls std::terminate(). SystemExit
+# therefore ends daemon threads after their batch.
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_PATIENCE_AT_END, _PAUSE = 5.0, 0.002  # seconds: to wait for batches in progress; between polls
+_PATIENCE_AT_END, _PAUSE = 5.0, 0.002  # seconds to wait for batches in progress, and between polls
 
 _loading: set[int] = set()  # threads in functions of end_daemons_at_exit()
 _deadline: float | None = None  # set when the program exits
@@ -155,8 +155,7 @@ def end_daemons_at_exit(function: F) -> F:
 
 
 def wait_for_daemons() -> None:
-    """Wait at exit until no other thread is in a function of end_daemons_at_exit(), at most 5 seconds. Objects that
-    batches need may then be freed."""
+    """Wait at exit until no other thread is in a function of end_daemons_at_exit(), at most 5 seconds."""
     global _deadline
     _deadline = _deadline or time.monotonic() + _PATIENCE_AT_END
     while _loading - {threading.get_ident()} and time.monotonic() < _deadline:

@@ -62,8 +62,7 @@ def trainer_is_at_last_batch(loader: Any) -> bool:
 
 
 def processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
-    """Return a pool's processes, to kill them if they hang. kill_workers() of Python 3.14 does not return their exit
-    codes."""
+    """Return a pool's processes, to kill them and read their exit codes."""
     return list((pool._processes or {}).values())
 
 
@@ -92,16 +91,15 @@ exist since torch 2.0."""
 
 
 def profiler_check() -> Callable[[], bool]:
-    """Return a function that returns True if torch's profiler is running. Added in torch 1.9. Without it, each stage of
-    a batch would record a range, which takes 10 us."""
+    """Return a function that returns True if torch's profiler is running. Added in torch 1.9."""
     import torch
 
     return torch.autograd._profiler_enabled
 
 
 def current_stream_of(device: Any) -> int:
-    """Return torch.cuda.current_stream(device).cuda_stream. Added in torch 1.8. Without it, each batch would take 3 us
-    more to create the stream object."""
+    """Return torch.cuda.current_stream(device).cuda_stream, 3 us faster because no object is created. Added in torch
+    1.8."""
     import torch
 
     return torch._C._cuda_getCurrentRawStream(device.index)
@@ -142,7 +140,7 @@ def data_set_being_read() -> Any:
 
 def pipelines_of(kind: Any) -> set[Any]:
     """Return weak references to all pipelines, which DALI closes at exit. ``kind`` is nvidia.dali.Pipeline. Added in
-    DALI 1.24. Without it, a forked child would close its parent's pipelines and wait forever."""
+    DALI 1.24."""
     found: set[Any] = kind._pipes
     return found
 

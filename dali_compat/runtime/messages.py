@@ -38,7 +38,7 @@ def report_fallback(what: str, fallback: str, reported: set[str]) -> None:
 
 
 def announce(route: str, dataset: Any) -> None:
-    """Print the route of a new loader to stderr, once for each data set and line of the user's code."""
+    """Print a new loader's route to stderr, once for each data set and line of the user's code."""
     line = f"{user_line()} runs on {route}"
     key = line, id(dataset)
     if key not in _announced:

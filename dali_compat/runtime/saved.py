@@ -28,7 +28,7 @@ def cache_folder() -> Path:
 
 
 def digest(*values) -> str:
-    """Return 32 hexadecimal digits for values that can be encoded as JSON."""
+    """Return a hash of JSON-encodable values, 32 hexadecimal digits."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -1,6 +1,4 @@
-"""Translate torchvision transforms into a plan, which assigns each step to DALI or torch. Does not import DALI.
-
-In reading order:
+"""Translate torchvision transforms into a plan. Does not import DALI.
 
 - chain: translates a transform and its containers into steps, and writes the lines of explain().
 - lower: assigns steps to DALI or torch. planes: selects steps that kernels run on the output of a JPEG engine.

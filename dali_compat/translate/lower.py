@@ -68,8 +68,8 @@ def _changing(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """Move crops, pads and flips before pixelwise steps, with which they commute.
 
-    DALI then runs them on uint8 images, and the pixelwise steps get images of one size. Translators have refused steps
-    that do not commute, such as a pad with a nonzero fill after a conversion.
+    DALI then runs them on uint8 images. Translators have refused steps that do not commute, such as a pad with a
+    nonzero fill after a conversion.
     """
     ordered: list[Step] = []
     for s in steps:

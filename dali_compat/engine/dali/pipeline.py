@@ -1,8 +1,7 @@
 """The DALI pipeline of a plan. Batches are submitted, and received later.
 
 One thread at a time uses the pipeline, the caller's or that of epoch/prefetch_thread.py. schedule_run() takes the
-submitted batch from the external sources (transfer.py), and does not wait for the result. DALI's dynamic executor
-allocates each output separately, so a failed batch does not affect the next ones.
+submitted batch from the external sources (transfer.py), and does not wait for the result.
 
 Each sample carries a number through DALI next to its pixels. The numbers of the output are compared with those
 submitted, so batches cannot be mixed up. If Ctrl-C interrupts a call, ``is_consistent`` stays False and the pipeline is
@@ -49,7 +48,7 @@ class DecodePipeline:
     Args:
         form: form of the inputs and outputs.
         device: device of the outputs.
-        threads: number of DALI's CPU threads.
+        threads: number of CPU threads.
         depth: maximum number of batches in flight.
         batch_size: maximum number of samples per batch.
         load: share of JPEGs for a GPU's JPEG engines.
@@ -59,7 +58,7 @@ class DecodePipeline:
     meter: Any = None  # records the seconds spent waiting for DALI
     template: list[Arrays] | None = None  # step arguments of one sample; set when the pipeline is built
     samples = 0  # submitted so far
-    has_copy = False  # whether routes/dali.py has requested open_copy()
+    has_copy = False  # whether open_copy() was requested
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class DecodePipeline:
         self.plan, self.device, self.threads, self.depth, self.batch_size = plan, device, threads, depth, batch_size
         self._pipe: Any = None
         self._feed = Feed()
-        self._done: dict[int, Any] = {}  # outputs or errors that were not received yet, by ticket
+        self._done: dict[int, Any] = {}  # outputs or errors by ticket
         self._expected: set[int] = set()  # tickets that were neither received nor discarded
         self._tickets = 0  # number of submitted batches
         self._closed = False
@@ -102,7 +101,7 @@ class DecodePipeline:
         return rotation_arrays(self.plan, self.form, arrays, orientations, sizes)
 
     def open_copy(self) -> DecodePipeline:
-        """Build and return a pipeline with the same settings. This takes half a second if it opens JPEG engines."""
+        """Build and return a pipeline with the same settings."""
         assert self.template is not None  # this pipeline is built
         settings = self.plan, self.device, self.threads, self.depth, self.batch_size, self.form, self.load
         made = DecodePipeline(*settings)
@@ -110,7 +109,7 @@ class DecodePipeline:
         return made
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function that uses DALI's pipeline. If another thread calls close() meanwhile, the pipeline is freed
+        """Call a function that uses DALI's pipeline. If another thread calls close() meanwhile, free the pipeline
         afterwards."""
         self.check_open()
         if not self.is_consistent:
@@ -226,7 +225,7 @@ class DecodePipeline:
             raise RuntimeError("the loader was closed during this epoch; iter(loader) starts another epoch")
 
     def _collect(self) -> None:
-        """Wait for the oldest batch in flight, and store its outputs or error."""
+        """Wait for the oldest batch in flight and store its outputs or error."""
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         begin = perf_counter()
         try:
@@ -275,7 +274,7 @@ def without_copy(images: list[torch.Tensor]) -> list:
 
 
 def undecodable(images: list, device: torch.device, given: str) -> list[int]:
-    """Submit images one by one, and return the indices of those that DALI fails to decode. ``given`` is Form.input."""
+    """Submit images one by one, and return the indices that DALI fails to decode. ``given`` is Form.input."""
     plan = Plan((), (), (), exact=False, channels_last=False)
     bad = []
     pipeline = DecodePipeline(plan, device, threads=1, depth=1, batch_size=1, form=Form(given))

@@ -44,7 +44,7 @@ class Feed:
         Args:
             dtypes, ndim, layout: as in fn.external_source().
             stream: CUDA stream that copies arrays on the GPU; None for arrays on the host.
-            copies: whether DALI copies the arrays. It always copies arrays on the GPU, and warns if told not to.
+            copies: whether DALI copies the arrays, as it always does on the GPU.
         """
         if not dtypes:
             return []
@@ -86,10 +86,10 @@ IMAGES = "images "
 class Received(NamedTuple):
     """The outputs of a pipeline for a batch of N images."""
 
-    # (N, H, W, C) or (N, C, H, W) on the device, in the layout of the plan's last step; a list of N if sizes differ;
-    # ViewBatches of these if the plan has views; [] if files are only read
+    # (N, H, W, C) or (N, C, H, W) on the device; a list of N if sizes differ; ViewBatches if the plan has views; [] if
+    # files are only read
     images: torch.Tensor | list[torch.Tensor] | ViewBatches
-    # the decoded images before the first step, (H, W, 3) each, if the form keeps them
+    # images before the first step, (H, W, 3) each, if the form keeps them
     decoded: torch.Tensor | list[torch.Tensor] | None
     encoded: TensorListCPU | None  # bytes of the N files, if DALI has read files
     lengths: np.ndarray | None  # (N,) int64, number of bytes of each file
@@ -124,7 +124,7 @@ class Received(NamedTuple):
 
 
 def _unshared(images: list[torch.Tensor | list[torch.Tensor]]) -> ViewBatches:
-    """Copy each view that shares memory with an earlier one. DALI computes identical outputs only once."""
+    """Copy views that share memory with an earlier one, because DALI computes identical outputs only once."""
     made: list[torch.Tensor | list[torch.Tensor]] = []
     known: set[int] = set()
     for view in images:

@@ -70,8 +70,7 @@ def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
 
 
 def jpeg_engines(index: int) -> int:
-    """Return the number of a device's JPEG engines that nvJPEG may use, or 0 if it is unknown. Wait for nvJPEG to
-    start."""
+    """Wait for nvJPEG to start. Return the number of JPEG engines that it may use, or 0 if it is unknown."""
     begin(index)
     _starts[index].thread.join()
     return known_jpeg_engines(index) or 0
@@ -94,8 +93,7 @@ def drop(index: int) -> None:
 
 
 def in_background(function: Callable[[], None]) -> bool:
-    """Call a function in a thread that forks and program exit wait for. Return False if no thread can be started
-    because the program is exiting."""
+    """Call a function in a thread that forks and program exit wait for. Return False if the program is exiting."""
     thread = threading.Thread(target=function, name="dali_compat nvJPEG")
     _others.append(thread)
     with suppress(RuntimeError):
@@ -113,8 +111,8 @@ def finish(seconds: float | None = None) -> None:
 
 
 class Handle:
-    """An open nvJPEG handle on a GPU, with its number of JPEG ``engines``. Calls release the GIL. Raises RuntimeError
-    if nvJPEG is missing or cannot be opened."""
+    """An open nvJPEG handle on a GPU, with its number of JPEG ``engines``. Raises RuntimeError if nvJPEG is missing or
+    cannot be opened."""
 
     def __init__(self, index: int):
         library = next(nvjpeg_libraries(), None)
@@ -132,8 +130,7 @@ class Handle:
         raise RuntimeError(f"nvjpegCreateEx: status {status}")
 
     def _count(self) -> int:
-        """Return the number of engines. The five parts of an A100's single engine are counted separately, because each
-        decodes an image."""
+        """Return the number of engines. The five parts of an A100's single engine count separately."""
         ask = getattr(self._library, "nvjpegGetHardwareDecoderInfo", None)  # added in nvJPEG 11.9
         engines, parts = ctypes.c_uint(), ctypes.c_uint()
         if ask is None or ask(self._handle, ctypes.byref(engines), ctypes.byref(parts)) != 0:

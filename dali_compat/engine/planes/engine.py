@@ -25,8 +25,8 @@ from .geometry import PlaneLocations
 from .nvjpeg import EngineError, Nvjpeg, calls_of
 
 _GRAIN = 2**25  # bytes; sizes of planes are rounded up to reuse allocations
-_IN_FLIGHT, _SHARE = 2**31, 32  # limit of planes decoded ahead: bytes, and 1 / share of the GPU's memory
-_CALLS = 2  # decoders per GPU; while a model trains, each waits for its kernels and for the GIL after each batch
+_IN_FLIGHT, _SHARE = 2**31, 32  # limits of planes decoded ahead, in bytes and as 1 / share of the GPU's memory
+_CALLS = 2  # decoders per GPU, because one often waits for a model's kernels and for the GIL
 _PATIENCE = 120  # seconds; a call takes .02
 _POLLS = 120  # waits within _PATIENCE; a process stopped by Ctrl-Z only uses up one of them
 
@@ -70,8 +70,8 @@ class Decoding:
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
 
     def claim(self) -> bool:
-        """Return True if the calling thread must run the task. Only the first call returns True, because a thread pool
-        may also run a task whose submit() has raised an error. None returns True after cancel()."""
+        """Return True if the calling thread must run the task. Only the first call does, because a thread pool may also
+        run a task whose submit() has raised an error."""
         with suppress(IndexError):
             self._not_begun.pop()
             return self.done.set_running_or_notify_cancel()
@@ -105,9 +105,8 @@ class Decoding:
         """Wait for the planes and return them, for use on the current stream.
 
         Raises:
-            MemoryError: the files cannot be copied.
+            MemoryError: no memory for the files, or for nvJPEG (EngineMemoryError).
             EngineError: the engine cannot decode one of the files.
-            EngineMemoryError: nvJPEG is out of memory.
             EngineTimeout: the engine does not respond.
         """
         for _ in range(0 if self._engine.disabled else _POLLS):

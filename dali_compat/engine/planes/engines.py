@@ -52,8 +52,7 @@ def known_engine(device: torch.device) -> VerifiedEngine | str | None:
 
 
 def begin(device: torch.device) -> None:
-    """Create a GPU's engine in a thread, because this takes a second. CUDA must be initialized. Program exit waits for
-    the thread, and so does a fork, because a child must not inherit a locked compiler."""
+    """Create a GPU's engine in a thread, because this takes a second. CUDA must be initialized."""
     assert device.index is not None
     if known_engine(device) is None and device.index not in _starts:
         thread = threading.Thread(target=engine_of, args=(device,), name="dali_compat JPEG engine's start")
@@ -77,7 +76,7 @@ def _new(device: torch.device) -> VerifiedEngine | str:
 
 
 def _before_fork() -> None:
-    """Wait for the engines' threads. A child would inherit their locks, which are never released there."""
+    """Wait for all threads. A child would inherit their locks, which are never released there."""
     for thread in list(_starts.values()):
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(_PATIENCE)

@@ -22,7 +22,7 @@ _LEFT, _TOP, _WIDTH, _HEIGHT, _REGION = (_AT[n] for n in ("left", "top", "width"
 _VERTICAL, _HALF, _X, _Y = (_AT[n] for n in ("vertical_first", "half", "size_x", "size_y"))
 _MIRROR, _UPSIDE_DOWN = _AT["flip_x"], _AT["flip_y"]
 _BLOCK = 256  # pixels per program at a time
-_PROGRAMS = 128  # maximum per image, since one large image adds idle programs to all others
+_PROGRAMS = 128  # maximum per image; all images get as many as the largest
 
 
 def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torch.Tensor | None, out: torch.Tensor):
@@ -33,7 +33,7 @@ def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torc
         rows: parameters, (N, len(COLUMNS)) int64.
         layout: Layout of ``rows``.
         table: (C, 256), the converted value of each pixel value; None if ``out`` is uint8.
-        out: (N, C, H, W) in any memory format. All tensors are on one GPU.
+        out: (N, C, H, W) in any memory format.
     """
     count, (height, width), device = len(rows), out.shape[-2:], planes.device
     region = torch.empty(layout.region_bytes, dtype=torch.uint8, device=device)

@@ -1,7 +1,6 @@
 """ctypes bindings of nvJPEG's batched decoder, which decodes many JPEGs to planes in one call on a GPU's JPEG engine.
 
-See https://docs.nvidia.com/cuda/nvjpeg. The library is installed with DALI. A call returns when its planes are ready,
-and releases the GIL meanwhile.
+See https://docs.nvidia.com/cuda/nvjpeg. A call releases the GIL, and returns when its planes are ready.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The header does not show whether they are equal, because Pillow accepts damaged data, from which decoders produce
 different noise. When a file is first read, the batch gets the pixels of DALI's CPU decoder, which are Pillow's. In a
 background thread the engine decodes the same bytes, and a kernel compares all pixels of the image, even if the batch
-needs only a window. data/verdicts.py stores the result. Nothing waits for it.
+needs only a window. data/verdicts.py stores the result.
 
 The engine decodes the files twice, in two orders, because its result for damaged data might depend on the previous
 content of its memory.
@@ -34,8 +34,8 @@ from .geometry import PlaneLocations, whole_rows_of
 from .nvjpeg import EngineError
 
 MOST_PIXELS = 2**26  # per image: 64 MB of luma, and at most twice that of chroma
-_WAITING = 2**30  # most bytes of pixels waiting for comparison
-_PER_BATCH = 2**29  # most bytes that one batch may add
+_WAITING = 2**30  # maximum bytes of pixels waiting for comparison
+_PER_BATCH = 2**29  # maximum bytes that a batch may add
 _KINDS = {GRAY_JPEG: "gray", 0x11: "4:4:4", 0x21: "4:2:2", 0x22: "4:2:0", 0x12: "4:4:0"}  # by Header's chroma
 _FREE = 8  # a batch may add at most 1 / _FREE of the GPU's free memory
 _ENOUGH = 1024  # equal files per kind; with 95 % certainty, fewer than .3 % of its undamaged files differ
@@ -56,7 +56,7 @@ class VerifiedEngine(JpegEngine):
         self._compares = torch.cuda.Stream(device) if on_gpu else None
         self._pending: dict[Future, int] = {}  # bytes of pixels of each comparison
         self._chance = random.Random(0).random  # a fixed period might always miss the same batches
-        self._equal_counts = np.zeros(256, np.int64)  # files of each chroma since the last one that differed
+        self._equal_counts = np.zeros(256, np.int64)  # equal files of each chroma since the last different one
 
     @property
     def kinds(self) -> str:
@@ -64,7 +64,7 @@ class VerifiedEngine(JpegEngine):
         return ", ".join(name for chroma, name in _KINDS.items() if self.exact[chroma])
 
     def takes(self, chroma: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return (N,) bool, whether the engine may decode files of this ``chroma`` and ``sizes``, as in FACTS."""
+        """Return (N,) bool, whether the engine may decode files of this ``chroma`` and ``sizes``."""
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
 
     def assigned(self, rows: np.ndarray, chroma: np.ndarray, verdicts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -82,8 +82,8 @@ class VerifiedEngine(JpegEngine):
         self._equal_counts[chroma] = 0
 
     def describe_counts(self, known: Iterable[tuple[Headers, int]]) -> str:
-        """Describe how many files the engine decodes, and why not more. ``known`` contains the headers and number of
-        samples of each part of a data set."""
+        """Describe how many files the engine decodes, and why not more. ``known`` contains the headers and length of
+        each data set."""
         counts = JpegCounts(0, 0, 0, 0, 0, 0)
         for headers, count in known:
             found = headers.jpegs(self.name, self.exact, MOST_PIXELS, count)
@@ -100,7 +100,7 @@ class VerifiedEngine(JpegEngine):
 
     @property
     def room(self) -> int:
-        """Bytes of pixels that a batch may submit to compare(), a fraction of the GPU's free memory."""
+        """Bytes of pixels that a batch may submit to compare()."""
         free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else _FREE * _PER_BATCH
         return min(_PER_BATCH, _WAITING - self._waiting(), free // _FREE)
 
@@ -124,7 +124,7 @@ class VerifiedEngine(JpegEngine):
         """Start comparing the engine's pixels of N intact files with Pillow's.
 
         Args:
-            locations: of the files' planes.
+            locations: locations of the planes.
             chroma: (N,), as in FACTS.
             pixels: Pillow's pixels, (height, width, 3) uint8 each, on the device.
             report: called in another thread with BY_ENGINE or BY_PILLOW for each file, (N,) uint8. Not called if the
