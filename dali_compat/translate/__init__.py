@@ -19,7 +19,7 @@ __all__ = ["Chain", "Untranslatable", "on_batch", "register", "translate", "view
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """The result of views()."""
+    """A transform that returns the list of the results of several transforms."""
 
     transforms: tuple[Callable[[Any], Any], ...]
 

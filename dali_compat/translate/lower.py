@@ -165,8 +165,8 @@ def _after_float32(steps, split: int) -> int:
 
 
 def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
-    """Set the passes of each resize, and merge it with a crop inside of its result. Computing only the cropped window
-    is closer to Pillow and takes 40% less time."""
+    """Choose one or two passes for each resize, and merge it with a crop inside of its result. Computing only the
+    cropped window is closer to Pillow and takes 40% less time."""
     lowered: list[Step] = []
     for s in steps:
         before = lowered[-1] if lowered else None

@@ -76,7 +76,7 @@ def _new(device: torch.device) -> VerifiedEngine | str:
 
 
 def _before_fork() -> None:
-    """Wait for all threads. A child would inherit their locks, which are never released there."""
+    """Wait for the engines' threads, since a child would inherit their locks and never release them."""
     for thread in list(_starts.values()):
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(_PATIENCE)

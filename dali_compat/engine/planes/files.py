@@ -33,8 +33,8 @@ class Files:
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[np.ndarray], device: torch.device) -> Files:
-        """Copy arrays, (length,) uint8 each. Memoryviews hold the GIL, which NumPy would release and reacquire for each
-        array."""
+        """Copy arrays of encoded bytes, (length,) uint8 each. Memoryviews keep the GIL, which NumPy would release and
+        reacquire for each array."""
         made = cls._allocate(np.fromiter(map(len, arrays), np.int64, len(arrays)), device)
         memory, ends = made.memory.data, made.begins + made.lengths
         for array, begin, end in zip(arrays, made.begins.tolist(), ends.tolist(), strict=True):
