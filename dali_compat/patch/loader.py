@@ -30,8 +30,8 @@ made: weakref.WeakSet[DataLoader[object]] = weakref.WeakSet()
 
 
 class InstalledLoader(DataLoader):
-    """DataLoader with the options of install() as defaults, so that a framework that constructs another loader from the
-    class and arguments of a loader gets them, too."""
+    """DataLoader with the options of install() as defaults. A framework that constructs another loader from the class
+    and arguments of this one then keeps these options."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         options = {} if Patched.now is None else Patched.now.options

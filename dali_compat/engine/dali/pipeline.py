@@ -242,7 +242,7 @@ class DecodePipeline:
             self._done[ticket] = outcome
 
     def _build(self, template: list[Arrays]) -> None:
-        """Build DALI's pipeline for arrays like ``template``, the first batch's."""
+        """Build DALI's pipeline. The first batch's arrays determine the number and dtypes of its inputs."""
         self.template = [{name: array[:1].copy() for name, array in step.items()} for step in template]
         allow_open_files(sum(p.batch_size for p in list(live) if p.form.input == PATHS and p.usable))
         decodes_on_gpu = self.device.type == "cuda" and not self.plan.exact and self.form.input not in DECODED
@@ -274,7 +274,7 @@ def without_copy(images: list[torch.Tensor]) -> list:
 
 
 def undecodable(images: list, device: torch.device, given: str) -> list[int]:
-    """Submit images one by one, and return the indices that DALI fails to decode. ``given`` is Form.input."""
+    """Submit images one by one, and return the indices of images that DALI fails to decode. ``given`` is Form.input."""
     plan = Plan((), (), (), exact=False, channels_last=False)
     bad = []
     pipeline = DecodePipeline(plan, device, threads=1, depth=1, batch_size=1, form=Form(given))

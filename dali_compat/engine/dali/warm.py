@@ -1,8 +1,9 @@
 """Start nvJPEG on a GPU in the background, because the first decoder of a process takes long to create.
 
 DALI's decoder opens the JPEG engine three times, which takes about .5 s each time unless the engine is open already.
-If nvJPEG is opened before the first pipeline is built, only one of them is slow. The handle is closed once a pipeline
-keeps the engine open. It also gives the number of JPEG engines, which determines the number of decoding threads.
+If nvJPEG is opened before the first pipeline is built, this time is needed once. The handle is closed once a
+pipeline keeps the engine open. It also gives the number of JPEG engines, which determines the number of decoding
+threads.
 
 Program exit waits for the thread, and so does a fork, because a child must not inherit a held lock.
 """
