@@ -132,7 +132,7 @@ def _flipped(line, flag: int | torch.Tensor, device: torch.device):
 
 
 def _window(line, start: int | torch.Tensor, length: int, mode: str, outside: int, device: torch.device):
-    """Return ``length`` offsets of ``line`` from ``start`` on, padded as ``mode`` requires. ``outside`` is the offset
+    """Crop or pad the row or column offsets ``line`` to ``length`` entries from ``start`` on. ``outside`` is the offset
     of fill pixels."""
     alike, before = not isinstance(start, torch.Tensor), line.shape[-1]
     if alike and mode == "inside":

@@ -40,8 +40,8 @@ def reset_lock(lock: Any) -> None:
 
 
 def at_exit_before_threads(function: Callable[[], None]) -> None:
-    """Call a function at exit before Python joins threads, so that it can end them. atexit would call it afterwards.
-    Added in Python 3.9."""
+    """Call a function that ends threads at exit, before Python joins them. atexit would call it only afterwards. Added
+    in Python 3.9."""
     getattr(threading, "_register_atexit", atexit.register)(function)
 
 
@@ -51,9 +51,8 @@ def callers() -> Iterator[FrameType]:
 
 
 def trainer_is_at_last_batch(loader: Any) -> bool:
-    """Return True if a Lightning Trainer in the call stack has received the last batch of its epoch from this loader,
-    which may have more (limit_train_batches). Added in Lightning 2.0. Without it, a training that resumes at the end of
-    an epoch would skip an epoch."""
+    """Return True if a Lightning Trainer in the call stack has received the last batch of its epoch from this loader.
+    With limit_train_batches, this is not the loader's last batch. Added in Lightning 2.0."""
     modules = "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"
     frame = next((one for one in callers() if one.f_globals.get("__name__") in modules), None)
     fit: Any = None if frame is None else getattr(frame.f_locals.get("self"), "fit_loop", None)
