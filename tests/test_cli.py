@@ -176,11 +176,14 @@ def test_doctor_runs_without_torchvision():
 
 def test_doctor_lists_the_jpeg_engines_of_each_gpu(machine, monkeypatch):
     machine(gpu_names=["A", "B", "C"])
-    counts, found_there = [7, 1, 0], [types.SimpleNamespace(kinds="gray, 4:4:4"), "its planes are not libjpeg's"]
+    counts, found_there = (
+        [7, 1, 0],
+        [types.SimpleNamespace(kinds="gray, 4:4:4"), "its pixels differ from Pillow's for all kinds of JPEG"],
+    )
     monkeypatch.setattr(warm, "jpeg_engines", lambda index: counts[index])
     monkeypatch.setattr(engines, "engine_of", lambda device: found_there[device.index])
     output = "0: 7, with exact=True for files (gray, 4:4:4) that were compared with Pillow's pixels"
-    output += ", 1: 1, but not with exact=True: its planes are not libjpeg's"
+    output += ", 1: 1, but not with exact=True: its pixels differ from Pillow's for all kinds of JPEG"
     found = check("JPEG engines")
     assert found.value == f"{output}, 2: none, CUDA and CPU threads decode" and found.problem is None
     machine(gpu_names=["A", "B", "C"], hidden_jpeg_engines=installation.Problem("hidden", "add video"))

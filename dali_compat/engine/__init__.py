@@ -1,8 +1,8 @@
-"""Engines that compute pixels from encoded bytes and drawn parameters.
+"""Engines that compute pixels from encoded bytes and random arguments.
 
-- dali/: one DALI pipeline per plan, for decoding and the steps that DALI executes.
-- fused: steps that torch executes (ops/kernels), several at a time, on rows of an array.
-- pil: the steps on one image, by Pillow and torchvision. It processes files that DALI decodes differently, and is the
-  reference for the other engines.
-- planes/: a GPU's JPEG engine, and kernels that convert its planes.
+- dali/: one DALI pipeline per plan, which decodes and runs the steps assigned to DALI.
+- fused: torch kernels (ops/kernels), partly fused, on batches that are already on the device.
+- pil: the steps on one image by Pillow and torchvision, for files that DALI decodes differently. It is the reference
+  for the other engines.
+- planes/: a GPU's JPEG engine, and kernels that convert the decoded planes to images.
 """

@@ -1,8 +1,8 @@
-"""The steps of a plan that torch executes, on rows of a data set that is already on the device.
+"""Run the torch steps of a plan on images that are already on the device.
 
-The steps are those of ops/kernels, with two groups of them fused: windows and flips become one gather, and conversions
-of uint8 pixels on a GPU become a lookup in a table computed by torchvision's functions on the CPU. The table is exact,
-unlike a GPU's division by a scalar, which torch implements as a multiplication by the reciprocal.
+The steps are those of ops/kernels, with two groups fused. Crops, padding and flips become one gather. Conversions of
+uint8 pixels on a GPU become a lookup in a table that torchvision's functions compute on the CPU. The table is exact. A
+GPU's division by a scalar is not, because torch multiplies by the reciprocal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..plan import ImageSpec, Step
 
 
 class Program:
-    """Steps on (N, C, H, W) images of one size, which ``takes`` describes."""
+    """Executable steps for batches (N, C, H, W) of images that match the spec ``takes``."""
 
     def __init__(self, steps: tuple[Step, ...], takes: ImageSpec, device: torch.device):
         self._steps = steps
@@ -31,7 +31,7 @@ class Program:
         self._table = table_on(steps[self._first : self._last], device) if self._last > self._first else None
 
     def __call__(self, images: torch.Tensor, arrays: list[dict[str, np.ndarray]]):
-        """Run the steps. ``arrays`` are the arguments of each step, as returned by compute()."""
+        """Return the batch after all steps. ``arrays`` contains the random arguments of each step."""
         at = self._windows
         if at:
             images = gather(images, self._steps[:at], arrays[:at])
@@ -49,8 +49,7 @@ class Program:
 
 
 def _leading_windows(steps, channels: int) -> int:
-    """Return the number of leading steps that gather() supports: crops, flips, and padding with one color or from the
-    image itself."""
+    """Return the number of leading crops, flips and pads that gather() can run. It supports only one fill color."""
     fills = set()
     for at, step in enumerate(steps):
         if step.op == "flip":
@@ -58,7 +57,7 @@ def _leading_windows(steps, channels: int) -> int:
         if not step.operation.moves or step.when or step.gives.size is None:
             return at
         if step.op == "pad" and _mode(step) != "constant" and step.draw.name != "pad":
-            return at  # the border differs between images
+            return at  # the amount of padding differs between images
         if _fill(step, channels):
             fills.add(_fill(step, channels))
         if len(fills) > 1:
@@ -67,26 +66,26 @@ def _leading_windows(steps, channels: int) -> int:
 
 
 def _mode(step: Step) -> str:
-    """Return the mode for pixels outside of the image, or "inside" if the window stays within it."""
+    """Return the padding mode of a crop or pad, or "inside" if its window never exceeds the image."""
     if step.op == "pad":
         return step.kwargs["mode"]
     return "constant" if step.op == "crop" and not step.kwargs["inside"] else "inside"
 
 
 def _fill(step: Step, channels: int) -> tuple | None:
-    """Return the color of pixels outside of the image, or None if the step shows none."""
+    """Return the fill color, or None if the step fills no pixels."""
     if _mode(step) != "constant":
         return None
     return tuple(step.kwargs["fill"]) if step.op == "pad" else (0,) * channels
 
 
 def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
-    """Do crops, padding and flips in one gather. Pixels outside of an image are read from an extra pixel after its
-    last, which has the color of the padding."""
+    """Run crops, padding and flips as one torch.gather. The fill color is read from an extra pixel at the end of each
+    image."""
     n, channels, height, width = images.shape
     count, device = height * width, images.device
-    # offset of each line of the result in the image: (length,) shared by all images, or (N, length); count means
-    # outside
+    # offsets of the result's rows and columns in the image, (length,) if shared by all images, otherwise (N, length);
+    # ``count`` selects the fill color
     lines = [np.arange(height) * width, np.arange(width)]
     columns = [column for values in arrays for column in (*values.get("start", np.empty((0, 0))).T, values.get("flag"))]
     numbers = iter(_in_one_copy([column for column in columns if column is not None], device))
@@ -97,7 +96,7 @@ def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
         else:
             for axis in (0, 1):
                 lines[axis] = _window(lines[axis], next(numbers), step.gives.size[axis], _mode(step), count, device)
-    y, x = (_of_each(line, device) for line in lines)
+    y, x = (_as_tensor(line, device) for line in lines)
     index, shape = y[:, :, None] + x[:, None, :], (y.shape[1], x.shape[1])
     fill = next(filter(None, (_fill(step, channels) for step in steps)), None)
     pixels = images.reshape(n, channels, count)
@@ -109,7 +108,7 @@ def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
 
 
 def _in_one_copy(columns: list[np.ndarray], device: torch.device) -> list[int | torch.Tensor]:
-    """Return each (N,) integer column as one number if all its entries are equal, otherwise as (N, 1) on the device."""
+    """Convert each column (N,) to an int if its entries are equal, otherwise to a tensor (N, 1) on the device."""
     alike = [bool((column == column[0]).all()) for column in columns]
     varied = [column for column, same in zip(columns, alike, strict=True) if not same]
     moved = iter(_stacked(varied, device)[:, :, None] if varied else ())
@@ -117,7 +116,7 @@ def _in_one_copy(columns: list[np.ndarray], device: torch.device) -> list[int | 
 
 
 def _stacked(columns: list[np.ndarray], device: torch.device) -> torch.Tensor:
-    """Stack columns to (columns, N) int64 on the device."""
+    """Return the columns as one (columns, N) int64 tensor on the device."""
     numbers = torch.empty(
         (len(columns), len(columns[0])), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda"
     )
@@ -128,12 +127,13 @@ def _stacked(columns: list[np.ndarray], device: torch.device) -> torch.Tensor:
 def _flipped(line, flag: int | torch.Tensor, device: torch.device):
     if not isinstance(flag, torch.Tensor):
         return line if not flag else line[::-1] if isinstance(line, np.ndarray) else line.flip(1)
-    line = _of_each(line, device)
+    line = _as_tensor(line, device)
     return torch.where(flag != 0, line.flip(1), line)
 
 
 def _window(line, start: int | torch.Tensor, length: int, mode: str, outside: int, device: torch.device):
-    """Take ``length`` lines from ``start`` on."""
+    """Crop or pad the row or column offsets ``line`` to ``length`` entries from ``start`` on. ``outside`` is the offset
+    of fill pixels."""
     alike, before = not isinstance(start, torch.Tensor), line.shape[-1]
     if alike and mode == "inside":
         return line[..., start : start + length]
@@ -144,27 +144,27 @@ def _window(line, start: int | torch.Tensor, length: int, mode: str, outside: in
         if isinstance(line, torch.Tensor):
             return line.index_select(1, _constant(tuple(index.tolist()), device)[0])
         return line[index] if mode != "constant" else np.where(inside, line[index], outside)
-    at, line = start + _constant(range(length), device), _of_each(line, device)
+    at, line = start + _constant(range(length), device), _as_tensor(line, device)
     if mode == "constant":
         line = torch.cat([line, line.new_full((len(line), 1), outside)], 1)
         at = torch.where((at >= 0) & (at < before), at, before)
     return line.take(at) if len(line) == 1 else line.gather(1, at.expand(len(line), -1))
 
 
-def _of_each(line, device: torch.device) -> torch.Tensor:
-    """Return lines as (N, length), or (1, length) if shared by all images."""
+def _as_tensor(line, device: torch.device) -> torch.Tensor:
+    """Return offsets as a tensor, (N, length), or (1, length) if they are shared by all images."""
     return _constant(tuple(line.tolist()), device) if isinstance(line, np.ndarray) else line
 
 
 @functools.lru_cache(256)
 def _constant(numbers: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """Return (1, length) numbers on the device. Cached, so it must not be modified."""
+    """Return a cached tensor (1, length), which must not be modified."""
     return torch.tensor([list(numbers)], dtype=dtype, device=device)
 
 
 @functools.lru_cache(256)
 def _color(fill: tuple, device: torch.device) -> torch.Tensor:
-    """Return (1, channels, 1) uint8. Cached, so it must not be modified."""
+    """Return a cached uint8 tensor (1, channels, 1), which must not be modified."""
     return transform.fill_like(torch.empty(0, dtype=torch.uint8, device="cpu"), fill).view(1, -1, 1).to(device)
 
 
@@ -172,8 +172,8 @@ def _color(fill: tuple, device: torch.device) -> torch.Tensor:
 
 
 def _conversions(steps) -> tuple[int, int]:
-    """Return the range in ``steps`` of the first conversion to floating point and those directly after it that depend
-    only on a pixel's value. The range is empty if there is none."""
+    """Return the range (first, last) of the first to_dtype and the conversions directly after it, which a table
+    replaces. The range is empty if there are none."""
     last = first = next((at for at, step in enumerate(steps) if step.op == "to_dtype"), len(steps))
     while last < len(steps) and steps[last].operation.converts and not steps[last].when and steps[last].draw is None:
         last += 1
@@ -182,7 +182,7 @@ def _conversions(steps) -> tuple[int, int]:
 
 @functools.lru_cache(64)
 def table_on(steps: tuple[Step, ...], device: torch.device) -> torch.Tensor:
-    """Return conversion_table() on the device. Cached, so it must not be modified."""
+    """Return conversion_table() on the device, cached. It must not be modified."""
     return conversion_table(steps).to(device)
 
 
@@ -191,7 +191,7 @@ def _fits(images, table: torch.Tensor) -> bool:
 
 
 def look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Return ``table[channel, value]`` for uint8 images (..., C, H, W)."""
+    """Return ``table[channel, value]`` for each value of uint8 images (..., C, H, W)."""
     begin = _constant(range(0, table.numel(), 256), images.device, torch.int32)
     index = images + begin.view(-1, 1, 1)
     return table.view(-1).index_select(0, index.reshape(-1)).view(images.shape)

@@ -1,6 +1,6 @@
-"""All steps on one image by torchvision's functions, for images that DALI decodes differently from PIL.
+"""Run all steps on one image with torchvision's functions, for files that DALI decodes differently from Pillow.
 
-The random parameters are those drawn for the batch, so this is also the reference for the other engines.
+The random arguments are those of the batch, so the result is also the reference for the other engines.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ ArgumentsFor = Callable[[tuple[int, int]], list[dict]]
 
 
 def load(source: Source, chains: Sequence[tuple[tuple[Step, ...], ArgumentsFor]]) -> tuple[torch.Tensor, ...]:
-    """Decode one image as torchvision's pil_loader does, and run the steps of each chain.
+    """Decode one image as torchvision's pil_loader does, and run each chain of steps on it.
 
     Returns:
-        A CHW tensor for each chain, even if its last step returns a PIL image.
+        One CHW tensor per chain, even if its last step returns a PIL image.
     """
     image = decoded(source)
     return tuple(_transformed(image, steps, arguments_for) for steps, arguments_for in chains)
@@ -35,5 +35,5 @@ def _transformed(image: Any, steps: tuple[Step, ...], arguments_for: ArgumentsFo
 
 
 def apply(image, step: Step, row: dict):
-    """Run one step on one image."""
+    """Return the image after one step. It is unchanged if the step's flag in ``row`` is 0."""
     return on_image(step.op, image, row, **step.kwargs) if row.get("flag", 1) else image

@@ -52,7 +52,7 @@ class VerifyingGroup(DaliGroup):
             return
         facts = self._facts[sure]
         files = Files.from_arrays([np.asarray(encoded[i]) for i in sure], self._engine.device)
-        if self._given != PATHS and (overwritten(self._sources).any() or not files.as_known(facts).all()):
+        if self._given != PATHS and (overwritten(self._sources).any() or not files.match(facts).all()):
             self._batch.forget([self._rows[i] for i in sure])  # their archive was overwritten
             return
         images = [decoded[i] for i in sure]

@@ -1,11 +1,11 @@
-"""Find out about the user's objects and code without running them.
+"""Inspect the user's objects and code without running them.
 
 The modules, in reading order:
 
-- wrappers: find_transforms() reads which known transforms a callable applies. Callables that it does not understand are
-  loaded as custom data sets, so that their code runs as it is.
+- wrappers: find_transforms() returns the transforms with a translation that a callable applies. Any other callable is
+  loaded as part of a custom data set, so that its code runs unchanged.
 - source: the syntax tree of a function, checked against its bytecode.
 - objects: inspection of objects, classes and functions.
-- replaced: detection of replaced functions of torchvision, timm or Pillow.
+- replaced: detection of monkeypatched functions of torchvision, timm and Pillow.
 - untranslatable: the error for a transform without a translation.
 """

@@ -36,12 +36,12 @@ def is_of_library(one: types.FunctionType | type) -> bool:
 
 
 def is_plain(value) -> bool:
-    """Return True if a value is immutable and using it runs no code of the user."""
+    """Return True if a value is immutable and its methods are not the user's code."""
     return type(value) in _PLAIN or issubclass(type(value), (np.number, np.bool_))
 
 
 def modules_are_hooked() -> bool:
-    """Return True if calling any nn.Module may also call code of the user."""
+    """Return True if a call of any nn.Module may also call the user's code."""
     theirs = (getattr(one, "__globals__", None) is vars(module) for one in (nn.Module.__call__, nn.Module._call_impl))
     return bool(module._global_forward_hooks or module._global_forward_pre_hooks or not all(theirs))
 
@@ -50,10 +50,8 @@ _WRITTEN_BY = "torch", "torchvision", "timm", __name__.partition(".")[0]
 
 
 def is_original(function) -> bool:
-    """Return False if a library function was replaced, or uses a replaced Pillow or open() to open files.
-
-    The replacement is detected even if it took place before this package was imported.
-    """
+    """Return False if a library function was replaced, or if Pillow or open() was replaced in its module. Replacements
+    are detected even if they were made before this package was imported."""
     globals_ = getattr(function, "__globals__", {})
     same = globals_.get("Image", Image) is Image and globals_.get("PIL", PIL) is PIL and "open" not in globals_
     return same and str(globals_.get("__name__")).partition(".")[0] in _WRITTEN_BY
@@ -65,5 +63,5 @@ def names(code: types.CodeType) -> set[str]:
 
 
 def _within(code: types.CodeType) -> list[types.CodeType]:
-    """Return the code of functions, lambdas and comprehensions defined within a function."""
+    """Return the bytecode of functions, lambdas and comprehensions that are defined in a function."""
     return [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]

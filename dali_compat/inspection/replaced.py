@@ -1,4 +1,4 @@
-"""Detect replaced functions of torchvision, timm or Pillow, since neither DALI nor the kernels call the replacement."""
+"""Detect monkeypatched functions of torchvision, timm and Pillow, since DALI and the kernels would not call them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,7 @@ _METHODS = ("__call__", "forward", "get_params", *_V2_METHODS)
 
 
 def refuse_replaced(transform) -> None:
-    """Check that a transform behaves as its class does.
-
-    Raises:
-        Untranslatable: the transform has hooks, or one of its methods or functions was replaced.
-    """
+    """Raise Untranslatable if a transform has hooks, or if one of its methods or functions was replaced."""
     if "forward" in vars(transform) or "__call__" in vars(transform):
         raise Untranslatable(transform, "its forward method was replaced on the instance")
     if any(vars(transform).get(hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks")):
@@ -53,7 +49,7 @@ def refuse_replaced(transform) -> None:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield the current methods of a class and of its bases in torchvision and timm."""
+    """Yield (name, function) of each method that ``kind`` and its bases in torchvision and timm define."""
     for base in kind.__mro__:
         if top_package(base) in _LIBRARIES:
             own = vars(base)
@@ -61,20 +57,21 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def function_of(method) -> Any:
-    """Return the function of a method, or the original if the function is this package's replacement."""
+    """Return the function of a method. If this package has replaced it, return the original."""
     function = method.__func__ if isinstance(method, (staticmethod, classmethod)) else method
     return getattr(function, STANDS_FOR, function)
 
 
 def _is_library_function(function) -> bool:
-    """Return True if a function's globals are its library's; a decorator may have changed its name and module."""
+    """Return True if a function was defined in torchvision, timm or torch. Its globals show that even if a decorator
+    has changed its name and module."""
     globals_ = function.__globals__ if isinstance(function, FunctionType) else {}
     return str(globals_.get("__name__")).partition(".")[0] in (*_LIBRARIES, "torch")
 
 
 @functools.lru_cache(256)
 def _functions(kind) -> tuple[tuple[Any, str], ...]:
-    """Return torchvision's functions that the methods of a class use by name."""
+    """Return (module, name) of each torchvision function that the methods of a class use."""
     used = set().union(*(names(method.__code__) for _, method in _methods(kind) if isinstance(method, FunctionType)))
     module = functional_v2 if ".v2." in kind.__module__ else functional
     found = ((name, vars(module).get(name)) for name in sorted(used))
@@ -97,14 +94,8 @@ _HEADS += b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"RIFF\0\1\0\0WEBPVP8 "
 
 
 def refuse_replaced_pillow(opens: bool) -> None:
-    """Check that Pillow's functions are the original ones.
-
-    Args:
-        opens: whether images are opened, not only transformed.
-
-    Raises:
-        Unsupported: a function that opens images, or that torchvision's functions call, was replaced.
-    """
+    """Raise Unsupported if a Pillow function that torchvision calls was replaced. ``opens`` also checks the functions
+    that open images."""
     what = next((f"{_name(owner)}.{name}" for owner, name in checked_functions(opens) if not _is_own(owner, name)), "")
     if opens and builtins.open is not io.open:
         what = "open()"
@@ -116,7 +107,7 @@ def refuse_replaced_pillow(opens: bool) -> None:
 
 
 def checked_functions(opens: bool) -> Iterator[tuple[Any, str]]:
-    """Yield modules and classes with the names of their functions to check."""
+    """Yield each module or class with the name of one of its functions to check."""
     owners = list(_OWNERS)
     if opens:
         readers = (getattr(sys.modules.get(f"PIL.{name}ImagePlugin"), f"{name}ImageFile", None) for name in _FORMATS)

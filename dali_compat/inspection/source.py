@@ -1,4 +1,4 @@
-"""Find the source code of a function, and check that it is what the function was compiled from."""
+"""Find the syntax tree of a function, and check that the function was compiled from it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ _COMPREHENSIONS = frozenset(("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>
 
 @functools.lru_cache(1024)
 def definition_of(code: CodeType) -> Definition | None:
-    """Return the syntax tree of a function without inner functions.
-
-    None if the source file is missing or has changed since it was imported, or if it is unclear which lambda it is.
-    """
+    """Return the syntax tree of a function. Return None if its source file is missing or has changed since the import,
+    if it defines inner functions, or if several lambdas in the file could be this one."""
     linecache.checkcache(code.co_filename)
     definitions, compiled = _parsed("".join(linecache.getlines(code.co_filename)))
     if code not in compiled or not all(one.co_name in _COMPREHENSIONS for one in _inner(code)):
@@ -30,7 +28,8 @@ def definition_of(code: CodeType) -> Definition | None:
 
 @functools.lru_cache(16)
 def _parsed(text: str) -> tuple[dict[tuple[str, int], list[Definition]], set[CodeType]]:
-    """Return the functions of a source text, by name and first line, and the code of all functions."""
+    """Return the syntax trees of a source text's functions by name and first line, and the bytecode of all
+    functions."""
     definitions: dict[tuple[str, int], list[Definition]] = {}
     try:
         tree, compiled = ast.parse(text), {*_inner(compile(text, "", "exec", dont_inherit=True))}
@@ -46,7 +45,7 @@ def _parsed(text: str) -> tuple[dict[tuple[str, int], list[Definition]], set[Cod
 
 
 def _inner(code: CodeType) -> Iterator[CodeType]:
-    """Yield the code of the functions that are defined within this code."""
+    """Yield the bytecode of all functions that are defined within ``code``."""
     for one in code.co_consts:
         if isinstance(one, CodeType):
             yield one
@@ -54,7 +53,7 @@ def _inner(code: CodeType) -> Iterator[CodeType]:
 
 
 def _contains(node: Definition, code: CodeType) -> bool:
-    """Return True if all instructions of a function have positions within the syntax tree."""
+    """Return True if the source positions of all instructions in ``code`` lie within ``node``."""
     start, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
     positions = [one for one in code.co_positions() if None not in one and one[2:] != (0, 0)]
     return all(start <= (first, left) and (last, right) <= end for first, last, left, right in positions)

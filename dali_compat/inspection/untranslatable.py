@@ -15,8 +15,8 @@ class Untranslatable(Exception):
     Attributes:
         transform: the transform's repr, on one line.
         reason: the reason, with the name of the argument if one is at fault.
-        remedy: suggested replacement, or ''.
-        name: name of the class or function at fault, which may be within the transform.
+        remedy: what to use instead, or ''.
+        name: name of the class or function at fault, which may be part of the transform.
     """
 
     def __init__(self, transform, reason: str, remedy: str = "", within: Untranslatable | None = None):
@@ -34,10 +34,8 @@ def _name(transform) -> str:
 
 
 def describe(transform) -> str:
-    """Return a transform's repr on one line, and text unchanged.
-
-    Functions, including a Lambda's, are given by name, and objects without a custom repr by the name of their class.
-    """
+    """Return a transform's repr on one line. Text is returned unchanged, functions are given by name, and objects
+    without a custom repr by the name of their class."""
     if isinstance(transform, str):
         return transform
     if type(transform).__name__ == "Lambda" and hasattr(transform, "lambd"):

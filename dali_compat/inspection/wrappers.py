@@ -1,9 +1,9 @@
-"""Find the transforms that a callable applies by reading its source code. None of its code runs.
+"""Find the transforms that a callable applies by evaluating its source code. The code itself does not run.
 
 A _Reader evaluates the syntax tree on the objects that the code refers to, with an _Image in place of the image. It
-knows a part of Python that has no effects: names, attributes, lists and dicts, conditions on plain values, for loops,
-and calls of functions of the user, of known transforms, of methods of the image (METHODS) and of a few builtins. Any
-other code, such as a random number or the image's size, raises NotUnderstood with the piece of code as the reason.
+supports code without side effects: names, attributes, lists and dicts, conditions on plain values, for loops, and calls
+of the user's functions, of transforms with a translation, of the image's METHODS and of a few builtins. Any other code,
+such as a random number or the image's size, raises NotUnderstood, which names the code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import nn
 from . import objects
 from .source import definition_of
 
-_MOST = 10_000  # expressions to evaluate
+_MOST = 10_000  # maximum number of evaluated expressions
 _BUILTINS = enumerate, len, list, range, reversed, tuple, zip
 _CONTAINERS = dict, list, range, tuple
 _OPERATORS: dict[type, Callable[..., Any]] = {
@@ -46,31 +46,30 @@ _HOOKS = [name for name in vars(nn.Module()) if "hooks" in name]
 
 
 class NotUnderstood(Exception):
-    """A callable was not understood. The text is the reason, or empty if it applies no known transform."""
+    """A callable contains unsupported code. The message is the reason, or "" if no known transform is applied."""
 
 
 class AppliedTransforms(NamedTuple):
     """The transforms that a callable applies, and the structure that it returns."""
 
-    structure: Any  # of the result: lists, tuples and dicts of indices into ``paths``; 0 for a single image
-    paths: tuple[tuple[int, ...], ...]  # for each returned image, the numbers of the applications that produce it
-    transforms: tuple[Any, ...]  # the applied transforms, in the order of the applications
+    structure: Any  # of the result, as lists, tuples and dicts of indices into ``paths``; 0 for a single image
+    paths: tuple[tuple[int, ...], ...]  # for each returned image, indices of the transforms that were applied to it
+    transforms: tuple[Any, ...]  # in the order of application; a transform that is applied twice occurs twice
 
     @property
     def chain(self) -> tuple[Any, ...] | None:
-        """The transforms of a single returned image; None if several are returned."""
+        """The transforms applied to the returned image; None if several images are returned."""
         return tuple(self.transforms[at] for at in self.paths[0]) if self.structure == 0 else None
 
 
 def find_transforms(function, known: Callable[[type], bool]) -> AppliedTransforms:
-    """Find the transforms that a callable applies.
+    """Return the transforms that the callable ``function`` applies to an image.
 
     Args:
-        function: the callable.
-        known: returns True for the class of a known transform.
+        known: returns True for the class of a transform with a translation.
 
     Raises:
-        NotUnderstood: the callable does something else too, or may do so.
+        NotUnderstood: the callable may also do something else.
 
     Example::
 
@@ -94,7 +93,7 @@ def find_transforms(function, known: Callable[[type], bool]) -> AppliedTransform
 
 
 def _structure(result, paths: list[tuple[int, ...]]) -> Any:
-    """Return the result with images replaced by indices into ``paths``."""
+    """Return the result with images replaced by indices into ``paths``, to which their paths are appended."""
     kind = type(result)
     if kind is _Image:
         paths.append(result.path)
@@ -123,7 +122,7 @@ class Convert:
 
 
 class Cast:
-    """A transform that calls a tensor's method of this name without arguments."""
+    """A transform that calls the tensor's method ``name`` without arguments, such as float()."""
 
     def __init__(self, name: str):
         self.name = name
@@ -146,7 +145,7 @@ class ExifTranspose:
 
 
 _EXIF_TRANSPOSE = ExifTranspose()
-# by an image's method and its arguments; singletons, since plans compare transforms by identity
+# transforms by an image's method and its arguments; singletons, since plans compare transforms by identity
 METHODS: dict[tuple[str, ...], Any] = {("convert", mode): Convert(mode) for mode in ("RGB", "L")}
 METHODS |= {(name,): Cast(name) for name in ("half", "bfloat16", "float", "double")}
 
@@ -155,18 +154,18 @@ METHODS |= {(name,): Cast(name) for name in ("half", "bfloat16", "float", "doubl
 
 
 class _Image:
-    """The image after the applications with these numbers."""
+    """A placeholder for the image after the transforms with the indices ``path``."""
 
     def __init__(self, path: tuple[int, ...] = ()):
         self.path = path
 
 
 class _Return(Exception):
-    """The end of a function. The argument is the result."""
+    """Ends the evaluation of a function. The argument is the function's result."""
 
 
 class _Scope(NamedTuple):
-    """The variables of a call of a function."""
+    """The variables of one call of a function."""
 
     function: Any  # a FunctionType; mypy would take it for a method
     variables: dict[str, Any]
@@ -183,7 +182,7 @@ class _Scope(NamedTuple):
 
 
 class _Reader:
-    """Evaluates code, and records the transforms that it applies.
+    """Evaluates code, and records the transforms that it applies in ``applied``.
 
     Args:
         known: as in find_transforms().
@@ -192,13 +191,13 @@ class _Reader:
     def __init__(self, known: Callable[[type], bool]):
         self._known = known
         self._left = _MOST
-        self._created: list[Any] = []  # lists of the code, which it may change
+        self._created: list[Any] = []  # lists that the code has created and may therefore change
         self.applied: list[Any] = []
 
     # ---- calls
 
     def call(self, function, args, kwargs) -> Any:
-        """Return the result of a call."""
+        """Evaluate a call and return its result."""
         kind: Any = type(function)
         if function is ImageOps.exif_transpose:
             return self._apply(_EXIF_TRANSPOSE, args, kwargs)
@@ -237,7 +236,7 @@ class _Reader:
         return _Image((*args[0].path, len(self.applied) - 1))
 
     def _run(self, function: types.FunctionType, args, kwargs) -> Any:
-        """Evaluate the code of a function of the user, or of a method that the user's class inherits from Compose."""
+        """Evaluate a function of the user, or a torchvision method that the user's class inherits."""
         code = function.__code__
         inherited = objects.top_package(function) == "torchvision" and code.co_name in ("__call__", "forward")
         if code.co_flags & _NO_PLAIN_FUNCTION or (objects.is_of_library(function) and not inherited):
@@ -294,7 +293,7 @@ class _Reader:
     # ---- expressions
 
     def _value(self, node, scope: _Scope) -> Any:
-        """Return the value of an expression."""
+        """Evaluate an expression and return its value."""
         self._left -= 1
         if self._left < 0:
             raise NotUnderstood("it runs for too long")
@@ -384,7 +383,7 @@ class _Reader:
         return made
 
     def _scopes(self, generators, scope: _Scope) -> Iterator[_Scope]:
-        """Yield the variables of each iteration of a comprehension."""
+        """Yield the variables in each iteration of a comprehension."""
         first, *others = generators
         assigned = [one.id for later in others for one in ast.walk(later.target) if type(one) is ast.Name]
         for value in self._elements(self._value(first.iter, scope)):
@@ -408,7 +407,7 @@ class _Reader:
     # ---- objects
 
     def _elements(self, value) -> Any:
-        """Return the values that iterating gives."""
+        """Return a container with the values that iterating over ``value`` yields."""
         if type(value) is nn.ModuleList:
             return list(value._modules.values())
         if type(value) not in _CONTAINERS or len(value) > _MOST:
@@ -416,7 +415,7 @@ class _Reader:
         return value
 
     def _attribute(self, value, name: str, node=None) -> Any:
-        """Return an attribute that is stored in an object, its class or a module, without running code."""
+        """Return an attribute stored in an object, its class or a module, without running the user's code."""
         kind: Any = type(value)
         if kind is types.ModuleType and name in vars(value):
             return vars(value)[name]
@@ -435,7 +434,7 @@ class _Reader:
 
 
 def _text(node) -> str:
-    """Return the first line of a piece of code."""
+    """Return the first line of the source code of a syntax tree."""
     return ast.unparse(node).splitlines()[0]
 
 

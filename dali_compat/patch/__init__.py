@@ -1,5 +1,5 @@
-"""install() and uninstall() make torch's DataLoader use DALI for images. Nothing here imports torch before the program
-does.
+"""install() makes torch's DataLoader use DALI for images, and uninstall() restores it. Importing this module does not
+import torch.
 
 - loader: replaces a loader during its construction, and keeps options that Accelerate and Ray Train would lose.
 """
@@ -50,11 +50,11 @@ def install(
     included. A loader over an image folder, an archive or images in memory (from this package, torchvision or timm), or
     over a custom data set that leaves its images to DALI, becomes a dali_compat.DataLoader. Any other loader remains
     torch's; if it serves images, ``fallback`` selects whether a warning or an error gives the reason. Loaders that
-    exist already do not change. A second call replaces the first.
+    exist already do not change. A second call replaces the options of the first.
 
     Args:
-        exact, device, cache, fallback: applied to every such loader, as in this package's DataLoader. A loader that is
-            constructed with one of these options keeps its value.
+        exact, device, cache, fallback: as in DataLoader. A loader that is constructed with one of these options keeps
+            its value.
         verbose: print a line to stderr for each new loader, with its route or the reason for not using DALI. The line
             replaces the warning.
         **options: memory_format, cache_device, on_error and on_error_in_python, as in DataLoader.
@@ -113,7 +113,7 @@ def _restore(before: Patched | None) -> None:
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Patch torch's class when the program imports it."""
+    """Import hook that patches torch's DataLoader when the program imports it."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if fullname != _LOADER_MODULE:
@@ -133,8 +133,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
 
 
 def _wrap(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
-    """Replace a function with made(function), once. A class remains the same object, so earlier imports, subclasses,
-    isinstance() and pickles keep working."""
+    """Replace the function ``owner.name`` with ``made(function)``, if this was not done before."""
     original = getattr(owner, name)
     if not hasattr(original, "_dali_compat_original"):
         ours: Any = functools.wraps(original)(made(original))
@@ -143,7 +142,7 @@ def _wrap(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
 
 
 def _unwrap(owner: Any, name: str) -> None:
-    """Restore the original function. If other code has wrapped it since, the wrapper stays and passes calls through."""
+    """Restore the original function. If other code has wrapped the replacement, both stay and pass calls through."""
     ours = getattr(owner, name)
     original = getattr(ours, "_dali_compat_original", None)
     if original is not None and ours.__wrapped__ is original:
@@ -154,7 +153,7 @@ def _constructor(original: Any) -> Any:
     def __init__(self, *args, **kwargs):
         now = Patched.now
         dataset = args[0] if args else kwargs.get("dataset")
-        if now is None or _is_dali_loader(self):  # the latter's constructor calls torch's, which is this function
+        if now is None or _is_dali_loader(self):  # this package's constructor calls torch's, which is this function
             original(self, *args, **kwargs)
             return
         reason = _fallback_reason(dataset)
@@ -168,20 +167,20 @@ def _constructor(original: Any) -> Any:
             report_fallback(f"torchvision does the work: {reason}", now.options["fallback"], set())
         original(self, *args, **kwargs)
         if now.verbose:
-            why = reason or f"no images are seen in {type(dataset).__name__}"
+            why = reason or f"no images were found in {type(dataset).__name__}"
             announce(f"torch's own loader, because {why}", dataset)
 
     return __init__
 
 
 def _is_dali_loader(loader: Any) -> bool:
-    """Return True if a loader is a dali_compat.DataLoader, without importing the class."""
+    """Return True for a dali_compat.DataLoader, without importing the class."""
     return any(kind.__module__ == "dali_compat.loader" for kind in type(loader).__mro__)
 
 
 def _fallback_reason(dataset: Any) -> str | None:
-    """Return why a loader over a data set remains torch's, "" if the data set has no images, and None if it is
-    replaced."""
+    """Return the reason why a loader over a data set remains torch's. This is "" if the data set has no images, and
+    None if the loader is replaced."""
     if not any(name in sys.modules for name in _IMAGE_MODULES):
         return ""
     from ..data.base_datasets import has_images
@@ -203,7 +202,7 @@ def _fallback_reason(dataset: Any) -> str | None:
 
 
 class _Install:
-    """Unpickling it calls install()."""
+    """An object that calls install() when it is unpickled in a spawned process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         now = Patched.now

@@ -1,8 +1,7 @@
 """Turn a loader of torch's class, or of a subclass, into a dali_compat.DataLoader during its construction.
 
-Accelerate and Ray Train construct another loader from the script's. The functions at the end of this module find the
-script's in the call stack (framework_calls() in runtime/internals.py), so no framework is patched. Call them from the
-new loader's constructor.
+Accelerate and Ray Train construct another loader from the script's. In the new loader's constructor, functions of this
+module find the script's loader in the call stack (runtime.internals.framework_calls).
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from ..runtime import Patched
 from ..runtime.internals import ACCELERATE, framework_calls
 
 _ERRORS = TypeError, RuntimeError, ValueError
-_CPU_NAMES = "cpu", "numpy", "torch.floattensor"  # names of the other side of a device mismatch in torch's messages
+_CPU_NAMES = "cpu", "numpy", "torch.floattensor"  # names of the CPU in torch's errors of mixed devices
 
 made: weakref.WeakSet[DataLoader[object]] = weakref.WeakSet()
-"""Loaders that install() has replaced."""
+"""Loaders that convert() has replaced."""
 
 
 class InstalledLoader(DataLoader):
-    """The class that replaces torch's; for a subclass, it is the base between the subclass and DataLoader. A framework
-    that constructs it again, from its class and the script's arguments, gets the options of install() again."""
+    """DataLoader with the options of install() as defaults. A framework that constructs another loader from the class
+    and arguments of this one then keeps these options."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         options = {} if Patched.now is None else Patched.now.options
@@ -40,8 +39,8 @@ class InstalledLoader(DataLoader):
 
 
 def convert(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patched) -> str | None:
-    """Turn ``loader`` into a dali_compat.DataLoader by calling its constructor with torch's arguments. Return the
-    reason if the loader remains torch's because a framework needs features that ours lacks."""
+    """Turn ``loader`` into a dali_compat.DataLoader, constructed with torch's arguments, and return None. If a
+    framework needs a feature that dali_compat lacks, return the reason instead."""
     if any(type(frame.f_locals.get("self")).__name__ == "DataLoaderDispatcher" for frame in framework_calls()):
         return "Accelerate's dispatch_batches=True sends batches from one process to the others"
     check_nothing_is_skipped_twice()
@@ -83,7 +82,7 @@ def _reconstruct(kind: type) -> Any:
 
 
 def remedy(error: BaseException) -> str:
-    """Return a remedy for an error that ended the program, or "" if it is unrelated to the batches' device."""
+    """Return a remedy for the error that ended the program, or "" if it does not concern the batches' device."""
     text = str(error).lower()
     if not isinstance(error, _ERRORS) or "cuda" not in text or not any(other in text for other in _CPU_NAMES):
         return ""
@@ -98,11 +97,8 @@ def remedy(error: BaseException) -> str:
 
 
 def check_nothing_is_skipped_twice() -> None:
-    """Raise if Accelerate's skip_first_batches() would skip batches that the loader's state skips already.
-
-    Raises:
-        RuntimeError: skip_first_batches() constructs this loader from a loader that resumes from a state.
-    """
+    """Raise RuntimeError if Accelerate's skip_first_batches() constructs this loader from a loader that resumes from
+    its state, because both would skip the same batches."""
     for frame in framework_calls():
         if not _is_from_accelerate(frame) or frame.f_code.co_name != "skip_first_batches":
             continue
@@ -116,8 +112,8 @@ def check_nothing_is_skipped_twice() -> None:
 
 
 def options_of(dataset: Any) -> dict[str, Any]:
-    """Return the options of the script's loader over ``dataset``, if a framework is constructing another loader from
-    it. Its device defaults to the device of Accelerate's process."""
+    """Return the options of the script's loader over ``dataset`` if a framework constructs another loader from it. The
+    device defaults to that of Accelerate's process."""
     options: dict[str, Any] = {}
     for one in _script_loaders(dataset):
         options |= {name: getattr(one, name) for name in inspect.getfullargspec(DataLoader._store_arguments).kwonlyargs}
@@ -128,7 +124,7 @@ def options_of(dataset: Any) -> dict[str, Any]:
 
 
 def _script_loaders(dataset: Any) -> Iterator[DataLoader]:
-    """Yield the script's loaders over ``dataset`` that a framework is replacing with another one."""
+    """Yield the loaders over ``dataset`` that are local variables of a framework's calls."""
     for frame in framework_calls():
         for value in frame.f_locals.values():
             if isinstance(value, DataLoader) and getattr(value, "dataset", None) is dataset:

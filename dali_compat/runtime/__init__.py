@@ -1,10 +1,9 @@
-"""Services for the process: CPU cores, devices, forks, and the installed DALI.
+"""Services for the process.
 
-- cores, device: the available hardware; batches with several images per sample.
-- forks, decorators: handling of forks, program exit and torch.compile; processes that are not forks; names of stages
-  for profilers.
-- messages: warnings at the user's line; columns, sizes in bytes, and a repr that does not raise.
-- internals: what this package uses of other packages that is not their public API.
+- cores, device, open_files: CPU cores, memory, copies between devices, the limit of open files.
+- forks, children, decorators: forks, program exit, new processes, torch.compile, profilers.
+- messages: warnings at the user's line, and formatting. saved: cache files.
+- internals: private names of other packages that this package uses.
 - installation: DALI, the driver, the GPUs. dataset_base: base class of this package's data sets.
 """
 

@@ -1,4 +1,4 @@
-"""Processes that end with their parent."""
+"""End child processes with their parent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def end_with_parent(parent: int | None = None) -> None:
 
 
 def _end_with(parent: int, starter: Any) -> None:
-    """End this process with its parent, even if a function never returns.
+    """End this process with its parent, even if the main thread is in a call that never returns.
 
     ``parent`` may be a fork server or the process that adopts orphans, so ``starter`` is checked as well.
     """

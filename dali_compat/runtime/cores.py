@@ -1,4 +1,4 @@
-"""CPU cores: the number that the process may use, and the placement of DALI's threads."""
+"""Number of CPU cores that the process may use, and placement of DALI's threads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ _PROCESS, _MOUNTED = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def usable_cores() -> int:
-    """Return the number of cores that the process may run on, limited by the CPU quota of a container (``docker run
-    --cpus=4``, a CPU limit of Kubernetes), rounded up."""
+    """Return the number of cores that the process may run on, limited by the CPU quota of a container, rounded up."""
     allowed, quota = len(os.sched_getaffinity(0)), cpu_quota()
     return allowed if quota >= allowed else max(1, math.ceil(quota))
 
 
 def cpu_quota() -> float:
-    """Return the CPU time that the control groups of the process allow, in CPUs; infinity if there is no limit.
+    """Return the CPU time that the process's control groups allow, in CPUs; infinity if there is no limit.
 
     Sources: Linux's Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cpu.cfs_quota_us).
     """
@@ -48,9 +47,8 @@ NODES = Path("/sys/devices/system/node")
 
 
 def near_gpu() -> bool:
-    """Return True if DALI should keep its threads on the GPU's socket: several NUMA nodes have cores, and the process
-    may run on all of them. A restricted process was placed deliberately, by torchrun's --numa-binding, numactl, taskset
-    or a container."""
+    """Return True if DALI should keep its threads on the GPU's NUMA node. A process that may not run on all cores was
+    placed deliberately, for example by numactl."""
     with suppress(OSError):  # a GPU's memory may be a node without cores; a sandbox may hide the nodes
         nodes = sum(bool(path.read_text().strip()) for path in NODES.glob("node[0-9]*/cpulist"))
         return nodes > 1 and len(os.sched_getaffinity(0)) == os.cpu_count()

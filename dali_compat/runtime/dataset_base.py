@@ -14,13 +14,11 @@ from ..errors import FallbackWarning
 from .internals import data_set_being_read
 from .messages import stack_level
 
-_warned = mmap.mmap(
-    -1, 1
-)  # set after the first warning; shared with worker processes, which torch forks for every epoch
+_warned = mmap.mmap(-1, 1)  # 1 after the first warning; shared with workers, which torch forks for every epoch
 
 
 class DatasetBase:
-    """Base class of this package's data sets. Subclasses call ``self._warn_if_torch_reads()`` when they are indexed."""
+    """Base class of data sets. Subclasses call ``self._warn_if_torch_reads()`` when they are indexed."""
 
     transform: Any
     target_transform: Any
@@ -41,8 +39,7 @@ class DatasetBase:
         return index % count
 
     def _warn_if_torch_reads(self) -> None:
-        """Warn if torch's own loader indexes the data set. This is done once per program, and not if one of this
-        package's loaders has reported the reason."""
+        """Warn if torch's own loader indexes the data set, once per program and never after suppress_warning()."""
         over = None if _warned[0] else data_set_being_read()
         if over is None:
             return
@@ -52,13 +49,13 @@ class DatasetBase:
 
 
 def suppress_warning() -> None:
-    """Suppress the warning, because the reason for using torch's loader was already reported."""
+    """Suppress the warning of DatasetBase, because its reason was already reported."""
     _warned[0] = 1
 
 
 class QuietWorker:
-    """worker_init_fn for workers of such a loader, wrapping the user's. A process that is not a fork does not share the
-    flag."""
+    """A worker_init_fn that suppresses the warning and calls the user's ``function``. Spawned workers do not share
+    ``_warned``."""
 
     def __init__(self, function: Callable[[int], object] | None):
         self._function = function

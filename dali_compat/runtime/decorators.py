@@ -1,5 +1,4 @@
-"""Decorators for functions that the user's program calls: exclude them from torch.compile, and name their stages for
-profilers."""
+"""Decorators that exclude functions from torch.compile, serialize methods, and name stages for profilers."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def no_compile(function: F) -> F:
-    """Decorator that excludes a function from torch.compile. The compiler would trace all functions that it calls, and
-    fail on arrays and pipelines. torch.compiler.disable() is not used at once, because it imports the compiler."""
+    """Decorator that excludes a function from torch.compile, which would fail on arrays and pipelines. The compiler is
+    not imported unless the program does so."""
     uncompiled: Callable[..., Any] | None = None
 
     @functools.wraps(function)
@@ -42,7 +41,7 @@ def no_compile(function: F) -> F:
 
 
 def one_at_a_time(method: F) -> F:
-    """Decorator that lets one thread at a time into a method; ``self.next_lock`` is an RLock."""
+    """Decorator that lets one thread at a time run a method, by holding the RLock ``self.next_lock``."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any) -> Any:

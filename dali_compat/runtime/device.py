@@ -1,4 +1,4 @@
-"""Devices: free memory, and moving batches between them; batches with several images per sample."""
+"""Free memory, copies of batches between devices, and batches with several images per sample."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _AT_ONCE = 2**16  # bytes of pageable memory that the driver copies before it re
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the free memory in bytes. For a GPU, this includes memory that torch caches unused. For the host, it is
-    the minimum over the machine and the process's control group (Linux, v2), and inactive file cache counts as free."""
+    """Return the free memory in bytes. On a GPU, unused memory in torch's cache counts as free. On the CPU, inactive
+    file cache does, and the limit of the process's control group applies."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
@@ -33,15 +33,14 @@ def free_memory(device: torch.device) -> int:
 
 
 def on_the_cpu() -> AbstractContextManager:
-    """Context that creates tensors on the CPU by default, regardless of torch.set_default_device(), which is meant for
-    models and does not affect torch's worker processes."""
+    """Context manager in which tensors are created on the CPU, regardless of torch.set_default_device()."""
     # torch 2.5's get_default_device() ignores ``with torch.device(...)``
     return nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
 
 
 def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Move an array or a CPU tensor to the device, without waiting for earlier work of the GPU. Copies from pageable
-    memory beyond 64 KB would wait (CUDA C++ Programming Guide, "Concurrent Execution between Host and Device")."""
+    """Copy an array or a CPU tensor to the device, without waiting for earlier work of the GPU. More than 64 KB of
+    pageable memory is pinned first, because its copy would wait (CUDA C++ Programming Guide)."""
     tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
     if device.type != "cuda" or tensor.nbytes <= _AT_ONCE:
         return tensor.to(device, non_blocking=True)
@@ -50,21 +49,21 @@ def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.
 
 
 def moved(data: Any, device: torch.device) -> Any:
-    """Return ``data`` with its tensors on ``device``. Containers keep their type, other objects are unchanged."""
+    """Return ``data`` with its tensors on ``device``."""
     return mapped(data, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 @contextmanager
 def working_on(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Context with this stream and its GPU as the current ones. Without torch.cuda.device(), torch.cuda.stream()
-    restores the previous GPU, which initializes CUDA there."""
+    """Context manager that makes a stream and its GPU the current ones. Without torch.cuda.device(),
+    torch.cuda.stream() would initialize CUDA on the previous GPU when it restores it."""
     with torch.cuda.device(stream.device), torch.cuda.stream(stream):
         yield
 
 
 def handed_over(data: Any, stream: torch.cuda.Stream) -> Any:
-    """Return ``data``, computed on ``stream``, with its tensors copied for the current stream. The originals' memory
-    returns to ``stream`` regardless of its use on other streams."""
+    """Return ``data`` with copies of its tensors for the current stream. ``stream`` computes the originals, and may
+    then reuse their memory."""
     current = torch.cuda.current_stream(stream.device)
     current.wait_stream(stream)
     copies = mapped(data, lambda tensor: tensor.clone() if tensor.is_cuda else tensor)
@@ -73,10 +72,8 @@ def handed_over(data: Any, stream: torch.cuda.Stream) -> Any:
 
 
 def mapped(data: Any, function: Callable[[Any], Any], kind: type = torch.Tensor) -> Any:
-    """Apply a function to the tensors in ``data``, or to other leaves of type ``kind``.
-
-    Follows torch.utils.data._utils.pin_memory, which supports the same containers.
-    """
+    """Return ``data`` with ``function`` applied to its tensors, or to its leaves of type ``kind``. Containers are those
+    of torch.utils.data._utils.pin_memory."""
     if isinstance(data, kind):
         return function(data)
     if isinstance(data, ViewBatches):
@@ -111,8 +108,8 @@ class ViewBatches(Sequence):
     """A sequence of samples with several views, stored as one batch per view.
 
     Attributes:
-        batches: (N, C, H, W) each, or a list of N.
-        structure: structure of a sample: lists, tuples and dicts of view numbers.
+        batches: for each view, (N, C, H, W) or a list of N images.
+        structure: structure of a sample, as nested lists, tuples and dicts of view numbers.
     """
 
     def __init__(self, batches: Sequence[Any], structure: Any = None):
@@ -128,12 +125,12 @@ class ViewBatches(Sequence):
         return filled(self.structure, [batch[row] for batch in self.batches])
 
     def each(self, function: Callable[[Any], Any]) -> ViewBatches:
-        """Apply a function to every batch."""
+        """Return ViewBatches with ``function`` applied to each view's batch."""
         return ViewBatches(list(map(function, self.batches)), self.structure)
 
 
 def filled(structure: Any, values: Sequence[Any]) -> Any:
-    """Return the structure with view numbers replaced by values."""
+    """Return ``structure`` with each view number replaced by its entry in ``values``."""
     if isinstance(structure, int):
         return values[structure]
     if isinstance(structure, dict):

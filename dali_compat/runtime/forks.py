@@ -1,14 +1,10 @@
-"""Forks, Python processes that are not forks, and program exit.
+"""Locks and hooks for forks, new Python processes, and program exit with daemon threads.
 
-This module provides locks that neither an interrupt nor a fork leaves held, and objects that a forked child leaks.
+A forked child inherits all locks, but only the forking thread. That thread therefore acquires the locks of new_lock()
+before the fork, so that none stays held in the child and the data that they guard is consistent.
 
-If a thread is stopped between the end of a ``with`` block and the release of its lock (by a signal, in some versions of
-Python, or by a debugger), the lock remains held. The thread itself is not affected, because the locks are re-entrant,
-but others would wait forever. A forked child has its parent's locks, but only the thread that forks. Therefore that
-thread acquires all locks before the fork, so that none is held by another thread and the data that they guard is
-consistent.
-
-All hooks of this package at forks are run from here, in one order (_ORDER).
+In some versions of Python, a signal can stop a thread between the end of a ``with`` block and the release of its lock.
+The lock is re-entrant, so this thread can continue, but others would wait forever. unlock_all() releases such locks.
 """
 
 from __future__ import annotations
@@ -31,8 +27,8 @@ from typing import Any, TypeVar, cast
 from . import internals
 
 _ORDER = (
-    "prefetch threads",  # before what these threads start
-    "JPEG engines",  # threads that compare pixels
+    "prefetch threads",  # first, because they start other threads
+    "JPEG engines",
     "nvJPEG",
     "Triton",
     "pipelines",  # after all threads that use them
@@ -58,9 +54,9 @@ def _run(stage: str, when: str) -> None:
     _hooks[stage].get(when, bool)()
 
 
-for _stage in reversed(_ORDER):  # separately, because Python runs the other hooks if one raises
+for _stage in reversed(_ORDER):  # separate hooks, because Python runs the others if one raises
     os.register_at_fork(
-        before=partial(_run, _stage, "before"),  # of these, the last one registered is the first to run
+        before=partial(_run, _stage, "before"),  # Python runs these in reverse order of registration
         after_in_parent=partial(_run, _stage, "after_in_parent"),
         after_in_child=partial(_run, _stage, "after_in_child"),
     )
@@ -69,27 +65,27 @@ at_fork("interpreter", before=internals.take_head_lock)
 
 
 def leak_in_child(one: object) -> None:
-    """Leak an object, so that it is never freed in this process."""
+    """Leak an object in this process, so that it is never freed."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
 
-_PATIENCE = 1.0  # seconds to wait at a fork for the holder of a lock, which may be reading a file
+_PATIENCE = 1.0  # seconds to wait for locks at a fork
 
 _all: weakref.WeakSet = weakref.WeakSet()
 _held: dict[int, list] = {}  # locks by the thread that is forking
 
 
 def new_lock() -> threading.RLock:
-    """Return a re-entrant lock that is handled at forks."""
+    """Return a re-entrant lock that is never held in a forked child."""
     made = threading.RLock()
     _all.add(made)
     return made
 
 
 def unlock_all() -> None:
-    """Release all locks that this thread holds. Only call this after a long wait, outside of any lock's block."""
+    """Release all locks of new_lock() that this thread holds. Do not call this in a ``with`` block of such a lock."""
     for lock in _in_order():
-        with suppress(RuntimeError):  # this thread does not hold it (any more)
+        with suppress(RuntimeError):  # raised if this thread does not hold the lock
             while True:
                 lock.release()
 
@@ -107,7 +103,7 @@ def _after_fork() -> None:
 
 def _after_fork_in_child() -> None:
     _after_fork()
-    _held.clear()  # of other threads
+    _held.clear()  # entries of other threads
     for lock in _in_order():
         if lock.acquire(blocking=False):
             lock.release()
@@ -127,13 +123,12 @@ at_fork("locks", before=_before_fork, after_in_parent=_after_fork, after_in_chil
 
 # ---- exit of the program while daemon threads still request batches
 #
-# Python does not wait for daemon threads. It ends one as soon as it next needs the GIL, even in the middle of C++,
-# which then calls std::terminate(), and objects that the thread uses may be gone before. Such a thread is therefore
-# ended after the batch that it has requested, as by sys.exit(): silently, and running its ``finally`` blocks.
+# Python ends a daemon thread when the thread next needs the GIL. In C++ code, this calls std::terminate(). SystemExit
+# therefore ends daemon threads after their batch.
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_PATIENCE_AT_END, _PAUSE = 5.0, 0.002  # seconds: to wait for batches in progress; between polls
+_PATIENCE_AT_END, _PAUSE = 5.0, 0.002  # seconds to wait for batches in progress, and between polls
 
 _loading: set[int] = set()  # threads in functions of end_daemons_at_exit()
 _deadline: float | None = None  # set when the program exits
@@ -141,7 +136,7 @@ at_fork("daemon threads", after_in_child=_loading.clear)
 
 
 def end_daemons_at_exit(function: F) -> F:
-    """Decorator for a function that ends a daemon thread on entry and on return, once the program exits."""
+    """Decorator that raises SystemExit in daemon threads at the beginning and end of a call, once the program exits."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -160,8 +155,7 @@ def end_daemons_at_exit(function: F) -> F:
 
 
 def wait_for_daemons() -> None:
-    """Wait until no other thread makes a batch. Called at interpreter shutdown, before objects that batches need are
-    freed."""
+    """Wait at exit until no other thread is in a function of end_daemons_at_exit(), at most 5 seconds."""
     global _deadline
     _deadline = _deadline or time.monotonic() + _PATIENCE_AT_END
     while _loading - {threading.get_ident()} and time.monotonic() < _deadline:
@@ -187,9 +181,8 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 
 
 class FreshProcess:
-    """A process that is not a fork. It runs ``serve(requests, answers)`` of a module until this process exits or calls
-    end(). It finds the same packages as this process and, unlike multiprocessing's "spawn", imports nothing of the
-    user's script.
+    """A Python process that is not a fork. It runs ``serve(requests, answers)`` of a module until this process exits or
+    calls end(). Unlike multiprocessing's "spawn", it imports nothing of the user's script.
 
     Attributes:
         requests, answers: this process's ends of the pipes.
@@ -208,7 +201,6 @@ class FreshProcess:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=ends, env=environment)
 
     def end(self) -> None:
-        """Kill the process."""
         self.requests.close()
         self.answers.close()
         self._process.kill()

@@ -1,4 +1,4 @@
-"""The installed DALI, the driver and the GPUs. Nothing here builds a pipeline."""
+"""The installed DALI, the driver and the GPUs."""
 
 import ctypes
 import ctypes.util
@@ -40,16 +40,14 @@ class Problem:
 
 
 def dali_problem(gpu: bool = False) -> str | None:
-    """Return in one line why DALI cannot be used and what to install, or None if it can.
-
-    gpu: whether to check also that the NVIDIA driver can run this DALI on a GPU.
-    """
+    """Return in one line why DALI cannot be used and what to install, or None if it can. ``gpu`` also checks the NVIDIA
+    driver."""
     problem = import_problem() or (driver_problem() if gpu else None)
     return None if problem is None else str(problem)
 
 
 def import_problem() -> Problem | None:
-    """Return why `import nvidia.dali` does not give a working DALI, or None if it does."""
+    """Return why DALI cannot be imported, or None if it can."""
     module, error = _import_dali()
     if error is None and hasattr(module, "Pipeline"):
         return None
@@ -84,8 +82,8 @@ def _leaves_out_docstrings() -> bool:
 
 
 def driver_problem() -> Problem | None:
-    """Return why the NVIDIA driver cannot run the installed DALI, or None if it can, or if there is no driver or no
-    DALI."""
+    """Return why the NVIDIA driver cannot run the installed DALI. Return None if it can, or if one of them is
+    missing."""
     driver, needed = driver_cuda(), dali_cuda_major()
     if driver is None or needed is None or driver[0] >= needed:
         return None
@@ -99,7 +97,7 @@ def driver_problem() -> Problem | None:
 
 
 def wanted_variant() -> str:
-    """Return the extra of dali_compat for this torch, or for the driver: 'cuda110', 'cuda120' or 'cuda130'."""
+    """Return the extra of dali_compat, such as 'cuda130', for torch's version of CUDA, or else the driver's."""
     major = torch.version.cuda.split(".")[0] if torch.version.cuda else str((driver_cuda() or (13, 0))[0])
     return {"11": "cuda110", "12": "cuda120"}.get(major, "cuda130")
 
@@ -118,7 +116,7 @@ def dali_version() -> str | None:
 
 
 def dali_variant() -> str | None:
-    """Return the installed DALI packages, such as 'nvidia-dali-cuda130', joined by ', ', or None if there are none."""
+    """Return the names of dali_distributions(), joined by ', ', or None if there are none."""
     return ", ".join(sorted(dali_distributions())) or None
 
 
@@ -137,7 +135,7 @@ def dali_distributions() -> dict[str, bool]:
 
 
 def dali_cuda_major() -> int | None:
-    """Return the major version of CUDA that the importable DALI was built for, or None if it cannot be imported."""
+    """Return the major version of CUDA that DALI was built for, or None if DALI cannot be imported."""
     module, _ = _import_dali()
     version = str(getattr(module, "__cuda_version__", ""))  # 13.4.92 is encoded as the number 13492
     return int(version[:2]) if version[:2].isdigit() else None
@@ -156,21 +154,20 @@ def driver_cuda() -> tuple[int, int] | None:
 
 
 def gpu_names() -> list[str]:
-    """Return the names of the GPUs that torch can use, in torch's order."""
     if not torch.cuda.is_available():
         return []
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
 def most_jpeg_engines() -> float:
-    """Return how many JPEG engines of a GPU may be used: the environment variable DALI_COMPAT_JPEG_ENGINE, or infinity
-    if it is not set."""
+    """Return the maximum number of JPEG engines per GPU. This is the environment variable DALI_COMPAT_JPEG_ENGINE, or
+    infinity if it is not set."""
     value = os.environ.get(JPEG_ENGINE, "").strip()
     return int(value) if value.isdigit() else math.inf
 
 
 def hidden_jpeg_engines(index: int) -> Problem | None:
-    """Return why nvJPEG finds no JPEG engine on a GPU that has some, if a container is the cause, otherwise None."""
+    """Return a Problem if a container hides the JPEG engines of a GPU from nvJPEG, otherwise None."""
     if not torch.cuda.is_available():
         return None
     name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
@@ -189,18 +186,13 @@ def hidden_jpeg_engines(index: int) -> Problem | None:
 
 
 def max_connections() -> int:
-    """Return the number of hardware queues that CUDA opens: CUDA_DEVICE_MAX_CONNECTIONS, or CUDA's default of 8 if that
-    is not a number.
-
-    dali_compat only sets the variable while it still has an effect, so CUDA was initialized with its value.
-    """
+    """Return the number of CUDA's hardware queues, which is CUDA_DEVICE_MAX_CONNECTIONS, or 8 by default."""
     value = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip()
     return int(value) if value.isdigit() else CUDA_DEFAULT_CONNECTIONS
 
 
 def max_connections_note() -> str | None:
-    """Return one line about the remedy if CUDA has fewer than 32 hardware queues, or None if it has enough, or without
-    a GPU."""
+    """Return one line with a remedy if there is a GPU and CUDA has fewer than 32 hardware queues, otherwise None."""
     if not torch.cuda.is_available() or max_connections() >= WANTED_CONNECTIONS:
         return None
     if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ:
@@ -215,8 +207,8 @@ def max_connections_note() -> str | None:
 
 @functools.cache
 def _import_dali():
-    """Return (nvidia.dali, None), or (None, the exception). Cached, because a half-loaded DALI raises other errors the
-    second time."""
+    """Return (nvidia.dali, None), or (None, the exception). The result is cached, because a second import raises a
+    different error."""
     try:
         return importlib.import_module("nvidia.dali"), None
     except Exception as error:
@@ -229,7 +221,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def nvjpeg_libraries():
-    """Yield every nvJPEG library that loads: those of wheels, newest first, then the system's."""
+    """Yield the nvJPEG libraries that load, those of wheels first, in descending order of version."""
     folders = (os.path.join(entry or ".", "nvidia", "*", "lib", "libnvjpeg.so.*") for entry in sys.path)
     paths = sorted({path for pattern in folders for path in glob.glob(pattern)}, key=os.path.basename, reverse=True)
     system = ctypes.util.find_library("nvjpeg")

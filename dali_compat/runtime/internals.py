@@ -1,9 +1,7 @@
 """Private names of Python and of other packages that this package uses.
 
-Each function states what it is for, since when that exists, and what happens without it. tests/unit/test_internals.py
-tests each with the installed versions. Three kinds of private names are used elsewhere, next to what follows them:
-functions replaced for custom data sets (tracing/patches.py), torchvision's arithmetic (ops/) and attributes of known
-data sets (data/).
+Each docstring states when the name was added. tests/unit/test_internals.py tests the installed versions. Other private
+names are used for custom data sets (tracing/patches.py), torchvision's arithmetic (ops/) and known data sets (data/).
 """
 
 from __future__ import annotations
@@ -26,38 +24,35 @@ from typing import Any
 
 
 def take_head_lock() -> None:
-    """Acquire and release CPython's HEAD_LOCK, which a native thread may hold during a fork. gloo's threads take it
-    often, and the child then deadlocks in Python before 3.10.15 and 3.11.10 (CPython issue 112275).
+    """Acquire and release CPython's HEAD_LOCK. If a native thread such as gloo's holds it during a fork, the child
+    deadlocks in Python before 3.10.15 and 3.11.10 (CPython issue 112275).
 
-    PyThreadState_SetAsyncExc exists in all versions. sys._current_frames() acquires the lock as well, but may run the
-    garbage collector meanwhile, and so wait for another thread that waits for the lock (issue 106883).
+    PyThreadState_SetAsyncExc exists in all versions. sys._current_frames() acquires the lock as well, but may deadlock
+    if it runs the garbage collector (issue 106883).
     """
     if sys.version_info < (3, 10, 15) or (3, 11) <= sys.version_info < (3, 11, 10):
         ctypes.PyDLL(None).PyThreadState_SetAsyncExc(ctypes.c_ulong(0), None)
 
 
 def reset_lock(lock: Any) -> None:
-    """Release a lock whose holder does not exist in this forked child. Since Python 3.9; without it, the child would
-    wait for the lock forever."""
+    """Release a lock whose holder does not exist in this forked child. Added in Python 3.9."""
     lock._at_fork_reinit()
 
 
 def at_exit_before_threads(function: Callable[[], None]) -> None:
-    """Call a function at exit before Python waits for threads. Since Python 3.9; otherwise the function is called after
-    that, and a program that exits while threads wait for requests waits for these."""
+    """Call a function that ends threads at exit, before Python joins them. atexit would call it only afterwards. Added
+    in Python 3.9."""
     getattr(threading, "_register_atexit", atexit.register)(function)
 
 
 def callers() -> Iterator[FrameType]:
-    """Yield the frames of the calling function's callers, innermost first. CPython has had sys._getframe() in all
-    versions; without it, warnings could not name the user's line."""
+    """Yield the frames of the calling function's callers, innermost first. sys._getframe() exists in all versions."""
     return (frame for frame, _ in walk_stack(sys._getframe(2)))
 
 
 def trainer_is_at_last_batch(loader: Any) -> bool:
-    """Return True if the Lightning Trainer that calls has received its epoch's last batch from this loader. It requests
-    no other, and with limit_train_batches the loader has more. Since Lightning 2.0; without it, a training that resumes
-    from a checkpoint of the last batch skips an epoch."""
+    """Return True if a Lightning Trainer in the call stack has received the last batch of its epoch from this loader.
+    With limit_train_batches, this is not the loader's last batch. Added in Lightning 2.0."""
     modules = "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"
     frame = next((one for one in callers() if one.f_globals.get("__name__") in modules), None)
     fit: Any = None if frame is None else getattr(frame.f_locals.get("self"), "fit_loop", None)
@@ -66,14 +61,13 @@ def trainer_is_at_last_batch(loader: Any) -> bool:
 
 
 def processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
-    """Return a pool's processes, to kill those that hang. Python 3.14 has kill_workers(), which does not give their
-    exit codes."""
+    """Return a pool's processes, to kill them and read their exit codes."""
     return list((pool._processes or {}).values())
 
 
 def module_runner() -> Callable[..., Any]:
-    """Return the function that ``python -m`` runs a module with. runpy.run_module() would remove the program's __main__
-    when it returns, while threads and functions called at exit still use it."""
+    """Return the function with which ``python -m`` runs a module. runpy.run_module() would remove __main__ when it
+    returns, while threads and atexit functions still use it."""
     runner: Callable[..., Any] = runpy._run_module_as_main  # type: ignore[attr-defined]  # private
     return runner
 
@@ -91,35 +85,32 @@ ITERATORS: dict[str, tuple[str, ...]] = {
         *("_tasks_outstanding", "_task_info", "_rcvd_idx"),
     ),
 }
-"""torch's iterators, which those in epoch/ derive from, with the methods and attributes that they use. All exist since
-torch 2.0; there is no public class to derive from, and without them a loader could not use torch's workers."""
+"""torch's iterators, from which those in epoch/ are derived, with the methods and attributes that epoch/ uses. All
+exist since torch 2.0."""
 
 
 def profiler_check() -> Callable[[], bool]:
-    """Return a function that returns True if torch's profiler is running. Since torch 1.9; without it, each stage of a
-    batch would record a range, which takes 10 us."""
+    """Return a function that returns True if torch's profiler is running. Added in torch 1.9."""
     import torch
 
     return torch.autograd._profiler_enabled
 
 
 def current_stream_of(device: Any) -> int:
-    """Return torch.cuda.current_stream(device).cuda_stream, without the 3 us that creating the object takes for every
-    batch. Since torch 1.8."""
+    """Return torch.cuda.current_stream(device).cuda_stream, 3 us faster because no object is created. Added in torch
+    1.8."""
     import torch
 
     return torch._C._cuda_getCurrentRawStream(device.index)
 
 
 def version_of(tensor: Any) -> int:
-    """Return a number that changes when a tensor is modified in place. Without it, a loader over arrays would have to
-    compare all pixels in every epoch."""
+    """Return a number that changes when a tensor is modified in place."""
     return int(tensor._version)
 
 
 def collate_functions() -> dict[Any, Any]:
-    """Return default_collate's functions by type, which programs may replace, and torch's own module. Since torch 2.0;
-    without it, a replaced function would be ignored."""
+    """Return the functions that the program has set in default_collate_fn_map, by type. Added in torch 2.0."""
     from torch.utils.data._utils import collate
 
     torchs = vars(collate)
@@ -131,16 +122,15 @@ def collate_functions() -> dict[Any, Any]:
 
 
 def leaves_by_path(value: Any) -> dict[str, Any]:
-    """Return the leaves of nested containers by their paths, such as {"[0]['boxes']": ...}. Since torch 2.2; without
-    it, an error of default_collate would not name the place."""
+    """Return the leaves of nested containers by path, such as {"[0]['boxes']": ...}. Added in torch 2.2."""
     from torch.utils._pytree import keystr, tree_flatten_with_path
 
     return {keystr(path): leaf for path, leaf in tree_flatten_with_path(value)[0]}
 
 
 def data_set_being_read() -> Any:
-    """Return the data set that torch's own loader is reading a sample of, in this call stack, or None. The fetchers
-    exist since torch 1.2; without them, no warning says that this package's data set is read sample by sample."""
+    """Return the data set that torch's own loader reads in this call stack, or None. Its fetchers exist since torch
+    1.2."""
     for frame in islice(callers(), 12):  # Subset and ConcatDataset are between them
         if frame.f_globals.get("__name__") == "torch.utils.data._utils.fetch":
             return getattr(frame.f_locals.get("self"), "dataset", None)
@@ -148,8 +138,8 @@ def data_set_being_read() -> Any:
 
 
 def pipelines_of(kind: Any) -> set[Any]:
-    """Return weak references to all of DALI's pipelines, which DALI closes at exit; ``kind`` is nvidia.dali.Pipeline.
-    Since DALI 1.24; without it, a forked child would close its parent's pipelines, and wait forever."""
+    """Return weak references to all pipelines, which DALI closes at exit. ``kind`` is nvidia.dali.Pipeline. Added in
+    DALI 1.24."""
     found: set[Any] = kind._pipes
     return found
 
@@ -157,24 +147,22 @@ def pipelines_of(kind: Any) -> set[Any]:
 # ---- frameworks and Pillow
 
 ACCELERATE, PREPARED = "accelerate.data_loader", "_is_accelerate_prepared"
-"""Module of Accelerate's loaders, and the attribute of a loader that prepare() reads. Since Accelerate 0.18; without
-them, no warning says that prepare() replaces this package's loader, and install() drops the loader's options."""
+"""Module of Accelerate's loaders, and the attribute of a loader that prepare() reads. Added in Accelerate 0.18."""
 
 
 def framework_calls() -> list[FrameType]:
     """Return the frames of Accelerate and Ray Train in the call stack, innermost first.
 
-    Accelerate's prepare(loader) and Ray Train's prepare_data_loader(loader) do not keep the script's loader, but
-    construct another one from its arguments. The script's loader is a local variable of one of these functions. Without
-    that, exact=, cache= and the like would be lost. (Accelerate 0.20, Ray 2.7.)
+    Accelerate's prepare(loader) and Ray Train's prepare_data_loader(loader) construct another loader. The script's
+    loader is a local variable of these functions. Added in Accelerate 0.20 and Ray 2.7.
     """
     frames = islice(callers(), 16)  # most calls between the framework's function and our constructor
     return [one for one in frames if str(one.f_globals.get("__name__")).startswith((ACCELERATE, "ray.train."))]
 
 
 def file_of(error: BaseException | None) -> str:
-    """Return the path of the file that could not be opened by the system or read by PIL, or "" if it is unknown. Most
-    of PIL's errors do not contain it, but the local variables ``self`` and ``fp`` of its functions do."""
+    """Return the path of the file that caused an OSError or an error of Pillow, or "" if it is unknown. Most of
+    Pillow's errors do not contain it, but local variables of Pillow's functions do."""
     met: list[BaseException] = []  # "raise error from error" creates a cycle
     while error is not None and error not in met:
         met.append(error)

@@ -1,4 +1,4 @@
-"""Location of the user's calling line, and warnings there; columns, sizes in bytes, and a repr that does not raise."""
+"""Warnings at the user's line, and formatting of messages."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _announced: set[tuple[str, int]] = set()  # lines, with the id of the data set
 
 
 def report_fallback(what: str, fallback: str, reported: set[str]) -> None:
-    """Report that something does not run in DALI, according to DataLoader's ``fallback``: "warn" warns once per text,
-    recorded in ``reported``, and "silent" does nothing.
+    """Report that ``what`` does not run in DALI. ``fallback`` is DataLoader's argument; "warn" warns about each text
+    once, and records it in ``reported``.
 
     Raises:
         RuntimeError: fallback is "error".
@@ -38,7 +38,7 @@ def report_fallback(what: str, fallback: str, reported: set[str]) -> None:
 
 
 def announce(route: str, dataset: Any) -> None:
-    """Print the route of the loader made at the user's line to stderr, once per line and data set."""
+    """Print a new loader's route to stderr, once for each data set and line of the user's code."""
     line = f"{user_line()} runs on {route}"
     key = line, id(dataset)
     if key not in _announced:
@@ -59,7 +59,8 @@ def stack_level() -> int:
 
 
 def user_line(until: str = "") -> str:
-    """Return file and number of the user's line: "train.py:31"; "" if the module ``until`` calls none."""
+    """Return the file and number of the user's calling line, such as "train.py:31". Return "" if the module ``until``
+    has not called user code."""
     frame = _user_frame(until)[1]
     path = frame.f_code.co_filename
     if until and path.startswith(_HERE):
@@ -70,10 +71,10 @@ def user_line(until: str = "") -> str:
 
 
 def _user_frame(until: str = "") -> tuple[int, FrameType]:
-    """Return (level, frame) of the first frame outside of installed packages, or else outside of this package and
-    _LIBRARIES. The level is counted from the caller's caller. The search stops at the module ``until``."""
+    """Return the stack level and the innermost frame of user code. The search ends at the module ``until``. If all code
+    belongs to installed packages, return the innermost frame outside of this package and _LIBRARIES."""
     calls = callers()
-    first, other = next(calls), None  # the function of this module that looks for the line
+    first, other = next(calls), None  # the fallback is the caller in this module
     for level, frame in enumerate(calls, 1):
         if frame.f_globals.get("__name__") == until:
             break
@@ -86,8 +87,8 @@ def _user_frame(until: str = "") -> tuple[int, FrameType]:
 
 
 def in_columns(rows: Sequence[tuple[str, ...]], left: int | None = None) -> str:
-    """Align rows in columns, one line each: the first ``left`` (by default all) left-aligned, the others
-    right-aligned."""
+    """Format rows as lines with aligned columns. The first ``left`` columns (by default all) are left-aligned, the
+    others right-aligned."""
     aligned = [
         [f"{cell:{'<' if left is None or number < left else '>'}{max(map(len, column))}}" for cell in column]
         for number, column in enumerate(zip(*rows, strict=True))
@@ -102,7 +103,7 @@ def terminal_columns() -> int:
 
 
 def wrapped(text: str, columns: int) -> str:
-    """Wrap the lines of the text to ``columns``. Continuation lines are indented by 4 more."""
+    """Wrap each line of the text to ``columns`` characters. Continuation lines are indented by 4 more."""
     lines = []
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 4)
@@ -111,12 +112,12 @@ def wrapped(text: str, columns: int) -> str:
 
 
 def in_bytes(count: float) -> str:
-    """Format a size: "0.3 MB", "20.1 GB"."""
+    """Format a number of bytes, such as "0.3 MB" or "20.1 GB"."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def repr_of(thing: Any) -> str:
-    """Return the object's repr, or object's if that raises because of unexpected attributes."""
+    """Return ``repr(thing)``, or object.__repr__() if that raises an error."""
     try:
         return repr(thing)
     except Exception:

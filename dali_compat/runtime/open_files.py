@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import resource
 
-_SPARE = 1024  # descriptors for other files than those of batches
-_SHARES = 4  # 1 / share of the free descriptors, if few are left; other pipelines and threads need some
+_SPARE = 1024  # descriptors for files other than those of batches
+_SHARES = 4  # if few descriptors are free, a batch may use 1 / _SHARES of them
 
 
 def allow_open_files(count: int) -> None:
-    """Raise the limit for ``count`` files of batches. The soft limit is often 1024."""
+    """Raise the soft limit, often 1024, so that DALI can open ``count`` files of batches."""
     needed = _SPARE + count
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
@@ -19,7 +19,7 @@ def allow_open_files(count: int) -> None:
 
 
 def files_at_once(count: int) -> int:
-    """Return how many of ``count`` files DALI may open at once: all of them, unless the hard limit is low."""
+    """Return how many of ``count`` files DALI may open at once. A low hard limit reduces the number."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or hard >= _SPARE + _SHARES * count:
         return count

@@ -1,4 +1,4 @@
-"""Files that save a later start from repeating work. They are written atomically, by one process at a time."""
+"""Cache files that save later starts from repeating work, and locks so that one process at a time writes them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from filelock import FileLock, Timeout
 from .messages import stack_level
 
 _patience: dict[Path, float] = defaultdict(lambda: 60.0)
-"""Seconds to wait for the holder of a lock, which may be stopped, or on a server that is gone. 0 after the first
-timeout."""
+"""Seconds to wait for each lock. 0 after the first timeout, because the process that holds it may be stopped."""
 
 
 def cache_folder() -> Path:
@@ -29,13 +28,12 @@ def cache_folder() -> Path:
 
 
 def digest(*values) -> str:
-    """Return 32 hexadecimal digits for values that can be encoded as JSON."""
+    """Return a hash of JSON-encodable values, 32 hexadecimal digits."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray], mode: int = 0o600) -> None:
-    """Write ``meta``, which must be JSON-encodable, and arrays to a file with permissions ``mode``. The file appears
-    complete or not at all.
+    """Write ``meta``, which must be JSON-encodable, and arrays to a file with permissions ``mode``, atomically.
 
     Raises:
         OSError: the folder is not writable or full.
@@ -44,7 +42,7 @@ def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray], mode: int 
 
 
 def write(path: Path, pieces: Iterable[bytes | memoryview], mode: int = 0o600) -> None:
-    """Write a file from pieces, as save() does."""
+    """Write pieces of bytes to a file, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
     try:
@@ -58,20 +56,20 @@ def write(path: Path, pieces: Iterable[bytes | memoryview], mode: int = 0o600) -
 
 
 def packed(meta: dict, arrays: dict[str, np.ndarray]) -> memoryview:
-    """Return the bytes of such a file."""
+    """Return the bytes that save() writes."""
     file, named = io.BytesIO(), {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8), **arrays}
     np.savez(file, **named)  # type: ignore[arg-type]  # none is named allow_pickle
     return file.getbuffer()
 
 
 def load(path: str | Path, owners: tuple[int, ...] = ()) -> tuple[dict, dict[str, np.ndarray]] | None:
-    """Return the content written by save(). Return None if there is no such file, it is damaged, or others may have
-    written it. It must be owned by this user or one of ``owners`` (user ids), and not be writable by others."""
+    """Return ``meta`` and the arrays of a file written by save(). Return None if the file is missing or damaged, does
+    not belong to this user or one of ``owners`` (user ids), or is writable by others."""
     return unpacked(read(path, owners))
 
 
 def read(path: str | Path, owners: tuple[int, ...] = ()) -> bytes:
-    """Return a file's bytes, or none if it cannot be read, or others may have written it."""
+    """Return the bytes of a file, or b"" if it cannot be read or others may have written it, as in load()."""
     try:
         with open(path, "rb") as file:
             stat = os.fstat(file.fileno())
@@ -82,7 +80,7 @@ def read(path: str | Path, owners: tuple[int, ...] = ()) -> bytes:
 
 
 def unpacked(data: bytes) -> tuple[dict, dict[str, np.ndarray]] | None:
-    """Decode the bytes of a file written by save(), or return None if they are invalid."""
+    """Return ``meta`` and the arrays from the bytes of a file, or None if these are invalid."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             arrays = dict(stored)
@@ -93,9 +91,8 @@ def unpacked(data: bytes) -> tuple[dict, dict[str, np.ndarray]] | None:
 
 @contextlib.contextmanager
 def lock(name: str) -> Iterator[None]:
-    """Hold a lock by name, for one process of this machine at a time, so that the ranks of a training job do not repeat
-    the same work. If locks do not work, or another process holds this one for long, continue without it; save() keeps
-    files consistent."""
+    """Context manager that holds a lock by name, so that the ranks of a training job do not repeat work. If locks do
+    not work or the lock is not free within a minute, continue without it."""
     path = cache_folder() / "locks" / name
     with contextlib.ExitStack() as stack:
         try:

@@ -1,8 +1,6 @@
-"""Translate torchvision transforms into a plan, which assigns each step to DALI or torch. Does not import DALI.
+"""Translate torchvision transforms into a plan. Does not import DALI.
 
-In reading order:
-
-- chain: translates a transform with its containers up to the first one without a translation, and its explain() lines.
+- chain: translates a transform and its containers into steps, and writes the lines of explain().
 - lower: assigns steps to DALI or torch. planes: selects steps that kernels run on the output of a JPEG engine.
 """
 
@@ -21,7 +19,7 @@ __all__ = ["Chain", "Untranslatable", "on_batch", "register", "translate", "view
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """Apply each of the transforms to the image, and return the list of results."""
+    """A transform that returns the list of the results of several transforms."""
 
     transforms: tuple[Callable[[Any], Any], ...]
 
@@ -33,8 +31,8 @@ def views(*transforms: Callable[[Any], Any]) -> Views:
     """Return a transform that applies each of ``transforms`` to an image, and returns the list of results, as in
     ``views(augment, augment)``.
 
-    The result is an ordinary callable, so torch's own loader accepts it, too. In dali_compat's batches, the views share
-    one decoded image, and each has its own random numbers.
+    torch's own loader accepts the result, too. In dali_compat's batches, the views share one decoded image, and each
+    has its own random numbers.
 
     Args:
         *transforms: callables that take a PIL image, usually a torchvision Compose.

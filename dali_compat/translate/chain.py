@@ -1,4 +1,4 @@
-"""Translate a transform with its containers into a chain of steps, up to the first one without a translation."""
+"""Translate a transform and its containers into a chain of steps."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..ops.translators import Gated, Nested, translated_base, translated_class, 
 from ..plan import DALI, EACH, EXACT, HOST, TORCH, UPRIGHT, Gate, ImageSpec, Line, Options, Step
 
 _MOST_CONTAINERS = 1000  # per translation, because a container may contain itself
-_STREAMS = 1 << 16  # random streams of one application of a transform by a wrapper
+_STREAMS = 1 << 16  # random streams reserved for each transform that a custom callable applies
 
 
 @dataclass(frozen=True)
 class Translated:
-    """A transform and its steps (empty if it does nothing)."""
+    """The steps that replace one transform; empty if it does nothing."""
 
     transform: str
     steps: tuple[Step, ...] = ()
@@ -26,34 +26,34 @@ class Translated:
 
 @dataclass(frozen=True)
 class Chain:
-    """A transform, translated as far as possible."""
+    """The steps of a transform, up to its first part without a translation."""
 
     takes: ImageSpec  # the input image
     translated: tuple[Translated, ...] = ()  # one entry per leaf transform, in order
     refused: Untranslatable | None = None  # why the next transform has no translation
-    # one chain per image, if the last transform gives several; the other fields are unused then
+    # one complete chain per image, if the last transform returns several images
     views: tuple[Chain, ...] = ()
     structure: Any = None  # structure of that transform's output, as in AppliedTransforms
-    wrapper: str = ""  # name of that transform
+    wrapper: str = ""  # description of that transform
 
     @property
     def gives(self) -> ImageSpec:
-        """The image after the steps."""
+        """Spec of the image after all steps."""
         return next((t.steps[-1].gives for t in reversed(self.translated) if t.steps), self.takes)
 
 
 def translate(
     transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, views: bool = False, turns: bool = False
 ) -> Chain:
-    """Translate a transform (or a tuple of them), containers included, up to the first one without a translation.
+    """Translate transforms and their containers, up to the first transform without a translation.
 
     Args:
         transforms: a transform, a tuple of transforms, or None for the unchanged image.
         spec: the input image.
         stream: number of the first random stream.
-        views: whether the last transform may give several images.
-        turns: whether the decoder can rotate images according to their EXIF orientation. The result's ``takes.upright``
-            requests it.
+        views: whether the last transform may return several images.
+        turns: whether the decoder can apply the EXIF orientation. If so, exif_transpose as the first transform sets
+            ``takes.upright`` in the result.
     """
     if transforms is None:
         return Chain(spec, (Translated("None"),))
@@ -75,7 +75,7 @@ def translate(
                 continue
             if isinstance(result, AppliedTransforms):
                 if waiting or not views:
-                    raise Untranslatable(transform, "it gives several images, and is not the last transform")
+                    raise Untranslatable(transform, "it returns several images, but is not the last transform")
                 return _with_views(transform, result, Chain(takes, tuple(translated)))
             if isinstance(result, Gated):
                 entries = _gated(result, spec, stream)
@@ -91,8 +91,8 @@ def translate(
 
 
 def _result(transform: Any, spec: ImageSpec) -> Any:
-    """Return the translation of a transform: steps, Nested, Gated, or AppliedTransforms if a callable gives several
-    images. Raise Untranslatable if it has none."""
+    """Return a transform's translation as steps, Nested or Gated, or AppliedTransforms if it returns several images.
+    Raise Untranslatable if it has none."""
     if spec.kind == "array":
         raise Untranslatable(transform, "it gets a NumPy array here", "put it before ToNumpy()")
     if translated_class(type(transform)) is None:
@@ -101,19 +101,18 @@ def _result(transform: Any, spec: ImageSpec) -> Any:
 
 
 def _found_transforms(transform: Any) -> Nested | AppliedTransforms:
-    """Trace a transform without a translator. Return Nested if it only applies known transforms and gives one image,
-    and AppliedTransforms if it gives several."""
+    """Find the known transforms that a custom callable applies. Return Nested if it returns one image, and
+    AppliedTransforms if it returns several. Raise Untranslatable if it also does something else."""
     if not callable(transform) or (isinstance(transform, type) and translated_class(transform) is not None):
-        raise Untranslatable(transform, "it is no transform", "pass an object such as ToTensor(), or Compose([...])")
+        raise Untranslatable(transform, "it is not a transform", "pass an object such as ToTensor() or Compose([...])")
     try:
-        only_lambd = type(transform) is v2.Lambda and transform.types == (object,)  # it calls nothing else then
+        only_lambd = type(transform) is v2.Lambda and transform.types == (object,)  # only calls the function
         function = transform.lambd if only_lambd else transform
         seen = find_transforms(function, lambda kind: translated_class(kind) is not None)
         return seen if seen.chain is None else Nested(seen.chain)
     except NotUnderstood as unseen:
         why = f", and {unseen}" if str(unseen) else ""
-    # raised outside of the block above: an error's context refers to frames, which would keep the caller's objects
-    # alive
+    # raised outside of the except block, because the error's context would keep the caller's objects alive
     kind, how = type(transform), "dali_compat.register() a translation of its class"
     if kind.__module__ in ("builtins", "functools") or kind.__name__ == "Lambda":
         how = "write it as a class and dali_compat.register() a translation of that"
@@ -127,7 +126,8 @@ def _found_transforms(transform: Any) -> Nested | AppliedTransforms:
 
 
 def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
-    """Number the random streams. Steps with ``shares`` use the stream of the previous step."""
+    """Return the steps with random streams numbered from ``stream``. A step with ``shares`` uses the stream of the
+    previous step."""
     numbered: list[Step] = []
     for s in steps:
         stream += not s.shares and bool(numbered)
@@ -136,16 +136,16 @@ def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
 
 
 def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
-    """Return the steps of all branches, each with the gate of its branch."""
+    """Translate a container that chooses branches. Return the choice, then the steps of each branch with its gate."""
     choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream),))
     entries, gives = _branches(container, spec, stream)
-    if container.in_order and set(gives) != {spec}:  # the first branch in one order is the last in another
+    if container.in_order and set(gives) != {spec}:  # in random order, a branch may get another one's result
         entries, gives = _branches(container, spec.but(size=None), stream)
         gives.append(spec)
     if not container.complete:
         gives.append(spec)
     if len({g.but(size=None) for g in gives}) > 1:
-        raise Untranslatable(container.name, "its transforms give images of different kinds")
+        raise Untranslatable(container.name, "its transforms return images that differ in more than their size")
     sizes = {g.size for g in gives}
     after = gives[0].but(size=sizes.pop() if len(sizes) == 1 else None)
     last = max(s.stream for entry in (choose, *entries) for s in entry.steps)
@@ -153,7 +153,7 @@ def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
 
 
 def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Translated], list[ImageSpec]]:
-    """Return the steps of the branches, and the output of each branch for the same input."""
+    """Return the steps of all branches, and the spec of each branch's result for the input ``spec``."""
     entries: list[Translated] = []
     gives = []
     for branch in container.branches:
@@ -173,17 +173,15 @@ def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Tran
 
 
 def _with_views(transform: Any, seen: AppliedTransforms, start: Chain) -> Chain:
-    """Return the chains of the images that a wrapper gives; each begins with ``start``."""
+    """Extend ``start`` with one chain for each image that the transform returns."""
     views = tuple(_chain_of_path(seen, path, start) for path in seen.paths)
     refused = next((view.refused for view in views if view.refused), None)
     return replace(start, refused=refused, views=views, structure=seen.structure, wrapper=describe(transform))
 
 
 def _chain_of_path(seen: AppliedTransforms, path: tuple[int, ...], start: Chain) -> Chain:
-    """Extend ``start`` with the applications of a path.
-
-    Each application has its own random streams, so images that share an application share its random numbers.
-    """
+    """Return ``start`` followed by the transforms of ``seen`` at the positions ``path``. Each position has its own
+    random streams, so images that share a position share its random numbers."""
     chain = start
     for at in path:
         part = translate((seen.transforms[at],), chain.gives, _STREAMS * (at + 1))
@@ -200,7 +198,7 @@ NOWHERE = "-"
 
 
 def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool) -> tuple[Line, ...]:
-    """Return the lines of explain(). torch runs the steps ``ordered[split:]``."""
+    """Return the lines of explain(). DALI runs ``ordered[:split]``, torch the other steps."""
     on_batch, size = {}, ordered[split - 1].gives.size if split else chain.takes.size
     for s in ordered[split:]:
         on_batch[s.stream, s.gives] = TORCH if size else EACH

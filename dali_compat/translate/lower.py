@@ -1,14 +1,13 @@
-"""Lower a chain of torchvision's steps onto DALI and batched torch.
+"""Assign the steps of a chain to DALI and to torch.
 
-DALI runs all steps while images have different sizes, and geometry always. Once every image of a batch has the same
-size, pixel arithmetic runs as torch operations on the whole batch, because these are torchvision's own, exact, and the
-same on every device. There is one exception: at the end of a chain, DALI's crop_mirror_normalize flips, converts to
-float32, normalizes and transposes in one kernel (within 7e-7 of torchvision), so it is used by default.
+DALI runs geometry, and all steps while images differ in size. Once all images of a batch have the same size, torch runs
+pixel arithmetic on the whole batch with torchvision's own operations, which are exact on every device. By default there
+is one exception. At the end of a chain, DALI's crop_mirror_normalize flips, converts to float32, normalizes and
+transposes in one kernel, within 7e-7 of torchvision.
 
-DALI neither resizes nor warps exactly, so with exact=True torch's part begins before the first of these steps. DALI
-never resizes floats, and on the CPU it resizes nothing, because its filters repeat pixels at the border that
-torchvision's leave out. There PyTorch resizes uint8 images in a quarter of the time, with nearly the same result as
-Pillow.
+DALI's resizes and warps are not exact, so with exact=True torch's part begins before the first of them. DALI never
+resizes floats. On the CPU it resizes nothing, because its filters repeat border pixels that torchvision's leave out.
+PyTorch resizes uint8 images there in a quarter of the time, nearly as Pillow does.
 """
 
 from __future__ import annotations
@@ -27,9 +26,7 @@ from .planes import from_planes
 
 
 def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> Plan:
-    """Assign each step to DALI or torch, and fuse steps that DALI does faster in one operator.
-
-    If ``decoded`` is True, the images are torch tensors already, so torch runs all steps.
+    """Return the plan of a chain. If images are ``decoded``, they are torch tensors already, so torch runs all steps.
 
     Raises:
         Unsupported: a transform has no translation.
@@ -69,10 +66,10 @@ def _changing(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Move crops, pads and flips before the conversions that precede them, because they commute with pixelwise steps.
+    """Move crops, pads and flips before pixelwise steps, with which they commute.
 
-    DALI then runs them on uint8 images, and conversions get uniform batches. Translators have refused steps that do not
-    commute, such as a pad with a nonzero fill after a conversion.
+    DALI then runs them on uint8 images. Translators have refused steps that do not commute, such as a pad with a
+    nonzero fill after a conversion.
     """
     ordered: list[Step] = []
     for s in steps:
@@ -85,12 +82,13 @@ def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 def _commutes(geometry: Step, before: Step) -> bool:
     if before.op == "grayscale" and geometry.op == "pad":
-        return not any(geometry.kwargs["fill"])  # before grayscale, the fill has another color and number of channels
+        return not any(geometry.kwargs["fill"])  # grayscale would change the fill color
     return before.operation.commutes
 
 
 def _dtype_before(steps, i: int) -> torch.dtype:
-    """Return the dtype of the input of step i. Steps that were moved before a conversion state the dtype after it."""
+    """Return the input dtype of step i. Geometry steps are skipped, because those moved before a conversion still state
+    the dtype after it."""
     return next((s.gives.dtype for s in reversed(steps[:i]) if not s.operation.moves), torch.uint8)
 
 
@@ -102,14 +100,15 @@ def _first_batch_step(steps, options: Options) -> int:
     split = able
     while split and (steps[split - 1].operation.commutes or steps[split - 1].op == "flip"):
         split -= 1
-    # DALI flips exactly, and the image is in DALI already
+    # DALI's flips are exact, and the images are already in DALI
     while split < able and (steps[split].op == "flip" or steps[split].operation.unchanged):
         split += 1
     return split
 
 
 def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Fuse resize [pad] [crop] [flip] uint8 to_dtype(float32) [normalize] to one size into resize_mirror_normalize."""
+    """Fuse resize [pad] [crop] [flip] to_dtype(float32) [normalize] of uint8 images into resize_mirror_normalize, if
+    all results have one size."""
     if not steps or steps[0].op != "resize" or not is_integer_resize(steps[0]) or steps[0].kwargs["like"] == "pil":
         return steps
     resize, *rest = steps
@@ -133,8 +132,7 @@ def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def _popped(steps: list[Step], op: str, **how: Any) -> Step | None:
-    """Pop and return the first step if it is ``op`` with the given arguments and has no gates; otherwise return
-    None."""
+    """Pop the first step if it is ``op`` with the given arguments and without gates; otherwise return None."""
     taken = steps and steps[0].op == op and not steps[0].when and how.items() <= steps[0].kwargs.items()
     return steps.pop(0) if taken else None
 
@@ -145,13 +143,13 @@ def _dali_can(steps, i: int, options: Options) -> bool:
         return True
     if s.when or not s.operation.in_dali(s, _dtype_before(steps, i), options) or not options.can(s):
         return False
-    # it may be a mask: DALI sometimes picks a neighbouring pixel, which may belong to another class
+    # in a mask, the neighboring pixel that DALI sometimes picks may belong to another class
     return not (is_given(s) and str(s.kwargs.get("interpolation")).startswith("nearest"))
 
 
 def _after_float32(steps, split: int) -> int:
-    """Return the index after [uint8 to_dtype(float32), perhaps normalize], if torch's part would begin with these:
-    crop_mirror_normalize runs them instead."""
+    """Return ``split``, increased if torch's part begins with to_dtype(float32) of uint8 images. DALI's
+    crop_mirror_normalize then runs this step, and a normalize after it."""
     i = split
     while i < len(steps) and steps[i].operation.unchanged:
         i += 1
@@ -167,10 +165,8 @@ def _after_float32(steps, split: int) -> int:
 
 
 def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
-    """Lower resizes to one or two passes, and merge a resize with a crop inside of its result.
-
-    Computing only the cropped window is closer to Pillow and 40% cheaper.
-    """
+    """Choose one or two passes for each resize, and merge it with a crop inside of its result. Computing only the
+    cropped window is closer to Pillow and takes 40% less time."""
     lowered: list[Step] = []
     for s in steps:
         before = lowered[-1] if lowered else None
@@ -194,7 +190,7 @@ def _crops_inside(resize: Step, crop: Step) -> bool:
 
 
 def _is_inside(resize: Draw | None, crop: Step) -> bool:
-    """Return True if a crop's windows lie within the result of a resize with this draw."""
+    """Return True if the windows of a crop lie within the result of a resize with the draw ``resize``."""
     if crop.kwargs["inside"]:
         return True
     size, max_size = (dict(resize.args).get(name) if resize else None for name in ("size", "max_size"))
@@ -202,7 +198,7 @@ def _is_inside(resize: Draw | None, crop: Step) -> bool:
 
 
 def _fuse_tail(steps: tuple[Step, ...], layout: str) -> tuple[Step, ...]:
-    """Fuse [flip] to_dtype [normalize] at the end into crop_mirror_normalize."""
+    """Fuse [flip] to_dtype [normalize] at the end of the steps into crop_mirror_normalize."""
     kept = list(reversed(steps))
     normalize, convert = _popped(kept, "normalize"), _popped(kept, "to_dtype")
     if convert is None:

@@ -7,16 +7,15 @@ import re
 from ..ops.arguments import is_in_two_passes
 from ..plan import Step
 
-# Sequences of steps, one letter each (see _letter): [crop] [resize] [crop] [flips] [conversion to floating point]
-# [normalize] to one size, with a filter; and steps that pick pixels of each image, followed by conversions.
+# Steps, one letter each (see _letter). _RESIZED matches [crop] [resize] [crop] [flips] [conversion to floating point]
+# [normalize] to one size, _PICKED steps that only select pixels, followed by conversions.
 _RESIZED = re.compile("-*[Cc]?-*(?:[Rr]-*[CO]|R(?!-*[co]))[-f]*[-t]*[-n]*")
 _PICKED = re.compile("[-CcOofNP]*[-tn]*")
 
 
 def from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
-    """Return how many of the leading steps kernels run on a JPEG's planes; torch runs the others. Return None if some
-    of these others come before ``split`` and have inputs of several sizes, which DALI runs at once and torch one by
-    one."""
+    """Return the number of leading steps that kernels run on a JPEG's planes. torch runs the other steps. Return None
+    if torch would run steps before ``split`` on images of different sizes, which DALI does faster."""
     letters = "".join(map(_letter, ordered))
     found = _RESIZED.match(letters) or _PICKED.match(letters)
     at = found.end() if found else 0

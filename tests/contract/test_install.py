@@ -282,7 +282,7 @@ def test_verbose_prints_a_line_per_loader_and_change_of_route(images, capsys):
         list(loader)
         data.DataLoader(Numbers())
         assert re.fullmatch(
-            line + "torch's own loader, because no images are seen in Numbers\n", capsys.readouterr().err
+            line + "torch's own loader, because no images were found in Numbers\n", capsys.readouterr().err
         )
         images.loader = lambda path: EXACT
         loader = data.DataLoader(images, 5, fallback="silent")

@@ -141,7 +141,10 @@ def test_loaders_of_a_program_and_of_processes_it_spawns_are_replaced(tmp_path, 
     kinds = ["dali_compat.patch.loader.InstalledLoader", "torch.utils.data.dataloader.DataLoader"]
     seen = [kinds, True, [5, 5, 5, 5, 4], 3, [str(image_root), "--lr", "1"], False]
     assert parent == ["parent", *seen, "__main__"] and child == [0, *seen, "__mp_main__"]
-    lines = ["train.py:12 runs on DALI (cpu)", "train.py:13 runs on torch's own loader, because no images are seen in"]
+    lines = [
+        "train.py:12 runs on DALI (cpu)",
+        "train.py:13 runs on torch's own loader, because no images were found in",
+    ]
     assert all(done.stderr.count(line) == 2 for line in lines)  # the spawned process reports its own loaders
 
 

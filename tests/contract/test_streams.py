@@ -378,4 +378,4 @@ def test_stream_without_images_falls_back_without_a_warning(everything, capsys):
             data.DataLoader(webdataset(everything.shards).decode().to_tuple("cls", "json"), None)
     with install(device="cpu", verbose=True):
         data.DataLoader(webdataset(everything.shards).decode().to_tuple("cls", "json"), None)
-    assert "no images are seen in WebDataset" in capsys.readouterr().err
+    assert "no images were found in WebDataset" in capsys.readouterr().err

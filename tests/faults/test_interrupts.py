@@ -186,7 +186,7 @@ def test_batch_out_of_order_raises(root, cache):
     (pipeline,) = [one for one in loader._route._pipelines if len(one._feed.flight) > 1]
     assert {len(batch.arrays[1]) for batch in pipeline._feed.flight} == {2}
     pipeline._feed.flight.reverse()
-    with pytest.raises(RuntimeError, match="different batch than was due; iter"):
+    with pytest.raises(RuntimeError, match="different batch than expected; iter"):
         batches.extend(iterator)
     with pytest.raises(RuntimeError, match="an interrupt has stopped this epoch"):
         next(iterator)

@@ -1,4 +1,4 @@
-"""The definition of a plan's pipeline: the nodes of its inputs and outputs."""
+"""Definition of a plan's DALI pipeline, from its input nodes to its output nodes."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from ...plan import Plan, Step
 from . import graph
 from .transfer import COPIES_IMAGES, IMAGES, Feed
 
-_MIRRORED = (3, 4, 6, 7), (2, 3, 7, 8)  # EXIF orientations of images with reversed rows, and with reversed columns
+_MIRRORED = (3, 4, 6, 7), (2, 3, 7, 8)  # EXIF orientations with reversed rows, with reversed columns
 _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
 
 
-def states(form: Form) -> bool:
-    """Return True if a pipeline of this form returns the bytes that state the size of each file."""
+def has_size_field(form: Form) -> bool:
+    """Return True if a pipeline of this form also returns the header bytes that contain the image size."""
     return form.input == PATHS and not form.reads
 
 
 def define(
     plan: Plan, form: Form, device: torch.device, feed: Feed, template: list[Arrays], load: float
 ) -> dict[str, Any]:
-    """Return the output nodes of a pipeline, by the names that Received.from_outputs() takes. The last one, "numbers",
-    identifies the samples. Call this while DALI's pipeline is the current one.
+    """Create the nodes of a pipeline and return its outputs by name, for Received.from_outputs(). The last output,
+    "numbers", identifies the samples. Call this in a ``with pipeline:`` block.
 
     Args:
         plan, form, device, load: see DecodePipeline.
         feed: provides the inputs.
-        template: arguments of the steps of any batch, which give the number and types of inputs.
+        template: step arguments of any batch, which determine the number and dtypes of the inputs.
     """
     arrays = [array for step in template for array in step.values()]
-    if states(form):
-        arrays.append(np.zeros((1, 1), np.int32))  # offsets of the bytes that state the size
+    if has_size_field(form):
+        arrays.append(np.zeros((1, 1), np.int32))  # offset of the size field in a file
     images, numbers, *inputs = _inputs(form, device, feed, arrays)
     rest = iter(inputs)
     nodes = [{name: next(rest) for name in step} for step in template]
@@ -45,7 +45,7 @@ def define(
     if form.input == PATHS:
         outputs["encoded"] = images = fn.io.file.read(images, dont_use_mmap=True)
         outputs["lengths"] = images.shape()
-    if states(form):
+    if has_size_field(form):
         outputs["size_field"] = graph.part_of(images, next(rest), SIZE_FIELD)
     if not form.reads:
         outputs |= _pixels(plan, form, device, images, nodes, load)
@@ -54,7 +54,7 @@ def define(
 
 
 def _inputs(form: Form, device: torch.device, feed: Feed, arrays: list[np.ndarray]) -> list:
-    """Return the nodes of the images, of the samples' numbers, and of the arrays."""
+    """Return the input nodes of the images, of the sample numbers, and of each array."""
     pixels = form.input in DECODED
     dtypes = [types.UINT8, types.INT64] + [_TYPES[array.dtype.name] for array in arrays]
     ndim = [3 if pixels else 1, 0] + [array.ndim - 1 for array in arrays]
@@ -71,7 +71,8 @@ def _inputs(form: Form, device: torch.device, feed: Feed, arrays: list[np.ndarra
 def _pixels(
     plan: Plan, form: Form, device: torch.device, given: Any, nodes: list[dict[str, Any]], load: float
 ) -> dict[str, Any]:
-    """Return the outputs that are pixels. ``nodes`` are the arguments of the steps."""
+    """Return the image outputs by name. ``given`` is the input node of the images, and ``nodes`` contains the argument
+    nodes of each step."""
     turned = nodes[-1] if form.turns else None
     rest = iter(nodes)
     chains = [[(step, next(rest)) for step in chain.dali] for chain in plan.chains]
@@ -103,14 +104,9 @@ def _is_window(step: Step) -> bool:
 def rotation_arrays(
     plan: Plan, form: Form, arrays: list[Arrays], orientations: np.ndarray, sizes: np.ndarray
 ) -> list[Arrays]:
-    """Return the arguments of a plan's steps on images rotated by EXIF, followed by those of graph.rotate(). A window
-    that is decoded is converted to coordinates of the unrotated image.
-
-    Args:
-        arrays: arguments of the steps.
-        orientations: (N,) EXIF orientations.
-        sizes: (N, 2) (height, width) of the rotated images.
-    """
+    """Return the arguments of a plan's steps, followed by those of graph.rotate() for EXIF ``orientations`` (N,). If
+    only a window is decoded, convert it to coordinates of the unrotated image. ``sizes`` (N, 2) are those of the
+    rotated images."""
     on_side = (orientations >= ON_ITS_SIDE)[:, None]
     mirrored = np.stack([np.isin(orientations, numbers) for numbers in _MIRRORED], 1)  # rows, columns
     decoded = np.where(on_side, sizes[:, ::-1], sizes)
@@ -129,14 +125,13 @@ def rotation_arrays(
 
 
 def _view(images, steps, where: str):
-    """Return _after(), with support for a window as the first step."""
+    """Return one view's images after its steps. On the CPU, a leading crop uses the faster graph.decoded()."""
     if where == "cpu" and _begins_with_a_window(steps):
         return _after(graph.decoded(images, where, False, steps[0][1]), steps[1:])
     return _after(images, steps)
 
 
 def _after(images, steps):
-    """Return the images after the steps of one chain."""
     for step, arrays in steps:
         images = getattr(graph, step.op)(images, arrays, **step.kwargs)
     return images

@@ -1,9 +1,8 @@
-"""Forks and program exit.
+"""Handling of DALI pipelines at forks and at program exit.
 
-A forked child inherits the parent's pipelines without their threads, so it must neither run nor close them, or it would
-block forever. It cannot free the parent's GPU resources either, so gc.freeze() hides all existing objects from the
-garbage collector. At exit, pipelines are closed before DALI's modules are torn down, because a loader may still be
-referenced.
+A forked child inherits the parent's pipelines without their threads. Running or closing them would block forever, so
+the child leaks them. It cannot free the parent's GPU memory either, so gc.freeze() excludes all inherited objects from
+garbage collection. At exit, pipelines are closed before DALI's modules are torn down.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from ...runtime.forks import at_fork, leak_in_child, wait_for_daemons
 from ...runtime.internals import pipelines_of
 
 live: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The pipelines of this process."""
+"""This package's pipelines in this process."""
 
 _held: dict[int, list] = {}  # pipelines by the thread that is forking
-_uses_cuda = False  # in the parent
+_uses_cuda = False  # whether the parent had initialized CUDA at the fork
 
 
 def _before_fork() -> None:
-    """Keep all pipelines alive, including the user's, until the child has dropped them."""
+    """Keep all DALI pipelines alive, including the user's, until the child has leaked them."""
     global _uses_cuda
     _uses_cuda = torch.cuda.is_initialized()
     _held[threading.get_ident()] = _all()

@@ -1,7 +1,7 @@
-"""Conversion of steps to DALI nodes. Each operation has a function ``op(images, arrays, **args)``.
+"""DALI operators of a plan's steps. Each operation is a function ``op(images, arrays, **args)`` of the same name.
 
-``images`` is a DataNode in HWC layout, ``arrays`` contains the nodes of the step's per-sample arguments. The operators
-exist since DALI 1.50, for CPU and GPU; supports() excludes what an older DALI lacks.
+``images`` is a DataNode in HWC layout, and ``arrays`` contains the nodes of the step's per-sample arguments. The
+operators exist for CPU and GPU since DALI 1.50.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...plan import Step
 
 NEW_DECODERS = int(dali.__version__.split(".")[0]) >= 2  # before 2.0 the accurate decoders are experimental
 _decoders = fn.decoders if NEW_DECODERS else fn.experimental.decoders
-_FINE_WARPS = NEW_DECODERS  # before 2.0 warp_perspective interpolates between 32nds of a pixel on the CPU
+_FINE_WARPS = NEW_DECODERS  # before 2.0 warp_perspective rounds positions to 1/32 of a pixel on the CPU
 
 _FILTERS = {
     "nearest": types.INTERP_NN,
@@ -31,21 +31,25 @@ _POLICIES = {"constant": "pad", "edge": "clamp", "reflect": "reflect_101", "symm
 
 
 def supports(step: Step) -> bool:
-    """Return True if the installed DALI can run a step of an operation that DALI has."""
+    """Return True if the installed DALI can run a step of this module. Old versions lack padding modes and precise
+    warps."""
     if step.op == "pad":
         return step.kwargs["mode"] == "constant" or "reflect_101" in (inspect.getdoc(fn.slice) or "")
     return _FINE_WARPS or step.op != "warp_perspective" or step.kwargs["interpolation"] != "bilinear"
 
 
 def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None, load: float = 1.0):
-    """Decode to RGB uint8 HWC, or only the ``window`` (the arrays of a crop).
+    """Decode images to RGB uint8 HWC.
 
-    adjust_orientation is off because torchvision's loader does not rotate either; rotate() follows Pillow's
-    interpretation of EXIF. On average, a GPU's decoder differs from libjpeg by .2 levels, or by .01 if it interpolates
-    chroma as libjpeg does (``fancy``), which halves the speed except for small images (data/base_datasets.py). With
-    ``exact`` the CPU decodes, without any difference. ``load`` is the share of JPEGs for the JPEG engine; CUDA and the
-    threads decode the rest.
+    Args:
+        device: "cpu" or "mixed".
+        exact: decode on the CPU, exactly as libjpeg does.
+        fancy: interpolate chroma on the GPU as libjpeg does. This reduces the mean difference from .2 to .01 levels,
+            and halves the speed except for small images.
+        window: arrays of a crop, if only a window is decoded.
+        load: share of JPEGs for the JPEG engine.
     """
+    # torchvision's loader ignores EXIF; rotate() applies it as Pillow does
     options = {"device": "cpu" if exact else device, "output_type": types.RGB, "adjust_orientation": False}
     if options["device"] == "mixed":
         options.update(jpeg_fancy_upsampling=fancy, hw_decoder_load=load)
@@ -57,18 +61,18 @@ def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None, 
 
 
 def rotate(images, arrays):
-    """Rotate or flip images by ``matrix``, which maps output pixels to input pixels."""
+    """Rotate or flip images. ``arrays["matrix"]`` maps output pixels to input pixels."""
     return _warp(images, arrays, types.INTERP_NN, fill_value=[0.0])
 
 
 def part_of(encoded, start, length: int):
-    """Return ``length`` bytes from ``start`` on, padded with zeros."""
+    """Return ``length`` bytes of each file from offset ``start`` on, padded with zeros."""
     return fn.slice(encoded, start=start, shape=[length], axes=[0], out_of_bounds_policy="pad")
 
 
 def decoded(pixels, device: str, on_gpu: bool, window=None):
-    """Return what decode() would, for images that are already decoded, on the GPU or on the host. On the host, the CPU
-    cuts out the window, so that less is copied."""
+    """Crop decoded images to ``window`` and move them to ``device`` ("cpu" or "mixed"). Images on the host are cropped
+    there, so that less is copied."""
     if on_gpu:
         return pixels if window is None else crop(pixels, window, inside=True)
     images = pixels if window is None else _window(pixels, window["start"], window["shape"])
@@ -76,8 +80,7 @@ def decoded(pixels, device: str, on_gpu: bool, window=None):
 
 
 def _window(images, start, shape):
-    """Cut out a window on the CPU, treating lines as rows of numbers rather than pixels, which takes fn.slice less than
-    half the time."""
+    """Crop images on the CPU. Each line is reshaped to a row of numbers, which halves the time of fn.slice."""
     channels = images.shape(dtype=types.INT32)[2:]
     per = fn.cat(types.Constant(np.array([1], np.int32)), channels)
     lines = fn.reshape(images, rel_shape=[1.0, -1.0])
@@ -116,7 +119,7 @@ def _pass(images, arrays, prefix, **how):
 
 
 def resize_by_choice(images, arrays, *, interpolations, like):
-    """Resize with one of two interpolations; ``choice`` is 0 or 1."""
+    """Resize each image with one of two interpolations, selected by ``arrays["choice"]`` (0 or 1)."""
     first, second = (int(_FILTERS[name]) for name in interpolations)
     chosen = fn.cast(first + (second - first) * arrays["choice"], dtype=types.INTERP_TYPE)
     return fn.resize(images, size=arrays["size"], interp_type=chosen, antialias=True)
@@ -128,7 +131,7 @@ def flip(images, arrays, *, axis):
 
 
 def warp_affine(images, arrays, *, interpolation, fill):
-    """Pillow's Image.transform(AFFINE)."""
+    """Warp as Pillow's Image.transform(AFFINE) does."""
     if _FINE_WARPS or interpolation.startswith("nearest"):
         return warp_perspective(images, arrays, interpolation=interpolation, fill=fill)
     matrix, size = arrays["matrix"][:2], arrays["size"]
@@ -137,7 +140,7 @@ def warp_affine(images, arrays, *, interpolation, fill):
 
 
 def warp_perspective(images, arrays, *, interpolation, fill):
-    """Pillow's Image.transform(PERSPECTIVE)."""
+    """Warp as Pillow's Image.transform(PERSPECTIVE) does."""
     if interpolation.startswith("nearest"):
         return _warp(images, arrays, types.INTERP_NN, fill_value=[float(int(value)) for value in fill or (0,)])
     made = _warp(fn.cast(images, dtype=types.FLOAT), arrays, types.INTERP_LINEAR, border_mode="replicate")
@@ -150,18 +153,18 @@ def _warp(images, arrays, interp_type, **how):
     )
 
 
-def _truncated_inside(images, made, arrays, fill):
-    """Truncate as Pillow does, and fill the outside. Pillow repeats the border for half a pixel, as in ``made``, and
-    fills beyond that."""
-    made = fn.cast(made - (0.5 - 1e-4), dtype=types.UINT8)  # fn.cast rounds
+def _truncated_inside(images, warped, arrays, fill):
+    """Truncate warped floats to uint8 and fill pixels outside of ``images``, as Pillow does. The border is repeated for
+    half a pixel, before the fill begins."""
+    warped = fn.cast(warped - (0.5 - 1e-4), dtype=types.UINT8)  # fn.cast rounds
     all_bits = types.Constant(255, dtype=types.UINT8)
     ones = fn.slice(images, start=[0], shape=[1], axes=[2]) | all_bits
     arrays = arrays | {"matrix": arrays.get("inside", arrays["matrix"])}
     inside = _warp(ones, arrays, types.INTERP_NN, fill_value=[0.0])
-    made = made & inside
+    warped = warped & inside
     if not any(fill or ()):
-        return made
-    return made | ((inside ^ all_bits) & types.Constant(np.array([[fill]]).astype(np.uint8)))
+        return warped
+    return warped | ((inside ^ all_bits) & types.Constant(np.array([[fill]]).astype(np.uint8)))
 
 
 def grayscale(images, arrays, *, like, dtype, channels):
@@ -183,13 +186,12 @@ def grayscale(images, arrays, *, like, dtype, channels):
 
 
 def jpeg(images, arrays, *, like):
-    """Distort as JPEG compression does: by libjpeg on the CPU, by the same arithmetic without entropy coding on a
-    GPU."""
+    """Distort images as JPEG compression does. On a GPU, DALI omits the entropy coding."""
     return fn.jpeg_compression_distortion(images, quality=arrays["quality"])
 
 
 def to_dtype(images, arrays, *, dtype, like):
-    """Convert uint8 to float32 before a resize. torch does all other conversions."""
+    """Convert uint8 to float32. torch does all other conversions."""
     images = fn.cast(images, dtype=types.FLOAT)
     return images if like == "cast" else images * (1.0 / 255.0)
 

@@ -1,13 +1,11 @@
-"""A DALI pipeline that runs the DALI part of a plan. Batches are submitted, and received later in order.
+"""The DALI pipeline of a plan. Batches are submitted, and received later.
 
-DALI is driven by one thread at a time, the caller's or that of epoch/prefetch_thread.py. schedule_run() calls the
-external sources (transfer.py), which return the submitted batch, and does not wait for DALI's threads and streams. The
-dynamic executor allocates each output separately, so tensors are exported by DLPack without a copy, and a batch that
-fails does not affect the next ones.
+One thread at a time uses the pipeline, the caller's or that of epoch/prefetch_thread.py. schedule_run() takes the
+submitted batch from the external sources (transfer.py), and does not wait for the result.
 
-Batches cannot be mixed up: each sample carries a number through DALI next to its pixels, and the numbers of the output
-are compared with those submitted. If a call does not complete (Ctrl-C can stop it at any point), ``is_consistent``
-stays False and the pipeline is discarded.
+Each sample carries a number through DALI next to its pixels. The numbers of the output are compared with those
+submitted, so batches cannot be mixed up. If Ctrl-C interrupts a call, ``is_consistent`` stays False and the pipeline is
+discarded.
 """
 
 from __future__ import annotations
@@ -35,32 +33,32 @@ from ...runtime.decorators import named
 from ...runtime.forks import leak_in_child
 from ...runtime.open_files import allow_open_files, files_at_once
 from . import warm
-from .definition import define, rotation_arrays, states
+from .definition import define, has_size_field, rotation_arrays
 from .forks import live
 from .transfer import Feed, InFlight, Received
 
 
 class PipelineError(RuntimeError):
-    """DALI could not produce a batch. The text is DALI's."""
+    """DALI could not produce a batch. The message is DALI's."""
 
 
 class DecodePipeline:
-    """Runs ``plan.dali`` on batches of images.
+    """A DALI pipeline that decodes batches of images and runs ``plan.dali`` on them.
 
     Args:
         form: form of the inputs and outputs.
         device: device of the outputs.
-        threads: number of DALI's CPU threads.
-        depth: batches in flight.
-        batch_size: most samples of a batch.
+        threads: number of CPU threads.
+        depth: maximum number of batches in flight.
+        batch_size: maximum number of samples per batch.
         load: share of JPEGs for a GPU's JPEG engines.
     """
 
-    borrower: weakref.ref | None = None  # the epoch that uses it; set by routes/dali.py
-    meter: Any = None  # counts the seconds of waiting for DALI
-    template: list[Arrays] | None = None  # one row of the first batch's arrays, once it is built
-    samples = 0  # number of samples submitted so far
-    has_copy = False  # whether open_copy() was called in the background
+    borrower: weakref.ref | None = None  # the epoch that uses this pipeline; set by routes/dali.py
+    meter: Any = None  # records the seconds spent waiting for DALI
+    template: list[Arrays] | None = None  # step arguments of one sample; set when the pipeline is built
+    samples = 0  # submitted so far
+    has_copy = False  # whether open_copy() was requested
 
     def __init__(
         self,
@@ -76,50 +74,49 @@ class DecodePipeline:
         self.plan, self.device, self.threads, self.depth, self.batch_size = plan, device, threads, depth, batch_size
         self._pipe: Any = None
         self._feed = Feed()
-        self._done: dict[int, Any] = {}  # results that are not requested yet
-        self._expected: set[int] = set()  # tickets that will be requested
-        self._tickets = 0  # number of tickets so far
+        self._done: dict[int, Any] = {}  # outputs or errors by ticket
+        self._expected: set[int] = set()  # tickets that were neither received nor discarded
+        self._tickets = 0  # number of submitted batches
         self._closed = False
-        self._worker = 0  # the thread in _call()
-        self.is_consistent = True  # no call was interrupted
+        self._worker = 0  # id of the thread in _call()
+        self.is_consistent = True  # False if a call was interrupted
         self._pid = os.getpid()
         live.add(self)
 
     def submit(self, images: list | np.ndarray, arrays: list[Arrays], size_field_at: np.ndarray | None = None) -> int:
         """Start a batch of N images and return its ticket. Images in memory must not change before the batch is
-        received, because DALI does not copy them, or not immediately. Raises InconsistentEngine if an earlier call was
-        interrupted.
+        received, because DALI may not copy them. Raises InconsistentEngine if an earlier call was interrupted.
 
         Args:
             images: paths, as a list or as returned by _as_matrix(); uint8 arrays of encoded bytes (length,) or of
                 pixels (H, W, 3); or pixels on the GPU as returned by without_copy().
-            arrays: per-sample arguments of each step of ``plan.dali``, N rows each, view by view.
-            size_field_at: (N,) int32, the offset of the bytes that state the size in each file; by default 0.
+            arrays: per-sample arguments of each step, N rows each. The steps are those of ``plan.dali``, or of each
+                view in order.
+            size_field_at: (N,) int32, offset in each file of the header bytes with the image size; by default 0.
         """
         return self._call(self._submit, images, arrays, size_field_at)
 
     def rotation_arrays(self, arrays: list[Arrays], orientations: np.ndarray, sizes: np.ndarray) -> list[Arrays]:
-        """Return the arrays to submit() for images rotated by EXIF; see definition.py."""
+        """Return the arrays to submit() for images with an EXIF orientation; see definition.py."""
         return rotation_arrays(self.plan, self.form, arrays, orientations, sizes)
 
     def open_copy(self) -> DecodePipeline:
-        """Return an open pipeline with the same settings. This takes half a second if it opens JPEG engines."""
-        assert self.template is not None  # it is open
+        """Build and return a pipeline with the same settings."""
+        assert self.template is not None  # this pipeline is built
         settings = self.plan, self.device, self.threads, self.depth, self.batch_size, self.form, self.load
         made = DecodePipeline(*settings)
         made._call(made._build, self.template)
         return made
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function that uses DALI's pipeline. If another thread calls close() meanwhile, the pipeline is freed
+        """Call a function that uses DALI's pipeline. If another thread calls close() meanwhile, free the pipeline
         afterwards."""
         self.check_open()
         if not self.is_consistent:
             raise InconsistentEngine("an interrupt has stopped this pipeline; iter(loader) starts another epoch")
         self._worker = threading.get_ident()
         try:
-            # Streams without a number, such as torch's default one, and allocations belong to the current device, which
-            # may be another GPU, even one that this process does not use
+            # allocations and torch's default stream belong to the current device, which may be another GPU
             with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
                 return function(*args)
         finally:
@@ -133,10 +130,10 @@ class DecodePipeline:
         if self._pipe is None:
             try:
                 self._build(arrays)
-            except Exception as error:  # for example, no more threads; the next batch builds another
+            except Exception as error:  # such as a thread limit; the next batch builds another pipeline
                 self._free()
                 self.is_consistent = True
-                if files_at_once(8) < 8:  # DALI's libraries fail then, and do not say why
+                if files_at_once(8) < 8:  # DALI's error does not mention the limit of open files
                     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
                 raise
         while len(self._feed.flight) >= self.depth:
@@ -146,7 +143,7 @@ class DecodePipeline:
         arguments = [np.ascontiguousarray(a) for step in arrays for a in step.values()]
         if self.form.input == PATHS:
             given = images if isinstance(images, np.ndarray) else _as_matrix(images)
-        if states(self.form):
+        if has_size_field(self.form):
             arguments.append((np.zeros(len(images), np.int32) if size_field_at is None else size_field_at)[:, None])
         self._schedule(InFlight(ticket, [given, _numbers(ticket, len(images)), *arguments]))
         self._expected.add(ticket)
@@ -158,31 +155,31 @@ class DecodePipeline:
         self._feed.next, accepted = batch, len(self._feed.flight)
         try:
             self._pipe.schedule_run()
-        except Exception:  # for example, out of GPU memory; DALI may hold a part of the batch
+        except Exception:  # such as out of GPU memory; DALI may still hold some of the batch's arrays
             while len(self._feed.flight) > accepted:
                 self._feed.flight.pop()
             while self._feed.flight:
                 self._collect()
-            self._free()  # the next batch builds a new one
+            self._free()  # the next batch builds another pipeline
             self.is_consistent = True
             raise
 
     def receive(self, ticket: int) -> Received:
-        """Wait for a ticket's batch. Raises PipelineError if the batch failed, which does not affect others, and
-        InconsistentEngine if a call was interrupted."""
+        """Wait for a ticket's batch and return it. Raises PipelineError if DALI could not produce the batch, and
+        InconsistentEngine if an earlier call was interrupted."""
         return self._call(self._receive, ticket)
 
     @named("wait for DALI")
     def _receive(self, ticket: int) -> Received:
         self.is_consistent = False
         while ticket not in self._done:
-            self.check_open()  # if another thread closes it, the ticket never arrives
+            self.check_open()  # the batch never arrives if another thread has called close()
             self._collect()
         outcome = self._done.pop(ticket)
         self._expected.discard(ticket)
         self.is_consistent = True
         if isinstance(outcome, Exception):
-            if os.strerror(errno.EMFILE) in str(outcome):  # a failed batch keeps its files open until DALI is freed
+            if os.strerror(errno.EMFILE) in str(outcome):  # the batch keeps its files open until the pipeline is freed
                 while self._feed.flight:
                     self._collect()
                 self._free()
@@ -190,17 +187,16 @@ class DecodePipeline:
         return Received.from_outputs(dict(zip(self._outputs, outcome, strict=True)), bool(self.plan.views))
 
     def discard(self, ticket: int) -> None:
-        """Drop a ticket that will not be requested."""
+        """Drop a ticket's batch without receiving it."""
         self._expected.discard(ticket)
         self._done.pop(ticket, None)
 
     def discard_all(self) -> None:
-        """Drop all tickets."""
         self._expected.clear()
         self._done.clear()
 
     def close(self) -> None:
-        """Free threads, pinned and device memory. Tensors already returned stay valid."""
+        """Free the threads, pinned memory and GPU memory. Tensors that were returned stay valid."""
         self._closed = True
         self.discard_all()
         if self._worker in (0, threading.get_ident()):
@@ -216,7 +212,7 @@ class DecodePipeline:
 
     @property
     def idle(self) -> bool:
-        """True if the epoch that used it is over."""
+        """True if no running epoch uses this pipeline."""
         epoch = None if self.borrower is None else self.borrower()
         return epoch is None or epoch.over
 
@@ -225,12 +221,11 @@ class DecodePipeline:
         return self.is_consistent and not self._closed and self._pid == os.getpid()
 
     def check_open(self) -> None:
-        """Raise RuntimeError if close() was called."""
         if self._closed:
-            raise RuntimeError("the loader was closed during this epoch; iter(loader) starts another")
+            raise RuntimeError("the loader was closed during this epoch; iter(loader) starts another epoch")
 
     def _collect(self) -> None:
-        """Move the oldest batch in flight to the results."""
+        """Wait for the oldest batch in flight and store its outputs or error."""
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         begin = perf_counter()
         try:
@@ -242,12 +237,12 @@ class DecodePipeline:
         self._pipe.release_outputs()
         ticket, (_, numbers, *_) = self._feed.flight.popleft()
         if not isinstance(outcome, Exception) and not np.array_equal(outcome[-1].as_array(), numbers):
-            raise InconsistentEngine("DALI returned a different batch than was due; iter(loader) starts another epoch")
+            raise InconsistentEngine("DALI returned a different batch than expected; iter(loader) starts another epoch")
         if ticket in self._expected:
             self._done[ticket] = outcome
 
     def _build(self, template: list[Arrays]) -> None:
-        """Build the pipeline. The first batch's arrays give the number and types of inputs."""
+        """Build DALI's pipeline. The first batch's arrays determine the number and dtypes of its inputs."""
         self.template = [{name: array[:1].copy() for name, array in step.items()} for step in template]
         allow_open_files(sum(p.batch_size for p in list(live) if p.form.input == PATHS and p.usable))
         decodes_on_gpu = self.device.type == "cuda" and not self.plan.exact and self.form.input not in DECODED
@@ -273,14 +268,13 @@ class DecodePipeline:
 
 
 def without_copy(images: list[torch.Tensor]) -> list:
-    """Wrap images (H, W, 3) on the GPU in objects that DALI can take repeatedly."""
+    """Wrap images (H, W, 3) on the GPU as DALI tensors that can be submitted repeatedly."""
     with torch.cuda.device(images[0].device) if images else contextlib.nullcontext():
         return [TensorGPU(torch.utils.dlpack.to_dlpack(image), "HWC") for image in images]
 
 
 def undecodable(images: list, device: torch.device, given: str) -> list[int]:
-    """Return the indices of images (as for submit()) that DALI fails to decode, which it tries one by one after a batch
-    has failed."""
+    """Submit images one by one, and return the indices of images that DALI fails to decode. ``given`` is Form.input."""
     plan = Plan((), (), (), exact=False, channels_last=False)
     bad = []
     pipeline = DecodePipeline(plan, device, threads=1, depth=1, batch_size=1, form=Form(given))
@@ -293,7 +287,7 @@ def undecodable(images: list, device: torch.device, given: str) -> list[int]:
 
 
 def _numbers(ticket: int, count: int) -> np.ndarray:
-    """Return (count,) int64 numbers for the samples of a batch, unique within the pipeline."""
+    """Return the sample numbers of a batch, (count,) int64, which are unique within the pipeline."""
     return (ticket << 32) + np.arange(count)
 
 

@@ -1,8 +1,8 @@
-"""Inputs and outputs of a pipeline: external sources, the arrays that DALI still uses, and torch tensors.
+"""Input arrays of a DALI pipeline, and its outputs as torch tensors.
 
-DALI copies its inputs, except images in memory. It releases those in one of its threads, which needs the GIL and blocks
-the user's threads meanwhile. With some versions of Python, a process forked at that moment hangs (CPython issue
-112275). With these versions, DALI copies images as well, in the calling thread.
+DALI copies all inputs except images in memory. One of its threads releases these later, and takes the GIL for that. In
+Python before 3.11.10, a process that is forked at that moment hangs (CPython issue 112275), so there DALI copies images
+as well.
 """
 
 from __future__ import annotations
@@ -18,36 +18,41 @@ from nvidia.dali.tensors import TensorListCPU
 
 from ...runtime.device import ViewBatches
 
-_UNUSED = -1  # a ticket that is not in use
+_UNUSED = -1  # ticket of a batch whose result is dropped
 COPIES_IMAGES = sys.version_info < (3, 11, 10)  # first version with the fix
 
 
 class InFlight(NamedTuple):
-    """A batch submitted to DALI, which does not copy all of the arrays, or not immediately."""
+    """A submitted batch. It keeps the arrays alive, because DALI may not have copied them."""
 
     ticket: int
     arrays: list
 
 
 class Feed:
-    """Feeds DALI's external sources, and keeps the batches that DALI still uses, oldest first."""
+    """Returns submitted batches to DALI's external sources, and holds the batches in flight, oldest first."""
 
     def __init__(self):
         self.next: InFlight | None = None
         self.flight: deque[InFlight] = deque()
-        # for each source: its slice of a batch's arrays, and a queue of arrays of the next batches
+        # for each source, its slice of a batch's arrays, and a queue of the slices that it returns next
         self._waiting: list[tuple[slice, deque]] = []
 
     def source(self, dtypes: list, ndim: list[int], layout: list[str] | None, stream=None, copies: bool = True) -> list:
-        """Return nodes for the next arrays of a batch. ``copies``: DALI copies them. Arrays on the GPU are copied into
-        one buffer on a CUDA ``stream``; DALI always does so, and warns if told not to copy."""
+        """Create an external source for the next ``len(dtypes)`` arrays of a batch, and return its nodes.
+
+        Args:
+            dtypes, ndim, layout: as in fn.external_source().
+            stream: CUDA stream that copies arrays on the GPU; None for arrays on the host.
+            copies: whether DALI copies the arrays, as it always does on the GPU.
+        """
         if not dtypes:
             return []
         begin = self._waiting[-1][0].stop if self._waiting else 0
         self._waiting.append((slice(begin, begin + len(dtypes)), deque()))
         number = len(self._waiting) - 1
         nodes: Any = fn.external_source(
-            lambda: self._take(number),  # not a bound method of the pipeline: the cycle would keep GPU memory allocated
+            lambda: self._take(number),  # a reference to the pipeline would be a cycle that keeps GPU memory allocated
             num_outputs=len(dtypes),
             batch=True,
             dtype=dtypes,
@@ -61,8 +66,8 @@ class Feed:
         return nodes
 
     def _take(self, source: int) -> list:
-        """Return the next batch's arrays for one source. The first schedule_run() calls each source ``depth`` times.
-        The first call gets the batch; the others get one sample of it, whose result is dropped."""
+        """Return a source's arrays of the next batch. The first schedule_run() calls each source ``depth`` times. Calls
+        after the first return one sample of the batch, whose result is dropped."""
         _, waiting = self._waiting[source]
         if not waiting:
             batch = self.next
@@ -75,24 +80,24 @@ class Feed:
 
 
 IMAGES = "images "
-"""Prefix of the names of outputs that are pixels, followed by the number of a view."""
+"""Prefix of the names of image outputs, followed by the view's number."""
 
 
 class Received(NamedTuple):
     """The outputs of a pipeline for a batch of N images."""
 
-    # (N, H, W, C) or (N, C, H, W) on the device, in the layout of the plan's last step; a list of N if sizes differ;
-    # ViewBatches of these if the plan has views; [] if the form only reads
+    # (N, H, W, C) or (N, C, H, W) on the device; a list of N if sizes differ; ViewBatches if the plan has views; [] if
+    # files are only read
     images: torch.Tensor | list[torch.Tensor] | ViewBatches
-    # the images before the first step, (H, W, 3) each, if the form keeps them
+    # images before the first step, (H, W, 3) each, if the form keeps them
     decoded: torch.Tensor | list[torch.Tensor] | None
-    encoded: TensorListCPU | None  # DALI's list of the bytes of N files, if it has read files
-    lengths: np.ndarray | None  # (N,) int64, lengths of these
-    size_field: np.ndarray | None  # (N, SIZE_FIELD) uint8, the bytes that state the size, if files were also decoded
+    encoded: TensorListCPU | None  # bytes of the N files, if DALI has read files
+    lengths: np.ndarray | None  # (N,) int64, number of bytes of each file
+    size_field: np.ndarray | None  # (N, SIZE_FIELD) uint8, header bytes with the image size, if files were also decoded
 
     @classmethod
     def from_outputs(cls, outputs: dict[str, Any], has_views: bool) -> Received:
-        """Convert DALI's ``outputs``, by the names used in definition.py."""
+        """Convert DALI's outputs, named as in define(), to tensors and arrays."""
         decoded = _tensors(outputs["decoded"]) if "decoded" in outputs else None
         lengths = outputs["lengths"].as_array()[:, 0] if "lengths" in outputs else None
         size_field = outputs["size_field"].as_array() if "size_field" in outputs else None
@@ -106,8 +111,8 @@ class Received(NamedTuple):
         return [np.asarray(self.encoded[i]) for i in range(len(self.encoded))]
 
     def packed(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the concatenated bytes of all files, (bytes,) uint8, and ``lengths``, or None if they are not adjacent
-        in DALI's memory."""
+        """Return the bytes of all files as one array (bytes,) uint8, without a copy, and ``lengths``. Return None if
+        the files are not adjacent in DALI's memory."""
         assert self.encoded is not None and self.lengths is not None
         if not self.lengths[0]:
             return None
@@ -119,7 +124,7 @@ class Received(NamedTuple):
 
 
 def _unshared(images: list[torch.Tensor | list[torch.Tensor]]) -> ViewBatches:
-    """Return views that do not share memory. DALI computes outputs that are the same for two views only once."""
+    """Copy views that share memory with an earlier one, because DALI computes identical outputs only once."""
     made: list[torch.Tensor | list[torch.Tensor]] = []
     known: set[int] = set()
     for view in images:
@@ -132,7 +137,7 @@ def _unshared(images: list[torch.Tensor | list[torch.Tensor]]) -> ViewBatches:
 
 
 def _tensors(outputs: Any):
-    """Return DALI's output as torch tensors, without a copy."""
+    """Return a DALI output without a copy, as one tensor if all sizes are equal, otherwise as a list of tensors."""
     if outputs.is_dense_tensor():
         return torch.from_dlpack(outputs.as_tensor())
     images = [outputs[i] for i in range(len(outputs))]

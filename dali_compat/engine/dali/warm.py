@@ -1,13 +1,11 @@
-"""Starts nvJPEG on a GPU in the background, because the first decoder of a process takes long to create.
+"""Start nvJPEG on a GPU in the background, because the first decoder of a process takes long to create.
 
-DALI's decoder opens the JPEG engine three times, to look for encoders, for decoders, and for itself, and the driver
-takes about .5 s each time if it is not open elsewhere. nvJPEG is therefore opened here once before the first pipeline
-is built. That saves two of the three, and may run in parallel with the user's program. It stays open until the pipeline
-exists, which keeps the engine open itself. This also gives the number of engines, which the number of decoding threads
-depends on.
+DALI's decoder opens the JPEG engine three times, which takes about .5 s each time unless the engine is open already.
+If nvJPEG is opened before the first pipeline is built, this time is needed once. The handle is closed once a
+pipeline keeps the engine open. It also gives the number of JPEG engines, which determines the number of decoding
+threads.
 
-The thread is not a daemon, so a program that ends meanwhile waits for it. A fork waits as well, because it must not
-copy a held lock.
+Program exit waits for the thread, and so does a fork, because a child must not inherit a held lock.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ _HARDWARE, _DEFAULT = 3, 0  # backends of nvJPEG: the JPEG engine, and the fallb
 
 
 class _Start:
-    """The start on one device: the thread and its result."""
+    """A thread that opens nvJPEG on one device, and the resulting handle."""
 
     def __init__(self, make: Callable[[int], Any], index: int):
         self._make, self._index = make, index
-        self._made: Any = None  # close() frees it, from any thread
+        self._made: Any = None  # the open handle, which any thread may close
         self.engines = 0
         self._dropped = False
         self._lock = threading.Lock()
@@ -53,19 +51,19 @@ class _Start:
         made.close()
 
     def take(self) -> Any:
-        """Return the open handle, or None. A handle opened later is closed."""
+        """Return the open handle, or None. A handle that is opened after this call is closed at once."""
         with self._lock:
             self._dropped = True
             made, self._made = self._made, None
         return made
 
 
-_starts: dict[int, _Start] = {}  # of this process, by device index
-_others: list[threading.Thread] = []
+_starts: dict[int, _Start] = {}  # by device index
+_others: list[threading.Thread] = []  # started by in_background()
 
 
 def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
-    """Call ``make`` (by default Handle) in a thread, once per process and device."""
+    """Start a thread that opens nvJPEG on a device, once per process. ``make`` (by default Handle) opens it."""
     if index not in _starts:
         start = _Start(make or Handle, index)
         if _starts.setdefault(index, start) is start:
@@ -73,32 +71,30 @@ def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
 
 
 def jpeg_engines(index: int) -> int:
-    """Return the number of the device's JPEG engines that nvJPEG may use, or 0 if unknown. Starts nvJPEG if necessary
-    and waits for it."""
+    """Wait for nvJPEG to start. Return the number of JPEG engines that it may use, or 0 if it is unknown."""
     begin(index)
     _starts[index].thread.join()
     return known_jpeg_engines(index) or 0
 
 
 def known_jpeg_engines(index: int) -> int | None:
-    """Return jpeg_engines() without waiting, or None if nvJPEG has not started yet."""
+    """Return jpeg_engines() if nvJPEG has already started, otherwise None."""
     start = _starts.get(index)
     return None if start is None or start.thread.is_alive() else int(min(start.engines, most_jpeg_engines()))
 
 
 def drop(index: int) -> None:
-    """Close the handle of a device, because a pipeline with a decoder exists there."""
+    """Close a device's handle, because a pipeline with a decoder now exists there."""
     start = _starts.get(index)
     made = None if start is None else start.take()
     if made is None:
         return
-    if not in_background(made.close):  # this may take as long as a batch
+    if not in_background(made.close):  # closing may take as long as a batch
         made.close()
 
 
 def in_background(function: Callable[[], None]) -> bool:
-    """Call a function in a thread that forks and program exit wait for. Return False if no thread can be started
-    because the program is exiting."""
+    """Call a function in a thread that forks and program exit wait for. Return False if the program is exiting."""
     thread = threading.Thread(target=function, name="dali_compat nvJPEG")
     _others.append(thread)
     with suppress(RuntimeError):
@@ -108,7 +104,7 @@ def in_background(function: Callable[[], None]) -> bool:
 
 
 def finish(seconds: float | None = None) -> None:
-    """Wait until nothing runs in the background."""
+    """Wait for each background thread, at most ``seconds``."""
     for thread in [*(start.thread for start in list(_starts.values())), *_others]:
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(seconds)
@@ -116,8 +112,8 @@ def finish(seconds: float | None = None) -> None:
 
 
 class Handle:
-    """An open nvJPEG handle on a GPU, with its number of JPEG ``engines``. Calls release the GIL. Raises RuntimeError
-    if nvJPEG is missing or cannot be opened."""
+    """An open nvJPEG handle on a GPU, with its number of JPEG ``engines``. Raises RuntimeError if nvJPEG is missing or
+    cannot be opened."""
 
     def __init__(self, index: int):
         library = next(nvjpeg_libraries(), None)
@@ -135,8 +131,7 @@ class Handle:
         raise RuntimeError(f"nvjpegCreateEx: status {status}")
 
     def _count(self) -> int:
-        """Return the number of engines. The single engine of an A100 has five parts, which are counted separately since
-        each decodes an image."""
+        """Return the number of engines. The five parts of an A100's single engine count separately."""
         ask = getattr(self._library, "nvjpegGetHardwareDecoderInfo", None)  # added in nvJPEG 11.9
         engines, parts = ctypes.c_uint(), ctypes.c_uint()
         if ask is None or ask(self._handle, ctypes.byref(engines), ctypes.byref(parts)) != 0:
@@ -160,7 +155,6 @@ def _end() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Drop the parent's handles without closing them."""
     _starts.clear()
     _others.clear()
 

@@ -1,12 +1,11 @@
-"""JPEGs from a GPU's JPEG engine: planes of luma and chroma, and kernels that convert them as libjpeg and Pillow do.
+"""Decode JPEGs to luma and chroma planes with a GPU's JPEG engine, and convert these as libjpeg and Pillow do.
 
-Modules, in the order to read them:
+Modules, in reading order:
 
-- nvjpeg: the library, by ctypes. files: the encoded files. engine: a GPU's engine, the threads that feed it, and planes
-  in progress.
-- geometry: locations of planes, and each image's parameters for the kernels. kernels: planes to images in Triton, and
-  comparison of images. program: a plan's steps by these kernels.
+- nvjpeg: ctypes bindings. files: encoded files. engine: a GPU's JPEG engine and its threads.
+- geometry: memory layout of planes, and parameters of the kernels. kernels: Triton kernels that convert and compare
+  images. program: a plan's steps as calls of these kernels.
 - verified: an engine whose pixels are compared with Pillow's file by file. engines: the engine of each GPU.
 
-epoch/planes_group uses them. data/verdicts stores the results of the comparisons.
+data/verdicts stores the results of the comparisons.
 """

@@ -25,10 +25,10 @@ from .geometry import PlaneLocations
 from .nvjpeg import EngineError, Nvjpeg, calls_of
 
 _GRAIN = 2**25  # bytes; sizes of planes are rounded up to reuse allocations
-_IN_FLIGHT, _SHARE = 2**31, 32  # limit of planes decoded ahead: bytes, and 1 / share of the GPU's memory
-_CALLS = 2  # concurrent calls; next to a model, one waits for its kernels and for the GIL after each batch
+_IN_FLIGHT, _SHARE = 2**31, 32  # limits of planes decoded ahead, in bytes and as 1 / share of the GPU's memory
+_CALLS = 2  # decoders per GPU, because one often waits for a model's kernels and for the GIL
 _PATIENCE = 120  # seconds; a call takes .02
-_POLLS = 120  # polls during _PATIENCE: a stopped process (Ctrl-Z) only loses one of them
+_POLLS = 120  # waits within _PATIENCE; a process stopped by Ctrl-Z only uses up one of them
 
 
 class EngineTimeout(RuntimeError):
@@ -36,28 +36,27 @@ class EngineTimeout(RuntimeError):
 
 
 class Decoder:
-    """Runs one call of nvJPEG at a time on its own stream."""
+    """nvJPEG's decoder with its own CUDA stream, for one thread at a time."""
 
     def __init__(self, device: torch.device):
         self._nvjpeg, self.stream = Nvjpeg(), torch.cuda.Stream(device)
         self.version = self._nvjpeg.version
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, sides: np.ndarray) -> None:
-        """Decode as Nvjpeg does and synchronize the stream. ``sides`` (N,) are the longest side of each image. An event
-        is not used because a forked child cannot free it."""
+        """Call Nvjpeg.decode() and wait for the result. ``sides`` (N,) is the longest side of each image."""
         for some in calls_of(sides):
             given = files[some], lengths[some], outputs[some], int(sides[some].max())
             try:
                 self._nvjpeg.decode(*given, self.stream.cuda_stream)
             finally:
-                self.stream.synchronize()  # also after an error: the memory of the files is freed next
+                # also after an error, since the files' memory is freed next
+                self.stream.synchronize()
 
 
 class Decoding:
-    """Planes in progress, (bytes,) uint8 on the GPU. This object owns their memory."""
+    """A task that decodes files, and the memory of their planes, (bytes,) uint8 on the GPU."""
 
-    # (M,) int64, indices of the decoded files, without those whose bytes have changed; None until they were checked
-    chosen: np.ndarray | None = None
+    chosen: np.ndarray | None = None  # (M,) int64, indices of the files that passed checked(); None before
 
     def __init__(
         self, files: Files | UncheckedFiles, locations: PlaneLocations, engine: JpegEngine, stream: torch.cuda.Stream
@@ -70,23 +69,23 @@ class Decoding:
         with working_on(stream):
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
 
-    def begins(self) -> bool:
-        """Return True if the caller must make the planes: on the first call, unless cancelled. A thread pool without
-        threads keeps tasks that it has refused."""
+    def claim(self) -> bool:
+        """Return True if the calling thread must run the task. Only the first call does, because a thread pool may also
+        run a task whose submit() has raised an error."""
         with suppress(IndexError):
             self._not_begun.pop()
             return self.done.set_running_or_notify_cancel()
         return False
 
     def read(self) -> Files:
-        """Copy and check the files. This needs no decoder."""
+        """Return the copied and checked files, and set ``chosen``."""
         assert self._files is not None
         files, self.chosen = self._files.checked()
-        self._files = None  # so that their memory is freed after decoding
+        self._files = None  # frees their memory after decoding
         return files
 
     def run(self, decoder: Decoder, files: Files) -> None:
-        """Decode the files from read()."""
+        """Decode ``files``, which read() has returned, to the planes."""
         assert self._planes is not None and self.chosen is not None
         locations = self._locations if len(files) == len(self._locations.bytes) else self._locations.only(self.chosen)
         outputs = np.zeros((len(files), 8), np.uint64)
@@ -97,36 +96,40 @@ class Decoding:
         decoder.decode(files.addresses, files.lengths.astype(np.uint64), outputs, locations.sizes.max(1))
 
     def fail(self, error: BaseException) -> None:
-        """Fail with ``error``. Buffers are released first, so that a stored traceback does not pin them."""
+        """Fail with ``error``. Release the buffers first, so that a stored traceback does not pin them."""
         self._files, self._planes, self.bytes = None, None, 0
         traceback.clear_frames(error.__traceback__)
         self.done.set_exception(error)
 
     def result(self) -> torch.Tensor:
-        """Wait for the planes, for use on the current stream. Raises MemoryError if the files cannot be copied,
-        EngineError if the engine cannot decode one of them, EngineMemoryError if nvJPEG is out of memory, and
-        EngineTimeout if the engine does not respond."""
+        """Wait for the planes and return them, for use on the current stream.
+
+        Raises:
+            MemoryError: no memory for the files, or for nvJPEG (EngineMemoryError).
+            EngineError: the engine cannot decode one of the files.
+            EngineTimeout: the engine does not respond.
+        """
         for _ in range(0 if self._engine.disabled else _POLLS):
             if futures_wait([self.done], _PATIENCE / _POLLS).done:
                 break
-        if not self.done.done():  # TimeoutError may also come from a signal handler
-            raise EngineTimeout(f"no answer within {_PATIENCE} s")
+        if not self.done.done():  # TimeoutError is not caught, since a signal handler may also raise it
+            raise EngineTimeout(f"the JPEG engine has not answered within {_PATIENCE} s")
         self.done.result()
         assert self._planes is not None
         self._planes.record_stream(torch.cuda.current_stream(self._planes.device))
         return self._planes
 
     def cancel(self) -> None:
-        """Cancel the decoding and release its resources."""
+        """Cancel the task if it has not begun."""
         self.done.cancel()
 
 
 class JpegEngine:
-    """The engine of a device. Raises an error if it has none.
+    """The JPEG engine of a GPU. Raises an error if the GPU has none.
 
     Attributes:
-        name: name of the decoder: GPU model, driver and library.
-        exact: (256,) bool, kinds of chroma (data/header.py) whose pixels may be Pillow's; set by engines.py.
+        name: GPU model and library versions. Comparisons are stored under this name.
+        exact: (256,) bool by Header.chroma, True if pixels may be equal to Pillow's; set by engines.py.
         disabled: reason why the engine is no longer used, or "".
         memory: bytes of the GPU's memory.
     """
@@ -141,7 +144,7 @@ class JpegEngine:
             self._stream = torch.cuda.Stream(device)  # shared by all planes, so that they reuse each other's memory
             decoders = [Decoder(device) for _ in range(_CALLS)]
         self.name = _name(device, decoders[0])
-        threads = _CALLS + 1  # one reads files meanwhile
+        threads = _CALLS + 1  # one thread reads files while the others decode
         self._threads = ThreadPoolExecutor(threads, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
         self._live: weakref.WeakValueDictionary[int, Decoding] = weakref.WeakValueDictionary()
         self._idle: queue.LifoQueue[Decoder] = queue.LifoQueue()
@@ -150,13 +153,13 @@ class JpegEngine:
 
     @property
     def is_full(self) -> bool:
-        """True if planes in flight take so much memory that no more should be decoded ahead."""
+        """True if the planes of all tasks take too much memory to submit more files ahead."""
         live = [reference() for reference in self._live.valuerefs()]  # a copy, since other threads add to it
         bytes_ = sum(decoding.bytes for decoding in live if decoding is not None)
         return bytes_ > min(_IN_FLIGHT, self.memory // _SHARE)
 
     def submit(self, files: Files | UncheckedFiles, locations: PlaneLocations) -> Decoding:
-        """Start decoding N files of these sizes. UncheckedFiles whose bytes have changed are left out."""
+        """Start decoding N files to planes at ``locations``. Files that do not pass checked() are left out."""
         decoding = Decoding(files, locations, self, self._stream)
         self._live[id(decoding)] = decoding
         try:
@@ -167,18 +170,18 @@ class JpegEngine:
         return decoding
 
     def wait(self, seconds: float) -> None:
-        """Wait until the engine's threads are idle, at most ``seconds``."""
+        """Wait for all tasks, at most ``seconds``."""
         live = [reference() for reference in self._live.valuerefs()]
         futures_wait([decoding.done for decoding in live if decoding is not None], seconds)
 
     def _run(self, decoding: Decoding) -> None:
-        if not decoding.begins():
+        if not decoding.claim():
             return
         try:
             files = decoding.read()
             if len(files):
                 with self._decoder() as decoder:
-                    self._stream.synchronize()  # nvJPEG writes at once, where other work may still be pending
+                    self._stream.synchronize()  # earlier work may still use the memory that nvJPEG writes to
                     decoding.run(decoder, files)
         except BaseException as error:
             files = None
@@ -189,20 +192,20 @@ class JpegEngine:
 
     @contextmanager
     def _decoder(self) -> Iterator[Decoder]:
-        """Context with a free decoder."""
+        """Context manager that waits for a free decoder."""
         for _ in range(_POLLS):
             with suppress(queue.Empty):
                 decoder = self._idle.get(timeout=_PATIENCE / _POLLS)
                 break
         else:
-            raise EngineTimeout(f"no decoder was free within {_PATIENCE} s")
+            raise EngineTimeout(f"the JPEG engine had no free decoder within {_PATIENCE} s")
         try:
             yield decoder
         finally:
             self._idle.put(decoder)
 
     def disable(self, why: str = f"it has not answered within {_PATIENCE} s") -> None:
-        """Disable the engine. Nothing waits for its results from now on."""
+        """Disable the engine with a warning. No result() waits for it from now on."""
         if self.disabled:
             return
         self.disabled, self.exact[:] = why, False
@@ -218,7 +221,7 @@ def _name(device: torch.device, decoder: Decoder) -> str:
         driver = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     except (OSError, IndexError):
         driver = f"CUDA {driver_cuda()}"
-    made = f"nvJPEG {decoder.version}, Triton {_triton()}"  # and the decoders that its output is compared with
+    made = f"nvJPEG {decoder.version}, Triton {_triton()}"
     return f"{torch.cuda.get_device_name(device)}, {driver}, {made}, DALI {dali_version()}, dali_compat {__version__}"
 
 
@@ -230,6 +233,6 @@ def _triton() -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return an error's first line, with its type unless it is an EngineError."""
+    """Return the first line of an error's message, after its type unless it is an EngineError."""
     text = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
     return text.splitlines()[0]

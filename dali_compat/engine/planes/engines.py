@@ -1,9 +1,7 @@
-"""The JPEG engine of each GPU, created once per device and process. The result is not stored on disk, because opening
-nvJPEG takes most of the time and each process has to do that anyway.
+"""The JPEG engine of each GPU, created once per device and process.
 
-A few generated images show whether planes of the device, converted by the kernels, can be equal to Pillow's pixels, and
-whether the kernels compiled by Triton resize as Pillow does. This selects the files worth comparing. Files are then
-compared one by one (verified.py).
+A new engine is tested with generated images. Each kind of JPEG whose pixels are equal to Pillow's is enabled, if the
+compiled kernels also resize as Pillow does. Files of these kinds are then compared one by one (verified.py).
 """
 
 from __future__ import annotations
@@ -32,13 +30,13 @@ _PATIENCE = 60  # seconds that a fork waits
 _SIZES = (37, 51), (64, 48), (5, 4)  # of the generated images
 
 
-_engines: dict[int, VerifiedEngine | str] = {}  # of this process, by device index
-_starts: dict[int, threading.Thread] = {}  # starts in the background
+_engines: dict[int, VerifiedEngine | str] = {}  # by device index
+_starts: dict[int, threading.Thread] = {}  # threads of begin(), by device index
 _making = new_lock()
 
 
 def engine_of(device: torch.device) -> VerifiedEngine | str:
-    """Return a GPU's engine, or the reason why it has none that decodes to Pillow's pixels."""
+    """Return a GPU's engine, or the reason why none can be used. Create the engine on the first call."""
     assert device.index is not None
     with _making:
         found = known_engine(device)
@@ -48,15 +46,13 @@ def engine_of(device: torch.device) -> VerifiedEngine | str:
 
 
 def known_engine(device: torch.device) -> VerifiedEngine | str | None:
-    """Return engine_of(), or None if it has not been called. Does not initialize CUDA."""
+    """Return the result of engine_of(), or None if it has not been called. Does not initialize CUDA."""
     found = None if device.index is None else _engines.get(device.index)
     return found.disabled or found if isinstance(found, VerifiedEngine) else found
 
 
 def begin(device: torch.device) -> None:
-    """Start an engine in the background, once CUDA is initialized. The library and the compilation of the kernels take
-    a second. The thread is not a daemon, so a program that ends meanwhile waits for it. A fork waits as well, because
-    it must not copy a locked compiler."""
+    """Create a GPU's engine in a thread, because this takes a second. CUDA must be initialized."""
     assert device.index is not None
     if known_engine(device) is None and device.index not in _starts:
         thread = threading.Thread(target=engine_of, args=(device,), name="dali_compat JPEG engine's start")
@@ -70,17 +66,17 @@ def _new(device: torch.device) -> VerifiedEngine | str:
         engine = VerifiedEngine(device)
         with torch.cuda.device(device):
             if not resizes_alike(device):
-                return "kernels do not resize as Pillow and PyTorch do, with this compiler"
+                return "the kernels compiled by Triton do not resize as Pillow and PyTorch do"
         for chroma, alike in compared_kinds(engine):
             engine.exact[chroma] = alike
-    except Exception as error:  # of the driver, the compiler or nvJPEG, none of which is needed without the engine
+    except Exception as error:  # of the driver, Triton or nvJPEG; the CPU can decode instead
         hidden = None if device.index is None else hidden_jpeg_engines(device.index)
         return first_line(error) if hidden is None else str(hidden)
-    return engine if engine.exact.any() else "its planes are not libjpeg's"
+    return engine if engine.exact.any() else "its pixels differ from Pillow's for all kinds of JPEG"
 
 
 def _before_fork() -> None:
-    """Wait for threads. A child would inherit their locks, which are never released there."""
+    """Wait for the engines' threads, since a child would inherit their locks and never release them."""
     for thread in list(_starts.values()):
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(_PATIENCE)
@@ -91,7 +87,6 @@ def _before_fork() -> None:
 
 
 def _forget() -> None:
-    """Drop the engines and locks of the parent in a forked child."""
     global _making
     leak_in_child(dict(_engines))
     _engines.clear()
@@ -106,7 +101,7 @@ at_fork("JPEG engines", before=_before_fork, after_in_child=_forget)
 
 
 def compared_kinds(engine: VerifiedEngine) -> Iterable[tuple[int, bool]]:
-    """Yield (chroma, whether its images are equal to Pillow's) for each kind of chroma."""
+    """Yield each kind of chroma (as in Header), and whether generated JPEGs of this kind decode to Pillow's pixels."""
     for files in generated_jpegs():
         chroma = read_header(files[0]).chroma
         with torch.cuda.device(engine.device):
@@ -114,7 +109,7 @@ def compared_kinds(engine: VerifiedEngine) -> Iterable[tuple[int, bool]]:
 
 
 def _equals_pillow(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> bool:
-    """Return True if the kernels convert the planes to Pillow's pixels and also detect a single changed pixel."""
+    """Return True if a file decodes to Pillow's pixels, and if the comparison detects a single changed value."""
     from . import kernels  # imports Triton
 
     pixels = torch.from_numpy(np.array(Image.open(io.BytesIO(file.tobytes())).convert("RGB"))).to(engine.device)
@@ -134,8 +129,8 @@ def _equals_pillow(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> boo
 
 
 def resizes_alike(device: torch.device) -> bool:
-    """Return True if the kernels resize a larger and a smaller gray image as ops/pixels/resample does on the CPU. A
-    compiler might reorder the computation of the weights."""
+    """Return True if the kernels shrink and enlarge gray images as ops/pixels/resample does on the CPU. A compiler
+    might reorder the computation of the weights."""
     from . import kernels  # imports Triton
 
     rng, size, sizes = np.random.default_rng(0), (30, 41), np.array([[97, 150], [13, 17]])
@@ -157,14 +152,14 @@ def resizes_alike(device: torch.device) -> bool:
 
 
 def generated_jpegs() -> Iterable[list[np.ndarray]]:
-    """Yield JPEGs of each sampling: gray, 4:4:4, 4:2:2, 4:2:0 and 4:4:0."""
+    """Yield three JPEGs of each kind of chroma: gray, 4:4:4, 4:2:2, 4:2:0 and 4:4:0."""
     rng = np.random.default_rng(0)
     images = [Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)) for size in _SIZES]
     yield [_jpeg(image.convert("L")) for image in images]
     for subsampling in (0, 1, 2):
         yield [_jpeg(image, subsampling=subsampling) for image in images]
     whole = [images[0].resize((16 * wide, 8 * high)) for wide, high in ((3, 2), (2, 5), (1, 1))]
-    yield [_upright(_jpeg(image, subsampling=1)) for image in whole]
+    yield [_as_440(_jpeg(image, subsampling=1)) for image in whole]
 
 
 def _jpeg(image: Image.Image, **how: int) -> np.ndarray:
@@ -173,9 +168,8 @@ def _jpeg(image: Image.Image, **how: int) -> np.ndarray:
     return np.frombuffer(file.getvalue(), np.uint8)
 
 
-def _upright(file: np.ndarray) -> np.ndarray:
-    """Convert a 4:2:2 JPEG to 4:4:0. The blocks are the same, with two of luma above one another instead of side by
-    side."""
+def _as_440(file: np.ndarray) -> np.ndarray:
+    """Convert a 4:2:2 JPEG to 4:4:0, by editing the size and sampling in its header."""
     file, at = file.copy(), read_header(file).at
     height, width = (int(file[at + i]) << 8 | int(file[at + i + 1]) for i in (5, 7))
     file[at + 5 : at + 9] = np.array([2 * height, width // 2], ">u2").view(np.uint8)

@@ -1,4 +1,4 @@
-"""Copies of encoded images in private memory, which other programs cannot overwrite, unlike a mapped file. The memory
+"""Copies of encoded images for a JPEG engine. Unlike mapped files, other programs cannot overwrite them. Their memory
 is pinned up to a limit, so that a GPU can read it directly."""
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Files:
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[np.ndarray], device: torch.device) -> Files:
-        """Copy arrays, (length,) uint8 each, for an engine of the device. This holds the GIL, because numpy would
-        release it for each array and wait for it again."""
+        """Copy arrays of encoded bytes, (length,) uint8 each. Memoryviews keep the GIL, which NumPy would release and
+        reacquire for each array."""
         made = cls._allocate(np.fromiter(map(len, arrays), np.int64, len(arrays)), device)
         memory, ends = made.memory.data, made.begins + made.lengths
         for array, begin, end in zip(arrays, made.begins.tolist(), ends.tolist(), strict=True):
@@ -43,7 +43,7 @@ class Files:
 
     @classmethod
     def from_packed(cls, packed: np.ndarray, lengths: np.ndarray, device: torch.device) -> Files:
-        """Copy files that are adjacent in ``packed``, (bytes,) uint8, in one call."""
+        """Copy files of ``lengths`` (N,) that are adjacent in ``packed``, (bytes,) uint8."""
         made = cls._allocate(lengths.astype(np.int64), device)
         made.memory[: len(packed)] = packed
         return made
@@ -56,64 +56,60 @@ class Files:
         return cls(np.empty(size, np.uint8) if memory is None else memory, ends - lengths, lengths)
 
     def checked(self) -> tuple[Files, np.ndarray]:
-        """Return all files and their indices. These files were checked before."""
+        """Return all files and their indices. The files were checked before."""
         return self, np.arange(len(self))
 
     @property
     def addresses(self) -> np.ndarray:
-        """Addresses, (N,) uint64."""
+        """Host address of each file, (N,) uint64."""
         return self.memory.ctypes.data + self.begins.astype(np.uint64)
 
     def only(self, index: np.ndarray) -> Files:
-        """Return some of the files, in the same memory."""
+        """Return the files at ``index``, in the same memory."""
         return Files(self.memory, self.begins[index], self.lengths[index])
 
     def size_field(self, at: np.ndarray) -> np.ndarray:
-        """Return (N, SIZE_FIELD) uint8, the bytes from ``at`` (N,) on in each file, padded with zeros."""
+        """Return SIZE_FIELD bytes from ``at`` (N,) on in each file, (N, SIZE_FIELD) uint8, padded with zeros."""
         positions = at.astype(np.int64)[:, None] + np.arange(SIZE_FIELD)
         inside = positions < self.lengths[:, None]
         return np.where(inside, self.memory[np.where(inside, self.begins[:, None] + positions, 0)], 0).astype(np.uint8)
 
-    def as_known(self, facts: np.ndarray) -> np.ndarray:
-        """Return (N,) bool, whether the headers are the known ones. The engine makes planes of the size in the file,
-        while buffers are allocated by the known size."""
+    def match(self, facts: np.ndarray) -> np.ndarray:
+        """Return (N,) bool, whether each file has the length and header hash in its FACTS. If not, the engine may write
+        planes that exceed the buffers, which are allocated by the size in FACTS."""
         hashes = header_hashes(self.size_field(facts["size_field_at"]))
         return (self.lengths == facts["lengths"]) & (hashes == facts["header_hashes"])
 
     def intact(self, index: np.ndarray) -> np.ndarray:
-        """Return (len(index),) bool, whether the files at ``index`` are intact."""
         ends = self.begins + self.lengths
         return np.array([is_intact(self.memory[self.begins[i] : ends[i]]) for i in index.tolist()], bool)
 
     def checksums(self, header_hashes: np.ndarray) -> np.ndarray:
-        """Return checksums of the files and their headers, as in data/verdicts."""
         return checksums(self.memory, self.begins, self.lengths, header_hashes)
 
 
 class UncheckedFiles:
-    """N encoded images that are copied and checked in the engine's threads, off the critical path. For 256 photos this
-    takes 7 ms, half a step of a small network.
+    """N encoded images that are copied and checked in the engine's threads, because this takes 7 ms for 256 photos.
 
     Args:
-        copy: returns copies as Files.
-        verdicts: (N,) uint64 (data/verdicts.py), about the expected bytes; 0 for files that are decoded for the first
-            time.
-        facts: known properties of the files.
+        copy: function that returns the copies.
+        verdicts: (N,) uint64 (data/verdicts.py); 0 for files that are decoded for the first time.
+        facts: FACTS of the files.
     """
 
-    checksums: np.ndarray  # (N,) uint64 checksums of the bytes; set by checked()
+    checksums: np.ndarray  # (N,) uint64, set by checked()
 
     def __init__(self, copy: Callable[[], Files], verdicts: np.ndarray, facts: np.ndarray):
         self._copy, self._verdicts, self._facts = copy, verdicts, facts
 
     def checked(self) -> tuple[Files, np.ndarray]:
-        """Return the files with the expected bytes, and their indices, (M,) int64. Files that are decoded for the first
-        time must be intact and have the known headers."""
+        """Return the files with the expected bytes, and their indices, (M,) int64. Bytes are expected if they have the
+        verdict's checksum. Without a verdict, the file must match its FACTS and be intact."""
         files = self._copy()
         self.checksums = files.checksums(self._facts["header_hashes"])
         same = are_valid(self._verdicts, self.checksums)
         if len(new := np.flatnonzero(self._verdicts == 0)):
-            same[new] = files.only(new).as_known(self._facts[new])
+            same[new] = files.only(new).match(self._facts[new])
             sure = new[same[new]]
             same[sure] = files.intact(sure)
         chosen = np.flatnonzero(same)
@@ -121,8 +117,7 @@ class UncheckedFiles:
 
 
 def _pinned(size: int, device: torch.device) -> np.ndarray | None:
-    """Return (size,) uint8, which torch reuses, or None if the system has no pinned memory left. nvJPEG accepts
-    ordinary memory, too."""
+    """Return pinned memory, (size,) uint8, or None if none is left. nvJPEG accepts ordinary memory, too."""
     try:
         with torch.cuda.device(device):  # otherwise CUDA may be initialized on the default GPU
             return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).numpy()

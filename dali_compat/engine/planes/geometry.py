@@ -1,4 +1,4 @@
-"""Locations of planes, and each image's parameters for the kernels."""
+"""Memory layout of decoded planes, and the parameters of the kernels for each image."""
 
 from __future__ import annotations
 
@@ -10,41 +10,42 @@ import numpy as np
 from ...ops.pixels.resample import vertical_first
 
 COLUMNS = (
-    # offsets of the planes, bytes per line, size of chroma, and pixels per sample of chroma (0: gray)
+    # offsets of the planes, bytes per line, size of a chroma plane, and pixels per chroma sample (0: gray)
     *("luma", "cb", "cr", "pitch", "chroma_pitch", "chroma_height", "chroma_width", "chroma_x", "chroma_y"),
-    *("left", "top", "width", "height"),  # region of the image that is needed
-    *("region", "vertical_first", "half"),  # offset of its colors, order of axes, offset after the first axis
-    # for each axis: size, size after resizing, first output, first input needed, most taps per output
+    *("left", "top", "width", "height"),  # region of the image that the result depends on
+    # offset of the region's RGB, whether it is filtered vertically first, and offset of RGB filtered along one axis
+    *("region", "vertical_first", "half"),
+    # for each axis: size of the window, its size after resizing, first output pixel, first input pixel needed, and
+    # maximum number of filter taps
     *("size_x", "full_x", "begin_x", "low_x", "taps_x"),
     *("size_y", "full_y", "begin_y", "low_y", "taps_y"),
     *("flip_x", "flip_y"),
 )
 _AT = {name: i for i, name in enumerate(COLUMNS)}
-_LINE = 16  # bytes per line, and the number of lines, are multiples of this
+_LINE = 16  # bytes per line, and lines of a plane, are rounded up to multiples of this
 _SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}
 
 
 class Windows(NamedTuple):
-    """Windows of N images. A window is cut out and resized, and a second window is cut out of the result. Each array is
-    (N, 2) int64."""
+    """Arguments of a crop, a resize, a second crop and flips of N images. Each array is (N, 2) int64."""
 
-    start: np.ndarray  # (y, x) of the window
-    size: np.ndarray  # (height, width) of the window
-    full: np.ndarray  # its size after resizing
-    begin: np.ndarray  # (y, x) of the second window
-    flips: np.ndarray  # 1 if the result is flipped vertically, horizontally
+    start: np.ndarray  # (y, x) of the first crop
+    size: np.ndarray  # (height, width) of the first crop
+    full: np.ndarray  # (height, width) after resizing
+    begin: np.ndarray  # (y, x) of the second crop
+    flips: np.ndarray  # 1 if the result is flipped vertically, and horizontally
 
 
 class Layout(NamedTuple):
-    """The layout of a batch's planes."""
+    """Filter and buffer sizes for kernels.render()."""
 
     interpolation: str  # of a resize step
-    like: str
-    taps: int  # most taps per output
-    region_bytes: int  # colors of all images
-    half_bytes: int  # the same after the first axis
-    most_region: int  # pixels of the largest image
-    most_half: int
+    like: str  # "pil" or "v2"
+    taps: int  # maximum number per output pixel
+    region_bytes: int  # RGB of the regions of all images
+    half_bytes: int  # RGB of all images, filtered along one axis
+    most_region: int  # pixels of the largest region
+    most_half: int  # pixels of the largest image filtered along one axis
 
 
 class PlaneLocations(NamedTuple):
@@ -52,18 +53,18 @@ class PlaneLocations(NamedTuple):
 
     offsets: np.ndarray  # (N, 3) int64; 0 for missing planes
     pitches: np.ndarray  # (N, 3) int64, bytes per line
-    chroma: np.ndarray  # (N, 4) int64: height and width of a plane, pixels per sample in x and in y; 0 if gray
+    chroma: np.ndarray  # (N, 4) int64: height and width of a plane, pixels per chroma sample in x and y; 0 if gray
     bytes: np.ndarray  # (N,) bytes per image
-    sizes: np.ndarray  # (N, 2) sizes of the images
+    sizes: np.ndarray  # (N, 2) (height, width) of the images
 
     def only(self, index: np.ndarray) -> PlaneLocations:
-        """Return the planes of some images, without gaps."""
+        """Return new locations for the planes of the images at ``index``, without gaps."""
         return planes_of(self.sizes[index], *self.chroma[index, 2:].T)
 
 
 def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> PlaneLocations:
-    """Return the planes of images of ``sizes`` (N, 2). ``chroma_x`` (N,) is the number of pixels per sample of chroma
-    horizontally, ``chroma_y`` vertically; 0 if gray."""
+    """Lay out the planes of images of ``sizes`` (N, 2) in one buffer. ``chroma_x`` and ``chroma_y`` (N,) are the pixels
+    per chroma sample; 0 if gray."""
     colour = (chroma_x > 0)[:, None]
     steps = np.stack([chroma_y, chroma_x], 1)
     chroma = np.where(colour, -(-sizes // np.maximum(steps, 1)), 0)
@@ -78,7 +79,7 @@ def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> 
 
 
 def pixels_of(chroma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of pixels per sample of chroma, horizontally and vertically, (N,) int64 each; 0 if gray."""
+    """Return the pixels per chroma sample in x and y, (N,) int64 each; 0 if gray. ``chroma`` (N,) is as in Header."""
     wide = chroma.astype(np.int64)
     return wide >> 4, np.where(wide >> 4 == 0, 0, wide & 15)
 
@@ -88,13 +89,13 @@ def _rounded_up(sizes: np.ndarray) -> np.ndarray:
 
 
 def whole_rows_of(locations: PlaneLocations) -> tuple[np.ndarray, Layout]:
-    """Return rows_of() for all pixels of each image."""
+    """Return rows_of() for whole images, without resizing."""
     sizes, nothing = locations.sizes, np.zeros_like(locations.sizes)
     return rows_of(locations, Windows(nothing, sizes, sizes, nothing, nothing), sizes.max(0).tolist())
 
 
 def picked_rows_of(locations: PlaneLocations, sizes: np.ndarray) -> np.ndarray:
-    """Return (N, len(COLUMNS)) int64 for kernels.pick(), with the ``sizes`` (N, 2) of the results."""
+    """Return the parameters of kernels.pick(), (N, len(COLUMNS)) int64. ``sizes`` (N, 2) are those of the results."""
     rows, pixels = _rows(locations), sizes.prod(1)
     rows[:, [_AT["height"], _AT["width"]]] = sizes
     rows[:, _AT["region"]] = 3 * (np.cumsum(pixels) - pixels)
@@ -102,7 +103,7 @@ def picked_rows_of(locations: PlaneLocations, sizes: np.ndarray) -> np.ndarray:
 
 
 def _rows(locations: PlaneLocations) -> np.ndarray:
-    """Return rows with the locations of the planes, and zeros elsewhere."""
+    """Return parameters (N, len(COLUMNS)) int64 with only the locations of the planes set."""
     rows = np.zeros((len(locations.bytes), len(COLUMNS)), np.int64)
     rows[:, _AT["luma"] : _AT["cr"] + 1] = locations.offsets
     rows[:, _AT["pitch"] : _AT["chroma_pitch"] + 1] = locations.pitches[:, :2]
@@ -113,12 +114,13 @@ def _rows(locations: PlaneLocations) -> np.ndarray:
 def rows_of(
     locations: PlaneLocations, windows: Windows, size: Sequence[int], interpolation: str = "bilinear", like: str = "pil"
 ) -> tuple[np.ndarray, Layout]:
-    """Return (N, len(COLUMNS)) int64 and the Layout. ``size`` is that of the results."""
+    """Return the parameters of kernels.render(), (N, len(COLUMNS)) int64, and their Layout. All results have the same
+    ``size``."""
     out, count = np.array(size), len(windows.start)
     scale = windows.size / windows.full
     support = _SUPPORT[interpolation] * np.maximum(scale, 1.0)
     last = np.minimum(windows.begin + out, windows.full) - 1
-    # one more on either side than the first and last outputs need, because the kernel may round differently
+    # one pixel more than needed on either side, because the kernel may round differently
     low = np.floor((np.maximum(windows.begin, 0) + 0.5) * scale - support + 0.5).astype(np.int64) - 1
     high = np.ceil((last + 0.5) * scale + support + 0.5).astype(np.int64) + 1
     low, high = np.clip(low, 0, windows.size - 1), np.clip(high, 1, windows.size)

@@ -1,11 +1,11 @@
-"""Kernels that convert planes of JPEGs to a batch, bit for bit as libjpeg, Pillow and torchvision do. This takes four
-launches, or one if nothing is filtered. Another kernel compares all pixels with those of another decoder.
+"""Triton kernels that convert planes of JPEGs to a batch, bit for bit as libjpeg, Pillow and torchvision do. render()
+takes four launches, pick() one. differs() compares the pixels with those of another decoder.
 
 Colors are computed as in libjpeg-turbo (jdsample.c, fancy upsampling; jdcolor.c). Resizing is done as in Pillow
 (Resample.c) or, if ``like`` is "v2", as in PyTorch for uint8 on the CPU (UpSampleKernel.cpp). Weights are computed in
-double precision in the order of their C code, without fused multiply-add; all later computations use integers.
+double precision in the order of their C code, without fused multiply-add. All later computations use integers.
 
-Each image has a row of parameters (geometry.py), whose columns are COLUMNS.
+Each image has a row of parameters, whose columns are geometry.COLUMNS.
 """
 
 import torch
@@ -22,18 +22,18 @@ _LEFT, _TOP, _WIDTH, _HEIGHT, _REGION = (_AT[n] for n in ("left", "top", "width"
 _VERTICAL, _HALF, _X, _Y = (_AT[n] for n in ("vertical_first", "half", "size_x", "size_y"))
 _MIRROR, _UPSIDE_DOWN = _AT["flip_x"], _AT["flip_y"]
 _BLOCK = 256  # pixels per program at a time
-_PROGRAMS = 128  # most per image; a larger image must not add idle ones for the others
+_PROGRAMS = 128  # maximum per image; all images get as many as the largest
 
 
 def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torch.Tensor | None, out: torch.Tensor):
-    """Render planes to a batch. Does not synchronize.
+    """Convert planes to resized images in ``out``. Does not synchronize.
 
     Args:
         planes: (bytes,) uint8.
-        rows: (N, len(COLUMNS)) int64.
-        layout: the Layout of ``rows``.
+        rows: parameters, (N, len(COLUMNS)) int64.
+        layout: Layout of ``rows``.
         table: (C, 256), the converted value of each pixel value; None if ``out`` is uint8.
-        out: (N, C, H, W) in any memory format. All tensors are on one GPU.
+        out: (N, C, H, W) in any memory format.
     """
     count, (height, width), device = len(rows), out.shape[-2:], planes.device
     region = torch.empty(layout.region_bytes, dtype=torch.uint8, device=device)
@@ -55,8 +55,8 @@ def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torc
 
 
 def differs(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, pixels: torch.Tensor) -> torch.Tensor:
-    """Return (N,) int32, 1 for images whose region, given by ``rows`` and ``layout``, differs from ``pixels`` in color,
-    else 0. ``pixels`` is (bytes,) uint8, (height, width, 3) image after image. Does not synchronize."""
+    """Return (N,) int32, 1 for images whose region differs from ``pixels``, otherwise 0. ``pixels`` is (bytes,) uint8,
+    the (height, width, 3) regions of all images. Does not synchronize."""
     made = torch.zeros(len(rows), dtype=torch.int32, device=planes.device)
     _differ[(min(triton.cdiv(layout.most_region, _BLOCK), _PROGRAMS), len(rows))](planes, rows, pixels, made, _BLOCK)
     return made
@@ -71,16 +71,15 @@ def pick(
     out: torch.Tensor,
     interleaved: bool,
 ):
-    """Copy pixels selected by line and column to ``out``, without filtering.
+    """Copy selected lines and columns of the images to ``out``. Does not synchronize.
 
     Args:
         planes, table: as for render().
-        rows: parameters, of which the locations of planes and the sizes and offsets of the results are used.
-        lines: (N, 2, longest) int32, the image's column for each column of the result, and its line for each line; -1
-            for black.
+        rows: parameters from geometry.picked_rows_of().
+        lines: indices from program.picked(); -1 for black.
         most: pixels of the largest result.
-        out: (numbers,), image after image, (3, height, width) or (height, width, 3).
-        interleaved: whether ``out`` is (height, width, 3).
+        out: (values,), the (3, height, width) results of all images.
+        interleaved: whether the results are (height, width, 3) instead.
     """
     grid, values = (min(triton.cdiv(most, _BLOCK), _PROGRAMS), len(rows)), out if table is None else table
     _pick[grid](planes, rows, lines, out, values, lines.shape[2], table is not None, interleaved, _BLOCK)
@@ -88,13 +87,13 @@ def pick(
 
 @triton.jit
 def _number(place):
-    """Load a number as int32, because 64-bit division is very slow on a GPU."""
+    """Load a parameter as int32, because 64-bit division is very slow on a GPU."""
     return tl.load(place).to(tl.int32)
 
 
 @triton.jit
 def _filter(x, bicubic: tl.constexpr):
-    """bilinear_filter and bicubic_filter of Resample.c."""
+    """Return the weight at distance ``x``, as bilinear_filter and bicubic_filter of Resample.c do."""
     x = tl.abs(x)
     if bicubic:
         near = ((-0.5 + 2.0) * x - (-0.5 + 3.0)) * x * x + 1
@@ -107,7 +106,8 @@ def _filter(x, bicubic: tl.constexpr):
 def _weigh(
     rows, weights, first, height, width, taps, longest, bicubic: tl.constexpr, v2: tl.constexpr, block: tl.constexpr
 ):
-    """precompute_coeffs and normalize_coeffs_8bpc, for one axis (0: x) of one image per program."""
+    """Store the weights of one axis (0: x) of one image per program, as precompute_coeffs and normalize_coeffs_8bpc
+    of Resample.c do."""
     image, axis = tl.program_id(0).to(tl.int64), tl.program_id(1)
     numbers = rows + image * _ROW + tl.where(axis == 0, _X, _Y)
     size, full, begin = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
@@ -119,7 +119,7 @@ def _weigh(
     support = (2.0 if bicubic else 1.0) * wide
     at = tl.arange(0, block)
     bits = 22
-    if v2:  # as many bits as the largest weight of the whole axis leaves in 16 bits
+    if v2:  # as many bits as fit into 16-bit weights of the whole axis
         largest = tl.zeros([block], tl.float64)
         for chunk in range(0, full.to(tl.int32), block):
             out = (at + chunk).to(tl.int64)
@@ -166,8 +166,8 @@ def _weigh(
 
 @triton.jit
 def _chroma(plane, pitch, high, wide, y, x, right, down, there):
-    """One value of an interpolated plane, as in h2v2, h2v1 and h1v2_fancy_upsample. Subsampled planes of 1 or 2
-    columns are replicated."""
+    """Return the chroma of pixel (y, x), interpolated as in h2v2, h2v1 and h1v2_fancy_upsample. Horizontally
+    subsampled planes of 1 or 2 columns are not interpolated."""
     row, column = y // down, x // right
     middle = tl.load(plane + row * pitch + column, mask=there, other=0).to(tl.int32)
     odd_x, odd_y = (x % 2).to(tl.int32), (y % 2).to(tl.int32)
@@ -208,7 +208,7 @@ def _store(to, step, red, green, blue, table, converts: tl.constexpr, there):
 
 @triton.jit
 def _rgb(planes, row, at, there):
-    """Compute RGB of the pixels ``at`` of an image's window."""
+    """Return the RGB of pixels ``at`` of an image's region."""
     width = _number(row + _WIDTH)
     return _rgb_at(planes, row, at // width + _number(row + _TOP), at % width + _number(row + _LEFT), there)
 
@@ -230,7 +230,7 @@ def _rgb_at(planes, row, y, x, there):
 
 @triton.jit
 def _colour(planes, rows, region, block: tl.constexpr):
-    """Compute each image's window, (3, height, width)."""
+    """Store the RGB of each image's region, (3, height, width)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)
@@ -263,8 +263,8 @@ def _differ(planes, rows, wanted, made, block: tl.constexpr):
 
 @triton.jit
 def _filtered(given, before_w, before_h, rows, image, axis, y, x, weights, first, taps, longest, wanted):
-    """Compute three channels at (y, x), filtered along one axis (0: x) of an image (3, before_h, before_w), in 8 bits.
-    Pixels outside of the image are black."""
+    """Return the 8-bit RGB at (y, x) of an image (3, before_h, before_w) filtered along one axis (0: x). It is black
+    outside of the resized image."""
     line = image * 2 + axis
     place = tl.where(axis != 0, y, x)
     start = tl.load(first + line * (longest + 1) + place, mask=wanted, other=-1)
@@ -287,8 +287,7 @@ def _filtered(given, before_w, before_h, rows, image, axis, y, x, weights, first
 
 @triton.jit
 def _half(region, made, rows, weights, first, height, width, taps, longest, block: tl.constexpr):
-    """Filter along the first axis: (3, height of the region, W), or (3, H, width of the region) if that axis is
-    vertical."""
+    """Filter the regions along their first axis, to (3, region height, W) or (3, H, region width)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     before_w, before_h, vertical = _number(row + _WIDTH), _number(row + _HEIGHT), _number(row + _VERTICAL)
@@ -310,7 +309,7 @@ def _rest(
     made, out, table, rows, weights, first, height, width, taps, longest, stride, stride_c, stride_h, stride_w,
     converts: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Filter along the other axis, flip, convert, and store the result."""
+    """Filter the result of _half() along the second axis, flip and convert it, and store it in ``out``."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     at = tl.program_id(0) * block + tl.arange(0, block)
@@ -333,7 +332,7 @@ def _rest(
 def _pick(
     planes, rows, lines, out, table, longest, converts: tl.constexpr, interleaved: tl.constexpr, block: tl.constexpr
 ):
-    """Copy selected pixels of each image and convert them."""
+    """Copy and convert the pixels that ``lines`` selects, as in pick()."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     width = _number(row + _WIDTH)

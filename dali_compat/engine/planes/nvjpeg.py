@@ -1,7 +1,6 @@
-"""nvJPEG's batched decoder on the JPEG engine of a GPU, by ctypes. It decodes many files to planes in one call.
+"""ctypes bindings of nvJPEG's batched decoder, which decodes many JPEGs to planes in one call on a GPU's JPEG engine.
 
-See https://docs.nvidia.com/cuda/nvjpeg. The library is installed with DALI. A call returns when its planes are ready,
-and releases the GIL meanwhile.
+See https://docs.nvidia.com/cuda/nvjpeg. A call releases the GIL, and returns when its planes are ready.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from ...runtime.installation import nvjpeg_libraries
 _VERSION = 0, 1, 2  # properties: major, minor, patch level
 _HARDWARE, _YUV, _444 = 3, 1, 0  # backend, output format, chroma subsampling
 _FILES, _SIDES = 256, (256, 512, 1024)  # files per call; side lengths in pixels that memory is preallocated for
-_ROOM = 2**29  # pixels per call for longer sides: number of files times the longest side squared
+_ROOM = 2**29  # limit of files per call times longest side squared, for longer sides
 _STATUS = {2: "invalid parameter", 3: "a bad JPEG", 4: "not supported", 5: "no memory", 6: "execution failed"}
 _STATUS |= {8: "internal error", 9: "not implemented", 10: "an incomplete JPEG"}
 _NO_MEMORY, _NO_ENGINE = 5, 7
 
 
 class EngineError(RuntimeError):
-    """nvJPEG failed. The text contains its function and status."""
+    """A function of nvJPEG failed. The message contains its name and status."""
 
 
 class EngineMemoryError(MemoryError):
@@ -31,12 +30,12 @@ class EngineMemoryError(MemoryError):
 
 
 class Nvjpeg:
-    """nvJPEG on the current device's engine; ``version`` is the library's. Not thread-safe. Raises AttributeError if
-    the library is too old, and EngineError if it is missing or this GPU has no engine."""
+    """nvJPEG's decoder on the current device's engine. Not thread-safe. Raises AttributeError if the library is too
+    old, and EngineError if it is missing or this GPU has no engine."""
 
     def __init__(self) -> None:
         failed: Exception = EngineError("the nvJPEG library was not found")
-        for library in nvjpeg_libraries():  # one may require a newer driver
+        for library in nvjpeg_libraries():  # the first may require a newer driver
             try:
                 self._open(library)
                 return
@@ -46,7 +45,7 @@ class Nvjpeg:
 
     def _open(self, library: Any) -> None:
         self._library: Any = library
-        # for short calls: keeps the GIL, since reacquiring it may take longer
+        # keeps the GIL during short calls, since reacquiring it may take longer
         self._quick = ctypes.PyDLL(None, handle=library._handle)
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
         self._side = 0  # nothing is preallocated
@@ -62,17 +61,17 @@ class Nvjpeg:
             raise
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int, stream: int) -> None:
-        """Decode N baseline JPEGs, grouped by calls_of(). The previous call must have completed, on the stream as well.
-        Raises EngineError if the engine cannot decode one of them, and EngineMemoryError if nvJPEG is out of memory.
+        """Decode N baseline JPEGs, one group of calls_of(). The previous call and its stream must have finished. Raises
+        EngineError if the engine cannot decode one of the files, and EngineMemoryError if nvJPEG is out of memory.
 
         Args:
-            files, lengths: (N,) uint64, host addresses and bytes.
-            outputs: (N, 8) uint64, nvjpegImage_t: addresses of four planes, and bytes per line of each.
+            files, lengths: (N,) uint64, host addresses and sizes in bytes.
+            outputs: (N, 8) uint64, addresses of four planes and bytes per line of each (nvjpegImage_t).
             longest: longest side in pixels.
             stream: CUDA stream.
         """
         side = next((side for side in _SIDES if side >= longest), _SIDES[-1])
-        if side > self._side:  # otherwise memory is allocated for every image, and freed again when larger ones come
+        if side > self._side:  # otherwise nvJPEG reallocates memory for each larger image
             self._call("nvjpegDecodeBatchedPreAllocate", self._handle, self._state, _FILES, side, side, _444, _YUV)
             self._side = side
         state = self._handle, self._state
@@ -100,9 +99,11 @@ class Nvjpeg:
 
 
 def calls_of(sides: np.ndarray) -> list[np.ndarray]:
-    """Split N files into calls, by the longest side of each. nvJPEG keeps, for each position in a call, the memory that
-    the largest file there has needed. Files with long sides are therefore decoded in small calls, largest first, which
-    bounds that memory regardless of their positions in a batch."""
+    """Split N files into calls of decode(), given the longest side of each, and return the indices of each call.
+
+    For each position in a call, nvJPEG keeps as much memory as the largest file there has needed. To bound it, large
+    files are decoded first, in small calls.
+    """
     order: np.ndarray = np.arange(len(sides))
     calls = []
     if sides.max() > _SIDES[-1]:

@@ -1,4 +1,4 @@
-"""The steps of a plan that kernels execute on planes, from per-sample arguments to a batch."""
+"""Run the steps ``plan.planes`` on decoded planes with the kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .geometry import PlaneLocations, Windows, picked_rows_of, rows_of
 
 
 class PlanesProgram:
-    """``plan.planes`` for N images of ``sizes`` (N, 2). ``arrays`` are the arguments of the steps."""
+    """The steps ``plan.planes`` for N images of ``sizes`` (N, 2). ``arrays`` contains the arguments of each step."""
 
     def __init__(self, plan: Plan, arrays: list[Arrays], sizes: np.ndarray):
         steps = plan.planes or ()
@@ -35,7 +35,7 @@ class PlanesProgram:
         self._size = sizes_of[-1]
 
     def __call__(self, planes: torch.Tensor, locations: PlaneLocations) -> torch.Tensor | list[torch.Tensor]:
-        """Return (N, 3, H, W), or a list of N if sizes differ, on the GPU that has the planes."""
+        """Return the images (N, 3, H, W), or a list of N if sizes differ, on the device of the planes."""
         with torch.cuda.device(planes.device) if planes.is_cuda else nullcontext():  # Triton uses the current device
             table = table_on(self._conversions, planes.device) if self._conversions else None
             if self._windows is None:
@@ -54,8 +54,8 @@ class PlanesProgram:
         return out
 
     def _picked(self, planes: torch.Tensor, locations: PlaneLocations, table: torch.Tensor | None):
-        """Return images by pick(). Images of different sizes that are not converted have interleaved channels, like
-        DALI's."""
+        """Return the result of kernels.pick(). uint8 images of different sizes have interleaved channels, as from
+        DALI."""
         from . import kernels  # imports Triton
 
         device, sizes, pixels = planes.device, self._sizes.tolist(), self._sizes.prod(1)
@@ -74,8 +74,6 @@ class PlanesProgram:
 
 
 def _windows(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> Windows:
-    """Convert the steps to Windows. A crop before the resize is a window of the image; one after it is a window of the
-    result."""
     start, size, begin, flips = np.zeros_like(sizes), sizes, np.zeros_like(sizes), np.zeros_like(sizes)
     full = sizes
     resized = False
@@ -92,16 +90,16 @@ def _windows(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -
     return Windows(start, size, full, begin, flips)
 
 
-# Steps that select pixels: crops, padding with black, flips, and resizing by Pillow's nearest. The host computes the
-# selection by line and column, separately for each image.
+# Steps that only select pixels are crops, padding with black, flips, and Pillow's nearest resizing. The host computes
+# the selected lines and columns of each image.
 
 
 def picked(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the selected pixels of images of ``sizes`` (N, 2), given the steps' ``arrays``.
+    """Return the lines and columns that steps select from images of ``sizes`` (N, 2).
 
     Returns:
-        The sizes of the results, (N, 2) int64, and (N, 2, longest) int32: the image's column for each column of the
-        result, and its line for each line; -1 outside of the image.
+        Sizes of the results, (N, 2) int64, and indices (N, 2, longest) int32. ``[:, 0]`` contains the image column of
+        each column of the result, ``[:, 1]`` the image line of each line; -1 outside of the image.
     """
     (heights, ys), (widths, xs) = (_along(axis, steps, arrays, sizes[:, axis]) for axis in (0, 1))
     lines = np.full((len(sizes), 2, max(xs.shape[1], ys.shape[1])), -1, np.int32)
@@ -110,8 +108,8 @@ def picked(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> 
 
 
 def _along(axis: int, steps: tuple[Step, ...], arrays: list[Arrays], length: np.ndarray):
-    """Return the lengths (N,) along an axis (1: x), and lines (N, longest). Entries after an image's length are
-    undefined."""
+    """Return the sizes (N,) and indices (N, longest) of picked() for one axis (0: y, 1: x). Entries after a result's
+    size are undefined."""
     lines = np.broadcast_to(np.arange(length.max()), (len(length), length.max()))
     for step, values in zip(steps, arrays, strict=True):
         if step.op in ("crop", "pad"):

@@ -1,18 +1,16 @@
 """A JPEG engine whose pixels are compared with Pillow's for each file.
 
-A header does not show whether they are equal: Pillow accepts damaged data, and decoders produce different noise from
-it. When a file is first read, both decode it. The batch uses the result of DALI's CPU decoder with exact=True, which is
-bit for bit Pillow's. A background thread lets the engine decode the same bytes, and a kernel compares all pixels of
-each image, not only the window in the batch; these images are therefore decoded completely. data/verdicts.py stores the
-result. Nothing waits for it: until then, a file counts as not compared.
+The header does not show whether they are equal, because Pillow accepts damaged data, from which decoders produce
+different noise. When a file is first read, the batch gets the pixels of DALI's CPU decoder, which are Pillow's. In a
+background thread the engine decodes the same bytes, and a kernel compares all pixels of the image, even if the batch
+needs only a window. data/verdicts.py stores the result.
 
 The engine decodes the files twice, in two orders, because its result for damaged data might depend on the previous
 content of its memory.
 
-For an undamaged file, the kind of chroma decides whether pixels are equal, because that depends only on the engine's
-inverse DCT being libjpeg's. Once _ENOUGH files of a kind were equal without exception, the engine also decodes other
-files of that kind when they are first read, if their structure is intact. A random one in _EVERY ** 2 of these is still
-compared at that time. If its pixels differ, all files of its kind are compared again.
+For undamaged files, the result depends only on the kind of chroma. Once _ENOUGH files of a kind were equal without
+exception, the engine also decodes intact files of that kind that were never compared. One in _EVERY ** 2 of these, at
+random, is still compared. If its pixels differ, all files of its kind are compared again.
 """
 
 from __future__ import annotations
@@ -36,16 +34,16 @@ from .geometry import PlaneLocations, whole_rows_of
 from .nvjpeg import EngineError
 
 MOST_PIXELS = 2**26  # per image: 64 MB of luma, and at most twice that of chroma
-_WAITING = 2**30  # most bytes of pixels waiting for comparison
-_PER_BATCH = 2**29  # most bytes that one batch may add
+_WAITING = 2**30  # maximum bytes of pixels waiting for comparison
+_PER_BATCH = 2**29  # maximum bytes that a batch may add
 _KINDS = {GRAY_JPEG: "gray", 0x11: "4:4:4", 0x21: "4:2:2", 0x22: "4:2:0", 0x12: "4:4:0"}  # by Header's chroma
-_FREE = 8  # at least this many times as much must be free on the GPU
-_ENOUGH = 1024  # equal files per kind: with 95 % certainty, fewer than .3 % of its undamaged files differ
-_EVERY = 6  # one in this many batches, at random, compares this share of its new files
+_FREE = 8  # a batch may add at most 1 / _FREE of the GPU's free memory
+_ENOUGH = 1024  # equal files per kind; with 95 % certainty, fewer than .3 % of its undamaged files differ
+_EVERY = 6  # one in _EVERY batches, at random, compares 1 / _EVERY of its new files
 
 
 class VerifiedEngine(JpegEngine):
-    """A JpegEngine whose pixels are compared with DALI's when a file is first read."""
+    """A JpegEngine that compares its pixels with DALI's when a file is first read."""
 
     def __init__(self, device: torch.device):
         super().__init__(device)
@@ -56,9 +54,9 @@ class VerifiedEngine(JpegEngine):
         how = (torch.cuda.set_device, (device,)) if on_gpu else ()
         self._comparing = ThreadPoolExecutor(1, "dali_compat JPEG comparison", *how)
         self._compares = torch.cuda.Stream(device) if on_gpu else None
-        self._pending: dict[Future, int] = {}  # with bytes of pixels
+        self._pending: dict[Future, int] = {}  # bytes of pixels of each comparison
         self._chance = random.Random(0).random  # a fixed period might always miss the same batches
-        self._equal_counts = np.zeros(256, np.int64)  # files of each chroma since the last one that differed
+        self._equal_counts = np.zeros(256, np.int64)  # equal files of each chroma since the last different one
 
     @property
     def kinds(self) -> str:
@@ -66,12 +64,11 @@ class VerifiedEngine(JpegEngine):
         return ", ".join(name for chroma, name in _KINDS.items() if self.exact[chroma])
 
     def takes(self, chroma: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return (N,) bool, whether the engine may decode the files, by their FACTS."""
+        """Return (N,) bool, whether the engine may decode files of this ``chroma`` and ``sizes``."""
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
 
     def assigned(self, rows: np.ndarray, chroma: np.ndarray, verdicts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows that the engine decodes, and other rows to compare. ``chroma`` and ``verdicts`` are those of
-        the rows."""
+        """Return the rows of a batch that the engine decodes, and the rows to compare. DALI decodes all other rows."""
         decided, likely = decoders(verdicts), self._equal_counts[chroma] >= _ENOUGH
         compared = ~likely & ((decided == 0) | (decided == LIKELY))
         if self._chance() < 1 / _EVERY:  # comparing few takes nearly as long as comparing many
@@ -86,7 +83,7 @@ class VerifiedEngine(JpegEngine):
 
     def describe_counts(self, known: Iterable[tuple[Headers, int]]) -> str:
         """Describe how many files the engine decodes, and why not more. ``known`` contains the headers and length of
-        each part of a data set."""
+        each data set."""
         counts = JpegCounts(0, 0, 0, 0, 0, 0)
         for headers, count in known:
             found = headers.jpegs(self.name, self.exact, MOST_PIXELS, count)
@@ -103,13 +100,13 @@ class VerifiedEngine(JpegEngine):
 
     @property
     def room(self) -> int:
-        """Bytes of pixels that a batch may have compared: a fraction of the free memory. A model needs the rest."""
+        """Bytes of pixels that a batch may submit to compare()."""
         free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else _FREE * _PER_BATCH
         return min(_PER_BATCH, _WAITING - self._waiting(), free // _FREE)
 
     @property
     def is_behind(self) -> bool:
-        """True if too much is waiting for comparison."""
+        """True if too many pixels wait for comparison."""
         return self._waiting() > _WAITING
 
     def _waiting(self) -> int:
@@ -124,14 +121,14 @@ class VerifiedEngine(JpegEngine):
         pixels: list[torch.Tensor],
         report: Callable[[np.ndarray], None],
     ) -> None:
-        """Start comparing N intact files.
+        """Start comparing the engine's pixels of N intact files with Pillow's.
 
         Args:
-            locations: of their planes, by their sizes.
-            chroma: kind of each file's chroma, as in FACTS.
+            locations: locations of the planes.
+            chroma: (N,), as in FACTS.
             pixels: Pillow's pixels, (height, width, 3) uint8 each, on the device.
-            report: called in another thread with each file's decoder from now on, (N,) uint8 (data/verdicts.py); not
-                called if the engine fails.
+            report: called in another thread with BY_ENGINE or BY_PILLOW for each file, (N,) uint8. Not called if the
+                engine fails.
         """
         try:
             wanted = torch.cat([image.reshape(-1) for image in pixels])  # copied, since DALI owns their memory
@@ -147,7 +144,7 @@ class VerifiedEngine(JpegEngine):
             future.add_done_callback(self._pending.pop)
 
     def wait_for_comparisons(self, seconds: float) -> None:
-        """Wait until all files so far are compared, at most ``seconds``."""
+        """Wait for all pending comparisons, at most ``seconds``."""
         futures_wait(list(self._pending), seconds)
 
     def _compare(
@@ -170,12 +167,11 @@ class VerifiedEngine(JpegEngine):
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Disable the engine after a failed comparison, such as an out-of-memory error."""
         self.disable(f"comparing its pixels failed, {first_line(error)}")
 
     def _alike(self, files: Files, locations: PlaneLocations, wanted: torch.Tensor) -> np.ndarray:
-        """Return (N,) bool, whether pixels are equal. If the engine rejects the files, split them in halves, down to
-        single files."""
+        """Return (N,) bool, whether the engine's pixels are equal to ``wanted``. If the engine rejects the files, try
+        each half, down to single files."""
         count = len(files)
         back, images = np.arange(count)[::-1], wanted.split((3 * locations.sizes.prod(1)).tolist())
         try:
@@ -194,8 +190,8 @@ class VerifiedEngine(JpegEngine):
         return self.differs(self.submit(files, locations).result(), locations, wanted)
 
     def differs(self, planes: torch.Tensor, locations: PlaneLocations, wanted: torch.Tensor) -> np.ndarray:
-        """Return (N,) bool, whether images differ from ``wanted``, (bytes,) uint8 image after image. Synchronizes the
-        device."""
+        """Return (N,) bool, whether the planes' pixels differ from ``wanted``, (bytes,) uint8, the RGB of all images.
+        Synchronizes the device."""
         from . import kernels  # imports Triton
 
         rows, layout = whole_rows_of(locations)
