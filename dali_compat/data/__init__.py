@@ -1,13 +1,15 @@
-"""Data sets: the location and the target of each sample. Nothing here decodes an image.
+"""Data sets, and the file and target of each of their samples.
 
 In reading order:
 
-- sources: the encoded bytes of a sample, a path or a record of a store. readers: how each data set of files is read.
-- base_datasets: the data sets that a Subset or a ConcatDataset consists of, sample i of it, and its typical files.
-- table, lookup: the samples of a whole batch at once, in arrays.
-- header, headers: an image's size before it is decoded, and its decoder. intact, intact_jpeg: whether all decoders read
-  its bytes in the same way. verdicts: which JPEGs a GPU's engine may decode. prefetch: processes that read headers
-  ahead.
-- Data sets of this package: folder, image_table (with label_columns), hugging_face, arrays. Data sets of other
-  packages: torchvision_sets, timm.
+- sources: an encoded image, in a file or in a store such as an archive.
+- readers: how to read the paths and targets of each supported class of data sets.
+- base_datasets: the data sets inside a Subset or ConcatDataset, and their samples.
+- table, lookup: the paths and targets of a whole batch.
+- header, headers: the size of an image before it is decoded, and its decoder.
+- intact, intact_jpeg: check that all decoders read a file in the same way.
+- verdicts: which JPEGs a GPU's JPEG engine may decode.
+- prefetch: processes that read headers ahead of the batches.
+- folder, image_table, label_columns, hugging_face, arrays: the data sets of this package.
+- torchvision_sets, timm: the supported data sets of other packages.
 """
