@@ -114,7 +114,7 @@ class Objects:
         return fetched
 
     def read(self, urls: Sequence[str]) -> list[NDArray[Any]]:
-        """Return the bytes of objects as read-only uint8 arrays of shape (length,). Raise ImageReadError as get() does."""
+        """Return the bytes of objects as read-only uint8 arrays. Raise ImageReadError as get() does."""
         found = self.read_each(urls)
         for one in found:
             if isinstance(one, Exception):
@@ -185,7 +185,7 @@ class Objects:
 def listed_objects(
     objects: Objects, root: str, allow_empty: bool = False, is_valid: Callable[[str], bool] | None = None
 ) -> FolderSamples:
-    """Return (classes, class_to_idx, samples) of a folder in a bucket, as torchvision's ImageFolder does for local files.
+    """Return (classes, class_to_idx, samples) of a folder in a bucket, as ImageFolder does for local files.
 
     Args:
         objects: stores the etags and sizes of the images.

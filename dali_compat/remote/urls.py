@@ -20,7 +20,7 @@ _URL = re.compile(rf"[a-zA-Z][\w+.-]*://(?:(?!(?i:{_ANOTHER}))[^\s\"'<>?#])*(?:[
 
 
 class UrlPart(str):
-    """The bytes of an object from ``start`` to ``end``, except for ``holes``, which are (start, end) within this range."""
+    """The bytes of an object from ``start`` to ``end``, except ``holes``, which are (start, end) within this range."""
 
     url: str
     start: int
