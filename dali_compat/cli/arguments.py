@@ -57,12 +57,10 @@ def is_data_error(error: BaseException) -> bool:
 
 
 def remedy_of(error: BaseException) -> str:
-    """Return the remedy for an unreadable file, or "" for other errors."""
     return _REMEDY if isinstance(error, ImageReadError) else ""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add --option, which open_dataset() takes."""
     parser.add_argument(
         "--option",
         type=_option,
@@ -95,7 +93,7 @@ def open_dataset(
 
     Raises:
         ImageReadError: an archive is damaged.
-        UsageError: the class has no argument with the name of an option.
+        UsageError: an option is not an argument of the class.
         OSError, ImportError, TypeError, ValueError: a file does not exist or has another format.
     """
     import dali_compat
@@ -131,7 +129,7 @@ def open_dataset(
 def dataset_class(path: str) -> str | None:
     """Return the name of the data set class for an archive or a table, by its extension or first bytes.
 
-    Return None for other files and for folders. Raise ValueError for a pipe or a device.
+    Return None for anything else, but raise ValueError for a pipe or a device.
     """
     if is_url(path):
         return _ENDINGS.get(os.path.splitext(path)[1].lower())

@@ -1,9 +1,8 @@
 """Measure how fast your data loads, what limits it, and what to change.
 
-Batches contain random images of the data set. An untimed pass loads each image once before the timed pass. Reading the
-same files, with as many threads as the loader has, is timed twice. Before the first time, the system is requested to
-drop the files from the page cache. The first time counts if the data set is larger than the free memory, otherwise the
-second. limit() in limits.py determines the bottleneck.
+A pass over random images is timed after an untimed one. Reading their files, with as many threads as the loader has, is
+timed from the disk and then from the page cache. The first time counts if the data set is larger than the free memory.
+limit() in limits.py determines the bottleneck.
 """
 
 from __future__ import annotations

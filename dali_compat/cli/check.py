@@ -125,7 +125,6 @@ class Findings:
         self._sizes = {name: array("q") for name in _SIDES}  # 24 MB for a million images
 
     def add(self, item: Any, seen: Inspection | Crash) -> None:
-        """Add the result of inspecting one item."""
         if isinstance(seen, Crash):
             seen = Inspection(error=seen.how, reason="crashes the decoder")
         listed = self._source.lists(item)
@@ -163,22 +162,19 @@ class Findings:
             error: the reason why the archive cannot be opened, or null.
             complete: whether all files were read, false after Ctrl-C.
             exit_code: 1 if something is broken, 130 after Ctrl-C, else 0.
-            counts: number of files, of images that ImageFolder lists, their bytes, and number of images that are
-                broken, decoded by dali, or decoded by pillow. Number of not_images, of bombs, and of images outside of
-                class folders.
+            counts: files; images that ImageFolder lists, and their bytes; broken images, images decoded by dali or by
+                pillow; not_images; bombs; images outside of class folders.
             dali_share: dali / images; null without images.
-            broken: {path, error, reason} of each image that torchvision's loader cannot read.
-            pillow: {path, format, mode} of each image that Pillow has to read.
+            broken: {path, error, reason} of images that torchvision's loader cannot read.
+            pillow: {path, format, mode} of images that Pillow has to read.
             not_images: {path, listed, what}; also in broken if listed.
             bombs: {path, reason, refused}; also in broken if refused.
             folders: {path, problem, reason}; the problem is "empty", "unreadable" or "loop".
-            sizes: {min, median, max} of height, width and bytes, over the images that can be decoded; null if there are
-                none.
-            formats: {format, mode, images, dali, pillow, broken}, by number of images; null if Pillow finds no image.
-            warnings: {text, images}: Pillow's warnings, with numbers replaced by "N".
+            sizes: {min, median, max} of height, width and bytes of the images that are not broken; or null.
+            formats: {format, mode, images, dali, pillow, broken}; format is null if Pillow finds no image.
+            warnings: {text, images} of Pillow's warnings, with numbers replaced by "N".
 
-        Images of an archive also have ``byte`` and ``index``. Bytes of a name that are not UTF-8 are encoded with
-        surrogateescape, so that os.fsencode(path) restores them.
+        Images of an archive also have ``byte`` and ``index``. os.fsencode(path) restores names that are not UTF-8.
         """
         counts, lists, source = self.counts, self._lists, self._source
         names = ("files", "images", "bytes", "broken", "dali", "pillow", "bombs")
@@ -213,7 +209,7 @@ def _range(values: array) -> dict | None:
 def text(report: dict, total: int, limit: int) -> str:
     """Format Findings.report() as text, with at most ``limit`` entries per list, or all if it is 0.
 
-    ``total`` is the number of files, including any that were not read because of Ctrl-C.
+    ``total`` is the number of files, even if Ctrl-C left some of them.
     """
     counts, three = report["counts"], ("min", "median", "max")
     sizes = [(side, *(f"{row[name]:,.0f}" for name in three)) for side, row in report["sizes"].items() if row]

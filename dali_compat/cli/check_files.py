@@ -46,8 +46,6 @@ _FILE_KINDS = {
 
 
 class Inspection(NamedTuple):
-    """The result of inspecting one file."""
-
     format: str = ""  # by Pillow; empty if Pillow finds no image
     mode: str = ""  # by Pillow
     height: int = 0  # 0 if unknown, like width and bytes
@@ -190,7 +188,7 @@ def _pool(function: Callable, processes: int) -> ProcessPoolExecutor:
 
 
 def _kill(pool: ProcessPoolExecutor) -> None:
-    """Kill the processes of a pool. They write no files, which this could damage."""
+    """Kill the processes of a pool. This is safe, because they write no files."""
     for process in processes_of(pool):
         process.kill()
     pool.shutdown(cancel_futures=True)  # the pool's thread collects all exit codes before it ends
@@ -226,8 +224,7 @@ class FileSource:
     archive: Archive | None = None
     error: str | None = None  # the reason why an archive cannot be opened
     outside: int = 0  # images next to class folders, which ImageFolder does not list
-    # folders with a problem: {"path", "problem", "reason"}; the problem is "empty" (no images in it or its subfolders),
-    # "unreadable", or "loop" (a link to a parent folder)
+    # folders with a problem: {"path", "problem", "reason"}; the problem is "empty", "unreadable" or "loop"
     folders: list[dict] = field(default_factory=list)
 
     def lists(self, item: Any) -> bool:
@@ -260,10 +257,7 @@ def bucket_source(name: str, kind: str, objects: Objects, urls: Sequence[str]) -
 
 
 def folder_source(root: str) -> FileSource:
-    """Return the FileSource of all files in a folder and its subfolders, following links.
-
-    The files are counted in advance, for the total of the progress bar.
-    """
+    """Return the FileSource of all files in a folder and its subfolders, following links."""
 
     def files() -> Iterator[str]:
         return (os.path.join(folder, name) for folder, names, _ in _walk(root, []) for name in names)
@@ -285,10 +279,8 @@ def folder_source(root: str) -> FileSource:
 
 
 def _walk(root: str, irregular: list[dict]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield (folder, names of its files, names of its subfolders), sorted and top-down.
-
-    Append unreadable folders and loops of links to ``irregular``.
-    """
+    """Yield (folder, file names, subfolder names), sorted and top-down. Append unreadable folders and link loops to
+    ``irregular``."""
 
     def unreadable(error: OSError) -> None:
         irregular.append({"path": error.filename, "problem": "unreadable", "reason": error.strerror})

@@ -65,11 +65,7 @@ def run(args) -> int:
 
 
 def compare_speed(root: str, device: torch.device, args) -> None:
-    """Time both loaders with ImageNet's training transform, and print the results.
-
-    images/s is the median of ``args.epochs`` passes, which alternate between the loaders. The time to the first batch
-    is that of an earlier pass.
-    """
+    """Time both loaders with ImageNet's training transform in turn, and print the medians of ``args.epochs`` passes."""
     draws, transform = args.images * (GPU_DRAWS_PER_IMAGE if device.type == "cuda" else 1), imagenet("train")
 
     def options(dataset) -> dict[str, Any]:
@@ -118,7 +114,7 @@ def one_pass(loader, device: torch.device, title: str) -> tuple[float, float]:
 
 
 def compare_pixels(root: str, device: torch.device, out: str) -> tuple[float, int]:
-    """Load the same images with both loaders, with a fixed transform, and save both results and their difference.
+    """Load the same images with both loaders, and save them and their difference as a PNG.
 
     Return the mean and the largest difference in uint8 levels (0 to 255).
     """
@@ -137,7 +133,6 @@ def compare_pixels(root: str, device: torch.device, out: str) -> tuple[float, in
 
 
 def levels(images: torch.Tensor) -> np.ndarray:
-    """Convert float images (N, 3, H, W) in [0, 1] to uint8 levels (N, H, W, 3) on the CPU."""
     return (images.detach().cpu() * 255).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
 
 

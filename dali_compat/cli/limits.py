@@ -51,10 +51,10 @@ class Bottleneck(NamedTuple):
 def limit(m: Measured) -> Bottleneck:
     """Return the bottleneck of loading, the first of these that applies.
 
-    - PYTHON: next() runs Python functions, or waits for them, for at least BUSY of the time.
-    - BUSY_MACHINE: other programs use at least OTHERS of the cores, and the loader uses almost all others.
-    - DISK, HOST, CPU: the busiest of them, if it is busy for at least BUSY of the time. DISK is reading the files, HOST
-      the calling thread's Python, and CPU all cores or the loader's threads.
+    - PYTHON: next() runs Python functions, or waits for them, for BUSY of the time.
+    - BUSY_MACHINE: other programs use OTHERS of the cores, and the loader almost all the rest.
+    - DISK, HOST, CPU: the busiest of them, if it is busy for BUSY of the time. DISK is reading the files, HOST the
+      calling thread's Python, and CPU all cores or the loader's threads.
     - DECODER: no measured resource is busy. The time goes to the GPU, or there are too few batches in flight.
     """
     reading, host = m.read / m.loading, m.host / m.loading

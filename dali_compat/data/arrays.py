@@ -23,8 +23,8 @@ from .readers import check_items
 class DALIArrayDataset(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
     """Images in memory and their targets, as in torchvision.datasets.CIFAR10.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))``, and ``image`` is a PIL image. The data set
-    therefore works in any loader. A dali_compat.DataLoader keeps the images on its device and transforms them there.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image, in any loader. A
+    dali_compat.DataLoader keeps the images on its device and transforms them there.
 
     Args:
         images: uint8 numpy array or CPU tensor with values from 0 to 255, of shape (N, H, W, 3), (N, H, W, 1) or (N, H,
@@ -99,14 +99,14 @@ _CLASSES = (CIFAR10, MNIST, SVHN, STL10, USPS, DALIArrayDataset)
 
 
 def holds_arrays(dataset: data.Dataset[Any]) -> bool:
-    """Return True for a DALIArrayDataset, and for torchvision's data sets that hold their images in memory."""
+    """Return True for a DALIArrayDataset or a data set of torchvision in memory."""
     return isinstance(dataset, _CLASSES)
 
 
 def images_of(dataset: Any) -> torch.Tensor:
     """Return all images as a uint8 tensor of shape (N, C, H, W), without a copy if possible.
 
-    Raise Unsupported with the reason if ``dataset[i]`` may return anything but one of these images, transformed.
+    Raise Unsupported if ``dataset[i]`` may return anything but one of these images, transformed.
     """
     name = type(dataset).__name__
     if not holds_arrays(dataset):
@@ -150,7 +150,7 @@ def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
 
 
 def spec_of(images: torch.Tensor) -> ImageSpec:
-    """Return the spec of the PIL images that the transform receives, for ``images`` of shape (N, C, H, W)."""
+    """Return the spec of the PIL images that the transform receives. ``images`` is (N, C, H, W)."""
     return ImageSpec("pil", channels=images.shape[1], size=(images.shape[2], images.shape[3]))
 
 

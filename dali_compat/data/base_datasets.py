@@ -34,16 +34,13 @@ Images = VisionDataset
 def leaves_of(dataset: data.Dataset) -> list[Any]:
     """Return the innermost data sets of nested Subsets and ConcatDatasets, in order.
 
-    Any other data set is its own leaf. timm's ImageDataset is replaced by a TimmFolder if possible.
+    timm's ImageDataset is replaced by a TimmFolder if possible.
     """
     return list(map(as_leaf, _original_leaves(dataset)))
 
 
 def image_leaves_of(dataset: data.Dataset) -> list[Images]:
-    """Return the innermost data sets if all of them hold image files or encoded images.
-
-    Raise Unsupported with the reason otherwise.
-    """
+    """Return the innermost data sets. Raise Unsupported unless all of them hold files or encoded images."""
     return [_checked_leaf(one) for one in _original_leaves(dataset)]
 
 
@@ -107,10 +104,7 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
 
 
 def sample(dataset: Images, index: int) -> tuple[Source, Any]:
-    """Return (source, target before target_transform) of a sample of an innermost data set.
-
-    An invalid index raises IndexError or TypeError as ``dataset[index]`` does.
-    """
+    """Return (source, target before target_transform) of a sample. An invalid index raises as in ``dataset[index]``."""
     reader = reader_of(dataset)
     if reader is None:
         store: Any = dataset
@@ -125,7 +119,7 @@ def sample(dataset: Images, index: int) -> tuple[Source, Any]:
 
 
 def _position(index: Any) -> Any:
-    """Convert an index from the sampler to an int, because a tensor could be changed later by the sampler."""
+    """Convert a sampler's index to an int. The sampler may change a tensor later."""
     return index.__index__() if hasattr(index, "__index__") else index
 
 
@@ -134,9 +128,8 @@ def locate_all(
 ) -> list[tuple[Any, np.ndarray | None, np.ndarray]]:
     """Locate many samples at once, as a list of (innermost data set, rows, indices in that data set).
 
-    ``rows`` are the positions of these samples in the batch, or None for all positions. The returned indices may be
-    negative or out of range. An invalid index may raise IndexError or TypeError; locate() then raises the same error as
-    ``dataset[index]``.
+    ``rows`` are positions in the batch, or None for all positions. The returned indices may be negative or out of
+    range. An invalid index may raise IndexError or TypeError; locate() then raises the right error.
     """
     if type(dataset) is data.Subset:
         return locate_all(dataset.dataset, _select(dataset.indices, index), rows)
@@ -173,7 +166,7 @@ def nonnegative(index: np.ndarray, length: int) -> np.ndarray:
 
 
 def has_images(dataset: Any) -> bool:
-    """Return True if any innermost data set holds image files, encoded images or arrays of images."""
+    """Return True if any innermost data set holds files, encoded images or arrays."""
     known = reader_of, is_store, holds_arrays, is_timm_dataset
     return any(look(leaf) for leaf in leaves_of(dataset) for look in known)
 
@@ -216,7 +209,7 @@ def _object_sizes(some: list[Any], objects: Objects) -> list[int]:
 
 
 def file_size(path: Any) -> int:
-    """Return the size of a file in bytes, or 0 if the file cannot be accessed. Reading it raises the error later."""
+    """Return the size of a file in bytes, or 0 if the file cannot be accessed."""
     try:
         return os.stat(path).st_size
     except OSError:

@@ -20,26 +20,24 @@ from .sources import Upright, decoded, object_image
 class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
     """torchvision.datasets.ImageFolder, decoded and transformed by DALI if iterated by a dali_compat.DataLoader.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(class index))`` as in torchvision, and ``image`` is a PIL
-    image in RGB. The data set therefore works in any loader.
+    ``dataset[i]`` is ``(transform(image), target_transform(class index))`` with a PIL image in RGB, in any loader.
 
     Args:
-        root: folder of class folders of images, as in ``root/dog/1.jpg``, or its URL in object storage, such as
-            ``s3://bucket/train`` (docs/object-storage.md).
+        root: folder of class folders of images, such as ``root/dog/1.jpg``, or its URL, such as ``s3://bucket/train``
+            (docs/object-storage.md).
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes the class index.
-        loader: takes a path or an object's URL and returns a PIL image. A custom loader runs in torch's worker
-            processes instead of DALI.
+        loader: takes a path or URL and returns a PIL image. A custom loader runs in torch's workers, without DALI.
         is_valid_file: takes a path and returns whether it belongs to the data set.
         allow_empty: whether class folders without images are valid.
         orient: rotate images according to their EXIF orientation, as ImageOps.exif_transpose() does.
         return_index: samples are (image, target, index) and batches (images, labels, indices).
-        index_cache: cache the list of files, so that later starts do not list the folder again. True for the user's
-            cache folder, or the path of another folder. The list of a local folder is renewed if the modification time
-            of a folder has changed. The list of a bucket is used until you delete it, and may be stored in a bucket, at
-            the URL of a folder. The results of comparing a GPU's JPEG engine with the CPU are cached, too.
-        storage_options: for object storage, arguments of obstore.store.from_url such as ``region`` and ``endpoint``.
-        disk_cache: (folder, bytes), caches fetched objects on a local disk (docs/object-storage.md).
+        index_cache: cache the list of files for later starts, in the user's cache folder (True) or another folder. A
+            local folder is listed again if the modification time of a folder has changed. The list of a bucket is used
+            until you delete it, and may itself be in a bucket (a URL). Comparisons of a GPU's JPEG engine with the CPU
+            are cached, too.
+        storage_options: arguments of obstore.store.from_url for a URL, such as ``region`` and ``endpoint``.
+        disk_cache: (folder, bytes), to cache fetched objects on a local disk.
 
     Attributes:
         classes: names of the class folders, sorted.
@@ -49,7 +47,7 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
 
     Raises:
         ValueError: index_cache is combined with is_valid_file, or orient with a custom loader; or a subclass that lists
-            files itself is combined with index_cache or a URL.
+            files itself gets index_cache or a URL.
         FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
         ImportError: ``root`` is a URL, and obstore is not installed (the extra ``remote``).
         ImageReadError: a bucket cannot be listed.

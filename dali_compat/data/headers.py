@@ -40,7 +40,6 @@ class IdentityWeakDict(Generic[T]):
         return known[1]
 
     def put(self, owner: Any, value: T) -> T:
-        """Store ``value`` for ``owner``, and return it."""
         key = id(owner)
         self._kept[key] = weakref.ref(owner, lambda gone: self._forget(key, gone)), value
         return value
@@ -71,9 +70,9 @@ FACTS = np.dtype(
 class JpegCounts(NamedTuple):
     """Number of a data set's JPEGs by their decoder, the GPU's JPEG engine or another one."""
 
-    engines: int  # decoded by the engine: its pixels were compared, and equal Pillow's
-    likely: int  # decoded by the engine without a comparison, because similar files passed it
-    others: int  # decoded by Pillow, because the engine differs or does not support them
+    engines: int  # decoded by the engine, whose pixels equal Pillow's
+    likely: int  # decoded by the engine without a comparison
+    others: int  # decoded by Pillow, because the engine's pixels differ
     waiting: int  # not compared yet
     large: int  # not compared, because they have too many pixels
     unseen: int  # header not read yet
@@ -92,13 +91,13 @@ class Headers:
     ) -> np.ndarray:
         """Return the facts of images, (N,) FACTS. Read the headers that are not cached.
 
-        UNREADABLE headers are read again, because the file may have been repaired. If a file has changed, all its bytes
-        are checked, because DALI's decoders print errors of damaged files to stderr.
+        UNREADABLE headers are read again. If a file has changed, all its bytes are checked, because DALI's decoders
+        print errors of damaged files to stderr.
 
         Args:
             index: (N,), nonnegative.
             keys: (N,), hashes of the sources.
-            source: returns the source of the image at ``index[i]``.
+            source: takes i and returns the source of image ``index[i]``.
             ctimes: (N,), current ctimes of the files; -1 for a file that will not be read.
         """
         with self._lock:
@@ -119,7 +118,7 @@ class Headers:
         with self._lock:
             top = int(index.max(initial=-1)) + 1
             if top > len(self._facts):
-                self._allocate(2 * top)  # twice as many, to copy less often; unused zeros take no memory
+                self._allocate(2 * top)  # unused zeros take no memory
             known = self._facts[index]
             return (known["kinds"] == UNKNOWN) | (known["kinds"] == UNREADABLE) | (known["keys"] != keys)
 
@@ -161,15 +160,13 @@ class Headers:
                 verdicts.forget(index)
 
     def verdicts(self, engine: str) -> Verdicts:
-        """Return the verdicts on the files for a GPU's JPEG engine."""
         with self._lock:
             return self._verdicts.setdefault(engine, Verdicts(engine))
 
     def jpegs(self, engine: str, chroma: np.ndarray, most: int, count: int) -> JpegCounts:
         """Count the JPEGs among the first ``count`` files by their decoder.
 
-        ``chroma``, (256,) bool, is True for the values of Header.chroma that the engine supports. ``most`` is the
-        largest number of pixels that it decodes.
+        ``chroma``, (256,) bool, is True for supported values of Header.chroma. ``most`` is the limit of pixels.
         """
         with self._lock:
             if count > len(self._facts):
@@ -198,7 +195,7 @@ def headers_of(dataset) -> Headers:
 def header_hashes(size_field: np.ndarray) -> np.ndarray:
     """Return a checksum of each row of ``size_field``, (N, SIZE_FIELD) uint8, as uint64 of shape (N,).
 
-    The checksums of two rows differ if exactly one 8-byte word differs, and almost always if more words differ.
+    Two checksums differ if exactly one 8-byte word differs, and almost always if more words differ.
     """
     return (np.ascontiguousarray(size_field).view(np.uint64) * _FACTORS).sum(1, dtype=np.uint64)
 
@@ -213,7 +210,7 @@ def facts_of(headers: list[Header]) -> np.ndarray:
 
 
 def _allowed(facts: np.ndarray) -> np.ndarray:
-    """Change the decoder to PIL for images above Image.MAX_IMAGE_PIXELS, because PIL warns or raises for them."""
+    """Change the decoder to PIL for images above Image.MAX_IMAGE_PIXELS, so that PIL warns or raises."""
     if Image.MAX_IMAGE_PIXELS:
         kinds = facts["kinds"]
         kinds[(kinds == DALI) & (facts["sizes"].prod(1) > Image.MAX_IMAGE_PIXELS)] = PIL

@@ -20,13 +20,12 @@ _HOMES = {f"datasets.{name}" for name in ("arrow_dataset", "iterable_dataset", "
 
 
 def is_from_hugging_face(one: Any) -> bool:
-    """Return True if a class or function belongs to Hugging Face's ``datasets``, not to another package of that
-    name."""
+    """Return True if a class or function belongs to Hugging Face's ``datasets``."""
     return getattr(one, "__module__", "") in _HOMES
 
 
 def remedy_for(dataset: Any) -> str:
-    """Return how to make a Hugging Face data set faster that falls back to torch's loader, as the end of a message."""
+    """Return advice on a Hugging Face data set that torch's loader loads, to be appended to a message."""
     if not is_from_hugging_face(type(dataset)) or type(dataset).__name__ != "Dataset":
         return ""
     images = any(type(feature).__name__ == "Image" for feature in dataset.features.values())
@@ -37,15 +36,14 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
     """A data set of Hugging Face's ``datasets``, decoded and transformed by DALI if iterated by a
     dali_compat.DataLoader. DALI reads the encoded bytes in Arrow's memory, or the file if a row has only a path.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))``. ``image`` is a PIL image in RGB, rotated
-    according to its EXIF orientation, as in ``row["image"].convert("RGB")``. The effects of select(), shuffle(),
-    filter() and train_test_split() are kept.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image in RGB, rotated according to its
+    EXIF orientation. The effects of select(), shuffle(), filter() and train_test_split() are kept.
 
     Args:
         dataset: a ``datasets.Dataset``, such as one split, loaded without streaming.
         image: name of the column of images.
-        target: name of the column of targets, or a list of names. Ints and ClassLabels are used as they are. Floats and
-            vectors become float32. Text becomes class numbers, in sorted order of the names. None makes each target -1.
+        target: name of the column of targets, or a list of names. Ints and ClassLabels are kept. Floats and vectors
+            become float32. Text becomes class numbers in sorted order. None makes each target -1.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
 
@@ -116,8 +114,8 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
         return self.targets[self._row(index)]
 
     def read(self, indices: Sequence[int]) -> list[NDArray[Any]]:
-        """Return the encoded bytes of the images at ``indices`` as read-only uint8 arrays of shape (length,). The
-        arrays are views of Arrow's memory. If a row has only a path, its file is read.
+        """Return the encoded bytes of the images at ``indices`` as read-only uint8 arrays of shape (length,). They are
+        views of Arrow's memory if possible.
 
         Raises:
             ImageReadError: a file cannot be read.
@@ -152,7 +150,7 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
 
 
 class _Images:
-    """Access to a column of images in Arrow's memory, by row of the data set."""
+    """A column of images in Arrow's memory."""
 
     def __init__(self, dataset: Any, name: str):
         from pyarrow.compute import struct_field
@@ -170,7 +168,6 @@ class _Images:
         return (has_bytes, has_path) if self._rows is None else (has_bytes[self._rows], has_path[self._rows])
 
     def bytes(self, row: int) -> NDArray[Any]:
-        """Return the encoded bytes of a row's image, as a view."""
         at = row if self._rows is None else int(self._rows[row])
         chunk = int(np.searchsorted(self._ends, at, side="right"))
         at -= int(self._ends[chunk - 1]) if chunk else 0
@@ -222,7 +219,6 @@ def _check_image(dataset: Any, name: str) -> None:
 
 
 def _labels(dataset: Any, names: list[str], single: bool, count: int) -> Labels:
-    """Return the targets of all rows, from the columns ``names``."""
     columns = [(name, dataset.with_format(None)[name][:]) for name in names]
     feature: Any = dataset.features[names[0]] if single else None
     labels = labels_of(columns, single, count, "row {}".format)

@@ -30,8 +30,7 @@ AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
     """Image files and their targets, decoded and transformed by DALI if iterated by a dali_compat.DataLoader.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))``, and ``image`` is a PIL image in RGB, as in
-    torchvision.datasets.ImageFolder. The data set therefore works in any loader.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image in RGB, in any loader.
 
     Args:
         paths: paths of the files, as str, bytes or PathLike, or URLs of objects such as ``s3://bucket/1.jpg`` or
@@ -42,8 +41,8 @@ class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]): 
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
         root: folder of relative paths, or its URL.
-        storage_options: for object storage, arguments of obstore.store.from_url such as ``region`` and ``endpoint``.
-        disk_cache: (folder, bytes), caches fetched objects on a local disk (docs/object-storage.md).
+        storage_options: arguments of obstore.store.from_url for URLs, such as ``region`` and ``endpoint``.
+        disk_cache: (folder, bytes), to cache fetched objects on a local disk.
 
     Attributes:
         paths: list of str.
@@ -128,10 +127,9 @@ def as_targets(targets: Any) -> Any:
 class DALIImageTable(DALIImageList):
     """Image files and targets from a table: a CSV file with a header, or a pandas DataFrame.
 
-    A column of integers gives ints, and a column of other numbers float32. A column of text gives class numbers, in
-    sorted order of the names. Several columns of numbers give float32 vectors. With ``separator``, a column of text
-    gives a float32 vector for each cell. CSV files are read with Python's csv module, even if pandas is installed. For
-    other formats, pass a DataFrame.
+    A column of integers gives ints, and a column of other numbers float32. A column of text gives class numbers in
+    sorted order. Several columns of numbers give float32 vectors, and so do cells of several labels. CSV files are read
+    with Python's csv module. For other formats, pass a DataFrame.
 
     Args:
         table: path of a CSV file, or a DataFrame.
@@ -141,8 +139,8 @@ class DALIImageTable(DALIImageList):
         target_transform: takes a target.
         root: folder of relative files, or its URL.
         separator: text between the labels of a cell, such as " " in "cat dog". Targets are then float32 vectors with 1
-            for each label of the cell and 0 for the other ``classes``; an empty cell has no labels.
-        classes: class names in the order of their numbers, such as those of the training table for a validation table.
+            for each label of the cell and 0 for the other ``classes``.
+        classes: class names in the order of their numbers, such as those of the training table.
         check_files: raise FileNotFoundError at once if any files are missing. Has no effect on ``https://`` URLs.
         storage_options, disk_cache: as in DALIImageList.
 
@@ -218,8 +216,6 @@ def _warn_of_several_labels(column: Any, names: list[str]) -> None:
 
 
 class _Rows(NamedTuple):
-    """Columns of a table."""
-
     columns: dict[Any, list[Any]]  # keyed by name; None for an empty cell
     where: Callable[[int], str]  # returns the location of a row, for messages
     text: bool  # whether numbers are text, as in a CSV file

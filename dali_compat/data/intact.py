@@ -1,11 +1,9 @@
 """Check that an encoded image is complete and has a structure that all decoders read in the same way.
 
-Decoders tolerate different kinds of damage. For example, libjpeg rejects a wrong marker that another decoder turns into
-gray rows. Therefore this module does not search for damage. It accepts only structures for which DALI was measured to
-return exactly Pillow's pixels (tests/faults). Pillow decodes all other files.
+Decoders tolerate different kinds of damage, so this module does not search for damage. It accepts only structures for
+which DALI was measured to return exactly Pillow's pixels (tests/faults). Pillow decodes all other files.
 
-Compressed data is not decoded, so flipped bits in it are only detected by the checksums of PNG. Pillow does not detect
-them in other formats either.
+Compressed data is not decoded. Flipped bits in it are only detected in PNG, by checksums, and not by Pillow either.
 """
 
 from __future__ import annotations
@@ -20,10 +18,7 @@ from .intact_jpeg import Jpeg, UnknownStructure, require
 
 
 def intact(data: np.ndarray) -> bool:
-    """Return True if DALI is known to decode an image as Pillow does. ``data`` is uint8 of shape (length,).
-
-    Takes about 20 us for a JPEG of 100 KB.
-    """
+    """Return True if DALI is known to decode an image as Pillow does. ``data`` is uint8 of shape (length,)."""
     view = data.data
     head = bytes(view[:64])
     try:
@@ -106,9 +101,9 @@ _NETPBM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")
 
 
 def is_whole_bitmap(head: bytes, size: int) -> bool:
-    """Return True for a complete BMP without compression and masks, and for a complete 8-bit PPM or PGM.
+    """Return True for a complete uncompressed BMP without masks, and for a complete 8-bit PPM or PGM.
 
-    ``head`` has the first 64 bytes of the file, and ``size`` is its length. Raise struct.error if the file ends early.
+    ``head`` has the first 64 bytes of the file, and ``size`` is its length. Raise struct.error if ``head`` is short.
     """
     if head.startswith(b"BM"):
         return _is_whole_bmp(head, size)

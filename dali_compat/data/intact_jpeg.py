@@ -121,7 +121,6 @@ class Jpeg:
         self._huffman.update(tables)
 
     def _begin_frame(self, marker: int, content: bytes) -> None:
-        """Check and store a frame header (B.2.2)."""
         self._once("frame")
         precision, self._height, self._width, count = struct.unpack_from(">BHHB", content)
         require(precision == 8 and self._height and self._width and len(content) == 6 + 3 * count)
@@ -176,7 +175,7 @@ class Jpeg:
         return end
 
     def _restarts_end(self, start: int, units: int) -> int:
-        """Return the position of the marker after a scan. Check the number and order of the restart markers before."""
+        """Return the position of the marker after a scan. Check the number and order of its restart markers."""
         at = np.flatnonzero(self._marks[start:])[: -(-units // self._interval)] + start
         codes = self._data[at + 1]
         in_order = 0xD0 + np.arange(len(at) - 1) % 8

@@ -23,8 +23,6 @@ _SHOWN = 5  # rows listed in an error
 
 
 class Labels(NamedTuple):
-    """Targets read from columns."""
-
     targets: Any  # a list of ints, or a float32 tensor with one row per sample
     classes: list[str] | None = None  # class names in the order of their numbers; None if there are no names
 
@@ -42,7 +40,7 @@ def labels_of(
         columns: name and values of each column; None for an empty cell.
         single: whether the user passed the name of one column, not a list of names, which gives vectors.
         where: returns the location of a row, for errors.
-        classes: names in the order of their numbers.
+        classes: class names in the order of their numbers.
 
     Raises:
         ValueError: a cell is empty, is not a target, or is not in ``classes``.
@@ -73,7 +71,7 @@ def labels_of(
 def numbers_in(texts: Sequence[str | None], name: str, where: Callable[[int], str]) -> list[Any]:
     """Convert the cells of a text column to int if possible, else to float, else return the text.
 
-    None, an empty cell, is kept. Raise ValueError if only some of the cells are numbers.
+    None marks an empty cell. Raise ValueError if only some cells are numbers.
     """
     given = [text for text in texts if text is not None]
     for pattern, number in ((_INTEGER, int), (_FLOAT, float)):
@@ -97,7 +95,7 @@ def refuse_columns(names: list[Any], there: Sequence[Any], table: str) -> None:
 
 
 def refuse_rows(rows: Sequence[int], what: str, where: Callable[[int], str]) -> None:
-    """Raise ValueError for the first of these rows with a problem, such as "no image". Do nothing without rows."""
+    """Raise ValueError with these rows and a problem, such as "no image". Do nothing if there are no rows."""
     if rows:
         more = ", ..." if len(rows) > _SHOWN else ""
         raise ValueError(
@@ -116,7 +114,7 @@ def _named(names: list[str], column: Any, where: Callable[[int], str], classes: 
 def _numbers_of(classes: Sequence[str] | None, found: list[str]) -> dict[str, int]:
     """Return {class name: number} for ``classes``, or for the names ``found`` in the column if ``classes`` is None.
 
-    Raise ValueError if ``classes`` is not a list of distinct names.
+    Raise ValueError if the names in ``classes`` are not distinct, or not ordered.
     """
     known = found if classes is None else list(classes)
     if isinstance(classes, (str, Mapping, Set)):
@@ -142,7 +140,7 @@ def several_labels(
         cells: text, or None for an empty cell, which has no labels.
         separator: text between labels; surrounding spaces are ignored.
         where: returns the location of a row, for errors.
-        classes: labels in the order of the vector's elements. By default all labels found, sorted, integers by value.
+        classes: labels in the order of the vector's elements. The default is all labels found, sorted.
 
     Raises:
         ValueError: a cell is not text, or has a label that is not in ``classes``.
@@ -164,7 +162,7 @@ def several_labels(
 def separator_in(names: Sequence[str]) -> str | None:
     """Return the likely separator between labels in the distinct cells of a column, or None.
 
-    It must split the cells into fewer distinct labels, and one of several labels in a cell must also occur as a cell.
+    There must be fewer labels than cells, and a label from a longer cell must also occur in a cell of its own.
     """
     for separator in " ,;|":
         cells = [_parts(name, separator) for name in names]

@@ -35,7 +35,6 @@ class LeafRows:
 
     @property
     def headers(self) -> Headers:
-        """The cached headers of the innermost data set."""
         return headers_of(self.leaf)
 
     @property
@@ -44,11 +43,11 @@ class LeafRows:
         return BYTES if is_store(self.leaf) or objects_of(self.leaf) is not None else getattr(self.leaf, "given", PATHS)
 
     def but(self, left_out: Any) -> LeafRows:
-        """Return a copy without the rows ``left_out``."""
+        """Return the rows except ``left_out``."""
         return self._only(~np.isin(self.rows, list(left_out)))
 
     def unknown(self) -> LeafRows:
-        """Return a copy with only the rows whose headers have to be read."""
+        """Return the rows whose headers have to be read."""
         return self._only(self.headers.unknown(self.index, self.keys))
 
     def _only(self, rows: np.ndarray) -> LeafRows:
@@ -64,7 +63,7 @@ class IndexedSamples:
     targets: list[Any]  # before target_transform
 
     def only(self, rows: list[int]) -> IndexedSamples:
-        """Return a copy with only these rows of the batch."""
+        """Return the samples of these rows."""
         locations, sources = [self.locations[row] for row in rows], [self.sources[row] for row in rows]
         return IndexedSamples(locations, sources, [self.targets[row] for row in rows])
 
@@ -92,7 +91,6 @@ class IndexedSamples:
         return groups
 
     def paths(self, rows: np.ndarray) -> list[Any]:
-        """Return the paths of these rows of the batch."""
         return [self.sources[row] for row in rows.tolist()]
 
 
@@ -163,7 +161,7 @@ def as_list(values: Any) -> Sequence[Any]:
 def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> IndexedSamples:
     """Look up the samples of a batch one by one. Relative paths are joined to ``folder``.
 
-    An invalid index raises IndexError or TypeError as ``dataset[index]`` does.
+    An invalid index raises as in ``dataset[index]``.
     """
     locations = [locate(dataset, index) for index in indices]
     pairs = [sample(leaf, local) for leaf, local in locations]
@@ -174,7 +172,7 @@ def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> 
 def objects_at(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> list[Record]:
     """Return the records of a batch in object storage, so that they can be requested ahead.
 
-    Return [] if finding them would run user code or fails. look_up() raises the error later.
+    Return [] if that would run user code or fails.
     """
     try:
         if not is_plain(dataset, tables, targets=False):
@@ -208,11 +206,7 @@ def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, S
     """Return the samples of a batch from ``tables``, or None if look_up() is needed.
 
     look_up() is needed if a table is missing or its samples have changed, or if an index is invalid or a bool.
-
-    Args:
-        dataset: the data set, or a Subset or ConcatDataset.
-        indices: the indices of the batch.
-        tables: keyed by the id() of the innermost data set.
+    ``tables`` is keyed by the id() of the innermost data set.
     """
     try:
         if _has_bools(indices):  # an array of bools would be a mask

@@ -74,7 +74,6 @@ class HeaderPrefetcher:
         return np.concatenate(facts)
 
     def close(self) -> None:
-        """End the processes."""
         processes, self._processes = self._processes, []
         _end(processes)
 
@@ -90,7 +89,6 @@ class _Process(FreshProcess):
         self._others: dict[int, np.ndarray] = {}  # answers received while waiting for another ticket
 
     def is_ready(self) -> bool:
-        """Return True if the process has started."""
         try:
             if not self._ready and self.answers.poll():
                 self._ready = self.answers.recv()
@@ -141,7 +139,6 @@ def _bytes(paths: list[str]) -> int:
 
 
 def serve(requests: Connection, answers: Connection) -> None:
-    """Read the requested headers in the child process, until the connection is closed."""
     with suppress(EOFError, OSError):
         answers.send(True)
         while True:

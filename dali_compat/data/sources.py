@@ -33,9 +33,7 @@ class Store(Protocol):
         """Return a bool array of shape (N,), True if the bytes that read() returned may have changed since."""
         ...
 
-    def copied(self, index: Any) -> bytes:
-        """Return a copy of an image's encoded bytes."""
-        ...
+    def copied(self, index: Any) -> bytes: ...
 
     def place(self, index: Any) -> str:
         """Return the location of an image, for messages."""
@@ -74,8 +72,7 @@ Source = str | Record
 
 
 class Upright(str):
-    """The path of a file whose image is rotated according to its EXIF orientation. It is not equal to the same text as
-    a plain str."""
+    """The path of a file whose image is rotated according to its EXIF orientation. It never equals a plain str."""
 
     def __hash__(self) -> int:
         return hash((type(self), str(self)))
@@ -111,7 +108,7 @@ def current_folder() -> str:
 
 
 def within(folder: str, path: str) -> str:
-    """Return a path, joined to ``folder`` if it is relative. ``folder`` ends with a slash, as from current_folder()."""
+    """Join a relative path to ``folder``, which ends with a slash or is empty."""
     return path if path[:1] == "/" else type(path)(folder + path)
 
 
@@ -161,7 +158,7 @@ def opened(source: Source | np.ndarray) -> IO[bytes]:
 
 
 def is_upright(source: Source | np.ndarray) -> bool:
-    """Return True if decoding has to rotate the image according to its EXIF orientation, unlike torchvision."""
+    """Return True if decoding rotates the image according to its EXIF orientation."""
     return getattr(source.store, "upright", False) if is_record(source) else isinstance(source, Upright)
 
 
@@ -173,7 +170,6 @@ def decoded(source: Source | np.ndarray) -> Image.Image:
 
 
 def object_image(objects: Objects, url: str) -> Image.Image:
-    """Fetch an object and decode it with PIL to RGB. Raise ImageReadError if that fails."""
     return image_of(Record(objects, url, objects.read([url])[0]))
 
 
@@ -194,7 +190,6 @@ def ctime_of(path: str) -> int:
 
 
 def ctimes_of(paths: Sequence[Any]) -> np.ndarray:
-    """Return ctime_of() of each path, int64 of shape (N,)."""
     return np.fromiter(map(ctime_of, paths), np.int64, len(paths))
 
 
@@ -218,7 +213,6 @@ class RandomAccess:
             self.size = len(self._data)
 
     def read(self, count: int, start: int) -> bytes:
-        """Return up to ``count`` bytes from ``start`` on."""
         if self._data is not None:
             return self._data[start : start + count].tobytes()
         return os.pread(self._file, count, start)
@@ -234,8 +228,7 @@ class RandomAccess:
 class Info(UserDict[Any, Any]):
     """Lazy ``info`` of a PIL image, which contains EXIF, a color profile and other metadata.
 
-    The file is read at first access, because few functions need the metadata. Before that, an Info is pickled as the
-    path of the file or as the encoded bytes.
+    The file is read at first access. Before that, an Info is pickled as a path or as the encoded bytes.
     """
 
     def __init__(self, source: Source | np.ndarray):
@@ -243,7 +236,6 @@ class Info(UserDict[Any, Any]):
 
     @cached_property
     def data(self) -> dict[Any, Any]:  # type: ignore[override]  # UserDict reads this attribute
-        """The metadata of the image."""
         return _info_of(self._source)
 
     @property

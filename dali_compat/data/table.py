@@ -27,17 +27,16 @@ class SampleTable:
     Measure its cost with benchmarks/host_time.py --table.
 
     Args:
-        attributes: result of Reader.attributes.
-        columns: result of Reader.columns.
+        attributes, columns: results of these methods of the Reader.
         source_type: type of the paths, str or Upright.
-        folder: the folder that relative paths are joined to.
+        folder: relative paths are joined to it.
 
     Attributes:
         targets: (N,) int64 or float64, or the data set's tensor of N rows.
         keys: (N,) int64, hashes of the paths.
 
     Raises:
-        TypeError, ValueError, OverflowError: the paths or targets do not fit into such a table.
+        TypeError, ValueError, OverflowError: the samples do not fit into a table.
     """
 
     def __init__(
@@ -73,12 +72,12 @@ class SampleTable:
         return len(self._paths)
 
     def matches(self, attributes: tuple[Any, ...], source_type: type[str] = str, folder: str = "") -> bool:
-        """Return True if the samples, the type of the paths and the folder are unchanged since the table was built."""
+        """Return True if the samples, the type of the paths and the folder are unchanged."""
         same_sources = self._folder in ("", folder) and source_type is self._source_type
         return same_sources and self._agrees(attributes, lambda entries: entries)
 
     def holds(self, attributes: tuple[Any, ...], index: np.ndarray) -> bool:
-        """Return True if the samples at ``index`` (nonnegative) are unchanged since the table was built."""
+        """Return True if the samples at ``index`` (nonnegative) are unchanged."""
         chosen = index.tolist()
         # the last one is repeated, because itemgetter returns no tuple for a single index
         return self._agrees(attributes, itemgetter(*chosen, chosen[-1]))
@@ -160,7 +159,7 @@ _tables: IdentityWeakDict[SampleTable] = IdentityWeakDict()
 def table_of(dataset: Any, folder: str = "") -> SampleTable | None:
     """Return the SampleTable of a data set, built again if its samples have changed.
 
-    Return None if the samples do not fit into a table. Relative paths are joined to ``folder``.
+    Return None if they do not fit into a table. Relative paths are joined to ``folder``.
     """
     reader = reader_of(dataset)
     if reader is None or getattr(dataset, "_objects", None) is not None:

@@ -20,7 +20,6 @@ _known: IdentityWeakDict[tuple[tuple[Any, ...], Any]] = IdentityWeakDict()
 
 
 def is_timm_dataset(dataset: Any) -> bool:
-    """Return True for timm's ImageDataset."""
     return type(dataset) is _class("dataset", "ImageDataset")
 
 
@@ -81,7 +80,6 @@ class TimmFolder(DatasetFolder):
 
 
 def _except_none(function: Callable[[Any], Any], target: Any) -> Any:
-    """Return ``function(target)``, or -1 for a target of None."""
     return -1 if target is None else function(target)
 
 

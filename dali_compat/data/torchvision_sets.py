@@ -1,8 +1,8 @@
 """Readers of torchvision's data sets of image files, defined by the attributes that hold the paths and targets.
 
-A reader is for exactly one class. Its ``__getitem__`` must use exactly the names listed here, as in torchvision 0.20 to
-0.29. If it does not, it comes from an untested version and is not supported. ImageNet, EuroSAT and Country211 are
-ImageFolders. Other data sets, such as CelebA, are traced like custom data sets (tracing/).
+A reader is for exactly one class. If its ``__getitem__`` uses other names than those listed here, as in torchvision
+0.20 to 0.29, it comes from an untested version and is not supported. ImageNet, EuroSAT and Country211 are ImageFolders.
+Other data sets, such as CelebA, are traced like custom data sets (tracing/).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _reader_of_lists(*lists: str, others: tuple[str, ...] = (), joint: bool = Fa
 
     Args:
         lists: attribute with a list of (path, target), or two attributes with paths and targets.
-        others: further names that ``__getitem__`` uses. The reader refuses a data set that uses unlisted names.
+        others: further names that ``__getitem__`` uses.
         joint: as in Reader.
     """
     own = (_JOINT if joint else _SEPARATE) | {*lists, *others}

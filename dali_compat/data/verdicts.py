@@ -4,8 +4,7 @@ The engine may decode files for which its pixels were compared and equal Pillow'
 (engine/planes/verified.py).
 
 A verdict is a uint64, a checksum of the file's bytes and header with the decoder in the two lowest bits. It is valid
-only for bytes with that checksum. A file that was changed, damaged or replaced therefore has no valid verdict, even if
-the verdict is stored after the change.
+only for bytes with that checksum. A file that was changed therefore has no valid verdict.
 """
 
 from __future__ import annotations
@@ -54,10 +53,9 @@ class Verdicts:
         return decoders(self.get(np.arange(count)))
 
     def share(self, index_file: Path, samples: str, count: int) -> None:
-        """Merge this process's verdicts with those of other processes, which are stored in a file next to
-        ``index_file``.
+        """Merge this process's verdicts with those of other processes, in a file next to ``index_file``.
 
-        ``samples`` identifies the list of ``count`` samples. Outdated verdicts in the file are harmless.
+        ``samples`` identifies the list of ``count`` samples.
         """
         file = index_file.with_name(f"{index_file.stem}-{saved.digest(self._engine)}.npz")
         with saved.lock(saved.digest(str(file))):
@@ -95,9 +93,8 @@ def are_valid(verdicts: np.ndarray, checksums: np.ndarray) -> np.ndarray:
 def checksums(memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray, header_hashes: np.ndarray) -> np.ndarray:
     """Return the checksums of N files as uint64 of shape (N,), with the decoder's bits cleared.
 
-    A checksum combines the file's length, its header's hash, and the exclusive or of its 8-byte words. It does not
-    depend on the position of the file in memory. It takes a tenth of the time of a CRC. Among accidental changes, it
-    misses swapped words and one in 64 cases of two flipped bits. It does not protect against deliberate changes.
+    A checksum combines the file's length, its header's hash, and the exclusive or of its 8-byte words. It takes a tenth
+    of the time of a CRC. Among accidental changes, it misses swapped words and one in 64 cases of two flipped bits.
 
     Args:
         memory: (bytes,) uint8, aligned to 8 bytes, with at least eight bytes after the last file.

@@ -28,8 +28,6 @@ _TRANSIENT = re.compile(r"status code: (5|408|429)|(?<!Generic )HTTP error")
 
 
 class Fetched(NamedTuple):
-    """A fetched object."""
-
     data: NDArray[np.uint8]  # read-only uint8 of shape (length,)
     etag: str  # identifies the version of the object
     from_disk: bool = False  # True if it was read from the disk cache
@@ -60,7 +58,7 @@ class Client:
         return self._stores[root]
 
     def endpoints(self) -> str:
-        """Return the endpoints and accounts in use, because different servers may have buckets of the same name."""
+        """Return the configured endpoints and accounts, which distinguish buckets of the same name."""
         environment = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "AZURE_", "GOOGLE_"))}
         given = environment | dict(self._options.get("config") or {}) | self._options
         named = [(key.lower(), value) for key, value in given.items() if re.search("endpoint|account_name", key, re.I)]
@@ -69,11 +67,8 @@ class Client:
     async def get(self, url: str, retried: Callable[[], object] = int) -> Fetched:
         """Fetch an object, or a UrlPart with the etag of the whole object.
 
-        After a transient error, the request is repeated as ``retry_config`` specifies, after a call of ``retried``.
-        obstore's own retries are not used, because it does not report them.
-
-        Raises:
-            Exception: obstore's error.
+        After a transient error, call ``retried`` and repeat the request as ``retry_config`` specifies. obstore's own
+        retries are not used, because it does not report them. Raise obstore's errors.
         """
         if is_forked():
             fetched: Fetched = _helper(os.getpid()).get(self, url)
@@ -103,7 +98,6 @@ class Client:
         return Fetched(data, _etag(meta))
 
     async def put(self, url: str, data: bytes | Path) -> None:
-        """Write an object from bytes or a file. Raise obstore's errors."""
         await self.store(split(url)[0]).put(url, data)
 
     async def size_and_etag(self, url: str) -> tuple[int, str]:
@@ -130,7 +124,7 @@ def _pauses(
 
 @functools.cache
 def _helper(process: int) -> HelperProcess:
-    """Return the HelperProcess of the process with this ID, because a forked child needs a new one."""
+    """Return the HelperProcess of the process with this ID. A forked child needs a new one."""
     return HelperProcess()
 
 
@@ -139,17 +133,14 @@ def _etag(meta: Any) -> str:
 
 
 def missing_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of errors for missing objects.
-
-    If the user may not list a bucket, S3 raises PermissionDeniedError for a missing object.
-    """
+    """Return the classes of errors for missing objects, with S3's error if the user may not list the bucket."""
     from obstore.exceptions import PermissionDeniedError
 
     return FileNotFoundError, PermissionDeniedError
 
 
 def plain_etag(etag: str | None) -> str:
-    """Return an etag without quotes and the mark of weak etags, which not all responses contain."""
+    """Return an etag without quotes and without the prefix of a weak etag."""
     return (etag or "").removeprefix("W/").strip('"')
 
 
@@ -185,11 +176,9 @@ class Bucket:
         await self._obstore.put_async(self.store, split(url)[1], data)
 
     async def look_up(self, url: str) -> Mapping[str, Any]:
-        """Request the metadata of an object."""
         return await self._obstore.head_async(self.store, split(url)[1])
 
     async def list_folder(self, prefix: str) -> Mapping[str, Any]:
-        """List the objects and folders directly in the folder ``prefix``."""
         return await self._obstore.list_with_delimiter_async(self.store, prefix or None)
 
     def list_below(self, folder: str) -> AsyncIterable[Sequence[Any]]:
@@ -198,9 +187,7 @@ class Bucket:
 
 
 class Hub:
-    """Like Bucket, but read-only and for the Hugging Face Hub (hf://).
-
-    Requests run in daemon threads, so that an interrupt does not wait for them.
+    """Like Bucket, but for the Hugging Face Hub, and read-only. Requests run in daemon threads, to be interruptible.
 
     Args:
         root: hf://datasets or hf://models.

@@ -24,11 +24,11 @@ _CHECKS = 64  # a process checks the size of the folder after writing 1/64 of th
 class DiskCache:
     """A cache of objects in files. Files are written atomically, and their checksums are verified on each read.
 
-    If the files exceed ``size`` in total, the least recently used ones are removed. Each process checks this whenever
-    it has written a 64th of ``size``.
+    If the files exceed ``size``, the least recently used ones are removed. Each process checks this whenever it has
+    written a 64th of ``size``.
 
     Args:
-        folder: created if it is missing, accessible only to the user. Any number of processes may share it.
+        folder: created if it is missing, accessible only to the user. Processes may share it.
         size: maximum of all files in bytes.
 
     Raises:
@@ -93,7 +93,7 @@ class DiskCache:
                 total -= size
 
     def _files(self) -> list[tuple[int, int, str]]:
-        """Return (time of last use in ns, bytes, path) of each file. A crash may have left incomplete files."""
+        """Return (time of last use in ns, bytes, path) of each file, even of incomplete ones."""
         found = []
         for folder in os.scandir(self.folder):
             if not folder.is_dir():

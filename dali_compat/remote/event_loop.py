@@ -1,7 +1,7 @@
 """The thread that runs all requests in an event loop. A caller that waits for a request can be interrupted.
 
-A process that was forked after objects were read has no such thread and none of obstore's. It fetches objects through a
-HelperProcess, which is not forked. torch's workers read this way.
+A process that was forked after objects were read has no such thread. It fetches objects with a HelperProcess, which is
+not forked. torch's workers do so.
 """
 
 from __future__ import annotations
@@ -56,10 +56,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in the event loop and return its result. An interrupt cancels the coroutine.
-
-    A forked process runs it in the calling thread.
-    """
+    """Run a coroutine in the event loop and return its result. An interrupt cancels the coroutine."""
     if _is_forked:
         return asyncio.run(coroutine)
     try:
@@ -96,7 +93,6 @@ class HelperProcess(FreshProcess):
 
 
 def serve(requests: Connection, answers: Connection) -> None:
-    """Fetch the requested objects in the helper process, until the connection is closed."""
     clients: dict[bytes, Any] = {}  # keyed by pickled client, to reuse its connections
     loop = asyncio.new_event_loop()
     with suppress(EOFError, BrokenPipeError):
@@ -110,7 +106,7 @@ def serve(requests: Connection, answers: Connection) -> None:
 
 
 def _stop() -> None:
-    """Cancel all requests and end the thread at exit, because obstore must not call a finalized interpreter."""
+    """Cancel all requests and end the thread, because obstore must not call a finalized interpreter."""
     global _is_exiting
     _is_exiting = True
     loop, thread = _loop, _thread

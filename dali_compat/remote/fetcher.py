@@ -30,8 +30,6 @@ class ObjectRecord(Protocol):
 
 
 class FetchCounts(NamedTuple):
-    """Statistics of a fetcher."""
-
     objects: int = 0  # fetched objects
     hits: int = 0  # fetched objects that were in the disk cache
     bytes: int = 0  # bytes of all fetched objects
@@ -90,7 +88,6 @@ class Fetcher:
             event_loop().call_soon_threadsafe(self._drop)
 
     def counts(self) -> FetchCounts:
-        """Return the statistics so far."""
         return FetchCounts(self._objects, self._hits, self._bytes, self._waited, self._retries)
 
     def _request(self, places: list[tuple[Objects, str]]) -> None:

@@ -34,15 +34,12 @@ class Objects:
 
     Args:
         options: argument of Client.
-        disk_cache: arguments of DiskCache, a folder and a number of bytes.
-        upright: whether images are rotated according to their EXIF orientation (data/sources.py).
-
-    Attributes:
-        cache: a DiskCache, or None.
+        disk_cache: arguments of DiskCache.
+        upright: whether images are rotated according to their EXIF orientation.
 
     Raises:
         ImportError: obstore is not installed.
-        OSError, ValueError: as DiskCache does.
+        OSError, ValueError: the disk cache cannot be used.
     """
 
     def __init__(
@@ -54,7 +51,6 @@ class Objects:
         self._sizes: dict[str, int] = {}
 
     def set_size_and_etag(self, url: str, etag: str | None, size: int) -> None:
-        """Store the etag and the size in bytes of an object that was listed."""
         if etag:
             self._etags[url] = plain_etag(etag)
         self._sizes[url] = size
@@ -103,7 +99,6 @@ class Objects:
         return fetched
 
     async def _get(self, url: str, retried: Callable[[], object]) -> Fetched:
-        """Read an object from the disk cache, or fetch it from the server."""
         if self.cache is None:
             return await self.client.get(url, retried)
         run, name = asyncio.get_running_loop().run_in_executor, f"{self.client.endpoints()} {url}"
@@ -146,7 +141,6 @@ class Objects:
         return self.read([url])[0].tobytes()
 
     def put(self, url: str, data: bytes | Path) -> None:
-        """Write an object from bytes or a file. Raise OSError if it cannot be written."""
         try:
             wait_for(self.client.put(url, data))
         except Exception as error:
@@ -162,7 +156,7 @@ class Objects:
     def read_if_exists(self, url: str) -> bytes | None:
         """Return the bytes of an object, or None if it is missing or the user may not read it.
 
-        Raise ImageReadError for other errors. The disk cache is not used, because the object may change.
+        Raise ImageReadError for other errors. The disk cache is not used.
         """
         try:
             return wait_for(self.client.get(url)).data.tobytes()
@@ -172,13 +166,11 @@ class Objects:
             raise as_read_error(url, error) from None
 
     def uncached(self) -> Objects:
-        """Return a copy without a disk cache."""
         made = copy.copy(self)
         made.cache = None
         return made
 
     def place(self, url: str) -> str:
-        """Return the URL of an object, for messages."""
         return redacted(url)
 
 
@@ -191,8 +183,7 @@ def listed_objects(
         objects: stores the etags and sizes of the images.
         root: URL of the folder.
         allow_empty: whether class folders without images are valid.
-        is_valid: takes a URL and returns whether it belongs to the data set. The default accepts the extensions of
-            images.
+        is_valid: takes a URL and returns whether it is an image. The default checks the extension.
 
     Raises:
         FileNotFoundError: ``root`` has no class folders, or one of them has no images.
@@ -221,7 +212,7 @@ def listed_objects(
 def check_classes(root: str, classes: list[str], full: set[int], allow_empty: bool) -> None:
     """Raise torchvision's FileNotFoundError if there are no classes, or if a class has no images.
 
-    ``full`` has the numbers of the classes with images. ``allow_empty`` accepts the others, too.
+    ``full`` has the numbers of the classes with images. ``allow_empty`` accepts other classes.
     """
     from torchvision.datasets.folder import IMG_EXTENSIONS
 

@@ -47,7 +47,6 @@ def is_url(path: Any) -> bool:
 
 
 def is_web(url: str) -> bool:
-    """Return True for a URL of a web server."""
     return url.partition("://")[0].lower() in _WEB
 
 
@@ -94,7 +93,7 @@ def _redacted_url(url: str) -> str:
 
 
 def _without_user(url: str) -> str:
-    """Remove the user and password before the host of a URL. A password may contain any character, even "/" and "@"."""
+    """Remove the user and password from a URL. A password may contain any character, even "/" and "@"."""
     scheme, _, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     plain = _HOST.fullmatch(authority) if is_web(url) else ":" not in authority
