@@ -85,7 +85,7 @@ def open_dataset(
     """Return ``folder(path)`` for a single folder, otherwise the data set of a table or of archives.
 
     Args:
-        paths: paths, patterns and braces from the command line.
+        paths: may contain patterns and braces.
         options: (name, value) of each --option.
         folder: called with the path of a single folder.
         table: further arguments of DALIImageTable.
@@ -129,7 +129,7 @@ def open_dataset(
 def dataset_class(path: str) -> str | None:
     """Return the name of the data set class for an archive or a table, by its extension or first bytes.
 
-    Return None for anything else, but raise ValueError for a pipe or a device.
+    Return None for other files. Raise ValueError for a pipe or a device.
     """
     if is_url(path):
         return _ENDINGS.get(os.path.splitext(path)[1].lower())

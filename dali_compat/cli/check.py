@@ -114,7 +114,7 @@ on_error="skip" leaves them out of their batches."""
 
 
 class Findings:
-    """Counts and sizes of the inspected files, and lists of those to report. Each list has at most ``keep`` entries."""
+    """Counts and sizes of all inspected files, and lists of ``keep`` files to report per kind (None for all)."""
 
     def __init__(self, source: FileSource, keep: int | None = None):
         self._source, self._keep = source, keep
@@ -207,10 +207,7 @@ def _range(values: array) -> dict | None:
 
 
 def text(report: dict, total: int, limit: int) -> str:
-    """Format Findings.report() as text, with at most ``limit`` entries per list, or all if it is 0.
-
-    ``total`` is the number of files, even if Ctrl-C left some of them.
-    """
+    """Format Findings.report() as text, with ``limit`` entries per list (0 for all). ``total`` counts all files."""
     counts, three = report["counts"], ("min", "median", "max")
     sizes = [(side, *(f"{row[name]:,.0f}" for name in three)) for side, row in report["sizes"].items() if row]
     formats = [
@@ -228,7 +225,7 @@ def text(report: dict, total: int, limit: int) -> str:
 
 
 def _sections(report: dict) -> list[tuple[str, int, list[dict], Callable[[dict], str]]]:
-    """Return (title, number of findings, listed findings, formatter of the second column) of each list in the text."""
+    """Return (title, number of findings, listed findings, formatter of the second column) of each list."""
     counts, folders, warnings = report["counts"], report["folders"], report["warnings"]
     unlisted = [one for one in report["not_images"] if not one["listed"]]
     others = counts["files"] - counts["images"]

@@ -46,17 +46,17 @@ _FILE_KINDS = {
 
 
 class Inspection(NamedTuple):
-    format: str = ""  # by Pillow; empty if Pillow finds no image
-    mode: str = ""  # by Pillow
+    format: str = ""  # empty if Pillow finds no image
+    mode: str = ""
     height: int = 0  # 0 if unknown, like width and bytes
     width: int = 0
     bytes: int = 0
     dali: bool = False  # whether DALI decodes it as Pillow does
-    error: str = ""  # class of the error that torchvision's loader raises; empty if there is none
+    error: str = ""  # class of the error that torchvision's loader raises, or empty
     reason: str = ""  # text of the error
-    other: str = ""  # kind of a file that is no image, or that ImageFolder does not list; otherwise empty
+    other: str = ""  # kind of a file that is no image or that ImageFolder does not list, or empty
     bomb: str = ""  # Pillow's warning or error about a decompression bomb, or empty
-    warnings: tuple[str, ...] = ()  # texts of Pillow's other warnings
+    warnings: tuple[str, ...] = ()  # Pillow's other warnings
 
 
 def decode(source: Source) -> Inspection:
@@ -133,9 +133,7 @@ _AHEAD = 4  # pending chunks per process
 
 
 class Crash(NamedTuple):
-    """Result for an item whose process crashed. ``how`` is the signal or the exit code."""
-
-    how: str
+    how: str  # the signal or exit code
 
 
 def process_map(function: Callable, items: Iterable, processes: int) -> Generator[tuple[Any, Any], None, None]:
@@ -143,7 +141,7 @@ def process_map(function: Callable, items: Iterable, processes: int) -> Generato
 
     Args:
         function: takes an item and raises no errors. Items and results must be picklable.
-        items: iterated lazily, so that only a few are in memory.
+        items: iterated lazily.
         processes: 1 or more. They ignore SIGINT and end with this generator.
     """
     items, pending = iter(items), deque[tuple[list, Future]]()
@@ -168,7 +166,7 @@ def process_map(function: Callable, items: Iterable, processes: int) -> Generato
 
 
 def _separately(function: Callable, chunk: list) -> list:
-    """Return the results of a chunk from a new process. If that crashes, use a process for each item."""
+    """Return the results of a chunk from a new process. If it crashes, use a process for each item."""
     pool = _pool(function, 1)
     try:
         future = pool.submit(_apply, chunk)
@@ -210,7 +208,7 @@ def _apply(chunk: list) -> list:
     return [_function(item) for item in chunk]
 
 
-_AT_ONCE = 64  # number of objects that are fetched together
+_AT_ONCE = 64  # objects that are fetched together
 
 
 @dataclass
@@ -222,7 +220,7 @@ class FileSource:
     items: Callable[[], Iterable[Any]] = tuple  # returns paths, records, or the indices of an archive's images
     total: int = 0  # number of items
     archive: Archive | None = None
-    error: str | None = None  # the reason why an archive cannot be opened
+    error: str | None = None  # why an archive cannot be opened
     outside: int = 0  # images next to class folders, which ImageFolder does not list
     # folders with a problem: {"path", "problem", "reason"}; the problem is "empty", "unreadable" or "loop"
     folders: list[dict] = field(default_factory=list)

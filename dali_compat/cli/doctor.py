@@ -30,7 +30,7 @@ class Check:
     value: str
     problem: str | None = None
     remedy: str | None = None  # how to fix the problem
-    stops_dali: bool = False  # whether DALI cannot be used because of the problem
+    stops_dali: bool = False  # whether the problem prevents the use of DALI
 
 
 def add_arguments(parser) -> None:

@@ -22,7 +22,7 @@ class Measured:
     host: float  # CPU time of the calling thread in next()
     cpu: float  # CPU time of all threads and processes, including the calling thread
     cores: int  # cores that this process may use
-    threads: int  # number of the loader's threads; of its processes if torchvision does the work
+    threads: int  # the loader's threads, or its processes if torchvision does the work
     python: float = 0.0  # time in next() except for DALI, if Python functions run for each sample; else 0
     called: str = ""  # why a transform runs for each sample; "" if none does
     others: float = 0.0  # CPU time of other programs on these cores
@@ -34,8 +34,8 @@ class Measured:
     exact: bool = False
     gpu: bool = False
     has_gpu: bool = False  # whether the machine has a GPU
-    encoded: float = 0.0  # bytes of all files of the data set, estimated from a sample
-    decoded: float = 0.0  # bytes of all decoded images, estimated from a sample
+    encoded: float = 0.0  # estimated bytes of all files of the data set
+    decoded: float = 0.0  # estimated bytes of all decoded images
     free: float = 0.0  # bytes of free memory
     cached: bool = False  # whether the loader already caches decoded images
     fallback: str = ""  # the reason why torchvision does the work

@@ -90,9 +90,9 @@ def _begin_path_with(folder: str) -> None:
 
 
 def _without_our_frames(hook: Any) -> Any:
-    """Return an excepthook that removes this module's frames from the traceback and prints remedies for known errors.
+    """Return an excepthook that also prints remedies, and removes this module's frames from the traceback.
 
-    For an error in the data, it also removes the frames inside of the loader.
+    For an error in the data, it removes the frames inside of the loader, too.
     """
 
     def excepthook(kind: Any, error: BaseException, trace: TracebackType | None) -> None:

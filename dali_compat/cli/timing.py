@@ -92,8 +92,8 @@ class Passes:
     """Timed passes over a loader.
 
     Args:
-        loader: a loader with more than ``ahead`` batches.
-        ahead: number of untimed batches, one more than are in flight at the start of an epoch.
+        loader: has more than ``ahead`` batches.
+        ahead: number of untimed batches at the start.
         device: device of the batches.
         done: called after each batch.
     """

@@ -141,7 +141,7 @@ def _as_nchw(images: torch.Tensor, shapes: tuple[str, ...]) -> torch.Tensor | No
 
 
 def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
-    """Return a tensor that shares the array's memory. An array with negative strides is copied."""
+    """Return a tensor that shares the array's memory, or a copy if there are negative strides."""
     if any(stride < 0 for stride in array.strides):
         array = array.copy()  # np.ascontiguousarray does not copy an array of a single row
     with warnings.catch_warnings():

@@ -61,7 +61,7 @@ def read_header(source: Source | np.ndarray) -> Header:
 
 
 class _Buffer(threading.local):
-    """Reusable memory for reading files, one per thread. A new array takes twice as long as reading the file."""
+    """Reusable memory for reading files. A new array takes twice as long as reading the file."""
 
     memory = np.empty(0, np.uint8)
 
@@ -221,7 +221,7 @@ def _read_by_pil(source: Source | np.ndarray) -> Header:
 def _same_in_dali(image: Any) -> bool:
     """Return True if DALI decodes an image other than a JPEG to exactly PIL's pixels.
 
-    Measured with tests/faults/originals.py. intact.py has further criteria for the bytes of a file.
+    Measured with tests/faults/originals.py. intact.py checks the bytes of a file.
     """
     modes = _SAME_IN_DALI.get(image.format, ())
     if image.mode not in modes or ("exif" in image.info and image.format == "WEBP"):

@@ -98,7 +98,7 @@ class Headers:
             index: (N,), nonnegative.
             keys: (N,), hashes of the sources.
             source: takes i and returns the source of image ``index[i]``.
-            ctimes: (N,), current ctimes of the files; -1 for a file that will not be read.
+            ctimes: (N,), of the files; -1 for a file that will not be read.
         """
         with self._lock:
             unread = self.unknown(index, keys)
@@ -166,7 +166,7 @@ class Headers:
     def jpegs(self, engine: str, chroma: np.ndarray, most: int, count: int) -> JpegCounts:
         """Count the JPEGs among the first ``count`` files by their decoder.
 
-        ``chroma``, (256,) bool, is True for supported values of Header.chroma. ``most`` is the limit of pixels.
+        ``chroma``, (256,) bool, is True for supported values of Header.chroma. ``most`` is the limit on their pixels.
         """
         with self._lock:
             if count > len(self._facts):

@@ -123,8 +123,7 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
         return [self._read(self._row(index)) for index in indices]
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
-        """Return False for each of the ``indices``, in a bool array of shape (N,), because ``datasets`` never changes
-        an Arrow file."""
+        """Return False for each of the ``indices``, in an array of shape (N,). Arrow files never change."""
         return np.zeros(len(indices), bool)
 
     def copied(self, index: int) -> bytes:
@@ -180,10 +179,7 @@ class _Images:
 
 
 def _values(array: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return (offsets, bytes) of all values of a binary array, as views. Arrow's own scalars would be copies.
-
-    Raise ValueError if the array has another Arrow type.
-    """
+    """Return (offsets, bytes) of all values of a binary array, as views. Raise ValueError for other Arrow types."""
     dtypes = {"binary": np.int32, "large_binary": np.int64, "null": np.int32}
     if str(array.type) not in dtypes:
         raise ValueError(f"images of Arrow type {array.type} are not supported")

@@ -283,7 +283,7 @@ def _refuse_missing(
 
 
 def _hint(names: list[str], near: str, given: str) -> str:
-    """Return a hint at the folder or extension for which all these files exist. Search ``near`` and its subfolders."""
+    """Return a hint if all files exist in ``near`` or one of its subfolders, perhaps with an extension, else ""."""
     with suppress(OSError), os.scandir(near) as entries:
         folders = [near, *sorted(entry.path for entry in islice(entries, 1000) if entry.is_dir())[:50]]
         for folder, ending in product(folders, ("", *IMG_EXTENSIONS)):

@@ -95,7 +95,7 @@ def refuse_columns(names: list[Any], there: Sequence[Any], table: str) -> None:
 
 
 def refuse_rows(rows: Sequence[int], what: str, where: Callable[[int], str]) -> None:
-    """Raise ValueError with these rows and a problem, such as "no image". Do nothing if there are no rows."""
+    """Raise ValueError if ``rows`` is not empty. The message lists them with ``what``, such as "no image"."""
     if rows:
         more = ", ..." if len(rows) > _SHOWN else ""
         raise ValueError(
@@ -140,7 +140,7 @@ def several_labels(
         cells: text, or None for an empty cell, which has no labels.
         separator: text between labels; surrounding spaces are ignored.
         where: returns the location of a row, for errors.
-        classes: labels in the order of the vector's elements. The default is all labels found, sorted.
+        classes: labels in the order of the vector's elements. The default is all labels, sorted.
 
     Raises:
         ValueError: a cell is not text, or has a label that is not in ``classes``.

@@ -63,7 +63,6 @@ class IndexedSamples:
     targets: list[Any]  # before target_transform
 
     def only(self, rows: list[int]) -> IndexedSamples:
-        """Return the samples of these rows."""
         locations, sources = [self.locations[row] for row in rows], [self.sources[row] for row in rows]
         return IndexedSamples(locations, sources, [self.targets[row] for row in rows])
 
@@ -205,8 +204,8 @@ def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable], targets: boo
 def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> TableSamples | None:
     """Return the samples of a batch from ``tables``, or None if look_up() is needed.
 
-    look_up() is needed if a table is missing or its samples have changed, or if an index is invalid or a bool.
-    ``tables`` is keyed by the id() of the innermost data set.
+    It is needed if a table is missing or outdated, or if an index is invalid or a bool. ``tables`` is keyed by the id()
+    of the innermost data set.
     """
     try:
         if _has_bools(indices):  # an array of bools would be a mask

@@ -101,7 +101,6 @@ class _Process(FreshProcess):
         return sum(self._waiting.values()) + _bytes(paths) <= self._room
 
     def send(self, ticket: int, paths: list[str]) -> bool:
-        """Send a request. Return False if the process has ended."""
         self._waiting[ticket] = _bytes(paths)
         try:
             self.requests.send((ticket, paths))

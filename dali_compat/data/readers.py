@@ -1,4 +1,4 @@
-"""Readers, which return the paths and targets of data sets of files. Each supported class has one."""
+"""Readers, which return the paths and targets of data sets of files."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def can_rotate(dataset: Any) -> bool:
 
 
 def set_upright(dataset: Any, upright: bool) -> None:
-    """Set whether decoding rotates a data set's images by their EXIF orientation, in place of its first transform."""
+    """Set whether decoding rotates images by their EXIF orientation, in place of the first transform."""
     _upright.put(dataset, upright)
 
 

@@ -84,7 +84,7 @@ def _except_none(function: Callable[[Any], Any], target: Any) -> Any:
 
 
 class _Reader(Reader):
-    """Reader of TimmFolder. It replaces targets of None if there is no target_transform, which would do so."""
+    """Reader of TimmFolder. Without a target_transform, it replaces targets of None by -1."""
 
     def sample(self, dataset: Any, index: Any) -> tuple[Any, Any]:
         path, target = dataset.samples[index]

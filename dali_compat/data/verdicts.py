@@ -108,7 +108,7 @@ def checksums(memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray, heade
     first, last = begins >> 3, np.maximum(ends - 1, begins) >> 3
     sums = np.bitwise_xor.reduceat(words, np.column_stack([first, last + 1]).ravel())[::2]
     before, after = (8 * (begins & 7)).astype(np.uint64), (8 * (-ends & 7)).astype(np.uint64)
-    sums ^= words[first] & ~(_ALL << before)  # clear the bytes before the file, and those after it
+    sums ^= words[first] & ~(_ALL << before)  # clear the bytes before and after the file
     sums ^= words[last] & ~(_ALL >> after)
     sums = np.where(lengths > 0, sums >> before | sums << (-before & np.uint64(63)), np.uint64(0))
     return (sums * _FACTORS[0] + lengths.astype(np.uint64) * _FACTORS[1] + header_hashes * _FACTORS[2]) & ~_DECODER

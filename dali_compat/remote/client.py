@@ -67,8 +67,8 @@ class Client:
     async def get(self, url: str, retried: Callable[[], object] = int) -> Fetched:
         """Fetch an object, or a UrlPart with the etag of the whole object.
 
-        After a transient error, call ``retried`` and repeat the request as ``retry_config`` specifies. obstore's own
-        retries are not used, because it does not report them. Raise obstore's errors.
+        After a transient error, call ``retried`` and repeat the request as ``retry_config`` specifies, because obstore
+        does not report its own retries. Raise obstore's errors.
         """
         if is_forked():
             fetched: Fetched = _helper(os.getpid()).get(self, url)
@@ -133,7 +133,7 @@ def _etag(meta: Any) -> str:
 
 
 def missing_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of errors for missing objects, with S3's error if the user may not list the bucket."""
+    """Return the classes of errors for missing objects. The second is S3's if the user may not list the bucket."""
     from obstore.exceptions import PermissionDeniedError
 
     return FileNotFoundError, PermissionDeniedError
@@ -187,7 +187,7 @@ class Bucket:
 
 
 class Hub:
-    """Like Bucket, but for the Hugging Face Hub, and read-only. Requests run in daemon threads, to be interruptible.
+    """Like Bucket, but for the Hugging Face Hub, and read-only. An interrupt does not wait for requests.
 
     Args:
         root: hf://datasets or hf://models.

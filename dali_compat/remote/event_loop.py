@@ -1,7 +1,7 @@
 """The thread that runs all requests in an event loop. A caller that waits for a request can be interrupted.
 
 A process that was forked after objects were read has no such thread. It fetches objects with a HelperProcess, which is
-not forked. torch's workers do so.
+not forked.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class Objects:
         return wait_for(every())
 
     def changed(self, urls: Sequence[str]) -> NDArray[Any]:
-        """Return False for each object, in an array of shape (N,), because bytes returned by read() never change."""
+        """Return False for each object, in an array of shape (N,). Bytes from read() never change."""
         return np.zeros(len(urls), bool)
 
     def copied(self, url: str) -> bytes:
@@ -212,7 +212,7 @@ def listed_objects(
 def check_classes(root: str, classes: list[str], full: set[int], allow_empty: bool) -> None:
     """Raise torchvision's FileNotFoundError if there are no classes, or if a class has no images.
 
-    ``full`` has the numbers of the classes with images. ``allow_empty`` accepts other classes.
+    ``full`` has the numbers of the classes with images. ``allow_empty`` accepts classes without.
     """
     from torchvision.datasets.folder import IMG_EXTENSIONS
 

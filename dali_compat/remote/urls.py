@@ -84,7 +84,7 @@ def joined(root: str, key: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """Remove users, passwords, queries and fragments, which may be credentials, from a URL or the URLs in a text."""
+    """Remove users, passwords, queries and fragments from a URL or the URLs in a text."""
     return _redacted_url(text) if is_url(text) else _URL.sub(lambda found: _redacted_url(found[0]), text)
 
 
