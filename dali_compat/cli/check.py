@@ -114,7 +114,7 @@ on_error="skip" leaves them out of their batches."""
 
 
 class Findings:
-    """Counts and sizes of all inspected files, and lists of ``keep`` files to report per kind (None for all)."""
+    """Statistics of all inspected files, and lists of problems with at most ``keep`` entries each (None for all)."""
 
     def __init__(self, source: FileSource, keep: int | None = None):
         self._source, self._keep = source, keep

@@ -102,7 +102,7 @@ class Passes:
         self._loader, self._ahead, self.device, self._done = loader, ahead, device, done
 
     def one(self) -> Pass:
-        """Iterate once, and time the batches after the first ``ahead``."""
+        """Iterate once, and time all batches except the first ``ahead`` ones."""
         begin, cpu, all_cpu = 0.0, 0.0, 0.0
         for number, _ in enumerate(self._loader, 1):
             self._done()

@@ -23,8 +23,8 @@ from .readers import check_items
 class DALIArrayDataset(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
     """Images in memory and their targets, as in torchvision.datasets.CIFAR10.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image, in any loader. A
-    dali_compat.DataLoader keeps the images on its device and transforms them there.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image. It works in any loader.
+    A dali_compat.DataLoader keeps the images on its device and transforms them there.
 
     Args:
         images: uint8 numpy array or CPU tensor with values from 0 to 255, of shape (N, H, W, 3), (N, H, W, 1) or (N, H,

@@ -20,7 +20,8 @@ from .sources import Upright, decoded, object_image
 class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
     """torchvision.datasets.ImageFolder, decoded and transformed by DALI if iterated by a dali_compat.DataLoader.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(class index))`` with a PIL image in RGB, in any loader.
+    ``dataset[i]`` is ``(transform(image), target_transform(class index))`` with a PIL image in RGB. It
+    works in any loader.
 
     Args:
         root: folder of class folders of images, such as ``root/dog/1.jpg``, or its URL, such as ``s3://bucket/train``
@@ -32,10 +33,10 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
         allow_empty: whether class folders without images are valid.
         orient: rotate images according to their EXIF orientation, as ImageOps.exif_transpose() does.
         return_index: samples are (image, target, index) and batches (images, labels, indices).
-        index_cache: cache the list of files for later starts, in the user's cache folder (True) or another folder. A
-            local folder is listed again if the modification time of a folder has changed. The list of a bucket is used
-            until you delete it, and may itself be in a bucket (a URL). Comparisons of a GPU's JPEG engine with the CPU
-            are cached, too.
+        index_cache: cache the list of files for later starts. True uses the user's cache folder. For another folder,
+            pass its path, or its URL if ``root`` is a URL. The list of a local folder is used until the modification
+            time of one of its folders changes. The list of a bucket is used until you delete it. The results of
+            comparing a GPU's JPEG engine with the CPU are cached, too.
         storage_options: arguments of obstore.store.from_url for a URL, such as ``region`` and ``endpoint``.
         disk_cache: (folder, bytes), to cache fetched objects on a local disk.
 

@@ -68,7 +68,7 @@ FACTS = np.dtype(
 
 
 class JpegCounts(NamedTuple):
-    """Number of a data set's JPEGs by their decoder, the GPU's JPEG engine or another one."""
+    """Counts of a data set's JPEGs, by whether a GPU's JPEG engine decodes them."""
 
     engines: int  # decoded by the engine, whose pixels equal Pillow's
     likely: int  # decoded by the engine without a comparison

@@ -30,7 +30,8 @@ AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
     """Image files and their targets, decoded and transformed by DALI if iterated by a dali_compat.DataLoader.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image in RGB, in any loader.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image in RGB. It works in
+    any loader.
 
     Args:
         paths: paths of the files, as str, bytes or PathLike, or URLs of objects such as ``s3://bucket/1.jpg`` or

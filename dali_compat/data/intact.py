@@ -69,7 +69,7 @@ def _is_whole_png(view: memoryview) -> bool:
 
 
 def _is_known_png(header: memoryview, lengths: dict[bytes, int], kinds: list[bytes]) -> bool:
-    """Return True if color type, palette and transparency are known. ``lengths`` are those of the chunks before IDAT."""
+    """Return True for a known color type, palette and transparency. ``lengths`` are those of the first chunks."""
     _, _, depth, colour, compression, filtering, interlaced = struct.unpack(">IIBBBBB", header)
     require(depth == 8 and colour in _COLOURS and compression == filtering == 0 and interlaced in (0, 1))
     palette, transparent = lengths.get(b"PLTE", 0), lengths.get(b"tRNS", 0)

@@ -38,7 +38,7 @@ def labels_of(
 
     Args:
         columns: name and values of each column; None for an empty cell.
-        single: whether the user passed the name of one column, not a list of names, which gives vectors.
+        single: True if the user passed the name of one column. A list of names gives vectors.
         where: returns the location of a row, for errors.
         classes: class names in the order of their numbers.
 
@@ -162,7 +162,7 @@ def several_labels(
 def separator_in(names: Sequence[str]) -> str | None:
     """Return the likely separator between labels in the distinct cells of a column, or None.
 
-    There must be fewer labels than cells, and a label from a longer cell must also occur in a cell of its own.
+    Splitting must reduce the number of distinct texts, and a label of a split cell must also occur as a whole cell.
     """
     for separator in " ,;|":
         cells = [_parts(name, separator) for name in names]

@@ -117,7 +117,7 @@ class TableSamples:
         return self._by_row(map(as_list, values))
 
     def _by_row(self, columns: Iterable[Iterable[Any]]) -> list[Any]:
-        """Return one value per row of the batch. Each column has the values of one innermost data set."""
+        """Merge columns, one per innermost data set, into a list with one value per row of the batch."""
         made: list[Any] = [None] * self._count
         for (one, _), column in zip(self._found, columns, strict=True):
             for row, value in zip(one.rows.tolist(), column, strict=True):
@@ -145,7 +145,7 @@ class TableSamples:
         return self._by_row(table.texts(one.index) for one, table in self._found)
 
     def paths(self, rows: np.ndarray) -> Any:
-        """Return the paths of these rows, padded with zeros, as uint8 of shape (n, L), or as a list."""
+        """Return the paths of these rows as uint8 of shape (n, L), or as a list if there are several data sets."""
         if len(self._found) > 1:
             return [self.sources[row] for row in rows.tolist()]
         one, table = self._found[0]

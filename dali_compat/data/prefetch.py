@@ -109,7 +109,7 @@ class _Process(FreshProcess):
             return False
 
     def answer(self, ticket: int) -> np.ndarray | None:
-        """Wait for the FACTS of a request. Return None if the process has ended."""
+        """Wait for the headers of a request, and return them as FACTS. Return None if the process has ended."""
         try:
             while ticket not in self._others:
                 number, facts = self.answers.recv()

@@ -39,7 +39,7 @@ class Verdicts:
             return self._verdicts[index]
 
     def put(self, index: np.ndarray, verdicts: np.ndarray) -> None:
-        """Store verdicts on files. If an index is repeated, any of its verdicts is stored."""
+        """Store verdicts on files. If an index is repeated, one of its verdicts is stored."""
         with self._lock:
             self._grow(index)
             self._verdicts[index], self._own[index] = verdicts, True

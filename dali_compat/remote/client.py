@@ -50,7 +50,7 @@ class Client:
         self._stores: dict[str, Bucket | Hub] = {}
 
     def store(self, root: str) -> Bucket | Hub:
-        """Return the Bucket or Hub at a URL. Raise RuntimeError if event_loop() does."""
+        """Return the Bucket or Hub at a URL. Raise RuntimeError in a forked process."""
         if is_forked():
             event_loop()
         if root not in self._stores:
@@ -133,7 +133,7 @@ def _etag(meta: Any) -> str:
 
 
 def missing_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of errors for missing objects. The second is S3's if the user may not list the bucket."""
+    """Return the classes of errors for missing objects, including S3's for users who may not list the bucket."""
     from obstore.exceptions import PermissionDeniedError
 
     return FileNotFoundError, PermissionDeniedError

@@ -212,7 +212,7 @@ def listed_objects(
 def check_classes(root: str, classes: list[str], full: set[int], allow_empty: bool) -> None:
     """Raise torchvision's FileNotFoundError if there are no classes, or if a class has no images.
 
-    ``full`` has the numbers of the classes with images. ``allow_empty`` accepts classes without.
+    ``full`` has the numbers of the classes with images. ``allow_empty`` accepts empty classes.
     """
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
