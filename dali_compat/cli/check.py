@@ -162,8 +162,9 @@ class Findings:
             error: the reason why the archive cannot be opened, or null.
             complete: whether all files were read, false after Ctrl-C.
             exit_code: 1 if something is broken, 130 after Ctrl-C, else 0.
-            counts: files; images that ImageFolder lists, and their bytes; broken images, images decoded by dali or by
-                pillow; not_images; bombs; images outside of class folders.
+            counts: numbers of ``files``, of ``images`` that ImageFolder lists, of their ``bytes``, of images that are
+                ``broken``, decoded by ``dali`` or by ``pillow``, of ``not_images``, of ``bombs``, and of images
+                ``outside`` of class folders.
             dali_share: dali / images; null without images.
             broken: {path, error, reason} of images that torchvision's loader cannot read.
             pillow: {path, format, mode} of images that Pillow has to read.

@@ -110,7 +110,7 @@ def images_of(dataset: Any) -> torch.Tensor:
     """
     name = type(dataset).__name__
     if not holds_arrays(dataset):
-        raise Unsupported(f"{name} does not hold its images in memory, unlike other parts of the data set")
+        raise Unsupported(f"{name} does not hold its images in memory, unlike another data set of the ConcatDataset")
     check_items(dataset, *_LAYOUTS)
     layout = _LAYOUTS[type(dataset).__getitem__]
     images, targets = dataset.data, getattr(dataset, layout.targets)

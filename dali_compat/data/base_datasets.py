@@ -150,7 +150,7 @@ def _select(indices, index: np.ndarray) -> np.ndarray:
     if isinstance(indices, (np.ndarray, torch.Tensor)):
         selected = np.asarray(indices)[index]
         if selected.dtype.kind not in "iu":
-            raise TypeError(f"indices of {selected.dtype}")
+            raise TypeError(f"the indices of a Subset must be integers, got {selected.dtype}")
         return selected.astype(np.int64)
     return np.array(array("q", [indices[i] for i in index.tolist()]), np.int64)
 
@@ -161,7 +161,7 @@ def nonnegative(index: np.ndarray, length: int) -> np.ndarray:
         return index
     low = index.min()
     if low < -length or index.max() >= length:
-        raise IndexError("index out of range")
+        raise IndexError(f"index out of range for {length} samples")
     return index if low >= 0 else np.where(index < 0, index + length, index)
 
 

@@ -56,7 +56,7 @@ class SampleTable:
         self._folder = "" if all(path[:1] == "/" for path in paths) else folder
         self._paths = paths = [within(folder, path) for path in paths] if self._folder else paths
         if len(self.targets) != len(paths) or any(len(entries) != len(paths) for entries in lists):
-            raise ValueError("of several lengths")
+            raise ValueError("paths and targets differ in length")
         sources = paths if source_type is str else map(source_type, paths)
         self.keys = np.fromiter(map(hash, sources), np.int64, len(paths))
         joined = np.frombuffer(os.fsencode("\0".join(paths)) + b"\0", np.uint8)

@@ -41,7 +41,9 @@ def timm_folder_of(dataset: Any) -> Any:
         raise Unsupported(f"timm's ImageDataset with {', '.join(plain)} other than the defaults is not supported")
     reader = getattr(dataset, "reader", None)
     if type(reader) is not _class("readers.reader_image_folder", "ReaderImageFolder"):
-        raise Unsupported(f"timm's {type(reader).__name__} is not its ReaderImageFolder")
+        raise Unsupported(
+            f"timm's ImageDataset with a {type(reader).__name__} is not supported, only with a ReaderImageFolder"
+        )
     attributes = reader, getattr(reader, "samples", None)
     known, made = _known.get(dataset, lambda: ((), None))
     if not known or any(before is not now for before, now in zip(known, attributes, strict=True)):

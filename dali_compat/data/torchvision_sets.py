@@ -63,7 +63,7 @@ def _reader_of_lists(*lists: str, others: tuple[str, ...] = (), joint: bool = Fa
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             known = False
         if not known:
-            raise Unsupported(f"{name} does not hold its samples as torchvision's does")
+            raise Unsupported(f"the first sample of {name} has no path, unlike torchvision's")
 
     return Reader(check, lambda dataset: tuple(getattr(dataset, name) for name in lists), joint=joint)
 
