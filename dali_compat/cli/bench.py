@@ -34,7 +34,6 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Measure loading, and print the bottleneck and recommendations. Return 0."""
     device = device_of(args)
     if min(args.batch_size, args.batches) < 1 or args.workers < 0:
         raise UsageError("--batch-size and --batches start at 1, --workers at 0")

@@ -47,7 +47,6 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Check the data, print the report, and return the exit code."""
     if args.limit < 0 or args.workers < 1:
         raise UsageError("--limit starts at 0, --workers at 1")
     source = _source(args)

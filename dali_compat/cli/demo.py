@@ -43,7 +43,6 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Generate images, print the plan and the images/s of both loaders, and save the picture. Return 0."""
     device = device_of(args)
     if min(args.images, args.batch_size, args.epochs) < 1 or args.workers < 0:
         raise UsageError("--images, --batch-size and --epochs start at 1, --workers at 0")

@@ -18,7 +18,6 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Print the plan and save the picture. Return 0."""
     import torch
 
     from dali_compat import DataLoader

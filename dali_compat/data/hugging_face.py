@@ -40,7 +40,7 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
     EXIF orientation. The effects of select(), shuffle(), filter() and train_test_split() are kept.
 
     Args:
-        dataset: a ``datasets.Dataset``, such as one split, loaded without streaming.
+        dataset: a ``datasets.Dataset``, such as one split. It must not be streamed.
         image: name of the column of images.
         target: name of the column of targets, or a list of names. Ints and ClassLabels are kept. Floats and vectors
             become float32. Text becomes class numbers in sorted order. None makes each target -1.

@@ -137,7 +137,6 @@ class Objects:
         return np.zeros(len(urls), bool)
 
     def copied(self, url: str) -> bytes:
-        """Return a copy of the bytes of an object. Raise ImageReadError as get() does."""
         return self.read([url])[0].tobytes()
 
     def put(self, url: str, data: bytes | Path) -> None:
