@@ -403,7 +403,7 @@ def test_check_of_a_table_reports_damaged_and_missing_files(table, capsys):
         (["image=path"], "no column 'path'"),
         (["target=kind"], "no column 'kind'"),
         (["labels=0"], "labels"),
-        ([], "--option image=NAME says which column"),
+        ([], "--option image=NAME names the column of files"),
     ],
 )
 def test_a_table_without_the_named_column_is_refused(table, options, words, capsys):

@@ -11,13 +11,13 @@ import dali_compat
 from dali_compat.cli.arguments import UsageError, did_you_mean, is_data_error, is_interrupt, remedy_of
 
 COMMANDS = {
-    "demo": "load images made on the spot through both loaders, and compare",
-    "doctor": "say what is wrong with the installation, and how to fix it",
-    "run": "run a script as it is, with dali_compat's loader over images",
-    "show": "draw what a loader gives: transformed images with their labels",
-    "bench": "say how fast your data loads, what limits it, what to change",
-    "check": "find damaged files of a folder or an archive before a training",
-    "pack": "make a RecordIO, TFRecord, LMDB or tar file of a folder",
+    "demo": "load generated images with torchvision and DALI, and compare",
+    "doctor": "find problems of the installation, and how to fix them",
+    "run": "run an unchanged script with dali_compat's loader for images",
+    "show": "save a picture of transformed images with their labels",
+    "bench": "measure how fast your data loads, and what limits it",
+    "check": "find damaged images of a folder or an archive before training",
+    "pack": "pack a folder into a RecordIO, TFRecord, LMDB or tar file",
 }
 _ABOUT = """\
 Your PyTorch image training, without the wait for images: change two imports,
@@ -48,7 +48,7 @@ _RAW = argparse.RawDescriptionHelpFormatter
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``argv`` are the arguments after the program's name.
 
-    A usage error prints one line and gives exit code 2. Ctrl-C prints one line and gives 130, except under `run`, whose
+    A usage error prints one line and exits with code 2. Ctrl-C prints one line and returns 130, but under `run` the
     program handles it.
     """
     argv = list(sys.argv[1:] if argv is None else argv) or ["--help"]

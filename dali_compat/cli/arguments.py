@@ -1,4 +1,4 @@
-"""Arguments shared by commands (data set, transform, device, memory), and the errors that they report."""
+"""Arguments shared by commands (data set, transform, device, memory), and the errors that commands report."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _ENDINGS = {
 _LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")  # at byte 16 of the first page
 
 
-SIZES_DIFFER = "the images of a batch need one height x width"  # text of epoch/collate.py, which imports torch
+SIZES_DIFFER = "the images of a batch need one height x width"  # as in epoch/collate.py, which would import torch
 _REMEDY = (
-    "--on-error replace takes another image in its place, --on-error skip leaves it out of its batch (on_error= of "
+    "--on-error replace loads another image instead, --on-error skip leaves it out of its batch (on_error= of "
     "dali_compat.DataLoader); `python -m dali_compat check` lists all such files"
 )
 _SPLITS = {"train", "training", "val", "valid", "validation", "eval", "test", "testing"}
@@ -41,37 +41,34 @@ class UsageError(Exception):
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return True for Ctrl-C, and for the RuntimeError about a lock that it causes within threading's code (CPython
-    3.11)."""
+    """Return True for Ctrl-C, and for the RuntimeError that it may cause in ``threading`` (CPython 3.11)."""
     return any(isinstance(one, KeyboardInterrupt) for one in (error, error.__context__))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" with the most similar known name, or an empty string."""
+    """Return "; did you mean ...?" with the most similar of the ``known`` names, or "" if none is similar."""
     near = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def is_data_error(error: BaseException) -> bool:
-    """Return True if a file cannot be read, or the images of a batch differ in size."""
+    """Return True for an unreadable file, and for a batch of images of different sizes."""
     return isinstance(error, ImageReadError) or SIZES_DIFFER in str(error)
 
 
 def remedy_of(error: BaseException) -> str:
-    """Return the remedy for a file that cannot be read, or an empty string for other errors."""
     return _REMEDY if isinstance(error, ImageReadError) else ""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add --option, for ``open_dataset``."""
     parser.add_argument(
         "--option",
         type=_option,
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an argument of the class that reads it, as image=path and root=photos of a table, json_field=cls of a "
-        "tar file, or image_key=jpg of a TFRecord",
+        help="argument of the data set's class, such as image=path or root=photos for a table, json_field=cls for a "
+        "tar file, or image_key=jpg for a TFRecord",
     )
 
 
@@ -88,15 +85,15 @@ def open_dataset(
     """Return ``folder(path)`` for a single folder, otherwise the data set of a table or of archives.
 
     Args:
-        paths: paths, patterns and braces from the command line.
-        options: values of --option.
-        folder: makes the result for a folder.
-        table: arguments for a table's class.
-        more: arguments for any class.
+        paths: may contain patterns and braces.
+        options: (name, value) of each --option.
+        folder: called with the path of a single folder.
+        table: further arguments of DALIImageTable.
+        more: further arguments of any class.
 
     Raises:
         ImageReadError: an archive is damaged.
-        UsageError: the class has no argument of that name.
+        UsageError: an option is not an argument of the class.
         OSError, ImportError, TypeError, ValueError: a file does not exist or has another format.
     """
     import dali_compat
@@ -124,14 +121,16 @@ def open_dataset(
     except (ValueError, FileNotFoundError) as error:
         is_missing = isinstance(error, FileNotFoundError)
         name, what = (
-            ("root", "FOLDER says where they are") if is_missing else ("image", "NAME says which column has the files")
+            ("root", "FOLDER says where they are") if is_missing else ("image", "NAME names the column of files")
         )
         raise ValueError(f"{error}" if name in named else f"{error}; --option {name}={what}") from None
 
 
 def dataset_class(path: str) -> str | None:
-    """Return the name of the class for an archive or a table, by its extension or its first bytes, or None for other
-    paths. Raises ValueError for a pipe or a device."""
+    """Return the name of the data set class for an archive or a table, by its extension or first bytes.
+
+    Return None for other files. Raise ValueError for a pipe or a device.
+    """
     if is_url(path):
         return _ENDINGS.get(os.path.splitext(path)[1].lower())
     if os.path.isdir(path):
@@ -157,17 +156,17 @@ def _by_content(path: str) -> str | None:
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Add a data set's path, --option and --transform, for ``dataset_of``."""
+    """Add the path, --option, --transform and --on-error. dataset_of() opens the data set."""
     parser.add_argument(
-        "path", nargs="+", metavar="FOLDER", help="of class folders of images; or a table or an archive, as check"
+        "path", nargs="+", metavar="FOLDER", help="folder of class folders of images, a table or an archive, as check"
     )
     add_options(parser)
     parser.add_argument(
         "--transform",
         default="train",
         metavar="SPEC",
-        help="train or eval (ImageNet's, the default is train), or module:name, file.py:name, or an "
-        "expression of T (torchvision.transforms) and v2",
+        help="train (the default) or eval for ImageNet's transforms, or module:name, file.py:name, or an "
+        "expression with T (torchvision.transforms) and v2",
     )
     add_on_error(parser)
 
@@ -178,7 +177,7 @@ def add_on_error(parser: argparse.ArgumentParser) -> None:
 
 
 def dataset_of(args: argparse.Namespace) -> Any:
-    """Return the data set of the path and the transform. Raises UsageError if it does not exist or has no images."""
+    """Open the data set of the command line. Raise UsageError if it does not exist or has no images."""
     from dali_compat import DALIImageFolder
 
     spec, name = args.transform, " ".join(map(redacted, args.path))
@@ -199,7 +198,7 @@ def dataset_of(args: argparse.Namespace) -> Any:
 
 
 def try_to_write(out: str) -> None:
-    """Check that a file can be written, without creating it. Raises UsageError if it cannot."""
+    """Raise UsageError if a file cannot be written. The file is neither created nor changed."""
     is_new = not os.path.lexists(out)
     try:
         open(out, "ab").close()
@@ -217,15 +216,14 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def device_name(text: str) -> str:
-    """Return the name of a CPU or GPU device."""
+    """Return the value of --device if it names a CPU or GPU. Raise ArgumentTypeError otherwise."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a device such as cpu, cuda or cuda:1")
     return text
 
 
 def device_of(args: argparse.Namespace) -> Any:
-    """Return the torch.device of --device, and set a missing batch size. Raises UsageError if the GPU does not
-    exist."""
+    """Return the torch.device of --device, and set a missing --batch-size. Raise UsageError if there is no such GPU."""
     import torch
 
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -238,7 +236,7 @@ def device_of(args: argparse.Namespace) -> Any:
 
 
 def budget(text: str) -> int | float:
-    """Return a number of bytes (int), or a share of the free memory (float)."""
+    """Convert the value of --cache to a number of bytes (int) or a share of the free memory (float)."""
     try:
         amount = int(text) if text.isdecimal() else float(text)
     except ValueError:
@@ -250,7 +248,7 @@ def budget(text: str) -> int | float:
 
 
 def imagenet(which: str) -> Any:
-    """Return ImageNet's transform for training ("train") or evaluation."""
+    """Return ImageNet's usual transform, for training if ``which`` is "train", otherwise for evaluation."""
     import torchvision.transforms as T
 
     first = (
@@ -260,7 +258,7 @@ def imagenet(which: str) -> Any:
 
 
 def transform_of(spec: str) -> Any:
-    """Return the transform given by --transform. Raises UsageError with the original error if that fails."""
+    """Return the transform that --transform specifies. Raise UsageError with the original error if that fails."""
     try:
         match = re.fullmatch(r"([\w./~-]+):(\w+)", spec)
         if not match:

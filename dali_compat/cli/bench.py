@@ -1,9 +1,8 @@
 """Measure how fast your data loads, what limits it, and what to change.
 
-Batches are made of random images of the data set. Each image is loaded once before the timing. Reading the bytes of the
-same files is also timed, with the loader's number of threads: first from the disk, if the system drops them from the
-page cache as requested, and then again. The first time counts if the data set is larger than the free memory. limit()
-of dali_compat/cli/limits.py determines the bottleneck.
+A pass over random images is timed after an untimed one. Reading their files, with as many threads as the loader has, is
+timed from the disk and then from the page cache. The first time counts if the data set is larger than the free memory.
+limit() in limits.py determines the bottleneck.
 """
 
 from __future__ import annotations
@@ -26,16 +25,15 @@ from ..runtime.messages import in_bytes, in_columns
 
 def add_arguments(parser) -> None:
     add_data(parser)
-    parser.add_argument("--batches", type=int, default=30, help="how many are timed (default %(default)s)")
+    parser.add_argument("--batches", type=int, default=30, help="number of timed batches (default %(default)s)")
     parser.add_argument("--workers", type=int, default=0, help="num_workers (default: the loader's choice)")
     parser.add_argument("--prefetch-factor", type=int, help="batches in flight (default: the loader's choice)")
-    parser.add_argument("--exact", action="store_true", help="exact=True")
-    parser.add_argument("--cache", type=budget, help="cache=: bytes, or a share of the free memory, such as 0.5")
+    parser.add_argument("--exact", action="store_true", help="torchvision's pixels (exact=True)")
+    parser.add_argument("--cache", type=budget, help="memory for decoded images: bytes, or a share such as 0.5")
     add_device(parser)
 
 
 def run(args) -> int:
-    """Measure, with a progress bar on stderr, and print the bottleneck and recommendations. Return 0."""
     device = device_of(args)
     if min(args.batch_size, args.batches) < 1 or args.workers < 0:
         raise UsageError("--batch-size and --batches start at 1, --workers at 0")
@@ -69,7 +67,7 @@ def run(args) -> int:
 
 
 def make_loader(dataset, args, device: torch.device):
-    """Return a loader with enough batches for a pass."""
+    """Return a loader with the number of batches of a pass, untimed ones included."""
     from dali_compat import DataLoader
 
     prefetch = {"prefetch_factor": args.prefetch_factor} if args.prefetch_factor else {}
@@ -89,12 +87,12 @@ def make_loader(dataset, args, device: torch.device):
 
 
 def _ahead(args) -> int:
-    """Return the number of untimed batches: those in flight at the start of an epoch, and one more."""
+    """Return the number of untimed batches of a pass, one more than are in flight at the start of an epoch."""
     return 1 + max(2, args.workers * (args.prefetch_factor or 2))
 
 
 def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured, dict[str, float], LoaderStats]:
-    """Measure reading, and loading. Also returns the seconds of parts of loading a batch, and the loader's counts."""
+    """Time reading and loading. Return (measurements, {part of loading: seconds per batch}, loader's statistics)."""
     from ..runtime.device import free_memory
 
     passes.one()  # reads every file's header

@@ -1,7 +1,7 @@
 """Read every image of a folder, a table or an archive, and list broken images and images that need Pillow.
 
-An image is broken if torchvision's loader would raise an error for it. The data is not modified. The exit code is 1 if
-something is broken or there is no image at all, 130 after Ctrl-C, which reports the findings so far, and 0 otherwise.
+An image is broken if torchvision's loader raises an error for it. The data is not modified. The exit code is 1 if an
+image is broken, a folder cannot be read, or there are no images. Ctrl-C prints the findings so far and exits with 130.
 """
 
 from __future__ import annotations
@@ -36,18 +36,17 @@ def add_arguments(parser) -> None:
         "path",
         nargs="+",
         metavar="FOLDER",
-        help="of class folders of images, or any tree of files; or a CSV table; or an archive (.rec, TFRecord, LMDB, "
-        "tar): a path, a pattern, braces or several paths",
+        help="folder of images, in class folders or any others; or a CSV table; or archives (.rec, TFRecord, LMDB, "
+        "tar), as paths, patterns or braces",
     )
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON, and nothing else")
-    lines, cores = "lines of each list, 0: all (default %(default)s)", "processes (default %(default)s, the cores)"
+    lines, cores = "lines of each list, 0 for all (default %(default)s)", "processes (default %(default)s, all cores)"
     parser.add_argument("--limit", type=int, default=20, metavar="N", help=lines)
     parser.add_argument("--workers", type=int, default=usable_cores(), metavar="N", help=cores)
     add_options(parser)
 
 
 def run(args) -> int:
-    """Check the data, print the report, and return the exit code."""
     if args.limit < 0 or args.workers < 1:
         raise UsageError("--limit starts at 0, --workers at 1")
     source = _source(args)
@@ -63,14 +62,14 @@ def run(args) -> int:
 
 
 def _source(args):
-    """Return the FileSource to check. Raises UsageError if the path is invalid."""
+    """Return the FileSource to check. Raise UsageError if the path is invalid."""
     name = " ".join(map(redacted, args.path))
     try:
-        # a folder's path, or the data set of a folder in object storage
+        # open_dataset() returns the path of a local folder, but a data set in object storage
         folder = partial(dali_compat.DALIImageFolder, allow_empty=True) if is_url(args.path[0]) else str
         data = open_dataset(args.path, args.option, folder, {"check_files": False})
         if type(data).__name__ == TABLE and len(data) and not any(map(os.path.exists, data.paths)):
-            open_dataset(args.path, args.option, str, {})  # raises an error with the remedy
+            open_dataset(args.path, args.option, str, {})  # raises FileNotFoundError with the remedy
     except dali_compat.ImageReadError as error:
         return FileSource(name, dataset_class(expand(args.path)[0]) or "", error=str(error))
     except (OSError, ImportError, TypeError, ValueError) as error:
@@ -114,8 +113,7 @@ on_error="skip" leaves them out of their batches."""
 
 
 class Findings:
-    """Counts and sizes of the files of a source, and lists of notable files. Each list keeps ``keep`` entries (None:
-    all), but all are counted."""
+    """Statistics of all inspected files, and lists of problems with at most ``keep`` entries each (None for all)."""
 
     def __init__(self, source: FileSource, keep: int | None = None):
         self._source, self._keep = source, keep
@@ -126,7 +124,6 @@ class Findings:
         self._sizes = {name: array("q") for name in _SIDES}  # 24 MB for a million images
 
     def add(self, item: Any, seen: Inspection | Crash) -> None:
-        """Add the result of one item."""
         if isinstance(seen, Crash):
             seen = Inspection(error=seen.how, reason="crashes the decoder")
         listed = self._source.lists(item)
@@ -160,26 +157,24 @@ class Findings:
         """Return the report that ``--json`` prints. Keys are stable; new ones may be added.
 
         Returns:
-            path, kind: the path that was read; kind is "folder", "bucket" or the class of the archive.
+            path, kind: the path of the data; kind is "folder", or the class of the data set.
             error: the reason why the archive cannot be opened, or null.
-            complete: false after Ctrl-C.
+            complete: whether all files were read, false after Ctrl-C.
             exit_code: 1 if something is broken, 130 after Ctrl-C, else 0.
-            counts: number of files; of images that ImageFolder lists, and their bytes; of broken images, images that
-                DALI decodes (dali) and images that Pillow decodes; of files that are not_images; of bombs; and of
-                images outside of class folders.
+            counts: numbers of ``files``, of ``images`` that ImageFolder lists, of their ``bytes``, of images that are
+                ``broken``, decoded by ``dali`` or by ``pillow``, of ``not_images``, of ``bombs``, and of images
+                ``outside`` of class folders.
             dali_share: dali / images; null without images.
-            broken: {path, error, reason} of each image that torchvision's loader cannot read.
-            pillow: {path, format, mode} of each image that Pillow has to read.
-            not_images: {path, listed, what}; the listed ones are broken, too.
-            bombs: {path, reason, refused}; the refused ones are broken, too.
+            broken: {path, error, reason} of images that torchvision's loader cannot read.
+            pillow: {path, format, mode} of images that Pillow has to read.
+            not_images: {path, listed, what}; also in broken if listed.
+            bombs: {path, reason, refused}; also in broken if refused.
             folders: {path, problem, reason}; the problem is "empty", "unreadable" or "loop".
-            sizes: {min, median, max} of height, width and bytes, over the images that can be decoded; null if there are
-                none.
-            formats: {format, mode, images, dali, pillow, broken}, by number of images; null if Pillow finds no image.
-            warnings: {text, images}: Pillow's warnings, with numbers replaced by "N".
+            sizes: {min, median, max} of height, width and bytes of the images that are not broken; or null.
+            formats: {format, mode, images, dali, pillow, broken}; format is null if Pillow finds no image.
+            warnings: {text, images} of Pillow's warnings, with numbers replaced by "N".
 
-        Images of an archive also have ``byte`` and ``index``. Bytes of a name that are not UTF-8 are encoded with
-        surrogateescape, so that os.fsencode(path) restores them.
+        Images of an archive also have ``byte`` and ``index``. os.fsencode(path) restores names that are not UTF-8.
         """
         counts, lists, source = self.counts, self._lists, self._source
         names = ("files", "images", "bytes", "broken", "dali", "pillow", "bombs")
@@ -212,8 +207,7 @@ def _range(values: array) -> dict | None:
 
 
 def text(report: dict, total: int, limit: int) -> str:
-    """Format Findings.report() with ``limit`` entries per list, 0 for all. ``total`` is the number of all files,
-    including any that are left after Ctrl-C."""
+    """Format Findings.report() as text, with ``limit`` entries per list (0 for all). ``total`` counts all files."""
     counts, three = report["counts"], ("min", "median", "max")
     sizes = [(side, *(f"{row[name]:,.0f}" for name in three)) for side, row in report["sizes"].items() if row]
     formats = [
@@ -231,7 +225,7 @@ def text(report: dict, total: int, limit: int) -> str:
 
 
 def _sections(report: dict) -> list[tuple[str, int, list[dict], Callable[[dict], str]]]:
-    """Return (title, number of entries, entries kept, formatter of the second column). The first column is the path."""
+    """Return (title, number of findings, listed findings, formatter of the second column) of each list."""
     counts, folders, warnings = report["counts"], report["folders"], report["warnings"]
     unlisted = [one for one in report["not_images"] if not one["listed"]]
     others = counts["files"] - counts["images"]
@@ -291,7 +285,7 @@ def _plural(count: int, what: str) -> str:
 
 
 def _shown(path: str) -> str:
-    """Escape control characters, which would affect a terminal."""
+    """Return a path with escaped control characters, which would affect a terminal."""
     return path if path.isprintable() else repr(path)[1:-1]
 
 

@@ -1,5 +1,4 @@
-"""Inspects files as torchvision's loader reads them, in processes: the kind of each file, and whether it can be
-decoded."""
+"""Find the kind of each file, and whether torchvision's loader can decode it, in worker processes."""
 
 from __future__ import annotations
 
@@ -47,23 +46,21 @@ _FILE_KINDS = {
 
 
 class Inspection(NamedTuple):
-    """The result of inspecting one file."""
-
-    format: str = ""  # by Pillow; empty if Pillow finds no image
-    mode: str = ""  # by Pillow
-    height: int = 0  # 0 if unknown; likewise the other sizes
+    format: str = ""  # empty if Pillow finds no image
+    mode: str = ""
+    height: int = 0  # 0 if unknown, like width and bytes
     width: int = 0
     bytes: int = 0
     dali: bool = False  # whether DALI decodes it as Pillow does
-    error: str = ""  # class of the error that torchvision's loader raises; empty if there is none
+    error: str = ""  # class of the error that torchvision's loader raises, or empty
     reason: str = ""  # text of the error
-    other: str = ""  # kind of a file that is not an image, or that ImageFolder does not list; else empty
-    bomb: str = ""  # Pillow's text about a decompression bomb, or empty
-    warnings: tuple[str, ...] = ()  # texts of Pillow's other warnings
+    other: str = ""  # kind of a file that is no image or that ImageFolder does not list, or empty
+    bomb: str = ""  # Pillow's warning or error about a decompression bomb, or empty
+    warnings: tuple[str, ...] = ()  # Pillow's other warnings
 
 
 def decode(source: Source) -> Inspection:
-    """Decode an image as torchvision's pil_loader does. The result contains its errors and warnings."""
+    """Decode an image as torchvision's pil_loader does, and return its properties, error and warnings."""
     seen: dict[str, Any] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -85,7 +82,7 @@ def decode(source: Source) -> Inspection:
 
 
 def identify(source: Source) -> Inspection:
-    """Identify a file that ImageFolder does not list, without decoding it."""
+    """Return the kind of a file that ImageFolder does not list. Do not decode it."""
     try:
         with warnings.catch_warnings(), _opened(source) as file:
             warnings.simplefilter("ignore")
@@ -101,7 +98,7 @@ def identify(source: Source) -> Inspection:
 
 
 def _opened(source: Source) -> AbstractContextManager[IO[bytes]]:
-    """Open a regular file. Opening a pipe would block."""
+    """Open a source. Raise OSError for a pipe or a device, because opening a pipe would block."""
     if not is_record(source) and not stat.S_ISREG(os.stat(source).st_mode):
         raise OSError("it is not a regular file")
     return opened(source)
@@ -123,7 +120,7 @@ def _failure(source: Source, error: Exception) -> dict[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    """Return an error's text without the path, which is reported separately."""
+    """Return the text of an error without the path, which the report contains anyway."""
     return (isinstance(error, OSError) and error.strerror) or str(error) or "no reason given"
 
 
@@ -136,17 +133,15 @@ _AHEAD = 4  # pending chunks per process
 
 
 class Crash(NamedTuple):
-    """Result for an item whose process crashed: the signal or exit code."""
-
-    how: str
+    how: str  # the signal or exit code
 
 
 def process_map(function: Callable, items: Iterable, processes: int) -> Generator[tuple[Any, Any], None, None]:
     """Yield (item, function(item)) for each item in order, computed by ``processes`` processes.
 
     Args:
-        function: takes an item and does not raise. Items and results can be pickled.
-        items: iterated lazily; only a few are held at a time.
+        function: takes an item and raises no errors. Items and results must be picklable.
+        items: iterated lazily.
         processes: 1 or more. They ignore SIGINT and end with this generator.
     """
     items, pending = iter(items), deque[tuple[list, Future]]()
@@ -171,7 +166,7 @@ def process_map(function: Callable, items: Iterable, processes: int) -> Generato
 
 
 def _separately(function: Callable, chunk: list) -> list:
-    """Return the results of a chunk from a separate process, or of each item separately if that crashes."""
+    """Return the results of a chunk from a new process. If it crashes, use a process for each item."""
     pool = _pool(function, 1)
     try:
         future = pool.submit(_apply, chunk)
@@ -191,13 +186,13 @@ def _pool(function: Callable, processes: int) -> ProcessPoolExecutor:
 
 
 def _kill(pool: ProcessPoolExecutor) -> None:
-    """Kill a pool's processes, which write nothing."""
+    """Kill the processes of a pool. This is safe, because they write no files."""
     for process in processes_of(pool):
         process.kill()
     pool.shutdown(cancel_futures=True)  # the pool's thread collects all exit codes before it ends
 
 
-# ---- in the processes
+# ---- in the worker processes
 
 _function: Callable
 
@@ -213,35 +208,34 @@ def _apply(chunk: list) -> list:
     return [_function(item) for item in chunk]
 
 
-_AT_ONCE = 64  # objects fetched at a time
+_AT_ONCE = 64  # objects that are fetched together
 
 
 @dataclass
 class FileSource:
-    """The files of a folder or a table, or the images of an archive."""
+    """The items to inspect: files of a folder or a table, or images of an archive or in object storage."""
 
     name: str  # as given by the user
-    kind: str  # "folder", "bucket", or the class of the table or archive
+    kind: str  # "folder", or the class of the data set
     items: Callable[[], Iterable[Any]] = tuple  # returns paths, records, or the indices of an archive's images
     total: int = 0  # number of items
     archive: Archive | None = None
-    error: str | None = None  # the reason why an archive cannot be opened
+    error: str | None = None  # why an archive cannot be opened
     outside: int = 0  # images next to class folders, which ImageFolder does not list
-    # irregular ones: {"path", "problem", "reason"}; the problem is "empty" (no image in it or below, which ImageFolder
-    # rejects for class folders), "unreadable" or "loop"
+    # folders with a problem: {"path", "problem", "reason"}; the problem is "empty", "unreadable" or "loop"
     folders: list[dict] = field(default_factory=list)
 
     def lists(self, item: Any) -> bool:
-        """Return True if ImageFolder lists a file, which depends only on its name. Always True for other kinds."""
+        """Return True if ImageFolder lists a file, by its extension. Items of other kinds are always listed."""
         return self.kind != "folder" or has_file_allowed_extension(item, IMG_EXTENSIONS)
 
     def inspect(self, item: Any) -> Inspection:
-        """Inspect an item. Called in other processes."""
+        """Return the Inspection of an item. Called in the worker processes."""
         source = item if self.archive is None else Record(self.archive, item)
         return decode(source) if self.lists(source) else identify(source)
 
     def where(self, item: Any) -> dict:
-        """Return the location of an item, for the report."""
+        """Return the location of an item: its path, and its byte and index in an archive."""
         if self.archive is None:
             return {"path": str(item)}
         files, offsets, _ = self.archive.locations([item])
@@ -249,7 +243,7 @@ class FileSource:
 
 
 def bucket_source(name: str, kind: str, objects: Objects, urls: Sequence[str]) -> FileSource:
-    """Return images in object storage. They are fetched in this process, some at a time."""
+    """Return the FileSource of images in object storage. This process fetches them, a few at a time."""
 
     def records() -> Iterator[Record]:
         for begin in range(0, len(urls), _AT_ONCE):
@@ -261,8 +255,7 @@ def bucket_source(name: str, kind: str, objects: Objects, urls: Sequence[str]) -
 
 
 def folder_source(root: str) -> FileSource:
-    """Return all files below a folder, following links. Names are read once in advance, for the total of the progress
-    bar."""
+    """Return the FileSource of all files in a folder and its subfolders, following links."""
 
     def files() -> Iterator[str]:
         return (os.path.join(folder, name) for folder, names, _ in _walk(root, []) for name in names)
@@ -284,7 +277,7 @@ def folder_source(root: str) -> FileSource:
 
 
 def _walk(root: str, irregular: list[dict]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield (folder, names of its files, names of its folders), sorted and top-down. Add irregular folders to
+    """Yield (folder, file names, subfolder names), sorted and top-down. Append unreadable folders and link loops to
     ``irregular``."""
 
     def unreadable(error: OSError) -> None:

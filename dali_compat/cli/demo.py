@@ -30,20 +30,19 @@ from ..runtime.messages import in_columns
 PICTURE_COLUMNS = 8
 AMPLIFICATION = 64
 GPU_DRAWS_PER_IMAGE = 8
-"""Draws of each image in a pass on a GPU, which processes a few hundred images too quickly to time."""
+"""How often a pass on a GPU loads each image. A GPU loads a few hundred images too quickly to be timed."""
 
 
 def add_arguments(parser) -> None:
     cores, out = min(usable_cores(), 16), "dali_compat_demo.png"
-    parser.add_argument("--images", type=int, default=512, help="how many JPEGs to make (default %(default)s)")
+    parser.add_argument("--images", type=int, default=512, help="number of JPEGs to generate (default %(default)s)")
     parser.add_argument("--workers", type=int, default=cores, help="num_workers of both loaders (default %(default)s)")
-    parser.add_argument("--epochs", type=int, default=3, help="timed passes of each, in turn (default %(default)s)")
+    parser.add_argument("--epochs", type=int, default=3, help="number of timed passes per loader (default %(default)s)")
     parser.add_argument("--out", default=out, help="where to save the picture (default ./%(default)s)")
     add_device(parser)
 
 
 def run(args) -> int:
-    """Generate images, print the plan and both loaders' images/s, and save the picture. Return 0."""
     device = device_of(args)
     if min(args.images, args.batch_size, args.epochs) < 1 or args.workers < 0:
         raise UsageError("--images, --batch-size and --epochs start at 1, --workers at 0")
@@ -65,8 +64,7 @@ def run(args) -> int:
 
 
 def compare_speed(root: str, device: torch.device, args) -> None:
-    """Time both loaders on ImageNet's training transform. Prints images/s (the median of args.epochs whole passes,
-    alternating between the loaders) and the seconds from iter() to the first batch of an untimed pass."""
+    """Time both loaders with ImageNet's training transform in turn, and print the medians of ``args.epochs`` passes."""
     draws, transform = args.images * (GPU_DRAWS_PER_IMAGE if device.type == "cuda" else 1), imagenet("train")
 
     def options(dataset) -> dict[str, Any]:
@@ -99,8 +97,7 @@ def compare_speed(root: str, device: torch.device, args) -> None:
 
 
 def one_pass(loader, device: torch.device, title: str) -> tuple[float, float]:
-    """Iterate once. Returns the seconds to the first batch, and images/s, with batches moved to the device as in a
-    training script."""
+    """Iterate once, and move the batches to the device. Return (seconds to the first batch, images/s)."""
     count, first = 0, 0.0
     with tqdm(total=len(loader.sampler), desc=title, unit="img", mininterval=0.5, disable=None) as bar:
         start = time.perf_counter()
@@ -116,8 +113,10 @@ def one_pass(loader, device: torch.device, title: str) -> tuple[float, float]:
 
 
 def compare_pixels(root: str, device: torch.device, out: str) -> tuple[float, int]:
-    """Load the same images with both loaders, without randomness, and save them above each other in a PNG. Returns the
-    mean and the largest difference in uint8 levels (0 to 255)."""
+    """Load the same images with both loaders, and save them and their difference as a PNG.
+
+    Return the mean and the largest difference in uint8 levels (0 to 255).
+    """
     transform = T.Compose([T.Resize(256), T.CenterCrop(224), T.ToTensor()])
     theirs, ours = ImageFolder(root, transform), dali_compat.DALIImageFolder(root, transform)
     count = min(PICTURE_COLUMNS, len(theirs))
@@ -133,12 +132,11 @@ def compare_pixels(root: str, device: torch.device, out: str) -> tuple[float, in
 
 
 def levels(images: torch.Tensor) -> np.ndarray:
-    """Convert float images (N, 3, H, W) in [0, 1] to uint8 levels (N, H, W, 3) on the CPU."""
     return (images.detach().cpu() * 255).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
 
 
 def make_photo(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """Return a photo-like picture, uint8 (height, width, 3) RGB. The same state of ``rng`` gives the same picture."""
+    """Return a random photo-like picture, uint8 RGB of shape (height, width, 3)."""
     light = Image.fromarray(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)).resize(
         (width, height), Image.Resampling.BICUBIC
     )
@@ -157,8 +155,10 @@ def make_photo(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
 def write_folder(
     root: str | Path, count: int, classes: int = 8, seed: int = 0, done: Callable[[], object] = int
 ) -> None:
-    """Write ``count`` JPEGs of about 500 x 400 pixels (quality 90) as root/class_0/0000.jpg and so on, cycling through
-    the classes. The files depend only on ``seed``. ``done`` is called after each picture."""
+    """Write ``count`` JPEGs of about 500 x 400 pixels as root/class_0/0000.jpg, root/class_1/0001.jpg and so on.
+
+    The files depend only on ``seed``. ``done`` is called after each file.
+    """
     root = Path(root)
     for label in range(classes):
         (root / f"class_{label}").mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ def write_folder(
 
 
 def save_rows(out: str, rows: dict[str, np.ndarray]) -> None:
-    """Save a PNG with one titled row for each {title: uint8 images (N, H, W, 3)}. Rows have the same shape."""
+    """Save a PNG with one row of images per entry {title: uint8 images (N, H, W, 3)}, all of the same shape."""
     title, gap = 16, 4
     count, height, width, _ = next(iter(rows.values())).shape
     sheet = Image.new("RGB", (count * (width + gap) - gap, len(rows) * (height + title)), "white")

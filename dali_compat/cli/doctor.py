@@ -1,4 +1,4 @@
-"""Print versions, drivers and GPUs, and any problems with their fixes."""
+"""Print versions, drivers and GPUs, and problems with their fixes."""
 
 import importlib
 import importlib.metadata
@@ -24,17 +24,17 @@ _TORCH = "https://pytorch.org/get-started/locally"
 
 @dataclass(frozen=True)
 class Check:
-    """A fact about this machine."""
+    """A fact about this machine, such as a version, and its problem if there is one."""
 
-    name: str  # name of the fact
-    value: str  # its value
-    problem: str | None = None  # the problem, or None
-    remedy: str | None = None  # how to fix it
-    stops_dali: bool = False  # whether DALI cannot be used, so that torchvision does the work instead
+    name: str
+    value: str
+    problem: str | None = None
+    remedy: str | None = None  # how to fix the problem
+    stops_dali: bool = False  # whether the problem prevents the use of DALI
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("--json", action="store_true", help="print everything as JSON, for a report of a bug")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON, for a bug report")
 
 
 def run(args) -> int:
@@ -71,7 +71,7 @@ def report(results: list[Check]) -> str:
         mark = "WRONG" if check.stops_dali else "NOTE"
         lines += [f"{mark}  {check.name}: {check.problem}", f"       fix: {check.remedy}"]
     if any(check.stops_dali for check in wrong):
-        end = "Until what is WRONG is fixed, DALI cannot be relied on here; without DALI, torchvision does the work."
+        end = "Fix all problems marked WRONG; until then, DALI may fail, and torchvision does the work without it."
     elif any(check.name == "GPU" and not check.value.startswith("none") for check in results):
         end = "DALI works here, on the GPU."
     else:
@@ -152,7 +152,7 @@ def _gpus() -> Check:
 
 
 def _jpeg_engines() -> Check:
-    """Check the number of JPEG engines of each GPU, and which files they decode."""
+    """Check how many JPEG engines each GPU has, and which files they decode."""
     answers, hidden = [], None
     for index in range(len(installation.gpu_names())):
         count = warm.jpeg_engines(index)
@@ -165,10 +165,10 @@ def _jpeg_engines() -> Check:
 
 
 def _exact_engine(index: int) -> str:
-    """Describe whether the engine decodes with exact=True."""
+    """Describe which files the GPU's JPEG engine decodes with exact=True."""
     try:
         from ..engine.planes import engines
-    except ImportError as error:  # an error of torchvision, which has its own check
+    except ImportError as error:  # torchvision cannot be imported, which _torchvision() reports
         return f"but not with exact=True: {error}"
     engine = engines.engine_of(torch.device("cuda", index))
     if isinstance(engine, str):
@@ -197,6 +197,6 @@ def _version(package: str) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return (1, 53) for '1.53.0', which is enough to compare releases."""
+    """Return the first two numbers of a version, such as (1, 53) for '1.53.0'."""
     parts = version.split(".")[:2]
     return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in parts)

@@ -15,27 +15,27 @@ BUSY_MACHINE = "busy machine"
 
 @dataclass(frozen=True)
 class Measured:
-    """Properties of a loader and its data, and its seconds per batch."""
+    """Times of a loader in seconds per batch, and properties of the loader and its data."""
 
-    loading: float  # from one batch to the next
-    read: float  # reading only the bytes of its files, with as many threads as the loader
+    loading: float  # time from one batch to the next
+    read: float  # time to read the bytes of its files, with as many threads as the loader
     host: float  # CPU time of the calling thread in next()
     cpu: float  # CPU time of all threads and processes, including the calling thread
     cores: int  # cores that this process may use
-    threads: int  # of the loader; processes, if torchvision does the work
-    python: float = 0.0  # time in next() without waiting for DALI, if Python is called sample by sample; else 0
-    called: str = ""  # why a transform is called sample by sample; "" if none is
+    threads: int  # the loader's threads, or its processes if torchvision does the work
+    python: float = 0.0  # time in next() except for DALI, if Python functions run for each sample; else 0
+    called: str = ""  # why a transform runs for each sample; "" if none does
     others: float = 0.0  # CPU time of other programs on these cores
-    path: str = ""  # of the data
-    folder: bool = False  # whether it is a folder
-    depth: int = 2  # of the loader, like the following ones
+    path: str = ""  # path of the data
+    folder: bool = False  # whether the path is a folder
+    depth: int = 2  # prefetch_factor of the loader
     batch_size: int = 1
     workers: int = 0
     exact: bool = False
     gpu: bool = False
     has_gpu: bool = False  # whether the machine has a GPU
-    encoded: float = 0.0  # bytes of the whole data set, estimated from the images that were read
-    decoded: float = 0.0  # bytes of its decoded images, estimated likewise
+    encoded: float = 0.0  # estimated bytes of all files of the data set
+    decoded: float = 0.0  # estimated bytes of all decoded images
     free: float = 0.0  # bytes of free memory
     cached: bool = False  # whether the loader already caches decoded images
     fallback: str = ""  # the reason why torchvision does the work
@@ -49,14 +49,13 @@ class Bottleneck(NamedTuple):
 
 
 def limit(m: Measured) -> Bottleneck:
-    """Return the bottleneck of loading.
+    """Return the bottleneck of loading, the first of these that applies.
 
-    PYTHON, if next() runs Python functions or waits for them for BUSY of the time from one batch to the next. Otherwise
-    BUSY_MACHINE, if other programs use OTHERS of the cores and hardly any is left, so that nothing is known about the
-    loader. Otherwise the busiest of disk, host and CPU, if it is BUSY: reading the bytes (DISK), the calling thread's
-    Python (HOST), or all CPU time over all cores, or that of other threads over the loader's threads (CPU). Otherwise
-    no measured resource explains the time, which is spent waiting for the DECODER: a GPU's work, which the host cannot
-    see, or too few batches in flight.
+    - PYTHON: next() runs Python functions, or waits for them, for BUSY of the time.
+    - BUSY_MACHINE: other programs use OTHERS of the cores, and the loader almost all the rest.
+    - DISK, HOST, CPU: the busiest of them, if it is busy for BUSY of the time. DISK is reading the files, HOST the
+      calling thread's Python, and CPU all cores or the loader's threads.
+    - DECODER: no measured resource is busy. The time goes to the GPU, or there are too few batches in flight.
     """
     reading, host = m.read / m.loading, m.host / m.loading
     everywhere, others = (seconds / (m.loading * m.cores) for seconds in (m.cpu, m.others))

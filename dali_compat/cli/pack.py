@@ -14,14 +14,14 @@ from dali_compat.remote.urls import is_url, without_scheme
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("folder", help="of class folders of images, as ImageFolder takes it, or its URL")
+    parser.add_argument("folder", help="folder of class folders of images, as for ImageFolder, or its URL")
     parser.add_argument(
-        "out", help="what to write, a path or a URL: its ending, .rec, .tfrecord, .lmdb or .tar, says the format"
+        "out", help="path or URL of the archive; .rec, .tfrecord, .lmdb or .tar at its end selects the format"
     )
 
 
 def run(args) -> int:
-    """Pack a folder, then index the archive. Return 0, or 1 on failure."""
+    """Pack a folder, and index the archive. Return 0, or 1 if that fails."""
     from dali_compat.archives.pack import CannotPack, pack, upload
 
     folder, out = without_scheme(args.folder), without_scheme(args.out)

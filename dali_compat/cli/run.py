@@ -1,4 +1,4 @@
-"""Run a program with dali_compat's DataLoader in place of torch.utils.data's over images.
+"""Run a program with dali_compat's DataLoader in place of torch.utils.data's for images.
 
 The program is a script, or a module after -m, with its own arguments. It does not have to be changed.
 """
@@ -26,7 +26,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--device", type=device_name, help=where)
     parser.add_argument("--cache", type=budget, help="memory for decoded images: bytes, or a share such as 0.5")
     parser.add_argument(
-        "--fallback", choices=("warn", "silent", "error"), default="warn", help="what a loader does without DALI"
+        "--fallback", choices=("warn", "silent", "error"), default="warn", help="if a loader cannot use DALI"
     )
     add_on_error(parser)
     parser.add_argument("--quiet", action="store_true", help="no line for each loader that says what it runs on")
@@ -36,7 +36,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Run the program as python does. Return 0, or 2 if there is none. The program's exceptions are not caught."""
+    """Run the program as python does. Return 0, or 2 if its file cannot be opened. Its exceptions are not caught."""
     if not args.program:
         raise UsageError("name a script, or -m and a module, as in: run train.py --epochs 90")
     name = args.program[0]
@@ -46,7 +46,7 @@ def run(args) -> int:
         cache=args.cache,
         fallback=args.fallback,
         on_error=args.on_error,
-        verbose=not args.quiet and os.environ.get("RANK", "0") == "0",  # the same on other ranks
+        verbose=not args.quiet and os.environ.get("RANK", "0") == "0",  # other ranks would print the same
     )
     sys.argv = ["-m", *args.program[1:]] if args.is_module else args.program
     main = sys.modules["__main__"] = ModuleType("__main__")
@@ -90,9 +90,10 @@ def _begin_path_with(folder: str) -> None:
 
 
 def _without_our_frames(hook: Any) -> Any:
-    """Return an excepthook that removes the frames before the program's first from the traceback, and those inside of
-    the loader if a file cannot be read or sizes differ. It prints remedies for such files, and for batches on a GPU
-    that the program did not expect."""
+    """Return an excepthook that also prints remedies, and removes this module's frames from the traceback.
+
+    For an error in the data, it removes the frames inside of the loader, too.
+    """
 
     def excepthook(kind: Any, error: BaseException, trace: TracebackType | None) -> None:
         following, ours = trace, None
@@ -111,7 +112,7 @@ def _without_our_frames(hook: Any) -> Any:
 
 
 def _until_loader(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback up to the first call inside of a loader."""
+    """Return the part of a traceback before the first frame inside of a loader."""
     calls = []
     while trace is not None:
         calls.append(trace)

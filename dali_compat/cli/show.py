@@ -1,4 +1,4 @@
-"""Draw samples of a loader: a picture of transformed images with their labels, and where each transform runs."""
+"""Save a picture of a loader's transformed images with their labels, and print where each transform runs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from dali_compat.cli.arguments import UsageError, add_data, add_device, dataset_
 
 def add_arguments(parser) -> None:
     add_data(parser)
-    parser.add_argument("--images", type=int, default=16, help="how many, chosen at random (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of images and transforms (default %(default)s)")
-    parser.add_argument("--exact", action="store_true", help="exact=True")
+    parser.add_argument("--images", type=int, default=16, help="number of random images (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of images and transforms (default %(default)s)")
+    parser.add_argument("--exact", action="store_true", help="torchvision's pixels (exact=True)")
     out = "dali_compat_show.png"
     parser.add_argument("--out", default=out, help="where to save the picture (default ./%(default)s)")
     add_device(parser)
 
 
 def run(args) -> int:
-    """Print the plan and save the picture. Return 0."""
     import torch
 
     from dali_compat import DataLoader

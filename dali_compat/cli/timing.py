@@ -18,17 +18,17 @@ from PIL import Image
 
 from dali_compat import LoaderStats
 
-_MOST_OPENED = 64  # images whose size is read, to estimate that of all decoded images
+_MOST_OPENED = 64  # images whose size is read, to estimate the size of all decoded images
 
 
 class SampledFiles:
-    """Random samples of a data set, and the locations of their bytes."""
+    """Random samples of a data set, whose files can be read without decoding them."""
 
     def __init__(self, dataset, most: int):
         self._dataset = dataset
         self.indices = random.Random(0).sample(range(len(dataset)), min(most, len(dataset)))
-        self.share = len(self.indices) / len(dataset)  # share of the data set
-        self.bytes = 0  # size of all samples; set by read()
+        self.share = len(self.indices) / len(dataset)  # fraction of the data set
+        self.bytes = 0  # bytes of the samples' files, set by read()
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -49,14 +49,14 @@ class SampledFiles:
                     os.close(file)
 
     def read(self, threads: int) -> float:
-        """Read all files. Return the seconds."""
+        """Read all files with this number of threads. Return the seconds."""
         begin = time.perf_counter()
         with ThreadPoolExecutor(threads) as pool:
             self.bytes = sum(pool.map(self._read, self.indices))
         return time.perf_counter() - begin
 
     def pixels(self) -> int:
-        """Estimate the size in bytes of all decoded images from a few."""
+        """Estimate the bytes of all samples as decoded images, from the size of a few."""
         from dali_compat.data.sources import opened
 
         chosen, total = self.indices[:_MOST_OPENED], 0
@@ -78,9 +78,9 @@ class SampledFiles:
 
 
 class Pass(NamedTuple):
-    """One pass over a loader: seconds per batch, and the loader's statistics."""
+    """Measurements of one pass over a loader, in seconds per batch."""
 
-    seconds: float
+    seconds: float  # time from one batch to the next
     host: float  # CPU time of the calling thread in next()
     cpu: float  # all CPU time
     waited: float = 0.0  # time in next() that is neither CPU time nor waiting for DALI
@@ -89,11 +89,11 @@ class Pass(NamedTuple):
 
 
 class Passes:
-    """Passes over a loader.
+    """Timed passes over a loader.
 
     Args:
-        loader: a loader with more than ``ahead`` batches.
-        ahead: number of untimed batches: those in flight at the start of an epoch, and one more.
+        loader: has more than ``ahead`` batches.
+        ahead: number of untimed batches at the start.
         device: device of the batches.
         done: called after each batch.
     """
@@ -102,7 +102,7 @@ class Passes:
         self._loader, self._ahead, self.device, self._done = loader, ahead, device, done
 
     def one(self) -> Pass:
-        """Iterate once. The timing begins after the batches in flight at the start."""
+        """Iterate once, and time all batches except the first ``ahead`` ones."""
         begin, cpu, all_cpu = 0.0, 0.0, 0.0
         for number, _ in enumerate(self._loader, 1):
             self._done()
@@ -118,7 +118,7 @@ class Passes:
 
 
 def _cpu_time() -> float:
-    """Return the CPU time of this process, its running workers, and child processes that have ended."""
+    """Return the CPU time in seconds of this process, its running workers, and its ended child processes."""
     workers = 0.0
     for process in multiprocessing.active_children():
         with suppress(OSError):  # the worker has ended
@@ -129,7 +129,7 @@ def _cpu_time() -> float:
 
 
 def _cpu_time_of_all() -> float:
-    """Return the CPU time of all programs on the cores that this process may use, or 0 if unknown."""
+    """Return the CPU time in seconds of all programs on the cores that this process may use, or 0 if unknown."""
     cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     with suppress(OSError):
         rows = [line.split() for line in Path("/proc/stat").read_text().splitlines()]

@@ -1,13 +1,15 @@
-"""Data sets: the location and the target of each sample. Nothing here decodes an image.
+"""Data sets, and the file and target of each of their samples.
 
 In reading order:
 
-- sources: the encoded bytes of a sample, a path or a record of a store. readers: how each data set of files is read.
-- base_datasets: the data sets that a Subset or a ConcatDataset consists of, sample i of it, and its typical files.
-- table, lookup: the samples of a whole batch at once, in arrays.
-- header, headers: an image's size before it is decoded, and its decoder. intact, intact_jpeg: whether all decoders read
-  its bytes in the same way. verdicts: which JPEGs a GPU's engine may decode. prefetch: processes that read headers
-  ahead.
-- Data sets of this package: folder, image_table (with label_columns), hugging_face, arrays. Data sets of other
-  packages: torchvision_sets, timm.
+- sources: encoded images in files or stores.
+- readers: paths and targets of the supported classes.
+- base_datasets: data sets inside a Subset or ConcatDataset, and their samples.
+- table, lookup: paths and targets of a whole batch.
+- header, headers: size and decoder of an image.
+- intact, intact_jpeg: whether all decoders read a file in the same way.
+- verdicts: which JPEGs a GPU's JPEG engine may decode.
+- prefetch: processes that read headers ahead.
+- folder, image_table, label_columns, hugging_face, arrays: data sets of this package.
+- torchvision_sets, timm: data sets of other packages.
 """

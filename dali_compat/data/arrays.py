@@ -1,4 +1,4 @@
-"""Data sets that hold uint8 images of one size in memory, from this package and torchvision, and the layout of each."""
+"""In-memory data sets of uint8 images: DALIArrayDataset, and torchvision's CIFAR10, MNIST and others."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .readers import check_items
 class DALIArrayDataset(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
     """Images in memory and their targets, as in torchvision.datasets.CIFAR10.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image, so it works in any loader. A
-    dali_compat.DataLoader keeps the images on its device and transforms them there.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image. It works in any loader.
+    A dali_compat.DataLoader keeps the images on its device and transforms them there.
 
     Args:
         images: uint8 numpy array or CPU tensor with values from 0 to 255, of shape (N, H, W, 3), (N, H, W, 1) or (N, H,
@@ -34,11 +34,12 @@ class DALIArrayDataset(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]
         target_transform: takes a target.
 
     Attributes:
-        data, targets: as given. To change them, assign new ones, because in-place changes of pixels may go unnoticed.
+        data, targets: the arguments ``images`` and ``targets``. To change pixels, assign a new array, because in-place
+            changes may go unnoticed.
 
     Raises:
         TypeError: the images are neither an array nor a tensor.
-        ValueError: the images have another dtype or shape, or their number differs from that of the targets.
+        ValueError: the images have an unsupported dtype or shape, or there are more or fewer targets than images.
 
     Examples:
         >>> images = np.zeros((10, 40, 40, 3), np.uint8)
@@ -76,12 +77,12 @@ class DALIArrayDataset(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]
 
 
 class _Layout(NamedTuple):
-    """The attributes that a __getitem__ reads."""
+    """The form of the images and targets that a class holds in memory."""
 
     kind: Any  # required type of ``data``
     shapes: tuple[str, ...]  # allowed shapes of ``data``; a digit is a number of channels
-    targets: str = "targets"  # attribute with the targets
-    as_int: bool = True  # each target is converted to int
+    targets: str = "targets"  # name of the attribute with the targets
+    as_int: bool = True  # __getitem__ converts each target to int
 
 
 # CIFAR100 is read like CIFAR10, and FashionMNIST, KMNIST and EMNIST like MNIST.
@@ -98,16 +99,18 @@ _CLASSES = (CIFAR10, MNIST, SVHN, STL10, USPS, DALIArrayDataset)
 
 
 def holds_arrays(dataset: data.Dataset[Any]) -> bool:
-    """Return True if a data set is an instance of one of these classes."""
+    """Return True for a DALIArrayDataset or a data set of torchvision in memory."""
     return isinstance(dataset, _CLASSES)
 
 
 def images_of(dataset: Any) -> torch.Tensor:
-    """Return a data set's images as uint8 (N, C, H, W), without a copy if possible. Raise Unsupported with the reason
-    if ``dataset[i]`` may be something else than its transforms applied to these images."""
+    """Return all images as a uint8 tensor of shape (N, C, H, W), without a copy if possible.
+
+    Raise Unsupported if ``dataset[i]`` may return anything but one of these images, transformed.
+    """
     name = type(dataset).__name__
     if not holds_arrays(dataset):
-        raise Unsupported(f"{name} does not hold its images in memory, unlike other parts of the data set")
+        raise Unsupported(f"{name} does not hold its images in memory, unlike another data set of the ConcatDataset")
     check_items(dataset, *_LAYOUTS)
     layout = _LAYOUTS[type(dataset).__getitem__]
     images, targets = dataset.data, getattr(dataset, layout.targets)
@@ -116,7 +119,7 @@ def images_of(dataset: Any) -> torch.Tensor:
             f"{name}.data is a {type(images).__name__} of {getattr(images, 'dtype', 'other things')}, not of uint8"
         )
     if isinstance(images, torch.Tensor) and images.device.type != "cpu":
-        raise Unsupported(f"{name}.data is on {images.device}, where PIL cannot read it")
+        raise Unsupported(f"{name}.data is on {images.device}, where PIL cannot read it; move it to the CPU")
     nchw = _as_nchw(images if isinstance(images, torch.Tensor) else _as_tensor(images), layout.shapes)
     if nchw is None:
         raise Unsupported(f"{name}.data has the shape {tuple(images.shape)}, not {' or '.join(layout.shapes)}")
@@ -127,7 +130,7 @@ def images_of(dataset: Any) -> torch.Tensor:
 
 
 def _as_nchw(images: torch.Tensor, shapes: tuple[str, ...]) -> torch.Tensor | None:
-    """Return the images as (N, C, H, W), or None if they have another shape."""
+    """Return images permuted to (N, C, H, W), or None if their shape is not one of ``shapes``."""
     if images.ndim == 3 and "NHW" in shapes:
         return images[:, None]
     if images.ndim == 4 and f"NHW{images.shape[3]}" in shapes:
@@ -138,16 +141,16 @@ def _as_nchw(images: torch.Tensor, shapes: tuple[str, ...]) -> torch.Tensor | No
 
 
 def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
-    """Return a tensor that shares the array's memory. An array with negative strides is copied."""
+    """Return a tensor that shares the array's memory, or a copy if there are negative strides."""
     if any(stride < 0 for stride in array.strides):
-        array = array.copy()  # np.ascontiguousarray would keep the strides of a single row
+        array = array.copy()  # np.ascontiguousarray does not copy an array of a single row
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns about read-only arrays; the tensor is not written to
         return torch.from_numpy(np.asarray(array))
 
 
 def spec_of(images: torch.Tensor) -> ImageSpec:
-    """Return the input of the transform for images (N, C, H, W)."""
+    """Return the spec of the PIL images that the transform receives. ``images`` is (N, C, H, W)."""
     return ImageSpec("pil", channels=images.shape[1], size=(images.shape[2], images.shape[3]))
 
 
@@ -159,8 +162,7 @@ def raw_targets(dataset: Any) -> Any:
 
 
 def target(dataset: Any, index: Any) -> Any:
-    """Return the target in ``dataset[index]``, before target_transform. Raise as ``dataset[index]`` does for a wrong
-    index."""
+    """Return the target of ``dataset[index]`` before target_transform. An invalid index raises the same error."""
     layout = _LAYOUTS[type(dataset).__getitem__]
     _, value = dataset.data[index], getattr(dataset, layout.targets)[index]
     if isinstance(dataset, QMNIST):
@@ -169,8 +171,7 @@ def target(dataset: Any, index: Any) -> Any:
 
 
 def target_table(dataset: Any) -> torch.Tensor | None:
-    """Return all targets as a tensor whose rows equal the result of default_collate, or None if there is no such
-    tensor."""
+    """Return all targets in one tensor. Return None if its rows may differ from the result of default_collate."""
     targets = raw_targets(dataset)
     if isinstance(targets, (list, tuple)):
         kinds = set(map(type, targets))

@@ -1,8 +1,4 @@
-"""The leaves of a data set, and the location and target of their samples.
-
-A Subset or a ConcatDataset consists of other data sets. Its leaves are the data sets that hold the samples. Any other
-data set is its own leaf.
-"""
+"""The innermost data sets (leaves) of nested Subsets and ConcatDatasets, and the source and target of a sample."""
 
 from __future__ import annotations
 
@@ -32,22 +28,24 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 Images = VisionDataset
-"""A leaf that image_leaves_of() accepts. sample() and transforms_of() support it."""
+"""A data set of image files or encoded images that image_leaves_of() has checked."""
 
 
 def leaves_of(dataset: data.Dataset) -> list[Any]:
-    """Return the leaves of a data set, in order, with timm's data sets replaced by their equivalents."""
+    """Return the innermost data sets of nested Subsets and ConcatDatasets, in order.
+
+    timm's ImageDataset is replaced by a TimmFolder if possible.
+    """
     return list(map(as_leaf, _original_leaves(dataset)))
 
 
 def image_leaves_of(dataset: data.Dataset) -> list[Images]:
-    """Return the leaves if all of them hold image files or encoded images. Raise Unsupported with the reason
-    otherwise."""
+    """Return the innermost data sets. Raise Unsupported unless all of them hold files or encoded images."""
     return [_checked_leaf(one) for one in _original_leaves(dataset)]
 
 
 def _original_leaves(dataset: Any) -> list[Any]:
-    """Return the leaves without replacing timm's."""
+    """Return the innermost data sets without replacing timm's."""
     if type(dataset) is data.Subset and is_original(dataset.__getitems__):
         return _original_leaves(dataset.dataset)
     if type(dataset) is data.ConcatDataset and is_original(dataset.__getitem__):
@@ -63,7 +61,7 @@ def _checked_leaf(dataset: Any) -> Images:
     elif reader is not None:
         reader.check(dataset)
     elif (known := known_class_of(dataset)) is not None:
-        what = f"{name} is a subclass of torchvision's {known.__name__}, which may do something else"
+        what = f"{name} is a subclass of torchvision's {known.__name__}, which may behave differently"
         raise Unsupported(f"{what}; use {known.__name__} itself and move the added code into transform")
     else:
         what = f"{name} is not an image folder or an archive of images, nor a Subset or ConcatDataset of such"
@@ -73,18 +71,20 @@ def _checked_leaf(dataset: Any) -> Images:
 
 
 def is_store(dataset: Any) -> TypeIs[Archive | DALIHuggingFace]:
-    """Return True if a data set provides the encoded bytes of its images itself (sources.Store)."""
+    """Return True if the data set returns the encoded bytes of its images itself, as a Store (sources.py)."""
     return isinstance(dataset, Archive) or (isinstance(dataset, DALIHuggingFace) and dataset.paths is None)
 
 
 def objects_of(dataset: Any) -> Objects | None:
-    """Return the store of a data set of objects, or None for other data sets."""
+    """Return the Objects of a data set in object storage, or None for other data sets."""
     return getattr(dataset, "_objects", None)
 
 
 def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
-    """Return the leaf that holds a sample, and the sample's index in it, as ``dataset[index]`` would find it. Raise as
-    ``dataset[index]`` does."""
+    """Return the innermost data set that holds sample ``index``, and the sample's index in it.
+
+    An invalid index raises the same error as ``dataset[index]``.
+    """
     while True:
         if type(dataset) is data.Subset:
             index, dataset = dataset.indices[index], dataset.dataset
@@ -104,8 +104,7 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
 
 
 def sample(dataset: Images, index: int) -> tuple[Source, Any]:
-    """Return the source of an image and its target before target_transform. Raise IndexError or TypeError as
-    ``dataset[index]`` does."""
+    """Return (source, target before target_transform) of a sample. An invalid index raises as in ``dataset[index]``."""
     reader = reader_of(dataset)
     if reader is None:
         store: Any = dataset
@@ -120,16 +119,18 @@ def sample(dataset: Images, index: int) -> tuple[Source, Any]:
 
 
 def _position(index: Any) -> Any:
-    """Convert the sampler's index to an int. The sampler's own tensor is never used, because it might be changed."""
+    """Convert a sampler's index to an int. The sampler may change a tensor later."""
     return index.__index__() if hasattr(index, "__index__") else index
 
 
 def locate_all(
     dataset: data.Dataset, index: np.ndarray, rows: np.ndarray | None = None
 ) -> list[tuple[Any, np.ndarray | None, np.ndarray]]:
-    """Locate many indices at once: return each leaf that holds some of them, their rows (None for all rows), and their
-    indices in the leaf, unchanged (possibly negative or out of range). Raise IndexError or TypeError if an index is
-    wrong; locate() raises the precise error."""
+    """Locate many samples at once, as a list of (innermost data set, rows, indices in that data set).
+
+    ``rows`` are positions in the batch, or None for all positions. The returned indices may be negative or out of
+    range. An invalid index may raise IndexError or TypeError; locate() then raises the right error.
+    """
     if type(dataset) is data.Subset:
         return locate_all(dataset.dataset, _select(dataset.indices, index), rows)
     if type(dataset) is data.ConcatDataset:
@@ -145,34 +146,36 @@ def locate_all(
 
 
 def _select(indices, index: np.ndarray) -> np.ndarray:
-    """Return ``indices[i]`` for each i. ``indices`` is the argument of a Subset and may have any type."""
+    """Return ``indices[i]`` for each i in ``index``, as int64. ``indices`` is a Subset's, of any type."""
     if isinstance(indices, (np.ndarray, torch.Tensor)):
         selected = np.asarray(indices)[index]
         if selected.dtype.kind not in "iu":
-            raise TypeError(f"indices of {selected.dtype}")
+            raise TypeError(f"the indices of a Subset must be integers, got {selected.dtype}")
         return selected.astype(np.int64)
     return np.array(array("q", [indices[i] for i in index.tolist()]), np.int64)
 
 
 def nonnegative(index: np.ndarray, length: int) -> np.ndarray:
-    """Convert indices into a sequence of this length to nonnegative ones. Raise IndexError if one is out of range."""
+    """Add ``length`` to negative indices. Raise IndexError if an index is out of range."""
     if not len(index):
         return index
     low = index.min()
     if low < -length or index.max() >= length:
-        raise IndexError("index out of range")
+        raise IndexError(f"index out of range for {length} samples")
     return index if low >= 0 else np.where(index < 0, index + length, index)
 
 
 def has_images(dataset: Any) -> bool:
-    """Return True if a data set, or one that it consists of, holds image files, encoded images or arrays."""
+    """Return True if any innermost data set holds files, encoded images or arrays."""
     known = reader_of, is_store, holds_arrays, is_timm_dataset
     return any(look(leaf) for leaf in leaves_of(dataset) for look in known)
 
 
 def survey(leaves: list[Images]) -> tuple[bool, float]:
-    """Return whether most of the leaves' images are JPEGs, and a typical image size in bytes: the median of the leaves'
-    medians, weighted by their numbers of images."""
+    """Return (whether most images are JPEGs, typical size of an encoded image in bytes).
+
+    The size is the median of each leaf's median, weighted by the leaf's number of images.
+    """
     found = sorted((*_survey(leaf), len(leaf)) for leaf in leaves if len(leaf))
     if not found:
         return False, 0
@@ -182,7 +185,7 @@ def survey(leaves: list[Images]) -> tuple[bool, float]:
 
 
 def _survey(leaf: Images) -> tuple[float, bool]:
-    """Return the median size of a sample of a leaf's images, and whether most of them are JPEGs."""
+    """Return the median size in bytes of up to 100 images, and whether most of them are JPEGs."""
     some = range(0, len(leaf), len(leaf) // 100 + 1)
     if isinstance(leaf, Archive):
         return statistics.median(leaf.locations(some)[2].tolist()), leaf.mostly_jpeg
@@ -197,7 +200,7 @@ def _survey(leaf: Images) -> tuple[float, bool]:
 
 
 def _object_sizes(some: list[Any], objects: Objects) -> list[int]:
-    """Return the known sizes of some objects, or the size of the first one."""
+    """Return the sizes of the objects that were listed or read. If there are none, read the first object."""
     known = [size for record in some if (size := objects.size(record.index))]
     try:
         return known or [len(some[0].bytes())]
@@ -206,7 +209,7 @@ def _object_sizes(some: list[Any], objects: Objects) -> list[int]:
 
 
 def file_size(path: Any) -> int:
-    """Return the size of a file in bytes, or 0 if it does not exist, which is reported when it is read."""
+    """Return the size of a file in bytes, or 0 if the file cannot be accessed."""
     try:
         return os.stat(path).st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""DALIImageFolder."""
+"""DALIImageFolder, a replacement for torchvision's ImageFolder."""
 
 from __future__ import annotations
 
@@ -20,26 +20,25 @@ from .sources import Upright, decoded, object_image
 class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
     """torchvision.datasets.ImageFolder, decoded and transformed by DALI if iterated by a dali_compat.DataLoader.
 
-    ``dataset[i]`` is torchvision's ``(transform(image), target_transform(class index))`` with a PIL image in RGB, so it
-    works in any other loader, too.
+    ``dataset[i]`` is ``(transform(image), target_transform(class index))`` with a PIL image in RGB. It
+    works in any loader.
 
     Args:
-        root: folder of class folders of images, as in ``root/dog/1.jpg``, or its URL in object storage, such as
-            ``s3://bucket/train`` (docs/object-storage.md).
+        root: folder of class folders of images, such as ``root/dog/1.jpg``, or its URL, such as ``s3://bucket/train``
+            (docs/object-storage.md).
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes the class index.
-        loader: takes a path or an object's URL and returns a PIL image. A custom loader runs in torch's worker
-            processes instead of DALI.
+        loader: takes a path or URL and returns a PIL image. A custom loader runs in torch's workers, without DALI.
         is_valid_file: takes a path and returns whether it belongs to the data set.
         allow_empty: whether class folders without images are valid.
         orient: rotate images according to their EXIF orientation, as ImageOps.exif_transpose() does.
         return_index: samples are (image, target, index) and batches (images, labels, indices).
-        index_cache: cache the list of files for later starts: True for the user's cache folder, or the path of another
-            folder. The cached list is used while the folders' modification times are unchanged. The results of
-            comparing a GPU's JPEG engine with the CPU are stored with it. The list of a bucket is used until it is
-            removed. To store it in a bucket as well, pass the URL of a folder.
-        storage_options: for object storage, arguments of obstore.store.from_url such as ``region`` and ``endpoint``.
-        disk_cache: (folder, bytes), caches fetched objects on a local disk (docs/object-storage.md).
+        index_cache: cache the list of files for later starts. True uses the user's cache folder. For another folder,
+            pass its path, or its URL if ``root`` is a URL. The list of a local folder is used until the modification
+            time of one of its folders changes. The list of a bucket is used until you delete it. The results of
+            comparing a GPU's JPEG engine with the CPU are cached, too.
+        storage_options: arguments of obstore.store.from_url for a URL, such as ``region`` and ``endpoint``.
+        disk_cache: (folder, bytes), to cache fetched objects on a local disk.
 
     Attributes:
         classes: names of the class folders, sorted.
@@ -48,8 +47,8 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
         targets: the class index of each sample.
 
     Raises:
-        ValueError: index_cache is combined with is_valid_file or with a subclass that lists files itself, or orient
-            with a loader.
+        ValueError: index_cache is combined with is_valid_file, or orient with a custom loader; or a subclass that lists
+            files itself gets index_cache or a URL.
         FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
         ImportError: ``root`` is a URL, and obstore is not installed (the extra ``remote``).
         ImageReadError: a bucket cannot be listed.
@@ -104,14 +103,14 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
         allow_empty: bool,
         index_cache: bool | str | Path,
     ) -> None:
-        """Set the attributes that ImageFolder's constructor sets by listing the folder."""
+        """List the folder or load the cached list, and set the same attributes as ImageFolder's constructor."""
         lists = type(self).find_classes, type(self).make_dataset
         is_own = lists != (ImageFolder.find_classes, ImageFolder.make_dataset)
         if is_own and self._objects is not None:
             what = f"find_classes() or make_dataset() of {type(self).__name__} (overridden)"
             raise ValueError(f"{what} supports only local folders, not {redacted(str(root))}")
         if index_cache and (is_own or is_valid_file is not None):
-            raise ValueError("index_cache requires ImageFolder's own list; leave out is_valid_file or index_cache")
+            raise ValueError("index_cache supports neither is_valid_file nor an overridden list of files; leave it out")
         place = None if index_cache is True else index_cache or None
         if self._objects is None:
             found = cached_samples(root, allow_empty, place)

@@ -1,6 +1,6 @@
-"""An image's header: its size before it is decoded, and whether DALI decodes it as PIL does.
+"""Read image headers: the size of an image, and whether DALI decodes it to the same pixels as PIL.
 
-Reading the header of a JPEG takes about 10 us. Which files need PIL was measured on 400 unusual images.
+The rules for files that need PIL were measured on 400 unusual images.
 """
 
 from __future__ import annotations
@@ -21,52 +21,52 @@ UNKNOWN, DALI, PIL, UNREADABLE = 0, 1, 2, 3
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PLAIN_FRAMES = (0xC0, 0xC2)  # baseline and progressive, Huffman-coded
 _APPLICATION = _JFIF, _EXIF, _ADOBE = 0xE0, 0xE1, 0xEE  # APP0, APP1, APP14
-_SEVERAL, _OF_SEVERAL = 0xE2, b"MPF\0"  # APP2, in files with several pictures
+_SEVERAL, _OF_SEVERAL = 0xE2, b"MPF\0"  # APP2 segment of a file with several pictures
 _SAME_IN_DALI = {
     "PNG": ("1", "L", "LA", "P", "RGB", "RGBA"),
     "BMP": ("1", "L", "P", "RGB"),
     "PPM": ("L", "RGB"),
     "WEBP": ("RGB", "RGBA", "RGBX"),
 }
-SIZE_FIELD = 48  # bytes that contain an image's size: a JPEG's frame header, the first bytes of other formats
+SIZE_FIELD = 48  # length of Header.size_field in bytes
 GRAY_JPEG = 1  # a value of Header.chroma
 _BASELINE, _ENGINES_LONGEST, _SAMPLINGS = 0xC0, 16384, (0x11, 0x21, 0x22, 0x12)
-_MOST_BUFFERED = 4 << 20  # bytes; memory for longer files is allocated each time
-ON_ITS_SIDE = 5  # orientations from this one on swap height and width
+_MOST_BUFFERED = 4 << 20  # bytes; larger files do not use the shared buffer
+ON_ITS_SIDE = 5  # EXIF orientations from 5 on swap height and width
 
 
 class Header(NamedTuple):
-    """Header of a file."""
+    """Size, decoder and other properties of an encoded image."""
 
     kind: int  # DALI, PIL or UNREADABLE
     height: int  # in pixels, after rotation
     width: int
     length: int = -1  # of the file, in bytes
-    at: int = 0  # position of the bytes that contain the size
-    size_field: bytes = bytes(SIZE_FIELD)  # these bytes, padded with zeros at the end of the file
-    intact: bool = False  # True if all bytes are known to be intact
-    # for a GPU's engine: 16 * horizontal + vertical subsampling of a JPEG, or GRAY_JPEG; 0 if it is not supported
+    at: int = 0  # position of size_field in the file
+    # contains the size: the frame header of a JPEG, the first bytes of other files; padded with zeros
+    size_field: bytes = bytes(SIZE_FIELD)
+    intact: bool = False  # whether all bytes were checked with intact()
+    # 16 * horizontal + vertical chroma subsampling of a JPEG, or GRAY_JPEG; 0 if no JPEG engine supports it
     chroma: int = 0
     ctime: int = 0  # of the file in ns; 0 if there is no file
-    orientation: int = 0  # EXIF orientation, 1 to 8, of an image that is rotated accordingly; 0 otherwise
+    orientation: int = 0  # EXIF orientation (1 to 8) to apply; 0 if images are not rotated
 
 
 def read_header(source: Source | np.ndarray) -> Header:
-    """Read the header of an image, or of its bytes. Return Header(UNREADABLE, 1, 1) if neither its markers nor PIL give
-    a size."""
+    """Read the header of an encoded image. Return Header(UNREADABLE, 1, 1) if that fails."""
     try:
         return _read_jpeg(source) or _read_by_pil(source)
-    except Exception:  # may be any decoder's error, which is reported when the image is decoded
+    except Exception:  # any decoder's error; decoding the image raises it again
         return Header(UNREADABLE, 1, 1)
 
 
 class _Buffer(threading.local):
-    """Memory for files that checked_header() reads. Allocating it for each file takes twice as long as reading."""
+    """Reusable memory for reading files. A new array takes twice as long as reading the file."""
 
     memory = np.empty(0, np.uint8)
 
     def read(self, path: str) -> np.ndarray:
-        """Return a file's bytes, uint8, valid until the next call."""
+        """Return the bytes of a file as uint8. The array is overwritten by the next call."""
         with open(path, "rb", buffering=0) as file:
             size, end = os.fstat(file.fileno()).st_size, 0
             if size > _MOST_BUFFERED:
@@ -82,14 +82,14 @@ _BUFFER = _Buffer()
 
 
 def checked_header(source: str | np.ndarray) -> Header:
-    """Read the header of a file, or of its bytes, and check whether it is intact. If not, the kind is PIL."""
+    """Read the header, and check all bytes with is_intact(). The kind is PIL if the check fails."""
     ctime, data = 0, source
     try:
-        if isinstance(source, str):  # the time is read first, so that later changes are noticed
+        if isinstance(source, str):  # read before the bytes, so that a change in between is detected
             ctime, data = ctime_of(source), _BUFFER.read(source)
     except (OSError, MemoryError):
         return Header(UNREADABLE, 1, 1)
-    header = read_header(data if type(source) is str else source)  # subclasses of str carry a mode or an orientation
+    header = read_header(data if type(source) is str else source)  # the path if it is an Upright
     if header.kind != DALI:
         return header
     known = header.intact or is_intact(data)
@@ -97,12 +97,12 @@ def checked_header(source: str | np.ndarray) -> Header:
 
 
 class _Frame(NamedTuple):
-    """Frame header of a JPEG."""
+    """Frame header of a JPEG, which contains the size."""
 
-    data: bytes  # bytes read from ``base`` on
-    base: int
-    at: int  # begin of the frame header in ``data``
-    markers: dict[int, bytes]  # the segments before it
+    data: bytes  # the part of the file that contains the frame header
+    base: int  # position of ``data`` in the file
+    at: int  # position of the frame header in ``data``
+    markers: dict[int, bytes]  # beginnings of the application segments before the frame header
     precision: int
     height: int
     width: int
@@ -116,7 +116,7 @@ class _Frame(NamedTuple):
 
 
 def _frame_of(encoded: RandomAccess) -> _Frame | None:
-    """Walk the marker segments to the frame header (ISO/IEC 10918-1 B.1.1). Return None if there is none."""
+    """Return the frame header of a JPEG (ISO/IEC 10918-1 B.1.1), or None if there is none."""
     data, base, at = encoded.read(4096, 0), 0, 2
     markers: dict[int, bytes] = {}
     if data[:2] != b"\xff\xd8":
@@ -141,7 +141,7 @@ def _frame_of(encoded: RandomAccess) -> _Frame | None:
 
 
 def _read_jpeg(source: Source | np.ndarray) -> Header | None:
-    """Return the header of a plain JPEG, or None for other images."""
+    """Return the header of an 8-bit JPEG in gray or YCbCr, or None for other images."""
     with RandomAccess(source) as encoded:
         frame = _frame_of(encoded)
         if frame is None:
@@ -165,7 +165,7 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
 
 
 def _chroma(frame: bytes, components: int, longest: int) -> int:
-    """Return Header.chroma for a frame header. The engine supports baseline JPEGs with common chroma subsampling."""
+    """Return Header.chroma. A JPEG engine supports baseline JPEGs with common chroma subsampling."""
     if frame[1] != _BASELINE or longest > _ENGINES_LONGEST:
         return 0
     luma, *others = frame[11 : 11 + 3 * components : 3]
@@ -175,8 +175,7 @@ def _chroma(frame: bytes, components: int, longest: int) -> int:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return the orientation, 1 to 8, that ImageOps.exif_transpose() applies, from EXIF or XMP. Raise the errors of
-    exif_transpose()."""
+    """Return the EXIF orientation (1 to 8) that ImageOps.exif_transpose() applies. Raise the same errors."""
     orientation = image.getexif().get(ORIENTATION, 1)
     if orientation not in range(2, 9):
         return 1
@@ -187,7 +186,6 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _after_rotation(height: int, width: int, orientation: int) -> tuple[int, int]:
-    """Return the (height, width) of an image after rotation."""
     return (width, height) if orientation >= ON_ITS_SIDE else (height, width)
 
 
@@ -196,7 +194,7 @@ def _read_size_field(encoded: RandomAccess, at: int) -> bytes:
 
 
 def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
-    """Return True if three components are YCbCr by libjpeg's rules (jdapimin.c). nvJPEG treats RGB as YCbCr, too."""
+    """Return True if libjpeg treats a JPEG's three components as YCbCr (jdapimin.c). nvJPEG always does."""
     if markers.get(_JFIF, b"").startswith(b"JFIF\0"):
         return True
     adobe = markers.get(_ADOBE, b"")
@@ -206,10 +204,10 @@ def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
 
 
 def _read_by_pil(source: Source | np.ndarray) -> Header:
-    with RandomAccess(source) as encoded:  # opened first, so that a change before PIL opens the file is detected
+    with RandomAccess(source) as encoded:  # read first, so that a change before PIL opens the file is detected
         length, ctime, size_field = encoded.size, encoded.ctime, _read_size_field(encoded, 0)
     with opened(source) as file, Image.open(file) as image:
-        height, width = image.height, image.width  # reading further may move to other pages
+        height, width = image.height, image.width  # later calls may move to another page
         orientation = _orientation(image) if is_upright(source) else 0
         height, width = _after_rotation(height, width, orientation)
         if orientation > 1 and image.format != "PNG":
@@ -221,15 +219,17 @@ def _read_by_pil(source: Source | np.ndarray) -> Header:
 
 
 def _same_in_dali(image: Any) -> bool:
-    """Return True if DALI gives exactly PIL's pixels for an image other than JPEG, as measured in
-    tests/faults/originals.py. The criteria that depend on the bytes are in intact.py."""
+    """Return True if DALI decodes an image other than a JPEG to exactly PIL's pixels.
+
+    Measured with tests/faults/originals.py. intact.py checks the bytes of a file.
+    """
     modes = _SAME_IN_DALI.get(image.format, ())
     if image.mode not in modes or ("exif" in image.info and image.format == "WEBP"):
         return False
     try:
         if getattr(image, "n_frames", 1) != 1:
             return False
-    except Exception:  # PIL's plugins raise various errors for further pages, which are not needed
+    except Exception:  # PIL's plugins raise various errors when they count the pages
         return False
     if image.format in ("BMP", "PPM"):
         size = image.fp.seek(0, os.SEEK_END)

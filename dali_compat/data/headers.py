@@ -1,6 +1,6 @@
-"""Headers of a data set's images. ops/ computes all geometry on the host from their sizes.
+"""Cache of the headers of a data set's images. ops/ computes crops and sizes on the host from them.
 
-They are kept for the lifetime of the data set. Separate processes read headers, too, so nothing here imports torch.
+The cache lives as long as the data set. The processes of prefetch.py import this module, so it does not import torch.
 """
 
 from __future__ import annotations
@@ -20,27 +20,26 @@ from .header import DALI, PIL, SIZE_FIELD, UNKNOWN, UNREADABLE, Header, checked_
 from .sources import Source
 from .verdicts import BY_ENGINE, BY_PILLOW, LIKELY, Verdicts
 
-_SAMPLE, _SLOW, _THREADS = 16, 200e-6, 32  # files to time, seconds per file, threads
+_SAMPLE, _SLOW, _THREADS = 16, 200e-6, 32  # files to time, seconds per file on a slow disk, threads
 _FACTORS = np.random.default_rng(0).integers(0, 1 << 63, SIZE_FIELD // 8, np.uint64) * np.uint64(2) + np.uint64(1)
 
 T = TypeVar("T")
 
 
 class IdentityWeakDict(Generic[T]):
-    """Like a WeakKeyDictionary, but keyed by identity, because a data set may not be hashable."""
+    """A WeakKeyDictionary keyed by identity, because a data set may not be hashable."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[weakref.ref, T]] = {}
 
     def get(self, owner: Any, make: Callable[[], T]) -> T:
-        """Return the value of an object. If there is none, store and return ``make()``."""
+        """Return the value stored for ``owner``. If there is none, store and return ``make()``."""
         known = self._kept.get(id(owner))
         if known is None or known[0]() is not owner:
             return self.put(owner, make())
         return known[1]
 
     def put(self, owner: Any, value: T) -> T:
-        """Store a value for an object, and return it."""
         key = id(owner)
         self._kept[key] = weakref.ref(owner, lambda gone: self._forget(key, gone)), value
         return value
@@ -52,36 +51,35 @@ class IdentityWeakDict(Generic[T]):
 
 FACTS = np.dtype(
     [
-        ("keys", np.int64),  # hash of the source, because data sets may change their samples
+        ("keys", np.int64),  # hash of the source, to detect a replaced sample
         ("sizes", np.int64, 2),  # (height, width)
         ("lengths", np.int64),  # in bytes
-        ("header_hashes", np.uint64),  # checksum of the bytes that contain the size
-        ("ctimes", np.int64),  # as in Header, like chroma and orientations
-        ("size_field_at", np.int32),  # position of the bytes that contain the size
-        ("intact", np.bool_),  # True if all bytes are known to be intact
+        ("header_hashes", np.uint64),  # checksum of Header.size_field
+        ("ctimes", np.int64),  # this and the following fields are as in Header
+        ("size_field_at", np.int32),  # Header.at
+        ("intact", np.bool_),
         ("chroma", np.uint8),
         ("orientations", np.uint8),
         ("kinds", np.uint8),  # DALI, PIL, UNREADABLE or UNKNOWN
     ],
     align=True,
 )
-"""Known facts of a file. The facts of N files are an array of this dtype, (N,)."""
+"""dtype of the facts about images, which come from their headers. An array of shape (N,) describes N images."""
 
 
 class JpegCounts(NamedTuple):
-    """Numbers of a data set's JPEGs by decoder, for a GPU's JPEG engine."""
+    """Counts of a data set's JPEGs, by whether a GPU's JPEG engine decodes them."""
 
-    engines: int  # compared, and equal to Pillow's pixels
-    likely: int  # decoded by the engine without a comparison, because they are similar to these
-    others: int  # different from Pillow's pixels, or not supported by the engine
+    engines: int  # decoded by the engine, whose pixels equal Pillow's
+    likely: int  # decoded by the engine without a comparison
+    others: int  # decoded by Pillow, because the engine's pixels differ
     waiting: int  # not compared yet
-    large: int  # above the engine's limit of pixels
+    large: int  # not compared, because they have too many pixels
     unseen: int  # header not read yet
 
 
 class Headers:
-    """Facts of the images of a data set, read at first use. Whether a file's bytes are intact (intact.py) is checked
-    then, or when DALI has read them."""
+    """Cache of facts about the images of a data set, which are read at first use."""
 
     def __init__(self):
         self._lock = new_lock()  # shared by loaders in several threads
@@ -91,10 +89,17 @@ class Headers:
     def facts(
         self, index: np.ndarray, keys: np.ndarray, source: Callable[[int], Source], ctimes: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return the facts of the images at ``index`` (nonnegative). ``keys`` are the hashes of their sources, and
-        ``source(i)`` returns the source of ``index[i]``. Facts of UNREADABLE images are read again each time, because
-        the file may have been repaired. ``ctimes`` are those of the files, -1 for files that will not be read. If a
-        file has changed, all of it is checked, because DALI's decoders print errors of damaged files to stderr."""
+        """Return the facts of images, (N,) FACTS. Read the headers that are not cached.
+
+        UNREADABLE headers are read again. If a file has changed, all its bytes are checked, because DALI's decoders
+        print errors of damaged files to stderr.
+
+        Args:
+            index: (N,), nonnegative.
+            keys: (N,), hashes of the sources.
+            source: takes i and returns the source of image ``index[i]``.
+            ctimes: (N,), of the files; -1 for a file that will not be read.
+        """
         with self._lock:
             unread = self.unknown(index, keys)
             changed = np.zeros_like(unread)
@@ -109,16 +114,16 @@ class Headers:
             return _allowed(self._facts[index])
 
     def unknown(self, index: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Return a bool array of shape (N,): whether the header is not known yet, or was not readable."""
+        """Return a bool array of shape (N,), True for images whose header has to be read."""
         with self._lock:
             top = int(index.max(initial=-1)) + 1
             if top > len(self._facts):
-                self._allocate(2 * top)  # unused memory is not touched, but a copy would touch all of it
+                self._allocate(2 * top)  # unused zeros take no memory
             known = self._facts[index]
             return (known["kinds"] == UNKNOWN) | (known["kinds"] == UNREADABLE) | (known["keys"] != keys)
 
     def add(self, index: np.ndarray, keys: np.ndarray, facts: np.ndarray) -> None:
-        """Store facts that were read elsewhere, for images that are still unknown."""
+        """Store facts that prefetch.py has read, except for images that are already cached."""
         with self._lock:
             unknown = np.flatnonzero(self.unknown(index, keys))
             self._put(index[unknown], keys[unknown], facts[unknown])
@@ -130,7 +135,7 @@ class Headers:
 
     def _put(self, at: np.ndarray, keys: np.ndarray, facts: np.ndarray) -> None:
         known = self._facts[at]
-        # positions whose sample was replaced in the data set
+        # indices whose sample was replaced in the data set
         changed = at[(known["kinds"] != UNKNOWN) & (known["keys"] != keys)]
         for verdicts in self._verdicts.values():
             verdicts.forget(changed)
@@ -155,13 +160,14 @@ class Headers:
                 verdicts.forget(index)
 
     def verdicts(self, engine: str) -> Verdicts:
-        """Return the verdicts of a JPEG engine on the files."""
         with self._lock:
             return self._verdicts.setdefault(engine, Verdicts(engine))
 
     def jpegs(self, engine: str, chroma: np.ndarray, most: int, count: int) -> JpegCounts:
-        """Return how many of the first ``count`` files are JPEGs for an engine that supports ``chroma``, (256,) bool,
-        and at most ``most`` pixels."""
+        """Count the JPEGs among the first ``count`` files by their decoder.
+
+        ``chroma``, (256,) bool, is True for supported values of Header.chroma. ``most`` is the limit on their pixels.
+        """
         with self._lock:
             if count > len(self._facts):
                 self._allocate(count)
@@ -182,18 +188,20 @@ _headers: IdentityWeakDict[Headers] = IdentityWeakDict()
 
 
 def headers_of(dataset) -> Headers:
-    """Return the headers of a data set, shared by all loaders over it."""
+    """Return the Headers of a data set, which all its loaders share."""
     return _headers.get(dataset, Headers)
 
 
 def header_hashes(size_field: np.ndarray) -> np.ndarray:
-    """Return a checksum of each row of ``size_field``, (N, SIZE_FIELD) uint8, as uint64 of shape (N,). It differs if
-    exactly one word of eight bytes differs, and almost always if more do."""
+    """Return a checksum of each row of ``size_field``, (N, SIZE_FIELD) uint8, as uint64 of shape (N,).
+
+    Two checksums differ if exactly one 8-byte word differs, and almost always if more words differ.
+    """
     return (np.ascontiguousarray(size_field).view(np.uint64) * _FACTORS).sum(1, dtype=np.uint64)
 
 
 def facts_of(headers: list[Header]) -> np.ndarray:
-    """Convert headers to FACTS, with keys of 0."""
+    """Convert N headers to FACTS of shape (N,). All keys are 0."""
     rows = [(0, x[1:3], x.length, 0, x.ctime, x.at, x.intact, x.chroma, x.orientation, x.kind) for x in headers]
     facts = np.array(rows, FACTS)
     size_field = np.frombuffer(b"".join(one.size_field for one in headers), np.uint8)
@@ -202,8 +210,7 @@ def facts_of(headers: list[Header]) -> np.ndarray:
 
 
 def _allowed(facts: np.ndarray) -> np.ndarray:
-    """Use PIL for images above its size limit, for which it warns or raises an error. The limit may change at any
-    time."""
+    """Change the decoder to PIL for images above Image.MAX_IMAGE_PIXELS, so that PIL warns or raises."""
     if Image.MAX_IMAGE_PIXELS:
         kinds = facts["kinds"]
         kinds[(kinds == DALI) & (facts["sizes"].prod(1) > Image.MAX_IMAGE_PIXELS)] = PIL
@@ -211,8 +218,7 @@ def _allowed(facts: np.ndarray) -> np.ndarray:
 
 
 def _read_many(reads: list[partial[Header]]) -> list[Header]:
-    """Read headers sequentially if that is fast, because threads would only wait for the interpreter, and in threads if
-    the disk is slow."""
+    """Read headers, in threads if the disk is slow. On a fast disk, threads would only wait for the interpreter."""
     begin = time.perf_counter()
     found = [read() for read in reads[:_SAMPLE]]
     rest = reads[_SAMPLE:]

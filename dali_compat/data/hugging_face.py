@@ -1,4 +1,4 @@
-"""DALIHuggingFace."""
+"""DALIHuggingFace, for data sets of Hugging Face's ``datasets``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ _HOMES = {f"datasets.{name}" for name in ("arrow_dataset", "iterable_dataset", "
 
 
 def is_from_hugging_face(one: Any) -> bool:
-    """Return True if a class or function belongs to Hugging Face's ``datasets``. Other packages may have that name,
-    too."""
+    """Return True if a class or function belongs to Hugging Face's ``datasets``."""
     return getattr(one, "__module__", "") in _HOMES
 
 
 def remedy_for(dataset: Any) -> str:
-    """Return the remedy for a Hugging Face data set that torch's loader reads, to be appended to a sentence."""
+    """Return advice on a Hugging Face data set that torch's loader loads, to be appended to a message."""
     if not is_from_hugging_face(type(dataset)) or type(dataset).__name__ != "Dataset":
         return ""
     images = any(type(feature).__name__ == "Image" for feature in dataset.features.values())
@@ -35,22 +34,21 @@ def remedy_for(dataset: Any) -> str:
 
 class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
     """A data set of Hugging Face's ``datasets``, decoded and transformed by DALI if iterated by a
-    dali_compat.DataLoader. DALI gets the encoded bytes in Arrow's memory, or the path if there are none.
+    dali_compat.DataLoader. DALI reads the encoded bytes in Arrow's memory, or the file if a row has only a path.
 
     ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image in RGB, rotated according to its
-    EXIF orientation, as in ``row["image"].convert("RGB")``. The effects of select(), shuffle(), filter() and
-    train_test_split() are kept.
+    EXIF orientation. The effects of select(), shuffle(), filter() and train_test_split() are kept.
 
     Args:
-        dataset: a ``datasets.Dataset``: a split, not streamed.
-        image: column of images.
-        target: column of targets, or several columns. Ints and ClassLabels are used as they are, floats and vectors
-            become float32, and text becomes the number of its name in sorted order. None means -1 for each.
+        dataset: a ``datasets.Dataset``, such as one split. It must not be streamed.
+        image: name of the column of images.
+        target: name of the column of targets, or a list of names. Ints and ClassLabels are kept. Floats and vectors
+            become float32. Text becomes class numbers in sorted order. None makes each target -1.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
 
     Attributes:
-        dataset: as given.
+        dataset: the argument ``dataset``.
         paths: paths of the images' files if the table contains no bytes; otherwise None.
         targets: a list of ints, or a float32 tensor of shape (N,) or (N, columns).
         classes, class_to_idx: names of the targets, or None if they have no names.
@@ -117,7 +115,7 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
 
     def read(self, indices: Sequence[int]) -> list[NDArray[Any]]:
         """Return the encoded bytes of the images at ``indices`` as read-only uint8 arrays of shape (length,). They are
-        views of Arrow's memory, or the bytes of the file if a row has only a path.
+        views of Arrow's memory if possible.
 
         Raises:
             ImageReadError: a file cannot be read.
@@ -125,12 +123,11 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
         return [self._read(self._row(index)) for index in indices]
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
-        """Return zeros of shape (N,), bool, for the images at ``indices``. Complete Arrow files are never written to,
-        because ``datasets`` replaces them."""
+        """Return False for each of the ``indices``, in an array of shape (N,). Arrow files never change."""
         return np.zeros(len(indices), bool)
 
     def copied(self, index: int) -> bytes:
-        """Return the encoded bytes of the image at ``index``. Raise as read() does."""
+        """Return a copy of the encoded bytes of the image at ``index``. Raise ImageReadError as read() does."""
         return self._read(self._row(index)).tobytes()
 
     def _read(self, row: int) -> NDArray[Any]:
@@ -142,18 +139,17 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
         return image
 
     def place(self, index: int) -> str:
-        """Return the location of the image at ``index`` for messages: the row, and the file's name if the table
-        contains it."""
+        """Return the row of the image at ``index``, and the path of its file if known, for messages."""
         name = self._column.path(self._row(index))
         return f"row {self._row(index)} of {self.image!r}" + (f" ({name})" if name else "")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the views of Arrow's memory, which a copy recreates."""
+        """Return the state without the views of Arrow's memory, which a copy creates again."""
         return {name: value for name, value in vars(self).items() if name != "_column"}
 
 
 class _Images:
-    """The column of images in Arrow's memory."""
+    """A column of images in Arrow's memory."""
 
     def __init__(self, dataset: Any, name: str):
         from pyarrow.compute import struct_field
@@ -166,12 +162,11 @@ class _Images:
         self._rows = None if indices is None else indices.column(0).to_numpy()
 
     def given(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return which rows have bytes, and which have paths."""
+        """Return two bool arrays of shape (N,): whether each row has bytes, and whether it has a path."""
         has_bytes, has_path = (field.is_valid().to_numpy() for field in (self._bytes, self._paths))
         return (has_bytes, has_path) if self._rows is None else (has_bytes[self._rows], has_path[self._rows])
 
     def bytes(self, row: int) -> NDArray[Any]:
-        """Return a view of the bytes of a row's image."""
         at = row if self._rows is None else int(self._rows[row])
         chunk = int(np.searchsorted(self._ends, at, side="right"))
         at -= int(self._ends[chunk - 1]) if chunk else 0
@@ -179,13 +174,12 @@ class _Images:
         return values[offsets[at] : offsets[at + 1]]
 
     def path(self, row: int) -> str:
-        """Return the path of a row's file, or "" if it has none."""
+        """Return the path of a row's file, or "" if the row has none."""
         return self._paths[row if self._rows is None else int(self._rows[row])].as_py() or ""
 
 
 def _values(array: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the offsets of the binary values and all their bytes, as views, because Arrow's scalars are copies. Raise
-    ValueError if Arrow stores them in another way."""
+    """Return (offsets, bytes) of all values of a binary array, as views. Raise ValueError for other Arrow types."""
     dtypes = {"binary": np.int32, "large_binary": np.int64, "null": np.int32}
     if str(array.type) not in dtypes:
         raise ValueError(f"images of Arrow type {array.type} are not supported")
@@ -212,16 +206,15 @@ def _check(dataset: Any) -> None:
 
 
 def _check_image(dataset: Any, name: str) -> None:
-    """Raise ValueError unless the column contains images in RGB."""
+    """Raise ValueError unless the column ``name`` contains images that are decoded to RGB."""
     feature = dataset.features[name]
     if type(feature).__name__ != "Image":
-        raise ValueError(f"column {name!r} is {feature}, not Image: dataset.cast_column({name!r}, datasets.Image())")
+        raise ValueError(f"column {name!r} is {feature}, not Image; call cast_column({name!r}, datasets.Image())")
     if getattr(feature, "mode", None) not in (None, "RGB"):
-        raise ValueError(f"column {name!r} gives images of mode {feature.mode!r}; samples here are in RGB")
+        raise ValueError(f"column {name!r} gives images of mode {feature.mode!r}; use datasets.Image(mode='RGB')")
 
 
 def _labels(dataset: Any, names: list[str], single: bool, count: int) -> Labels:
-    """Return the targets from the columns, in the order of the rows."""
     columns = [(name, dataset.with_format(None)[name][:]) for name in names]
     feature: Any = dataset.features[names[0]] if single else None
     labels = labels_of(columns, single, count, "row {}".format)

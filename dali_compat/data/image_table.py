@@ -1,5 +1,4 @@
-"""DALIImageList: image files and their targets. DALIImageTable: image files and targets from a CSV file or a
-DataFrame."""
+"""Data sets of image files and targets, from lists (DALIImageList), a CSV file or a DataFrame (DALIImageTable)."""
 
 from __future__ import annotations
 
@@ -31,31 +30,31 @@ AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
     """Image files and their targets, decoded and transformed by DALI if iterated by a dali_compat.DataLoader.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image in RGB, as in
-    torchvision.datasets.ImageFolder, so it works in any loader.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image in RGB. It works in
+    any loader.
 
     Args:
         paths: paths of the files, as str, bytes or PathLike, or URLs of objects such as ``s3://bucket/1.jpg`` or
             ``https://host/1.jpg`` (docs/object-storage.md).
         targets: one per file: numbers, vectors, tensors, or anything that default_collate or your collate_fn accepts. A
             numpy array of integers becomes a list of ints, and any other numeric array a tensor of its dtype. None
-            means -1 for each.
+            makes each target -1.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
         root: folder of relative paths, or its URL.
-        storage_options: for object storage, arguments of obstore.store.from_url such as ``region`` and ``endpoint``.
-        disk_cache: (folder, bytes), caches fetched objects on a local disk (docs/object-storage.md).
+        storage_options: arguments of obstore.store.from_url for URLs, such as ``region`` and ``endpoint``.
+        disk_cache: (folder, bytes), to cache fetched objects on a local disk.
 
     Attributes:
         paths: list of str.
         targets: a list, or a tensor whose rows are the targets.
-        samples: list of (path, target), computed from these two. Assign new ``paths`` and ``targets`` to change them.
+        samples: list of (path, target). To change it, assign new ``paths`` and ``targets``.
 
     Raises:
         TypeError: ``paths`` are not paths.
         ValueError: the numbers of paths and targets differ, or only some of the paths are URLs.
         ImportError: the paths are URLs, and obstore is not installed (the extra ``remote``).
-        OSError: Pillow's error in ``dataset[i]`` for a file that cannot be read; an ImageReadError for an object.
+        OSError: ``dataset[i]`` cannot read its file. For a URL, it is an ImageReadError.
 
     Examples:
         >>> dataset = DALIImageList(["cat/0.jpg", "dog/0.jpg"], [0.25, 0.75], transform, root="train")
@@ -87,7 +86,7 @@ class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]): 
 
     @property
     def samples(self) -> list[tuple[str, Any]]:
-        """(path, target before target_transform) of each sample."""
+        """List of (path, target before target_transform)."""
         return list(zip(self.paths, self.targets, strict=True))
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
@@ -101,7 +100,7 @@ class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]): 
 
 
 def joined(paths: Iterable[AnyPath], root: str | os.PathLike[str] | None) -> list[str]:
-    """Return paths as str, with relative ones joined to ``root``. Raise TypeError if one of them is not a path."""
+    """Convert paths to str, and join relative paths to ``root``. Raise TypeError if one of them is not a path."""
     if isinstance(paths, (str, bytes, os.PathLike)):
         raise TypeError(f"paths must be a sequence of paths, got a single path {paths!r}")
     try:
@@ -113,7 +112,7 @@ def joined(paths: Iterable[AnyPath], root: str | os.PathLike[str] | None) -> lis
 
 
 def as_targets(targets: Any) -> Any:
-    """Return a list of targets, or a CPU tensor whose rows are the targets."""
+    """Convert targets to a list, or to a CPU tensor whose rows are the targets."""
     if isinstance(targets, torch.Tensor):
         return targets.cpu()
     if hasattr(targets, "to_numpy"):  # a column of pandas
@@ -129,23 +128,21 @@ def as_targets(targets: Any) -> Any:
 class DALIImageTable(DALIImageList):
     """Image files and targets from a table: a CSV file with a header, or a pandas DataFrame.
 
-    A column of integers gives ints, a column of other numbers float32, and a column of text the number of each name in
-    sorted order. Several columns of numbers give float32 vectors, and so does a column whose cells contain several
-    labels, if ``separator`` is given. CSV files are read with Python's csv module, even if pandas is installed. For
-    other files, read them yourself and pass the DataFrame.
+    A column of integers gives ints, and a column of other numbers float32. A column of text gives class numbers in
+    sorted order. Several columns of numbers give float32 vectors, and so do cells of several labels. CSV files are read
+    with Python's csv module. For other formats, pass a DataFrame.
 
     Args:
         table: path of a CSV file, or a DataFrame.
-        image: column of files.
-        target: column of targets, or a list of columns. None means -1 for each.
+        image: name of the column of files.
+        target: name of the column of targets, or a list of names. None makes each target -1.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
         root: folder of relative files, or its URL.
         separator: text between the labels of a cell, such as " " in "cat dog". Targets are then float32 vectors with 1
-            for each label of the cell and 0 for the other ``classes``; an empty cell has no labels.
-        classes: names in the order of their numbers, such as the classes of the training table for a validation table.
-        check_files: report all missing files together, by listing each folder. Has no effect on ``https://`` URLs,
-            which cannot be listed.
+            for each label of the cell and 0 for the other ``classes``.
+        classes: class names in the order of their numbers, such as those of the training table.
+        check_files: raise FileNotFoundError at once if any files are missing. Has no effect on ``https://`` URLs.
         storage_options, disk_cache: as in DALIImageList.
 
     Attributes:
@@ -185,7 +182,7 @@ class DALIImageTable(DALIImageList):
         disk_cache: FolderAndSize | None = None,
     ) -> None:
         single = isinstance(target, str) or not isinstance(target, Iterable)
-        if isinstance(target, tuple):  # also the name of a column with several levels
+        if isinstance(target, tuple):  # in a DataFrame with several levels, a tuple is the name of one column
             single = target in list(getattr(table, "columns", ()))
         names: list[Any] = [] if target is None else [target] if single else list(target)  # type: ignore[call-overload]  # it is iterable
         rows = _read_frame(table, [image, *names]) if hasattr(table, "columns") else _read_csv(table, [image, *names])
@@ -214,23 +211,21 @@ class DALIImageTable(DALIImageList):
 def _warn_of_several_labels(column: Any, names: list[str]) -> None:
     if separator := separator_in(names):
         several = next(name for name in names if separator in name.strip())
-        what = f"cells of {column!r} look like several labels, such as {several!r}, but each such cell is a class"
-        remedy = f"separator={separator!r} gives vectors of zeros and ones; classes= keeps each cell as one class"
-        warnings.warn(f"{what}: {remedy}", stacklevel=stack_level())
+        what = f"cells of {column!r} look like several labels, such as {several!r}, but each distinct cell is a class"
+        remedy = f"pass separator={separator!r} for vectors of zeros and ones, or classes= to keep these classes"
+        warnings.warn(f"{what}; {remedy}", stacklevel=stack_level())
 
 
 class _Rows(NamedTuple):
-    """Columns of a table."""
-
     columns: dict[Any, list[Any]]  # keyed by name; None for an empty cell
     where: Callable[[int], str]  # returns the location of a row, for messages
-    text: bool  # numbers are text, too
+    text: bool  # whether numbers are text, as in a CSV file
 
 
 def _read_csv(path: Any, names: list[Any]) -> _Rows:
     columns: dict[Any, list[Any]] = {name: [] for name in names}
     lines: list[int] = []
-    read = 0  # number of lines up to the current row
+    read = 0  # lines read so far
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(io.StringIO(file.read(), newline=""), strict=True)
@@ -269,7 +264,7 @@ def _read_frame(frame: Any, names: list[Any]) -> _Rows:
 def _refuse_missing(
     paths: list[str], files: list[Any], where: Callable[[int], str], root: Any, csv_file: Any, objects: Objects | None
 ) -> None:
-    """Raise FileNotFoundError if files are missing, with their number, the first of them, and their likely location."""
+    """Raise FileNotFoundError if files are missing. The message names the first five and their likely location."""
     inside: dict[str, set[str] | None] = {}
     missing = []
     for row, path in enumerate(paths):
@@ -289,7 +284,7 @@ def _refuse_missing(
 
 
 def _hint(names: list[str], near: str, given: str) -> str:
-    """Return the folder or extension with which all these files exist in or below ``near``, for a message."""
+    """Return a hint if all files exist in ``near`` or one of its subfolders, perhaps with an extension, else ""."""
     with suppress(OSError), os.scandir(near) as entries:
         folders = [near, *sorted(entry.path for entry in islice(entries, 1000) if entry.is_dir())[:50]]
         for folder, ending in product(folders, ("", *IMG_EXTENSIONS)):
@@ -300,7 +295,7 @@ def _hint(names: list[str], near: str, given: str) -> str:
 
 
 def _listed(folder: str) -> set[str] | None:
-    """Return the names in a folder, or None if it may not be listed."""
+    """Return the names of the files in a folder, or None if the user may not list it."""
     try:
         return set(os.listdir(folder or "."))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,10 +1,9 @@
 """Check that an encoded image is complete and has a structure that all decoders read in the same way.
 
-Decoders tolerate different errors. For example, libjpeg refuses a file with a wrong marker that another decoder reads
-as gray rows. Therefore this module does not look for damage. A file passes if its whole structure is of a kind for
-which DALI was measured to give exactly Pillow's pixels (tests/faults). Any other file is left to Pillow, which decodes
-or refuses it. Compressed data is not decoded. Flipped bits that leave the structure intact are detected by checksums in
-PNG, and not at all in other formats, not even by Pillow.
+Decoders tolerate different kinds of damage, so this module does not search for damage. It accepts only structures for
+which DALI was measured to return exactly Pillow's pixels (tests/faults). Pillow decodes all other files.
+
+Compressed data is not decoded. Flipped bits in it are only detected in PNG, by checksums, and not by Pillow either.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from .intact_jpeg import Jpeg, UnknownStructure, require
 
 
 def intact(data: np.ndarray) -> bool:
-    """Return True if DALI and Pillow give the same result for an image, ``data`` (length,) uint8. Takes about 20 us for
-    a JPEG of 100 KB."""
+    """Return True if DALI is known to decode an image as Pillow does. ``data`` is uint8 of shape (length,)."""
     view = data.data
     head = bytes(view[:64])
     try:
@@ -31,12 +29,12 @@ def intact(data: np.ndarray) -> bool:
         if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
             return _is_whole_webp(view)
         return is_whole_bitmap(head, len(data))
-    except (UnknownStructure, IndexError, struct.error):  # IndexError and struct.error mean that it ends early
+    except (UnknownStructure, IndexError, struct.error):  # the last two mean that the file ends early
         return False
 
 
 def is_intact(image) -> bool:
-    """Like intact(), for bytes in any array or the path of a file. Return False if it cannot be read."""
+    """Like intact(), for the bytes in any array or the path of a file. Return False if the file cannot be read."""
     try:
         return intact(np.fromfile(image, np.uint8) if isinstance(image, str) else np.asarray(image))
     except OSError:
@@ -46,13 +44,13 @@ def is_intact(image) -> bool:
 # ---- PNG
 
 _COLOURS = (0, 2, 3, 4, 6)
-_ANCILLARY = 32  # bit of the first letter
+_ANCILLARY = 32  # bit of the first letter of a chunk's type
 _ANIMATION = frozenset((b"acTL", b"fcTL", b"fdAT"))
 _AFTER_DATA = frozenset((b"tEXt", b"tIME"))
 
 
 def _is_whole_png(view: memoryview) -> bool:
-    """Check all chunks to the last, with their checksums."""
+    """Return True if a PNG has all chunks up to IEND, with correct checksums, and a known structure."""
     chunks: list[tuple[bytes, memoryview]] = []
     at = 8
     while not chunks or chunks[-1][0] != b"IEND":
@@ -71,7 +69,7 @@ def _is_whole_png(view: memoryview) -> bool:
 
 
 def _is_known_png(header: memoryview, lengths: dict[bytes, int], kinds: list[bytes]) -> bool:
-    """Return True if a PNG has a known structure, from its header and the lengths of its palette and transparency."""
+    """Return True for a known color type, palette and transparency. ``lengths`` are those of the first chunks."""
     _, _, depth, colour, compression, filtering, interlaced = struct.unpack(">IIBBBBB", header)
     require(depth == 8 and colour in _COLOURS and compression == filtering == 0 and interlaced in (0, 1))
     palette, transparent = lengths.get(b"PLTE", 0), lengths.get(b"tRNS", 0)
@@ -85,7 +83,7 @@ def _is_known_png(header: memoryview, lengths: dict[bytes, int], kinds: list[byt
 
 
 def _is_whole_webp(view: memoryview) -> bool:
-    """Check all chunks to the end, of a single picture."""
+    """Return True if a WebP contains one picture, and all its chunks are complete."""
     require(struct.unpack_from("<I", view, 4)[0] == len(view) - 8)
     kinds, at = [], 12
     while at < len(view):
@@ -103,8 +101,10 @@ _NETPBM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")
 
 
 def is_whole_bitmap(head: bytes, size: int) -> bool:
-    """Return True if an image is a complete BMP without compression and masks, or an 8-bit PPM or PGM, from its first
-    64 bytes and its size in bytes. Raise struct.error if it ends early."""
+    """Return True for a complete uncompressed BMP without masks, and for a complete 8-bit PPM or PGM.
+
+    ``head`` has the first 64 bytes of the file, and ``size`` is its length. Raise struct.error if ``head`` is short.
+    """
     if head.startswith(b"BM"):
         return _is_whole_bmp(head, size)
     found = _NETPBM.match(head)

@@ -1,5 +1,4 @@
-"""Check that a JPEG is complete (ISO/IEC 10918-1, annexes B and G), without features that decoders treat differently.
-Used by intact.py."""
+"""Check that a JPEG is complete (ISO/IEC 10918-1, annexes B and G), and that all decoders read it in the same way."""
 
 from __future__ import annotations
 
@@ -17,15 +16,15 @@ _APP0, _APP2, _APP13, _APP14, _APP15 = 0xE0, 0xE2, 0xED, 0xEE, 0xEF
 _SAMPLINGS = {
     (0x11,),
     *((luma, 0x11, 0x11) for luma in (0x11, 0x21, 0x12, 0x22)),
-}  # horizontal and vertical, per component
-_SHARES = [1 << 16 - size for size in range(1, 17)]  # share of all codes, by code length
-_ALL = [0] * 64  # remaining low bits
+}  # sampling factors, 16 * horizontal + vertical, per component
+_SHARES = [1 << 16 - size for size in range(1, 17)]  # part of the code space that a code of 1 to 16 bits takes
+_ALL = [0] * 64  # no bits remain, for each of the 64 coefficients
 _DC_SYMBOLS = bytes(range(12))
 _AC_SYMBOLS = bytes(16 * run + size for run in range(16) for size in range(11))
 
 
 class UnknownStructure(Exception):
-    """Raised if the structure is not a known one."""
+    """The structure of a file is not known to be read by all decoders in the same way."""
 
 
 def require(known) -> None:
@@ -34,25 +33,24 @@ def require(known) -> None:
 
 
 class Jpeg:
-    """Walk the segments of a JPEG. The methods that read a segment raise UnknownStructure if other decoders may treat
-    it differently."""
+    """Parser of a JPEG's segments. It raises UnknownStructure for a segment that decoders may treat differently."""
 
     def __init__(self, data: np.ndarray):
         self._data, self._view = data, data.data
         marks = (data[:-1] == 0xFF).view(np.uint8)
-        self._marks = np.minimum(marks, data[1:], out=marks).view(np.bool_)  # 0xFF before a byte other than 0
+        self._marks = np.minimum(marks, data[1:], out=marks).view(np.bool_)  # True at 0xFF before a nonzero byte
         self._frame = self._interval = 0
         self._seen: set = set()  # segments that must not be repeated
         self._quantisers: set[int] = set()
         self._huffman: set[int] = set()
         self._identifiers = b""
-        self._samplings: list[tuple[int, int]] = []  # horizontal and vertical, per component
-        self._left: list[list] = []  # number of remaining low bits, per component and coefficient
+        self._samplings: list[tuple[int, int]] = []  # (horizontal, vertical) factors, per component
+        self._left: list[list] = []  # low bits that are not sent yet, per component and coefficient
         self._ask_pillow = False
 
     def is_whole(self) -> bool:
-        """Return True if the JPEG is complete. Raise UnknownStructure, IndexError or struct.error if it has another
-        structure."""
+        """Return True if the JPEG is complete. Raise UnknownStructure for another structure, and IndexError or
+        struct.error if the file ends early."""
         at = 2
         while True:
             require(self._view[at] == 0xFF)
@@ -92,7 +90,7 @@ class Jpeg:
         self._seen.add(what)
 
     def _application(self, marker: int, content: bytes) -> None:
-        """Check that segments on colors come before the frame, because header.py reads no further."""
+        """Check an application segment. Those about colors must precede the frame header, where header.py stops."""
         if marker == _APP0 and content.startswith(b"JFIF"):
             require(content.startswith(b"JFIF\0") and len(content) >= 14 and not self._frame)
             self._once(_APP0)
@@ -102,7 +100,7 @@ class Jpeg:
         elif marker == _APP2 and content.startswith(b"ICC_PROFILE\0"):
             require(len(content) >= 14)
         elif marker == _APP2 and content.startswith(b"MPF\0"):
-            self._ask_pillow = True  # Pillow parses these further, and refuses some
+            self._ask_pillow = True  # Pillow parses such segments, and rejects some
         elif marker == _APP13 and content.startswith(b"Phot") and not _is_whole_photoshop(content):
             self._ask_pillow = True
 
@@ -123,7 +121,6 @@ class Jpeg:
         self._huffman.update(tables)
 
     def _begin_frame(self, marker: int, content: bytes) -> None:
-        """Read a frame header (B.2.2)."""
         self._once("frame")
         precision, self._height, self._width, count = struct.unpack_from(">BHHB", content)
         require(precision == 8 and self._height and self._width and len(content) == 6 + 3 * count)
@@ -133,7 +130,7 @@ class Jpeg:
         self._samplings = [(sampling >> 4, sampling & 15) for sampling in samplings]
 
     def _begin_scan(self, header: bytes) -> tuple[list[int], int, int]:
-        """Return the components of a scan, and the first and last of their coefficients (B.2.3)."""
+        """Check a scan header (B.2.3), and return (component numbers, first coefficient, last coefficient)."""
         count = header[0]
         require(self._frame and len(header) == 4 + 2 * count)
         selected = [self._identifiers.find(one) for one in header[1 : 1 + 2 * count : 2]]
@@ -154,30 +151,31 @@ class Jpeg:
         return selected, first, last
 
     def _require_tables(self, tables: int, first: int, last: int, high: int) -> None:
-        """Check that the tables of a scan are defined. Refinement of DC coefficients needs none."""
+        """Check that the Huffman tables of a scan are defined. A scan that refines DC coefficients needs none."""
         require(first or high or tables >> 4 in self._huffman)
         require(last == 0 or (0x10 | tables & 15 in self._huffman and tables & 15 < 16))
 
     def _progress(self, left: list, first: int, last: int, high: int, low: int) -> None:
-        """Check successive approximation (G.1.1.1): a coefficient is sent without its low bits, which follow one by
-        one, and DC comes first."""
+        """Check that a progressive scan sends the next bits of its coefficients (G.1.1.1).
+
+        The first scan of a coefficient omits its low bits. Each later scan sends one of them. DC is sent before AC.
+        """
         band = left[first : last + 1]
         require(low <= 13 if high == 0 else low == high - 1)
         require(band.count(high or None) == len(band) and (first == 0 or left[0] is not None))
         left[first : last + 1] = [low] * len(band)
 
     def _scan_end(self, start: int, selected: list[int], first: int, last: int) -> int:
-        """Return the end of a scan. Check that it contains only coded data and restart markers, all of them and in
-        order."""
+        """Return the position after the coded data of a scan. Check its length and its restart markers."""
         units, blocks = self._units(selected)
         require(start < len(self._marks))
         end = self._restarts_end(start, units) if self._interval else start + int(self._marks[start:].argmax())
-        bits = blocks * (2 if first == 0 < last else first == 0)  # a symbol of DC, and one at the block's end
+        bits = blocks * (2 if first == 0 < last else first == 0)  # at least one for DC, and one for the end of a block
         require(8 * (end - start) >= bits)
         return end
 
     def _restarts_end(self, start: int, units: int) -> int:
-        """Return the position of the marker after all restart markers."""
+        """Return the position of the marker after a scan. Check the number and order of its restart markers."""
         at = np.flatnonzero(self._marks[start:])[: -(-units // self._interval)] + start
         codes = self._data[at + 1]
         in_order = 0xD0 + np.arange(len(at) - 1) % 8
@@ -196,7 +194,7 @@ class Jpeg:
 
 
 def _is_whole_photoshop(content: bytes) -> bool:
-    """Return True if all blocks are complete (Adobe Photoshop File Formats, "Image Resource Blocks")."""
+    """Return True if all image resource blocks in a segment are complete (Adobe Photoshop File Formats)."""
     at = len(b"Photoshop 3.0\0")
     try:
         while content[at : at + 4] == b"8BIM":
@@ -213,8 +211,10 @@ def _is_whole_photoshop(content: bytes) -> bool:
 
 @lru_cache(maxsize=64)  # most files use the standard's tables
 def _huffman_tables(content: bytes) -> tuple[int, ...] | None:
-    """Return the numbers of the tables that a segment defines (B.2.4.2), 16 and above for AC coefficients, or None if
-    one is invalid."""
+    """Return the numbers of the Huffman tables in a segment (B.2.4.2), or None if a table is invalid.
+
+    Tables for AC coefficients have numbers from 16 on.
+    """
     found, at = [], 0
     while at < len(content):
         table, lengths = content[at], content[at + 1 : at + 17]
@@ -229,7 +229,7 @@ def _huffman_tables(content: bytes) -> tuple[int, ...] | None:
 
 
 def _codes_fit(lengths: bytes) -> bool:
-    """Return True if the codes have 1 to 16 bits and none consists of ones only (C.2)."""
+    """Return True if a Huffman code with ``lengths[i]`` codes of i + 1 bits exists, none with only ones (C.2)."""
     return sum(map(mul, lengths, _SHARES)) < 1 << 16
 
 

@@ -23,10 +23,8 @@ _SHOWN = 5  # rows listed in an error
 
 
 class Labels(NamedTuple):
-    """Targets read from columns."""
-
     targets: Any  # a list of ints, or a float32 tensor with one row per sample
-    classes: list[str] | None = None  # the names that the targets number; None if there are no names
+    classes: list[str] | None = None  # class names in the order of their numbers; None if there are no names
 
 
 def labels_of(
@@ -40,9 +38,9 @@ def labels_of(
 
     Args:
         columns: name and values of each column; None for an empty cell.
-        single: there is one column, and its targets are not vectors of length 1.
+        single: True if the user passed the name of one column. A list of names gives vectors.
         where: returns the location of a row, for errors.
-        classes: names in the order of their numbers.
+        classes: class names in the order of their numbers.
 
     Raises:
         ValueError: a cell is empty, is not a target, or is not in ``classes``.
@@ -71,8 +69,10 @@ def labels_of(
 
 
 def numbers_in(texts: Sequence[str | None], name: str, where: Callable[[int], str]) -> list[Any]:
-    """Convert text cells to ints if all of them are integers, and to floats if all are numbers; otherwise return the
-    text. None is kept. Raise ValueError if only some are numbers."""
+    """Convert the cells of a text column to int if possible, else to float, else return the text.
+
+    None marks an empty cell. Raise ValueError if only some cells are numbers.
+    """
     given = [text for text in texts if text is not None]
     for pattern, number in ((_INTEGER, int), (_FLOAT, float)):
         if all(map(pattern.fullmatch, given)):
@@ -84,7 +84,7 @@ def numbers_in(texts: Sequence[str | None], name: str, where: Callable[[int], st
 
 
 def refuse_columns(names: list[Any], there: Sequence[Any], table: str) -> None:
-    """Raise ValueError if a column is missing, or occurs twice."""
+    """Raise ValueError if one of the columns ``names`` is missing, or occurs twice."""
     for name in names:
         if list(there).count(name) > 1:
             raise ValueError(f"{table} has several columns {name!r}")
@@ -95,7 +95,7 @@ def refuse_columns(names: list[Any], there: Sequence[Any], table: str) -> None:
 
 
 def refuse_rows(rows: Sequence[int], what: str, where: Callable[[int], str]) -> None:
-    """Raise ValueError if ``rows`` is not empty."""
+    """Raise ValueError if ``rows`` is not empty. The message lists them with ``what``, such as "no image"."""
     if rows:
         more = ", ..." if len(rows) > _SHOWN else ""
         raise ValueError(
@@ -112,8 +112,10 @@ def _named(names: list[str], column: Any, where: Callable[[int], str], classes: 
 
 
 def _numbers_of(classes: Sequence[str] | None, found: list[str]) -> dict[str, int]:
-    """Return the number of each class, numbering the names found if the user gives none. Raise ValueError unless
-    ``classes`` is a list of distinct names."""
+    """Return {class name: number} for ``classes``, or for the names ``found`` in the column if ``classes`` is None.
+
+    Raise ValueError if the names in ``classes`` are not distinct, or not ordered.
+    """
     known = found if classes is None else list(classes)
     if isinstance(classes, (str, Mapping, Set)):
         raise ValueError(f"classes must be a list, in the order of the numbers; got a {type(classes).__name__}")
@@ -131,14 +133,14 @@ def several_labels(
     where: Callable[[int], str],
     classes: Sequence[str] | None = None,
 ) -> Labels:
-    """Return one float32 row per cell, with 1 for each of its labels and 0 for all others. An empty cell has no labels.
+    """Return one float32 vector per cell, with 1 for each label of the cell and 0 for all others.
 
     Args:
         name: name of the column.
-        cells: text; None if a cell is empty.
+        cells: text, or None for an empty cell, which has no labels.
         separator: text between labels; surrounding spaces are ignored.
         where: returns the location of a row, for errors.
-        classes: names in the order of the output columns. None means the labels found, sorted, integers by value.
+        classes: labels in the order of the vector's elements. The default is all labels, sorted.
 
     Raises:
         ValueError: a cell is not text, or has a label that is not in ``classes``.
@@ -158,8 +160,10 @@ def several_labels(
 
 
 def separator_in(names: Sequence[str]) -> str | None:
-    """Return the likely separator of labels in the distinct cells of a column, or None: the labels are fewer than the
-    cells, and some of them also occur as single cells."""
+    """Return the likely separator between labels in the distinct cells of a column, or None.
+
+    Splitting must reduce the number of distinct texts, and a label of a split cell must also occur as a whole cell.
+    """
     for separator in " ,;|":
         cells = [_parts(name, separator) for name in names]
         labels = {label for cell in cells for label in cell}

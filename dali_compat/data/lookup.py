@@ -1,4 +1,4 @@
-"""Locate the samples of a batch, in tables at once, or one by one."""
+"""Look up the sources and targets of a batch, in SampleTables if possible, otherwise one by one."""
 
 from __future__ import annotations
 
@@ -21,34 +21,33 @@ from .table import SampleTable
 from .timm import as_leaf
 
 PLAIN = list, tuple, range, np.ndarray, torch.Tensor
-"""Types of sequences that do not run the user's code."""
+"""Sequence types whose methods run no user code."""
 
 
 @dataclass(eq=False)
 class LeafRows:
-    """Rows of a batch that come from one leaf of the data set."""
+    """Rows of a batch whose samples are in the same innermost data set."""
 
-    leaf: Images
+    leaf: Images  # the innermost data set
     rows: np.ndarray  # (n,) int64, ascending
-    index: np.ndarray  # (n,) int64, their nonnegative indices in the leaf
-    keys: np.ndarray  # (n,) int64, hashes of their sources
+    index: np.ndarray  # (n,) int64, nonnegative indices of the samples in the leaf
+    keys: np.ndarray  # (n,) int64, hashes of the samples' sources
 
     @property
     def headers(self) -> Headers:
-        """The headers of the leaf."""
         return headers_of(self.leaf)
 
     @property
     def input(self) -> str:
-        """The form of encoded samples that DALI gets: PATHS or BYTES."""
+        """PATHS if DALI reads the files, or BYTES if it receives the encoded images."""
         return BYTES if is_store(self.leaf) or objects_of(self.leaf) is not None else getattr(self.leaf, "given", PATHS)
 
     def but(self, left_out: Any) -> LeafRows:
-        """Return all rows except ``left_out``."""
+        """Return the rows except ``left_out``."""
         return self._only(~np.isin(self.rows, list(left_out)))
 
     def unknown(self) -> LeafRows:
-        """Return the rows whose headers are not known yet."""
+        """Return the rows whose headers have to be read."""
         return self._only(self.headers.unknown(self.index, self.keys))
 
     def _only(self, rows: np.ndarray) -> LeafRows:
@@ -57,29 +56,28 @@ class LeafRows:
 
 @dataclass(eq=False)
 class IndexedSamples:
-    """Samples that were looked up one by one."""
+    """Samples of a batch that were looked up one by one."""
 
-    locations: list[tuple[Images, int]]  # leaf, and index in it
+    locations: list[tuple[Images, int]]  # innermost data set, and index in it
     sources: list[Source]
     targets: list[Any]  # before target_transform
 
     def only(self, rows: list[int]) -> IndexedSamples:
-        """Return the samples of these rows."""
         locations, sources = [self.locations[row] for row in rows], [self.sources[row] for row in rows]
         return IndexedSamples(locations, sources, [self.targets[row] for row in rows])
 
     @property
     def leaves(self) -> list[Images]:
-        """The leaves of the samples, each once."""
+        """The distinct innermost data sets of the samples."""
         return list({id(leaf): leaf for leaf, _ in self.locations}.values())
 
     @property
     def locals(self) -> list[int]:
-        """The index of each sample in its leaf, as given."""
+        """The index of each sample in its innermost data set. It may be negative."""
         return [local for _, local in self.locations]
 
     def leaf_rows(self) -> list[LeafRows]:
-        """Return the rows grouped by leaf."""
+        """Return the rows of the batch, grouped by innermost data set."""
         rows_of: dict[int, list[int]] = {}
         for row, (leaf, _) in enumerate(self.locations):
             rows_of.setdefault(id(leaf), []).append(row)
@@ -92,15 +90,14 @@ class IndexedSamples:
         return groups
 
     def paths(self, rows: np.ndarray) -> list[Any]:
-        """Return the paths of these rows."""
         return [self.sources[row] for row in rows.tolist()]
 
 
 class TableSamples:
-    """Like IndexedSamples, but from tables. The number of calls does not depend on the batch size.
+    """Like IndexedSamples, but from SampleTables, without a Python call per sample.
 
     Attributes:
-        targets: as in the tables: N rows of an array or a tensor, or a list if the tables differ.
+        targets: an array or tensor of N rows, or a list if the types of the tables' targets differ.
     """
 
     def __init__(self, found: list[tuple[LeafRows, SampleTable]], local: list[np.ndarray], count: int):
@@ -120,7 +117,7 @@ class TableSamples:
         return self._by_row(map(as_list, values))
 
     def _by_row(self, columns: Iterable[Iterable[Any]]) -> list[Any]:
-        """Return one value per row, from the values of each leaf's rows."""
+        """Merge columns, one per innermost data set, into a list with one value per row of the batch."""
         made: list[Any] = [None] * self._count
         for (one, _), column in zip(self._found, columns, strict=True):
             for row, value in zip(one.rows.tolist(), column, strict=True):
@@ -148,7 +145,7 @@ class TableSamples:
         return self._by_row(table.texts(one.index) for one, table in self._found)
 
     def paths(self, rows: np.ndarray) -> Any:
-        """Return the paths of these rows as uint8 of shape (n, L), or as a list."""
+        """Return the paths of these rows as uint8 of shape (n, L), or as a list if there are several data sets."""
         if len(self._found) > 1:
             return [self.sources[row] for row in rows.tolist()]
         one, table = self._found[0]
@@ -156,13 +153,15 @@ class TableSamples:
 
 
 def as_list(values: Any) -> Sequence[Any]:
-    """Return one value per row, as in ``dataset[i]``."""
+    """Convert targets to a sequence of the values that ``dataset[i]`` returns."""
     return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
 def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> IndexedSamples:
-    """Look up the samples of a batch one by one. Relative paths are joined to ``folder``. Raise IndexError or TypeError
-    as ``dataset[index]`` does."""
+    """Look up the samples of a batch one by one. Relative paths are joined to ``folder``.
+
+    An invalid index raises as in ``dataset[index]``.
+    """
     locations = [locate(dataset, index) for index in indices]
     pairs = [sample(leaf, local) for leaf, local in locations]
     sources = [source if is_record(source) else within(folder, source) for source, _ in pairs]
@@ -170,8 +169,10 @@ def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> 
 
 
 def objects_at(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> list[Record]:
-    """Return the objects of a batch if they can be located without running the user's code, otherwise nothing. Errors
-    are left to look_up()."""
+    """Return the records of a batch in object storage, so that they can be requested ahead.
+
+    Return [] if that would run user code or fails.
+    """
     try:
         if not is_plain(dataset, tables, targets=False):
             return []
@@ -182,8 +183,10 @@ def objects_at(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, 
 
 
 def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable], targets: bool = True) -> bool:
-    """Return True if locating samples, and with ``targets`` also their targets, runs none of the user's code, that is,
-    no target_transform and no custom sequence."""
+    """Return True if looking up samples runs no user code, such as methods of a custom sequence.
+
+    A target_transform counts as user code, unless ``targets`` is False.
+    """
     if type(dataset) is data.Subset:
         return type(dataset.indices) in PLAIN and is_plain(dataset.dataset, tables, targets)
     if type(dataset) is data.ConcatDataset:
@@ -199,16 +202,13 @@ def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable], targets: boo
 
 
 def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> TableSamples | None:
-    """Return the samples of a batch from the tables, or None if look_up() is needed, because a sample is missing or
-    look_up() may return something else or raise an error.
+    """Return the samples of a batch from ``tables``, or None if look_up() is needed.
 
-    Args:
-        dataset: the data set, or a Subset or ConcatDataset of several.
-        indices: the indices of the batch.
-        tables: by the id() of the innermost data sets.
+    It is needed if a table is missing or outdated, or if an index is invalid or a bool. ``tables`` is keyed by the id()
+    of the innermost data set.
     """
     try:
-        if _has_bools(indices):  # as indices into a Subset's array, they would be a mask
+        if _has_bools(indices):  # an array of bools would be a mask
             return None
         index = np.array(array("q", indices), np.int64)
         found: list[tuple[LeafRows, SampleTable]] = []

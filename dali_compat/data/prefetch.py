@@ -1,5 +1,7 @@
-"""Processes that read headers before DALI starts on the files. A thread would hold the interpreter's lock most of the
-time, and the training step would wait for it."""
+"""Processes that read image headers ahead of the batches.
+
+A thread would hold the interpreter's lock most of the time, and delay the training step.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,13 @@ from .header import checked_header
 from .headers import facts_of
 
 _PIPE = 1 << 20  # capacity of a pipe in bytes, if the system allows it
-_ANSWER = 128  # largest size in bytes of the answer for one file
+_ANSWER = 128  # bytes; the answer for one file is not larger
 
 
 class HeaderPrefetcher:
-    """Run ``count`` processes. Requests return tickets; an answer that is never fetched only occupies memory.
+    """``count`` processes that read image headers.
+
+    request() returns a ticket, and result() the answer to it. An answer that is never fetched only occupies memory.
 
     Raises:
         OSError: a process cannot be started.
@@ -36,7 +40,7 @@ class HeaderPrefetcher:
             raise
 
     def request(self, paths: list[str]) -> int | None:
-        """Request the headers of files. Return a ticket, or None if the processes have no room for it or have ended."""
+        """Request the headers of files. Return a ticket, or None if no process can take a request now."""
         ready = [process for process in self._processes if process.is_ready()]
         if not ready:
             return None
@@ -46,7 +50,7 @@ class HeaderPrefetcher:
         if not all(process.has_room(piece) for process, piece in chosen):
             return None
         self._tickets += 1
-        # restored when all requests are sent: after an interrupt they are not used again
+        # set again after all requests are sent, so that the processes are not used after an interrupt
         processes, self._processes = self._processes, []
         if not all(process.send(self._tickets, piece) for process, piece in chosen):
             _end(processes)
@@ -56,7 +60,7 @@ class HeaderPrefetcher:
         return self._tickets
 
     def result(self, ticket: int) -> np.ndarray | None:
-        """Wait for the facts of a ticket's files and return them, or None if a process has ended."""
+        """Wait for the headers of a request, and return them as FACTS. Return None if a process has ended."""
         chosen, processes = self._requested.pop(ticket), self._processes
         if not processes:
             return None
@@ -70,23 +74,21 @@ class HeaderPrefetcher:
         return np.concatenate(facts)
 
     def close(self) -> None:
-        """End the processes."""
         processes, self._processes = self._processes, []
         _end(processes)
 
 
 class _Process(FreshProcess):
-    """One process. Requests and answers are queued in pipes."""
+    """A process that reads headers. Requests and answers are queued in pipes."""
 
     def __init__(self) -> None:
         super().__init__(__name__)
         self._room = min(map(_enlarged, (self.requests, self.answers))) // 2
         self._ready = False
         self._waiting: dict[int, int] = {}  # bytes of pending requests, keyed by ticket
-        self._others: dict[int, np.ndarray] = {}  # answers to other tickets than the one awaited
+        self._others: dict[int, np.ndarray] = {}  # answers received while waiting for another ticket
 
     def is_ready(self) -> bool:
-        """Return True if the process has started."""
         try:
             if not self._ready and self.answers.poll():
                 self._ready = self.answers.recv()
@@ -95,11 +97,10 @@ class _Process(FreshProcess):
         return self._ready
 
     def has_room(self, paths: list[str]) -> bool:
-        """Return True if neither pipe can become full, which would make both sides wait for each other."""
+        """Return True if the pipes can hold this request too. With full pipes, both processes would wait forever."""
         return sum(self._waiting.values()) + _bytes(paths) <= self._room
 
     def send(self, ticket: int, paths: list[str]) -> bool:
-        """Send a request. Return False if that fails."""
         self._waiting[ticket] = _bytes(paths)
         try:
             self.requests.send((ticket, paths))
@@ -108,7 +109,7 @@ class _Process(FreshProcess):
             return False
 
     def answer(self, ticket: int) -> np.ndarray | None:
-        """Wait for an answer. Return None if the process has ended."""
+        """Wait for the headers of a request, and return them as FACTS. Return None if the process has ended."""
         try:
             while ticket not in self._others:
                 number, facts = self.answers.recv()
@@ -132,12 +133,11 @@ def _enlarged(connection: Connection) -> int:
 
 
 def _bytes(paths: list[str]) -> int:
-    """Return an upper bound in bytes for a request or its answer."""
+    """Return an upper bound for the bytes of a request for these paths, and of its answer."""
     return sum(map(len, paths)) * 4 + _ANSWER * len(paths)  # UTF-8 has at most four bytes per character
 
 
 def serve(requests: Connection, answers: Connection) -> None:
-    """Answer requests until the connection is closed."""
     with suppress(EOFError, OSError):
         answers.send(True)
         while True:

@@ -1,4 +1,4 @@
-"""Read paths and targets of data sets of files, with one small reader per class."""
+"""Readers, which return the paths and targets of data sets of files."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from .sources import Upright
 
 
 class Reader(NamedTuple):
-    """The functions that read a data set, which each of them takes."""
+    """Functions that take a data set of one class, and check it or return its samples."""
 
-    check: Callable[[Any], None]  # raises Unsupported if samples may be more than these files, transformed
-    # one list of (path, target), or a list of paths, and targets in a list or tensor
+    check: Callable[[Any], None]  # raises Unsupported if ``dataset[i]`` may not be one of these files, transformed
+    # returns one list of (path, target), or a list of paths and a list or tensor of targets
     attributes: Callable[[Any], tuple[Any, ...]]
-    source_type: Callable[[Any], type[str]] = lambda dataset: str  # str, or a subclass
+    source_type: Callable[[Any], type[str]] = lambda dataset: str  # returns str, or Upright to rotate images
     joint: bool = False  # ``__getitem__`` calls ``transforms`` with the image and its target
 
     def sample(self, dataset: Any, index: Any) -> tuple[Any, Any]:
-        """Return (path, target before target_transform), as ``__getitem__`` finds them."""
+        """Return the (path, target before target_transform) of ``dataset[index]``."""
         attributes = self.attributes(dataset)
         if len(attributes) > 1:
             return attributes[0][index], attributes[1][index]
@@ -38,7 +38,7 @@ class Reader(NamedTuple):
         return path, target
 
     def columns(self, dataset: Any) -> tuple[Sequence[Any], Any]:
-        """Return (paths, targets) of all samples. Targets may be the rows of a tensor."""
+        """Return (paths, targets) of all samples. The targets may be a tensor."""
         attributes = self.attributes(dataset)
         return (attributes[0], attributes[1]) if len(attributes) > 1 else columns_of_pairs(attributes[0])
 
@@ -47,12 +47,12 @@ _readers: dict[type, Reader] = {}
 
 
 def add_reader(kind: type, reader: Reader) -> None:
-    """Register a reader for data sets of exactly this class. Subclasses may behave differently."""
+    """Register a reader for data sets of exactly this class, because subclasses may behave differently."""
     _readers[kind] = reader
 
 
 def reader_of(dataset: Any) -> Reader | None:
-    """Return the reader of a data set, which may still refuse it, or None if there is none."""
+    """Return the reader of a data set, or None. The reader's check() may still raise Unsupported."""
     known = _readers.get(type(dataset))
     if known is not None:
         return known
@@ -67,29 +67,30 @@ _upright: IdentityWeakDict[bool] = IdentityWeakDict()
 
 
 def can_rotate(dataset: Any) -> bool:
-    """Return True if the images of a data set are files, which can be rotated when they are decoded."""
+    """Return True if set_upright() has an effect, because the images are local files."""
     return reader_of(dataset) is not None and getattr(dataset, "_objects", None) is None
 
 
 def set_upright(dataset: Any, upright: bool) -> None:
-    """Set whether images of a data set are rotated according to their EXIF orientation, because its transform begins
-    with that."""
+    """Set whether decoding rotates images by their EXIF orientation, in place of the first transform."""
     _upright.put(dataset, upright)
 
 
 def source_type_of(dataset: Any, reader: Reader) -> type[str]:
-    """Return the type of the sources of a data set with this reader."""
+    """Return the type of a data set's paths: str, or Upright if decoding rotates images."""
     return Upright if _upright.get(dataset, bool) else reader.source_type(dataset)
 
 
 def known_class_of(dataset: Any) -> type | None:
-    """Return the base class of a data set that has a reader, or None."""
+    """Return the first base class of a data set's class that has a reader, or None."""
     return next((kind for kind in type(dataset).__mro__[1:] if kind in _readers), None)
 
 
 def transforms_of(dataset: Any) -> tuple[Any, Any]:
-    """Return transform and target_transform, as ``__getitem__`` applies them. Raise Unsupported if the data set has a
-    joint transform of both."""
+    """Return (transform, target_transform) as ``__getitem__`` applies them.
+
+    Raise Unsupported if one function transforms the image and the target together.
+    """
     reader = _readers.get(type(dataset))
     if reader is None or not reader.joint:
         return dataset.transform, dataset.target_transform
@@ -105,7 +106,7 @@ def transforms_of(dataset: Any) -> tuple[Any, Any]:
 
 
 def check_loader(dataset: Any, loader: Any) -> None:
-    """Raise Unsupported unless the loader is torchvision's, for PIL images."""
+    """Raise Unsupported unless ``loader`` is torchvision's and returns PIL images."""
     if loader in (default_loader, folder.pil_loader) and not is_original(folder.pil_loader):
         raise Unsupported("torchvision.datasets.folder.pil_loader, which opens the files, was replaced")
     if loader not in (default_loader, pil_loader) or not is_original(loader):
@@ -115,7 +116,7 @@ def check_loader(dataset: Any, loader: Any) -> None:
 
 
 def check_items(dataset: Any, *understood: Callable[..., Any]) -> None:
-    """Raise Unsupported if ``__getitem__`` is none of these, or if the data set has ``__getitems__``."""
+    """Raise Unsupported if ``__getitem__`` is not in ``understood``, or if the data set has ``__getitems__``."""
     name, items = type(dataset).__name__, type(dataset).__getitem__
     if items not in understood or not is_original(items):
         raise Unsupported(f"{name} overrides __getitem__")
@@ -134,9 +135,9 @@ def _check_list(dataset: Any) -> None:
 
 
 def columns_of_pairs(pairs: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return (paths, targets) of a list of (path, target). Raise TypeError for anything else."""
+    """Convert a list of (path, target) to (paths, targets). Raise TypeError if an entry is not a tuple of two."""
     if set(map(type, pairs)) != {tuple} or set(map(len, pairs)) != {2}:
-        raise TypeError("no pairs")
+        raise TypeError("samples must be tuples (path, target)")
     # zip(*pairs) would create an iterator per sample
     paths, targets = (tuple(map(itemgetter(column), pairs)) for column in (0, 1))
     return paths, targets

@@ -1,4 +1,4 @@
-"""Sources of a sample's encoded bytes: a file (its path as str) or an entry of a store (a Record)."""
+"""Sources of encoded images. A source is the path of a file (str), or the Record of an image in a store."""
 
 from __future__ import annotations
 
@@ -26,16 +26,14 @@ class Store(Protocol):
     """A store of encoded images: an archive, an Arrow table, or the objects of a bucket."""
 
     def read(self, indices: Sequence[Any]) -> list[np.ndarray]:
-        """Return the bytes of images as read-only uint8 arrays of shape (length,)."""
+        """Return the encoded bytes of images as read-only uint8 arrays of shape (length,)."""
         ...
 
     def changed(self, indices: Sequence[Any]) -> np.ndarray:
-        """Return a bool array of shape (N,): whether bytes returned by read() may have changed since."""
+        """Return a bool array of shape (N,), True if the bytes that read() returned may have changed since."""
         ...
 
-    def copied(self, index: Any) -> bytes:
-        """Return a copy of an image's bytes."""
-        ...
+    def copied(self, index: Any) -> bytes: ...
 
     def place(self, index: Any) -> str:
         """Return the location of an image, for messages."""
@@ -44,15 +42,14 @@ class Store(Protocol):
 
 @dataclass(eq=False)
 class Record:
-    """An image in a store. str() gives its location."""
+    """An image in a store. ``str(record)`` is its location, for messages."""
 
     store: Store
-    index: Any  # nonnegative; the URL of an object
-    data: np.ndarray | None = None  # its encoded bytes, if they were requested
+    index: Any  # nonnegative, or the URL of an object
+    data: np.ndarray | None = None  # encoded bytes, if they were read
 
     def copied(self) -> bytes:
-        """Return a copy of the encoded bytes. Those of an archive are read again, because a view may have changed
-        since."""
+        """Return a copy of the encoded bytes. They are read again from an archive, which may have changed."""
         return self.bytes().tobytes() if is_object(self) else self.store.copied(self.index)
 
     def bytes(self) -> np.ndarray:
@@ -75,8 +72,7 @@ Source = str | Record
 
 
 class Upright(str):
-    """The path of a file whose image is rotated according to its EXIF orientation. It is not equal to the same text as
-    a plain str."""
+    """The path of a file whose image is rotated according to its EXIF orientation. It never equals a plain str."""
 
     def __hash__(self) -> int:
         return hash((type(self), str(self)))
@@ -94,12 +90,12 @@ DECODED = PIXELS, PIXELS_ON_GPU
 
 
 class Form(NamedTuple):
-    """The form of a pipeline's input and output."""
+    """The form of a DALI pipeline's input and output."""
 
     input: str  # PATHS of files, encoded images as BYTES, or decoded images as PIXELS or PIXELS_ON_GPU
     keep: bool = False  # also return the decoded images
     fancy: bool = False  # a GPU's decoder interpolates chroma as libjpeg does ("fancy upsampling")
-    reads: bool = False  # return only the files' bytes
+    reads: bool = False  # return the bytes of the files, not decoded
     turns: bool = False  # rotate encoded images according to their EXIF orientation
 
 
@@ -112,7 +108,7 @@ def current_folder() -> str:
 
 
 def within(folder: str, path: str) -> str:
-    """Join a relative path to a folder from current_folder()."""
+    """Join a relative path to ``folder``, which ends with a slash or is empty."""
     return path if path[:1] == "/" else type(path)(folder + path)
 
 
@@ -125,8 +121,7 @@ def is_object(source: Source | np.ndarray) -> TypeIs[Record]:
 
 
 def fetch(sources: list[Source]) -> None:
-    """Start reading the bytes of all records at once, so that the disk can process them together, without waiting for
-    them."""
+    """Set ``data`` of all records in ``sources``. All images of a store are requested at once, to read them faster."""
     for rows in _by_store(sources):
         records: Any = [sources[row] for row in rows]
         images = records[0].store.read([record.index for record in records])
@@ -135,8 +130,10 @@ def fetch(sources: list[Source]) -> None:
 
 
 def overwritten(sources: Sequence[Source]) -> np.ndarray:
-    """Return a bool array of shape (N,): whether a record's bytes may have changed since they were fetched. Such bytes
-    must not be accessed, because the file may be shorter now."""
+    """Return a bool array of shape (N,), True for records whose bytes may have changed since fetch().
+
+    Such bytes must not be accessed, because the file may be shorter now.
+    """
     found = np.zeros(len(sources), bool)
     for rows in _by_store(sources):
         records: Any = [sources[row] for row in rows]
@@ -145,7 +142,7 @@ def overwritten(sources: Sequence[Source]) -> np.ndarray:
 
 
 def _by_store(sources: Sequence[Source]) -> list[list[int]]:
-    """Return the rows of the records, grouped by store."""
+    """Return the positions of the records in ``sources``, grouped by store."""
     rows_by_store: dict[int, list[int]] = {}
     for row, source in enumerate(sources):
         if is_record(source):
@@ -154,32 +151,30 @@ def _by_store(sources: Sequence[Source]) -> list[list[int]]:
 
 
 def opened(source: Source | np.ndarray) -> IO[bytes]:
-    """Open a source, or an array of its bytes, for PIL. Errors name the file as str(source)."""
+    """Open an encoded image as a binary file for PIL."""
     if isinstance(source, str):
         return open(source, "rb")
     return io.BytesIO(source.bytes().data if is_record(source) else source.data)
 
 
 def is_upright(source: Source | np.ndarray) -> bool:
-    """Return True if an image is to be rotated according to its EXIF orientation when it is decoded. torchvision's
-    data sets do not do that."""
+    """Return True if decoding rotates the image according to its EXIF orientation."""
     return getattr(source.store, "upright", False) if is_record(source) else isinstance(source, Upright)
 
 
 def decoded(source: Source | np.ndarray) -> Image.Image:
-    """Decode an image with PIL, as its data set does."""
+    """Decode an image with PIL to RGB. Rotate it according to its EXIF orientation if is_upright()."""
     with io.BytesIO(source.copied()) if is_record(source) else opened(source) as file:
         image: Any = Image.open(file)
         return (ImageOps.exif_transpose(image) if is_upright(source) else image).convert("RGB")
 
 
 def object_image(objects: Objects, url: str) -> Image.Image:
-    """Return the image of an object in RGB, decoded by PIL. Raise as image_of() does."""
     return image_of(Record(objects, url, objects.read([url])[0]))
 
 
 def image_of(source: Source) -> Image.Image:
-    """Return the image of a source in RGB, decoded by PIL. Raise ImageReadError if it cannot be read or decoded."""
+    """Decode a source with PIL to RGB. Raise ImageReadError if it cannot be read or decoded."""
     try:
         return decoded(source)
     except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and others
@@ -187,7 +182,7 @@ def image_of(source: Source) -> Image.Image:
 
 
 def ctime_of(path: str) -> int:
-    """Return the ctime of a file in ns, which programs cannot set back, or 0 if it is unknown. Takes about 2 us."""
+    """Return the ctime of a file in ns, or 0 if it is unknown. Unlike mtime, it cannot be set. Takes about 2 us."""
     try:
         return os.stat(path).st_ctime_ns
     except OSError:
@@ -195,16 +190,15 @@ def ctime_of(path: str) -> int:
 
 
 def ctimes_of(paths: Sequence[Any]) -> np.ndarray:
-    """Return ctime_of() of each path, int64 of shape (N,)."""
     return np.fromiter(map(ctime_of, paths), np.int64, len(paths))
 
 
 class RandomAccess:
-    """Read any bytes of a source, or of an array of its bytes. A context manager.
+    """Read any part of an encoded image. A context manager.
 
     Attributes:
-        size: in bytes.
-        ctime: of a file in ns; otherwise 0.
+        size: number of bytes.
+        ctime: ctime of the file in ns, or 0 if the source is not a file.
     """
 
     def __init__(self, source: Source | np.ndarray):
@@ -219,7 +213,6 @@ class RandomAccess:
             self.size = len(self._data)
 
     def read(self, count: int, start: int) -> bytes:
-        """Return up to ``count`` bytes from ``start`` on."""
         if self._data is not None:
             return self._data[start : start + count].tobytes()
         return os.pread(self._file, count, start)
@@ -233,10 +226,9 @@ class RandomAccess:
 
 
 class Info(UserDict[Any, Any]):
-    """The lazy ``info`` of an image from its data set, with EXIF, a color profile and others.
+    """Lazy ``info`` of a PIL image, which contains EXIF, a color profile and other metadata.
 
-    ImageOps.exif_transpose() and ``getexif()`` need it, but few functions do, so the file is read at first access. It
-    is pickled as a path, or as the encoded bytes of an image of a store.
+    The file is read at first access. Before that, an Info is pickled as a path or as the encoded bytes.
     """
 
     def __init__(self, source: Source | np.ndarray):
@@ -244,7 +236,6 @@ class Info(UserDict[Any, Any]):
 
     @cached_property
     def data(self) -> dict[Any, Any]:  # type: ignore[override]  # UserDict reads this attribute
-        """The info, read at first access."""
         return _info_of(self._source)
 
     @property
@@ -271,10 +262,10 @@ class Info(UserDict[Any, Any]):
 
 
 def _info_of(source: Source | np.ndarray) -> dict[Any, Any]:
-    """Read the info of a source. Raise OSError if it cannot be read."""
+    """Return PIL's ``info`` of an encoded image. Raise OSError if it cannot be read."""
     if not is_upright(source):
         with opened(source) as file, Image.open(file) as image:
-            # a JPEG's header contains all of it; other formats store more after the pixels, or change it
+            # other formats store metadata after the pixels, too, or change it while decoding
             if image.format == "JPEG":
                 return image.info
     return decoded(source).info

@@ -1,4 +1,4 @@
-"""The samples of a data set of files in arrays, so that a batch is located without a loop."""
+"""Paths and targets of a data set in arrays, so that a batch is looked up without a Python loop."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ _DTYPES = {int: np.int64, float: np.float64}
 
 
 class SampleTable:
-    """A table of the samples of data sets whose targets are integers, floats, or rows of a tensor.
+    """Paths and targets of all samples of a data set. The targets are integers, floats, or rows of a tensor.
 
     Measure its cost with benchmarks/host_time.py --table.
 
     Args:
-        attributes: the attributes with the samples, from Reader.attributes.
-        columns: paths and targets of all samples.
-        source_type: type of the sources, str or a subclass.
-        folder: folder of relative paths.
+        attributes, columns: results of these methods of the Reader.
+        source_type: type of the paths, str or Upright.
+        folder: relative paths are joined to it.
 
     Attributes:
-        targets: (N,) int64 or float64, or the data set's own tensor of N rows.
-        keys: (N,) int64, hashes of the sources.
+        targets: (N,) int64 or float64, or the data set's tensor of N rows.
+        keys: (N,) int64, hashes of the paths.
 
     Raises:
-        TypeError, ValueError, OverflowError: paths or targets are of another kind.
+        TypeError, ValueError, OverflowError: the samples do not fit into a table.
     """
 
     def __init__(
@@ -49,15 +48,15 @@ class SampleTable:
     ):
         lists = [one for one in attributes if type(one) is list]
         if not lists or not all(isinstance(one, (list, tuple, str, torch.Tensor)) for one in attributes):
-            raise TypeError("no lists")
-        # copied for comparison with later states
+            raise TypeError("samples must be in lists")
+        # copies, to detect later changes
         self._attributes = [list(one) if type(one) is list else one for one in attributes]
         self._source_type = source_type
         paths, self.targets = _texts(columns[0]), _numbers(columns[1])
         self._folder = "" if all(path[:1] == "/" for path in paths) else folder
         self._paths = paths = [within(folder, path) for path in paths] if self._folder else paths
         if len(self.targets) != len(paths) or any(len(entries) != len(paths) for entries in lists):
-            raise ValueError("of several lengths")
+            raise ValueError("paths and targets differ in length")
         sources = paths if source_type is str else map(source_type, paths)
         self.keys = np.fromiter(map(hash, sources), np.int64, len(paths))
         joined = np.frombuffer(os.fsencode("\0".join(paths)) + b"\0", np.uint8)
@@ -73,14 +72,14 @@ class SampleTable:
         return len(self._paths)
 
     def matches(self, attributes: tuple[Any, ...], source_type: type[str] = str, folder: str = "") -> bool:
-        """Return True if all samples are unchanged."""
+        """Return True if the samples, the type of the paths and the folder are unchanged."""
         same_sources = self._folder in ("", folder) and source_type is self._source_type
         return same_sources and self._agrees(attributes, lambda entries: entries)
 
     def holds(self, attributes: tuple[Any, ...], index: np.ndarray) -> bool:
         """Return True if the samples at ``index`` (nonnegative) are unchanged."""
         chosen = index.tolist()
-        # twice, because itemgetter returns no tuple for a single index
+        # the last one is repeated, because itemgetter returns no tuple for a single index
         return self._agrees(attributes, itemgetter(*chosen, chosen[-1]))
 
     def _agrees(self, attributes: tuple[Any, ...], get: Callable[[list[Any]], Sequence[Any]]) -> bool:
@@ -97,16 +96,16 @@ class SampleTable:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of all paths, in order."""
+        """SHA-256 digest of all paths, in order."""
         return hashlib.sha256(self._bytes.data).hexdigest()
 
     def texts(self, index: np.ndarray) -> list[str]:
-        """Return the paths of samples."""
+        """Return the paths of the samples at ``index``, as ``source_type``."""
         paths = [self._paths[i] for i in index.tolist()]
         return paths if self._source_type is str else list(map(self._source_type, paths))
 
     def paths(self, index: np.ndarray) -> np.ndarray:
-        """Return paths as uint8 of shape (n, L), one per row, padded with zeros."""
+        """Return the paths of the samples at ``index`` as uint8 of shape (n, L), padded with zeros."""
         lengths = self._lengths[index]
         width = int(lengths.max())
         windows = np.lib.stride_tricks.as_strided(self._bytes, (len(self._bytes) - width + 1, width), (1, 1))
@@ -122,23 +121,23 @@ def _texts(paths: Sequence[Any]) -> Sequence[str]:
     if kinds == {PosixPath}:
         return list(map(os.fsdecode, paths))
     if kinds != {str}:
-        raise TypeError("no paths")
+        raise TypeError("paths must be all str, or all Path")
     return paths
 
 
 def _numbers(targets: Any) -> Any:
-    """Convert targets to an array, and return a tensor unchanged. Raise TypeError or OverflowError for anything
-    else."""
+    """Convert ints or floats to an array, and return a tensor unchanged. Raise TypeError or OverflowError for other
+    targets."""
     if isinstance(targets, torch.Tensor) and targets.layout == torch.strided:
         return targets
     kinds = set(map(type, targets))
     if len(kinds) != 1 or (dtype := _DTYPES.get(kinds.pop())) is None:
-        raise TypeError("neither whole numbers nor floats")
+        raise TypeError("targets must be all int, or all float")
     return np.array(targets, dtype)
 
 
 def _are_equal(before: Sequence[Any], now: Sequence[Any]) -> bool:
-    """Return True if all entries are equal in value and type. None of the user's code is called for the comparison."""
+    """Return True if all entries are equal in value and type. The comparison runs no user code."""
     if len(before) == len(now) and all(map(is_, before, now)):
         return True
     kinds = list(map(_kind, now))
@@ -158,8 +157,10 @@ _tables: IdentityWeakDict[SampleTable] = IdentityWeakDict()
 
 
 def table_of(dataset: Any, folder: str = "") -> SampleTable | None:
-    """Return the table of a data set's current samples, with relative paths joined to ``folder``, or None if the
-    samples do not fit into a table."""
+    """Return the SampleTable of a data set, built again if its samples have changed.
+
+    Return None if they do not fit into a table. Relative paths are joined to ``folder``.
+    """
     reader = reader_of(dataset)
     if reader is None or getattr(dataset, "_objects", None) is not None:
         return None

@@ -20,13 +20,11 @@ _known: IdentityWeakDict[tuple[tuple[Any, ...], Any]] = IdentityWeakDict()
 
 
 def is_timm_dataset(dataset: Any) -> bool:
-    """Return True for timm's ImageDataset."""
     return type(dataset) is _class("dataset", "ImageDataset")
 
 
 def as_leaf(dataset: Any) -> Any:
-    """Return the leaf (base_datasets.py) for a data set: the data set itself, or a TimmFolder if it is a supported one
-    of timm's."""
+    """Return a TimmFolder for a supported data set of timm, and any other data set unchanged."""
     try:
         return timm_folder_of(dataset) if is_timm_dataset(dataset) else dataset
     except Unsupported:
@@ -34,14 +32,18 @@ def as_leaf(dataset: Any) -> Any:
 
 
 def timm_folder_of(dataset: Any) -> Any:
-    """Return the TimmFolder of timm's ImageDataset, which is the same object while the samples are unchanged. Raise
-    Unsupported unless the data set gives images and targets of a folder."""
+    """Return the TimmFolder of timm's ImageDataset. It is cached until the samples change.
+
+    Raise Unsupported if the data set returns anything but RGB images and targets of a folder.
+    """
     plain = {"load_bytes": False, "input_img_mode": "RGB", "additional_features": None}
     if any(getattr(dataset, name, value) != value for name, value in plain.items()):
-        raise Unsupported(f"timm's ImageDataset with {', '.join(plain)} other than the defaults")
+        raise Unsupported(f"timm's ImageDataset with {', '.join(plain)} other than the defaults is not supported")
     reader = getattr(dataset, "reader", None)
     if type(reader) is not _class("readers.reader_image_folder", "ReaderImageFolder"):
-        raise Unsupported(f"timm's {type(reader).__name__} is not its ReaderImageFolder")
+        raise Unsupported(
+            f"timm's ImageDataset with a {type(reader).__name__} is not supported, only with a ReaderImageFolder"
+        )
     attributes = reader, getattr(reader, "samples", None)
     known, made = _known.get(dataset, lambda: ((), None))
     if not known or any(before is not now for before, now in zip(known, attributes, strict=True)):
@@ -51,7 +53,7 @@ def timm_folder_of(dataset: Any) -> Any:
 
 
 def checked_timm_folder(dataset: Any) -> Any:
-    """Like timm_folder_of(), with further checks before an epoch. Raise as it does."""
+    """Like timm_folder_of(), but also raise Unsupported if timm's ``__getitem__`` was replaced."""
     made = timm_folder_of(dataset)
     if not all(is_original(type(one).__getitem__) for one in (dataset, dataset.reader)):
         raise Unsupported("the __getitem__ of timm's ImageDataset or its reader was replaced")
@@ -63,8 +65,10 @@ def _class(module: str, name: str) -> Any:
 
 
 class TimmFolder(DatasetFolder):
-    """An image folder with the samples of timm's ImageDataset, and its current transforms. As in timm, a target of None
-    becomes -1 without calling target_transform."""
+    """An image folder with the samples and the current transforms of timm's ImageDataset.
+
+    As in timm, a target of None becomes -1 without calling target_transform.
+    """
 
     def __init__(self, dataset: Any):
         self._dataset, self.loader = weakref.ref(dataset), pil_loader
@@ -78,12 +82,11 @@ class TimmFolder(DatasetFolder):
 
 
 def _except_none(function: Callable[[Any], Any], target: Any) -> Any:
-    """Apply a target_transform, except to None."""
     return -1 if target is None else function(target)
 
 
 class _Reader(Reader):
-    """Reader of TimmFolder. It depends on whether there is a target_transform, because targets of None do."""
+    """Reader of TimmFolder. Without a target_transform, it replaces targets of None by -1."""
 
     def sample(self, dataset: Any, index: Any) -> tuple[Any, Any]:
         path, target = dataset.samples[index]

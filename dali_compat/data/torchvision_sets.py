@@ -1,9 +1,8 @@
-"""The attributes of torchvision's data sets of image files that hold paths and targets.
+"""Readers of torchvision's data sets of image files, defined by the attributes that hold the paths and targets.
 
-A reader is for exactly one class. The ``__getitem__`` of the class must use exactly the names listed here, as in
-torchvision 0.20 to 0.29; otherwise it comes from an untested version. ImageNet, EuroSAT and Country211 are
-ImageFolders. Data sets that store their samples in other ways, such as CelebA, INaturalist and Caltech101, or whose
-targets are not class numbers, are traced like custom data sets (tracing/).
+A reader is for exactly one class. If its ``__getitem__`` uses other names than those listed here, as in torchvision
+0.20 to 0.29, it comes from an untested version and is not supported. ImageNet, EuroSAT and Country211 are ImageFolders.
+Other data sets, such as CelebA, are traced like custom data sets (tracing/).
 """
 
 from __future__ import annotations
@@ -21,18 +20,23 @@ from .readers import Reader, add_reader, check_loader, reader_of
 _SEPARATE = frozenset(("transform", "target_transform"))
 _JOINT = frozenset(("transforms",))
 
-# Names that a class uses to open a file.
+# Names that __getitem__ uses to open a file: the first or the second set.
 _OPENING = frozenset(("loader",)), frozenset(("Image", "open", "convert"))
 
 
 def _names(function: Any) -> frozenset[str]:
-    """Return the names of attributes, functions and modules that a function uses."""
+    """Return the names of all attributes, functions and modules in a function's code, except PIL."""
     return frozenset(getattr(getattr(function, "__code__", None), "co_names", ())) - {"PIL"}
 
 
 def _reader_of_lists(*lists: str, others: tuple[str, ...] = (), joint: bool = False) -> Reader:
-    """Return a reader of these attributes: a list of (path, target), or a list of paths and one of targets. It refuses
-    a data set if ``__getitem__`` uses other names than these, ``others`` and those that open the file."""
+    """Return a reader for data sets that hold their samples in ``lists``.
+
+    Args:
+        lists: attribute with a list of (path, target), or two attributes with paths and targets.
+        others: further names that ``__getitem__`` uses.
+        joint: as in Reader.
+    """
     own = (_JOINT if joint else _SEPARATE) | {*lists, *others}
 
     def check(dataset: Any) -> None:
@@ -59,7 +63,7 @@ def _reader_of_lists(*lists: str, others: tuple[str, ...] = (), joint: bool = Fa
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             known = False
         if not known:
-            raise Unsupported(f"{name} does not hold its samples as torchvision's does")
+            raise Unsupported(f"the first sample of {name} has no path, unlike torchvision's")
 
     return Reader(check, lambda dataset: tuple(getattr(dataset, name) for name in lists), joint=joint)
 

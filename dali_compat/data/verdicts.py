@@ -1,9 +1,10 @@
-"""Select the files that a GPU's JPEG engine may decode: those whose pixels were compared and equal Pillow's, and those
-that are similar to many of these (engine/planes/verified.py).
+"""Verdicts on whether a GPU's JPEG engine may decode a file.
 
-A verdict applies to bytes. It is a uint64: a checksum of the file's bytes and its header, with the decoder in the two
-lowest bits. It is valid only for bytes with that checksum, so a file that was changed, damaged or replaced in any way
-has no valid verdict. No notification is needed, and a late answer is harmless.
+The engine may decode files for which its pixels were compared and equal Pillow's, and files similar to many of these
+(engine/planes/verified.py).
+
+A verdict is a uint64, a checksum of the file's bytes and header with the decoder in the two lowest bits. It is valid
+only for bytes with that checksum. A file that was changed therefore has no valid verdict.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import numpy as np
 from ..runtime import saved
 from ..runtime.forks import new_lock
 
-BY_ENGINE, BY_PILLOW, LIKELY = 1, 2, 3  # the decoder; LIKELY is the engine, without a comparison; 0 is unknown
+BY_ENGINE, BY_PILLOW, LIKELY = 1, 2, 3  # decoders; LIKELY is the engine, without a comparison; 0 is unknown
 _DECODER = np.uint64(3)  # bits of a verdict
 _FACTORS = np.random.default_rng(1).integers(0, 1 << 63, 3, np.uint64) * np.uint64(2) + np.uint64(1)
 _ALL = ~np.uint64(0)
 
 
 class Verdicts:
-    """Verdicts on the files of a data set, keyed by index, for one engine."""
+    """Verdicts on the files of a data set for one JPEG engine, keyed by index."""
 
     def __init__(self, engine: str):
         self._engine = engine
@@ -38,7 +39,7 @@ class Verdicts:
             return self._verdicts[index]
 
     def put(self, index: np.ndarray, verdicts: np.ndarray) -> None:
-        """Store verdicts of files. For a repeated index, either is stored."""
+        """Store verdicts on files. If an index is repeated, one of its verdicts is stored."""
         with self._lock:
             self._grow(index)
             self._verdicts[index], self._own[index] = verdicts, True
@@ -48,12 +49,14 @@ class Verdicts:
         self.put(np.atleast_1d(index), np.zeros(1, np.uint64))
 
     def decoders(self, count: int) -> np.ndarray:
-        """Return the decoders of the first files, uint8 of shape (count,): BY_ENGINE, BY_PILLOW, LIKELY or 0."""
+        """Return the decoders of the first ``count`` files as uint8: BY_ENGINE, BY_PILLOW, LIKELY or 0."""
         return decoders(self.get(np.arange(count)))
 
     def share(self, index_file: Path, samples: str, count: int) -> None:
-        """Merge this process's verdicts on ``count`` samples, identified by ``samples``, with those of other processes,
-        in a file next to the data set's list. An outdated verdict is harmless."""
+        """Merge this process's verdicts with those of other processes, in a file next to ``index_file``.
+
+        ``samples`` identifies the list of ``count`` samples.
+        """
         file = index_file.with_name(f"{index_file.stem}-{saved.digest(self._engine)}.npz")
         with saved.lock(saved.digest(str(file))):
             stored = saved.load(file)
@@ -83,21 +86,20 @@ def decoders(verdicts: np.ndarray) -> np.ndarray:
 
 
 def are_valid(verdicts: np.ndarray, checksums: np.ndarray) -> np.ndarray:
-    """Return a bool array of shape (N,): whether verdicts belong to bytes with these checksums."""
+    """Return a bool array of shape (N,), True for verdicts on bytes with these checksums."""
     return verdicts & ~_DECODER == checksums
 
 
 def checksums(memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray, header_hashes: np.ndarray) -> np.ndarray:
-    """Return checksums of files' bytes and of their ``header_hashes`` (N,), as uint64 of shape (N,) with the decoder's
-    bits cleared.
+    """Return the checksums of N files as uint64 of shape (N,), with the decoder's bits cleared.
 
-    The checksum is an exclusive or of a file's 8-byte words. Another alignment only rotates the result, so the position
-    of a file in memory does not matter. This takes a tenth of a CRC's time and detects nearly all accidental changes,
-    except one in 64 cases of two flipped bits, and swapped words. It does not protect against deliberate changes.
+    A checksum combines the file's length, its header's hash, and the exclusive or of its 8-byte words. It takes a tenth
+    of the time of a CRC. Among accidental changes, it misses swapped words and one in 64 cases of two flipped bits.
 
     Args:
-        memory: (bytes,) uint8, aligned to words, with at least eight bytes after the last file.
-        begins, lengths: (N,), positions of the files in order, with or without space between them.
+        memory: (bytes,) uint8, aligned to 8 bytes, with at least eight bytes after the last file.
+        begins, lengths: (N,), positions and lengths of the files in ``memory``, in ascending order.
+        header_hashes: (N,), from headers.header_hashes().
     """
     if not len(lengths):
         return np.zeros(0, np.uint64)
@@ -106,7 +108,7 @@ def checksums(memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray, heade
     first, last = begins >> 3, np.maximum(ends - 1, begins) >> 3
     sums = np.bitwise_xor.reduceat(words, np.column_stack([first, last + 1]).ravel())[::2]
     before, after = (8 * (begins & 7)).astype(np.uint64), (8 * (-ends & 7)).astype(np.uint64)
-    sums ^= words[first] & ~(_ALL << before)  # clear the bits of neighbouring bytes in these words
+    sums ^= words[first] & ~(_ALL << before)  # clear the bytes before and after the file
     sums ^= words[last] & ~(_ALL >> after)
     sums = np.where(lengths > 0, sums >> before | sums << (-before & np.uint64(63)), np.uint64(0))
     return (sums * _FACTORS[0] + lengths.astype(np.uint64) * _FACTORS[1] + header_hashes * _FACTORS[2]) & ~_DECODER

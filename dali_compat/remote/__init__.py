@@ -1,6 +1,9 @@
 """Object storage (S3, Google Cloud Storage, Azure and web servers), read with obstore.
 
-``client`` fetches the objects that ``urls`` name. ``objects`` holds a data set's objects, and lists a folder in a
-bucket. ``fetcher`` fetches objects ahead of the batches that need them. All requests run concurrently in one thread
-(``event_loop``); a forked process delegates them to another process.
+- urls: the URLs of objects.
+- client: requests to a bucket.
+- disk_cache: fetched objects on a local disk.
+- objects: the images of a data set, and the lists of a bucket.
+- fetcher: fetches objects ahead of the batches that need them.
+- event_loop: the thread that runs all requests.
 """

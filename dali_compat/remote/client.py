@@ -1,4 +1,4 @@
-"""Clients of obstore, one per bucket."""
+"""Fetch, list and write objects, with one Bucket or Hub per bucket."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ from .event_loop import HelperProcess, event_loop, is_forked
 from .urls import UrlPart, object_url, reason_of, split
 
 _PAGE = 1000  # objects per request; no provider returns more
-# Transient errors: a busy server, a broken connection. "Generic HTTP error" is any error of a web server.
+# Messages of transient errors, such as a busy server or a broken connection. "Generic HTTP error" is excluded, because
+# obstore uses it for all errors of a web server.
 _TRANSIENT = re.compile(r"status code: (5|408|429)|(?<!Generic )HTTP error")
 
 
 class Fetched(NamedTuple):
-    """A fetched object."""
-
-    data: NDArray[np.uint8]  # its bytes, read-only uint8 of shape (length,)
-    etag: str  # changes whenever the object changes
-    from_disk: bool = False  # read from the disk cache, without a request
+    data: NDArray[np.uint8]  # read-only uint8 of shape (length,)
+    etag: str  # identifies the version of the object
+    from_disk: bool = False  # True if it was read from the disk cache
 
 
 class Client:
-    """Fetch and list objects of any buckets, with obstore.
+    """Fetch and write objects in any bucket, with obstore.
 
     Args:
         options: arguments of obstore.store.from_url, such as region, endpoint, skip_signature, client_options and
-            retry_config. obstore reads the others from the environment or the machine's metadata service.
+            retry_config. obstore takes missing ones from the environment or the machine's metadata service.
 
     Raises:
         ImportError: obstore is not installed.
@@ -51,7 +50,7 @@ class Client:
         self._stores: dict[str, Bucket | Hub] = {}
 
     def store(self, root: str) -> Bucket | Hub:
-        """Return the Bucket or Hub at a URL. Raise as their constructors and event_loop() do."""
+        """Return the Bucket or Hub at a URL. Raise RuntimeError in a forked process."""
         if is_forked():
             event_loop()
         if root not in self._stores:
@@ -59,20 +58,17 @@ class Client:
         return self._stores[root]
 
     def endpoints(self) -> str:
-        """Return the endpoints and accounts, which distinguish servers that have buckets of the same name."""
+        """Return the configured endpoints and accounts, which distinguish buckets of the same name."""
         environment = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "AZURE_", "GOOGLE_"))}
         given = environment | dict(self._options.get("config") or {}) | self._options
         named = [(key.lower(), value) for key, value in given.items() if re.search("endpoint|account_name", key, re.I)]
         return repr(sorted(named))
 
     async def get(self, url: str, retried: Callable[[], object] = int) -> Fetched:
-        """Fetch an object, or a UrlPart of one, with the etag of the whole object.
+        """Fetch an object, or a UrlPart with the etag of the whole object.
 
-        After a transient error the request is repeated as ``retry_config`` specifies. This is done here because obstore
-        does not report retries; ``retried`` is called before each.
-
-        Raises:
-            Exception: obstore's.
+        After a transient error, call ``retried`` and repeat the request as ``retry_config`` specifies, because obstore
+        does not report its own retries. Raise obstore's errors.
         """
         if is_forked():
             fetched: Fetched = _helper(os.getpid()).get(self, url)
@@ -92,7 +88,7 @@ class Client:
         raise AssertionError
 
     async def _get_once(self, url: str) -> Fetched:
-        """Request an object once."""
+        """Like get(), but without retries."""
         buffer, meta = await self.store(split(object_url(url))[0]).get(url)
         size = url.end - url.start if isinstance(url, UrlPart) else meta["size"]
         data: NDArray[np.uint8] = np.frombuffer(buffer, np.uint8)
@@ -102,11 +98,10 @@ class Client:
         return Fetched(data, _etag(meta))
 
     async def put(self, url: str, data: bytes | Path) -> None:
-        """Write an object from bytes or a file. Raise obstore's errors."""
         await self.store(split(url)[0]).put(url, data)
 
     async def size_and_etag(self, url: str) -> tuple[int, str]:
-        """Return size and etag of an object. Raise as get() does."""
+        """Return the size in bytes and the etag of an object. Raise obstore's errors."""
         meta = await self.store(split(url)[0]).look_up(url)
         return meta["size"], _etag(meta)
 
@@ -129,7 +124,7 @@ def _pauses(
 
 @functools.cache
 def _helper(process: int) -> HelperProcess:
-    """Return the helper of this process; a forked child needs another one."""
+    """Return the HelperProcess of the process with this ID. A forked child needs a new one."""
     return HelperProcess()
 
 
@@ -138,15 +133,14 @@ def _etag(meta: Any) -> str:
 
 
 def missing_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of errors for missing objects. S3 reports a missing object as forbidden if the user may not
-    list the bucket."""
+    """Return the classes of errors for missing objects, including S3's for users who may not list the bucket."""
     from obstore.exceptions import PermissionDeniedError
 
     return FileNotFoundError, PermissionDeniedError
 
 
 def plain_etag(etag: str | None) -> str:
-    """Return an etag in the same form for lists and responses, some of which put it in quotes or mark it as weak."""
+    """Return an etag without quotes and without the prefix of a weak etag."""
     return (etag or "").removeprefix("W/").strip('"')
 
 
@@ -159,7 +153,7 @@ def _obstore() -> Any:
 
 
 class Bucket:
-    """Fetch, write and list the objects of a bucket or a web server. Raises ValueError if an option is invalid."""
+    """Fetch, write and list the objects of a bucket or a web server. Raise ValueError if an option is invalid."""
 
     def __init__(self, root: str, options: Mapping[str, Any]):
         self._obstore = _obstore()
@@ -173,7 +167,7 @@ class Bucket:
             raise ValueError(f"cannot open {root}: {reason_of(error)}") from None
 
     async def get(self, url: str) -> tuple[Any, Mapping[str, Any]]:
-        """Request the bytes of an object, or a UrlPart of one, once, and the metadata of the whole object."""
+        """Request an object or UrlPart without retries. Return its bytes and the metadata of the whole object."""
         bounds = {"range": (url.start, url.end)} if isinstance(url, UrlPart) else {}
         result = await self._obstore.get_async(self._without_retries, split(object_url(url))[1], options=bounds)
         return await result.bytes_async(), result.meta
@@ -182,24 +176,21 @@ class Bucket:
         await self._obstore.put_async(self.store, split(url)[1], data)
 
     async def look_up(self, url: str) -> Mapping[str, Any]:
-        """Return the metadata of an object."""
         return await self._obstore.head_async(self.store, split(url)[1])
 
     async def list_folder(self, prefix: str) -> Mapping[str, Any]:
-        """List the objects and the folders directly in a folder."""
         return await self._obstore.list_with_delimiter_async(self.store, prefix or None)
 
     def list_below(self, folder: str) -> AsyncIterable[Sequence[Any]]:
-        """Yield the objects below a folder, page by page."""
+        """Yield lists of the objects in a folder and its subfolders."""
         return self._obstore.list(self.store, f"{folder}/", chunk_size=_PAGE)
 
 
 class Hub:
-    """Like Bucket, but read-only and for paths below hf://datasets or hf://models. Requests run in daemon threads, so
-    that an interrupt does not wait for them.
+    """Like Bucket, but for the Hugging Face Hub, and read-only. An interrupt does not wait for requests.
 
     Args:
-        root: URL of the Hub.
+        root: hf://datasets or hf://models.
         options: arguments of huggingface_hub.HfFileSystem, such as ``token``.
     """
 

@@ -1,4 +1,4 @@
-"""Cache objects in a folder of a local disk, for later epochs and for other processes on the same host."""
+"""Cache fetched objects in a local folder, for later epochs and for other processes on the same host."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from ..runtime.messages import in_bytes, stack_level
 from .client import Fetched
 
 _CHECKSUM = 4  # bytes
-_EVICT_TO = 0.9  # target of an eviction, as a fraction of the size
-_CHECKS = 64  # a process checks the folder again after writing 1/64 of the size
+_EVICT_TO = 0.9  # fraction of the maximum size that remains after an eviction
+_CHECKS = 64  # a process checks the size of the folder after writing 1/64 of the maximum
 
 
 class DiskCache:
-    """Objects in files, keyed by name and etag. Files appear atomically, and their checksums are verified on each read.
-    If they exceed ``size`` in total, the least recently used ones are removed. Each process may write a 64th of
-    ``size`` between two checks.
+    """A cache of objects in files. Files are written atomically, and their checksums are verified on each read.
+
+    If the files exceed ``size``, the least recently used ones are removed. Each process checks this whenever it has
+    written a 64th of ``size``.
 
     Args:
-        folder: created if it is missing, accessible only to the user. Any number of processes may share it.
-        size: in bytes.
+        folder: created if it is missing, accessible only to the user. Processes may share it.
+        size: maximum of all files in bytes.
 
     Raises:
         OSError: the folder cannot be created or written.
@@ -47,7 +48,7 @@ class DiskCache:
             raise PermissionError(f"disk_cache cannot write to {self.folder}")
 
     def get(self, name: str, etag: str | None) -> Fetched | None:
-        """Return an object, or None if it is missing, damaged or has a different etag than the given one."""
+        """Return a cached object, or None if it is missing or damaged, or if its etag differs from ``etag``."""
         path = self._path(name)
         found = _unpacked(saved.read(path))
         if found is None or (etag is not None and found.etag != etag):
@@ -57,7 +58,7 @@ class DiskCache:
         return found
 
     def put(self, name: str, fetched: Fetched) -> None:
-        """Store an object. If that fails, warn and disable writing in this process."""
+        """Store an object. If that fails, warn, and store no further objects in this process."""
         if not self._is_writable or len(fetched.data) > self.size:
             return
         try:
@@ -78,7 +79,7 @@ class DiskCache:
         return self.folder / digest[:2] / digest[2:40]
 
     def _make_room(self) -> None:
-        """Remove the least recently used files. Processes that do so at the same time choose the same files."""
+        """Remove the least recently used files if the cache is too large. All processes choose the same files."""
         with contextlib.suppress(OSError):
             files = sorted(self._files())
             total = sum(size for _, size, _ in files)
@@ -92,7 +93,7 @@ class DiskCache:
                 total -= size
 
     def _files(self) -> list[tuple[int, int, str]]:
-        """Return (time of last use in ns, bytes, path) of each file, including incomplete ones left by a crash."""
+        """Return (time of last use in ns, bytes, path) of each file, even of incomplete ones."""
         found = []
         for folder in os.scandir(self.folder):
             if not folder.is_dir():
@@ -110,17 +111,17 @@ class DiskCache:
         return str(self.folder), self.size
 
     def __setstate__(self, state: tuple[str, int]) -> None:
-        self.__init__(*state)  # type: ignore[misc]  # as a copy is made
+        self.__init__(*state)  # type: ignore[misc]  # a copy checks the folder again
 
 
 def _packed(fetched: Fetched) -> list[bytes | memoryview]:
-    """Return a checksum, a line with the etag, and the data."""
+    """Return the content of a cache file: a checksum, a line with the etag, and the object."""
     line = fetched.etag.encode("utf-8", "surrogateescape") + b"\n"
     return [zlib.crc32(fetched.data.data, zlib.crc32(line)).to_bytes(_CHECKSUM, "little"), line, fetched.data.data]
 
 
 def _unpacked(stored: bytes) -> Fetched | None:
-    """Return the unpacked object, or None if the data is invalid."""
+    """Return the object in the content of a cache file, or None if the file is damaged."""
     end = stored.find(b"\n", _CHECKSUM)
     if end < 0 or zlib.crc32(memoryview(stored)[_CHECKSUM:]) != int.from_bytes(stored[:_CHECKSUM], "little"):
         return None

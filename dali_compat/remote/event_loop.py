@@ -1,7 +1,7 @@
-"""The thread that runs all requests in an event loop, so that a waiting caller can be interrupted at any time.
+"""The thread that runs all requests in an event loop. A caller that waits for a request can be interrupted.
 
-A process forked after objects were read lacks this thread, and would wait for obstore's threads forever. A process that
-was not forked fetches objects for it (HelperProcess). torch's own workers read this way.
+A process that was forked after objects were read has no such thread. It fetches objects with a HelperProcess, which is
+not forked.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ T = TypeVar("T")
 _lock = new_lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
-_is_forked = False  # forked after objects were read, so obstore's threads are missing
-_is_exiting = False  # the program is exiting
+_is_forked = False  # this process was forked after objects were read
+_is_exiting = False
 _PATIENCE = 2.0  # seconds to wait at exit for requests to end
 
 
@@ -34,8 +34,10 @@ def is_forked() -> bool:
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """Return the running event loop. Raise RuntimeError if this process was forked after its parent had read objects,
-    or if the program is exiting."""
+    """Return the event loop, and start it if necessary.
+
+    Raise RuntimeError if this process was forked after its parent had read objects, or if the program is exiting.
+    """
     global _loop, _thread
     if _is_forked:
         raise RuntimeError(
@@ -54,8 +56,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in the event loop and return its result. An interrupt cancels it. A forked process runs it in the
-    calling thread."""
+    """Run a coroutine in the event loop and return its result. An interrupt cancels the coroutine."""
     if _is_forked:
         return asyncio.run(coroutine)
     try:
@@ -71,14 +72,14 @@ def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class HelperProcess(FreshProcess):
-    """Fetch objects for one forked process, one at a time, until that process ends."""
+    """A process that fetches objects for a forked process, one at a time, and ends with it."""
 
     def __init__(self) -> None:
         super().__init__(__name__)
         self._lock, self._sent = new_lock(), 0
 
     def get(self, client: Any, url: str) -> Any:
-        """Return ``client.get(url)``. Raise ImageReadError if it cannot be read."""
+        """Return the result of ``client.get(url)``. Raise ImageReadError if the object cannot be read."""
         with self._lock:
             self._sent += 1
             self.requests.send_bytes(pickle.dumps((self._sent, client, url)))
@@ -92,8 +93,7 @@ class HelperProcess(FreshProcess):
 
 
 def serve(requests: Connection, answers: Connection) -> None:
-    """Answer a HelperProcess's requests until it closes the connection."""
-    clients: dict[bytes, Any] = {}  # keyed by their pickles, so that each keeps its connections
+    clients: dict[bytes, Any] = {}  # keyed by pickled client, to reuse its connections
     loop = asyncio.new_event_loop()
     with suppress(EOFError, BrokenPipeError):
         while True:
@@ -106,7 +106,7 @@ def serve(requests: Connection, answers: Connection) -> None:
 
 
 def _stop() -> None:
-    """Cancel all requests and end the thread, because obstore must not call an interpreter that is shutting down."""
+    """Cancel all requests and end the thread, because obstore must not call a finalized interpreter."""
     global _is_exiting
     _is_exiting = True
     loop, thread = _loop, _thread
@@ -129,4 +129,4 @@ def _in_child() -> None:
 
 
 at_fork("event loop", after_in_child=_in_child)
-at_exit_before_threads(_stop)  # they may wait for requests
+at_exit_before_threads(_stop)  # threads may wait for requests

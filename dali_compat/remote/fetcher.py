@@ -1,4 +1,4 @@
-"""Fetch the objects of an epoch ahead of the batches that need them."""
+"""Fetch the objects of an epoch from object storage, ahead of the batches that need them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .event_loop import event_loop, wait_for
 from .objects import Objects
 
 REQUESTS = 128  # concurrent requests
-BUDGET = 256 << 20  # bytes of objects that are requested or wait for their batch
-_UNKNOWN = 128 << 10  # assumed size in bytes of an object before any was read
+BUDGET = 256 << 20  # maximum of the bytes that are being fetched or wait for their batch
+_UNKNOWN = 128 << 10  # bytes; assumed size of an object if no size is known
 
 
 class ObjectRecord(Protocol):
-    """A sample in object storage: a Record (data/sources.py) of an Objects."""
+    """A Record (data/sources.py) of an image in object storage."""
 
     store: Any
     index: Any
@@ -30,17 +30,15 @@ class ObjectRecord(Protocol):
 
 
 class FetchCounts(NamedTuple):
-    """Statistics of a fetcher."""
-
-    objects: int = 0  # fetched
-    hits: int = 0  # of these, read from the disk cache
-    bytes: int = 0  # of all objects
+    objects: int = 0  # fetched objects
+    hits: int = 0  # fetched objects that were in the disk cache
+    bytes: int = 0  # bytes of all fetched objects
     waited: float = 0.0  # seconds spent waiting in take()
     retries: int = 0  # repeated requests
 
 
 class _Job:
-    """An object that batches still need ``needed`` times. Used only in the event loop's thread."""
+    """A requested object, which batches still need ``needed`` times. Used only in the event loop's thread."""
 
     def __init__(self, objects: Objects, url: str):
         self.objects, self.url, self.needed = objects, url, 0
@@ -49,9 +47,10 @@ class _Job:
 
 
 class Fetcher:
-    """Fetch the objects of one epoch. request() queues them in the sampler's order, and take() waits for those of a
-    batch. REQUESTS and BUDGET limit the number of concurrent requests; objects that take() waits for are requested
-    immediately."""
+    """Fetch the objects of one epoch. request() queues objects in the sampler's order, and take() waits for a batch.
+
+    REQUESTS and BUDGET limit the concurrent requests, except for the objects that take() waits for.
+    """
 
     def __init__(self) -> None:
         self._jobs: dict[tuple[int, str], _Job] = {}
@@ -61,12 +60,14 @@ class Fetcher:
         self._closed = False
 
     def request(self, records: Sequence[ObjectRecord]) -> None:
-        """Queue requests for these objects after earlier ones. take() must be called for each."""
+        """Queue these objects after earlier ones. Each of them must later be passed to take()."""
         event_loop().call_soon_threadsafe(self._request, [(record.store, record.index) for record in records])
 
     def take(self, records: Sequence[ObjectRecord]) -> dict[int, Exception]:
-        """Wait for the records' objects and set their ``data``. Return the errors of unreadable objects, keyed by their
-        position in ``records``. Raise RuntimeError if the requests were dropped meanwhile."""
+        """Wait until the records are fetched, and set their ``data``. Return {position in ``records``: ImageReadError}.
+
+        Raise RuntimeError if close() was called.
+        """
         begin = perf_counter()
         outcomes = wait_for(self._take([(record.store, record.index) for record in records]))
         self._waited += perf_counter() - begin
@@ -81,13 +82,12 @@ class Fetcher:
         return errors
 
     def close(self) -> None:
-        """Drop all requests permanently. A waiting take() raises an error."""
+        """Cancel all requests, and accept no more. A waiting take() raises RuntimeError."""
         self._closed = True
         with suppress(RuntimeError):  # the program is exiting, and has cancelled the requests
             event_loop().call_soon_threadsafe(self._drop)
 
     def counts(self) -> FetchCounts:
-        """Return the statistics so far."""
         return FetchCounts(self._objects, self._hits, self._bytes, self._waited, self._retries)
 
     def _request(self, places: list[tuple[Objects, str]]) -> None:
@@ -107,7 +107,7 @@ class Fetcher:
         outcomes = await asyncio.gather(*map(self._start, jobs), return_exceptions=True)
         for job in jobs:
             job.needed -= 1
-            if job.needed <= 0:  # negative if it was never requested
+            if job.needed <= 0:  # negative without request()
                 self._jobs.pop((id(job.objects), job.url), None)
                 self._hold(job, 0)
         self._start_some()

@@ -1,4 +1,4 @@
-"""The objects of a data set's samples, and the listing of a bucket."""
+"""The images of a data set in object storage, and lists of a bucket."""
 
 from __future__ import annotations
 
@@ -28,20 +28,18 @@ FolderAndSize = tuple[str | os.PathLike[str], int]
 
 
 class Objects:
-    """A Store (data/sources.py) of objects, keyed by URL. An object that has changed since it was listed or first read
-    raises an error.
+    """A Store (data/sources.py) of images in object storage, keyed by URL.
+
+    Reading an object raises ImageReadError if it has changed since it was listed or first read.
 
     Args:
-        options: as Client's.
-        disk_cache: a folder and a number of bytes, the arguments of DiskCache.
-        upright: whether images are rotated according to their EXIF orientation (data/sources.py).
-
-    Attributes:
-        cache: the DiskCache, or None.
+        options: argument of Client.
+        disk_cache: arguments of DiskCache.
+        upright: whether images are rotated according to their EXIF orientation.
 
     Raises:
         ImportError: obstore is not installed.
-        OSError, ValueError: as DiskCache does.
+        OSError, ValueError: the disk cache cannot be used.
     """
 
     def __init__(
@@ -53,13 +51,12 @@ class Objects:
         self._sizes: dict[str, int] = {}
 
     def set_size_and_etag(self, url: str, etag: str | None, size: int) -> None:
-        """Store the etag and size of an object from a listing."""
         if etag:
             self._etags[url] = plain_etag(etag)
         self._sizes[url] = size
 
     def size_and_etag(self, url: str) -> tuple[int, str]:
-        """Return size and etag of an object that was listed or read, otherwise 0 and ""."""
+        """Return (size in bytes, etag) of an object that was listed or read, otherwise (0, "")."""
         return self._sizes.get(url, 0), self._etags.get(url, "")
 
     def size(self, url: str) -> int:
@@ -67,7 +64,7 @@ class Objects:
         return url.end - url.start if isinstance(url, UrlPart) else self._sizes.get(url, 0)
 
     def look_up(self, url: str) -> tuple[int, str]:
-        """Request and store size and etag of an object. Raise as get() does."""
+        """Request, store and return (size in bytes, etag) of an object. Raise ImageReadError if that fails."""
         size, etag = _wait_for(url, self.client.size_and_etag(url))
         self.set_size_and_etag(url, etag, size)
         return size, etag
@@ -77,8 +74,10 @@ class Objects:
         return f"images come from object storage, fetched ahead of their batches{kept}"
 
     async def get(self, url: str, retried: Callable[[], object] = int) -> Fetched:
-        """Fetch an object, or a UrlPart of one. ``retried`` is called before a request is repeated. Raise
-        ImageReadError if it cannot be read or has changed."""
+        """Fetch an object or a UrlPart. ``retried`` is called before a request is repeated.
+
+        Raise ImageReadError if the object cannot be read or has changed.
+        """
         part = url if isinstance(url, UrlPart) else None
         if part is not None and part.start == part.end:  # servers reject empty ranges
             return Fetched(np.empty(0, np.uint8), "")
@@ -100,7 +99,6 @@ class Objects:
         return fetched
 
     async def _get(self, url: str, retried: Callable[[], object]) -> Fetched:
-        """Fetch an object from the disk cache or the server."""
         if self.cache is None:
             return await self.client.get(url, retried)
         run, name = asyncio.get_running_loop().run_in_executor, f"{self.client.endpoints()} {url}"
@@ -111,7 +109,7 @@ class Objects:
         return fetched
 
     def read(self, urls: Sequence[str]) -> list[NDArray[Any]]:
-        """Return the bytes of objects as read-only uint8 arrays of shape (length,). Raise as get() does."""
+        """Return the bytes of objects as read-only uint8 arrays. Raise ImageReadError as get() does."""
         found = self.read_each(urls)
         for one in found:
             if isinstance(one, Exception):
@@ -135,30 +133,30 @@ class Objects:
         return wait_for(every())
 
     def changed(self, urls: Sequence[str]) -> NDArray[Any]:
-        """Return zeros of shape (N,): bytes returned by read() never change."""
+        """Return False for each object, in an array of shape (N,). Bytes from read() never change."""
         return np.zeros(len(urls), bool)
 
     def copied(self, url: str) -> bytes:
-        """Return the bytes of an object. Raise as get() does."""
         return self.read([url])[0].tobytes()
 
     def put(self, url: str, data: bytes | Path) -> None:
-        """Write an object from bytes or a file. Raise OSError if it cannot be written."""
         try:
             wait_for(self.client.put(url, data))
         except Exception as error:
             raise OSError(f"cannot write {redacted(url)}: {reason_of(error)}") from None
 
     def exists(self, url: str) -> bool:
-        """Return True if an object exists and may be read. Raise as get() does."""
+        """Return True if an object exists and the user may read it. Raise ImageReadError for other errors."""
         try:
             return bool(self.look_up(url))
         except missing_errors():
             return False
 
     def read_if_exists(self, url: str) -> bytes | None:
-        """Return the bytes of an object, or None if it is missing or may not be read. It may change, so it is not
-        cached on disk. Raise as get() does."""
+        """Return the bytes of an object, or None if it is missing or the user may not read it.
+
+        Raise ImageReadError for other errors. The disk cache is not used.
+        """
         try:
             return wait_for(self.client.get(url)).data.tobytes()
         except missing_errors():
@@ -167,34 +165,30 @@ class Objects:
             raise as_read_error(url, error) from None
 
     def uncached(self) -> Objects:
-        """Return a copy without a disk cache."""
         made = copy.copy(self)
         made.cache = None
         return made
 
     def place(self, url: str) -> str:
-        """Return the URL of an object, for messages."""
         return redacted(url)
 
 
 def listed_objects(
     objects: Objects, root: str, allow_empty: bool = False, is_valid: Callable[[str], bool] | None = None
 ) -> FolderSamples:
-    """Return (classes, class_to_idx, samples) of a folder in a bucket, equal to those of torchvision's ImageFolder for
-    a local folder with the same files. ``objects`` stores their etags and sizes.
+    """Return (classes, class_to_idx, samples) of a folder in a bucket, as ImageFolder does for local files.
 
     Args:
-        objects: of the data set.
+        objects: stores the etags and sizes of the images.
         root: URL of the folder.
         allow_empty: whether class folders without images are valid.
-        is_valid: takes a URL and returns whether it belongs to the data set. By default, these are the URLs with an
-            image's extension.
+        is_valid: takes a URL and returns whether it is an image. The default checks the extension.
 
     Raises:
         FileNotFoundError: ``root`` has no class folders, or one of them has no images.
-        ImageReadError: it cannot be listed.
+        ImageReadError: the folder cannot be listed.
     """
-    # imported here because prefetch.py needs no torch
+    # imported here, because the processes of data/prefetch.py do not import torch
     from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 
     root = root.rstrip("/")
@@ -203,7 +197,7 @@ def listed_objects(
     is_valid = is_valid or (lambda url: has_file_allowed_extension(url, IMG_EXTENSIONS))
     samples: list[tuple[str, int]] = []
     for target, (_, entries) in enumerate(sorted(found.items())):
-        # the same order as os.walk()
+        # in the order of os.walk()
         for entry in sorted(entries, key=lambda entry: entry["path"].rpartition("/")[::2]):
             url = joined(bucket, entry["path"])
             if is_valid(url):
@@ -215,8 +209,10 @@ def listed_objects(
 
 
 def check_classes(root: str, classes: list[str], full: set[int], allow_empty: bool) -> None:
-    """Raise torchvision's FileNotFoundError if there are no classes or if, without ``allow_empty``, a class is not in
-    ``full`` and so has no images."""
+    """Raise torchvision's FileNotFoundError if there are no classes, or if a class has no images.
+
+    ``full`` has the numbers of the classes with images. ``allow_empty`` accepts empty classes.
+    """
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
     if not classes:
@@ -228,8 +224,10 @@ def check_classes(root: str, classes: list[str], full: set[int], allow_empty: bo
 
 
 def names_in(client: Client, folder: str) -> set[str] | None:
-    """Return the names of the objects directly in a folder, or None for a web server, which cannot be listed. Raise
-    ImageReadError if it cannot be listed."""
+    """Return the names of the objects directly in a folder, or None for a web server, which has no lists.
+
+    Raise ImageReadError if the folder cannot be listed.
+    """
     if is_web(folder):
         return None
     _, prefix, found = _wait_for(folder, _top(client, folder.rstrip("/")))
@@ -237,7 +235,7 @@ def names_in(client: Client, folder: str) -> set[str] | None:
 
 
 def _wait_for(url: str, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine and return its result. Raise its error as as_read_error() returns it."""
+    """Run a coroutine and return its result. Raise its error as an ImageReadError with the URL."""
     try:
         return wait_for(coroutine)
     except Exception as error:
@@ -245,14 +243,14 @@ def _wait_for(url: str, coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def _top(client: Client, root: str) -> tuple[Bucket | Hub, str, Mapping[str, Any]]:
-    """Return the store of a folder, the key prefix of its objects, and its objects and subfolders."""
+    """Return the store of the folder ``root``, the key prefix of its objects, and the list of its direct contents."""
     bucket, prefix = split(root)
     store, prefix = client.store(bucket), f"{prefix}/" if prefix else ""
     return store, prefix, await store.list_folder(prefix)
 
 
 async def _list(client: Client, root: str) -> dict[str, list[Any]]:
-    """List the objects of each class folder."""
+    """Return {name of a class folder: the objects in it and its subfolders}."""
     store, prefix, top = await _top(client, root)
     folders = [folder.rstrip("/") for folder in top["common_prefixes"]]
     turn = asyncio.Semaphore(_AT_ONCE)

@@ -13,15 +13,14 @@ from ..errors import ImageReadError, read_error
 _WEB = "http", "https"
 _HOST = re.compile(r"[\w-]+(\.[\w-]+)+")
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "hf", *_WEB)
-# Finds URLs within a text. A query or fragment may contain a URL, and extends to the end of the word. A password may
-# contain "://", too, so that only a known scheme begins another URL.
+# Finds URLs within a text. A query or fragment extends to the end of the word, because it may contain a URL. A password
+# may contain "://", so only a known scheme begins another URL.
 _ANOTHER = rf"(?:{'|'.join((*_SCHEMES, 'file'))})://"
 _URL = re.compile(rf"[a-zA-Z][\w+.-]*://(?:(?!(?i:{_ANOTHER}))[^\s\"'<>?#])*(?:[?#][^\s\"'<>]*)?")
 
 
 class UrlPart(str):
-    """A range of bytes of an object, from ``start`` to ``end``, without the ``holes``, which are (start, end) relative
-    to the range."""
+    """The bytes of an object from ``start`` to ``end``, except ``holes``, which are (start, end) within this range."""
 
     url: str
     start: int
@@ -48,12 +47,11 @@ def is_url(path: Any) -> bool:
 
 
 def is_web(url: str) -> bool:
-    """Return True for a URL of a web server."""
     return url.partition("://")[0].lower() in _WEB
 
 
 def without_scheme(path: Any) -> Any:
-    """Return the path of a ``file://`` URL, and any other path unchanged."""
+    """Convert a ``file://`` URL to a path. Return any other path or URL unchanged."""
     if isinstance(path, str) and path[:7].lower() == "file://":
         return url2pathname(urlsplit(path).path)
     return path
@@ -68,8 +66,10 @@ def are_urls(paths: Iterable[Any]) -> bool:
 
 
 def split(url: str) -> tuple[str, str]:
-    """Return the URL of an object's bucket or server, and its key. Raise ValueError if the URL contains credentials, or
-    a query or fragment on a web server."""
+    """Return (URL of the bucket or server, key of the object).
+
+    Raise ValueError if the URL contains credentials, or if that of a web server has a query or fragment.
+    """
     scheme, _, rest = url.partition("://")
     host, _, key = rest.partition("/")
     if (redacted(url) if is_web(url) else _without_user(url)) != url:
@@ -79,13 +79,12 @@ def split(url: str) -> tuple[str, str]:
 
 
 def joined(root: str, key: str) -> str:
-    """Return the URL of a key that split() has returned."""
+    """Return the URL of an object from the URL of its bucket and its key, the inverse of split()."""
     return f"{root}/{quote(key) if is_web(root) else key}"
 
 
 def redacted(text: str) -> str:
-    """Return a URL, or a text that contains URLs, without anything that may be a credential: users, passwords, tokens,
-    queries and fragments."""
+    """Remove users, passwords, queries and fragments from a URL or the URLs in a text."""
     return _redacted_url(text) if is_url(text) else _URL.sub(lambda found: _redacted_url(found[0]), text)
 
 
@@ -94,8 +93,7 @@ def _redacted_url(url: str) -> str:
 
 
 def _without_user(url: str) -> str:
-    """Return a URL without the user and password before its host. Passwords may contain any character, including "/"
-    and "@"."""
+    """Remove the user and password from a URL. A password may contain any character, even "/" and "@"."""
     scheme, _, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     plain = _HOST.fullmatch(authority) if is_web(url) else ":" not in authority
@@ -107,15 +105,15 @@ def _without_user(url: str) -> str:
 
 
 def as_read_error(url: str, error: Exception) -> Exception:
-    """Return an ImageReadError with the URL and the reason, without credentials."""
+    """Convert an error to an ImageReadError that names the URL and the reason, without credentials."""
     if isinstance(error, ImageReadError):
         return error
     made = read_error(f"cannot read {redacted(url)}: {reason_of(error)}", error)
-    made.__cause__ = None  # the message of the cause contains whole requests
+    made.__cause__ = None  # its message contains the whole request, with credentials
     return made
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the class and the first line of an error, without credentials and the server's response body."""
+    """Return the class and the first line of an error, without credentials and the body of the response."""
     line = str(error).partition("\n")[0].partition(": <")[0]
     return f"{type(error).__name__}: {redacted(line)}"

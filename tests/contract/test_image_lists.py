@@ -346,7 +346,7 @@ def test_cells_that_look_like_several_labels_give_a_hint(table, case):
             DALIImageTable(path, check_files=False, **options)
         return [str(one.message) for one in caught if one.filename == __file__] + caught[1:]
 
-    assert [f"separator={separator!r} gives vectors" in text for text in message_of()] == [True] * bool(separator)
+    assert [f"separator={separator!r} for vectors" in text for text in message_of()] == [True] * bool(separator)
     assert message_of(classes=sorted(set(cells))) == message_of(separator="/") == []
 
 
