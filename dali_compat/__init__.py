@@ -2,10 +2,9 @@
 
     from dali_compat import DataLoader, DALIImageFolder
 
-Importing this package imports neither DALI nor torchvision. Its only side effect is to give CUDA 32 hardware queues
-(CUDA_DEVICE_MAX_CONNECTIONS=32), unless the variable is set or CUDA is initialized already. With CUDA's default of 8
-queues, DALI's streams share a queue with the training stream and wait for it. If DALI is not installed, a warning names
-the extra to install.
+Importing this package imports neither DALI nor torchvision. It sets CUDA_DEVICE_MAX_CONNECTIONS=32 if the variable is
+not set and CUDA is not initialized. With CUDA's default of 8 hardware queues, DALI's streams share a queue with the
+training stream and wait for it. If DALI is not installed, a warning names the extra to install.
 """
 
 import os as _os
@@ -59,7 +58,7 @@ _MODULES = {
     "translate": "on_batch register views",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
-# spelt out for type checkers
+# a literal list, because type checkers do not evaluate _HOME
 __all__ = ["BadImageWarning", "DALIArrayDataset", "DALIDataLoader", "DALIHuggingFace", "DALIImageFolder"]
 __all__ += ["DALILMDB", "DALIImageList", "DALIImageTable", "DALIRecordIO", "DALITFRecord", "DALIWebDataset"]
 __all__ += ["DataLoader", "FallbackWarning", "ImageReadError", "LoaderStats", "SampleError", "batched", "install"]

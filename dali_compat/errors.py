@@ -26,8 +26,8 @@ _MESSAGES["can't start new thread"] = errno.EAGAIN
 
 class ImageReadError(OSError):
     """Raised if an image file cannot be decoded. The message names its path, its index in the data set and the reason.
-    The error is also an instance of the reason's class, such as FileNotFoundError, PIL.UnidentifiedImageError or
-    ValueError.
+    The error is also an instance of the original error's class, such as FileNotFoundError, PIL.UnidentifiedImageError
+    or ValueError.
 
     Examples:
         >>> dataset = DALIImageList(["empty.jpg"])
@@ -46,7 +46,7 @@ class ImageReadError(OSError):
 
 
 class _CombinedType(type):
-    """Metaclass of the classes that _combined() creates, so that copyreg can pickle them."""
+    """Metaclass of the classes that _combined() creates. copyreg pickles classes by their metaclass."""
 
 
 @functools.cache
@@ -58,10 +58,10 @@ copyreg.pickle(_CombinedType, lambda made: (_combined, made.__bases__[1:]))
 
 
 def read_error(text: str, reason: BaseException) -> ImageReadError:
-    """Return an ImageReadError that is also an instance of the reason's class.
+    """Return an ImageReadError that is also an instance of the class of ``reason``.
 
-    LookupError and StopIteration are left out, because loops would swallow such an error. Classes that cannot be
-    combined with OSError, such as SyntaxError, are left out, too.
+    It is a plain ImageReadError if that class is LookupError or StopIteration, which a for loop would swallow, or
+    cannot be combined with OSError, as SyntaxError.
     """
     if isinstance(reason, (LookupError, StopIteration, StopAsyncIteration)):
         return ImageReadError(text)
@@ -76,17 +76,17 @@ def read_error(text: str, reason: BaseException) -> ImageReadError:
 
 
 class Unsupported(Exception):
-    """Raised if only torch's own loader can serve a data set. The message gives the reason and, if there is one, a
-    remedy."""
+    """Raised if only torch's own loader can load a data set. The message gives the reason, and a remedy if there is
+    one."""
 
 
 class UnsupportedImages(Unsupported):
-    """Raised if the data set was seen to open images."""
+    """Raised instead of Unsupported if the trial has shown that the data set opens images."""
 
 
 class InconsistentEngine(BaseException):
-    """Raised if an interrupt has left an engine in an inconsistent state, which ends the epoch. It derives from
-    BaseException so that no part of a batch handles it as an error of its samples."""
+    """Raised if an interrupt has left a DALI pipeline in an inconsistent state. It ends the epoch. It derives from
+    BaseException, because an Exception would be handled as the error of a sample."""
 
 
 class FallbackWarning(UserWarning):
@@ -108,8 +108,8 @@ class BadImageWarning(UserWarning):
 
 
 def remedy_of(error: BaseException | None) -> str:
-    """Return a remedy for an error of the operating system, such as too many open files, or "" for any other error.
-    Such errors do not depend on the image."""
+    """Return a remedy for an error of the operating system, such as too many open files. Return "" for other errors.
+    Errors with a remedy are not caused by the image that was being read."""
     if isinstance(error, MemoryError):
         return _REMEDIES[errno.ENOMEM]
     if isinstance(error, OSError) and error.errno:
@@ -120,7 +120,7 @@ def remedy_of(error: BaseException | None) -> str:
 
 @contextlib.contextmanager
 def with_remedy() -> Iterator[None]:
-    """Append the remedy to the message of an error of the operating system."""
+    """Append remedy_of() to the message of an error that the block raises."""
     try:
         yield
     except (OSError, MemoryError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""DataLoader: PyTorch's constructor, samplers and length, with images made by DALI."""
+"""DataLoader, a subclass of PyTorch's with another iterator."""
 
 from __future__ import annotations
 
@@ -35,53 +35,57 @@ from .runtime.internals import PREPARED
 from .runtime.messages import announce, report_fallback
 
 T = TypeVar("T", covariant=True)
-_reported_classes: set[str] = set()  # names of subclasses that were reported to run as torch's loader
+_reported_classes: set[str] = set()  # fallback messages of subclasses that do not call DataLoader.__init__
 
 
 class DataLoader(data.DataLoader[T], Generic[T]):
     """torch.utils.data.DataLoader, with images decoded and transformed by NVIDIA DALI.
 
     Every argument of torch's DataLoader is accepted and has the same meaning. Samplers, batch samplers, ``len()`` and
-    the order for a given seed are torch's own. DALI serves data sets of image files (torchvision's ImageFolder, Food101
-    and the like, DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace), archives (DALIRecordIO and the
-    like), and Subset and ConcatDataset of them. Images in memory (torchvision's CIFAR10, MNIST and the like,
-    DALIArrayDataset) are kept on the device and transformed there by torch. A custom data set that opens images with
-    Pillow is read by torch's own loader, and its images are made by DALI (docs/datasets.md). So is a data set of files
-    whose transform has no translation. Other data sets are served by torch's own loader, with a FallbackWarning.
+    the order for a given seed are torch's own. The data set determines how images are loaded:
 
-    A batch is a list ``[images, labels]`` on ``device``. Images have shape (N, C, H, W) and the dtype and range that
-    the transform gives. Labels are int64 of shape (N,), or whatever default_collate makes of the targets. Batches of a
-    custom data set have the structure of its samples.
+    - Files and archives (torchvision's ImageFolder, Food101 and the like, DALIImageFolder, DALIImageList,
+      DALIImageTable, DALIHuggingFace, DALIRecordIO and the like, Subset and ConcatDataset of them) are read, decoded
+      and transformed by DALI.
+    - Images in memory (torchvision's CIFAR10, MNIST and the like, DALIArrayDataset) are kept on the device and
+      transformed there by torch.
+    - A custom data set that opens images with Pillow is read by torch's own loader. DALI decodes and transforms its
+      images (docs/datasets.md). The same applies to files whose transform has no translation.
+    - Any other data set is loaded by torch's own loader, with a FallbackWarning.
+
+    A batch is a list ``[images, labels]`` on ``device``. Images have shape (N, C, H, W) and the transform's dtype and
+    range. Labels are int64 of shape (N,) if the targets are integers, otherwise the result of default_collate. Batches
+    of a custom data set have the structure of its samples.
 
     Args:
-        dataset: as torch's; see above.
+        dataset: see above.
         batch_size, shuffle, sampler, batch_sampler, drop_last, generator: as torch's.
-        num_workers: number of DALI's CPU threads. 0 means one per core, at most 16, or at most 4 if a GPU's JPEG
-            engines decode. Also the number of processes for a transform without a translation and for a custom data
-            set; 0 means the main process.
+        num_workers: number of DALI's CPU threads. 0 means one per core, at most 16. If a GPU's JPEG engines decode, at
+            most 4 threads are used. For a custom data set or a transform without a translation, it is also the number
+            of worker processes, and 0 means the main process.
         collate_fn: takes the list of (image, target) samples, with images on ``device``. For a custom data set it runs
-            in the worker, as torch's does. None is default_collate.
+            in the worker process, as in torch. None is default_collate.
         prefetch_factor: number of batches in flight. None means four on a GPU and two on the CPU.
-        timeout, worker_init_fn, multiprocessing_context: for worker processes, if there are any.
-        persistent_workers: as torch's, for torch's own loader and for a custom data set.
-        pin_memory, pin_memory_device, in_order: as torch's for torch's own loader; no effect otherwise.
+        timeout, worker_init_fn, multiprocessing_context: as torch's, if worker processes are used.
+        persistent_workers: as torch's, if worker processes are used.
+        pin_memory, pin_memory_device, in_order: as torch's for torch's own loader. No effect otherwise.
         device: device of the batches. None is the current CUDA device, or the CPU if there is none.
-        exact: compute torchvision's pixels, nearly all to the last bit (see the table in docs/transforms.md), instead
-            of using the fastest kernels, whose resizing differs by less than .2 of 255 levels on average. JPEGs are
-            then decoded on the CPU, or by the GPU's JPEG engine if it has one. Sizes and random parameters equal
-            torchvision's in either case.
+        exact: if True, compute torchvision's pixels, nearly all to the last bit (see docs/transforms.md). JPEGs are
+            then decoded on the CPU, or by the GPU's JPEG engine if it has one. If False, use the fastest kernels, whose
+            resizing differs by less than .2 of 255 levels on average. Sizes and random parameters are torchvision's in
+            either case.
         fallback: what to do if something cannot run in DALI: "warn" once, "silent" (only :meth:`explain` reports it),
             or raise an "error".
         memory_format: memory format of the images, torch.contiguous_format or torch.channels_last.
         cache: memory for decoded images, in bytes (an int) or as a fraction of the free memory (a float, at most 1).
-            Each image is decoded in the first epoch and kept while there is room; later epochs read it from the cache.
-        cache_device: device of the cache, "cpu" or "cuda" (the GPU of the batches). None is the device of the batches;
-            on a GPU, the cache then uses at most half of the memory that is free when the first batch is ready.
-        on_error: what to do with a sample that cannot be read or is too small for its transform. "raise": the error
-            ends the epoch. "replace": another sample of the data set, drawn with the epoch's seed, takes its place,
-            with its own label and index. "skip": the batch is shorter, and empty batches are skipped, so ``len()`` is
-            an upper bound. :attr:`errors` lists such samples. A BadImageWarning reports the first one, and new ones in
-            later epochs.
+            Images are decoded in the first epoch and kept while there is room. Later epochs read them from the cache.
+        cache_device: device of the cache, "cpu" or "cuda" (the GPU of the batches). None is the device of the batches.
+            On a GPU, the cache then uses at most half of the memory that is free when the first batch is ready.
+        on_error: what to do with a sample that cannot be read or is too small for its transform. "raise": end the epoch
+            with the error. "replace": use another sample, with its own label and index, drawn with the epoch's seed.
+            "skip": leave the sample out of the batch, and skip batches that become empty; ``len()`` is then an upper
+            bound. :attr:`errors` lists the samples. A BadImageWarning reports the first one, and new ones in later
+            epochs.
         on_error_in_python: apply on_error to errors of your own functions, too, such as a Lambda or target_transform.
         snapshot_every_n_steps: accepted for torchdata's StatefulDataLoader. No effect, because states count every
             batch.
@@ -89,8 +93,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     Raises:
         ValueError, TypeError: an argument is invalid, as in torch.
         RuntimeError: something cannot run in DALI, and fallback="error".
-        ValueError: during iteration, if an image is too small for its transform; names path and index.
-        ImageReadError (an OSError): during iteration, if a file cannot be decoded. Iteration can continue after it.
+        ValueError: during iteration, if an image is too small for its transform. The message has its path and index.
+        ImageReadError: during iteration, if a file cannot be decoded. The next call of next() returns the next batch.
 
     Examples:
         >>> loader = DataLoader(DALIImageFolder("train", transform), batch_size=4, shuffle=True, device="cpu")
@@ -160,8 +164,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         snapshot_every_n_steps: int | None = 1,
         **torch_arguments: Any,
     ) -> dict[str, Any]:
-        """Check and store the arguments that torch's loader does not have, and return the others. Raise ValueError if
-        one is invalid."""
+        """Check and store the arguments that torch's loader does not have. Return torch's arguments. Raise ValueError
+        if an argument is invalid."""
         if fallback not in ("warn", "silent", "error"):
             raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")
         if memory_format not in (torch.contiguous_format, torch.channels_last):
@@ -182,57 +186,55 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     @property
     def errors(self) -> list[SampleError]:
-        """Return the samples that could not be read so far, each once, as (path, index, epoch, reason)."""
+        """The samples that could not be read so far, each once, as (path, index, epoch, reason)."""
         return self._errors.found
 
     def explain(self, wide: bool = False) -> str:
-        """Describe what this loader does, one line per transform: what it is translated to, where it runs, and how
-        close it is to torchvision. For a fallback, name the transform or argument that causes it and a remedy. A
-        notebook shows a table, a narrow terminal two lines per transform. If ``wide`` is True, transforms are printed
-        with all of their arguments."""
+        """Return a description of this loader. Each transform has a line with its translation, where it runs, and how
+        close its pixels are to torchvision's. For a fallback, the text names its cause and a remedy. Notebooks show a
+        table. If ``wide`` is True, transforms are printed with all of their arguments."""
         if self._fallback_reason:
             return self._fallback_reason
         self._route = choose(self, self._route)
         return explain(self, self._route, wide)
 
     def preview(self, count: int = 16) -> Image:
-        """Return a picture of the next epoch's first ``count`` samples, with their labels, boxes and masks. A notebook
-        displays it, and ``.save("batch.png")`` saves it. The next epoch is not affected."""
+        """Return a picture of the next epoch's first ``count`` samples, with their labels, boxes and masks. The next
+        epoch is not affected."""
         return preview(self, count)
 
     def stats(self, reset: bool = False) -> LoaderStats:
-        """Return what this loader has delivered so far and where the time of next() went. Prints as one line.
+        """Return the number of batches, images and bytes that this loader has returned, and the time spent in next().
 
-        If ``reset`` is True, the counters restart at zero. It may be called from any thread. The logger "dali_compat"
-        logs the same line at level INFO after each epoch. Copies of a loader count separately.
+        str() of the result is one line. The logger "dali_compat" logs it at level INFO after each epoch. If ``reset``
+        is True, the counters restart at zero. The method is thread-safe. Copies of a loader count separately.
         """
         return self._stats.read(self._kept(), reset)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of this loader as a small dictionary of numbers and strings, for a checkpoint or JSON. It
-        counts the batches that your loop has received, not those in flight. Another process resumes with the next
-        batch."""
+        """Return the position of this loader, for a checkpoint or JSON. The position is after the last batch that
+        next() has returned; batches in flight are loaded again after resuming. Another process can resume."""
         return self._history.state(self, self._route or choose(self, None))
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """Resume at the next iter() where ``state_dict`` was taken, with the same samples and random numbers, and
-        likewise in the epochs after it. If ``strict`` is False, another data set, batch size, sampler, transform or
+        """Make the next iter() resume where ``state_dict`` was taken. The rest of its epoch and all later epochs have
+        the same samples and random numbers. If ``strict`` is False, another data set, batch size, sampler, transform or
         route is accepted. An empty dictionary means the beginning, as in torchdata's StatefulDataLoader.
 
         Raises:
-            ValueError: ``state_dict`` is not a loader state or belongs to a different loader; the message names the
-                difference.
+            ValueError: ``state_dict`` is not a loader state, or was saved by a different loader. The message names the
+                differences.
         """
-        self._route = choose(self, self._route)  # the transform may have been replaced since
+        self._route = choose(self, self._route)  # the user may have replaced the transform
         self._history.load(self, self._route, state_dict, strict)
         self._iterator = None  # drop the iterator that persistent_workers keeps
 
     def _kept(self) -> DaliRoute | ResidentRoute | None:
-        """Return the route, or None for torch's own loader, which keeps no pixels."""
+        """Return the route if it keeps pixels between epochs. torch's own loader does not."""
         return None if isinstance(self._route, FallbackRoute) else self._route
 
     def close(self) -> None:
-        """Free the pipelines' threads, pinned and device memory now; the loader can be iterated again."""
+        """Free the threads, pinned memory and device memory of the pipelines. The loader can be iterated again."""
         self._stats.hold(self._kept())
         if self._route is not None and not isinstance(self._route, FallbackRoute):
             self._route.close()
@@ -266,7 +268,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return self._iterator_of(self._choose_route(start=True))
 
     def _iterator_of(self, route: Route, before: Progress | None = None) -> _BaseDataLoaderIter:
-        """Return a new iterator. ``before``: progress of the one that it replaces, if torch's workers take over."""
+        """Return a new iterator. ``before`` is the progress of a persistent iterator that it replaces, or None."""
         if isinstance(route, FallbackRoute):
             return fallback_iterator(self, route.device, before)
         if isinstance(route, ResidentRoute):
@@ -277,8 +279,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     @end_daemons_at_exit
     @with_remedy()
-    # again in each epoch, because frameworks change attributes of the loader
     def _choose_route(self, start: bool = False) -> Route:
+        # called in each epoch, because frameworks change attributes of the loader
         self._errors.policy, self._errors.in_python = checked_policy(self.on_error), self.on_error_in_python
         self._route = route = choose(self, self._route, start)
         verbose = Patched.now is not None and Patched.now.verbose and self.fallback != "error"
@@ -290,13 +292,13 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return route
 
     def check_worker_number_rationality(self) -> None:
-        """Issue torch's warning of more processes than cores, if this loader uses processes."""
+        """Issue torch's warning about more processes than cores, but only if this loader uses processes."""
         if self._fallback_reason or (self._route is not None and in_processes(self._route)):
             super().check_worker_number_rationality()
 
     def _choose_dali_route(self) -> DaliRoute | ResidentRoute:
-        """Return the route of an iterator that persistent_workers keeps and that iter(loader) has not replaced by
-        torch's."""
+        """Return the route for the next epoch of a persistent iterator. Raise RuntimeError if torch's own loader has to
+        read the samples, because this iterator cannot."""
         route = self._choose_route(start=True)
         if isinstance(route, FallbackRoute) or in_processes(route):
             why = route.reason if isinstance(route, FallbackRoute) else getattr(route, "why", "")

@@ -1,8 +1,8 @@
 """The plan: frozen data between torchvision's transforms and the engines.
 
-A :class:`Step` is one operation on one image. It holds the name of its :class:`Operation` (``op``), its constant
-arguments, and the source of its per-sample arguments (``draw``, a function of ops/). A :class:`Plan` holds the steps in
-torchvision's order, and the same steps lowered onto DALI and onto batched torch.
+A :class:`Step` is one operation on one image, with its constant arguments and the function in ops/ that draws its
+per-sample arguments. Its :class:`Operation` defines how engines can run it. A :class:`Plan` holds the steps in
+torchvision's order, and the steps that DALI and torch run instead on a batch.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import torch
 
 Arguments = tuple[tuple[str, Any], ...]
 
-# where a step runs, as printed by explain()
+# values of Line.where
 DALI, HOST, TORCH, EACH = "DALI", "the host", "torch, on the batch", "torch, image by image"
 
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """Properties of the image that torchvision would hold between two transforms."""
+    """Properties of the image between two transforms, as torchvision would return it."""
 
     kind: str = "pil"  # or "tensor" (plain), "Image" (tv_tensors.Image) or "array" (NumPy), all of them CHW
     dtype: torch.dtype = torch.uint8  # 0..255; floating point is 0..1 (0..255 after ToDtype(scale=False))
     normalized: bool = False  # True after Normalize
     channels: int = 3  # or 1
     size: tuple[int, int] | None = None  # (height, width) of every image of a batch; None if the sizes differ
-    upright: bool = False  # for the input of a plan: the image is rotated according to its EXIF orientation
+    upright: bool = False  # whether the decoder rotates images by their EXIF orientation (only in Plan.takes)
 
     def but(self, **changes) -> ImageSpec:
         return replace(self, **changes)
@@ -37,10 +37,10 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class Draw:
-    """Source of a step's per-sample arguments: a function of ops/ and its constant arguments."""
+    """The draw function of a step. It is a function in ops/ that returns per-sample arguments."""
 
     name: str
-    args: Arguments = ()
+    args: Arguments = ()  # constant arguments of the draw function
 
 
 def draw(name: str, **args) -> Draw:
@@ -48,60 +48,61 @@ def draw(name: str, **args) -> Draw:
 
 
 class Gate(NamedTuple):
-    """A condition of a step. The step applies only to samples whose container (RandomChoice, RandomOrder ...) has drawn
-    ``value`` in its "choose" step. RandomOrder draws a permutation of its branches, and contains each branch once per
-    position."""
+    """A condition of a step inside a container such as RandomChoice. The container's "choose" step draws numbers of
+    branches for each sample. The step applies to samples for which number ``rank`` of them is ``value``. RandomOrder
+    draws a permutation, so it holds each branch once per rank."""
 
-    stream: int  # random stream of that "choose" step
-    value: int  # number of the step's branch
-    rank: int = 0  # which of the values drawn for a sample to compare
+    stream: int  # random stream of the "choose" step
+    value: int  # number of the branch that contains the step
+    rank: int = 0  # position in the drawn permutation; 0 if one number is drawn
 
 
-UPRIGHT = "upright"  # op of a step that the decoder has done: rotating images according to their EXIF orientation
-EXACT = "exact"  # the fidelity of an operation that gives torchvision's pixels
+UPRIGHT = "upright"  # Step.op for rotation by the EXIF orientation, which the decoder performs
+EXACT = "exact"  # fidelity of an operation that returns torchvision's pixels
 
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """The traits of all steps of one name. ops/<kind>.py defines them, next to the kernel. The defaults are those of an
-    exact kernel in torch."""
+    """Properties of all steps with the same ``op``. ops/<kind>.py defines them, next to the kernel. The defaults are
+    those of an exact kernel in torch."""
 
     name: str
     kernel: Callable[..., Any] | None = None  # (images, arrays, **args), see ops/kernels.py
-    image: Callable[..., Any] | None = None  # torchvision's own, (image, row, **args); None if it is the kernel
-    # the step that kernels run in its place; True as the last argument if the images are decoded already
+    # torchvision's function for one image, (image, row, **args); None to use the kernel
+    image: Callable[..., Any] | None = None
+    # returns the step that kernels run instead; the last argument is True if the images are decoded already
     lowered: Callable[[Step, Options, bool], Step] = lambda step, options, decoded: step
-    # whether DALI can run a step whose input has this dtype; engine/dali/graph.py then has a function of that name
+    # returns whether DALI can run a step whose input has this dtype; engine/dali/graph.py has the function of that name
     in_dali: Callable[[Step, torch.dtype, Options], bool] = lambda step, dtype, options: False
-    for_dali: Callable[[Step], Step] = lambda step: step  # the step as DALI runs it
-    # distance from torchvision, verified by the parity tests. Arguments: does DALI run it, and resize in two passes
+    for_dali: Callable[[Step], Step] = lambda step: step  # returns the step that DALI runs instead
+    # returns the distance from torchvision as text; the bool arguments: DALI runs the step, resizing takes two passes
     fidelity: Callable[[Step, bool, Options, bool], str] = lambda step, by_dali, options, two_pass: EXACT
-    unchanged: bool = False  # no engine changes the pixels
+    unchanged: bool = False  # the result has the pixels of the input
     moves: bool = False  # a crop, pad or flip
-    commutes: bool = False  # such a step may run before this one, which computes each pixel from the same input pixel
-    converts: bool = False  # the same for each value: engines fuse such steps at the end of a chain
+    commutes: bool = False  # computes each pixel from the same input pixel, so a ``moves`` step may run before it
+    converts: bool = False  # computes each value from the same input value, so engines fuse it at the end of a chain
     takes_lists: bool = False  # the kernel also takes a list of images (C, H, W) of different sizes
-    # the kernel ignores a black frame; with ``area``, the number of pixels without it, if it computes a mean
+    # images may have a black frame; a kernel that computes a mean gets the number of pixels inside as ``area``
     takes_frames: bool = False
-    in_batches: bool = False  # on a CPU, large images do not pass through it one by one, in threads
-    calls_user: bool = False  # the kernel is the user's code; the size of its result is that of Step.gives
+    in_batches: bool = False  # on a CPU, the kernel gets whole batches even of large images, not single ones in threads
+    calls_user: bool = False  # the kernel is the user's code; its images must have the size in Step.gives
     keeps_info: bool = False  # Pillow's result has the ``info`` of the input
 
 
 OPERATIONS: dict[str, Operation] = {}
-"""By name. Filled by importing dali_compat.ops."""
+"""Operations by name. Filled by importing dali_compat.ops."""
 
 
 @dataclass(frozen=True)
 class Step:
     """One operation."""
 
-    op: str  # name of the operation. "choose" only draws a value, which other steps' gates read
+    op: str  # name of the operation. "choose" only draws numbers, which the gates of other steps read
     gives: ImageSpec  # the image after the step
     args: Arguments = ()  # constant keyword arguments of the kernel
     draw: Draw | None = None  # source of the kernel's per-sample arguments
-    shares: bool = False  # True if it draws from the random stream of the previous step
-    stream: int = 0  # its random stream within the transform, set by translate() and unchanged by lowering
+    shares: bool = False  # whether the step draws from the random stream of the previous one
+    stream: int = 0  # number of its random stream, set by translate() and unchanged by lowering
     when: tuple[Gate, ...] = ()  # gates that must all be open, set by translate()
 
     @cached_property
@@ -110,7 +111,7 @@ class Step:
 
     @property
     def operation(self) -> Operation:
-        """The traits of the operation. Raises LookupError if it is not registered."""
+        """The operation. Raises LookupError if it is not registered."""
         return OPERATIONS[self.op]
 
     def but(self, **changes) -> Step:
@@ -118,13 +119,13 @@ class Step:
 
 
 def step(op: str, gives: ImageSpec, draw: Draw | None = None, shares: bool = False, **args) -> Step:
-    """Return a Step; ``args`` are the arguments of its kernel."""
+    """Return a Step. ``args`` are the constant arguments of its kernel."""
     return Step(op, gives, tuple(args.items()), draw, shares)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of explain(): the translation of one transform."""
+    """A line of explain(), which describes the translation of one transform."""
 
     transform: str
     becomes: str
@@ -134,25 +135,25 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A translated transform. Equal plans are the same object within a loader, so they compare by identity. If samples
-    have several images, ``views`` holds a plan for each of them, and the plan itself has no steps."""
+    """A translated transform. Plans compare by identity, because a loader holds only one of several equal plans. If the
+    transform returns several views of an image, ``views`` holds a plan for each, and the plan itself has no steps."""
 
-    steps: tuple[Step, ...]  # in torchvision's order, image by image (engine/pil.py runs these)
-    dali: tuple[Step, ...]  # the first part, lowered, which runs in the DALI graph
-    batch: tuple[Step, ...]  # the second part, which runs as torch operations on the whole batch
-    exact: bool  # lowered for torchvision's pixels (exact=True) rather than for the fastest kernels
-    channels_last: bool  # batches are in torch.channels_last
+    steps: tuple[Step, ...]  # all steps, in torchvision's order; engine/pil.py runs them on one image
+    dali: tuple[Step, ...]  # lowered steps that DALI runs
+    batch: tuple[Step, ...]  # lowered steps after ``dali``, which torch runs on the whole batch
+    exact: bool  # the loader's ``exact``
+    channels_last: bool  # whether batches are in torch.channels_last
     takes: ImageSpec = ImageSpec()  # the input of the first step
     lines: tuple[Line, ...] = ()  # for explain(), one line per transform
     views: tuple[Plan, ...] = ()  # one plan per view, all of the same decoded image
-    structure: Any = None  # of a sample with views: nested lists, tuples and dicts of view numbers
-    # the leading steps, if kernels can run them on the output of a GPU's JPEG engine
+    structure: Any = None  # structure of a sample with views: nested lists, tuples and dicts of view numbers
+    # lowered steps that kernels run on the planes from a GPU's JPEG engine; None if no kernel can
     planes: tuple[Step, ...] | None = None
-    after: tuple[Step, ...] = ()  # the steps after ``planes``, run by torch
+    after: tuple[Step, ...] = ()  # lowered steps after ``planes``, run by torch
 
     @property  # not cached: a cached self-reference would create a cycle
     def chains(self) -> tuple[Plan, ...]:
-        """The plans of single images: the views, or the plan itself."""
+        """The plans of the views, or this plan if there are none."""
         return self.views or (self,)
 
     @cached_property
@@ -167,18 +168,18 @@ class Plan:
 
     @property
     def key(self) -> tuple:
-        """A key that equal plans share."""
+        """A key for finding an equal plan."""
         own = self.takes, self.steps, self.exact, self.channels_last
         return *own, repr(self.structure), tuple(view.key for view in self.views)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options for lowering a chain. On a GPU, two-pass resizing slows a training step by 1.5% and evaluation not at
-    all, so by default only chains without random steps use it there."""
+    """Options for lowering the steps of one image. A GPU resizes in two passes only if no step is random, because that
+    slows training steps by 1.5%, but not evaluation."""
 
-    exact: bool = False  # torchvision's own resizing and conversions, instead of the fastest kernels
-    channels_last: bool = False  # batches in torch.channels_last
-    gpu: bool = False  # the chain will run on a GPU
-    # whether the installed DALI supports a step (see engine/dali/graph.py)
+    exact: bool = False  # the loader's ``exact``
+    channels_last: bool = False  # whether batches are in torch.channels_last
+    gpu: bool = False  # whether the steps will run on a GPU
+    # returns whether the installed DALI supports a step (see engine/dali/graph.py)
     can: Callable[[Step], bool] = lambda step: True

@@ -1,8 +1,8 @@
 """Random numbers keyed by (seed, stream, position).
 
-The numbers are the same on every device and for every batch size, thread count and prefetch depth. Those of any
-position of an epoch can be computed without drawing the ones before it. The generator is numpy's Philox4x64-10 (Salmon
-et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+The numbers do not depend on device, batch size, thread count or prefetch depth. The numbers of a position can be
+computed without drawing those of earlier positions. The generator is numpy's Philox4x64-10 (Salmon et al., "Parallel
+random numbers: as easy as 1, 2, 3", SC 2011).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-_FAR = 256  # stride from which on skipping numbers is faster than drawing all of them
+_FAR = 256  # above this stride, skipping numbers is faster than drawing all of them
 
 
 class Randoms:
@@ -23,8 +23,8 @@ class Randoms:
 
     Args:
         seed: the epoch's base seed, as drawn by torch's iterator.
-        position: number of samples of the epoch that came before.
-        count: batch size.
+        position: number of earlier samples of the epoch.
+        count: number of samples.
         stride: number of ranks that share the epoch.
     """
 
@@ -32,12 +32,12 @@ class Randoms:
         self.seed, self.position, self.count, self.stride = seed, position, count, stride
 
     def __call__(self, stream: int, k: int) -> np.ndarray:
-        """Return numbers of a step's stream, float64 of shape (count, k). Row i depends only on seed, stream and
-        position + i * stride.
+        """Return ``k`` numbers per sample from a random stream, float64 of shape (count, k). Row i depends only on
+        seed, stream and position + i * stride.
 
-        Each column is contiguous, because numpy is 10 times as fast on two long columns as on thousands of short rows.
+        The array is column-major, because numpy is 10 times as fast on two long columns as on thousands of short rows.
         """
-        width = k if k <= 2 else -(-k // 4) * 4  # numbers per sample; one step of the counter yields four
+        width = k if k <= 2 else -(-k // 4) * 4  # numbers drawn per sample; Philox draws four at a time
         if self.stride > _FAR and self.count:
             positions = range(self.position, self.position + self.count * self.stride, self.stride)
             raw = np.concatenate([self._rows(stream, width, position, 1) for position in positions])
@@ -53,16 +53,16 @@ class Randoms:
 
 
 def replacement(seed: int, position: int, attempt: int, count: int) -> int:
-    """Return the index (below ``count``) of the sample that replaces the one at ``position`` of an epoch, after
-    ``attempt`` other replacements have failed."""
+    """Return a random index below ``count``, to replace the sample at ``position`` of an epoch. ``attempt`` is the
+    number of replacements that have failed."""
     key = np.random.SeedSequence((seed, position, attempt))
     return int(np.random.Generator(np.random.Philox(key)).integers(count))
 
 
 @contextmanager
 def own_generators(*key: int):
-    """Seed torch (CPU), random and numpy with integers for the duration of a block, and restore their states after it.
-    The user's functions then do not change the sampler's next order, as in torch's workers."""
+    """Seed the global generators of torch (CPU), Python and NumPy with integers, and restore their states after the
+    block. Draws of user functions in the block thus do not change the sampler's order, as in torch's workers."""
     before = generator_states()
     try:
         seed_generators(*key)
@@ -84,8 +84,8 @@ def set_generators(states: tuple[Any, ...]) -> None:
 
 
 def seed_generators(*key: int) -> None:
-    """Seed torch (CPU), random and numpy with integers."""
-    hashed = hashlib.blake2b(repr(key).encode(), digest_size=4).digest()  # a fifth of the time of SeedSequence
+    """Seed the global generators of torch (CPU), Python and NumPy with integers."""
+    hashed = hashlib.blake2b(repr(key).encode(), digest_size=4).digest()  # takes a fifth of SeedSequence's time
     own = int.from_bytes(hashed, "little")
     torch.default_generator.manual_seed(own)
     random.seed(own)
