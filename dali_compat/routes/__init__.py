@@ -1,10 +1,9 @@
-"""Choice of the route that loads a data set: DALI, arrays on the device, or torch's own loader. It is made again at
-every iter().
+"""Choice of a loader's route: DALI, arrays on the device, or torch's own loader. Each iter() chooses again.
 
-- dali: the DALI route with its plans and pipelines, kept between epochs. decoded_cache: the images of ``cache=``.
-- resident: the arrays on the device.
-- explain: the text of explain(). translate/chain writes the lines of a plan.
-- batched: transforms of batches that are already tensors.
+- dali: the DALI route, which keeps pipelines between epochs. decoded_cache: the images of ``cache=``.
+- resident: the route for arrays, which are kept on the device.
+- explain: the text of explain(). The lines of a plan are from translate/chain.
+- batched: batched(), which transforms batches of tensors without a loader.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from .dali import DaliRoute
 from .decoded_cache import DecodedCache
 from .resident import ResidentRoute, resident_route
 
-_DEPTH = 2  # batches in flight; deeper queues on the CPU measured no faster
-# Next to a compiled ResNet-18, a hand-written pipeline reaches .64 of the speed of synthetic data with 2, .78 with 5
-# (H200)
+_DEPTH = 2  # batches in flight on a CPU; more were not faster
+# Batches in flight on a GPU. While a compiled ResNet-18 trains, a hand-written pipeline reaches .64 of the speed of
+# synthetic data with 2 batches, and .78 with 5 (H200).
 _GPU_DEPTH = 4
 _MOST_THREADS = 16
-# Bytes, up to about 128 pixels a side. The decoder of an H100 is not the bottleneck for such images. With libjpeg's
-# interpolation of chroma, it has 1.7 times the speed at 32 pixels, .9 to 1.04 at 64 to 160, and .5 for photos.
+# Size in bytes of small files, of up to about 128 pixels a side. A GPU decodes these with libjpeg's interpolation of
+# chroma. On an H100 this multiplies the speed by 1.7 at 32 pixels, by .9 to 1.04 at 64 to 160, and by .5 for photos.
 _SMALL = 8 << 10
-# Bytes. At a megapixel, 240 KB, an H100's engines decode as many images as four more with the help of threads
-# (routes/dali.py)
+# Size in bytes of large files, for which CPU threads help the JPEG engines (routes/dali.py). At a megapixel (240 KB),
+# four more threads do not make an H100 faster yet.
 _LARGE = 256 << 10
 
-# Remedies, keyed by parts of the reason why no image of a custom data set is deferred
+# Remedies by texts in the reason why a custom data set falls back
 _REMEDIES = {
     ("webdataset/autodecode.py",): "write decode('pil') and torchvision's transforms",
     ("datasets/formatting/",): "write map() with torchvision's transforms, without a format",
@@ -70,12 +69,12 @@ Route = DaliRoute | ResidentRoute | FallbackRoute
 
 
 def choose(loader, before: Route | None, start: bool = False) -> Route:
-    """Return the route for a loader in its current state, since its transform, samples and settings may have changed.
+    """Return the route for a loader with its current transform, samples and settings.
 
     Args:
-        before: the previous route, whose pipelines and copies are reused if they still fit.
-        start: whether an epoch begins, so that CUDA may be initialized. It must not be initialized earlier, because a
-            script may fork or choose its device after it has made its loaders.
+        before: the previous route, whose pipelines and copies on the device are reused if possible.
+        start: whether an epoch begins. Only then CUDA may be initialized, because a script may fork or choose its
+            device after it has created its loaders.
     """
     device = resolve_device(loader.device, start)
     try:
@@ -88,10 +87,10 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
 
 
 def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute:
-    """Return the DALI route, with whatever still fits of the route ``before``.
+    """Return the DALI route. It reuses plans, pipelines and the cache of the route ``before`` if possible.
 
     Raises:
-        Unsupported: with the reason why DALI cannot load the data set.
+        Unsupported: DALI cannot load the data set. The message gives the reason.
     """
     problem = dali_problem(gpu=device.type == "cuda")
     if problem:
@@ -113,7 +112,7 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
         is_jpeg, size = survey(leaves) if on_gpu else (False, 0)
         settings = {"cache": _cache(loader, device, before)}
     else:  # torch's own loader reads the data set
-        images = _images(loader, unknown)
+        images = _traced_images(loader, unknown)
         plans = [
             None if one is None else whole_plan(one.head, one.tail, one.size, one.final, options) for one in images
         ]
@@ -138,10 +137,11 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
 
 
 def known_leaves(dataset) -> tuple[list[Any], str]:
-    """Return the leaves of a data set if their files and transforms are known, otherwise an empty list and the reason.
+    """Return the leaves of a data set and "". If a leaf is a custom data set, return an empty list and the reason why
+    its files or its transform cannot be read from its attributes.
 
     Raises:
-        Unsupported: code of Pillow was replaced.
+        Unsupported: a function of Pillow was replaced.
     """
     try:
         leaves = image_leaves_of(dataset)
@@ -154,18 +154,19 @@ def known_leaves(dataset) -> tuple[list[Any], str]:
 
 
 def refuse_unknown(dataset) -> None:
-    """Check that DALI makes the images of a data set.
+    """Check that DALI can load a data set.
 
     Raises:
-        Unsupported: with the reason why it does not.
+        Unsupported: DALI cannot load it. The message gives the reason.
     """
     _, unknown = known_leaves(dataset)
     if unknown:
-        _images(Reader(dataset), unknown)
+        _traced_images(Reader(dataset), unknown)
 
 
-def _images(loader, unknown: str) -> tuple[TracedImage | None, ...]:
-    """Return the images of a sample of a custom data set. Raises as refuse_unknown()."""
+def _traced_images(loader, unknown: str) -> tuple[TracedImage | None, ...]:
+    """Return the images of one traced sample of a custom data set, None for each that torchvision has to compute. Raise
+    Unsupported if DALI cannot load the data set. ``unknown`` is the reason from known_leaves()."""
     try:
         images = tried(loader)
     except Unsupported as error:
@@ -176,11 +177,11 @@ def _images(loader, unknown: str) -> tuple[TracedImage | None, ...]:
 
 
 def _reason(unknown: str, seen: str) -> str:
-    """Return the reason for using torch's loader: what the user's code does, and the remedy.
+    """Return the reason for the fallback of a custom data set, with a remedy.
 
     Args:
-        unknown: why the data set is not a known one, and the remedy.
-        seen: what its code did when it was traced.
+        unknown: the reason from known_leaves(), with a remedy.
+        seen: why the trial failed.
     """
     what, _, remedy = unknown.partition("; ")
     seen, *_ = seen.split("; ")
@@ -194,14 +195,16 @@ def _reason(unknown: str, seen: str) -> str:
 
 
 def _depth(loader, device: torch.device) -> int:
-    """Return the number of batches in flight. With workers, torch replaces a missing prefetch_factor by 2."""
+    """Return the number of batches in flight."""
+    # with workers, torch sets prefetch_factor to 2 if it is not given
     if loader._prefetch_given or loader.prefetch_factor not in (None, 2):
         return loader.prefetch_factor
     return _GPU_DEPTH if device.type == "cuda" else _DEPTH
 
 
 def _cache(loader, device: torch.device, before) -> DecodedCache | None:
-    """Return the previous cache if it contains images as this loader would decode them, otherwise a new one."""
+    """Return the cache of the previous route if its settings are the same, otherwise a new one. Return None if the
+    loader has no ``cache``."""
     if loader.cache is None:
         return None
     settings = loader.cache, device, loader.exact, loader.cache_device
@@ -210,13 +213,13 @@ def _cache(loader, device: torch.device, before) -> DecodedCache | None:
 
 
 def resolve_device(device, start: bool) -> torch.device:
-    """Resolve a device. None is the current CUDA device, or the CPU if there is none; "cuda" is the current CUDA
-    device. It has no index until CUDA is initialized, which ``start`` permits."""
+    """Return the torch.device for a loader's ``device``. None is the current CUDA device, or the CPU if there is none.
+    "cuda" is the current CUDA device. The result has no index if CUDA is not initialized and ``start`` is False."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    except (RuntimeError, TypeError):  # whose text lists two dozen other devices
+    except (RuntimeError, TypeError):  # its text lists two dozen other devices
         raise ValueError(f"device must be 'cpu', 'cuda', or one GPU such as 'cuda:1', got {device!r}") from None
     if device.type == "cuda" and start and (device.index or 0) >= (count := torch.cuda.device_count()):
         raise RuntimeError(f"device={str(device)!r} does not exist ({count} GPUs); pass device='cpu' or another")
@@ -225,11 +228,11 @@ def resolve_device(device, start: bool) -> torch.device:
     return device
 
 
-def _plan(leaf: Any, options: Options, known: dict[tuple, Plan]) -> Plan:
-    """Return the plan of a leaf, or an equal plan that is already ``known``."""
+def _plan(leaf: Any, options: Options, plans_by_key: dict[tuple, Plan]) -> Plan:
+    """Return the plan of a leaf. If ``plans_by_key`` has an equal plan, return that one, otherwise add the new one."""
     plan = lower(translate(transforms_of(leaf)[0], ImageSpec(), views=True, turns=can_rotate(leaf)), options)
     set_upright(leaf, plan.takes.upright)
-    return known.setdefault(plan.key, plan)
+    return plans_by_key.setdefault(plan.key, plan)
 
 
 def _options(loader, device: torch.device) -> Options:
@@ -244,7 +247,7 @@ def _dali_can(step: Step) -> bool:
 
 
 def in_processes(route: Route) -> bool:
-    """Return True if num_workers is a number of processes rather than of DALI's threads."""
+    """Return True if a route's num_workers is the number of worker processes, not of DALI's threads."""
     return isinstance(route, FallbackRoute) or (isinstance(route, DaliRoute) and route.table is not None)
 
 

@@ -1,4 +1,4 @@
-"""Transforms of batches of tensors, with separate random numbers for each image."""
+"""batched(), which transforms batches of tensors, with separate random numbers for each image."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def batched(
 ) -> nn.Module:
     """Return a module that transforms batches (N, C, H, W) on any device, with separate random numbers for each image.
 
-    torchvision's transforms draw once per batch, so all images are flipped, or none. The module applies the loader's
-    kernels to the whole batch instead. Its random numbers follow torch's CPU generator (``torch.manual_seed``) and have
-    torchvision's distributions. Transforms without a translation are applied by torchvision, image by image.
+    A torchvision transform draws once per batch and flips, for example, all images or none. This module draws for each
+    image, from torch's CPU generator (``torch.manual_seed``) and with torchvision's distributions. It applies the
+    loader's kernels to the whole batch. torchvision applies transforms without a translation, image by image.
 
     Args:
-        transform: a torchvision transform, v1 or v2, or a registered callable; takes CHW tensors.
+        transform: a torchvision transform, v1 or v2, or a registered callable, for CHW tensors.
         exact: see DataLoader.
-        fallback: see DataLoader. "warn" reports once which transforms are applied image by image, "error" raises.
+        fallback: see DataLoader. "warn" reports once why torchvision applies the transform image by image.
 
     Returns:
-        A module. It takes uint8 images in [0, 255] or floating point images in [0, 1], and returns the result of
-        ``transform`` for each, as one tensor, as a list if their sizes differ, or as a tuple of batches if
-        ``transform`` returns several images. With a v2 transform it accepts more arguments, each a tensor, or a list of
-        N boxes, masks or dictionaries, which remains a list. torchvision then transforms all of them, sample by sample.
+        A module that takes uint8 images in [0, 255] or floating point images in [0, 1]. It returns the transformed
+        images as one tensor, or as a list if their sizes differ. If ``transform`` returns several images, it returns a
+        tuple of batches. With a v2 transform the module takes further arguments, each a tensor, or a list of N boxes,
+        masks or dictionaries. torchvision then transforms sample by sample, and lists remain lists.
 
     Examples:
         >>> import torch
@@ -57,11 +57,7 @@ def batched(
 
 
 class Batched(nn.Module):
-    """A transform of batches, see batched().
-
-    Attributes:
-        transform, exact, fallback: the arguments.
-    """
+    """The module that batched() returns."""
 
     def __init__(self, transform: Callable[..., Any], exact: bool, fallback: str):
         super().__init__()
@@ -70,12 +66,12 @@ class Batched(nn.Module):
 
     @no_compile
     def forward(self, images: torch.Tensor, *others: Any) -> Any:
-        """Return the transformed batch, as a tuple if there are ``others``.
+        """Return the transformed batch. With ``others``, return a tuple of all transformed arguments.
 
         Raises:
-            TypeError: ``images`` is not a batch, or a v1 transform gets other arguments.
+            TypeError: ``images`` is not a batch, or a v1 transform gets ``others``.
             ValueError: an image is too small, or the batch is empty.
-            RuntimeError: fallback="error" and something has no translation, or a CUDA graph is being captured.
+            RuntimeError: fallback="error" and kernels cannot run the transform, or a CUDA graph is being captured.
         """
         if not isinstance(images, torch.Tensor) or images.ndim != 4:
             got = f"shape {tuple(images.shape)}" if isinstance(images, torch.Tensor) else type(images).__name__
@@ -99,10 +95,10 @@ class Batched(nn.Module):
             return self._run(images, plan)
 
     def _plan(self, images: torch.Tensor, others: Sequence[Any]) -> Plan:
-        """Return the plan of the transform in its current state.
+        """Return the plan of the transform, with its current attributes, for these images.
 
         Raises:
-            Unsupported: the kernels do not support it.
+            Unsupported: kernels cannot run it on these arguments.
         """
         kind = "Image" if isinstance(images, tv_tensors.Image) else "tensor"
         channels, height, width = images.shape[1:]
@@ -122,7 +118,7 @@ class Batched(nn.Module):
         return plan
 
     def _run(self, images: torch.Tensor, plan: Plan) -> Any:
-        seed = 0  # as with torchvision, torch's generator is not advanced if nothing is drawn
+        seed = 0  # drawn from torch's generator only if a step is random, as in torchvision
         if any(is_random(step) for one in plan.chains for step in one.batch):
             seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_().item())
         made = []
@@ -138,7 +134,7 @@ class Batched(nn.Module):
         return filled(plan.structure, made) if plan.views else made[0]
 
     def _each(self, *inputs: Any) -> Any:
-        """Transform sample by sample with torchvision."""
+        """Return the batch as transformed by torchvision, sample by sample."""
         split = list(map(_split, inputs))
         if len(set(map(len, split))) > 1:
             raise ValueError(f"arguments differ in length: {', '.join(str(len(one)) for one in split)} samples")
@@ -152,7 +148,7 @@ class Batched(nn.Module):
 
 
 def _finished(images: Any, gives: ImageSpec) -> Any:
-    """Convert a batch to the type that the transform returns."""
+    """Return the images of a batch as tensors of the class that the transform returns."""
     if isinstance(images, list):
         return [_finished(image, gives) for image in images]
     if 0 in images.stride():  # an expanded gray image, whose channels share memory
@@ -161,7 +157,7 @@ def _finished(images: Any, gives: ImageSpec) -> Any:
 
 
 def _split(batch: Any) -> Sequence[Any]:
-    """Return the samples of a batch, or raise TypeError."""
+    """Return one entry per image. Raise TypeError if ``batch`` is not a tensor, list or tuple."""
     if isinstance(batch, tv_tensors.TVTensor):
         return [tv_tensors.wrap(one, like=batch) for one in batch.unbind()]
     if not isinstance(batch, (torch.Tensor, list, tuple)):
@@ -170,8 +166,8 @@ def _split(batch: Any) -> Sequence[Any]:
 
 
 def _combined(samples: Sequence[Any]) -> Any:
-    """Combine samples: tensors of one shape into one tensor, tuples into a tuple of batches, other objects into a
-    list."""
+    """Return a batch of samples. Tensors of equal shape are stacked, tuples become a tuple of batches, and other
+    samples a list."""
     first = samples[0]
     if isinstance(first, tuple):
         return tuple(map(_combined, zip(*samples, strict=True)))

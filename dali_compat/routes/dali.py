@@ -1,4 +1,4 @@
-"""The DALI route: objects that a loader keeps between epochs."""
+"""The DALI route, with the plans, pipelines and cache that a loader keeps between epochs."""
 
 from __future__ import annotations
 
@@ -27,55 +27,54 @@ if TYPE_CHECKING:
     from ..engine.planes.verified import VerifiedEngine
 
 
-MOST_PIPELINES = 16  # for a custom data set; each has a dozen threads
-_READERS = 4  # threads that only read files
-# With this many JPEG engines (an H100 has 7), few threads are enough, except for large images. For loading only, 4
-# threads give 22,000 images/s and 8 give 24,500; next to training of ResNet-18 they reach .93 and .89 of the speed of
-# synthetic data (H100, benchmarks/results)
+MOST_PIPELINES = 16  # limit for a custom data set; each pipeline has a dozen threads
+_READERS = 4  # threads of a pipeline that only reads files
+# With this many JPEG engines (an H100 has 7), 4 threads are enough, except for large images. Loading without training
+# reaches 22,000 images/s with 4 threads and 24,500 with 8. Training of ResNet-18 reaches .93 and .89 of the speed with
+# synthetic data (H100, benchmarks/results).
 _MANY_ENGINES, _GPU_JPEG_THREADS = 7, 4
-# Threads that decode as fast as one engine, with CUDA (H100). With this share for the engines, large photos load faster
-# than in a hand-written pipeline (imagefolder_4mp_h100 and imagefolder_12mp_h100 in benchmarks/results).
+# Number of threads that decode as fast as one JPEG engine (H100). Measured with large photos (imagefolder_4mp_h100 and
+# imagefolder_12mp_h100 in benchmarks/results).
 _PER_ENGINE = 4
 
 
 @dataclass
 class DaliRoute:
-    """Data is read, decoded and transformed by DALI."""
+    """The route on which DALI reads, decodes and transforms images."""
 
     device: torch.device  # device of the batches
-    available: int  # CPU threads that a pipeline may use
+    available: int  # most CPU threads that a pipeline may use
     depth: int  # batches in flight
-    batch_size: int  # initial batch size of pipelines
+    batch_size: int  # smallest batch size of pipelines
     plans: list[Plan]  # one per distinct transform, in the order of the data set's leaves
-    _plan_of: dict[int, tuple[Images, Plan]] = field(repr=False)  # leaves and their plans, by id()
+    _plan_of: dict[int, tuple[Images, Plan]] = field(repr=False)  # leaves and their plans, by id() of the leaf
     gpu_jpegs: bool = False  # whether most images are JPEGs and a GPU decodes them
     fancy: bool = False  # whether a GPU's decoder interpolates chroma as libjpeg does
     large: bool = False  # whether most images have a megapixel or more
-    cache: DecodedCache | None = None  # cache of decoded images, if the loader has one
-    # plan of each image of the first sample; None for images computed by torchvision's functions
+    cache: DecodedCache | None = None  # None if the loader has no ``cache``
+    # custom data sets: plan of each image of the first sample; None for images that torchvision computes
     images: list[Plan | None] = field(default_factory=list, repr=False)
-    # facts about the files of a custom data set, which torch's own loader reads; None for other data sets
+    # custom data sets: properties of the files; None for other data sets
     table: FileTable | None = field(default=None, repr=False)
-    options: Options | None = field(default=None, repr=False)  # options of its plans
-    why: str = ""  # why the transform of a known data set has no translation; "" for others
-    realized: int = 0  # number of batches so far without a deferred image
+    options: Options | None = field(default=None, repr=False)  # custom data sets: options of their plans
+    why: str = ""  # why the transform of a data set of files has no translation; "" if it has one
+    realized: int = 0  # custom data sets: number of batches without a deferred image
     _representatives: dict[Any, Plan] = field(default_factory=dict, repr=False)
-    # owns all pipelines, including borrowed ones, so that an iterator never takes one with it, however it ends
+    # all pipelines, including borrowed ones, so that none is lost with an iterator
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
-    # re-entrant, because the garbage collector may end an epoch in a thread that is borrowing a pipeline
+    # reentrant, because the garbage collector may end an epoch while its thread borrows a pipeline
     _lock: Any = field(default_factory=new_lock, repr=False)
 
     def plan_of(self, leaf: Images) -> Plan:
         return self._plan_of[id(leaf)][1]
 
     def representative(self, plan: Plan) -> Plan:
-        """Return the first of the plans with the same DALI part, which share a pipeline."""
+        """Return the first plan that has the same DALI steps. Such plans share pipelines."""
         return self._representatives.setdefault(pipeline_key(plan), plan)
 
     @property
     def jpeg_engines(self) -> int | None:
-        """Number of JPEG engines that decode the images; None before nvJPEG starts, or if the GPU does not decode
-        JPEGs."""
+        """Number of the GPU's JPEG engines. None if nvJPEG has not started, or if the GPU does not decode JPEGs."""
         from ..engine.dali import warm
 
         index = self.device.index
@@ -83,13 +82,13 @@ class DaliRoute:
 
     @property
     def threads(self) -> int:
-        """CPU threads of a pipeline. Few if many engines decode, because more would slow a training step."""
+        """Number of CPU threads of a pipeline. It is small if many JPEG engines decode, because more threads would slow
+        a training step."""
         return min(self.available, _GPU_JPEG_THREADS) if self.engines_decode_all else self.available
 
     @property
     def load(self) -> float:
-        """Share of JPEGs for the JPEG engines. If there are few engines, the threads decode the rest in the same time,
-        with CUDA."""
+        """Share of the JPEGs that the JPEG engines decode. CPU threads and CUDA decode the others in the same time."""
         if self.jpeg_engines is None or self.engines_decode_all:
             return 1.0
         return self.jpeg_engines * _PER_ENGINE / (self.jpeg_engines * _PER_ENGINE + self.available)
@@ -100,12 +99,12 @@ class DaliRoute:
         return (self.jpeg_engines or 0) >= _MANY_ENGINES and not self.large
 
     def alternating_pipelines(self, form: Form) -> int:
-        """Return how many pipelines of one plan alternate."""
+        """Return the number of pipelines of one plan that decode batches in turn."""
         return 2 if self.engines_decode_all and form.input not in DECODED else 1
 
     def open_another(self, pipeline: DecodePipeline) -> None:
-        """Open a similar pipeline in the background, for idle() to return. If this fails, for example for lack of
-        memory, there is none. Runs once per pipeline."""
+        """Open a copy of a pipeline in the background, once per pipeline. idle() returns it when it is open. Errors,
+        such as lack of memory, are ignored."""
         from ..engine.dali import warm
 
         if pipeline.has_copy:
@@ -119,17 +118,17 @@ class DaliRoute:
                     if pipeline in self._pipelines:
                         self._pipelines.append(another)
                         return
-                another.close()  # because the loader was closed
+                another.close()  # the loader was closed meanwhile
 
         warm.in_background(opened)
 
     def idle(self, plan: Plan, form: Form) -> list[DecodePipeline]:
-        """Return the pipelines that no epoch uses."""
+        """Return the pipelines for a plan and form that no epoch uses."""
         return [one for one in self._pipelines if one.plan is plan and one.form == form and one.idle]
 
     def borrow(self, plan: Plan, batch_size: int, form: Form, borrower: Any) -> DecodePipeline:
-        """Return an idle pipeline for the plan, or a new one. It becomes idle again when the borrowing epoch is over or
-        deleted."""
+        """Return an idle pipeline for a plan and form, or a new one. It becomes idle again when the epoch ``borrower``
+        is over or deleted."""
         from ..engine.dali import warm
         from ..engine.dali.pipeline import DecodePipeline
 
@@ -160,7 +159,7 @@ class DaliRoute:
             return pipeline
 
     def jpeg_engine(self) -> VerifiedEngine | None:
-        """Return the GPU's engine if one of the plans uses it. Initializes CUDA."""
+        """Return the GPU's JPEG engine, or None if this route does not use it. Initializes CUDA."""
         if not self.uses_jpeg_engine:
             return None
         from ..engine.planes.engines import engine_of
@@ -170,14 +169,14 @@ class DaliRoute:
 
     @property
     def uses_jpeg_engine(self) -> bool:
-        """True if this route may use a JPEG engine of the GPU. With exact=False it does not, because DALI's decoder is
-        faster by 1.7% next to ResNet-18 (H200, benchmarks/results)."""
+        """True if a plan can use the GPU's JPEG engine. With exact=False none does, because ResNet-18 trains 1.7%
+        faster with DALI's decoder (H200, benchmarks/results)."""
         possible = self.device.type == "cuda" and self.cache is None and most_jpeg_engines() > 0
         return possible and any(plan.from_planes for plan in self.plans)
 
     @property
     def jpegs(self) -> str:
-        """Description of the decoder of JPEGs, if uses_jpeg_engine."""
+        """Description of what decodes JPEGs, for explain(). Requires uses_jpeg_engine."""
         from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device)
@@ -188,7 +187,7 @@ class DaliRoute:
 
     @property
     def compared_jpegs(self) -> str:
-        """Description of how many files the engine decodes, and why not more; "" if it decodes none."""
+        """Description of how many files the JPEG engine decodes, for explain(). "" if it has not started."""
         from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device) if self.uses_jpeg_engine else None
@@ -198,7 +197,8 @@ class DaliRoute:
         return engine.describe_counts([(headers_of(leaf), len(leaf)) for leaf in leaves])
 
     def begin_decoder(self) -> None:
-        """Start the GPU's decoder in the background, once per process, if a GPU decodes and CUDA is initialized."""
+        """Start the GPU's decoder in the background, once per process. Do nothing without a GPU, or if CUDA is not
+        initialized."""
         if self.device.type != "cuda" or self.device.index is None or not torch.cuda.is_initialized():
             return
         if self.uses_jpeg_engine:
@@ -211,8 +211,8 @@ class DaliRoute:
             warm.begin(self.device.index)
 
     def take_over(self, before: DaliRoute) -> None:
-        """Share the pipelines of the previous route as long as its iterators live. Idle ones of other plans are
-        closed."""
+        """Share the pipelines of the previous route, whose iterators may still use them. Close idle pipelines that no
+        plan of this route needs."""
         self._pipelines, self._lock = before._pipelines, before._lock
         self._representatives = before._representatives
         # plans of a custom data set may recur
@@ -223,17 +223,16 @@ class DaliRoute:
                     pipeline.close()
 
     def epoch_is_over(self) -> None:
-        """Keep the idle pipelines of each plan that the next epoch needs, which are the last ones, and close the
-        others."""
+        """Close idle pipelines, except the last ones of each plan, which the next epoch needs."""
         with self._lock:
             for pipeline in [pipeline for pipeline in self._pipelines if pipeline.idle]:
-                alike = self.idle(pipeline.plan, pipeline.form)
-                if pipeline not in alike[-self.alternating_pipelines(pipeline.form) :]:
+                same_kind = self.idle(pipeline.plan, pipeline.form)
+                if pipeline not in same_kind[-self.alternating_pipelines(pipeline.form) :]:
                     pipeline.close()
             self._close_unusable()
 
     def _close_unusable(self) -> None:
-        """Close idle pipelines that are unusable: closed, of another process, or interrupted."""
+        """Remove idle pipelines that cannot be used: closed ones, those of another process, and interrupted ones."""
         gone = [pipeline for pipeline in self._pipelines if pipeline.idle and not pipeline.usable]
         self._pipelines[:] = [pipeline for pipeline in self._pipelines if pipeline not in gone]
         for pipeline in gone:
@@ -241,7 +240,7 @@ class DaliRoute:
 
     @property
     def memory(self) -> int:
-        """Bytes of pixels held, by the cache of decoded images."""
+        """Size of the cache of decoded images in bytes."""
         return 0 if self.cache is None else self.cache.bytes
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A cache of decoded images within a memory budget, so that later epochs need not decode them again."""
+"""A cache of decoded images (``cache=``), so that later epochs need not decode them again."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ..runtime.device import free_memory
 from ..runtime.forks import new_lock
 from ..runtime.messages import in_bytes
 
-_SHARE = 0.5  # of a GPU's free memory, unless requested otherwise; training needs the rest
+_SHARE = 0.5  # limit as a share of a GPU's free memory if ``cache_device`` is not given; training needs the rest
 
 
 class DecodedCache:
-    """Decoded images by source. Images are never evicted.
+    """A cache of decoded images, keyed by source. Images are never evicted.
 
-    With a GPU, images are kept in GPU memory. If they are in host memory instead, the CPU cuts out the crop and only
-    that is transferred; decoding JPEGs on an H100 is faster than that (benchmarks/results).
+    With a GPU, images are kept in GPU memory by default. From host memory, each batch's crops have to be cut out on the
+    CPU and transferred, which takes longer than decoding JPEGs on an H100 (benchmarks/results).
 
     Args:
-        budget: bytes (an int), or a share of the free memory (a float).
-        device: the loader's device. Together with ``exact`` it determines the pixels.
-        exact: the loader's argument.
+        budget: limit in bytes (an int), or as a share of the free memory (a float).
+        device: the loader's device.
+        exact: the loader's ``exact``.
         place: location of the images, "cpu" or "cuda". None is the loader's device, but at most half of a GPU's free
             memory.
     """
@@ -32,17 +32,17 @@ class DecodedCache:
         self.settings = budget, device, exact, place
         self._images: dict[Source, Any] = {}
         self.bytes = 0  # size of the images
-        self._lock = new_lock()  # shared by iterators of several threads
-        self.full = False  # whether an image did not fit; nothing is added from then on
+        self._lock = new_lock()  # because iterators may run in several threads
+        self.full = False  # whether an image did not fit; no more images are added then
         self._place = device if place is None or place == device.type else torch.device("cpu")
-        self.form = PIXELS if self._place.type == "cpu" else PIXELS_ON_GPU  # of the images returned by get()
-        self._limit: int | None = None
+        self.form = PIXELS if self._place.type == "cpu" else PIXELS_ON_GPU  # form of the images from get()
+        self._limit: int | None = None  # in bytes; None until _set_limit()
         if self._place.type == "cpu":
             self._set_limit()
 
     def _set_limit(self) -> None:
-        """Compute the limit in bytes. For a GPU this is delayed until the first images exist, because CUDA may not be
-        initialized."""
+        """Compute the limit in bytes. For a GPU this is called when the first images are added, because CUDA may not be
+        initialized before."""
         budget, _, _, place = self.settings
         free = free_memory(self._place)
         self._limit = budget if isinstance(budget, int) else int(budget * free)
@@ -50,11 +50,13 @@ class DecodedCache:
             self._limit = min(self._limit, int(_SHARE * free))
 
     def get(self, source: Source):
-        """Return (H, W, 3) uint8 for a pipeline of ``form``, or None if it is not cached."""
+        """Return the decoded image of a source, (H, W, 3) uint8, or None if it is not cached. It is a NumPy array, or a
+        DALI tensor on the GPU."""
         return self._images.get(source)
 
     def add(self, sources: list[Source], images) -> None:
-        """Copy the images that are new and fit, uint8 tensors (H, W, 3) on any device."""
+        """Add copies of images, uint8 tensors (H, W, 3) on any device. Cached ones are ignored, and so are all others
+        after the first that does not fit."""
         with self._lock:
             if self.full:
                 return
@@ -74,11 +76,11 @@ class DecodedCache:
             try:
                 self._images |= zip(new, _copies(list(new.values()), self._place), strict=True)
                 self.bytes = size
-            except (MemoryError, torch.cuda.OutOfMemoryError):  # the free memory was taken meanwhile
+            except (MemoryError, torch.cuda.OutOfMemoryError):  # other code has used the memory meanwhile
                 self.full = True
 
     def clear(self) -> None:
-        """Free the images. No more are added."""
+        """Free all images. Later calls of add() are ignored."""
         with self._lock:
             self._images, self.bytes, self.full = {}, 0, True
 
@@ -94,10 +96,9 @@ class DecodedCache:
 
 
 def _copies(images: list[torch.Tensor], place: torch.device) -> list:
-    """Copy images to NumPy arrays on the host, or to DALI tensors on a GPU, which DALI consumes without per-image
-    Python calls."""
+    """Copy images to NumPy arrays on the host, or to DALI tensors on a GPU."""
     if not images or not images[0].is_cuda:
-        return [image.numpy().copy() for image in images]  # by NumPy, since torch's threads would compete with DALI's
+        return [image.numpy().copy() for image in images]  # not by torch, whose threads would compete with DALI's
     flat = torch.cat([image.reshape(-1) for image in images]).to(place)  # a single transfer
     parts = [
         part.view(image.shape)
@@ -112,22 +113,15 @@ def _copies(images: list[torch.Tensor], place: torch.device) -> list:
 
 
 def checked_budget(budget: int | float | None) -> int | float | None:
-    """Return the budget.
-
-    Raises:
-        ValueError: it is neither a number of bytes nor a share.
-    """
+    """Return the loader's ``cache``. Raise ValueError if it is neither a number of bytes nor a share."""
     if budget is None or (type(budget) is int and budget > 0) or (type(budget) is float and 0 < budget <= 1):
         return budget
     raise ValueError(f"cache must be bytes (an int above 0) or a share of memory (a float in (0, 1]), got {budget!r}")
 
 
 def checked_cache_device(place: torch.device | str | None, device: torch.device | str | int | None) -> str | None:
-    """Return the kind of place, or None.
-
-    Raises:
-        ValueError: a loader on this device cannot keep images there.
-    """
+    """Return the loader's ``cache_device`` as text, or None. Raise ValueError if it is invalid for a loader on
+    ``device``."""
     if place is None:
         return None
     kind = str(place)

@@ -17,14 +17,14 @@ from . import FallbackRoute, Route, in_processes
 from .dali import _GPU_JPEG_THREADS, DaliRoute
 from .resident import ResidentRoute
 
-_COLUMN = 44  # columns of a transform, unless explain(wide=True)
+_COLUMN = 44  # characters of a transform's repr, unless explain(wide=True)
 
 
 class Explanation(str):
     """The text of explain(). A notebook displays it as a table."""
 
     def _repr_html_(self) -> str:
-        rows, left = [], 'style="text-align:left"'  # for each cell, because notebooks align right
+        rows, left = [], 'style="text-align:left"'  # in each cell, because notebooks align right by default
         for line in self.splitlines():
             cells = [html.escape(cell) for cell in re.split(r"\s{2,}", line.strip())]
             if len(cells) == 4:
@@ -35,9 +35,9 @@ class Explanation(str):
 
 
 def explain(loader, route: Route, wide: bool = False) -> Explanation:
-    """Return one line per step with its translation, engine and fidelity. Unless ``wide``, transforms are truncated to
-    a column, and a step takes two lines if the terminal is too narrow for one."""
-    tolerant = not isinstance(loader.dataset, IterableDataset)  # errors of iterable data sets end the epoch
+    """Return the text of loader.explain(wide). Without ``wide``, transforms are truncated, and each takes two lines if
+    the terminal is too narrow."""
+    tolerant = not isinstance(loader.dataset, IterableDataset)  # on_error does not apply to iterable data sets
     if isinstance(route, FallbackRoute):
         lines, ignored = _fallback_lines(loader, route, tolerant)
     elif isinstance(route, ResidentRoute):
@@ -56,7 +56,7 @@ def explain(loader, route: Route, wide: bool = False) -> Explanation:
 
 
 def _fallback_lines(loader, route: FallbackRoute, tolerant: bool) -> tuple[list[str], list[str]]:
-    """Return the lines and the arguments without effect, as the functions of the other routes do."""
+    """Return lines of text, and the loader's arguments that have no effect."""
     lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
     if loader.num_workers or not tolerant:
         lines.append("  load_state_dict() loads the batches already used once more, without returning them")
@@ -99,7 +99,7 @@ def _dali_lines(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[s
 
 
 def _threads(route: DaliRoute) -> str:
-    """Describe the number of threads, and the reason if a GPU decodes."""
+    """Describe the number of CPU threads. If a GPU decodes, give the reason for this number."""
     threads = f"{route.threads} CPU threads"
     if not route.gpu_jpegs:
         return threads
@@ -114,7 +114,7 @@ def _threads(route: DaliRoute) -> str:
 
 
 def summary(route: Route) -> str:
-    """Describe a loader's route in a few words."""
+    """Return a description of a loader's route in a few words, for install(verbose=True)."""
     if isinstance(route, FallbackRoute):
         return f"torchvision, because {route.reason}"
     name = "DALI" if isinstance(route, DaliRoute) else "torch on the data set in memory"
@@ -134,7 +134,7 @@ def _plan_lines(route: DaliRoute | ResidentRoute, wide: bool, decode: str | None
 
 
 def _part_name(route: DaliRoute | ResidentRoute, plan: Plan, number: int) -> str:
-    """Name the part of the data set or the images that a plan is for."""
+    """Return a heading for the lines of a plan, such as "part 2 of the data set" or "images 1, 3 of a sample"."""
     if isinstance(route, ResidentRoute) or plan not in route.images:
         return f"part {number} of the data set"
     images = [number for number, one in enumerate(route.images, 1) if one is plan]
@@ -142,12 +142,12 @@ def _part_name(route: DaliRoute | ResidentRoute, plan: Plan, number: int) -> str
 
 
 def _transform_lines(plan: Plan, device: torch.device, wide: bool, decode: str | None) -> str:
-    """Return one line per transform. ``decode`` is the fidelity of decoding on this device, or None."""
+    """Return one line per transform. The first line is for decoding if its fidelity ``decode`` is given."""
     dali = f"DALI on {'GPU' if device.type == 'cuda' else 'CPU'}"
     rows = [("(decode)", "decode", dali, decode)] if decode else []
     if plan.views:
         rows += _rows(plan, dali, wide)
-    views: dict[tuple, list[int]] = {}  # views by equal lines
+    views: dict[tuple, list[int]] = {}  # numbers of the views that have these lines
     for number, view in enumerate(plan.chains, 1):
         lines = tuple(_rows(view, dali, wide))
         views.setdefault(lines, []).append(number)
@@ -176,7 +176,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _truncated(transform: str) -> str:
-    """Truncate to the arguments that fit: "RandomCrop(size=(224, 224), ...)"."""
+    """Truncate a transform's repr after an argument, as in "RandomCrop(size=(224, 224), ...)"."""
     if len(transform) <= _COLUMN:
         return transform
     ends = [at for found in re.finditer(r", (?=\w+=)", transform) if (at := found.start()) <= _COLUMN - len(", ...)")]
@@ -194,7 +194,7 @@ def _decode_fidelity(route: DaliRoute, exact: bool) -> str:
 
 
 def _without_effect(loader, route: DaliRoute | ResidentRoute) -> list[str]:
-    """Return torch's arguments that have no effect on this route."""
+    """Return the loader's arguments that were given but have no effect on this route, as "name=value"."""
     names: dict[str, object] = {"pin_memory": False, "pin_memory_device": "", "in_order": True}
     if in_processes(route) and loader.num_workers:
         names = {"pin_memory_device": ""}

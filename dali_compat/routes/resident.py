@@ -1,4 +1,5 @@
-"""The resident route. Data sets of arrays (data/arrays.py) are copied to the device once and transformed there."""
+"""The resident route, on which the images of arrays (data/arrays.py) are copied to the device once and transformed
+there."""
 
 from __future__ import annotations
 
@@ -21,17 +22,16 @@ from ..translate import translate
 from ..translate.lower import lower
 
 SHARE = 0.5  # largest share of the device's free memory for the images
-# Batches are computed together until their output has this many bytes. 16 MiB fit in a CPU's cache. A GPU takes longer
-# to launch kernels than to compute, so it computes 1 GiB, or 1/64 of its memory if that is less. The computation needs
-# 2.5 times as much.
+# Output in bytes of the batches that are computed together. 16 MiB fit in a CPU's cache. A GPU needs more, because it
+# takes longer to launch kernels than to compute. On a GPU, the computation uses 2.5 times as much memory.
 _CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 16 << 20}
-_CHUNK_SHARE = 1 / 64
-_AT_A_TIME = 64 << 20  # bytes of images that are copied and made contiguous at a time
+_CHUNK_SHARE = 1 / 64  # the same as a share of a GPU's memory; the smaller limit applies
+_AT_A_TIME = 64 << 20  # bytes of images that are copied to the device at a time
 
 
 class _Pixels:
-    """The images of an array on a device, (N, C, H, W). Loaders of the same array share them, for example after
-    random_split."""
+    """The images of an array on a device, (N, C, H, W). All loaders of the array share them, for example those of two
+    subsets."""
 
     def __init__(self, of: Any, images: torch.Tensor, device: torch.device):
         self.of = of  # keeps its id() from being reused
@@ -42,13 +42,13 @@ _shared: WeakValueDictionary[tuple, _Pixels] = WeakValueDictionary()
 
 
 class _Targets:
-    """The targets of a data set at the start of an epoch."""
+    """The targets of a data set, on the device if they are a tensor, and a copy for detecting changes."""
 
     def __init__(self, dataset: data.Dataset, device: torch.device):
         self._raw, table = raw_targets(dataset), target_table(dataset)
-        self._compat = getattr(dataset, "compat", None)  # QMNIST's: whether targets are labels or vectors
+        self._compat = getattr(dataset, "compat", None)  # of QMNIST; whether targets are labels or vectors
         self._copy = _copied(self._raw)
-        self.table = None if table is None else table.to(device, copy=True)  # None if they are not a tensor
+        self.table = None if table is None else table.to(device, copy=True)  # None if targets are not a tensor
 
     def is_current(self, dataset: data.Dataset) -> bool:
         """Return True if the targets are unchanged. Lists and arrays may have been modified in place."""
@@ -58,22 +58,22 @@ class _Targets:
 
 @dataclass
 class ResidentDataset:
-    """A data set on the device."""
+    """A data set whose images are kept on the device."""
 
     dataset: Any
-    array: Any  # its ``data``
+    array: Any  # its attribute ``data``
     plan: Plan  # plan of its transform
     images: torch.Tensor  # (N, C, H, W) on the host
-    key: tuple  # key of the copy on the device
-    pixels: _Pixels | None = None  # on the device; None before an epoch begins
-    targets: _Targets | None = None  # likewise
+    key: tuple  # cache key of the copy on the device
+    pixels: _Pixels | None = None  # the copy on the device; None before an epoch begins
+    targets: _Targets | None = None  # None before an epoch begins
 
     def __len__(self) -> int:
         return len(self.images)
 
     @property
     def on_device(self) -> torch.Tensor:
-        """The images on the device, once an epoch has begun."""
+        """The images on the device. Available after the first epoch has begun."""
         assert self.pixels is not None
         return self.pixels.images
 
@@ -89,29 +89,30 @@ class ResidentDataset:
 
 @dataclass
 class ResidentRoute:
-    """The data set is on the device, where torch transforms it."""
+    """The route for arrays, which torch transforms on the device."""
 
     device: torch.device  # device of the batches
     depth: int  # batches in flight
     plans: list[Plan]  # one per distinct transform, in the order of the data set's leaves
-    datasets: dict[int, ResidentDataset]  # the leaves, by id()
+    datasets: dict[int, ResidentDataset]  # leaves of the data set, by id()
 
     def close(self) -> None:
-        """Release the data sets. Active iterators keep those that they use."""
+        """Release the copies on the device. Active iterators keep those that they use."""
         self.datasets = {}
 
     @property
     def memory(self) -> int:
-        """Bytes of pixels in copies of the arrays, which loaders may share."""
+        """Bytes of the arrays' copies on the device, including copies that other loaders share."""
         datasets = list(self.datasets.values())
         return sum(one.bytes for one in datasets if one.pixels is not None and self._copies(one))
 
     @property
     def samples_at_once(self) -> int:
-        """Number of samples that are computed together; 1, meaning one batch, if their size is unknown."""
+        """Number of samples that are computed together. 1 if their size is unknown; batches are then computed one by
+        one."""
         if any(s.gives.size is None and s.op != "crop" for plan in self.plans for c in plan.chains for s in c.batch):
             return 1
-        most = max(sum(map(_most, plan.chains)) for plan in self.plans)
+        most = max(sum(map(_max_image_bytes, plan.chains)) for plan in self.plans)
         budget = _CHUNK_BYTES[self.device.type]
         if self.device.type == "cuda" and torch.cuda.is_initialized():  # explain() must not initialize CUDA
             total = torch.cuda.get_device_properties(self.device).total_memory
@@ -119,10 +120,11 @@ class ResidentRoute:
         return max(1, budget // most)
 
     def check(self, before: ResidentRoute | None) -> None:
-        """Check that images that are not on the device yet fit, given that ``before`` releases its memory.
+        """Check that the device has enough memory for images that are not there yet. The memory of the previous route
+        ``before`` counts as free.
 
         Raises:
-            Unsupported: they take too much memory.
+            Unsupported: the images take too much memory.
         """
         missing = {one.key: one.bytes for one in self.datasets.values() if one.pixels is None and self._copies(one)}
         if not missing:
@@ -138,7 +140,7 @@ class ResidentRoute:
             )
 
     def load(self, before: ResidentRoute | None) -> None:
-        """Copy to the device whatever is missing there, after closing ``before``."""
+        """Close the previous route ``before``. Then copy images and targets to the device that are not there yet."""
         if before is not None:
             before.close()
         for one in self.datasets.values():
@@ -164,11 +166,10 @@ class ResidentRoute:
 
 
 def resident_route(loader, device: torch.device, depth: int, before, start: bool) -> ResidentRoute:
-    """Return the route for a loader whose data set has leaves that hold arrays. ``before`` and ``start`` are those of
-    choose().
+    """Return the resident route for a loader. ``before`` and ``start`` are arguments of choose().
 
     Raises:
-        Unsupported: with the reason why the route cannot be used.
+        Unsupported: the route cannot be used. The message gives the reason.
     """
     if device.type not in _CHUNK_BYTES:
         raise Unsupported(f"arrays are kept on CPUs and CUDA GPUs, not on {device}")
@@ -194,20 +195,19 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
     if start or device.type == "cpu" or torch.cuda.is_initialized():
         route.check(before)
     if start:
-        with torch.inference_mode(False):  # used in every mode
+        with torch.inference_mode(False):  # normal tensors, which can be used in every mode
             route.load(before)
     return route
 
 
 def _key(array, images: torch.Tensor, device: torch.device) -> tuple:
-    """Return a key that is equal for equal pixels: that of an array for its lifetime, or of a tensor until it is
-    modified."""
+    """Return a cache key for the copy of an array. If the array is a tensor, the key changes when it is modified."""
     counts = isinstance(array, torch.Tensor) and not array.is_inference()
     return id(array), version_of(array) if counts else None, images.shape, images.stride(), device
 
 
 def _copy(images: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return contiguous (N, C, H, W) images on the device. They are not copied if they are so already."""
+    """Return contiguous (N, C, H, W) images on the device, without a copy if the given ones are such."""
     if device.type == "cpu":
         return images.contiguous()
     made = torch.empty(images.shape, dtype=images.dtype, device=device)
@@ -217,13 +217,13 @@ def _copy(images: torch.Tensor, device: torch.device) -> torch.Tensor:
     return made
 
 
-def _most(plan: Plan) -> int:
-    """Return the largest size in bytes of an image."""
-    return max(map(_bytes, (plan.takes, *(s.gives for s in plan.batch))))
+def _max_image_bytes(plan: Plan) -> int:
+    """Return the size in bytes of one image at its largest, before or after a step."""
+    return max(map(_image_bytes, (plan.takes, *(s.gives for s in plan.batch))))
 
 
-def _bytes(spec) -> int:
-    """Return the size in bytes of one image, at least as float32, which kernels compute in."""
+def _image_bytes(spec) -> int:
+    """Return the size in bytes of one image. Integers count as float32, because kernels compute in float32."""
     height, width = spec.size or (0, 0)
     return spec.channels * height * width * max(4, spec.dtype.itemsize)
 
