@@ -1,4 +1,4 @@
-"""Base class of a batch, from indices to tensors. The routes implement the steps in between (dali_batch, resident)."""
+"""Base class of a batch, which is created from indices and returns tensors. dali_batch and resident implement it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 def stage(method: F) -> F:
-    """Decorator that makes a method a stage of a Batch.
-
-    The stage is skipped if an earlier one has failed. Its exception is stored and raised by finish(), so that the
-    caller gets it in place of the batch that it belongs to.
-    """
+    """Decorator for a stage of a Batch. An exception of the stage is stored for finish() to raise, and later stages are
+    skipped. Stages run ahead of next(), which has to raise the exception in place of this batch."""
 
     @functools.wraps(method)
     def run(self: Batch, *args: Any) -> None:
@@ -36,41 +33,36 @@ class Batch:
     """A batch of one epoch.
 
     Args:
-        indices: as the sampler gave them.
+        indices: indices from the sampler.
         begin: number of samples of the epoch before this batch.
-        error: exception that the sampler raised instead of giving indices. That of a stage replaces it, and finish()
-            raises it.
+        error: exception that the sampler raised instead of returning indices. finish() raises it.
     """
 
     def __init__(self, epoch: Epoch[Any], indices: Indices, begin: int, error: Exception | None = None):
         self.epoch = epoch
-        self.indices = self.given_indices = indices  # on_error may remove some from ``indices``
+        self.indices = self.given_indices = indices  # on_error="skip" removes some from ``indices``
         self.begin, self.error = begin, error
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def advance(self) -> None:
-        """Start what does not need the caller's thread."""
+        """Start substitutes of samples that have failed, if the route supports them."""
 
     def discard(self) -> None:
         """Cancel the batch and release its resources."""
         raise NotImplementedError
 
     def _images(self) -> Any:
-        """Return images (N, C, H, W), or a list of N if sizes differ, several parts made them, or they are not
-        images."""
+        """Return the transformed images, (N, C, H, W), or as a list of N if they cannot be stacked."""
         raise NotImplementedError
 
     def _collate(self, images: Any) -> Any:
-        """Collate the samples of the batch. Return NOTHING if on_error leaves no sample."""
+        """Return the collated batch, or NOTHING if on_error leaves no sample."""
         raise NotImplementedError
 
     def finish(self) -> Any:
-        """Return what torch's loader would return for these indices, on the device.
-
-        NOTHING if on_error leaves no sample.
-        """
+        """Return the batch that torch's loader would return, on the device, or NOTHING if on_error leaves no sample."""
         try:
             return self._collate(self.outcome())
         except BaseException:
@@ -80,8 +72,8 @@ class Batch:
             self.error = None
 
     def outcome(self) -> Any:
-        """Return the images, or raise the stored error."""
-        with torch.autocast(self.epoch.route.device.type, enabled=False):  # autocast is for models
+        """Return the transformed images, or raise the stored error."""
+        with torch.autocast(self.epoch.route.device.type, enabled=False):  # a model's autocast must not affect images
             self.advance()
             if self.error is not None:
                 raise self.error

@@ -1,4 +1,4 @@
-"""Consecutive batches of the resident route, computed together on the device."""
+"""A chunk of the resident route, which is consecutive batches computed together on the device."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .decode import RowImages, in_memory_format, sorted_by_row
 from .epoch import Epoch
 from .part import as_transformed
 
-# (data set, its rows in the chunk or None for all, their indices in the data set on the device)
+# (data set, its rows in the chunk or None for all rows, and for each row the index in the data set, on the device)
 _DatasetRows = tuple[ResidentDataset, np.ndarray | None, torch.Tensor]
-_Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # likewise, with values
-_Part = tuple[Plan, Sequence[int], list[_Selection], list[Any]]  # plan, rows, and the arguments of its steps
+_Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # the same with images or labels
+_Part = tuple[Plan, Sequence[int], list[_Selection], list[Any]]  # (plan, rows, image selections, step arguments)
 
 
 class Chunk:
-    """Consecutive batches computed together."""
+    """Consecutive batches that are computed together."""
 
     _done: torch.cuda.Event  # recorded on _stream
 
@@ -44,7 +44,7 @@ class Chunk:
         for one in dataset_rows:
             by_plan.setdefault(one[0].plan, []).append(one)
         parts = [self._part(plan, of_plan) for plan, of_plan in by_plan.items()]
-        # targets on the device, or None if default_collate or a custom function has to make them
+        # targets on the device; None if they have to be collated on the host
         self.labels = self._labels(dataset_rows) if epoch.default_collate else None
         self._stream: torch.cuda.Stream | None = None
         self._batches = self._sliced(parts)
@@ -57,12 +57,12 @@ class Chunk:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the computed images; labels are not counted."""
+        """Size of the computed images in bytes, without labels."""
         return sum(one.nbytes for images, _ in self._batches for one in _tensors(images))
 
     def take(self, number: int) -> tuple[Any, torch.Tensor | None]:
-        """Return images and labels of batch ``number``. Images are (N, C, H, W), or a list of N if sizes differ or they
-        are not images."""
+        """Return images and labels of the batch with this number. Images are (N, C, H, W), or a list of N if they
+        cannot be stacked. Labels are None if they have to be collated on the host."""
         taken = self._batches[number]
         if self._stream is not None and current_stream_of(self._stream.device) != self._stream.cuda_stream:
             stream = torch.cuda.current_stream(self._stream.device)
@@ -84,7 +84,8 @@ class Chunk:
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray | slice, sizes: np.ndarray
     ) -> list[Arrays]:
-        """Compute per-sample arguments of ``steps`` for these rows (numbers, or a slice), as Rows.compute() does."""
+        """Return the per-sample arguments of ``steps`` for these rows of the chunk. ``sizes`` are their image sizes,
+        (len(rows), 2)."""
         try:
             return compute(steps, sizes, self.epoch.randoms(self._position, len(self)), rows)
         except ImageTooSmall as error:
@@ -115,7 +116,7 @@ class Chunk:
         return _gathered(tables, len(self))
 
     def _part(self, plan: Plan, dataset_rows: list[_DatasetRows]) -> _Part:
-        """Return the rows that share a plan. Random parameters are drawn here."""
+        """Return the rows of the chunk that share a plan, and draw their random arguments."""
         at: np.ndarray | slice = slice(None)
         rows: Sequence[int] = range(len(self))
         selections = [(one.on_device, own, index) for one, own, index in dataset_rows]
@@ -123,7 +124,7 @@ class Chunk:
             at = np.sort(np.concatenate([np.asarray(own) for _, own, _ in dataset_rows]))  # no data set has all rows
             rows = at.tolist()
             selections = [(values, np.searchsorted(at, np.asarray(own)), index) for values, own, index in selections]
-        sizes = np.broadcast_to(np.array(plan.takes.size), (len(rows), 2)).copy(order="F")  # as Randoms does
+        sizes = np.broadcast_to(np.array(plan.takes.size), (len(rows), 2)).copy(order="F")  # faster, as in Randoms
         arrays = [self.compute(one.batch, at, sizes) for one in plan.chains]
         return plan, rows, selections, arrays
 
@@ -142,10 +143,11 @@ class Chunk:
 
 
 def _transformed(device: torch.device, plan: Plan, count: int, selections: list[_Selection], arrays: list[Any]) -> Any:
-    """Apply a plan's steps to its rows."""
+    """Return the images of ``count`` rows after the steps of their plan. ``arrays`` are the steps' arguments for each
+    view."""
     images, made = _gathered(selections, count), []
     for number, (one, drawn) in enumerate(zip(plan.chains, arrays, strict=True), 1):
-        own = images if number == len(arrays) else images.clone()  # functions may modify it in place
+        own = images if number == len(arrays) else images.clone()  # a step may modify it in place
         made.append(Program(one.batch, one.takes, device)(own, drawn))
     return ViewBatches(made) if plan.views else made[0]
 
@@ -156,8 +158,8 @@ def _tensors(images: Any) -> list[torch.Tensor]:
 
 
 def _split(whole, lengths: list[int]) -> Sequence[Any]:
-    """Split a whole into consecutive batches. For autograd they are not views, so an in-place change of one batch does
-    not bump the version counter of another."""
+    """Split images or labels into consecutive batches of these lengths. Each batch has its own version counter for
+    autograd, because the caller may modify it in place."""
     if isinstance(whole, ViewBatches):
         of_views = zip(*(_split(view, lengths) for view in whole.batches), strict=True)
         return [ViewBatches(batches, whole.structure) for batches in of_views]
@@ -168,8 +170,8 @@ def _split(whole, lengths: list[int]) -> Sequence[Any]:
 
 
 def _gathered(selections: Sequence[_Selection], count: int) -> torch.Tensor:
-    """Gather ``values[index]`` of each (values, rows, index) into these rows of one tensor. Rows are None if one
-    selection fills the whole tensor."""
+    """Return a tensor of ``count`` rows that holds ``values[index]`` in ``rows``, for each (values, rows, index). Rows
+    are None if a single selection fills the tensor."""
     values, rows, index = selections[0]
     if rows is None:
         return values.index_select(0, index)

@@ -1,5 +1,4 @@
-"""Collate a batch as torch's fetchers do. default_collate leaves stacked images as they are; a custom collate_fn gets
-samples on the GPU if it accepts them there."""
+"""Collate a batch on the device, by default_collate or a custom collate_fn."""
 
 from __future__ import annotations
 
@@ -27,20 +26,19 @@ _CPU = torch.device("cpu")
 
 
 class UserCollate:
-    """Call a custom collate_fn, with samples on the GPU if possible.
+    """Call a custom collate_fn, with images on the GPU if possible.
 
-    A function that makes NumPy arrays or CPU tensors fails on samples on a GPU. If it fails on the first batch, it is
-    called again with that batch on the CPU, and all later batches are copied to the CPU for it.
+    A function that creates NumPy arrays or CPU tensors raises an error for images on a GPU. It is then called again
+    with images on the CPU, and so for all later batches.
 
     Args:
-        fallback: the loader's ``fallback``: whether the copy is reported by a FallbackWarning, not at all, or by an
-            error.
+        fallback: the loader's ``fallback``. It determines how the copies to the CPU are reported.
     """
 
     def __init__(self, fallback: str):
         self._fallback = fallback
-        self._known: Callable[[Any], Any] | None = None  # the function that was tried
-        self._on_cpu = False
+        self._known: Callable[[Any], Any] | None = None  # the function that ``_on_cpu`` refers to
+        self._on_cpu = False  # whether it needs images on the CPU
 
     def __call__(
         self,
@@ -50,11 +48,11 @@ class UserCollate:
         device: torch.device,
         generators: Callable[[], AbstractContextManager],
     ) -> Any:
-        """Return ``function(samples(images))``, on the device that the function leaves it on.
+        """Return ``function(samples(images))``. The tensors in the result may be on any device.
 
         Args:
-            samples: builds the list of samples from images.
-            generators: returns a context for the call, with the random generators that the function draws from.
+            samples: returns the list of samples with these images.
+            generators: returns a context that sets the random generators for the call.
 
         Raises:
             RuntimeError: fallback="error", and the function does not accept samples on the GPU.
@@ -65,7 +63,7 @@ class UserCollate:
         before = generator_states()
         try:
             with generators(), _default_device(function, device):
-                made = function(samples(mapped(images, torch.Tensor.clone)))  # it may modify them before it raises
+                made = function(samples(mapped(images, torch.Tensor.clone)))  # it may modify images before it raises
             self._known, self._on_cpu = function, False
             return made
         except (RuntimeError, TypeError, ValueError) as error:
@@ -82,11 +80,8 @@ class UserCollate:
 
 
 def _default_device(function: Callable[[Any], Any], device: torch.device) -> AbstractContextManager:
-    """Return a context that sets the default device of torch for timm's collate functions.
-
-    They copy images into a new tensor, which is then created on the GPU. Their random numbers are not affected, since
-    they come from NumPy only.
-    """
+    """Return a context that sets torch's default device, if the function is timm's. timm's collate functions copy the
+    images to a new tensor, which has to be on the GPU, too. Their random numbers are NumPy's."""
     loader, mixup = sys.modules.get("timm.data.loader"), sys.modules.get("timm.data.mixup")
     of_timm = loader is not None and function is loader.fast_collate
     of_timm = of_timm or (mixup is not None and type(function) is mixup.FastCollateMixup)
@@ -101,7 +96,7 @@ def collate(
 
     Args:
         samples: targets and locations of the samples.
-        begin: number of samples of the epoch before them.
+        begin: number of samples of the epoch before this batch.
         name: returns the name of a row for error messages.
     """
     with_index = {getattr(leaf, "return_index", False) for leaf in samples.leaves}
@@ -116,7 +111,7 @@ def collate(
 
 
 def call_collate_fn(epoch: Epoch[Any], samples: Callable[[Any], list], images: Any, begin: int) -> Any:
-    """Return the custom collate_fn's result for ``samples(images)``, on the device."""
+    """Return the custom collate_fn's result for ``samples(images)``, moved to the device."""
     given = samples if epoch.batched else lambda images: samples(images)[0]
     generators = partial(epoch.worker_generators, begin, COLLATE)
     made = epoch.user_collate(epoch.collate_fn, given, images, epoch.route.device, generators)
@@ -124,7 +119,7 @@ def call_collate_fn(epoch: Epoch[Any], samples: Callable[[Any], list], images: A
 
 
 def _samples(samples: IndexedSamples | TableSamples, images: Any) -> list[tuple]:
-    """Return the values of ``dataset[index]`` for each row, with these images."""
+    """Return each row's sample, as ``dataset[index]`` would, but with the row's image of ``images``."""
     targets = samples.targets.tolist() if isinstance(samples.targets, np.ndarray) else samples.targets
     return [
         (image, target, local) if getattr(leaf, "return_index", False) else (image, target)
@@ -133,7 +128,7 @@ def _samples(samples: IndexedSamples | TableSamples, images: Any) -> list[tuple]
 
 
 def _stacked(epoch: Epoch[Any], images: Any, name: Callable[[int], str]) -> Any:
-    """Stack images as default_collate does, on the device."""
+    """Return images as collated by default_collate, on the device and in the plan's memory format."""
     route = epoch.route
     if isinstance(images, torch.Tensor):
         return images
@@ -156,7 +151,7 @@ _LISTS = "Keep values that differ in lists, by a collate_fn such as lambda batch
 _NONE = "Return a sample without None for every index"
 _TYPES = "Return the same types and structure for every index"
 _TENSOR = "Put ToTensor(), or v2.ToImage() and v2.ToDtype(torch.float32, scale=True), before this transform"
-_REMEDIES = {  # by patterns in the texts of errors
+_REMEDIES = {  # remedies by patterns in error messages
     r"found <class 'PIL\.": "Add ToTensor() or v2.ToImage() to the transform",
     r"(found|Got) <class 'NoneType'>": "Return a value instead of None for every index and in every transform",
     r"pic should be PIL Image .* Got <class 'torch": "The image is a tensor already; remove this ToTensor()",
@@ -172,7 +167,8 @@ _REMEDIES = {  # by patterns in the texts of errors
 
 
 def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[int], str] = _ENTRY.format) -> Exception:
-    """Extend the text of default_collate's error by two samples that cannot be collated together, and a remedy."""
+    """Return default_collate's error, with a text that names two samples that cannot be collated together, and a
+    remedy."""
     leaves = [leaves_by_path(one) for one in samples]
     for row, place in ((row, place) for row, one in enumerate(leaves) for place in leaves[0] | one):
         first, other = leaves[0].get(place, _NOTHING), leaves[row].get(place, _NOTHING)
@@ -193,7 +189,7 @@ def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[i
 
 
 def _description(leaf: Any) -> str:
-    """Describe the properties of a leaf that default_collate requires to be equal."""
+    """Describe a leaf by the properties that must be equal in all samples: its class, or dtype and shape."""
     if isinstance(leaf, (torch.Tensor, np.ndarray)):
         return f"{leaf.dtype} of shape {tuple(leaf.shape)}"
     if isinstance(leaf, (int, float, np.generic)):
@@ -202,8 +198,8 @@ def _description(leaf: Any) -> str:
 
 
 def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name: Any = str) -> None:
-    """Append a remedy to an error's text if that, or the indices of the batch, show a common mistake. Samples in the
-    text of an ``explain_mismatch`` error get the ``name`` of their index."""
+    """Append a remedy to an error's text if the text or the batch's indices show a common mistake. Replace "sample 3 of
+    the batch", as written by explain_mismatch(), by ``name(indices[3])``."""
     if not error.args or not isinstance(text := error.args[0], str):
         return
     last = text.strip().rpartition("\n")[2] if "Original Traceback" in text else text
@@ -219,7 +215,7 @@ def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name
 
 
 def _out_of_range(dataset: Any, indices: Sequence[Any]) -> str:
-    """Return which index of a batch may have no sample."""
+    """Return a remedy for an IndexError that names the batch's index without a sample, or ""."""
     with suppress(Exception):  # the caller raises another error
         while True:
             size, last = len(dataset), max(indices, key=abs)
@@ -234,7 +230,7 @@ def _out_of_range(dataset: Any, indices: Sequence[Any]) -> str:
 
 
 def collate_by_default(samples: Any, name: Callable[[int], str] = _ENTRY.format) -> Any:
-    """Call default_collate. Its errors name the samples that cannot be collated together."""
+    """Return default_collate(samples). Errors name the samples that cannot be collated together."""
     try:
         return default_collate(samples)
     except Exception as error:
@@ -242,7 +238,7 @@ def collate_by_default(samples: Any, name: Callable[[int], str] = _ENTRY.format)
 
 
 def collated_views(views: ViewBatches) -> Any:
-    """Collate samples that consist of several views, as default_collate would."""
+    """Return samples with several views, as collated by default_collate."""
     numbers = [torch.tensor(i, device="cpu") for i in range(len(views.batches))]
     numbered = collated([filled(views.structure, numbers)])
     batches = [batch if isinstance(batch, torch.Tensor) else collated(batch) for batch in views.batches]
@@ -250,7 +246,8 @@ def collated_views(views: ViewBatches) -> Any:
 
 
 def collated(samples: Any, name: Callable[[int], str] = _ENTRY.format) -> Any:
-    """Call default_collate as in a torch worker, with CPU tensors. Errors name samples as in explain_mismatch()."""
+    """Return default_collate(samples) with the CPU as torch's default device, as in a worker. In errors, ``name`` names
+    the rows that cannot be collated together."""
     with on_the_cpu():
         return collate_by_default(samples, name)
 

@@ -1,7 +1,7 @@
 """A batch on the DALI route.
 
-start() finds the files, computes all per-sample arguments and submits work to DALI. Rows (rows.py) that share a plan
-are decoded together, in one group per decoder (decode.py, planes_group.py). Part (part.py) does the remaining steps.
+start() finds the files, draws random arguments and submits rows to their decoders. finish() returns the batch. Rows
+that share a plan are decoded together (part.py), in one group per decoder (decode.py, planes_group.py).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .rows import Rows, locate
 
 
 class _Prepared(NamedTuple):
-    """Results computed ahead of finish()."""
+    """Images, or a collated batch, computed by prepare() ahead of finish()."""
 
-    made: Any  # the images, or the whole batch
-    is_whole: bool  # whether it is the whole batch, which is the case if it only had to be stacked
+    made: Any  # the images, or the collated batch
+    is_whole: bool  # whether it is the collated batch; with a custom collate_fn it is the images
     stream: torch.cuda.Stream | None  # CUDA stream of the computation
 
     def handed_over(self) -> Any:
-        """Return the result for use on the current stream."""
+        """Return ``made`` for use on the caller's current CUDA stream."""
         if self.stream is None or self.stream.cuda_stream == current_stream_of(self.stream.device):
             return self.made
         return handed_over(self.made, self.stream)
@@ -46,28 +46,27 @@ class _Prepared(NamedTuple):
 class DaliBatch(Batch):
     """A batch whose images are decoded by DALI or PIL.
 
-    The iterator, or its prefetch thread (prefetch_thread.py), calls the stages in this order. Only start() and finish()
-    are certain to be called; later stages do the work of those left out. Each stage runs once and stores its exception
-    for finish() to raise.
+    The iterator or its prefetch thread calls these methods in order. All but start() and finish() are optional, and
+    finish() does the work of those that were left out. Exceptions are stored for finish() to raise.
 
-    1. request: fetch objects.
+    1. request: request objects from object storage.
     2. announce: let other processes read headers.
-    3. start: find samples, draw random parameters, submit to DALI.
-    4. decode: submit to a GPU's JPEG engine.
+    3. start: find samples, draw random arguments, submit rows to their decoders.
+    4. decode: submit files to a GPU's JPEG engine.
     5. advance: start substitutes of samples that have failed.
     6. prepare: do the work of finish() that runs no user code.
-    7. finish: return the batch as torch's loader would.
+    7. finish: return the batch that torch's loader would return.
 
-    discard() may be called instead at any time.
+    discard() may be called at any time.
 
     Args:
         epoch, indices, begin, error: see Batch.
-        is_substitute: whether this is one sample that replaces an unreadable one of another batch. PIL reads it, so
-            that it does not depend on when the other's error is found.
+        is_substitute: whether this batch is a single sample that replaces an unreadable sample of another batch. PIL
+            reads it, so its pixels do not depend on the time at which it is started.
 
     Attributes:
-        started: whether start() was called, or has nothing to do.
-        waits_for_headers: whether start() waits for headers that other processes read.
+        started: whether start() was called, or is not needed because of ``error``.
+        waits_for_headers: whether start() will wait for headers that other processes read.
     """
 
     epoch: DaliEpoch
@@ -79,7 +78,7 @@ class DaliBatch(Batch):
     ):
         super().__init__(epoch, indices, begin, error)
         self._is_substitute = is_substitute
-        self._bad: dict[int, Exception | str] = {}  # rows that failed, and why
+        self._bad: dict[int, Exception | str] = {}  # error, or its text, of each row that failed
         self._pending: list[tuple[Plan, RowsDecoding]] = []
         self._substitutes: dict[int, Substitute] = {}
         self._prepared: _Prepared | None = None
@@ -89,7 +88,7 @@ class DaliBatch(Batch):
     # ---- stages
 
     def request(self) -> None:
-        """Fetch objects from object storage, if the data set has any. Runs once."""
+        """Request this batch's objects from object storage, if the data set has any. Runs once."""
         if self._requested or self._located:
             return
         self._requested = True
@@ -100,14 +99,14 @@ class DaliBatch(Batch):
 
     @stage
     def announce(self) -> None:
-        """Let other processes read headers that are still unknown. Optional; call before start()."""
+        """Let other processes read headers that are not known yet. Call before start()."""
         if not self._located:
             self._locate()
             self.waits_for_headers = self.epoch.prefetcher is not None and self._rows.request_headers()
 
     @stage
     def start(self) -> None:
-        """Find the files, draw random parameters and submit work to DALI. Runs once."""
+        """Find the files, draw random arguments and submit rows to their decoders. Runs once."""
         if self.started:
             return
         self.started = True
@@ -122,13 +121,13 @@ class DaliBatch(Batch):
 
     @stage
     def decode(self) -> None:
-        """Submit files that were read to a GPU's JPEG engine, if it decodes any. Call after start()."""
+        """Submit files that have been read to the GPU's JPEG engine. Call after start()."""
         for _, decoding in self._pending:
             decoding.decode()
 
     @stage
     def advance(self) -> None:
-        """Start substitutes of samples that have failed, if on_error asks for them. Call after start()."""
+        """Start substitutes of samples that have failed, with on_error="replace". Call after start()."""
         if not self.epoch.advances:
             return
         for _, decoding in self._pending:
@@ -137,7 +136,7 @@ class DaliBatch(Batch):
 
     @stage
     def prepare(self) -> None:
-        """Do the work of finish() that runs no user code, in any thread. Call after start()."""
+        """Do the work of finish() that runs no user code. May be called in any thread. Call after start()."""
         if self._prepared is not None:
             return
         device = self.epoch.route.device
@@ -147,7 +146,7 @@ class DaliBatch(Batch):
         self._prepared = _Prepared(self._collate(images) if whole else images, whole, stream)
 
     def finish(self) -> Any:
-        """Return what torch's loader would return, on the device. NOTHING if on_error leaves no sample.
+        """Return the batch that torch's loader would return, on the device, or NOTHING if on_error leaves no sample.
 
         Raises:
             RuntimeError: the loader was closed.
@@ -165,9 +164,9 @@ class DaliBatch(Batch):
         return made[0][1] if len(made) == 1 else sorted_by_row(made)
 
     def _made(self) -> list[RowImages]:
-        """Return rows and images of each part."""
+        """Return (rows, transformed images) for each plan."""
         made = []
-        while self._pending:  # a part that fails stays, to be discarded
+        while self._pending:  # popped only on success, because discard() needs a part that fails
             plan, decoding = self._pending[-1]
             try:
                 rows, images = decoding.result()
@@ -200,14 +199,14 @@ class DaliBatch(Batch):
             self._substitutes.popitem()[1].discard()
 
     def _locate(self) -> None:
-        """Find the samples and their targets."""
+        """Find the files and targets of the samples."""
         self._located = True
         self._rows = locate(self.epoch, self.indices, self.begin, self._bad, self._is_substitute)
 
     # ---- groups
 
     def _group(self) -> None:
-        """Group rows by plan, and within a plan by decoder and form of the input."""
+        """Submit rows to their decoders, grouped by plan, and within a plan by decoder and form of the input."""
         rows = self._rows
         by_plan: dict[Plan, dict[tuple[int, str], list[np.ndarray]]] = {}
         for found, kinds in rows.read_headers(by_pil=self._is_substitute):
@@ -220,8 +219,8 @@ class DaliBatch(Batch):
             decoding.start({kind: np.sort(np.concatenate(several)) for kind, several in by_decoder.items()})
 
     def _split_by_decoder(self, found: LeafRows, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
-        """Yield (kind, form of DALI's input, rows) of a leaf's rows. The form is empty for PIL, which opens files
-        itself."""
+        """Yield (decoder, form of its input, rows) for the rows of a leaf. ``kinds`` is the decoder of each row. The
+        form is "" for PIL, which opens files by their paths."""
         rows, by_dali, pixels = found.rows, kinds == DALI, self._rows.pixels
         if pixels:
             known = by_dali & np.array([pixels[row] is not None for row in rows.tolist()])
@@ -238,7 +237,8 @@ class DaliBatch(Batch):
     # ---- on_error
 
     def single_outcome(self) -> tuple[IndexedSamples | TableSamples, Any, tuple[Source, Any] | None]:
-        """Return (samples, image, failure) of a batch of one. The failure is (source, reason), or None."""
+        """Return (samples, image, failure) of a batch with one sample. The failure is None, or (source, reason) and
+        then there is no image."""
         images, samples = self.outcome(), self._rows.samples
         if not self._bad:
             return samples, images[0], None
@@ -246,7 +246,7 @@ class DaliBatch(Batch):
         return samples, None, (samples.sources[row], self._bad[row])
 
     def _substitute(self) -> None:
-        """Start substitutes for rows that have failed."""
+        """Start substitutes for rows that have failed, with on_error="replace"."""
         if self.epoch.errors.policy != "replace" or self._is_substitute:
             return
         for row in self._bad.keys() - self._substitutes.keys():
@@ -254,7 +254,7 @@ class DaliBatch(Batch):
             self._substitutes[row] = Substitute(self.epoch, self._rows.position(row), make)
 
     def _without_bad(self, samples: IndexedSamples | TableSamples, images: Any) -> tuple[IndexedSamples, Any]:
-        """Drop or replace failed rows. Return the samples and images that remain."""
+        """Return samples and images without the rows that have failed, or with their substitutes. Record the errors."""
         errors, bad = self.epoch.errors, self._bad
         for row, error in sorted(bad.items()):
             errors.add(str(samples.sources[row]), self.indices[row], reason_of(error))

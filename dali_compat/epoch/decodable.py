@@ -1,4 +1,4 @@
-"""Rows as decoders read them: the base class, and the rows of a traced batch (tracing/columns.py)."""
+"""The interface between rows and their decoders, and the rows of a traced batch (tracing/columns.py)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .epoch import DaliEpoch
 
 
 class DecodableRows:
-    """Rows of encoded images, as decoders read them (decode.py, planes_group.py)."""
+    """Base class of the rows that decoders decode (decode.py, planes_group.py)."""
 
     epoch: DaliEpoch
     begin = 0  # number of samples of the epoch before the batch
-    facts: np.ndarray  # (N,) FACTS, known properties of each row's file
-    verdicts: np.ndarray  # (N,) uint64, known verdicts of the epoch's JPEG engine (data/verdicts.py)
-    pixels: Sequence[Any] = ()  # cached pixels of each row, or None; empty if there is no cache
+    facts: np.ndarray  # (N,) FACTS, properties of each row's file
+    verdicts: np.ndarray  # (N,) uint64, verdicts of the epoch's JPEG engine on the files (data/verdicts.py)
+    pixels: Sequence[Any] = ()  # each row's cached pixels, or None if not cached; empty if there is no cache
 
     @property
     def sources(self) -> Sequence[Source]:
@@ -36,46 +36,46 @@ class DecodableRows:
         raise NotImplementedError
 
     def paths(self, rows: np.ndarray) -> Any:
-        """Return the paths of files as (len(rows), L) uint8, zero-padded."""
+        """Return the paths of these rows' files as zero-padded uint8, (len(rows), L)."""
         raise NotImplementedError
 
     def infos(self, rows: Sequence[int]) -> list[Info]:
-        """Return the ``info`` of the PIL images that these rows start from."""
+        """Return the ``info`` of these rows' images, as PIL sets it when it opens the files."""
         sources = self.sources
         return [Info(sources[row]) for row in rows]
 
     def name(self, row: int) -> str:
-        """Return a row's name, for messages."""
+        """Return a row's name for error messages."""
         return str(self.sources[row])
 
     def unreadable(self, row: int, error: Exception) -> ImageReadError:
-        """Return an error that names the row's file and the reason."""
+        """Return an ImageReadError that names the row's file, for the original error."""
         made = read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error)
         made.__cause__ = error
         return made
 
     def fail_rows(self, failures: dict[int, Exception]) -> None:
-        """Raise the first of these rows' errors."""
+        """Raise the error of the first row. ``failures`` has the error of each row that failed."""
         if failures:
             raise failures.pop(min(failures))
 
     def set_intact(self, rows: list[int]) -> None:
-        """Record that DALI and PIL decode these files to the same pixels, unless that was checked before."""
+        """Record that DALI and PIL decode the files of these rows to the same pixels."""
 
     def forget(self, rows: list[int]) -> None:
-        """Drop the cached headers of files that have changed, if such files do not get new ones anyway."""
+        """Drop the cached headers of these rows, because their files have changed."""
 
     def use_pil(self, row: int) -> None:
-        """Let PIL read this file from now on, because DALI has failed on it or may decode it differently."""
+        """Record that PIL must decode the row's file, because DALI fails or may return other pixels."""
         raise NotImplementedError
 
     def verdict_writer(self, rows: list[int]) -> Callable[[np.ndarray], None]:
-        """Return a function that stores verdicts about these rows' files. It may be called in any thread, and after the
-        batch is gone."""
+        """Return a function that stores the JPEG engine's verdicts, one per row or one for all. It may be called in any
+        thread, and after the batch is freed."""
         raise NotImplementedError
 
     def numbers(self, begin: int, count: int) -> Any:
-        """Return the random numbers of ``count`` rows from ``begin`` on, as ops.draws.compute() takes them."""
+        """Return the random numbers of rows ``begin`` to ``begin + count``, for ops.draws.compute()."""
         raise NotImplementedError
 
     @named("draw")
@@ -87,16 +87,16 @@ class DecodableRows:
         begin: int = 0,
         count: int | None = None,
     ) -> Computed:
-        """Compute per-sample arguments of ``steps`` for these rows.
+        """Return the per-sample arguments of ``steps`` for these rows.
 
         Args:
             rows: row numbers, counted from ``begin``.
-            sizes: (len(rows), 2), if they are no longer those of the files.
-            begin: first row to draw numbers for.
-            count: number of rows to draw numbers for; by default all.
+            sizes: image sizes, (len(rows), 2). By default those in ``facts``.
+            begin: first row to draw random numbers for.
+            count: number of rows to draw random numbers for. By default all.
 
         Raises:
-            ImageTooSmall: with the row's number and name.
+            ImageTooSmall: an image is too small for a step. The error has the row's number and name.
         """
         sizes = self.facts["sizes"][rows] if sizes is None else sizes
         try:
@@ -106,12 +106,14 @@ class DecodableRows:
             raise ImageTooSmall(row, f"{error} ({self.name(row)})") from None
 
     def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
-        """Return compute() for one image of (height, width) ``size``, without the row dimension."""
+        """Return the arguments of ``steps`` for one row whose image has this (height, width). Arrays have no row
+        dimension."""
         return [rows_of(values, 0) for values in self.compute(steps, [0], np.array([size]), row, 1)]
 
 
 class _Encoded:
-    """A store (data/sources.py) of encoded images that were sent with the batch."""
+    """A store (data/sources.py) of the encoded images in a traced batch. ``block`` holds their bytes, and ``ends`` the
+    end of each."""
 
     def __init__(self, block: np.ndarray, ends: np.ndarray):
         self._block, self._ends = block, ends
@@ -131,13 +133,13 @@ class _Encoded:
 
 
 class JobRows(DecodableRows):
-    """The jobs of a group.
+    """Rows of a traced batch whose deferred images have equal heads.
 
     Args:
         epoch: epoch of the batch.
-        group: the jobs.
-        table: facts of the data set's files.
-        headers: stores the verdicts of a GPU's JPEG engine on these files.
+        group: files, properties and random numbers of the rows.
+        table: properties of the data set's files.
+        headers: store of the JPEG engine's verdicts on these files.
     """
 
     def __init__(self, epoch: DaliEpoch, group: JobGroup, table: FileTable, headers: Headers):
@@ -152,7 +154,7 @@ class JobRows(DecodableRows):
 
     @cached_property
     def sources(self) -> list[Any]:
-        """The path of each file, or a Record of its bytes."""
+        """The path of each row's file, or a Record if its bytes are in the batch."""
         paths, ends = self._group.paths, self._group.ends
         if ends is None:
             return os.fsdecode(b"\0".join(paths.tolist())).split("\0")  # one call for all
@@ -173,6 +175,6 @@ class JobRows(DecodableRows):
         return lambda verdicts: known.put(slots, np.broadcast_to(verdicts, len(slots)))
 
     def numbers(self, begin: int, count: int) -> Any:
-        """Return the numbers that were drawn when the images were traced, the same for each stream."""
+        """Return the random numbers that were drawn when the images were traced. They do not depend on the stream."""
         numbers = self._group.numbers[begin:]
         return lambda stream, k: numbers[:, :k]

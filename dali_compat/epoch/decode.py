@@ -1,7 +1,7 @@
-"""Decode rows that share a plan, by DALI or one by one by Pillow.
+"""Groups of rows that share a plan and are decoded by DALI or Pillow.
 
-A group of rows is submitted on construction. Its result(failures) returns the rows that succeeded, in order, and their
-images; errors of the others are added to ``failures``.
+The constructor of a group submits its rows. result(failures) returns the rows that succeeded, and their transformed
+images. It adds the errors of the other rows to ``failures``.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 
 
 RowImages = tuple[Sequence[int], Any]
-"""Rows, and their images on the device: (N, C, H, W), a list of N if sizes differ, or ViewBatches of these."""
+"""Row numbers, and the rows' images on the device: (N, C, H, W), a list of N if sizes differ, or ViewBatches."""
 
 
 def sorted_by_row(made: Sequence[RowImages]) -> list:
-    """Merge (rows, images) pairs into a list of images sorted by row."""
+    """Return the images of several (rows, images) pairs as a list, sorted by row."""
     images = {row: image for rows, several in made for row, image in zip(rows, several, strict=True)}
     return [images[row] for row in sorted(images)]
 
 
 def merged_results(results: Sequence[RowImages]) -> RowImages:
-    """Merge the results of several groups. The images are a list, unless one group made them all."""
+    """Return the results of several groups as one. The images become a list if several groups have some."""
     made = [(rows, images) for rows, images in results if rows]
     return made[0] if len(made) == 1 else (sorted(chain.from_iterable(rows for rows, _ in made)), sorted_by_row(made))
 
 
 class PilGroup:
-    """Rows decoded by PIL and transformed by torchvision's functions, with the drawn parameters. Sizes are read by PIL
-    rather than taken from the headers."""
+    """Rows that PIL decodes and torchvision's functions transform, one by one in threads. Random arguments are computed
+    from the sizes of the decoded images, which may differ from those in damaged headers."""
 
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int]):
         self._batch, self._plan = batch, plan
@@ -60,7 +60,7 @@ class PilGroup:
             self._futures[row] = batch.epoch.in_thread(pil.load, batch.sources[row], chains)
 
     def failed(self) -> dict[int, Exception]:
-        """Return the errors so far; other rows may still be in progress."""
+        """Return the errors of rows that have failed so far, without waiting for the others."""
         errors = {row: future.exception() for row, future in self._futures.items() if future.done()}
         return {
             row: error if isinstance(error, ImageTooSmall) else self._batch.unreadable(row, error)
@@ -85,15 +85,15 @@ class PilGroup:
 
 
 class DaliGroup:
-    """Rows that DALI decodes, or has already decoded (``given`` is in DECODED). Either all or none need rotation by
-    EXIF.
+    """Rows that DALI decodes and transforms. Either all or none need a rotation by EXIF.
 
     Args:
-        retry: whether this is the second attempt.
-        keep: whether _use_decoded() gets the whole decoded images.
+        given: form of DALI's input (data/sources.py). If it is in DECODED, the input is the cached pixels.
+        retry: whether this is the second attempt to decode the rows.
+        keep: whether to pass the whole decoded images to _use_decoded().
 
     Raises:
-        ImageTooSmall: a row does not suit the plan.
+        ImageTooSmall: an image is too small for the plan.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class DaliGroup:
 
     @cached_property
     def _sources(self) -> list[Source]:
-        """Sources of the images."""
+        """Sources of the rows."""
         sources = self._batch.sources
         return [sources[row] for row in self._rows]
 
@@ -154,16 +154,17 @@ class DaliGroup:
         return merged_results([by_pil, ([self._rows[i] for i in sure], [images[i] for i in sure])])
 
     def _use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """Add whole decoded images to the cache. Positions in ``sure`` were decoded from the expected bytes."""
+        """Add the whole decoded images at the positions ``sure`` to the cache. The other images may be of files that
+        have changed. ``encoded`` is the bytes of all images."""
         assert self._cache is not None
         self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
 
     def _needs_pil(self, received: Received, encoded: Any) -> np.ndarray:
         """Return the positions of ``encoded`` images that PIL has to read.
 
-        These are images whose bytes are not those of the known header, which shows in their length, in the size in
-        their own header, in the file's ctime, or in a write to their archive. Images that were not checked before
-        include those whose structure DALI and PIL may interpret differently.
+        These are images whose bytes have changed since their header was read, according to their length, their size
+        field, the file's ctime, or the archive. They also are images that DALI and PIL may decode differently. This is
+        checked here if it has not been checked yet.
         """
         rows, batch, facts = self._rows, self._batch, self._facts
         if received.encoded is None:
@@ -172,11 +173,12 @@ class DaliGroup:
             assert received.lengths is not None and received.size_field is not None
             hashes = header_hashes(received.size_field)
             changed = (received.lengths != facts["lengths"]) | (hashes != facts["header_hashes"])
-            upright = facts["orientations"] > 0  # rotating a photo may change only this tag
-            if batch.epoch.route.device.type == "cpu" or upright.any():  # stat calls take too long next to a GPU
+            upright = facts["orientations"] > 0  # an editor that rotates a photo may change only this tag
+            if batch.epoch.route.device.type == "cpu" or upright.any():  # stat() takes too long if a GPU decodes
                 changed |= ctimes_of(self._sources) != facts["ctimes"]
         new = np.flatnonzero(~changed & ~facts["intact"])
-        unknown = np.array([not is_intact(encoded[i]) for i in new.tolist()], bool)  # in this thread; it holds the GIL
+        # not in threads, because is_intact() holds the GIL
+        unknown = np.array([not is_intact(encoded[i]) for i in new.tolist()], bool)
         for i in new[unknown].tolist():
             batch.use_pil(rows[i])
         if len(new):
@@ -188,15 +190,15 @@ class DaliGroup:
         self._pipeline.discard(self._ticket)
 
     def _retry(self, error: Exception, failures: dict[int, Exception]) -> RowImages:
-        """Find the files that DALI cannot decode and let PIL read them, from now on.
+        """Return the result after DALI has failed with ``error``. PIL reads the files that DALI cannot decode, now and
+        in later epochs, and raises torchvision's errors for damaged ones. DALI decodes the other files again.
 
-        PIL raises torchvision's error for a damaged file. If no file is found, one may have been only partly written,
-        so DALI tries once more.
+        If there are no such files, one may have been incomplete while it was being written, so DALI decodes all again.
         """
         from ..engine.dali.pipeline import undecodable
 
         bad: list[int] = []
-        if remedy_of(error):  # not the fault of one file
+        if remedy_of(error):  # an error of the system, not of a file
             if self._is_retry and (strerror := os.strerror(errno.EMFILE)) in str(error):
                 raise OSError(errno.EMFILE, strerror) from error
         elif self._given not in DECODED:
@@ -204,7 +206,7 @@ class DaliGroup:
             bad = np.flatnonzero(overwritten(self._sources)).tolist()  # their bytes must not be read
             bad = bad or [i for i, image in enumerate(images) if not is_intact(image)]
             bad = bad or undecodable(images, self._pipeline.device, self._given)
-            if not bad and self._given == PATHS:  # changed after the headers that the arguments are computed from
+            if not bad and self._given == PATHS:  # files that have changed since their headers were read
                 bad = np.flatnonzero(ctimes_of(self._sources) != self._facts["ctimes"]).tolist()
         if not bad and (self._is_retry or self._given != PATHS):
             raise error
@@ -218,14 +220,15 @@ class DaliGroup:
 
 
 def _run_torch_steps(plan: Plan, images, arrays: list[Arrays]):
-    """Run the steps of a plan that torch executes, on DALI's output."""
+    """Return DALI's output after the steps of the plan that torch runs."""
     if not (plan.dali and plan.dali[-1].kwargs.get("layout") == "CHW"):
         images = images.movedim(-1, 1) if isinstance(images, torch.Tensor) else [i.movedim(-1, 0) for i in images]
     return run_all(plan.batch, images, arrays)
 
 
 def wrong_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:
-    """Return a bool array (N,): which of N images do not have their (height, width) in ``sizes``, (N, 2) or (1, 2)."""
+    """Return a bool array of shape (N,), True for images whose (height, width) is not that in ``sizes``, (N, 2) or
+    (1, 2)."""
     one_for_all = [images] if isinstance(images, torch.Tensor) else images
     given = [image.shape[-2:] for image in one_for_all]
     return (np.array(given, np.int64).reshape(-1, 2) != sizes).any(1)
