@@ -1,4 +1,4 @@
-"""State shared by the batches of one epoch: seed, pipelines, threads, processes and on_error."""
+"""State shared by the batches of one epoch, such as the seed, pipelines, threads and processes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ if TYPE_CHECKING:
     from ..engine.dali.pipeline import DecodePipeline
     from ..engine.planes.verified import VerifiedEngine
 
-TARGETS, COLLATE = 2**32 - 1, 2**32 - 2  # random streams for user functions that are not transforms
+TARGETS, COLLATE = 2**32 - 1, 2**32 - 2  # random streams of target_transform and collate_fn
 _SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # types that samples consist of
 
 
 def _is_original_collate() -> bool:
-    """Return True if default_collate has torch's own behavior for these types. A program may extend or change its
-    table."""
+    """Return True if default_collate collates these types as in torch. A program can change its table of types."""
     return not any(issubclass(one, kind) for kind in collate_functions() for one in _SAMPLED)
 
 
@@ -47,29 +46,29 @@ R = TypeVar("R", bound=Any)  # DaliRoute or ResidentRoute
 
 
 class Epoch(Generic[R]):
-    """State shared by the batches of one epoch. It does not refer to batches, so that dropping the last reference to an
-    iterator frees it.
+    """State shared by the batches of one epoch. It does not refer to batches, because a reference cycle would keep
+    deleted iterators alive.
 
     Attributes:
         dataset, collate_fn: the loader's.
-        user_collate: calls collate_fn if it is a custom one.
+        user_collate: calls a custom collate_fn.
         batched: whether torch's automatic batching is on.
-        default_collate: whether torch's unmodified default_collate makes the batches.
+        default_collate: whether torch's unmodified default_collate collates the batches.
         route: the loader's route at iter().
-        seed, rank_order: of this epoch; a sample's random numbers depend on the seed and its place in that order.
+        seed, rank_order: seed of the epoch and order of its samples. Random numbers depend on both.
         in_workers: whether num_workers > 0.
-        errors: on_error's policy and the failures so far.
+        errors: policy of on_error, and the samples that have failed.
         candidates: indices of samples that may replace others.
         over: whether the epoch has ended.
-        meter: counts the batches returned.
-        advances: whether advance() of its batches has anything to do.
-        prefetches: whether another thread (prefetch_thread.py) starts batches.
-        prepares: whether that thread may also finish the next batch, because no user code takes part.
+        meter: counts the batches that were returned.
+        advances: whether advance() of a batch may start substitutes.
+        prefetches: whether the prefetch thread (prefetch_thread.py) starts batches.
+        prepares: whether the prefetch thread may also call prepare(), because no step is user code.
     """
 
     advances = prefetches = False
-    fetcher: Fetcher | None = None  # fetches objects, if images of a leaf are in object storage
-    engine: VerifiedEngine | None = None  # the GPU's JPEG engine, if it has one and a plan can use it
+    fetcher: Fetcher | None = None  # fetches images from object storage; None for other data sets
+    engine: VerifiedEngine | None = None  # the GPU's JPEG engine; None if it has none or no plan can use it
 
     def __init__(self, loader, route: R, progress: Progress):
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
@@ -84,59 +83,57 @@ class Epoch(Generic[R]):
         self.prepares = not any(step.operation.calls_user for step in steps)
 
     def randoms(self, position: int, count: int) -> Randoms:
-        """Return the random numbers of ``count`` consecutive samples of this rank. ``position`` is the place of the
-        first in the order over all ranks."""
+        """Return the random numbers of ``count`` consecutive samples of this rank. ``position`` is the first sample's
+        place in the order of all ranks' samples."""
         return Randoms(self.seed, position, count, self.rank_order.world)
 
     def worker_generators(self, begin: int, stream: int = TARGETS) -> AbstractContextManager[None]:
-        """Context in which user functions draw from separate generators, as in torch's workers, rather than from those
-        of this process. ``begin`` is the number of samples of the epoch before theirs."""
+        """Return a context that seeds the global generators for calls of user functions, and restores them afterwards,
+        if torch would call these in workers. ``begin`` is the number of samples of the epoch before theirs."""
         if not self.in_workers:
             return nullcontext()
         return own_generators(self.seed, stream, 0, self.rank_order.place_of(begin))
 
     def copied_targets(self, targets: list[Any], transformed: bool) -> list[Any]:
-        """Return targets that user functions may modify in place, as in a worker, which has a copy of the data set.
-
-        ``transformed`` means that these are targets before target_transform.
-        """
+        """Return copies of targets if torch would load them in workers, which have copies of the data set. User
+        functions may modify them in place. ``transformed`` is whether a target_transform will be called."""
         if self.in_workers and (transformed or not self.default_collate):
-            with suppress(Exception):  # objects that cannot be copied
+            with suppress(Exception):  # some objects cannot be copied
                 return deepcopy(targets)
         return targets
 
     @property
     def fast_collate(self) -> bool:
-        """True if collate_fn is timm's: default_collate for uint8 images, as a tuple."""
+        """True if collate_fn is timm's fast_collate, which is default_collate for uint8 images, but returns a tuple."""
         timm = sys.modules.get("timm.data.loader")
         return timm is not None and self.collate_fn is timm.fast_collate and self.batched
 
     def end(self) -> None:
-        """Release the epoch's resources. No further batch is requested."""
+        """Release the epoch's resources. Called after the last batch."""
         self.over = True
 
 
-# Samples before a second pipeline is opened, over all epochs. Opening it stops all Python threads for .55 s, which it
-# saves in about 100,000 samples (H200)
+# Number of samples of a loader after which a second pipeline is opened. Opening it stops all Python threads for .55 s.
+# Alternating pipelines save that time within about 100,000 samples (H200).
 _SAMPLES_BEFORE_SECOND = 1 << 17
-_MIN_UNREAD, _MAX_PROCESSES = 4096, 8  # unread files that justify processes to read headers; most processes
+_MIN_UNREAD, _MAX_PROCESSES = 4096, 8  # number of unread headers from which processes read them; most processes
 
 
 class DaliEpoch(Epoch[DaliRoute]):
-    """State shared by the batches of an epoch on the DALI route, with pipelines, and threads for images that PIL
+    """State shared by the batches of an epoch on the DALI route. It has pipelines, and threads for images that PIL
     decodes."""
 
-    tables: dict[int, SampleTable]  # of the data set's leaves, by id(), with the samples at the start of the epoch
-    # reads headers, if a GPU decodes and many files of the data set are still unread
+    tables: dict[int, SampleTable]  # by id() of a leaf; samples of the leaf at the start of the epoch
+    # reads headers in processes, if a GPU decodes and many headers are still unread
     prefetcher: HeaderPrefetcher | None = None
 
     def __init__(self, loader, route: DaliRoute, progress: Progress):
-        self._pipelines: dict[tuple[Plan, Form, int], DecodePipeline] = {}  # int: 0 or 1, alternating
-        self._batch_counts: dict[tuple[Plan, Form], int] = {}  # batches so far
+        self._pipelines: dict[tuple[Plan, Form, int], DecodePipeline] = {}  # the int is 0 or 1, for alternating ones
+        self._batch_counts: dict[tuple[Plan, Form], int] = {}  # number of batches of each plan and form
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, progress)
         known = leaves_of(loader.dataset)
-        self.folder = current_folder()  # of relative paths; user code may change it while batches are prepared ahead
+        self.folder = current_folder()  # for relative paths, because user code may change the working directory
         made = {id(leaf): table_of(leaf, self.folder) for leaf in known}
         self.tables = {key: table for key, table in made.items() if table is not None}
         self.advances = self.errors.policy == "replace"
@@ -149,10 +146,8 @@ class DaliEpoch(Epoch[DaliRoute]):
             self._share(self.engine.name, leaves_of(loader.dataset))
 
     def _share(self, engine: str, leaves: list[Any]) -> None:
-        """Share the known facts about JPEGs with other processes, for data sets with a file to keep them in.
-
-        Not done at the end of an epoch, since the garbage collector may run that.
-        """
+        """Share the verdicts of a JPEG engine with other processes, for leaves that have an index file. Not called by
+        end(), because the garbage collector may call that."""
         for leaf in leaves:
             file, table = getattr(leaf, "_index_file", None), self.tables.get(id(leaf))
             if file is not None and table is not None:
@@ -166,17 +161,18 @@ class DaliEpoch(Epoch[DaliRoute]):
             return None
         try:
             return HeaderPrefetcher(max(1, min(_MAX_PROCESSES, available_threads(loader) // 2)))
-        except OSError:  # process limit reached; slower without them
+        except OSError:  # process limit reached; loading is slower without these processes
             return None
 
     def may_prefetch(self) -> bool:
-        """Return True if batches may be started in another thread, because no user code takes part. Called repeatedly,
-        since users may change data sets during an epoch."""
+        """Return True if batches may be started in the prefetch thread, because that calls no user code. Called for
+        each batch, because the user may change a data set during an epoch."""
         substitutes = self.errors.policy != "replace" or type(self.candidates) in PLAIN
         return substitutes and is_plain(self.dataset, self.tables)
 
     def pipeline(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
-        """Return this epoch's next pipeline for a plan, large enough for the batch."""
+        """Return the pipeline that decodes the next batch of a plan and form. Its batch size is at least
+        ``batch_size``."""
         key = plan, form, self._next_number(plan, form)
         known = self._pipelines.get(key)
         if known is None or known.batch_size < batch_size:
@@ -186,7 +182,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         return known
 
     def _next_number(self, plan: Plan, form: Form) -> int:
-        """Return which of two alternating pipelines decodes the next batch. The first takes all until the second is
+        """Return which of two alternating pipelines decodes the next batch, 0 or 1. It is 0 until pipeline 1 is
         open."""
         self._batch_counts[plan, form] = count = self._batch_counts.get((plan, form), -1) + 1
         if self.route.alternating_pipelines(form) == 1:
@@ -204,12 +200,12 @@ class DaliEpoch(Epoch[DaliRoute]):
             pipeline.check_open()
 
     def in_thread(self, function: Callable, *args) -> Future:
-        """Run a call in a thread and return its future."""
+        """Submit ``function(*args)`` to a thread pool, and return the future of its result."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.route.threads, thread_name_prefix="dali_compat")
         try:
             return self._threads.submit(function, *args)
-        except RuntimeError:  # executors are shut down with the main thread, but this thread is still running
+        except RuntimeError:  # Python shuts executors down when the main thread ends, but other threads may still run
             future: Future = Future()
             try:
                 future.set_result(function(*args))
@@ -217,13 +213,13 @@ class DaliEpoch(Epoch[DaliRoute]):
                 future.set_exception(error)
             return future
         except BaseException:
-            self._threads.shutdown(wait=False)  # as in prefetch_thread.py
+            self._threads.shutdown(wait=False)  # an interrupt may come after a thread has started
             self._threads = None
             raise
 
     def end(self) -> None:
         """Release the epoch's resources. The route keeps the pipelines for the next epoch."""
-        super().end()  # before the route looks for unused pipelines
+        super().end()  # pipelines are idle only after this
         if self._pipelines:
             self._pipelines = {}
             self.route.epoch_is_over()

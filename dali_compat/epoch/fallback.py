@@ -1,4 +1,4 @@
-"""torch's own loader, with batches copied to the loader's device, and with on_error."""
+"""torch's own iterators, with batches moved to the loader's device, on_error, states and statistics."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from .stats import Meter
 
 
 def fallback_iterator(loader, device: torch.device, before: Progress | None = None) -> TorchIterator:
-    """Return torch's iterator, followed by a copy to ``device``. ``before`` is the progress of the previous epoch, if
-    this replaces a persistent iterator."""
-    suppress_warning()  # the loader has already given the reason
+    """Return torch's own iterator, with batches moved to ``device``. ``before`` is the progress of a persistent
+    iterator that this one replaces."""
+    suppress_warning()  # the loader has already reported the fallback
     if not loader.num_workers:
         return SingleProcessIterator(loader, device, before)
     loader.check_worker_number_rationality()
@@ -44,14 +44,14 @@ def fallback_iterator(loader, device: torch.device, before: Progress | None = No
 
 
 class TorchIterator(_BaseDataLoaderIter):
-    """torch's own iterator, with batches copied to the loader's device."""
+    """Base class of torch's own iterators, with batches moved to the loader's device."""
 
-    _count = 0  # samples of the current batch
+    _count = 0  # number of samples of the current batch
     _dataset_fetcher: Any
 
     def __init__(self, loader, device: torch.device, before: Progress | None):
         self._device = device
-        self._drawn: deque[Any] = deque()  # indices drawn ahead of torch
+        self._drawn: deque[Any] = deque()  # indices that _resume() has drawn ahead
         self._begin(loader, before)
         super().__init__(self._wrapped(loader))
         self.progress.seeded(int(self._base_seed))
@@ -62,14 +62,15 @@ class TorchIterator(_BaseDataLoaderIter):
         self.progress.finish_resume()
 
     def _wrapped(self, loader):
-        """Return a copy of the loader for torch's iterator. It shares counters and errors with the original."""
+        """Return a copy of the loader for torch's iterator, with collate_fn and data set wrapped for this package. It
+        shares counters and errors with the original."""
         made, errors = copy.copy(loader), loader._errors
         vars(made).update(_errors=errors, _stats=loader._stats, _history=loader._history)
         if loader.num_workers:
             made.worker_init_fn = QuietWorker(loader.worker_init_fn)
         if loader._auto_collation and loader.collate_fn is data.default_collate:
             made.collate_fn = collate_by_default
-        if self.progress.lap:  # a persistent iterator draws no seed; this keeps torch's order of indices
+        if self.progress.lap:  # a persistent iterator draws no seed, so none may be drawn from the loader's generator
             made.generator = torch.Generator().manual_seed(self.progress.seed)
         if errors.policy != "raise" and not isinstance(loader.dataset, data.IterableDataset):
             # only if needed, because a data set may have no length
@@ -79,12 +80,12 @@ class TorchIterator(_BaseDataLoaderIter):
         return made
 
     def _begin(self, loader, before: Progress | None = None) -> None:
-        """Start an epoch. To be called before torch draws the indices of its first batches."""
+        """Initialize the state of an epoch, before torch draws the indices of the first batches."""
         self.progress: Progress = loader._history.begin(loader, self._draws_worker_seeds(loader), before)
         self._to_reload, self._remaining, self.next_lock = 0, None, RLock()
-        self._consumed = 0, 0  # batches that torch's iterator has finished, and their samples
-        self._samples: int | None = None  # of the last finished batch
-        self._last: Any = ()  # its indices
+        self._consumed = 0, 0  # numbers of batches and samples that torch's iterator has finished
+        self._samples: int | None = None  # number of samples of the last finished batch
+        self._last: Any = ()  # indices of the last finished batch
         self._draw_until = self.progress.drawn + self.progress.exhausted
         if self._reloads_batches(loader):
             self._to_reload = self.progress.restart(loader)
@@ -93,14 +94,14 @@ class TorchIterator(_BaseDataLoaderIter):
         self._errors.begin()
         self._meter: Meter = loader._stats.begin(loader.collate_fn)
         self._meter.follow(self)
-        self._requested: deque[tuple[int | None, Any]] = deque()  # samples and indices of batches in flight
+        self._requested: deque[tuple[int | None, Any]] = deque()  # number of samples and indices of batches in flight
 
     def _draws_worker_seeds(self, loader) -> bool:
         return loader.num_workers > 0
 
     def _reloads_batches(self, loader) -> bool:
-        """Return True if resuming means loading the earlier batches again. The state of torch's workers and of iterable
-        data sets cannot be saved."""
+        """Return True if resuming has to load the earlier batches again, because the state of torch's workers and of
+        iterable data sets cannot be saved."""
         return loader.num_workers > 0 or isinstance(loader.dataset, data.IterableDataset)
 
     def _reset(self, loader, first_iter=False):
@@ -110,7 +111,7 @@ class TorchIterator(_BaseDataLoaderIter):
         super()._reset(loader, first_iter)
 
     def _resume(self, loader) -> None:
-        """Resume after the last batch that was returned."""
+        """Advance to the position after the last batch that was returned before the checkpoint."""
         if not self._reloads_batches(loader):
             self._skip_drawn(loader)
         self._consumed = self.progress.given, self.progress.samples
@@ -119,14 +120,14 @@ class TorchIterator(_BaseDataLoaderIter):
                 self._next_one()
             except StopIteration:
                 break
-            except Exception:  # the caller has had this error already
+            except Exception:  # raised before the checkpoint already
                 continue
         if self._to_reload:
             self.progress.record_returned(*self._consumed, self._last)
         states = {"dataset": self.progress.dataset_state}
         if self._to_reload and not loader.num_workers and load_object_states(loader, states):
-            # its state is already at another position, so it resumes from there by itself
-            if self._dataset_fetcher.dataset_iter is not self._dataset:  # that would start over
+            # the data set has a state_dict(), so its own state determines the position
+            if self._dataset_fetcher.dataset_iter is not self._dataset:  # iter() would restart its own iterator
                 self._dataset_fetcher.dataset_iter = iter(self._dataset)
             self._dataset_fetcher.ended = False
             self.progress.given = self.progress.drawn = self._to_reload
@@ -137,7 +138,7 @@ class TorchIterator(_BaseDataLoaderIter):
 
     @property
     def in_flight(self) -> int:
-        """Number of batches requested from workers. Thread-safe."""
+        """Number of batches requested from workers but not returned yet. Thread-safe."""
         return getattr(self, "_tasks_outstanding", 0)
 
     def _draw(self) -> Any:
@@ -186,17 +187,16 @@ class TorchIterator(_BaseDataLoaderIter):
         self.progress.drawn, self.progress.exhausted = self.progress.given, False
 
     def _fetch(self) -> Any:
-        """Return torch's next batch."""
         return super()._next_data()
 
     def _count_consumed(self) -> None:
-        """Count the next batch as finished by torch's iterator. The caller may get an error instead of it."""
+        """Count the next batch as finished by torch's iterator, even if next() will raise an error instead."""
         self._samples, self._last = self._requested.popleft()
         self._consumed = self._consumed[0] + 1, self._consumed[1] + (self._samples or 0)
 
     def _next_one(self) -> Any:
-        """Return torch's next batch, or NOTHING if on_error leaves no sample. Sets ``_count`` to its number of
-        samples."""
+        """Return the next batch of torch's iterator, or NOTHING if on_error leaves no sample. Set ``_count`` to the
+        number of samples."""
         made: Any
         try:
             made = self._fetch()
@@ -236,8 +236,8 @@ class MultiProcessIterator(TorchIterator, _MultiProcessingDataLoaderIter):
 
 
 def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
-    """Yield the samples of a data set whose state was loaded between two epochs. Some data sets are then still at the
-    end of the previous epoch."""
+    """Yield the samples of an epoch, for a data set whose state was loaded between two epochs. Some data sets are then
+    still at the end of the previous epoch, so an empty iterator ``samples`` is followed by another iter()."""
     empty = True
     for one in samples:
         empty = False
@@ -247,15 +247,15 @@ def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
 
 
 class _OnErrorResult(NamedTuple):
-    """A sample or a batch that may have failed."""
+    """A sample or batch, with the errors that on_error has covered."""
 
-    made: tuple  # (value,), or () if nothing is left
-    samples: int  # number of samples
+    made: tuple  # (sample,) or (batch,), or () if all samples failed
+    samples: int  # number of samples without failed ones
     failures: list[tuple[str, Any, str]]  # (path, index, reason) of samples that failed
 
 
 class _OnErrorDataset(data.Dataset):
-    """A data set whose samples are _OnErrorResult. Other attributes are delegated to the wrapped data set."""
+    """A data set with on_error. Samples are _OnErrorResult. Other attributes are those of the wrapped data set."""
 
     seed = 0  # the epoch's seed, in the main process
 
@@ -273,7 +273,7 @@ class _OnErrorDataset(data.Dataset):
         return getattr(self.dataset, name)
 
     def __setattr__(self, name: str, value) -> None:
-        """Set attributes on the wrapped data set, as a worker_init_fn may do."""
+        """Set other attributes, for example in a worker_init_fn, on the wrapped data set."""
         own = name in ("dataset", "seed", "_candidates", "_replaces", "_covers")
         object.__setattr__(self if own else self.dataset, name, value)
 
@@ -308,7 +308,8 @@ class _OnErrorCollate:
         self.function, self._batched = collate_fn, batched
 
     def __call__(self, given: Any) -> _OnErrorResult:
-        """``given``: a list of _OnErrorResult, or a single one if batching is off."""
+        """Return the collated batch of ``given``, which is a list of _OnErrorResult, or a single one if batching is
+        off."""
         tried: list[_OnErrorResult] = given if self._batched else [given]
         failures = [failure for one in tried for failure in one.failures]
         samples = [sample for one in tried for sample in one.made]
@@ -317,24 +318,21 @@ class _OnErrorCollate:
 
 
 def _length(batch: Any) -> int:
-    """Return the length of a batch's first tensor, for batches whose samples were not counted."""
+    """Return the number of samples in a batch, according to its first tensor, or 1 if it has none."""
     while isinstance(batch, (list, tuple, dict)) and batch:
         batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
     return len(batch) if isinstance(batch, torch.Tensor) and batch.ndim else 1
 
 
 def _named(dataset: Any, index: Any) -> str:
-    """Return a sample's name for messages: its index, and its file if the data set has files."""
+    """Return a sample's name for error messages, which is its index, with its file if that is known."""
     path = path_of(dataset, index)
     return f"index {index}" if path == type(dataset).__name__ else f"{path}, index {index}"
 
 
 def path_of(dataset: Any, index: Any, error: BaseException | None = None) -> str:
-    """Return the location of a sample's image, for messages.
-
-    For data sets that are not image folders, it is the file that ``error`` refers to, if known, or the name of the data
-    set's class.
-    """
+    """Return the path of a sample's image, for error messages. For a custom data set, return the file that ``error``
+    refers to, or the name of the data set's class if there is none."""
     try:
         return str(sample(*locate(dataset, index))[0])
     except Exception:

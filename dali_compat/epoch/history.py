@@ -1,4 +1,4 @@
-"""A loader's position: the epochs it has begun, and the state that the next iter() resumes from."""
+"""state_dict() and load_state_dict() of a loader, over all of its epochs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ State = dict[str, Any]
 
 
 class History:
-    """The epochs that a loader has begun, and the state that its next iter() resumes from.
+    """The number of epochs that a loader has begun, and the loaded state that its next iter() resumes from.
 
     Attributes:
-        begun: number of epochs.
-        keeps_globals: whether states include the global generators. Accelerate saves these itself, and requests the
-            loader's state before the step, when they differ from those in its checkpoint.
+        begun: number of epochs begun.
+        keeps_globals: whether states include the global generators. False with Accelerate, whose checkpoint has their
+            states after the training step, while it calls state_dict() before the step.
     """
 
     keeps_globals = True
@@ -40,15 +40,17 @@ class History:
     def _clear(self) -> None:
         self.begun = 0
         self._current: Progress | None = None
-        self._pending: State | None = None  # state to resume from
-        self._applied: tuple[State, State, int] | None = None  # that state, and generators and batches at that iter()
-        self._laps: list[int] | None = None  # seed of persistent workers and their next epoch
+        self._pending: State | None = None  # loaded state that the next iter() resumes from
+        # (state that the last iter() has resumed from, generator states before that, batches returned before the state)
+        self._applied: tuple[State, State, int] | None = None
+        self._laps: list[int] | None = None  # base seed and next lap of a persistent iterator
 
     # ---- iterators
 
     def begin(self, loader, torch_workers: bool = False, before: Progress | None = None) -> Progress:
-        """Start an epoch's progress at iter(). ``before`` is the progress of a persistent iterator's previous epoch."""
-        self._traits = None  # samples may have changed
+        """Return the progress of the epoch that iter() begins or resumes. ``before`` is that of the previous epoch, if
+        the iterator is persistent."""
+        self._traits = None  # the user may have changed the samples
         pending, self._pending = self._pending, None
         if pending is None:
             pending = self._unused_state(loader)
@@ -64,7 +66,7 @@ class History:
             self.begun += 1
             if before is not None:
                 progress.base_seed, progress.lap = before.base_seed, before.lap + 1
-            elif self._laps is not None:  # undo the seed that torch's iterator draws
+            elif self._laps is not None:  # restore the generator that torch's iterator draws a seed from
                 progress.base_seed, progress.lap = self._laps
                 progress.restore_generators = partial(
                     checkpoint_generators(loader, True).set, checkpoint_generators(loader, False).states()
@@ -77,8 +79,8 @@ class History:
         return progress
 
     def _unused_state(self, loader) -> State | None:
-        """Return the state applied by the previous iter() if no batch was returned since. Lightning calls iter()
-        twice."""
+        """Return the state that the previous iter() has resumed from, if no batch was returned since. Lightning calls
+        iter() twice, and the second call has to resume, too."""
         applied, current = self._applied, self._current
         if applied is None or current is None or current.over or current.given != applied[2]:
             return None
@@ -91,13 +93,13 @@ class History:
 
     @property
     def resumes_mid_epoch(self) -> bool:
-        """True if the next iter() resumes within an epoch."""
+        """True if the next iter() resumes in the middle of an epoch."""
         return self._pending is not None and self._pending["epoch"] is not None
 
     # ---- states
 
     def state(self, loader, route: Route) -> State:
-        """Return the loader's position as plain data."""
+        """Return the loader's state as plain data."""
         if self._pending is not None:
             return dict(self._pending)
         current, is_fallback = self._current, isinstance(route, FallbackRoute)
@@ -109,7 +111,7 @@ class History:
         laps, users = None, object_states(loader)
         if current is not None:
             _warn_if_inexact(loader, current, is_fallback)
-            if _has_laps(loader):
+            if _is_persistent(loader):
                 laps = [current.base_seed, current.lap + 1]
         now = checkpoint_generators(loader, runs_users_functions(loader, is_fallback or traced)).states()
         return {
@@ -121,25 +123,25 @@ class History:
             "epoch": current.state() if current is not None and under_way else None,
             "laps": laps,
             "sampler": None if under_way else users.get("sampler"),
-            # a stream's state is past the failed batch; without it, resuming loads from the first batch
+            # an iterable data set's state is after a failed batch; without it, all batches are loaded again
             "dataset": None if under_way and failed else users.get("dataset"),
             "now": now if self.keeps_globals else {name: one for name, one in now.items() if name not in GLOBAL},
             "errors": loader._errors.state(),
         }
 
     def traits(self, loader, route: Route) -> Traits:
-        """Return a description of the data that the loader loads (traits.py), computed once per epoch."""
+        """Return the properties of the loader that a state must match (traits.py). They are computed once per epoch."""
         key = route.reason if isinstance(route, FallbackRoute) else tuple(route.plans)
         if self._traits is None or self._traits[0] != key:
             self._traits = key, traits(loader, route)
         return self._traits[1]
 
     def load(self, loader, route: Route, state: State, strict: bool) -> None:
-        """Make the next iter() resume from a state. The state is not modified.
+        """Make the next iter() resume from a state, which is not modified.
 
         Raises:
-            ValueError: the state is invalid, or it was saved by a different loader and ``strict`` is True. The text
-                lists the differences.
+            ValueError: the state is invalid, or ``strict`` is True and a different loader saved it. The message lists
+                the differences.
         """
         if not isinstance(state, dict):
             raise ValueError(f"invalid loader state: {state!r:.80}")
@@ -165,7 +167,7 @@ class History:
             raise ValueError(f"the state was saved by a different loader; strict=False resumes anyway\n  {text}")
         if drawn and state["begun"]:
             warnings.warn(f"the samples match the state, but random numbers will differ: {drawn[0]}", stacklevel=3)
-        if state["begun"] and (state["laps"] is None) == _has_laps(loader):
+        if state["begun"] and (state["laps"] is None) == _is_persistent(loader):
             text = "resuming from this state is exact only until the end of its epoch: persistent_workers has changed"
             warnings.warn(text, stacklevel=3)
         if state["epoch"] is None:
@@ -180,7 +182,7 @@ class History:
 
 
 def merge_states(states: Sequence[State]) -> State:
-    """Merge the states of all ranks into one, for a checkpoint that any number of ranks can resume from.
+    """Merge the states of all ranks into one, from which any number of ranks can resume.
 
     Args:
         states: the result of ``loader.state_dict()`` on each rank after the same step, in any order.
@@ -189,15 +191,14 @@ def merge_states(states: Sequence[State]) -> State:
         A dictionary to pass to ``loader.load_state_dict()`` on every rank.
 
     Raises:
-        ValueError: an element is not the state of a rank, a rank is missing, or the ranks are not at the same batch. In
-            that case only the model's checkpoint shows which batch is the right one.
+        ValueError: an element is not the state of a rank, a rank is missing, or the ranks are not at the same batch.
 
     Examples:
         >>> loader = DataLoader(DALIImageFolder("train", transform), batch_size=4, device="cpu")
         >>> batch = next(iter(loader))
         >>> state = merge_states([loader.state_dict()])  # with several ranks: the gathered states of all
         >>> loader.load_state_dict(state)
-        >>> len(list(loader))  # one of two batches is left
+        >>> len(list(loader))  # the second of two batches
         1
     """
     if not all(isinstance(state, dict) and "ranks" in state for state in states):
@@ -238,7 +239,7 @@ def _ranks(loader) -> tuple[int, int]:
     return 0, 1
 
 
-def _has_laps(loader) -> bool:
+def _is_persistent(loader) -> bool:
     return bool(loader.persistent_workers and loader.num_workers)
 
 
@@ -248,7 +249,7 @@ def _warn_if_inexact(loader, current: Progress, is_fallback: bool) -> None:
         names = " and ".join(sorted(current.mixed))
         what = "; the epoch will restart" if current.restarts else ""
         found.append(f"the sampler draws each batch from generators ({names}) that other code draws from, too{what}")
-    if is_fallback and _has_laps(loader) and (current.lap or current.over):
+    if is_fallback and _is_persistent(loader) and (current.lap or current.over):
         found.append("torch's persistent workers continue their random generators from epoch to epoch")
     if not is_fallback and loader.num_workers and "dataset" in stateful_objects(loader) and is_own(loader.dataset):
         found.append("copies of the data set in worker processes have their own state")

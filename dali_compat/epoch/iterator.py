@@ -1,4 +1,4 @@
-"""iter() of a loader. torch's sampler gives indices, and batches are returned in the sampler's order."""
+"""The iterator of a loader. It draws indices from torch's sampler, and returns batches in the sampler's order."""
 
 from __future__ import annotations
 
@@ -34,32 +34,30 @@ _INTERRUPTED = "an interrupt has stopped this epoch in the middle of a batch; it
 
 
 class OrderedIterator(_BaseDataLoaderIter):
-    """Iterates once over a loader. Created by ``iter(loader)``.
+    """The iterator that ``iter(loader)`` returns.
 
-    With workers, indices are drawn on torch's own schedule, num_workers * prefetch_factor batches ahead. Without
-    workers, they are drawn from the first next() on, ``route.depth`` batches ahead, because DALI works on that many at
-    a time (torch draws none ahead).
+    If num_workers > 0, indices are drawn num_workers * prefetch_factor batches ahead, as in torch. Otherwise they are
+    drawn ``route.depth`` batches ahead from the first next() on, because DALI has that many batches in flight.
 
-    If no user code takes part, a thread (prefetch_thread.py) starts batches and finishes the next one while the caller
-    works.
+    Batches that run no user code are prepared ahead in a thread (prefetch_thread.py).
 
-    An asynchronous exception such as KeyboardInterrupt may stop next() at any point. The epoch is then over: batches in
-    flight are discarded, and next() raises.
+    If an exception such as KeyboardInterrupt interrupts next(), the epoch ends. Batches in flight are discarded, and
+    further calls of next() raise RuntimeError.
     """
 
     _batch: Any = DaliBatch  # class of the batches
-    _skipped: Any = staticmethod(skipped)
+    _skipped: Any = staticmethod(skipped)  # returns the sampler's batches without its first samples
     _prefetch_thread: PrefetchThread | None = None
 
     def __init__(self, loader, route: Any):
         self.progress: Progress = loader._history.begin(loader)
-        pinned, loader.pin_memory = loader.pin_memory, False  # no effect here, and torch may warn about it
+        pinned, loader.pin_memory = loader.pin_memory, False  # has no effect, and torch may warn about it
         try:
             super().__init__(loader)
         finally:
             loader.pin_memory = pinned
         self.progress.seeded(int(self._base_seed))
-        if loader.num_workers:  # torch calls iter() of the sampler again after starting workers
+        if loader.num_workers:  # with workers, torch calls iter() of the sampler twice
             self._sampler_iter = iter(self._index_sampler)
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
         self._max_draw_ahead = max_draw_ahead(self._index_sampler, unknown=sys.maxsize)
@@ -67,7 +65,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._begin(loader, route)
 
     def _reset(self, loader, first_iter=False) -> None:
-        """Start the next epoch with persistent_workers. torch keeps the iterator and its base seed."""
+        """Start the next epoch of a persistent iterator, which keeps its base seed."""
         self.progress = loader._history.begin(loader, before=self.progress)
         super()._reset(loader, first_iter)
         if self._pid == os.getpid():
@@ -83,10 +81,10 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._pid, self.next_lock = os.getpid(), RLock()
         self._epoch = self._epoch_of(loader, route)
         live_iterators.add(self)
-        self._position = 0  # samples whose indices were drawn
-        self._consumed = 0  # batches that are over: returned, failed, or dropped by on_error
-        self._first = 0  # batches that were over before this iterator, by a loaded state
-        self._interrupted = False  # also True while next() runs
+        self._position = 0  # number of indices drawn
+        self._consumed = 0  # number of batches that were returned, have failed, or were dropped by on_error
+        self._first = 0  # value of ``_consumed`` in the state that this iterator resumes from
+        self._interrupted = False  # True during next(), and after an interrupt
         self._epoch.meter.follow(self)
         if self.progress.resumes:
             self._resume(loader)
@@ -95,8 +93,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._draw_indices()
 
     def _resume(self, loader) -> None:
-        """Resume after the last batch that was returned, as given by a state. Indices drawn ahead by then are drawn
-        again."""
+        """Advance to the position after the last batch that was returned before the checkpoint. Draw as many indices
+        ahead as at that time."""
         progress = self.progress
         self._sampler_iter = progress.resumed_batches(loader, self._sampler_iter, self._skipped)
         drawn, exhausted = progress.drawn, progress.exhausted
@@ -110,7 +108,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         return DaliEpoch(loader, route, self.progress)
 
     def _indices(self, index) -> Indices:
-        """Return the indices of one batch as a list. A sampler may reuse one tensor, so it is cloned."""
+        """Return the indices of one batch as a list. A tensor is cloned, because a sampler may reuse it."""
         index = index.clone() if isinstance(index, torch.Tensor) else index
         return list(index) if self._auto_collation else [index]
 
@@ -124,24 +122,24 @@ class OrderedIterator(_BaseDataLoaderIter):
             raise RuntimeError(PARENTS_ITERATOR)
         if self._interrupted:
             raise RuntimeError(_INTERRUPTED)
-        self._interrupted = True  # until this call completes
+        self._interrupted = True  # set to False if this call completes
         try:
             made = self._next_batch()
         except InconsistentEngine as error:
             raise RuntimeError(str(error)) from None
         finally:
-            if self._interrupted:  # the epoch is over; release what the next one may need
+            if self._interrupted:  # release the locks and pipelines that the next epoch needs
                 unlock_all()
                 self._abandon()
         return made
 
     def _next_batch(self) -> Any:
-        """Return the next batch that has samples."""
+        """Return the next batch, and count it. Batches without samples are skipped."""
         meter = self._epoch.meter
         since = meter.clocks()
         try:
             made = NOTHING
-            while made is NOTHING:  # on_error may leave no sample of a batch
+            while made is NOTHING:  # on_error has left no sample
                 batch, made = self._make()
         except BaseException as error:
             meter.add_time(since)
@@ -157,7 +155,8 @@ class OrderedIterator(_BaseDataLoaderIter):
         return made
 
     def _make(self) -> tuple[Any, Any]:
-        """Make the next batch, and submit the following ones to DALI."""
+        """Return the next batch, as a Batch and its collated samples or NOTHING. Submit the following batches to
+        DALI."""
         if self._prefetch_thread is not None:
             begin = perf_counter()
             self._prefetch_thread.wait()
@@ -172,15 +171,15 @@ class OrderedIterator(_BaseDataLoaderIter):
 
     def _stop_at_the_end(self) -> None:
         if not self._drawn:
-            self._interrupted = False  # errors.end() may raise, and this is called again then
+            self._interrupted = False  # errors.end() may raise a warning as an error, and next() is called again then
             self._epoch.errors.end(self._position)
             self._epoch.end()
             self.progress.over = True
             raise StopIteration
 
     def _finish_first(self) -> tuple[Any, Any]:
-        """Finish the first batch. As in torch, a batch that fails is over, and the next call returns the one after
-        it."""
+        """Return the first batch in flight, as in _make(). If it fails, it is dropped, and the next call returns the
+        batch after it, as in torch."""
         batch = self._drawn[0]
         try:
             made = batch.finish()
@@ -193,7 +192,8 @@ class OrderedIterator(_BaseDataLoaderIter):
         return batch, made
 
     def _drop_first(self, batch: Any) -> None:
-        """Remove the first batch. DALI works on the next ones while the caller uses this one."""
+        """Remove the first batch from those in flight, and start more, which DALI loads while the caller uses this
+        one."""
         self._drawn.popleft()
         batch.forget_errors()
         self._consumed += 1
@@ -206,18 +206,18 @@ class OrderedIterator(_BaseDataLoaderIter):
                 self._draw_indices()
             self._start_batches()
             if epoch.engine is not None:
-                for batch in islice(self._drawn, epoch.route.depth - 1):  # the last has only just started reading
+                for batch in islice(self._drawn, epoch.route.depth - 1):  # the files of the last one are not read yet
                     batch.decode()
             return
-        self._draw_indices(least=0)  # the next one is drawn on request if drawing it early could be noticed
+        self._draw_indices(least=0)  # user code must not notice indices that are drawn before next()
         batches = list(islice(self._drawn, epoch.route.depth + 1))
         if batches:
             self._prefetch_thread = self._prefetch_thread or PrefetchThread(epoch.route.device)
             self._prefetch_thread.submit(partial(_prefetch_batches, batches, epoch))
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
-        """Draw indices until ``ahead`` batches, or as many as torch draws ahead, are available, and at least
-        ``least``."""
+        """Draw indices until the number of batches not returned yet is the largest of ``ahead``, ``least`` and the
+        number that torch draws ahead."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._max_draw_ahead - self._consumed)
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():
@@ -233,10 +233,10 @@ class OrderedIterator(_BaseDataLoaderIter):
         except StopIteration:
             return False
         except Exception as error:
-            if self._num_workers:  # drawing ahead, torch also raises at once, and loses the batch that it had
+            if self._num_workers:  # with workers, torch raises this at once, too, and drops the current batch
                 self._interrupted = False
                 raise
-            # raised after the batches that were drawn before it
+            # raised by next() after the batches that were drawn before
             self._drawn.append(self._batch(self._epoch, [], self._position, error))
             return False
         batch = self._batch(self._epoch, self._indices(index), self._position)
@@ -245,13 +245,14 @@ class OrderedIterator(_BaseDataLoaderIter):
         return True
 
     def _start_batches(self) -> None:
-        """Start batches as far ahead as the route allows."""
+        """Start the first batches, at most as many as the route has in flight."""
         for batch in islice(self._drawn, self._epoch.route.depth):
             if not batch.started:
                 batch.start()
 
     def end(self) -> None:
-        """End the iterator, because another one replaces it."""
+        """Discard the batches in flight, and let next() raise StopIteration, because another iterator replaces this
+        one."""
         self._abandon()
         self.progress.exhausted = True
 
@@ -261,9 +262,10 @@ class OrderedIterator(_BaseDataLoaderIter):
         return min(self._epoch.route.depth, len(self._drawn))
 
     def _abandon(self, may_hold_lock: bool = False) -> None:
-        """Discard the batches in flight. The thread is not joined if the caller may hold a lock."""
+        """Discard the batches in flight, and end the epoch and the prefetch thread. Do not wait for the thread if the
+        caller may hold a lock."""
         if self._epoch.fetcher is not None:
-            self._epoch.fetcher.close()  # the thread may be waiting for it
+            self._epoch.fetcher.close()  # the prefetch thread may be waiting for objects
         if self._prefetch_thread is None:
             _discard(self._drawn, self._epoch)
             return
@@ -271,13 +273,13 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._prefetch_thread.end(partial(_discard, drawn, self._epoch), waits=not may_hold_lock)
         self._prefetch_thread = None
 
-    def __del__(self, getpid=os.getpid, ending=sys.is_finalizing):  # modules may be empty at interpreter shutdown
+    def __del__(self, getpid=os.getpid, ending=sys.is_finalizing):  # defaults, as modules are cleared at shutdown
         if hasattr(self, "_epoch") and self._pid == getpid() and not ending():
             self._abandon(may_hold_lock=in_the_package())
 
 
 live_iterators: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Iterators that a forked child leaks, because their batches may hold GPU resources."""
+"""All iterators. A forked child leaks them, because it must not free their GPU resources."""
 
 
 @atexit.register
@@ -298,13 +300,13 @@ at_fork("iterators", after_in_child=_leak_in_child)
 
 
 def in_the_package() -> bool:
-    """Return True if the garbage collector ended an iterator in the middle of this package's work."""
-    calls = islice(callers(), 1, None)  # without __del__()
+    """Return True if the garbage collector has called __del__() while code of this package was running."""
+    calls = islice(callers(), 1, None)  # without __del__() itself
     return any(call.f_globals.get("__name__", "").startswith(_PACKAGE) for call in calls)
 
 
 def _discard(drawn: deque[Any], epoch: Epoch) -> None:
-    """Discard batches that will not be requested, and end the epoch."""
+    """Discard the batches in flight, and end the epoch."""
     while drawn:
         batch = drawn.popleft()
         batch.discard()
@@ -314,19 +316,20 @@ def _discard(drawn: deque[Any], epoch: Epoch) -> None:
 
 
 def _prefetch_batches(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
-    """Start batches, and prepare the first. Other processes read the headers of one more."""
+    """Start up to ``route.depth`` batches, and prepare the first. Let other processes read the headers of one more.
+    Called in the prefetch thread."""
     epoch.prefetches = epoch.may_prefetch()
-    if not epoch.prefetches:  # user code takes part by now, so the caller starts batches
+    if not epoch.prefetches:  # the user has changed the data set; batches are started by next() from now on
         return
     batches, later = batches[: epoch.route.depth], batches[epoch.route.depth :]
     new = [batch for batch in batches if not batch.started]
     for batch in new + (later if epoch.prefetcher is not None else []):
-        batch.announce()  # finds the samples; the rest runs no user code
+        batch.announce()  # finds the samples; later stages run no user code even if the data set changes
     if batches[-1].waits_for_headers and batches[0].started and epoch.prepares:
-        batches[0].prepare()  # while headers are read
+        batches[0].prepare()  # other processes read headers meanwhile
     for batch in new:
         batch.start()
-    for batch in batches[:-1]:  # the last has only just started reading
+    for batch in batches[:-1]:  # the files of the last one are not read yet
         batch.decode()
     if epoch.prepares:
         batches[0].prepare()

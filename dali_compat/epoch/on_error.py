@@ -1,5 +1,4 @@
-"""DataLoader's on_error: samples that cannot be read are replaced or skipped, and recorded, instead of ending the
-epoch."""
+"""on_error of a loader. Samples that cannot be read are replaced or skipped, and recorded in loader.errors."""
 
 from __future__ import annotations
 
@@ -16,19 +15,19 @@ from ..runtime.messages import stack_level
 from .epoch import Epoch
 
 POLICIES = "raise", "skip", "replace"
-ATTEMPTS = 100  # samples tried as a replacement of one
+ATTEMPTS = 100  # number of samples to try as a replacement
 _READ_ERRORS = OSError, SyntaxError, EOFError, Image.DecompressionBombError  # raised by PIL for damaged files
-NOTHING = object()  # marks a batch without samples
+NOTHING = object()  # returned instead of a batch without samples
 
 
 class SampleError(NamedTuple):
     """A sample that could not be read.
 
     Attributes:
-        path: path of the file; for archives, file and byte offset.
-        index: index in the data set, as given by the sampler, or drawn as a replacement.
-        epoch: epoch of the first failure; a loader's first epoch is 0.
-        reason: class and text of torchvision's error.
+        path: path of the file. For archives, path and byte offset.
+        index: index in the data set, from the sampler or drawn as a replacement.
+        epoch: epoch of the first failure. A loader's first epoch is 0.
+        reason: class and message of torchvision's error.
 
     Examples:
         >>> loader = DataLoader(DALIImageList(["empty.jpg", "train/cat/0.jpg"]), on_error="skip", device="cpu",
@@ -45,46 +44,46 @@ class SampleError(NamedTuple):
 
 
 class Errors:
-    """The policy for samples that cannot be read, and a record of them.
+    """Policy for samples that cannot be read, and a record of these samples.
 
     Args:
-        policy: one of POLICIES.
-        in_python: whether the policy also covers errors of user functions.
+        policy: the loader's ``on_error``.
+        in_python: the loader's ``on_error_in_python``.
     """
 
     def __init__(self, policy: str, in_python: bool):
         self.policy, self.in_python = policy, in_python
         self._found: dict[tuple[str, str], SampleError] = {}  # by path and index
-        self._epoch, self._count = -1, 0
-        self._so_far = 0  # the count of a resumed epoch
-        self._warned = 0  # number of samples that warnings have covered
+        self._epoch, self._count = -1, 0  # number of the epoch, and of its failures
+        self._so_far = 0  # failures of the epoch to resume, before the checkpoint
+        self._warned = 0  # number of samples in ``_found`` when an epoch last ended
 
     @property
     def found(self) -> list[SampleError]:
-        """The samples that failed, each once."""
+        """All samples that have failed, each once."""
         return list(self._found.values())
 
     def begin(self) -> None:
-        """Begin or resume an epoch."""
+        """Begin or resume an epoch. Its failures are counted from zero, or from those in the loaded state."""
         self._epoch, self._count, self._so_far = self._epoch + 1, self._so_far, 0
 
     def state(self) -> dict[str, Any]:
-        """Return the failures so far as plain data. An index that is not a number is stored as its repr."""
+        """Return all failures as plain data. Indices are numbers, or strings such as the repr of a tuple."""
         plain = [one.index if isinstance(one.index, (int, str)) else repr(one.index) for one in self.found]
         found = [[one.path, index, one.epoch, one.reason] for one, index in zip(self.found, plain, strict=True)]
         return {"epoch": self._epoch, "count": self._count, "found": found}
 
     def load(self, state: dict[str, Any], under_way: bool) -> None:
-        """Restore a state. ``under_way`` means that its epoch resumes when the next one begins."""
+        """Restore a state(). ``under_way`` is whether the next begin() resumes the state's epoch."""
         self._found = {(path, repr(index)): SampleError(path, index, *rest) for path, index, *rest in state["found"]}
         self._epoch, self._count = state["epoch"] - under_way, state["count"]
         self._so_far = self._count if under_way else 0
         self._warned = sum(one.epoch <= self._epoch for one in self.found)
 
     def add(self, path: str, index: Any, reason: str) -> None:
-        """Record a sample that was left out of a batch."""
+        """Record a sample that was skipped or replaced. Warn if it is the first one."""
         self._count += 1
-        index = index.__index__() if hasattr(index, "__index__") else index  # samplers may give tensors
+        index = index.__index__() if hasattr(index, "__index__") else index  # some samplers return tensors
         key = path, repr(index)
         if key in self._found:
             return
@@ -94,12 +93,13 @@ class Errors:
 
     @property
     def covers(self) -> tuple[type[Exception], ...]:
-        """Errors that the policy covers; others end the epoch."""
+        """Classes of errors that the policy covers. Other errors end the epoch."""
         return (Exception,) if self.in_python else _READ_ERRORS
 
     def end(self, samples: int) -> None:
-        """End an epoch of ``samples`` samples. Warn about the number of failures if there were new ones. The state is
-        updated first, because the warning may be raised as an error and the next request calls this again."""
+        """End an epoch of ``samples`` samples. If samples have failed for the first time, warn about the number of
+        failures in this epoch."""
+        # before the warning, which may be raised as an error; the next call must not repeat it
         (count, self._count), warned, self._warned = (self._count, 0), self._warned, len(self._found)
         if count and self._warned > warned:
             _warn(f"epoch {self._epoch}: {count:,} of {samples:,} samples were {self._verb} (see loader.errors)")
@@ -110,19 +110,15 @@ class Errors:
 
 
 def checked_policy(policy: str) -> str:
-    """Return the policy.
-
-    Raises:
-        ValueError: the policy is unknown.
-    """
+    """Return ``policy``. Raise ValueError if it is not one of POLICIES."""
     if policy not in POLICIES:
         raise ValueError(f"on_error must be 'raise', 'skip' or 'replace', got {policy!r}")
     return policy
 
 
 def reason_of(error: BaseException | str) -> str:
-    """Return the text for ``loader.errors``: class and text, without the path and index that are recorded separately.
-    For an error from another process it is the last line, without torch's traceback."""
+    """Return SampleError.reason of an error, which is its class and message. The message has no path and index, and no
+    traceback of a worker process."""
     if isinstance(error, str):
         return error
     error = error.__cause__ or error
@@ -135,18 +131,24 @@ def _warn(text: str) -> None:
 
 
 class Substitute:
-    """Replacement for the sample at one position of the epoch. Samples of the data set are tried until one can be read.
-    The choice depends only on the epoch's seed and the position. ``make`` creates the batch of ``indices``."""
+    """Replacement of the sample at one position of an epoch. Random samples of the data set are tried until one can be
+    read. They depend only on the epoch's seed and the position.
+
+    Args:
+        epoch: the epoch.
+        position: place in the order of all ranks' samples.
+        make: creates a Batch of ``indices``.
+    """
 
     def __init__(self, epoch: Epoch[Any], position: int, make: Callable[..., Any]):
         self._epoch, self._position, self._make, self._attempts = epoch, position, make, 0
         self._try_another()
 
     def outcome(self) -> tuple[IndexedSamples, Any]:
-        """Return the replacement and its image.
+        """Return the replacement and its image. Record the samples that cannot be read.
 
         Raises:
-            ImageReadError: too many samples cannot be read.
+            ImageReadError: none of ATTEMPTS samples can be read.
         """
         while True:
             errors, index = self._epoch.errors, self._batch.indices[0]
@@ -157,7 +159,7 @@ class Substitute:
                 source, why = bad
                 if self._attempts == ATTEMPTS:
                     text = f"cannot read {source}, index {index}: {why}"
-                    raise ImageReadError(text) if isinstance(why, str) else why  # a custom data set's text
+                    raise ImageReadError(text) if isinstance(why, str) else why  # str if a custom data set raised it
                 errors.add(str(source), index, reason_of(why))
             except Exception as error:
                 if self._attempts == ATTEMPTS or not errors.in_python or remedy_of(error):
