@@ -1,4 +1,4 @@
-"""The rows of a batch that share a plan: decoding in groups, one per decoder, and the classes of their images."""
+"""Decode the rows of a batch that share a plan, in groups, and convert images to the class that the plan returns."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from ..runtime.open_files import files_at_once
 from .decodable import DecodableRows
 from .decode import DaliGroup, PilGroup, RowImages, in_memory_format, merged_results, wrong_sizes
 from .epoch import Epoch
-from .planes_group import PlanesGroup, VerifyingGroup, as_many_as_fit, bounded
+from .planes_group import PlanesGroup, VerifyingGroup, as_many_as_fit, split_by_memory
 
 
 class RowsDecoding:
-    """Decoding of the rows of a batch that share a plan."""
+    """The decoding, in progress, of a batch's rows that share a plan."""
 
     def __init__(self, batch: DecodableRows, plan: Plan):
         self._batch, self._plan = batch, plan
         self._groups: list[DaliGroup | PlanesGroup | PilGroup] = []
 
     def start(self, by_decoder: dict[tuple[int, str], np.ndarray]) -> None:
-        """Submit rows to their decoders. ``by_decoder`` maps (decoder, form of DALI's input) to sorted rows; see
-        data/header.py and data/sources.py."""
+        """Submit rows to their decoders. ``by_decoder`` maps (decoder, form of DALI's input) to sorted rows. Decoders
+        are defined in data/header.py, forms in data/sources.py."""
         for (kind, given), rows in by_decoder.items():
             if kind == DALI:
                 turned = self._batch.facts["orientations"][rows] > 1
@@ -43,8 +43,8 @@ class RowsDecoding:
                 self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
 
     def _submit_to_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
-        """Submit to a GPU's engine the JPEGs that it is known to decode to Pillow's pixels, and some others, to compare
-        its pixels with DALI's. Return the remaining rows."""
+        """Submit JPEGs to the GPU's engine if it decodes them to Pillow's pixels. Submit some others to the engine and
+        DALI, to compare the pixels. Return the remaining rows."""
         engine, facts = self._batch.epoch.engine, self._batch.facts
         if engine is None or given in DECODED or not self._plan.from_planes:
             return rows
@@ -52,13 +52,13 @@ class RowsDecoding:
         known, new = engine.assigned(takes, facts["chroma"][takes], self._batch.verdicts[takes])
         if len(new):
             new = as_many_as_fit(new, facts, engine.room)
-        for several in bounded(known, facts, engine.memory):
+        for several in split_by_memory(known, facts, engine.memory):
             self._submit(PlanesGroup, several, given, engine=engine)
         self._submit(VerifyingGroup, new, given, engine=engine)
         return np.setdiff1d(rows, np.concatenate([known, new]), assume_unique=True)
 
     def _submit(self, group: type[DaliGroup] | type[PlanesGroup], rows: np.ndarray, given: str, **options: Any) -> None:
-        """Submit rows in groups, leaving out those whose arguments cannot be computed."""
+        """Submit rows in groups that do not open too many files at once."""
         most = files_at_once(len(rows)) if given == PATHS else len(rows)
         for begin in range(0, len(rows), max(1, most)):
             self._submit_at_once(group, rows[begin : begin + most].tolist(), given, **options)
@@ -66,6 +66,7 @@ class RowsDecoding:
     def _submit_at_once(
         self, group: type[DaliGroup] | type[PlanesGroup], left: list[int], given: str, **options: Any
     ) -> None:
+        """Submit the rows ``left`` in one group, without rows whose images are too small for the plan."""
         while left:
             try:
                 self._groups.append(group(self._batch, self._plan, left, given, **options))
@@ -75,21 +76,21 @@ class RowsDecoding:
                 left.remove(error.row)
 
     def decode(self) -> None:
-        """Start a GPU's JPEG engine on files that were read."""
+        """Submit files that have been read to the GPU's JPEG engine."""
         for group in self._groups:
             if isinstance(group, PlanesGroup):
                 group.decode()
 
     def check_failures(self) -> None:
-        """Report rows that have already failed. Others may still be in progress."""
+        """Pass rows that have failed so far to fail_rows(), without waiting for the others."""
         for group in self._groups:
             if isinstance(group, PilGroup) and (failures := group.failed()):
                 self._batch.fail_rows(failures)
 
     def result(self) -> RowImages:
-        """Return the decoded rows and their images on the device. Report the others as failed."""
+        """Return the rows that succeeded, and their transformed images. Pass the others to fail_rows()."""
         made, failures = [], dict[int, Exception]()
-        while self._groups:  # a group that fails stays, to be discarded
+        while self._groups:  # popped only on success, because discard() needs a group that fails
             made.append(self._groups[-1].result(failures))
             self._groups.pop()
         if failures:
@@ -107,7 +108,7 @@ class RowsDecoding:
 
 
 class Owner(Protocol):
-    """Owner of rows: a batch, or a chunk of batches."""
+    """A batch or chunk that rows belong to."""
 
     @property
     def epoch(self) -> Epoch[Any]:
@@ -115,7 +116,7 @@ class Owner(Protocol):
         ...
 
     def position(self, row: int) -> int:
-        """Return the place of a row in the order of the epoch's samples over all ranks."""
+        """Return a row's place in the order of all ranks' samples."""
         ...
 
 
@@ -126,14 +127,15 @@ def as_transformed(
     images: Any,
     infos: Callable[[Sequence[int]], Sequence[Any]] = lambda rows: (),
 ) -> Any:
-    """Return images as the transform does: tensors in the plan's memory format, or PIL images.
+    """Return images of the class that the transform returns, such as tensors in the plan's memory format, PIL images or
+    NumPy arrays.
 
     Args:
-        owner: the owner of the rows.
-        plan: their plan.
-        rows: numbers of the rows.
-        images: their images on the device, after all steps, (N, C, H, W), a list of (C, H, W), or ViewBatches of these.
-        infos: returns the ``info`` of the PIL images that rows started from.
+        owner: batch or chunk of the rows.
+        plan: plan of the rows.
+        rows: row numbers.
+        images: images on the device after all steps, (N, C, H, W), a list of (C, H, W), or ViewBatches of these.
+        infos: returns the ``info`` of PIL images for these rows.
 
     Raises:
         RuntimeError: an image's size is not the plan's.
@@ -160,17 +162,18 @@ def as_transformed(
 
 
 def keeps_info(plan: Plan) -> bool:
-    """Return True if images keep their ``info`` through a plan's steps."""
+    """Return True if a plan returns PIL images with the ``info`` of the opened file."""
     return plan.gives.kind == "pil" and all(step.operation.keeps_info for step in plan.steps)
 
 
 def as_samples(images: Sequence[torch.Tensor], kind: str, infos: Sequence[Any] = ()) -> list[Any]:
-    """Return each image as torchvision's class. ``infos``: those of PIL images; may be empty."""
+    """Return a list of images of the class for ``kind`` (ImageSpec.kind). ``infos`` is the ``info`` of each PIL image,
+    or empty."""
     return [_as_sample(image, kind, info) for image, info in zip_longest(images, infos)]
 
 
 def _as_sample(image: torch.Tensor, kind: str, info: Any) -> Any:
-    """Return an image as torchvision's class. ``image`` is (H, W, C) for a PIL image, (C, H, W) otherwise."""
+    """Return an image of the class for ``kind``. ``image`` is (H, W, C) if that is "pil", otherwise (C, H, W)."""
     if kind == "pil":
         made = Image.fromarray(image.squeeze(-1).numpy() if image.shape[-1] == 1 else image.numpy())
         if info is not None:

@@ -1,7 +1,7 @@
-"""Those JPEGs of a part that a GPU's JPEG engine decodes.
+"""Groups of rows that a GPU's JPEG engine decodes.
 
-In a PlanesGroup, DALI reads the files, the engine decodes them to planes, and kernels convert these to images. In a
-VerifyingGroup, DALI decodes the files as well, so that the results can be compared.
+In a PlanesGroup, DALI reads the files, the engine decodes them to planes, and kernels convert the planes to images. In
+a VerifyingGroup, DALI also decodes the files, and the engine's pixels are compared with DALI's.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ from .decode import DaliGroup, PilGroup, RowImages, merged_results, wrong_sizes
 if TYPE_CHECKING:
     from ..engine.dali.transfer import Received
 
-# limits of the planes or files of a group: in bytes, and as a share of the GPU's memory (1 / _SHARE)
+# limit of the planes of a group in bytes, and as a share of the GPU's memory (1 / _SHARE); also of its files
 _MOST, _SHARE = 2**29, 128
-_MOST_FILES = 2**16 - 1  # per group, since they are a grid dimension of the kernels
+_MOST_FILES = 2**16 - 1  # files per group, because CUDA limits this grid dimension of the kernels
 _NO_MEMORY = "the GPU has no memory for its planes"
 
 
 class VerifyingGroup(DaliGroup):
-    """Rows decoded by both DALI and the JPEG engine, so that the results can be compared. The comparison is skipped if
-    too many are pending."""
+    """Rows that DALI decodes for the batch, and the JPEG engine for a comparison of the pixels. The comparison is
+    skipped if too many are pending."""
 
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._engine = engine
         super().__init__(batch, plan, rows, given, keep=True)
 
     def _use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """Compare the whole images, which DALI decodes regardless of the window at the start of the plan."""
+        """Submit the images at the positions ``sure`` for comparison. DALI has decoded them completely, even if the
+        plan begins with a crop."""
         if not sure or self._engine.is_behind:
             return
         facts = self._facts[sure]
@@ -65,9 +66,8 @@ class VerifyingGroup(DaliGroup):
 
 
 class PlanesGroup:
-    """Rows decoded by the engine. It only gets bytes that it is known to decode to Pillow's pixels, or intact ones with
-    the same structure. Other bytes might give wrong pixels or overflow its buffers. If a file has changed, PIL decodes
-    it and its header is read again."""
+    """Rows that the JPEG engine decodes. Other bytes than expected might give wrong pixels or overflow its buffers, so
+    the engine's threads check them first. PIL decodes files that have changed, and their headers are read again."""
 
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._batch, self._plan, self._rows, self._given, self._engine = batch, plan, rows, given, engine
@@ -85,7 +85,7 @@ class PlanesGroup:
             self._ticket = self._pipeline.submit(batch.paths(at), [])
 
     def decode(self) -> None:
-        """Start the engine once the files are read, or soon to be, unless it has too many in flight."""
+        """Submit the files to the engine, unless it has too many in flight. This waits until DALI has read them."""
         if not self._is_started and not self._engine.is_full:
             self._begin()
 
@@ -100,7 +100,7 @@ class PlanesGroup:
         self._is_started = True  # last, in case of an interrupt
 
     def _submit(self, copy: Callable[[], Files]) -> None:
-        """Submit the files to the engine."""
+        """Submit the files that ``copy`` returns to the engine."""
         try:
             self._unchecked = UncheckedFiles(copy, self._verdicts, self._facts)
             self._planes = self._engine.submit(self._unchecked, self._locations)
@@ -108,7 +108,7 @@ class PlanesGroup:
             self._engine.disable(_NO_MEMORY)
 
     def _copier(self) -> Callable[[], Files]:
-        """Return a function that copies the files to memory that is not written to while the engine reads it."""
+        """Return a function that copies the files to memory that no other code writes to."""
         device = self._engine.device
         if self._given == PATHS:
             return partial(_copied, self._pipeline.receive(self._ticket), device)
@@ -129,8 +129,7 @@ class PlanesGroup:
         return merged_results([*made, *(group.result(failures) for group in groups)])
 
     def _received(self) -> torch.Tensor | None:
-        """Return the planes, or None if the engine failed. Reduces ``_own`` to the rows that were checked and
-        decoded."""
+        """Return the planes, or None if the engine has failed. Remove rows from ``_own`` whose files have changed."""
         if self._planes is None:
             return None
         try:
@@ -138,7 +137,7 @@ class PlanesGroup:
             self._leave_out_changed()
             self._record_likely()
             return planes
-        except EngineError:  # comparing them again finds the file
+        except EngineError:  # the next comparison finds the file that causes it
             self._leave_out_changed()
             self._engine.compare_again(self._facts["chroma"][self._own])
             self._batch.verdict_writer([self._rows[i] for i in self._own.tolist()])(np.zeros(1, np.uint64))
@@ -149,7 +148,7 @@ class PlanesGroup:
         return None
 
     def _leave_out_changed(self) -> None:
-        """Let PIL decode files whose bytes have changed."""
+        """Remove rows from ``_own`` whose files have changed, and let PIL decode them."""
         assert self._planes is not None and self._planes.chosen is not None
         if len(self._planes.chosen) == len(self._own):
             return
@@ -159,21 +158,22 @@ class PlanesGroup:
         self._other_group = PilGroup(self._batch, self._plan, changed)
 
     def _record_likely(self) -> None:
-        """Record the checksums of files that were decoded for the first time."""
+        """Store the verdict LIKELY for files that the engine has decoded for the first time."""
         new = self._own[self._verdicts[self._own] == 0]
         if len(new):
             assert self._unchecked is not None
             self._batch.verdict_writer([self._rows[i] for i in new.tolist()])(self._unchecked.checksums[new] | LIKELY)
 
     def _without_engine(self) -> list[DaliGroup | PilGroup]:
-        """Return groups that decode the rows without the engine. Overwritten ones go to PIL, which raises the error."""
+        """Return groups that decode the engine's rows without it. PIL raises the error for records that were
+        overwritten."""
         gone = overwritten([self._batch.sources[self._rows[i]] for i in self._own.tolist()])
         lost, sure = ([self._rows[i] for i in self._own[chosen].tolist()] for chosen in (gone, ~gone))
         made: list[DaliGroup | PilGroup] = [DaliGroup(self._batch, self._plan, sure, self._given)] if sure else []
         return made + ([PilGroup(self._batch, self._plan, lost)] if lost else [])
 
     def _images(self, planes: torch.Tensor):
-        """Convert planes to images. Return None if the kernels fail."""
+        """Return the planes as images after all steps, or None if the kernels fail."""
         begun, locations = [], self._locations
         if len(self._own) < len(self._verdicts):
             locations = locations.only(self._own)
@@ -181,7 +181,7 @@ class PlanesGroup:
             for one, arrays in zip(self._plan.chains, self._arrays, strict=True):
                 program = PlanesProgram(one, self._own_arrays(arrays[: len(_plane_steps(one))]), locations.sizes)
                 begun.append(program(planes, locations))
-        except Exception as error:  # out of memory, or a compiler error; decoding without the engine needs no kernels
+        except Exception as error:  # out of memory, or a compiler error; DALI's decoder needs no kernels
             self._engine.disable(f"its kernels failed, {first_line(error)}")
             return None
         views = []
@@ -207,26 +207,26 @@ class PlanesGroup:
 
 
 def _copied(received: Received, device: torch.device) -> Files:
-    """Copy the files that DALI has read, since it owns the memory."""
+    """Return copies of the files that DALI has read, because DALI owns their memory."""
     packed = received.packed()
     return Files.from_arrays(received.files(), device) if packed is None else Files.from_packed(*packed, device)
 
 
 def _copied_records(sources: list[Any], read: list[np.ndarray], device: torch.device) -> Files:
-    """Copy records, (length,) uint8 each. Records of an overwritten archive become empty, so that they count as
-    changed."""
+    """Return copies of the bytes ``read`` from records, (length,) uint8 each. Records of an overwritten archive become
+    empty, and are therefore treated as changed."""
     gone = overwritten(sources).tolist()
     return Files.from_arrays([data[: 0 if lost else None] for data, lost in zip(read, gone, strict=True)], device)
 
 
 def _plane_steps(plan: Plan) -> tuple[Step, ...]:
-    """Return the steps that the engine's kernels execute."""
+    """Return the plan's steps that kernels run on planes."""
     assert plan.planes is not None  # a group is only made for such plans
     return plan.planes
 
 
-def bounded(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np.ndarray]:
-    """Split rows into groups whose planes fit a group's share of the GPU's ``memory``."""
+def split_by_memory(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np.ndarray]:
+    """Split rows so that the planes of each group take at most 1 / _SHARE of the GPU's ``memory`` in bytes."""
     if not len(rows):
         return []
     facts = facts[rows]
@@ -236,7 +236,7 @@ def bounded(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np.ndarray
 
 
 def as_many_as_fit(rows: np.ndarray, facts: np.ndarray, bytes_: int) -> np.ndarray:
-    """Return the first rows whose pixels take at most ``bytes_`` bytes."""
+    """Return as many of the first rows as have RGB pixels of at most ``bytes_`` bytes together."""
     rows = rows[:_MOST_FILES]
     return rows[np.cumsum(3 * facts["sizes"][rows].prod(1)) <= bytes_]
 

@@ -1,10 +1,10 @@
 """A thread that submits the next batches to DALI while the caller uses the current one.
 
-It only runs between two calls of next(), which waits for it first. The epoch's state is therefore never used by two
-threads at a time and needs no locks.
+It only works between two calls of next(), because next() waits for it first. Two threads therefore never use the
+epoch's state at the same time, and no locks are needed.
 
-With a GPU it does not start immediately. A training step begins with kernel launches, which need the GIL as this thread
-does, and an idle GPU waits for them if the caller reads each step's loss.
+With a GPU, the thread delays its work. A training step begins with kernel launches, which need the GIL. If the caller
+reads each step's loss, the GPU is idle until then.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ..errors import remedy_of
 from ..runtime.device import working_on
 from ..runtime.forks import at_fork, unlock_all
 
-_PATIENCE = 5.0  # seconds to wait between unlocking attempts, or for the end of an epoch
-_DELAY_SHARE, _MOST_DELAY = 0.5, 0.02  # delay as a share of the caller's last step; most, in seconds
+_PATIENCE = 5.0  # seconds between calls of unlock_all(), and timeout for the end of a thread
+_DELAY_SHARE, _MOST_DELAY = 0.5, 0.02  # delay as a share of the caller's last step, and at most, in seconds
 
 
 class PrefetchThread:
-    """A prefetch thread. It runs until end() or the exit of the program.
+    """A prefetch thread. It runs until end() or program exit.
 
     Args:
-        device: device of the batches. For a GPU, the caller's current stream is also current in the thread.
+        device: device of the batches. Work on a GPU runs on the CUDA stream that is current when it is submitted.
     """
 
     def __init__(self, device: torch.device):
@@ -52,7 +52,7 @@ class PrefetchThread:
 
     def submit(self, work: Callable[[], None]) -> None:
         """Run ``work`` in the thread. Call wait() before the next call."""
-        if self._thread.ident is None:  # the system has no more threads; the caller does the work on request
+        if self._thread.ident is None:  # the thread could not be started; next() does the work
             return
         stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
         self._needed.clear()
@@ -61,11 +61,7 @@ class PrefetchThread:
         self._tasks.put(partial(self._run, self._last, work, stream))
 
     def wait(self) -> None:
-        """Wait until the current work is done.
-
-        Raises:
-            BaseException: the error raised by the work.
-        """
+        """Wait until the submitted work is done. Raise the error that it has raised."""
         last = self._last
         if last is None:
             return
@@ -74,15 +70,15 @@ class PrefetchThread:
         self._needed.set()
         try:
             while not (last.done() or futures_wait([last], _PATIENCE).done):
-                unlock_all()  # an exception of a signal handler may have left one held
-            self._last = None  # not before: an interrupted call waits again
+                unlock_all()  # an exception in a signal handler may have left a lock held
+            self._last = None  # only now, because an interrupted wait() must be repeated
             last.result()
         finally:
             del last  # break the reference cycle of error, traceback and this frame
 
     def end(self, work: Callable[[], None], waits: bool) -> None:
-        """Run ``work`` after all other work, even if that failed, and end the thread. With ``waits``, wait for it,
-        unless called by the garbage collector, from the thread itself or in a forked child, which lacks the thread."""
+        """Run ``work`` after all submitted work, even if that fails, and end the thread. Wait for its end if ``waits``
+        is True, except if called in the thread itself, or in a forked child, which does not have the thread."""
         if self._thread.ident is None:
             work()
             return
@@ -94,8 +90,8 @@ class PrefetchThread:
             self._ended.wait()
 
     def wait_until_idle(self) -> None:
-        """Wait until the thread is idle. A lock that it holds during a fork is never released in the child, and at exit
-        Python would stop it at any point."""
+        """Wait until the thread is idle, before a fork or exit. A forked child could never acquire a lock that the
+        thread holds, and at exit Python would stop the thread at any point."""
         last = self._last
         if self._thread is threading.current_thread():
             return
@@ -110,7 +106,7 @@ class PrefetchThread:
         try:
             while (task := self._tasks.get()) is not None:
                 task()
-                del task  # before blocking
+                del task  # freed before get() blocks
         finally:
             _open.discard(self)
             self._ended.set()
@@ -125,7 +121,7 @@ class PrefetchThread:
         else:
             done.set_result(None)
         finally:
-            del done, work  # they may hold the last reference to an epoch
+            del done, work  # they may be the last references to an epoch
 
 
 _open: set[PrefetchThread] = set()

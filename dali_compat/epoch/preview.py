@@ -1,4 +1,4 @@
-"""Draw a batch as a picture: images in a grid, with labels, boxes and masks."""
+"""preview() of a loader, a picture of samples in a grid, with labels, boxes and masks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LABELS, _BOXES, _MASKS = ("label", "labels", "target", "targets"), ("boxes", "b
 
 
 class PreviewSample(NamedTuple):
-    """Images of a sample, with the boxes (x, y, x, y), masks and labels that are drawn on them."""
+    """Images of a sample, with the boxes (x1, y1, x2, y2), masks and labels to draw on them."""
 
     images: list[Any]
     boxes: list[list[float]]
@@ -31,9 +31,8 @@ class PreviewSample(NamedTuple):
 
 
 def preview(loader: Any, count: int) -> Image.Image:
-    """Return a picture of the next epoch's first samples.
-
-    It does not affect that epoch: a copy of the loader makes the batches, and the state of all generators is restored.
+    """Return a picture of the next epoch's first ``count`` samples, which come from a copy of the loader. The states of
+    all generators are restored afterwards.
 
     Raises:
         ValueError: a batch has no images, or ``count`` is below 1.
@@ -73,12 +72,13 @@ def _is_image(part: Any) -> bool:
 
 
 def _kind(part: Any) -> str:
-    """Return "boxes", "masks" or "", by the name of torchvision's tensor class."""
+    """Return "boxes" or "masks" for torchvision's tensors of these classes, otherwise ""."""
     return {"BoundingBoxes": "boxes", "Mask": "masks"}.get(type(part).__name__, "")
 
 
 def _leaves(part: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (key, leaf) for the leaves of a batch or sample. The key is that of the innermost dictionary."""
+    """Yield (key, leaf) for all leaves of a nested batch or sample. The key is that of the innermost dictionary, or
+    ""."""
     if isinstance(part, Mapping):
         for name, inner in part.items():
             yield from _leaves(inner, str(name))
@@ -94,7 +94,7 @@ def _has(part: Any, found: Any) -> bool:
 
 
 def _each(batch: Any) -> Iterator[Any]:
-    """Yield the samples of a batch, whatever its structure."""
+    """Yield the samples of a batch, which may be collated or a list of samples."""
     stacked = [len(leaf) for _, leaf in _leaves(batch) if _is_batch(leaf)]
     columns = batch if isinstance(batch, (list, tuple)) else []
     with_images = [part for part in columns if _has(part, _is_image)]
@@ -116,7 +116,7 @@ def _row(part: Any, row: int, count: int) -> Any:
 
 
 def _sample(one: Any) -> PreviewSample:
-    """Sort the parts of a sample by class, key and shape."""
+    """Find images, boxes, masks and labels in a sample, by class, key and shape."""
     found = PreviewSample([], [], [], [])
     for key, part in _leaves(one):
         kind, array = _kind(part), None if isinstance(part, (Image.Image, str)) else _array(part)
@@ -150,7 +150,7 @@ def _corners(boxes: np.ndarray, form: str) -> list[list[float]]:
 
 
 def _normalization(transform: Any) -> tuple[Any, Any] | None:
-    """Return (mean, std) of a transform's last Normalize."""
+    """Return (mean, std) of a transform's last Normalize, or None if it has none."""
     parts = getattr(transform, "transforms", None) or [transform]
     found = [(t.mean, t.std) for t in parts if hasattr(t, "mean") and hasattr(t, "std")]
     return found[-1] if found else None
@@ -198,7 +198,7 @@ def _drawn(sample: PreviewSample, names: Sequence[Any] | None, normalized: tuple
 
 
 def _named(label: Any, names: Sequence[Any] | None) -> str:
-    """Return the class name of a label, the names of a multi-hot vector, or the label itself."""
+    """Return the text for a label, with class names for class numbers and for a multi-hot vector."""
     if not isinstance(label, np.ndarray):
         return str(label)
     values, known = label.reshape(-1), len(names or ())

@@ -1,4 +1,4 @@
-"""An epoch's progress, its initial state, and drawing its indices again from there."""
+"""The progress of an epoch as plain data, and how to resume from it by drawing the epoch's indices again."""
 
 from __future__ import annotations
 
@@ -29,63 +29,62 @@ from .samplers import (
     samplers_of,
 )
 
-_NONE = {"given": 0, "samples": 0, "drawn": 0, "exhausted": False, "last": [0, 0]}  # progress at the epoch's beginning
-Skip = Callable[[data.BatchSampler, int], Iterator[Any]]
+_NONE = {"given": 0, "samples": 0, "drawn": 0, "exhausted": False, "last": [0, 0]}  # at the beginning of an epoch
+Skip = Callable[[data.BatchSampler, int], Iterator[Any]]  # as skipped()
 
 
 class Progress:
-    """The progress of one epoch and its initial state, updated by the iterator.
+    """The progress of one epoch, which its iterator updates, and the generator states at its beginning.
 
     Args:
-        number: number of the epoch; a loader's first is 0.
-        torch_workers: whether the route is torch's own loader, whose workers take the seed from a generator.
+        loader: the loader.
+        number: number of the epoch. A loader's first epoch is 0.
+        torch_workers: whether torch's own loader loads the epoch in workers. They draw a seed from a generator.
     """
 
-    base_seed = lap = 0  # their sum is the epoch's seed; only persistent workers have more than one lap
+    base_seed = lap = 0  # the seed of the epoch is their sum; the lap counts epochs of a persistent iterator
     at_iter: dict[str, Any] | None = None  # states of the sampler's generators at iter()
-    at_first: dict[str, Any] | None = None  # the same before the first index
-    given = samples = 0  # batches returned to the caller, and the number of indices drawn for them
-    drawn = 0  # batches drawn from the sampler so far
+    at_first: dict[str, Any] | None = None  # states of the same generators before the first index is drawn
+    given = samples = 0  # number of batches returned to the caller, and of the indices drawn for them
+    drawn = 0  # number of batches drawn from the sampler
     exhausted = over = False  # whether the sampler is exhausted; whether the iterator is
-    ended_by: type[BaseException] | None = None  # class of the error that was raised instead of the next batch
-    last: Indices | tuple[()] = ()  # indices of the last batch returned, if known
-    expected_last = 0, 0  # its fingerprint() in a state
-    resumes = False  # whether this resumes from a state, so that indices are drawn again
-    restore_generators: Callable[[], None] | None = None  # called once they are drawn again
-    dataset_state: Any = None  # state of the data set in the state that this resumes from
+    ended_by: type[BaseException] | None = None  # class of the error that next() has raised instead of a batch
+    last: Indices | tuple[()] = ()  # indices of the last batch returned; empty if unknown
+    expected_last = 0, 0  # fingerprint() of these indices in the state to resume from
+    resumes = False  # whether this epoch resumes from a state
+    restore_generators: Callable[[], None] | None = None  # called by finish_resume()
+    dataset_state: Any = None  # the data set's state_dict() in the state to resume from
 
     def __init__(self, loader, number: int, torch_workers: bool = False):
         self.number = number
         sampler = distributed(loader)
         self.rank_order = RankOrder() if sampler is None else RankOrder(0, sampler.num_replicas, sampler.rank)
         self.generators: Generators = sampler_generators(loader, torch_workers)
-        self.mixed: set[str] = set()  # generators that both the sampler and other code have drawn from
+        self.mixed: set[str] = set()  # names of generators that both the sampler and other code have drawn from
         self.stateful_sampler = stateful_sampler(loader)
-        self.users: dict[str, Any] = {}  # states of a custom sampler and data set before iter()
+        self.users: dict[str, Any] = {}  # object_states() before iter()
         self._is_unknown = not is_known(loader)
-        self._before: dict[str, Any] = {}  # generator states after the previous draw, for samplers that are not torch's
-        self._sampler_states: deque[tuple[int, Any]] = deque()  # (batches drawn, state), the caller's batch first
+        self._before: dict[str, Any] = {}  # custom samplers: generator states after the previous draw
+        # (number of batches drawn, state) of a stateful sampler, from the last batch returned on
+        self._sampler_states: deque[tuple[int, Any]] = deque()
         if self._is_unknown or torch_workers:
             self.at_iter = self.generators.states()
 
     @property
     def seed(self) -> int:
-        """Seed of the epoch's random numbers, which also depend on a sample's place."""
+        """Seed of the epoch's random numbers."""
         return self.base_seed + self.lap
 
     # ---- while it is iterated
 
     def record_returned(self, given: int, samples: int, last: Indices | tuple[()]) -> None:
-        """Record the number of batches and samples returned, and the indices of the last batch."""
+        """Record the number of batches and samples returned so far, and the indices of the last batch."""
         self.given, self.samples, self.last, self.expected_last = given, samples, last, (0, 0)
         self.ended_by = None
 
     def draw(self, indices: Iterator[Any]) -> Any:
-        """Return the sampler's next batch.
-
-        Raises:
-            StopIteration: the sampler is exhausted.
-        """
+        """Return the next item of the sampler's iterator ``indices``, and count it. Raise StopIteration if there is
+        none."""
         if not self.drawn:
             if self.resumes:
                 self.generators.set(self.at_first)
@@ -109,14 +108,15 @@ class Progress:
         return index
 
     def _save_sampler_state(self) -> None:
-        while len(self._sampler_states) > 1 and self._sampler_states[1][0] < self.given:  # state() needs the one before
+        # drop states from before the last batch returned, which state() does not need
+        while len(self._sampler_states) > 1 and self._sampler_states[1][0] < self.given:
             self._sampler_states.popleft()
         self._sampler_states.append((self.drawn, copy.deepcopy(self.stateful_sampler.state_dict())))
 
     # ---- as plain data
 
     def state(self) -> dict[str, Any]:
-        """Return the initial state and the progress."""
+        """Return the progress and the generator states at the epoch's beginning as plain data."""
         sampler = [state for drawn, state in self._sampler_states if drawn <= self.given]
         if self.stateful_sampler is not None and not sampler:  # no batch was drawn yet
             sampler = [copy.deepcopy(self.stateful_sampler.state_dict())]
@@ -138,13 +138,13 @@ class Progress:
 
     @property
     def restarts(self) -> bool:
-        """True if a state restarts the epoch, because the sampler cannot draw its indices again."""
+        """True if resuming restarts the epoch, because the sampler's indices cannot be drawn again."""
         return bool(self.mixed) and self.stateful_sampler is None
 
     @classmethod
     def from_state(cls, loader, state: dict[str, Any], torch_workers: bool = False) -> Progress:
-        """Return the progress that resumes from a state(). If the number of ranks has changed, the rest of the epoch is
-        distributed over the ranks again."""
+        """Return the progress of an epoch that resumes from a state(). If the number of ranks has changed, the rest of
+        the epoch is distributed over the new ranks."""
         made = cls(loader, state["number"], torch_workers)
         made.base_seed, made.lap = state["seed"]
         before, now = RankOrder(*state["places"]), made.rank_order
@@ -164,20 +164,22 @@ class Progress:
         made.exhausted, made.expected_last = False, (0, 0)
         return made
 
-    # ---- drawn again
+    # ---- resuming
 
     def restore_at_iter(self) -> None:
-        """Before iter() of the sampler, restore the generators to their state at the original iter()."""
+        """Set the generators to their states at the original iter(), if this epoch resumes. Called before iter() of the
+        sampler."""
         if self.resumes:
             self.generators.set(self.at_iter)
 
     def seeded(self, base_seed: int) -> None:
-        """Record the seed that torch's iterator has drawn."""
+        """Record the seed that torch's iterator has drawn, if the epoch does not have one yet."""
         if not self.resumes and not self.lap:
             self.base_seed = base_seed
 
     def restart(self, loader) -> int:
-        """Restart from the first batch. Return the number of batches to load again to get to the saved position."""
+        """Set the progress to the first batch. Return the number of batches up to the saved position, which have to be
+        loaded again."""
         if self.resumes:
             load_object_states(loader, self.users)
         given, self.given, self.samples, self.drawn = self.given, 0, 0, 0
@@ -185,23 +187,23 @@ class Progress:
         return given
 
     def finish_resume(self) -> None:
-        """After all indices are drawn again, restore the generators to their state at the time of the checkpoint."""
+        """Set the generators to their states at the checkpoint. Called after all indices are drawn again."""
         restore, self.restore_generators = self.restore_generators, None
         if restore is not None:
             restore()
 
     def resumed_batches(self, loader, indices: Iterator[Any], skip: Skip | None = None) -> Iterator[Any]:
-        """Return the sampler's batches after those already returned. If it returns other indices than before, warn, and
-        return all of its batches.
+        """Return an iterator over the sampler's batches after those already returned. If the sampler returns other
+        indices than before the checkpoint, warn, and return an iterator over all batches.
 
         Args:
             indices: iter() of the sampler.
-            skip: returns a BatchSampler's batches without its first samples; by default :func:`skipped`.
+            skip: replaces :func:`skipped`.
         """
         sampler = loader._index_sampler
         if self.stateful_sampler is not None and self._sampler_states:
             self.stateful_sampler.load_state_dict(copy.deepcopy(self._sampler_states[-1][1]))
-            # a short last batch has already exhausted it
+            # a short last batch shows that the sampler is exhausted
             short = type(sampler) is data.BatchSampler and not sampler.drop_last and self.samples % sampler.batch_size
             return iter(()) if short else iter(sampler)
         if not self.drawn and not self.rank_order.origin:
@@ -228,25 +230,25 @@ class Progress:
         return indices
 
     def rest(self, loader) -> Any:
-        """Return a sampler of the part of the epoch that another number of ranks has left."""
+        """Return a sampler of this rank's share of the remaining epoch, which had another number of ranks before."""
         rest = remaining_indices(samplers_of(loader)[-1], self.rank_order.origin)
         return data.BatchSampler(rest, loader.batch_size, loader.drop_last) if loader.batch_size else rest
 
 
 def skipped(sampler: data.BatchSampler, samples: int) -> Iterator[list[Any]]:
-    """Return the sampler's batches without its first ``samples`` samples."""
+    """Return an iterator over a sampler's batches without its first ``samples`` samples."""
     return iter(data.BatchSampler(islice(iter(sampler.sampler), samples, None), sampler.batch_size, sampler.drop_last))
 
 
 def stateful_sampler(loader) -> Any:
-    """Return the sampler with state_dict() and load_state_dict(), or None. A DistributedSampler does not count, because
-    its indices are always drawn again."""
+    """Return the sampler that has state_dict() and load_state_dict(), or None. DistributedSampler is ignored, because
+    its indices can be drawn again."""
     found = (one for one in samplers_of(loader) if _has_state(one) and not isinstance(one, DistributedSampler))
     return next(found, None)
 
 
 def stateful_objects(loader) -> dict[str, Any]:
-    """Return the custom sampler and data set that have a state_dict()."""
+    """Return the custom sampler and data set that have a state_dict(), under the keys "sampler" and "dataset"."""
     dataset = loader.dataset if _has_state(loader.dataset) else None
     return {name: one for name, one in [("sampler", stateful_sampler(loader)), ("dataset", dataset)] if one is not None}
 
@@ -257,7 +259,7 @@ def object_states(loader) -> dict[str, Any]:
 
 
 def load_object_states(loader, states: dict[str, Any]) -> bool:
-    """Load states into the objects of stateful_objects(). Return True if one was in a different state."""
+    """Load states into the stateful_objects(). Return True if the state of an object has changed."""
     changed = False
     for name, one in stateful_objects(loader).items() if states else ():
         before = _state(one)
@@ -268,21 +270,21 @@ def load_object_states(loader, states: dict[str, Any]) -> bool:
             changed = True
         except AttributeError:
             if before is not None or not isinstance(one, data.IterableDataset):
-                raise  # otherwise iter() creates the stateful object
+                raise  # an iterable data set may create its state only in iter()
     return changed
 
 
 def _state(one: Any) -> Any:
-    """Return a copy of the object's state, or None if it has none before the first sample."""
+    """Return a copy of the object's state_dict(), or None if that raises an error, as before the first sample."""
     with contextlib.suppress(Exception):
         return copy.deepcopy(one.state_dict())
 
 
 def _has_state(one: Any) -> bool:
-    """Return True if the object follows torchdata's Stateful protocol.
+    """Return True if the object follows torchdata's Stateful protocol, with a state_dict() without arguments.
 
-    Some libraries have a state_dict() with arguments. That of Hugging Face's data sets lacks the shuffle buffer, and a
-    restored one ends the next epoch at once; loading their samples again is exact instead.
+    Return False for Hugging Face's data sets. Their state has no shuffle buffer and would end the next epoch at once.
+    Loading their samples again is exact.
     """
     if type(one).__module__.partition(".")[0] == "datasets":
         return False
@@ -294,7 +296,7 @@ def _has_state(one: Any) -> bool:
 
 
 def fingerprint(indices: Indices | tuple[()]) -> tuple[int, int]:
-    """Return the number of indices and a checksum."""
+    """Return the number of indices, and their checksum."""
     try:
         whole = np.asarray([int(index) for index in indices] if isinstance(indices, list) else indices, np.int64)
         return len(whole), zlib.crc32(whole.tobytes())
@@ -303,7 +305,7 @@ def fingerprint(indices: Indices | tuple[()]) -> tuple[int, int]:
 
 
 def _changed(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
-    """Return the names whose states differ."""
+    """Return the names of generators whose states differ."""
     return {name for name, state in before.items() if not _same(state, now[name])}
 
 

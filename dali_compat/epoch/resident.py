@@ -1,4 +1,4 @@
-"""iter() of a loader on the resident route. Batches are computed many at a time and returned as slices."""
+"""Iterator and batches of the resident route. Many batches are computed at a time, in a chunk."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .samplers import Indices, array_batches, max_draw_ahead
 
 
 class ResidentBatch(Batch):
-    """Rows of a chunk. The indices are a list or an int64 array."""
+    """A batch of a chunk. ``indices`` is a list or an int64 array."""
 
     epoch: Epoch[ResidentRoute]
-    chunk: Chunk | None = None  # None before it is computed
+    chunk: Chunk | None = None  # None before the chunk is computed
     number = 0  # number of the batch in the chunk
-    is_separate = False  # whether to compute it separately, because a batch of its chunk failed
+    is_separate = False  # whether to compute this batch separately, because its chunk has failed
     _labels: torch.Tensor | None
 
     @property
@@ -38,11 +38,11 @@ class ResidentBatch(Batch):
         return self.chunk is not None or self.error is not None
 
     def discard(self) -> None:
-        """Do nothing, because its chunk is computed already."""
+        """Do nothing, because a chunk cannot be cancelled."""
 
     def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """Return base_datasets.locate_all() computed index by index, for indices that are not plain integers, and with
-        the errors that torch raises."""
+        """Return the result of base_datasets.locate_all(), computed index by index. Any index that torch accepts is
+        accepted, and errors are torch's."""
         found: dict[int, tuple[Any, list, list]] = {}
         for row, index in enumerate(self._listed()):
             dataset, local = locate(self.epoch.dataset, index)
@@ -79,8 +79,8 @@ class ResidentBatch(Batch):
 
 
 class ResidentIterator(OrderedIterator):
-    """Iterates once over arrays on the device. Indices of a whole chunk of batches are drawn ahead if that has no
-    visible effect."""
+    """Iterator of a loader on the resident route. It draws the indices of a chunk ahead if the user cannot notice
+    that."""
 
     _batch = ResidentBatch
 
@@ -106,7 +106,7 @@ class ResidentIterator(OrderedIterator):
 
     def __next__(self):
         if profiles():
-            return super().__next__()  # records a range, which takes a quarter of a batch's time
+            return super().__next__()  # records a profiler range, which takes a quarter of a batch's time
         data = self._next_data()
         self._num_yielded += 1
         return data
@@ -122,7 +122,7 @@ class ResidentIterator(OrderedIterator):
             self._draw_indices()
 
     def _fill(self) -> None:
-        """Compute the next chunk. The first one has a single batch, which is returned without delay."""
+        """Compute the next chunk. The first one is a single batch, so that next() returns quickly."""
         self._draw_indices()
         if not self._drawn or self._drawn[0].ready:
             return
@@ -138,10 +138,10 @@ class ResidentIterator(OrderedIterator):
         self._compute(batches)
 
     def _compute(self, batches: list[ResidentBatch]) -> None:
-        """Compute a chunk. If the joint computation fails, compute the first batch separately, so that the error
-        reaches the right batch."""
+        """Compute batches as a chunk. If that fails, compute only the first batch, because the error may be of another
+        one."""
         try:
-            # the caller's mode may differ for each batch; autocast is for models
+            # the caller's inference mode may differ between batches, and a model's autocast must not affect images
             with torch.inference_mode(False), torch.autocast(self._epoch.route.device.type, enabled=False):
                 chunk = Chunk(self._epoch, self._datasets, batches)
         except Exception as error:

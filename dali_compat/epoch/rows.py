@@ -1,4 +1,4 @@
-"""The rows of a batch: locations of the images, their file headers, and their random parameters."""
+"""The rows of a batch, with the locations of the images, their headers and their random numbers."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from .epoch import DaliEpoch
 
 
 class Rows(DecodableRows):
-    """The rows of a batch of a data set of files. ``facts`` and ``verdicts`` are set by read_headers().
+    """The rows of a batch of a data set of files. read_headers() sets ``facts`` and ``verdicts``.
 
     Args:
-        tolerant: whether errors of single rows are kept in ``bad`` while the others continue; otherwise fail_rows()
-            raises them.
-
-    Attributes:
-        samples: locations of the images.
-        indices: index of each row's sample, as given by the sampler.
-        bad: rows that failed, with the error or its text.
+        epoch: epoch of the batch.
+        samples: locations of the images, and their targets.
+        indices: index of each row's sample, from the sampler.
+        begin: number of samples of the epoch before the batch.
+        bad: error, or its text, of each row that has failed. fail_rows() adds to it.
+        tolerant: whether rows may fail while others continue. If False, fail_rows() raises the error.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Rows(DecodableRows):
         self.epoch, self.samples, self.indices, self.begin = epoch, samples, indices, begin
         self.bad, self.tolerant = bad, tolerant
         self.pixels: list[Any] = []
-        self._requested: list[tuple[LeafRows, int]] = []  # requested headers
+        self._requested: list[tuple[LeafRows, int]] = []  # (rows, ticket) of requested headers
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -60,33 +59,29 @@ class Rows(DecodableRows):
         return self.samples.paths(rows)
 
     def name(self, row: int) -> str:
-        """Return the row's source and index, for messages."""
+        """Return a row's source and index for error messages."""
         return f"{self.sources[row]}, index {self.indices[row]}"
 
     def position(self, row: int) -> int:
-        """Return the row's place in the order of the epoch's samples over all ranks."""
+        """Return a row's place in the order of all ranks' samples."""
         return self.epoch.rank_order.place_of(self.begin + row)
 
     def fail_rows(self, failures: dict[int, Exception]) -> None:
-        """Record that rows failed with these errors.
-
-        Raises:
-            Exception: the first error, unless on_error covers it. Errors of the system, such as too many open files,
-                are never covered.
-        """
+        """Add the errors of rows to ``bad`` if the rows are tolerant, otherwise raise the first error. Errors of the
+        operating system, such as too many open files, are always raised."""
         of_system = {row: error for row, error in failures.items() if remedy_of(error)}
         if self.tolerant and not of_system:
             self.bad.update((row, _as_torchvision_error(error)) for row, error in failures.items())
         elif failures:
             row = min(of_system or failures)
             of_system = {}
-            # popped, to break the cycle of error, traceback and this frame
+            # popped to break the reference cycle of error, traceback and this frame
             raise _as_torchvision_error(failures.pop(row))
 
     # ---- headers
 
     def request_headers(self) -> bool:
-        """Let other processes read headers that are still unknown. Return True if there are any."""
+        """Let other processes read the rows' headers that are not known yet. Return True if there are any."""
         prefetcher = self.epoch.prefetcher
         if prefetcher is not None and isinstance(self.samples, TableSamples):
             for found in self.samples.leaf_rows():
@@ -98,7 +93,7 @@ class Rows(DecodableRows):
         return bool(self._requested)
 
     def receive_headers(self) -> None:
-        """Wait for the headers that other processes read."""
+        """Wait for the requested headers, and store them."""
         prefetcher, requested = self.epoch.prefetcher, self._requested
         while requested:
             found, ticket = requested.pop()
@@ -107,10 +102,10 @@ class Rows(DecodableRows):
                 found.headers.add(found.index, found.keys, facts)
 
     def read_headers(self, by_pil: bool) -> list[tuple[LeafRows, np.ndarray]]:
-        """Read headers that are still unknown.
+        """Read the rows' headers that are not known yet, and set ``facts`` and ``verdicts``.
 
-        Returns the rows of each leaf of the data set, without failed ones, and their decoders (data/header.py). With
-        ``by_pil`` the decoder is always PIL.
+        Return (rows, their decoders) for each leaf of the data set, without rows that have failed. Decoders are defined
+        in data/header.py. If ``by_pil`` is True, all are PIL.
         """
         made = []
         engine, count = self.epoch.engine, len(self)
@@ -134,7 +129,8 @@ class Rows(DecodableRows):
         return made
 
     def _ctimes(self, found: LeafRows) -> np.ndarray | None:
-        """Return the ctimes for Headers.facts(), or None on a GPU, next to which the calls take too long."""
+        """Return the ctime of each file, or -1 for cached images. Return None if a GPU decodes, because the calls take
+        too long, or if images are not files."""
         if found.input != PATHS or self.epoch.route.device.type != "cpu":
             return None
         times = ctimes_of([self.sources[row] for row in found.rows.tolist()])
@@ -158,7 +154,7 @@ class Rows(DecodableRows):
             headers.forget(index)
 
     def _headers_of(self, row: int) -> tuple[Headers, int]:
-        """Return the headers of a row's leaf, and the row's index there."""
+        """Return the headers of a row's leaf, and the row's index in the leaf."""
         leaf, local = self.samples.locations[row]
         return headers_of(leaf), local % len(leaf)
 
@@ -177,12 +173,11 @@ class Rows(DecodableRows):
         return put
 
     def numbers(self, begin: int, count: int) -> Randoms:
-        """Return the random numbers, which depend on a step's stream and a row's position."""
         return self.epoch.randoms(self.position(begin), count)
 
 
 def _as_torchvision_error(error: Exception) -> Exception:
-    """Convert an ImageTooSmall to the class that torchvision raises."""
+    """Return the error as torchvision raises it, which is a ValueError for ImageTooSmall."""
     return ValueError(str(error)) if isinstance(error, ImageTooSmall) else error
 
 
@@ -194,13 +189,14 @@ def locate(
     bad: dict[int, Exception | str],
     is_substitute: bool = False,
 ) -> Rows:
-    """Return the rows of a batch, with their targets.
+    """Return the rows of a batch, with their targets. Read those images that are not files.
 
     Args:
-        indices: as given by the sampler.
-        begin: number of samples of the epoch before them.
-        bad: failed rows and reasons are added to it.
-        is_substitute: whether this is one sample that replaces an unreadable one of another batch.
+        epoch: epoch of the batch.
+        indices: indices from the sampler.
+        begin: number of samples of the epoch before the batch.
+        bad: errors of rows that fail are added to it.
+        is_substitute: see DaliBatch.
     """
     cache = epoch.route.cache
     whole = cache is None and not is_substitute
@@ -220,7 +216,7 @@ def locate(
 
 
 def _looked_up(epoch: DaliEpoch, indices: list[Any]) -> IndexedSamples:
-    """Look up samples one by one."""
+    """Return the samples of a batch, looked up one by one."""
     samples = look_up(epoch.dataset, indices, epoch.folder)
     transformed = any(transforms_of(leaf)[1] for leaf in samples.leaves)
     samples.targets = epoch.copied_targets(samples.targets, transformed)
@@ -228,7 +224,7 @@ def _looked_up(epoch: DaliEpoch, indices: list[Any]) -> IndexedSamples:
 
 
 def _fetch(rows: Rows, chosen: list[int]) -> None:
-    """Read the bytes of rows that are not separate files."""
+    """Read the bytes of the ``chosen`` rows that are entries of an archive or objects in a bucket."""
     fetcher, sources = rows.epoch.fetcher, rows.sources
     if fetcher is not None:
         objects = [row for row in chosen if is_object(sources[row])]

@@ -1,4 +1,4 @@
-"""Counts of the samples that a loader has returned, and of the time spent in next()."""
+"""stats() of a loader: the numbers of batches, images and bytes returned, and the time spent in next()."""
 
 from __future__ import annotations
 
@@ -20,34 +20,32 @@ _log = logging.getLogger("dali_compat")
 
 
 class LoaderStats(NamedTuple):
-    """Counts of a loader since it was made, or since the last ``stats(reset=True)``. Formatted as text it is one line.
+    """Counts of a loader since it was created, or since the last ``stats(reset=True)``. str() returns one line.
 
-    Times are in seconds and summed over all iterators; those of two concurrent ones add up.
+    Times are in seconds, and are summed over all iterators, even concurrent ones.
 
     Attributes:
-        epochs: iterations begun.
-        batches: batches returned by next(), without those that raised an error or lost all samples to on_error.
-        images: samples in these batches.
-        bytes: size of their images, if a batch is a tensor or has one as its first element or value. It includes all
-            views there, unless a custom collate_fn makes the batch.
-        seconds: time from the first next() of an iteration to the end of its last one so far, including your training
-            step.
-        waited: time in next() while the calling thread did not run, because it waited for DALI, worker processes, other
-            Python threads, or a CPU core. It does not include work of the GPU: next() returns before the GPU is done,
-            and your step waits for it.
-        dali: time in next() until DALI returned a batch that was due, which is the time that reading, decoding and
-            transforming took beyond your steps. It does not include work of the GPU.
-        host: CPU time of the calling thread in next(), during which it does nothing else.
-        in_flight: batches in flight now: submitted to DALI, computed ahead, or requested from torch's workers.
-        held: bytes of pixels held now: decoded images (``cache=``), copies of arrays, and batches computed ahead from
-            them. DALI does not report the size of its buffers.
-        peak: largest value of ``held``, sampled at the end of an epoch, when batches are computed ahead, and when
+        epochs: number of iterations begun.
+        batches: number of batches returned by next(). Batches without samples because of on_error are not counted.
+        images: number of samples in these batches.
+        bytes: size of the images in these batches. It is known if a batch is a tensor, or if its first element or value
+            is one. Views are included, except with a custom collate_fn.
+        seconds: time from the first call of next() to the end of the last one, including your training steps.
+        waited: time in next() while the calling thread waited for DALI, worker processes, other Python threads, or a
+            CPU core. It does not include work of the GPU, because next() returns before the GPU is done.
+        dali: time in next() while it waited for DALI. This is the time by which reading, decoding and transforming took
+            longer than your training steps. It does not include work of the GPU.
+        host: CPU time of the calling thread in next().
+        in_flight: number of batches that are submitted to DALI, computed ahead, or requested from torch's workers now.
+        held: bytes of pixels in memory now, which are decoded images (``cache=``), copies of arrays, and batches
+            computed ahead from arrays. DALI's buffers are not included.
+        peak: largest value of ``held``, measured at the end of an epoch, when batches are computed ahead, and when
             stats() is called.
-        objects: objects fetched from object storage or its ``disk_cache``.
-        hits: objects found in ``disk_cache``.
-        fetched: bytes of the objects.
+        objects: number of objects fetched from object storage or its ``disk_cache``.
+        hits: number of objects found in ``disk_cache``.
+        fetched: size of the objects in bytes.
         network: time that batches waited for objects, in next() or ahead of it.
-        retries: repeated requests for objects. Those that list a bucket are not counted.
+        retries: number of repeated requests for objects, without those that list a bucket.
 
     Examples:
         >>> loader = DataLoader(DALIImageFolder("train", transform), batch_size=4, device="cpu")
@@ -96,12 +94,12 @@ class LoaderStats(NamedTuple):
 
 
 class Meter:
-    """Counts of one iteration. One thread at a time writes them; any thread may read."""
+    """Counts of one iterator. Only one thread at a time may update them, but any thread may read them."""
 
     def __init__(self, stats: Stats, number: int, plain: bool):
-        self.dali = 0.0  # seconds until DALI returned a batch that was due
-        self.ahead = 0  # bytes computed ahead
-        self.fetcher: Fetcher | None = None  # fetches objects, if there are any
+        self.dali = 0.0  # LoaderStats.dali
+        self.ahead = 0  # size in bytes of batches computed ahead
+        self.fetcher: Fetcher | None = None  # fetches images from object storage; None for other data sets
         self._stats, self._number, self._plain = stats, number, plain
         self._iterator: weakref.ref[Any] | None = None
         self._closed = False
@@ -110,21 +108,21 @@ class Meter:
         self._inside = self._host = self._begin = self._end = 0.0
 
     def follow(self, iterator: Any) -> None:
-        """Set the iterator that is counted."""
+        """Set the iterator whose batches are counted."""
         self._iterator = weakref.ref(iterator)
 
     def clocks(self) -> tuple[float, float]:
-        """Return the clocks, for add_time()."""
+        """Return the current times, for add_time(). Called at the beginning of next()."""
         self._caller = threading.get_ident()
         return perf_counter(), thread_time()
 
     def waited_for_dali(self, seconds: float) -> None:
-        """Add time in next(). Waits of other threads are ignored."""
+        """Add time that the caller waited for DALI. Calls from other threads are ignored."""
         if threading.get_ident() == self._caller:
             self.dali += seconds
 
     def add_time(self, since: tuple[float, float]) -> None:
-        """Add the time of a call of next() that began at ``since``, in the same thread."""
+        """Add the time of a call of next(). ``since`` is from clocks() in the same thread."""
         begin, host = since
         self._host += thread_time() - host
         self._end = perf_counter()
@@ -141,12 +139,12 @@ class Meter:
         self._bytes += _bytes(first, self._plain)
 
     def set_ahead(self, ahead: int, route: Any) -> None:
-        """Record the number of bytes computed ahead."""
+        """Record the size in bytes of batches computed ahead."""
         self.ahead = ahead
         self._stats.hold(route)
 
     def exhausted(self, route: Any = None) -> None:
-        """Record the end of the iteration, once."""
+        """Record the end of the iterator, once, and log its counts."""
         if self._closed:
             return
         self._stats.hold(route)
@@ -155,16 +153,16 @@ class Meter:
             _log.info("epoch %d: %s", self._number, str(self.read()).partition(": ")[2])
 
     def close(self) -> None:
-        """Stop counting. No further batch is requested."""
+        """Stop counting, because no further batch will be requested."""
         self._closed, self.ahead = True, 0
 
     @property
     def over(self) -> bool:
-        """True if the iteration has ended, or its iterator was deleted."""
+        """True if the iterator has ended or was deleted."""
         return self._closed or (self._iterator is not None and self._iterator() is None)
 
     def read(self) -> LoaderStats:
-        """Return the current counts, without memory."""
+        """Return the current counts. ``held`` and ``peak``, which are known for the loader only, are 0."""
         iterator = None if self._closed or self._iterator is None else self._iterator()
         return LoaderStats(
             1,
@@ -183,20 +181,20 @@ class Meter:
 
 
 class Stats:
-    """A loader's counts. Each iterator has a Meter; iterators may run in different threads."""
+    """Counts of a loader, which has a Meter for each iterator. Iterators may run in different threads."""
 
     def __init__(self) -> None:
         self._lock = new_lock()  # reentrant, since a signal handler may call read() at any point
         self._meters: list[Meter] = []
-        self._before = LoaderStats()  # sum of meters that were dropped
-        self._zero = LoaderStats()  # values at the last reset
+        self._before = LoaderStats()  # sum of the counts of ended iterators, whose meters were dropped
+        self._zero = LoaderStats()  # counts at the last reset
         self._begun = self._peak = 0
 
     def __reduce__(self) -> tuple[type[Stats], tuple[()]]:
         return Stats, ()  # a copy of a loader starts at zero
 
     def begin(self, collate_fn: Any) -> Meter:
-        """Return the meter of a new iteration, whose batches ``collate_fn`` makes."""
+        """Return the Meter of a new iterator whose batches are collated by ``collate_fn``."""
         with self._lock:
             over = [meter for meter in self._meters if meter.over]
             self._before = _sum(self._before, *(meter.read() for meter in over))
@@ -206,13 +204,14 @@ class Stats:
             return meter
 
     def hold(self, route: Any) -> int:
-        """Return the bytes held now. The route is None for torch's own loader, which holds none."""
+        """Return the bytes of pixels in memory now, and update the peak. The route is None for torch's own loader,
+        which keeps no pixels."""
         held = (0 if route is None else route.memory) + sum(meter.ahead for meter in self._meters)
         self._peak = max(self._peak, held)
         return held
 
     def read(self, route: Any, reset: bool) -> LoaderStats:
-        """Return the counts, and reset them if ``reset``."""
+        """Return the loader's counts. Reset them to zero if ``reset`` is True."""
         with self._lock:
             held = self.hold(route)
             total = _sum(self._before, *(meter.read() for meter in self._meters))
@@ -224,7 +223,7 @@ class Stats:
 
 
 def _bytes(images: Any, within: bool) -> int:
-    """Return a tensor's size in bytes; with ``within``, of all tensors in lists, tuples and dicts."""
+    """Return a tensor's size in bytes. If ``within`` is True, include tensors in lists, tuples and dicts."""
     if isinstance(images, torch.Tensor):
         return images.nbytes
     if isinstance(images, Mapping):

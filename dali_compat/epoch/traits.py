@@ -1,4 +1,4 @@
-"""Validation of states: their fields, and a short description of the data that the loader loads."""
+"""Validation of loader states. A state has the properties of the loader that saved it, and its fields are checked."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ..runtime.messages import repr_of
 from .progress import object_states
 from .samplers import BASE64, checkpoint_generators, distributed, sampler_generators, samplers_of
 
-_LOOKED_AT = 100  # samples of a data set to checksum
+_LOOKED_AT = 100  # number of samples in the checksum of a data set
 
 Traits = dict[str, Any]
 
 
 def traits(loader, route: Route) -> Traits:
-    """Return the properties that must match for an epoch to resume."""
+    """Return the properties of a loader that must be equal to resume from a state."""
     dataset = loader.dataset
     length = len(dataset) if hasattr(dataset, "__len__") else None
     samples = "" if length is None else f" of {length} samples, {_checksum(dataset, length)}"
@@ -43,7 +43,7 @@ def traits(loader, route: Route) -> Traits:
 
 
 def is_own(dataset: Any) -> bool:
-    """Return True for a custom data set. A trial with one sample chooses its route."""
+    """Return True for a custom data set, for which a trial chooses the route."""
     try:
         return not image_leaves_of(dataset)
     except Unsupported:
@@ -51,7 +51,8 @@ def is_own(dataset: Any) -> bool:
 
 
 def differences(loader, before: Traits, now: Traits) -> tuple[list[str], list[str]]:
-    """Return the differences in the samples, and the differences that only affect random numbers."""
+    """Return two lists of differences between traits. Those in the first affect the samples, those in the second only
+    random numbers."""
     found = {
         name: f"{name}: was {before.get(name)}, is {value}"
         for name, value in now.items()
@@ -65,8 +66,8 @@ def differences(loader, before: Traits, now: Traits) -> tuple[list[str], list[st
 
 
 def _route(loader, route: Route) -> str:
-    """Name the route, with the number of workers if samples depend on it. torch's workers have separate generators, and
-    each loads a part of a stream."""
+    """Return the name of the route, with the number of workers if samples depend on it. In torch's own loader, each
+    worker has its own generators and loads its part of an iterable data set."""
     name = "torchvision" if isinstance(route, FallbackRoute) else "DALI" if isinstance(route, DaliRoute) else "resident"
     if name == "torchvision" or isinstance(loader.dataset, data.IterableDataset):
         return f"{name}, num_workers={loader.num_workers}"
@@ -74,13 +75,13 @@ def _route(loader, route: Route) -> str:
 
 
 def _checksum(dataset: Any, length: int) -> str:
-    """Return a checksum of some samples: file names or pixels, and targets."""
+    """Return a checksum of file names or pixels, and of targets, of some samples."""
     total = 0
     for number in range(min(length, _LOOKED_AT)):
         index = number * length // min(length, _LOOKED_AT)
         try:
             total = zlib.crc32(_trait(*locate(dataset, index)), total)
-        except Exception:  # a custom data set, of which only the length is compared
+        except Exception:  # for a custom data set, only the length is compared
             continue
     return f"{total:08x}"
 
@@ -92,7 +93,7 @@ def _trait(leaf: Any, index: int) -> bytes:
         return b""
     source, target = sample(leaf, index)
     name = os.path.basename(str(source)) if is_record(source) else source.removeprefix(str(getattr(leaf, "root", "")))
-    if isinstance(target, torch.Tensor):  # the text of a long one is abridged
+    if isinstance(target, torch.Tensor):  # str() abridges long tensors
         target = target.tolist()
     trait = f"{name} {target}".encode()
     return trait + source.bytes().tobytes() if isinstance(leaf, DALIHuggingFace) and is_record(source) else trait
@@ -107,7 +108,7 @@ def _sampler(sampler: Any) -> str:
 
 
 def _transform(dataset: Any, route: Route) -> str:
-    if in_processes(route):  # the plans are those of the first sample
+    if in_processes(route):  # route.plans has only the first sample's plans
         return _without_addresses(repr_of(getattr(dataset, "transform", None)))
     assert not isinstance(route, FallbackRoute)
     lines = [[line.transform for one in (plan, *plan.views) for line in one.lines] for plan in route.plans]
@@ -116,7 +117,7 @@ def _transform(dataset: Any, route: Route) -> str:
 
 
 def _callables(dataset: Any) -> str:
-    """Describe the transforms of custom data sets, and other callable attributes."""
+    """Return a description of the callable attributes of custom data sets, such as transforms."""
     own = [vars(leaf).items() if hasattr(leaf, "__dict__") else () for leaf in leaves_of(dataset)]
     return _without_addresses(
         ", ".join(f"{name}={repr_of(one)}" for leaf in own for name, one in leaf if callable(one))
@@ -145,10 +146,10 @@ _STATE = {
 
 
 def check_state(state: Any, loader: Any = None) -> None:
-    """Validate the fields of a state.
+    """Check the fields of a state. If ``loader`` is given, check the states of its generators and objects, too.
 
     Raises:
-        ValueError: a field is invalid; the text names it. With ``loader``, states of generators are validated, too.
+        ValueError: a field is invalid. The message names the field.
     """
     _check(state, _STATE, "")
     _check(under_way := state.get("under_way", False), bool, "under_way")  # absent from states of version 1.1
@@ -171,15 +172,20 @@ def check_state(state: Any, loader: Any = None) -> None:
     for field, states in found.items():
         for name in states.keys() & drawn_from.keys():
             kind = drawn_from[name]
-            is_pythons = isinstance(kind, list) and len(kind) == 3  # the third is gauss_next, may be None
+            is_pythons = isinstance(kind, list) and len(kind) == 3  # the third element, gauss_next, may be None
             _check(states[name], [*kind[:2], float | None] if is_pythons else kind, f"{field}.{name}")
 
 
 def _check(value: Any, kind: Any, field: str) -> None:
-    """Raise a ValueError unless ``value`` matches ``kind``.
+    """Raise ValueError if a field's value does not match its kind.
 
-    A kind is a class, a range of int, a dict of kinds, a list with one kind for all elements or one per element,
-    encoded bytes for text of the same length, another string for itself, or a value for its type.
+    A kind is one of these:
+    - a class, or a number for its class
+    - a range of integers
+    - a dict with a kind for each required key
+    - a list with one kind for all elements, or one for each
+    - base64 text, for base64 text of the same length
+    - other text, for equal text
     """
     parts: list[tuple[Any, Any, Any]] = []
     if isinstance(kind, dict):
