@@ -46,7 +46,7 @@ class ImageReadError(OSError):
 
 
 class _CombinedType(type):
-    """Metaclass of the classes that _combined() creates. copyreg pickles classes by their metaclass."""
+    """Metaclass of _combined() classes, which copyreg needs to pickle them."""
 
 
 @functools.cache
@@ -76,17 +76,16 @@ def read_error(text: str, reason: BaseException) -> ImageReadError:
 
 
 class Unsupported(Exception):
-    """Raised if only torch's own loader can load a data set. The message gives the reason, and a remedy if there is
-    one."""
+    """Raised if only torch's own loader can load a data set. The message gives the reason, and possibly a remedy."""
 
 
 class UnsupportedImages(Unsupported):
-    """Raised instead of Unsupported if the trial has shown that the data set opens images."""
+    """Raised instead if a trial has shown that the data set opens images."""
 
 
 class InconsistentEngine(BaseException):
-    """Raised if an interrupt has left a DALI pipeline in an inconsistent state. It ends the epoch. It derives from
-    BaseException, because an Exception would be handled as the error of a sample."""
+    """Raised if an interrupt has left a DALI pipeline in an inconsistent state, which ends the epoch. An Exception
+    would be handled as the error of a sample."""
 
 
 class FallbackWarning(UserWarning):
@@ -108,8 +107,8 @@ class BadImageWarning(UserWarning):
 
 
 def remedy_of(error: BaseException | None) -> str:
-    """Return a remedy for an error of the operating system, such as too many open files. Return "" for other errors.
-    Errors with a remedy are not caused by the image that was being read."""
+    """Return a remedy for an error of the operating system, such as too many open files, or "". Such errors are not
+    caused by an image."""
     if isinstance(error, MemoryError):
         return _REMEDIES[errno.ENOMEM]
     if isinstance(error, OSError) and error.errno:
@@ -120,7 +119,7 @@ def remedy_of(error: BaseException | None) -> str:
 
 @contextlib.contextmanager
 def with_remedy() -> Iterator[None]:
-    """Append remedy_of() to the message of an error that the block raises."""
+    """Append remedy_of() to the message of an error raised in the block."""
     try:
         yield
     except (OSError, MemoryError, RuntimeError) as error:

@@ -164,8 +164,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         snapshot_every_n_steps: int | None = 1,
         **torch_arguments: Any,
     ) -> dict[str, Any]:
-        """Check and store the arguments that torch's loader does not have. Return torch's arguments. Raise ValueError
-        if an argument is invalid."""
+        """Check and store the arguments that torch's loader does not have. Return torch's arguments."""
         if fallback not in ("warn", "silent", "error"):
             raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")
         if memory_format not in (torch.contiguous_format, torch.channels_last):
@@ -190,9 +189,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return self._errors.found
 
     def explain(self, wide: bool = False) -> str:
-        """Return a description of this loader. Each transform has a line with its translation, where it runs, and how
-        close its pixels are to torchvision's. For a fallback, the text names its cause and a remedy. Notebooks show a
-        table. If ``wide`` is True, transforms are printed with all of their arguments."""
+        """Return a description of this loader, with a line per transform: its translation, where it runs, and how close
+        its pixels are to torchvision's. For a fallback, the text names the cause and a remedy. If ``wide`` is True,
+        transforms are printed with all of their arguments."""
         if self._fallback_reason:
             return self._fallback_reason
         self._route = choose(self, self._route)
@@ -212,8 +211,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return self._stats.read(self._kept(), reset)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of this loader, for a checkpoint or JSON. The position is after the last batch that
-        next() has returned; batches in flight are loaded again after resuming. Another process can resume."""
+        """Return the position after the last batch that next() has returned, for a checkpoint or JSON. Batches in
+        flight are loaded again after resuming."""
         return self._history.state(self, self._route or choose(self, None))
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
@@ -234,7 +233,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return None if isinstance(self._route, FallbackRoute) else self._route
 
     def close(self) -> None:
-        """Free the threads, pinned memory and device memory of the pipelines. The loader can be iterated again."""
+        """Free the pipelines' threads, pinned memory and device memory. The loader can be iterated again."""
         self._stats.hold(self._kept())
         if self._route is not None and not isinstance(self._route, FallbackRoute):
             self._route.close()
@@ -292,13 +291,13 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return route
 
     def check_worker_number_rationality(self) -> None:
-        """Issue torch's warning about more processes than cores, but only if this loader uses processes."""
+        """Issue torch's warning about more processes than cores, if this loader uses processes."""
         if self._fallback_reason or (self._route is not None and in_processes(self._route)):
             super().check_worker_number_rationality()
 
     def _choose_dali_route(self) -> DaliRoute | ResidentRoute:
-        """Return the route for the next epoch of a persistent iterator. Raise RuntimeError if torch's own loader has to
-        read the samples, because this iterator cannot."""
+        """Return the route for a persistent iterator's next epoch. Raise RuntimeError if only torch's own loader can
+        load it."""
         route = self._choose_route(start=True)
         if isinstance(route, FallbackRoute) or in_processes(route):
             why = route.reason if isinstance(route, FallbackRoute) else getattr(route, "why", "")

@@ -37,7 +37,7 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class Draw:
-    """The draw function of a step. It is a function in ops/ that returns per-sample arguments."""
+    """The function in ops/ that draws a step's per-sample arguments."""
 
     name: str
     args: Arguments = ()  # constant arguments of the draw function
@@ -48,9 +48,8 @@ def draw(name: str, **args) -> Draw:
 
 
 class Gate(NamedTuple):
-    """A condition of a step inside a container such as RandomChoice. The container's "choose" step draws numbers of
-    branches for each sample. The step applies to samples for which number ``rank`` of them is ``value``. RandomOrder
-    draws a permutation, so it holds each branch once per rank."""
+    """A condition of a step in a container such as RandomChoice. The container's "choose" step draws numbers of its
+    branches for each sample. The step applies if number ``rank`` of them is ``value``."""
 
     stream: int  # random stream of the "choose" step
     value: int  # number of the branch that contains the step
@@ -63,8 +62,8 @@ EXACT = "exact"  # fidelity of an operation that returns torchvision's pixels
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """Properties of all steps with the same ``op``. ops/<kind>.py defines them, next to the kernel. The defaults are
-    those of an exact kernel in torch."""
+    """Properties of all steps with the same ``op``, defined in ops/<kind>.py. The defaults are those of an exact kernel
+    in torch."""
 
     name: str
     kernel: Callable[..., Any] | None = None  # (images, arrays, **args), see ops/kernels.py
@@ -119,7 +118,7 @@ class Step:
 
 
 def step(op: str, gives: ImageSpec, draw: Draw | None = None, shares: bool = False, **args) -> Step:
-    """Return a Step. ``args`` are the constant arguments of its kernel."""
+    """Return a Step. ``args`` are its kernel's constant arguments."""
     return Step(op, gives, tuple(args.items()), draw, shares)
 
 
@@ -135,8 +134,8 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A translated transform. Plans compare by identity, because a loader holds only one of several equal plans. If the
-    transform returns several views of an image, ``views`` holds a plan for each, and the plan itself has no steps."""
+    """A translated transform. Plans compare by identity; a loader holds no equal ones. If the transform returns several
+    views, ``views`` holds a plan for each, and the plan itself has no steps."""
 
     steps: tuple[Step, ...]  # all steps, in torchvision's order; engine/pil.py runs them on one image
     dali: tuple[Step, ...]  # lowered steps that DALI runs
@@ -175,7 +174,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Options:
-    """Options for lowering the steps of one image. A GPU resizes in two passes only if no step is random, because that
+    """Options for lowering the steps of one image. A GPU resizes in two passes only without random steps, because that
     slows training steps by 1.5%, but not evaluation."""
 
     exact: bool = False  # the loader's ``exact``

@@ -53,16 +53,16 @@ class Randoms:
 
 
 def replacement(seed: int, position: int, attempt: int, count: int) -> int:
-    """Return a random index below ``count``, to replace the sample at ``position`` of an epoch. ``attempt`` is the
-    number of replacements that have failed."""
+    """Return a random index below ``count``, to replace the sample at ``position`` of an epoch after ``attempt`` other
+    attempts."""
     key = np.random.SeedSequence((seed, position, attempt))
     return int(np.random.Generator(np.random.Philox(key)).integers(count))
 
 
 @contextmanager
 def own_generators(*key: int):
-    """Seed the global generators of torch (CPU), Python and NumPy with integers, and restore their states after the
-    block. Draws of user functions in the block thus do not change the sampler's order, as in torch's workers."""
+    """Seed the global generators of torch (CPU), Python and NumPy, and restore them after the block. User functions
+    thus do not change the sampler's order, as in torch's workers."""
     before = generator_states()
     try:
         seed_generators(*key)
@@ -84,7 +84,7 @@ def set_generators(states: tuple[Any, ...]) -> None:
 
 
 def seed_generators(*key: int) -> None:
-    """Seed the global generators of torch (CPU), Python and NumPy with integers."""
+    """Seed the global generators of torch (CPU), Python and NumPy."""
     hashed = hashlib.blake2b(repr(key).encode(), digest_size=4).digest()  # takes a fifth of SeedSequence's time
     own = int.from_bytes(hashed, "little")
     torch.default_generator.manual_seed(own)

@@ -1,4 +1,4 @@
-"""Base class of a batch, which is created from indices and returns tensors. dali_batch and resident implement it."""
+"""Base class of a batch. dali_batch and resident implement it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 def stage(method: F) -> F:
-    """Decorator for a stage of a Batch. An exception of the stage is stored for finish() to raise, and later stages are
-    skipped. Stages run ahead of next(), which has to raise the exception in place of this batch."""
+    """Decorator for a stage of a Batch. If a stage raises an exception, later stages are skipped, and finish() raises
+    it."""
 
     @functools.wraps(method)
     def run(self: Batch, *args: Any) -> None:
@@ -54,7 +54,7 @@ class Batch:
         raise NotImplementedError
 
     def _images(self) -> Any:
-        """Return the transformed images, (N, C, H, W), or as a list of N if they cannot be stacked."""
+        """Return the transformed images, (N, C, H, W), or a list of N if they cannot be stacked."""
         raise NotImplementedError
 
     def _collate(self, images: Any) -> Any:
@@ -62,7 +62,7 @@ class Batch:
         raise NotImplementedError
 
     def finish(self) -> Any:
-        """Return the batch that torch's loader would return, on the device, or NOTHING if on_error leaves no sample."""
+        """Return the batch that torch's loader would return, or NOTHING if on_error leaves no sample."""
         try:
             return self._collate(self.outcome())
         except BaseException:

@@ -1,4 +1,4 @@
-"""A chunk of the resident route, which is consecutive batches computed together on the device."""
+"""Consecutive batches of the resident route, which are computed together on the device."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ _Part = tuple[Plan, Sequence[int], list[_Selection], list[Any]]  # (plan, rows, 
 
 
 class Chunk:
-    """Consecutive batches that are computed together."""
-
     _done: torch.cuda.Event  # recorded on _stream
 
     def __init__(self, epoch: Epoch[ResidentRoute], datasets: dict[int, ResidentDataset], batches: Sequence[Any]):
@@ -61,8 +59,8 @@ class Chunk:
         return sum(one.nbytes for images, _ in self._batches for one in _tensors(images))
 
     def take(self, number: int) -> tuple[Any, torch.Tensor | None]:
-        """Return images and labels of the batch with this number. Images are (N, C, H, W), or a list of N if they
-        cannot be stacked. Labels are None if they have to be collated on the host."""
+        """Return images and labels of a batch. Images are (N, C, H, W), or a list of N if they cannot be stacked.
+        Labels are None if they have to be collated on the host."""
         taken = self._batches[number]
         if self._stream is not None and current_stream_of(self._stream.device) != self._stream.cuda_stream:
             stream = torch.cuda.current_stream(self._stream.device)
@@ -84,8 +82,8 @@ class Chunk:
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray | slice, sizes: np.ndarray
     ) -> list[Arrays]:
-        """Return the per-sample arguments of ``steps`` for these rows of the chunk. ``sizes`` are their image sizes,
-        (len(rows), 2)."""
+        """Return the per-sample arguments of ``steps`` for these rows, whose image sizes are ``sizes``, (len(rows),
+        2)."""
         try:
             return compute(steps, sizes, self.epoch.randoms(self._position, len(self)), rows)
         except ImageTooSmall as error:
@@ -143,8 +141,7 @@ class Chunk:
 
 
 def _transformed(device: torch.device, plan: Plan, count: int, selections: list[_Selection], arrays: list[Any]) -> Any:
-    """Return the images of ``count`` rows after the steps of their plan. ``arrays`` are the steps' arguments for each
-    view."""
+    """Return the images of ``count`` rows after the steps of their plan."""
     images, made = _gathered(selections, count), []
     for number, (one, drawn) in enumerate(zip(plan.chains, arrays, strict=True), 1):
         own = images if number == len(arrays) else images.clone()  # a step may modify it in place
@@ -158,8 +155,8 @@ def _tensors(images: Any) -> list[torch.Tensor]:
 
 
 def _split(whole, lengths: list[int]) -> Sequence[Any]:
-    """Split images or labels into consecutive batches of these lengths. Each batch has its own version counter for
-    autograd, because the caller may modify it in place."""
+    """Split images or labels into batches. Each batch has its own autograd version counter, because the caller may
+    modify it in place."""
     if isinstance(whole, ViewBatches):
         of_views = zip(*(_split(view, lengths) for view in whole.batches), strict=True)
         return [ViewBatches(batches, whole.structure) for batches in of_views]
@@ -170,8 +167,8 @@ def _split(whole, lengths: list[int]) -> Sequence[Any]:
 
 
 def _gathered(selections: Sequence[_Selection], count: int) -> torch.Tensor:
-    """Return a tensor of ``count`` rows that holds ``values[index]`` in ``rows``, for each (values, rows, index). Rows
-    are None if a single selection fills the tensor."""
+    """Return one tensor that holds ``values[index]`` in ``rows``, for each selection (values, rows, index). Rows are
+    None if there is only one selection."""
     values, rows, index = selections[0]
     if rows is None:
         return values.index_select(0, index)

@@ -48,15 +48,8 @@ class UserCollate:
         device: torch.device,
         generators: Callable[[], AbstractContextManager],
     ) -> Any:
-        """Return ``function(samples(images))``. The tensors in the result may be on any device.
-
-        Args:
-            samples: returns the list of samples with these images.
-            generators: returns a context that sets the random generators for the call.
-
-        Raises:
-            RuntimeError: fallback="error", and the function does not accept samples on the GPU.
-        """
+        """Return ``function(samples(images))``. The context ``generators()`` sets the random generators for the call.
+        Raise RuntimeError if the function does not accept images on a GPU, and fallback="error"."""
         if self._known is function or device.type != "cuda":
             with generators(), _default_device(function, device):
                 return function(samples(moved(images, _CPU) if self._on_cpu else images))
@@ -80,8 +73,8 @@ class UserCollate:
 
 
 def _default_device(function: Callable[[Any], Any], device: torch.device) -> AbstractContextManager:
-    """Return a context that sets torch's default device, if the function is timm's. timm's collate functions copy the
-    images to a new tensor, which has to be on the GPU, too. Their random numbers are NumPy's."""
+    """Return a context that makes the GPU torch's default device, for timm's collate functions. They copy images to a
+    new tensor, and their random numbers are NumPy's."""
     loader, mixup = sys.modules.get("timm.data.loader"), sys.modules.get("timm.data.mixup")
     of_timm = loader is not None and function is loader.fast_collate
     of_timm = of_timm or (mixup is not None and type(function) is mixup.FastCollateMixup)
@@ -92,13 +85,7 @@ def _default_device(function: Callable[[Any], Any], device: torch.device) -> Abs
 def collate(
     epoch: Epoch[Any], samples: IndexedSamples | TableSamples, images: Any, begin: int, name: Callable[[int], str]
 ) -> Any:
-    """Return the collated batch, on the device.
-
-    Args:
-        samples: targets and locations of the samples.
-        begin: number of samples of the epoch before this batch.
-        name: returns the name of a row for error messages.
-    """
+    """Return the collated batch, on the device. ``name`` returns the name of a row for error messages."""
     with_index = {getattr(leaf, "return_index", False) for leaf in samples.leaves}
     fast = not epoch.default_collate and epoch.fast_collate
     fast = fast and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
@@ -119,7 +106,7 @@ def call_collate_fn(epoch: Epoch[Any], samples: Callable[[Any], list], images: A
 
 
 def _samples(samples: IndexedSamples | TableSamples, images: Any) -> list[tuple]:
-    """Return each row's sample, as ``dataset[index]`` would, but with the row's image of ``images``."""
+    """Return a list of samples with these images, as from ``dataset[index]``."""
     targets = samples.targets.tolist() if isinstance(samples.targets, np.ndarray) else samples.targets
     return [
         (image, target, local) if getattr(leaf, "return_index", False) else (image, target)
@@ -128,7 +115,7 @@ def _samples(samples: IndexedSamples | TableSamples, images: Any) -> list[tuple]
 
 
 def _stacked(epoch: Epoch[Any], images: Any, name: Callable[[int], str]) -> Any:
-    """Return images as collated by default_collate, on the device and in the plan's memory format."""
+    """Return images as collated by default_collate, on the device."""
     route = epoch.route
     if isinstance(images, torch.Tensor):
         return images
@@ -167,8 +154,7 @@ _REMEDIES = {  # remedies by patterns in error messages
 
 
 def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[int], str] = _ENTRY.format) -> Exception:
-    """Return default_collate's error, with a text that names two samples that cannot be collated together, and a
-    remedy."""
+    """Return default_collate's error, with the names of two samples that cannot be collated together, and a remedy."""
     leaves = [leaves_by_path(one) for one in samples]
     for row, place in ((row, place) for row, one in enumerate(leaves) for place in leaves[0] | one):
         first, other = leaves[0].get(place, _NOTHING), leaves[row].get(place, _NOTHING)
@@ -189,7 +175,7 @@ def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[i
 
 
 def _description(leaf: Any) -> str:
-    """Describe a leaf by the properties that must be equal in all samples: its class, or dtype and shape."""
+    """Describe the properties of a leaf that must be equal in all samples of a batch."""
     if isinstance(leaf, (torch.Tensor, np.ndarray)):
         return f"{leaf.dtype} of shape {tuple(leaf.shape)}"
     if isinstance(leaf, (int, float, np.generic)):
@@ -198,8 +184,8 @@ def _description(leaf: Any) -> str:
 
 
 def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name: Any = str) -> None:
-    """Append a remedy to an error's text if the text or the batch's indices show a common mistake. Replace "sample 3 of
-    the batch", as written by explain_mismatch(), by ``name(indices[3])``."""
+    """Append a remedy to the text of an error that has a common cause. Replace "sample 3 of the batch" by
+    ``name(indices[3])``."""
     if not error.args or not isinstance(text := error.args[0], str):
         return
     last = text.strip().rpartition("\n")[2] if "Original Traceback" in text else text
@@ -215,7 +201,7 @@ def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name
 
 
 def _out_of_range(dataset: Any, indices: Sequence[Any]) -> str:
-    """Return a remedy for an IndexError that names the batch's index without a sample, or ""."""
+    """Return a remedy for an IndexError, with the index that has no sample, or ""."""
     with suppress(Exception):  # the caller raises another error
         while True:
             size, last = len(dataset), max(indices, key=abs)
@@ -246,8 +232,8 @@ def collated_views(views: ViewBatches) -> Any:
 
 
 def collated(samples: Any, name: Callable[[int], str] = _ENTRY.format) -> Any:
-    """Return default_collate(samples) with the CPU as torch's default device, as in a worker. In errors, ``name`` names
-    the rows that cannot be collated together."""
+    """Return default_collate(samples), with the CPU as torch's default device. Errors name the samples that cannot be
+    collated together."""
     with on_the_cpu():
         return collate_by_default(samples, name)
 

@@ -1,7 +1,6 @@
 """A batch on the DALI route.
 
-start() finds the files, draws random arguments and submits rows to their decoders. finish() returns the batch. Rows
-that share a plan are decoded together (part.py), in one group per decoder (decode.py, planes_group.py).
+Rows that share a plan are decoded together (part.py), in one group per decoder (decode.py, planes_group.py).
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from .rows import Rows, locate
 
 
 class _Prepared(NamedTuple):
-    """Images, or a collated batch, computed by prepare() ahead of finish()."""
+    """The result of DaliBatch.prepare()."""
 
     made: Any  # the images, or the collated batch
-    is_whole: bool  # whether it is the collated batch; with a custom collate_fn it is the images
+    is_whole: bool  # whether ``made`` is the collated batch
     stream: torch.cuda.Stream | None  # CUDA stream of the computation
 
     def handed_over(self) -> Any:
@@ -46,8 +45,8 @@ class _Prepared(NamedTuple):
 class DaliBatch(Batch):
     """A batch whose images are decoded by DALI or PIL.
 
-    The iterator or its prefetch thread calls these methods in order. All but start() and finish() are optional, and
-    finish() does the work of those that were left out. Exceptions are stored for finish() to raise.
+    These methods are called in order. All but start() and finish() are optional, and finish() does the work of those
+    that were left out. Exceptions are stored for finish() to raise.
 
     1. request: request objects from object storage.
     2. announce: let other processes read headers.
@@ -61,12 +60,12 @@ class DaliBatch(Batch):
 
     Args:
         epoch, indices, begin, error: see Batch.
-        is_substitute: whether this batch is a single sample that replaces an unreadable sample of another batch. PIL
-            reads it, so its pixels do not depend on the time at which it is started.
+        is_substitute: whether this batch is one sample that replaces an unreadable one. PIL reads it, so its pixels do
+            not depend on the time at which it is started.
 
     Attributes:
         started: whether start() was called, or is not needed because of ``error``.
-        waits_for_headers: whether start() will wait for headers that other processes read.
+        waits_for_headers: whether start() will wait for other processes.
     """
 
     epoch: DaliEpoch
@@ -88,7 +87,7 @@ class DaliBatch(Batch):
     # ---- stages
 
     def request(self) -> None:
-        """Request this batch's objects from object storage, if the data set has any. Runs once."""
+        """Request this batch's objects from object storage. Runs once."""
         if self._requested or self._located:
             return
         self._requested = True
@@ -136,7 +135,7 @@ class DaliBatch(Batch):
 
     @stage
     def prepare(self) -> None:
-        """Do the work of finish() that runs no user code. May be called in any thread. Call after start()."""
+        """Do the work of finish() that runs no user code, in any thread. Call after start()."""
         if self._prepared is not None:
             return
         device = self.epoch.route.device
@@ -206,7 +205,7 @@ class DaliBatch(Batch):
     # ---- groups
 
     def _group(self) -> None:
-        """Submit rows to their decoders, grouped by plan, and within a plan by decoder and form of the input."""
+        """Submit rows to their decoders, grouped by plan, decoder and form of the input."""
         rows = self._rows
         by_plan: dict[Plan, dict[tuple[int, str], list[np.ndarray]]] = {}
         for found, kinds in rows.read_headers(by_pil=self._is_substitute):
@@ -219,8 +218,8 @@ class DaliBatch(Batch):
             decoding.start({kind: np.sort(np.concatenate(several)) for kind, several in by_decoder.items()})
 
     def _split_by_decoder(self, found: LeafRows, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
-        """Yield (decoder, form of its input, rows) for the rows of a leaf. ``kinds`` is the decoder of each row. The
-        form is "" for PIL, which opens files by their paths."""
+        """Yield (decoder, form of its input, rows) for rows of a leaf whose decoders are ``kinds``. The form is "" for
+        PIL, which opens files itself."""
         rows, by_dali, pixels = found.rows, kinds == DALI, self._rows.pixels
         if pixels:
             known = by_dali & np.array([pixels[row] is not None for row in rows.tolist()])
@@ -237,8 +236,8 @@ class DaliBatch(Batch):
     # ---- on_error
 
     def single_outcome(self) -> tuple[IndexedSamples | TableSamples, Any, tuple[Source, Any] | None]:
-        """Return (samples, image, failure) of a batch with one sample. The failure is None, or (source, reason) and
-        then there is no image."""
+        """Return (samples, image, failure) of a batch with one sample. The failure is (source, reason), or None if
+        there is an image."""
         images, samples = self.outcome(), self._rows.samples
         if not self._bad:
             return samples, images[0], None
@@ -254,7 +253,7 @@ class DaliBatch(Batch):
             self._substitutes[row] = Substitute(self.epoch, self._rows.position(row), make)
 
     def _without_bad(self, samples: IndexedSamples | TableSamples, images: Any) -> tuple[IndexedSamples, Any]:
-        """Return samples and images without the rows that have failed, or with their substitutes. Record the errors."""
+        """Return samples and images with failed rows dropped or replaced. Record their errors."""
         errors, bad = self.epoch.errors, self._bad
         for row, error in sorted(bad.items()):
             errors.add(str(samples.sources[row]), self.indices[row], reason_of(error))

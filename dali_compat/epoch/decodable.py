@@ -40,38 +40,36 @@ class DecodableRows:
         raise NotImplementedError
 
     def infos(self, rows: Sequence[int]) -> list[Info]:
-        """Return the ``info`` of these rows' images, as PIL sets it when it opens the files."""
+        """Return the ``info`` of these rows' PIL images."""
         sources = self.sources
         return [Info(sources[row]) for row in rows]
 
     def name(self, row: int) -> str:
-        """Return a row's name for error messages."""
         return str(self.sources[row])
 
     def unreadable(self, row: int, error: Exception) -> ImageReadError:
-        """Return an ImageReadError that names the row's file, for the original error."""
+        """Return an ImageReadError that names the row's file."""
         made = read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error)
         made.__cause__ = error
         return made
 
     def fail_rows(self, failures: dict[int, Exception]) -> None:
-        """Raise the error of the first row. ``failures`` has the error of each row that failed."""
+        """Raise the error of the first failed row."""
         if failures:
             raise failures.pop(min(failures))
 
     def set_intact(self, rows: list[int]) -> None:
-        """Record that DALI and PIL decode the files of these rows to the same pixels."""
+        """Record that DALI and PIL decode these rows' files to the same pixels."""
 
     def forget(self, rows: list[int]) -> None:
         """Drop the cached headers of these rows, because their files have changed."""
 
     def use_pil(self, row: int) -> None:
-        """Record that PIL must decode the row's file, because DALI fails or may return other pixels."""
+        """Record that PIL must decode the row's file, because DALI fails or may differ."""
         raise NotImplementedError
 
     def verdict_writer(self, rows: list[int]) -> Callable[[np.ndarray], None]:
-        """Return a function that stores the JPEG engine's verdicts, one per row or one for all. It may be called in any
-        thread, and after the batch is freed."""
+        """Return a thread-safe function that stores the JPEG engine's verdicts on these rows' files."""
         raise NotImplementedError
 
     def numbers(self, begin: int, count: int) -> Any:
@@ -92,11 +90,10 @@ class DecodableRows:
         Args:
             rows: row numbers, counted from ``begin``.
             sizes: image sizes, (len(rows), 2). By default those in ``facts``.
-            begin: first row to draw random numbers for.
-            count: number of rows to draw random numbers for. By default all.
+            begin, count: range of rows to draw random numbers for. By default all.
 
         Raises:
-            ImageTooSmall: an image is too small for a step. The error has the row's number and name.
+            ImageTooSmall: an image is too small for a step. The error names the row.
         """
         sizes = self.facts["sizes"][rows] if sizes is None else sizes
         try:
@@ -106,14 +103,13 @@ class DecodableRows:
             raise ImageTooSmall(row, f"{error} ({self.name(row)})") from None
 
     def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
-        """Return the arguments of ``steps`` for one row whose image has this (height, width). Arrays have no row
+        """Return the arguments of ``steps`` for one row with an image of this (height, width), without a row
         dimension."""
         return [rows_of(values, 0) for values in self.compute(steps, [0], np.array([size]), row, 1)]
 
 
 class _Encoded:
-    """A store (data/sources.py) of the encoded images in a traced batch. ``block`` holds their bytes, and ``ends`` the
-    end of each."""
+    """A store (data/sources.py) of encoded images that a traced batch contains."""
 
     def __init__(self, block: np.ndarray, ends: np.ndarray):
         self._block, self._ends = block, ends
@@ -136,10 +132,9 @@ class JobRows(DecodableRows):
     """Rows of a traced batch whose deferred images have equal heads.
 
     Args:
-        epoch: epoch of the batch.
         group: files, properties and random numbers of the rows.
         table: properties of the data set's files.
-        headers: store of the JPEG engine's verdicts on these files.
+        headers: stores the JPEG engine's verdicts on these files.
     """
 
     def __init__(self, epoch: DaliEpoch, group: JobGroup, table: FileTable, headers: Headers):
@@ -175,6 +170,6 @@ class JobRows(DecodableRows):
         return lambda verdicts: known.put(slots, np.broadcast_to(verdicts, len(slots)))
 
     def numbers(self, begin: int, count: int) -> Any:
-        """Return the random numbers that were drawn when the images were traced. They do not depend on the stream."""
+        """Return the random numbers that were drawn when the images were traced, the same for all streams."""
         numbers = self._group.numbers[begin:]
         return lambda stream, k: numbers[:, :k]

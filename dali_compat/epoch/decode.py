@@ -37,20 +37,20 @@ RowImages = tuple[Sequence[int], Any]
 
 
 def sorted_by_row(made: Sequence[RowImages]) -> list:
-    """Return the images of several (rows, images) pairs as a list, sorted by row."""
+    """Return the images of several (rows, images) pairs as one list, sorted by row."""
     images = {row: image for rows, several in made for row, image in zip(rows, several, strict=True)}
     return [images[row] for row in sorted(images)]
 
 
 def merged_results(results: Sequence[RowImages]) -> RowImages:
-    """Return the results of several groups as one. The images become a list if several groups have some."""
+    """Return the results of several groups as one. Images of several groups become a list."""
     made = [(rows, images) for rows, images in results if rows]
     return made[0] if len(made) == 1 else (sorted(chain.from_iterable(rows for rows, _ in made)), sorted_by_row(made))
 
 
 class PilGroup:
-    """Rows that PIL decodes and torchvision's functions transform, one by one in threads. Random arguments are computed
-    from the sizes of the decoded images, which may differ from those in damaged headers."""
+    """Rows that PIL decodes and torchvision's functions transform, in threads. Random arguments depend on the sizes of
+    the decoded images, not on those in the headers."""
 
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int]):
         self._batch, self._plan = batch, plan
@@ -60,7 +60,7 @@ class PilGroup:
             self._futures[row] = batch.epoch.in_thread(pil.load, batch.sources[row], chains)
 
     def failed(self) -> dict[int, Exception]:
-        """Return the errors of rows that have failed so far, without waiting for the others."""
+        """Return the errors of rows that have failed so far."""
         errors = {row: future.exception() for row, future in self._futures.items() if future.done()}
         return {
             row: error if isinstance(error, ImageTooSmall) else self._batch.unreadable(row, error)
@@ -127,7 +127,6 @@ class DaliGroup:
 
     @cached_property
     def _sources(self) -> list[Source]:
-        """Sources of the rows."""
         sources = self._batch.sources
         return [sources[row] for row in self._rows]
 
@@ -154,8 +153,8 @@ class DaliGroup:
         return merged_results([by_pil, ([self._rows[i] for i in sure], [images[i] for i in sure])])
 
     def _use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """Add the whole decoded images at the positions ``sure`` to the cache. The other images may be of files that
-        have changed. ``encoded`` is the bytes of all images."""
+        """Add the whole decoded images at the positions ``sure`` to the cache. The files of the others may have
+        changed."""
         assert self._cache is not None
         self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
 
@@ -227,8 +226,8 @@ def _run_torch_steps(plan: Plan, images, arrays: list[Arrays]):
 
 
 def wrong_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:
-    """Return a bool array of shape (N,), True for images whose (height, width) is not that in ``sizes``, (N, 2) or
-    (1, 2)."""
+    """Return a bool array of shape (N,), True for images whose (height, width) differs from ``sizes``, (N, 2) or (1,
+    2)."""
     one_for_all = [images] if isinstance(images, torch.Tensor) else images
     given = [image.shape[-2:] for image in one_for_all]
     return (np.array(given, np.int64).reshape(-1, 2) != sizes).any(1)

@@ -38,7 +38,7 @@ _SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # ty
 
 
 def _is_original_collate() -> bool:
-    """Return True if default_collate collates these types as in torch. A program can change its table of types."""
+    """Return True if default_collate collates common types as in torch. A program can change its table of types."""
     return not any(issubclass(one, kind) for kind in collate_functions() for one in _SAMPLED)
 
 
@@ -53,22 +53,22 @@ class Epoch(Generic[R]):
         dataset, collate_fn: the loader's.
         user_collate: calls a custom collate_fn.
         batched: whether torch's automatic batching is on.
-        default_collate: whether torch's unmodified default_collate collates the batches.
+        default_collate: whether collate_fn is torch's unmodified default_collate.
         route: the loader's route at iter().
-        seed, rank_order: seed of the epoch and order of its samples. Random numbers depend on both.
+        seed, rank_order: determine the random numbers of each sample.
         in_workers: whether num_workers > 0.
         errors: policy of on_error, and the samples that have failed.
         candidates: indices of samples that may replace others.
         over: whether the epoch has ended.
-        meter: counts the batches that were returned.
-        advances: whether advance() of a batch may start substitutes.
-        prefetches: whether the prefetch thread (prefetch_thread.py) starts batches.
-        prepares: whether the prefetch thread may also call prepare(), because no step is user code.
+        meter: counts the batches returned.
+        advances: whether batches may need advance().
+        prefetches: whether the prefetch thread starts batches.
+        prepares: whether the prefetch thread may call prepare(), because no step is user code.
     """
 
     advances = prefetches = False
-    fetcher: Fetcher | None = None  # fetches images from object storage; None for other data sets
-    engine: VerifiedEngine | None = None  # the GPU's JPEG engine; None if it has none or no plan can use it
+    fetcher: Fetcher | None = None  # None if no image is in object storage
+    engine: VerifiedEngine | None = None  # the GPU's JPEG engine; None if no plan can use one
 
     def __init__(self, loader, route: R, progress: Progress):
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
@@ -83,20 +83,20 @@ class Epoch(Generic[R]):
         self.prepares = not any(step.operation.calls_user for step in steps)
 
     def randoms(self, position: int, count: int) -> Randoms:
-        """Return the random numbers of ``count`` consecutive samples of this rank. ``position`` is the first sample's
-        place in the order of all ranks' samples."""
+        """Return the random numbers of ``count`` samples of this rank. ``position`` is the first one's place in the
+        order of all ranks' samples."""
         return Randoms(self.seed, position, count, self.rank_order.world)
 
     def worker_generators(self, begin: int, stream: int = TARGETS) -> AbstractContextManager[None]:
-        """Return a context that seeds the global generators for calls of user functions, and restores them afterwards,
-        if torch would call these in workers. ``begin`` is the number of samples of the epoch before theirs."""
+        """Return a context that seeds the global generators for user functions that torch would call in workers.
+        ``begin`` is the number of earlier samples of the epoch."""
         if not self.in_workers:
             return nullcontext()
         return own_generators(self.seed, stream, 0, self.rank_order.place_of(begin))
 
     def copied_targets(self, targets: list[Any], transformed: bool) -> list[Any]:
-        """Return copies of targets if torch would load them in workers, which have copies of the data set. User
-        functions may modify them in place. ``transformed`` is whether a target_transform will be called."""
+        """Return copies of targets if torch would load them in workers, where user functions may modify them.
+        ``transformed`` is whether target_transform will be called."""
         if self.in_workers and (transformed or not self.default_collate):
             with suppress(Exception):  # some objects cannot be copied
                 return deepcopy(targets)
@@ -104,28 +104,26 @@ class Epoch(Generic[R]):
 
     @property
     def fast_collate(self) -> bool:
-        """True if collate_fn is timm's fast_collate, which is default_collate for uint8 images, but returns a tuple."""
+        """True if collate_fn is timm's fast_collate, which is default_collate with a tuple as the result."""
         timm = sys.modules.get("timm.data.loader")
         return timm is not None and self.collate_fn is timm.fast_collate and self.batched
 
     def end(self) -> None:
-        """Release the epoch's resources. Called after the last batch."""
+        """Release the epoch's resources."""
         self.over = True
 
 
-# Number of samples of a loader after which a second pipeline is opened. Opening it stops all Python threads for .55 s.
-# Alternating pipelines save that time within about 100,000 samples (H200).
+# Number of samples after which a second pipeline is opened. Opening it stops all Python threads for .55 s, and using it
+# saves that time within about 100,000 samples (H200).
 _SAMPLES_BEFORE_SECOND = 1 << 17
-_MIN_UNREAD, _MAX_PROCESSES = 4096, 8  # number of unread headers from which processes read them; most processes
+_MIN_UNREAD, _MAX_PROCESSES = 4096, 8  # least number of unread headers to use processes for; most processes
 
 
 class DaliEpoch(Epoch[DaliRoute]):
-    """State shared by the batches of an epoch on the DALI route. It has pipelines, and threads for images that PIL
-    decodes."""
+    """State shared by the batches of an epoch on the DALI route."""
 
     tables: dict[int, SampleTable]  # by id() of a leaf; samples of the leaf at the start of the epoch
-    # reads headers in processes, if a GPU decodes and many headers are still unread
-    prefetcher: HeaderPrefetcher | None = None
+    prefetcher: HeaderPrefetcher | None = None  # used if a GPU decodes and many headers are unread
 
     def __init__(self, loader, route: DaliRoute, progress: Progress):
         self._pipelines: dict[tuple[Plan, Form, int], DecodePipeline] = {}  # the int is 0 or 1, for alternating ones
@@ -146,8 +144,8 @@ class DaliEpoch(Epoch[DaliRoute]):
             self._share(self.engine.name, leaves_of(loader.dataset))
 
     def _share(self, engine: str, leaves: list[Any]) -> None:
-        """Share the verdicts of a JPEG engine with other processes, for leaves that have an index file. Not called by
-        end(), because the garbage collector may call that."""
+        """Share a JPEG engine's verdicts with other processes, for leaves with an index file. The garbage collector may
+        call end(), so that does not do this."""
         for leaf in leaves:
             file, table = getattr(leaf, "_index_file", None), self.tables.get(id(leaf))
             if file is not None and table is not None:
@@ -165,14 +163,13 @@ class DaliEpoch(Epoch[DaliRoute]):
             return None
 
     def may_prefetch(self) -> bool:
-        """Return True if batches may be started in the prefetch thread, because that calls no user code. Called for
-        each batch, because the user may change a data set during an epoch."""
+        """Return True if the prefetch thread may start batches, because that calls no user code. The user may change a
+        data set during an epoch."""
         substitutes = self.errors.policy != "replace" or type(self.candidates) in PLAIN
         return substitutes and is_plain(self.dataset, self.tables)
 
     def pipeline(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
-        """Return the pipeline that decodes the next batch of a plan and form. Its batch size is at least
-        ``batch_size``."""
+        """Return the pipeline for the next batch of a plan and form."""
         key = plan, form, self._next_number(plan, form)
         known = self._pipelines.get(key)
         if known is None or known.batch_size < batch_size:
@@ -182,8 +179,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         return known
 
     def _next_number(self, plan: Plan, form: Form) -> int:
-        """Return which of two alternating pipelines decodes the next batch, 0 or 1. It is 0 until pipeline 1 is
-        open."""
+        """Return which of two alternating pipelines decodes the next batch, or 0 until the second is open."""
         self._batch_counts[plan, form] = count = self._batch_counts.get((plan, form), -1) + 1
         if self.route.alternating_pipelines(form) == 1:
             return 0
@@ -200,7 +196,7 @@ class DaliEpoch(Epoch[DaliRoute]):
             pipeline.check_open()
 
     def in_thread(self, function: Callable, *args) -> Future:
-        """Submit ``function(*args)`` to a thread pool, and return the future of its result."""
+        """Call ``function(*args)`` in a thread, and return the future of its result."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.route.threads, thread_name_prefix="dali_compat")
         try:
@@ -218,7 +214,7 @@ class DaliEpoch(Epoch[DaliRoute]):
             raise
 
     def end(self) -> None:
-        """Release the epoch's resources. The route keeps the pipelines for the next epoch."""
+        """Release the epoch's resources. The route keeps the pipelines."""
         super().end()  # pipelines are idle only after this
         if self._pipelines:
             self._pipelines = {}

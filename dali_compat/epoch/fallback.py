@@ -1,4 +1,4 @@
-"""torch's own iterators, with batches moved to the loader's device, on_error, states and statistics."""
+"""torch's own iterators, with batches moved to the loader's device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .stats import Meter
 
 def fallback_iterator(loader, device: torch.device, before: Progress | None = None) -> TorchIterator:
     """Return torch's own iterator, with batches moved to ``device``. ``before`` is the progress of a persistent
-    iterator that this one replaces."""
+    iterator that it replaces."""
     suppress_warning()  # the loader has already reported the fallback
     if not loader.num_workers:
         return SingleProcessIterator(loader, device, before)
@@ -62,8 +62,8 @@ class TorchIterator(_BaseDataLoaderIter):
         self.progress.finish_resume()
 
     def _wrapped(self, loader):
-        """Return a copy of the loader for torch's iterator, with collate_fn and data set wrapped for this package. It
-        shares counters and errors with the original."""
+        """Return a copy of the loader with collate_fn and data set wrapped. It shares counters and errors with the
+        original."""
         made, errors = copy.copy(loader), loader._errors
         vars(made).update(_errors=errors, _stats=loader._stats, _history=loader._history)
         if loader.num_workers:
@@ -80,7 +80,7 @@ class TorchIterator(_BaseDataLoaderIter):
         return made
 
     def _begin(self, loader, before: Progress | None = None) -> None:
-        """Initialize the state of an epoch, before torch draws the indices of the first batches."""
+        """Initialize an epoch, before torch draws its first indices."""
         self.progress: Progress = loader._history.begin(loader, self._draws_worker_seeds(loader), before)
         self._to_reload, self._remaining, self.next_lock = 0, None, RLock()
         self._consumed = 0, 0  # numbers of batches and samples that torch's iterator has finished
@@ -100,7 +100,7 @@ class TorchIterator(_BaseDataLoaderIter):
         return loader.num_workers > 0
 
     def _reloads_batches(self, loader) -> bool:
-        """Return True if resuming has to load the earlier batches again, because the state of torch's workers and of
+        """Return True if resuming has to load earlier batches again, because the state of torch's workers and of
         iterable data sets cannot be saved."""
         return loader.num_workers > 0 or isinstance(loader.dataset, data.IterableDataset)
 
@@ -111,7 +111,7 @@ class TorchIterator(_BaseDataLoaderIter):
         super()._reset(loader, first_iter)
 
     def _resume(self, loader) -> None:
-        """Advance to the position after the last batch that was returned before the checkpoint."""
+        """Advance to the batch after the last one returned before the checkpoint."""
         if not self._reloads_batches(loader):
             self._skip_drawn(loader)
         self._consumed = self.progress.given, self.progress.samples
@@ -138,7 +138,7 @@ class TorchIterator(_BaseDataLoaderIter):
 
     @property
     def in_flight(self) -> int:
-        """Number of batches requested from workers but not returned yet. Thread-safe."""
+        """Number of batches requested from workers. Thread-safe."""
         return getattr(self, "_tasks_outstanding", 0)
 
     def _draw(self) -> Any:
@@ -190,13 +190,12 @@ class TorchIterator(_BaseDataLoaderIter):
         return super()._next_data()
 
     def _count_consumed(self) -> None:
-        """Count the next batch as finished by torch's iterator, even if next() will raise an error instead."""
+        """Count the next batch as finished, even if next() will raise an error instead."""
         self._samples, self._last = self._requested.popleft()
         self._consumed = self._consumed[0] + 1, self._consumed[1] + (self._samples or 0)
 
     def _next_one(self) -> Any:
-        """Return the next batch of torch's iterator, or NOTHING if on_error leaves no sample. Set ``_count`` to the
-        number of samples."""
+        """Return torch's next batch, or NOTHING if on_error leaves no sample, and set ``_count``."""
         made: Any
         try:
             made = self._fetch()
@@ -236,8 +235,8 @@ class MultiProcessIterator(TorchIterator, _MultiProcessingDataLoaderIter):
 
 
 def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
-    """Yield the samples of an epoch, for a data set whose state was loaded between two epochs. Some data sets are then
-    still at the end of the previous epoch, so an empty iterator ``samples`` is followed by another iter()."""
+    """Yield the samples of an epoch, after a state was loaded between two epochs. Some data sets are then still at the
+    end of the previous epoch, so ``samples`` is empty."""
     empty = True
     for one in samples:
         empty = False
@@ -247,7 +246,7 @@ def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
 
 
 class _OnErrorResult(NamedTuple):
-    """A sample or batch, with the errors that on_error has covered."""
+    """A sample or batch, and the samples that have failed."""
 
     made: tuple  # (sample,) or (batch,), or () if all samples failed
     samples: int  # number of samples without failed ones
@@ -255,7 +254,7 @@ class _OnErrorResult(NamedTuple):
 
 
 class _OnErrorDataset(data.Dataset):
-    """A data set with on_error. Samples are _OnErrorResult. Other attributes are those of the wrapped data set."""
+    """A data set that applies on_error. Samples are _OnErrorResult."""
 
     seed = 0  # the epoch's seed, in the main process
 
@@ -273,7 +272,7 @@ class _OnErrorDataset(data.Dataset):
         return getattr(self.dataset, name)
 
     def __setattr__(self, name: str, value) -> None:
-        """Set other attributes, for example in a worker_init_fn, on the wrapped data set."""
+        """Set other attributes on the wrapped data set, as a worker_init_fn may do."""
         own = name in ("dataset", "seed", "_candidates", "_replaces", "_covers")
         object.__setattr__(self if own else self.dataset, name, value)
 
@@ -308,8 +307,7 @@ class _OnErrorCollate:
         self.function, self._batched = collate_fn, batched
 
     def __call__(self, given: Any) -> _OnErrorResult:
-        """Return the collated batch of ``given``, which is a list of _OnErrorResult, or a single one if batching is
-        off."""
+        """Return the collated batch of a list of _OnErrorResult, or of a single one if batching is off."""
         tried: list[_OnErrorResult] = given if self._batched else [given]
         failures = [failure for one in tried for failure in one.failures]
         samples = [sample for one in tried for sample in one.made]
@@ -318,14 +316,14 @@ class _OnErrorCollate:
 
 
 def _length(batch: Any) -> int:
-    """Return the number of samples in a batch, according to its first tensor, or 1 if it has none."""
+    """Return the length of a batch's first tensor, or 1 if it has none."""
     while isinstance(batch, (list, tuple, dict)) and batch:
         batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
     return len(batch) if isinstance(batch, torch.Tensor) and batch.ndim else 1
 
 
 def _named(dataset: Any, index: Any) -> str:
-    """Return a sample's name for error messages, which is its index, with its file if that is known."""
+    """Return the index of a sample for error messages, with its file if that is known."""
     path = path_of(dataset, index)
     return f"index {index}" if path == type(dataset).__name__ else f"{path}, index {index}"
 

@@ -48,8 +48,8 @@ class History:
     # ---- iterators
 
     def begin(self, loader, torch_workers: bool = False, before: Progress | None = None) -> Progress:
-        """Return the progress of the epoch that iter() begins or resumes. ``before`` is that of the previous epoch, if
-        the iterator is persistent."""
+        """Return the progress of an epoch that iter() begins or resumes. ``before`` is that of a persistent iterator's
+        previous epoch."""
         self._traits = None  # the user may have changed the samples
         pending, self._pending = self._pending, None
         if pending is None:
@@ -80,7 +80,7 @@ class History:
 
     def _unused_state(self, loader) -> State | None:
         """Return the state that the previous iter() has resumed from, if no batch was returned since. Lightning calls
-        iter() twice, and the second call has to resume, too."""
+        iter() twice."""
         applied, current = self._applied, self._current
         if applied is None or current is None or current.over or current.given != applied[2]:
             return None
@@ -99,7 +99,6 @@ class History:
     # ---- states
 
     def state(self, loader, route: Route) -> State:
-        """Return the loader's state as plain data."""
         if self._pending is not None:
             return dict(self._pending)
         current, is_fallback = self._current, isinstance(route, FallbackRoute)
@@ -130,7 +129,7 @@ class History:
         }
 
     def traits(self, loader, route: Route) -> Traits:
-        """Return the properties of the loader that a state must match (traits.py). They are computed once per epoch."""
+        """Return the properties of the loader that a state must match, computed once per epoch."""
         key = route.reason if isinstance(route, FallbackRoute) else tuple(route.plans)
         if self._traits is None or self._traits[0] != key:
             self._traits = key, traits(loader, route)

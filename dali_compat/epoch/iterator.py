@@ -1,4 +1,4 @@
-"""The iterator of a loader. It draws indices from torch's sampler, and returns batches in the sampler's order."""
+"""The iterator of a loader. It draws indices from torch's sampler, and returns batches in that order."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ class OrderedIterator(_BaseDataLoaderIter):
     """The iterator that ``iter(loader)`` returns.
 
     If num_workers > 0, indices are drawn num_workers * prefetch_factor batches ahead, as in torch. Otherwise they are
-    drawn ``route.depth`` batches ahead from the first next() on, because DALI has that many batches in flight.
+    drawn ``route.depth`` batches ahead, from the first next() on. A thread (prefetch_thread.py) prepares batches that
+    run no user code.
 
-    Batches that run no user code are prepared ahead in a thread (prefetch_thread.py).
-
-    If an exception such as KeyboardInterrupt interrupts next(), the epoch ends. Batches in flight are discarded, and
-    further calls of next() raise RuntimeError.
+    If an exception such as KeyboardInterrupt interrupts next(), the batches in flight are discarded, and further calls
+    of next() raise RuntimeError.
     """
 
     _batch: Any = DaliBatch  # class of the batches
@@ -93,8 +92,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._draw_indices()
 
     def _resume(self, loader) -> None:
-        """Advance to the position after the last batch that was returned before the checkpoint. Draw as many indices
-        ahead as at that time."""
+        """Advance to the batch after the last one returned before the checkpoint. Draw as many indices ahead as at that
+        time."""
         progress = self.progress
         self._sampler_iter = progress.resumed_batches(loader, self._sampler_iter, self._skipped)
         drawn, exhausted = progress.drawn, progress.exhausted
@@ -104,11 +103,10 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._draw_one()
 
     def _epoch_of(self, loader, route: Any) -> Epoch[Any]:
-        """Return the state shared by this epoch's batches."""
         return DaliEpoch(loader, route, self.progress)
 
     def _indices(self, index) -> Indices:
-        """Return the indices of one batch as a list. A tensor is cloned, because a sampler may reuse it."""
+        """Return the indices of one batch as a list. A sampler may reuse a tensor, so it is cloned."""
         index = index.clone() if isinstance(index, torch.Tensor) else index
         return list(index) if self._auto_collation else [index]
 
@@ -134,7 +132,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         return made
 
     def _next_batch(self) -> Any:
-        """Return the next batch, and count it. Batches without samples are skipped."""
+        """Return the next batch that has samples, and count it."""
         meter = self._epoch.meter
         since = meter.clocks()
         try:
@@ -155,8 +153,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         return made
 
     def _make(self) -> tuple[Any, Any]:
-        """Return the next batch, as a Batch and its collated samples or NOTHING. Submit the following batches to
-        DALI."""
+        """Return the next Batch, and its collated samples or NOTHING. Submit the following batches to DALI."""
         if self._prefetch_thread is not None:
             begin = perf_counter()
             self._prefetch_thread.wait()
@@ -178,8 +175,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             raise StopIteration
 
     def _finish_first(self) -> tuple[Any, Any]:
-        """Return the first batch in flight, as in _make(). If it fails, it is dropped, and the next call returns the
-        batch after it, as in torch."""
+        """Return the first batch in flight, as in _make(). If it fails, the next call returns the batch after it, as in
+        torch."""
         batch = self._drawn[0]
         try:
             made = batch.finish()
@@ -192,8 +189,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         return batch, made
 
     def _drop_first(self, batch: Any) -> None:
-        """Remove the first batch from those in flight, and start more, which DALI loads while the caller uses this
-        one."""
+        """Remove the first batch in flight, and start others, which DALI loads while the caller uses this one."""
         self._drawn.popleft()
         batch.forget_errors()
         self._consumed += 1
@@ -216,8 +212,7 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._prefetch_thread.submit(partial(_prefetch_batches, batches, epoch))
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
-        """Draw indices until the number of batches not returned yet is the largest of ``ahead``, ``least`` and the
-        number that torch draws ahead."""
+        """Draw indices until ``ahead`` batches, or as many as torch draws ahead, but at least ``least`` are waiting."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._max_draw_ahead - self._consumed)
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():
@@ -245,14 +240,13 @@ class OrderedIterator(_BaseDataLoaderIter):
         return True
 
     def _start_batches(self) -> None:
-        """Start the first batches, at most as many as the route has in flight."""
+        """Start as many of the first batches as the route may have in flight."""
         for batch in islice(self._drawn, self._epoch.route.depth):
             if not batch.started:
                 batch.start()
 
     def end(self) -> None:
-        """Discard the batches in flight, and let next() raise StopIteration, because another iterator replaces this
-        one."""
+        """Discard the batches in flight, because another iterator replaces this one."""
         self._abandon()
         self.progress.exhausted = True
 
@@ -300,7 +294,7 @@ at_fork("iterators", after_in_child=_leak_in_child)
 
 
 def in_the_package() -> bool:
-    """Return True if the garbage collector has called __del__() while code of this package was running."""
+    """Return True if the garbage collector has called __del__() in the middle of this package's code."""
     calls = islice(callers(), 1, None)  # without __del__() itself
     return any(call.f_globals.get("__name__", "").startswith(_PACKAGE) for call in calls)
 
@@ -316,8 +310,8 @@ def _discard(drawn: deque[Any], epoch: Epoch) -> None:
 
 
 def _prefetch_batches(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
-    """Start up to ``route.depth`` batches, and prepare the first. Let other processes read the headers of one more.
-    Called in the prefetch thread."""
+    """Start the next batches, and prepare the first, in the prefetch thread. Other processes read the headers of one
+    more batch."""
     epoch.prefetches = epoch.may_prefetch()
     if not epoch.prefetches:  # the user has changed the data set; batches are started by next() from now on
         return

@@ -1,4 +1,4 @@
-"""on_error of a loader. Samples that cannot be read are replaced or skipped, and recorded in loader.errors."""
+"""on_error of a loader. Samples that cannot be read are replaced or skipped, and recorded."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class Errors:
         return list(self._found.values())
 
     def begin(self) -> None:
-        """Begin or resume an epoch. Its failures are counted from zero, or from those in the loaded state."""
+        """Begin or resume an epoch, and its count of failures."""
         self._epoch, self._count, self._so_far = self._epoch + 1, self._so_far, 0
 
     def state(self) -> dict[str, Any]:
-        """Return all failures as plain data. Indices are numbers, or strings such as the repr of a tuple."""
+        """Return all failures as plain data. An index that is not a number is stored as text."""
         plain = [one.index if isinstance(one.index, (int, str)) else repr(one.index) for one in self.found]
         found = [[one.path, index, one.epoch, one.reason] for one, index in zip(self.found, plain, strict=True)]
         return {"epoch": self._epoch, "count": self._count, "found": found}
@@ -81,7 +81,7 @@ class Errors:
         self._warned = sum(one.epoch <= self._epoch for one in self.found)
 
     def add(self, path: str, index: Any, reason: str) -> None:
-        """Record a sample that was skipped or replaced. Warn if it is the first one."""
+        """Record a sample that was skipped or replaced. Warn about the first one."""
         self._count += 1
         index = index.__index__() if hasattr(index, "__index__") else index  # some samplers return tensors
         key = path, repr(index)
@@ -97,8 +97,7 @@ class Errors:
         return (Exception,) if self.in_python else _READ_ERRORS
 
     def end(self, samples: int) -> None:
-        """End an epoch of ``samples`` samples. If samples have failed for the first time, warn about the number of
-        failures in this epoch."""
+        """End an epoch of ``samples`` samples. Warn about its number of failures if some of them are new."""
         # before the warning, which may be raised as an error; the next call must not repeat it
         (count, self._count), warned, self._warned = (self._count, 0), self._warned, len(self._found)
         if count and self._warned > warned:
@@ -117,8 +116,7 @@ def checked_policy(policy: str) -> str:
 
 
 def reason_of(error: BaseException | str) -> str:
-    """Return SampleError.reason of an error, which is its class and message. The message has no path and index, and no
-    traceback of a worker process."""
+    """Return an error's class and message, for SampleError.reason, without path, index or a worker's traceback."""
     if isinstance(error, str):
         return error
     error = error.__cause__ or error
@@ -131,25 +129,16 @@ def _warn(text: str) -> None:
 
 
 class Substitute:
-    """Replacement of the sample at one position of an epoch. Random samples of the data set are tried until one can be
-    read. They depend only on the epoch's seed and the position.
-
-    Args:
-        epoch: the epoch.
-        position: place in the order of all ranks' samples.
-        make: creates a Batch of ``indices``.
-    """
+    """Replacement of the sample at one position of an epoch. Random samples are tried until one can be read. They
+    depend only on the epoch's seed and the position. ``make`` creates the batch of a sample."""
 
     def __init__(self, epoch: Epoch[Any], position: int, make: Callable[..., Any]):
         self._epoch, self._position, self._make, self._attempts = epoch, position, make, 0
         self._try_another()
 
     def outcome(self) -> tuple[IndexedSamples, Any]:
-        """Return the replacement and its image. Record the samples that cannot be read.
-
-        Raises:
-            ImageReadError: none of ATTEMPTS samples can be read.
-        """
+        """Return the replacement and its image. Record samples that cannot be read. If none of ATTEMPTS samples can be
+        read, raise the last error."""
         while True:
             errors, index = self._epoch.errors, self._batch.indices[0]
             try:

@@ -1,4 +1,4 @@
-"""Decode the rows of a batch that share a plan, in groups, and convert images to the class that the plan returns."""
+"""Decoding of the rows of a batch that share a plan, and the classes of their images."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ from .planes_group import PlanesGroup, VerifyingGroup, as_many_as_fit, split_by_
 
 
 class RowsDecoding:
-    """The decoding, in progress, of a batch's rows that share a plan."""
+    """The decoding of a batch's rows that share a plan."""
 
     def __init__(self, batch: DecodableRows, plan: Plan):
         self._batch, self._plan = batch, plan
         self._groups: list[DaliGroup | PlanesGroup | PilGroup] = []
 
     def start(self, by_decoder: dict[tuple[int, str], np.ndarray]) -> None:
-        """Submit rows to their decoders. ``by_decoder`` maps (decoder, form of DALI's input) to sorted rows. Decoders
-        are defined in data/header.py, forms in data/sources.py."""
+        """Submit rows to their decoders. ``by_decoder`` maps (decoder, form of DALI's input) to sorted rows."""
         for (kind, given), rows in by_decoder.items():
             if kind == DALI:
                 turned = self._batch.facts["orientations"][rows] > 1
@@ -43,8 +42,8 @@ class RowsDecoding:
                 self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
 
     def _submit_to_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
-        """Submit JPEGs to the GPU's engine if it decodes them to Pillow's pixels. Submit some others to the engine and
-        DALI, to compare the pixels. Return the remaining rows."""
+        """Submit JPEGs to the GPU's engine if it decodes them to Pillow's pixels, and some others to compare its pixels
+        with DALI's. Return the remaining rows."""
         engine, facts = self._batch.epoch.engine, self._batch.facts
         if engine is None or given in DECODED or not self._plan.from_planes:
             return rows
@@ -58,7 +57,7 @@ class RowsDecoding:
         return np.setdiff1d(rows, np.concatenate([known, new]), assume_unique=True)
 
     def _submit(self, group: type[DaliGroup] | type[PlanesGroup], rows: np.ndarray, given: str, **options: Any) -> None:
-        """Submit rows in groups that do not open too many files at once."""
+        """Submit rows in groups that open a limited number of files at a time."""
         most = files_at_once(len(rows)) if given == PATHS else len(rows)
         for begin in range(0, len(rows), max(1, most)):
             self._submit_at_once(group, rows[begin : begin + most].tolist(), given, **options)
@@ -66,7 +65,7 @@ class RowsDecoding:
     def _submit_at_once(
         self, group: type[DaliGroup] | type[PlanesGroup], left: list[int], given: str, **options: Any
     ) -> None:
-        """Submit the rows ``left`` in one group, without rows whose images are too small for the plan."""
+        """Submit the rows ``left`` in one group, except rows whose images are too small for the plan."""
         while left:
             try:
                 self._groups.append(group(self._batch, self._plan, left, given, **options))
@@ -82,7 +81,7 @@ class RowsDecoding:
                 group.decode()
 
     def check_failures(self) -> None:
-        """Pass rows that have failed so far to fail_rows(), without waiting for the others."""
+        """Pass rows that have failed so far to fail_rows()."""
         for group in self._groups:
             if isinstance(group, PilGroup) and (failures := group.failed()):
                 self._batch.fail_rows(failures)
@@ -111,9 +110,7 @@ class Owner(Protocol):
     """A batch or chunk that rows belong to."""
 
     @property
-    def epoch(self) -> Epoch[Any]:
-        """The epoch of the rows."""
-        ...
+    def epoch(self) -> Epoch[Any]: ...
 
     def position(self, row: int) -> int:
         """Return a row's place in the order of all ranks' samples."""
@@ -127,14 +124,10 @@ def as_transformed(
     images: Any,
     infos: Callable[[Sequence[int]], Sequence[Any]] = lambda rows: (),
 ) -> Any:
-    """Return images of the class that the transform returns, such as tensors in the plan's memory format, PIL images or
-    NumPy arrays.
+    """Return images as the class that the transform returns, such as tensors in the plan's memory format or PIL images.
 
     Args:
-        owner: batch or chunk of the rows.
-        plan: plan of the rows.
-        rows: row numbers.
-        images: images on the device after all steps, (N, C, H, W), a list of (C, H, W), or ViewBatches of these.
+        images: images of the rows after all steps, (N, C, H, W), a list of (C, H, W), or ViewBatches of these.
         infos: returns the ``info`` of PIL images for these rows.
 
     Raises:
@@ -162,18 +155,18 @@ def as_transformed(
 
 
 def keeps_info(plan: Plan) -> bool:
-    """Return True if a plan returns PIL images with the ``info`` of the opened file."""
+    """Return True if a plan returns PIL images with the ``info`` of the file."""
     return plan.gives.kind == "pil" and all(step.operation.keeps_info for step in plan.steps)
 
 
 def as_samples(images: Sequence[torch.Tensor], kind: str, infos: Sequence[Any] = ()) -> list[Any]:
-    """Return a list of images of the class for ``kind`` (ImageSpec.kind). ``infos`` is the ``info`` of each PIL image,
-    or empty."""
+    """Return each image as the class for ``kind`` (ImageSpec.kind). ``infos`` is the ``info`` of PIL images, or
+    empty."""
     return [_as_sample(image, kind, info) for image, info in zip_longest(images, infos)]
 
 
 def _as_sample(image: torch.Tensor, kind: str, info: Any) -> Any:
-    """Return an image of the class for ``kind``. ``image`` is (H, W, C) if that is "pil", otherwise (C, H, W)."""
+    """Return an image as the class for ``kind``. ``image`` is (H, W, C) for "pil", otherwise (C, H, W)."""
     if kind == "pil":
         made = Image.fromarray(image.squeeze(-1).numpy() if image.shape[-1] == 1 else image.numpy())
         if info is not None:

@@ -39,16 +39,16 @@ _NO_MEMORY = "the GPU has no memory for its planes"
 
 
 class VerifyingGroup(DaliGroup):
-    """Rows that DALI decodes for the batch, and the JPEG engine for a comparison of the pixels. The comparison is
-    skipped if too many are pending."""
+    """Rows that DALI decodes for the batch, and the JPEG engine for a comparison, unless too many comparisons are
+    pending."""
 
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._engine = engine
         super().__init__(batch, plan, rows, given, keep=True)
 
     def _use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """Submit the images at the positions ``sure`` for comparison. DALI has decoded them completely, even if the
-        plan begins with a crop."""
+        """Compare the images at the positions ``sure``. DALI has decoded them completely, even if the plan begins with
+        a crop."""
         if not sure or self._engine.is_behind:
             return
         facts = self._facts[sure]
@@ -66,8 +66,8 @@ class VerifyingGroup(DaliGroup):
 
 
 class PlanesGroup:
-    """Rows that the JPEG engine decodes. Other bytes than expected might give wrong pixels or overflow its buffers, so
-    the engine's threads check them first. PIL decodes files that have changed, and their headers are read again."""
+    """Rows that the JPEG engine decodes, after a check of their bytes. Unexpected bytes might give wrong pixels or
+    overflow its buffers, so PIL decodes files that have changed."""
 
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._batch, self._plan, self._rows, self._given, self._engine = batch, plan, rows, given, engine
@@ -85,7 +85,7 @@ class PlanesGroup:
             self._ticket = self._pipeline.submit(batch.paths(at), [])
 
     def decode(self) -> None:
-        """Submit the files to the engine, unless it has too many in flight. This waits until DALI has read them."""
+        """Submit the files to the engine, unless it has too many in flight."""
         if not self._is_started and not self._engine.is_full:
             self._begin()
 
@@ -100,7 +100,6 @@ class PlanesGroup:
         self._is_started = True  # last, in case of an interrupt
 
     def _submit(self, copy: Callable[[], Files]) -> None:
-        """Submit the files that ``copy`` returns to the engine."""
         try:
             self._unchecked = UncheckedFiles(copy, self._verdicts, self._facts)
             self._planes = self._engine.submit(self._unchecked, self._locations)
@@ -129,7 +128,7 @@ class PlanesGroup:
         return merged_results([*made, *(group.result(failures) for group in groups)])
 
     def _received(self) -> torch.Tensor | None:
-        """Return the planes, or None if the engine has failed. Remove rows from ``_own`` whose files have changed."""
+        """Return the planes, or None if the engine has failed. Remove changed files from ``_own``."""
         if self._planes is None:
             return None
         try:
@@ -148,7 +147,7 @@ class PlanesGroup:
         return None
 
     def _leave_out_changed(self) -> None:
-        """Remove rows from ``_own`` whose files have changed, and let PIL decode them."""
+        """Remove changed files from ``_own``, and let PIL decode them."""
         assert self._planes is not None and self._planes.chosen is not None
         if len(self._planes.chosen) == len(self._own):
             return
@@ -165,15 +164,14 @@ class PlanesGroup:
             self._batch.verdict_writer([self._rows[i] for i in new.tolist()])(self._unchecked.checksums[new] | LIKELY)
 
     def _without_engine(self) -> list[DaliGroup | PilGroup]:
-        """Return groups that decode the engine's rows without it. PIL raises the error for records that were
-        overwritten."""
+        """Return groups that decode the engine's rows without it. PIL raises the error of overwritten records."""
         gone = overwritten([self._batch.sources[self._rows[i]] for i in self._own.tolist()])
         lost, sure = ([self._rows[i] for i in self._own[chosen].tolist()] for chosen in (gone, ~gone))
         made: list[DaliGroup | PilGroup] = [DaliGroup(self._batch, self._plan, sure, self._given)] if sure else []
         return made + ([PilGroup(self._batch, self._plan, lost)] if lost else [])
 
     def _images(self, planes: torch.Tensor):
-        """Return the planes as images after all steps, or None if the kernels fail."""
+        """Return the transformed images, or None if the kernels fail."""
         begun, locations = [], self._locations
         if len(self._own) < len(self._verdicts):
             locations = locations.only(self._own)
@@ -213,8 +211,8 @@ def _copied(received: Received, device: torch.device) -> Files:
 
 
 def _copied_records(sources: list[Any], read: list[np.ndarray], device: torch.device) -> Files:
-    """Return copies of the bytes ``read`` from records, (length,) uint8 each. Records of an overwritten archive become
-    empty, and are therefore treated as changed."""
+    """Return copies of the bytes ``read`` from records. Records of an overwritten archive become empty, so they are
+    treated as changed."""
     gone = overwritten(sources).tolist()
     return Files.from_arrays([data[: 0 if lost else None] for data, lost in zip(read, gone, strict=True)], device)
 
@@ -226,7 +224,7 @@ def _plane_steps(plan: Plan) -> tuple[Step, ...]:
 
 
 def split_by_memory(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np.ndarray]:
-    """Split rows so that the planes of each group take at most 1 / _SHARE of the GPU's ``memory`` in bytes."""
+    """Split rows so that each group's planes fit into 1 / _SHARE of the GPU's ``memory`` (bytes)."""
     if not len(rows):
         return []
     facts = facts[rows]
@@ -236,7 +234,7 @@ def split_by_memory(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np
 
 
 def as_many_as_fit(rows: np.ndarray, facts: np.ndarray, bytes_: int) -> np.ndarray:
-    """Return as many of the first rows as have RGB pixels of at most ``bytes_`` bytes together."""
+    """Return the first rows, as many as have pixels of at most ``bytes_`` bytes."""
     rows = rows[:_MOST_FILES]
     return rows[np.cumsum(3 * facts["sizes"][rows].prod(1)) <= bytes_]
 

@@ -61,7 +61,7 @@ class PrefetchThread:
         self._tasks.put(partial(self._run, self._last, work, stream))
 
     def wait(self) -> None:
-        """Wait until the submitted work is done. Raise the error that it has raised."""
+        """Wait until the submitted work is done. Raise its error."""
         last = self._last
         if last is None:
             return
@@ -77,8 +77,8 @@ class PrefetchThread:
             del last  # break the reference cycle of error, traceback and this frame
 
     def end(self, work: Callable[[], None], waits: bool) -> None:
-        """Run ``work`` after all submitted work, even if that fails, and end the thread. Wait for its end if ``waits``
-        is True, except if called in the thread itself, or in a forked child, which does not have the thread."""
+        """Run ``work`` after the submitted work, even if that fails, and end the thread. Wait for it if ``waits`` is
+        True, except in the thread itself or in a forked child."""
         if self._thread.ident is None:
             work()
             return
@@ -90,8 +90,8 @@ class PrefetchThread:
             self._ended.wait()
 
     def wait_until_idle(self) -> None:
-        """Wait until the thread is idle, before a fork or exit. A forked child could never acquire a lock that the
-        thread holds, and at exit Python would stop the thread at any point."""
+        """Wait until the thread is idle, before a fork or exit. A forked child cannot release a lock that the thread
+        holds, and exit stops the thread anywhere."""
         last = self._last
         if self._thread is threading.current_thread():
             return

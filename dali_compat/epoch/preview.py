@@ -77,8 +77,7 @@ def _kind(part: Any) -> str:
 
 
 def _leaves(part: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (key, leaf) for all leaves of a nested batch or sample. The key is that of the innermost dictionary, or
-    ""."""
+    """Yield (key, leaf) for the leaves of a nested batch or sample. The key is that of the innermost dictionary."""
     if isinstance(part, Mapping):
         for name, inner in part.items():
             yield from _leaves(inner, str(name))

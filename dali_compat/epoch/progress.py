@@ -1,4 +1,4 @@
-"""The progress of an epoch as plain data, and how to resume from it by drawing the epoch's indices again."""
+"""The progress of an epoch, as plain data, and how to resume from it."""
 
 from __future__ import annotations
 
@@ -34,18 +34,17 @@ Skip = Callable[[data.BatchSampler, int], Iterator[Any]]  # as skipped()
 
 
 class Progress:
-    """The progress of one epoch, which its iterator updates, and the generator states at its beginning.
+    """The progress of one epoch, updated by its iterator, and the generator states at its beginning.
 
     Args:
-        loader: the loader.
         number: number of the epoch. A loader's first epoch is 0.
-        torch_workers: whether torch's own loader loads the epoch in workers. They draw a seed from a generator.
+        torch_workers: whether torch's own loader uses workers, which draw a seed from a generator.
     """
 
-    base_seed = lap = 0  # the seed of the epoch is their sum; the lap counts epochs of a persistent iterator
+    base_seed = lap = 0  # the epoch's seed is their sum; the lap counts epochs of a persistent iterator
     at_iter: dict[str, Any] | None = None  # states of the sampler's generators at iter()
-    at_first: dict[str, Any] | None = None  # states of the same generators before the first index is drawn
-    given = samples = 0  # number of batches returned to the caller, and of the indices drawn for them
+    at_first: dict[str, Any] | None = None  # states of these generators before the first index is drawn
+    given = samples = 0  # number of batches returned, and of the indices drawn for them
     drawn = 0  # number of batches drawn from the sampler
     exhausted = over = False  # whether the sampler is exhausted; whether the iterator is
     ended_by: type[BaseException] | None = None  # class of the error that next() has raised instead of a batch
@@ -65,7 +64,7 @@ class Progress:
         self.users: dict[str, Any] = {}  # object_states() before iter()
         self._is_unknown = not is_known(loader)
         self._before: dict[str, Any] = {}  # custom samplers: generator states after the previous draw
-        # (number of batches drawn, state) of a stateful sampler, from the last batch returned on
+        # (number of batches drawn, state of the stateful sampler), from the last batch returned on
         self._sampler_states: deque[tuple[int, Any]] = deque()
         if self._is_unknown or torch_workers:
             self.at_iter = self.generators.states()
@@ -78,13 +77,12 @@ class Progress:
     # ---- while it is iterated
 
     def record_returned(self, given: int, samples: int, last: Indices | tuple[()]) -> None:
-        """Record the number of batches and samples returned so far, and the indices of the last batch."""
+        """Record the number of batches and samples returned, and the last batch's indices."""
         self.given, self.samples, self.last, self.expected_last = given, samples, last, (0, 0)
         self.ended_by = None
 
     def draw(self, indices: Iterator[Any]) -> Any:
-        """Return the next item of the sampler's iterator ``indices``, and count it. Raise StopIteration if there is
-        none."""
+        """Return the sampler's next item from the iterator ``indices``, and count it."""
         if not self.drawn:
             if self.resumes:
                 self.generators.set(self.at_first)
@@ -143,8 +141,8 @@ class Progress:
 
     @classmethod
     def from_state(cls, loader, state: dict[str, Any], torch_workers: bool = False) -> Progress:
-        """Return the progress of an epoch that resumes from a state(). If the number of ranks has changed, the rest of
-        the epoch is distributed over the new ranks."""
+        """Return progress that resumes from a state(). If the number of ranks has changed, distribute the rest of the
+        epoch over the new ranks."""
         made = cls(loader, state["number"], torch_workers)
         made.base_seed, made.lap = state["seed"]
         before, now = RankOrder(*state["places"]), made.rank_order
@@ -167,19 +165,17 @@ class Progress:
     # ---- resuming
 
     def restore_at_iter(self) -> None:
-        """Set the generators to their states at the original iter(), if this epoch resumes. Called before iter() of the
-        sampler."""
+        """If this epoch resumes, set the generators to their states at the original iter()."""
         if self.resumes:
             self.generators.set(self.at_iter)
 
     def seeded(self, base_seed: int) -> None:
-        """Record the seed that torch's iterator has drawn, if the epoch does not have one yet."""
+        """Record the seed drawn by torch's iterator, unless the epoch already has one."""
         if not self.resumes and not self.lap:
             self.base_seed = base_seed
 
     def restart(self, loader) -> int:
-        """Set the progress to the first batch. Return the number of batches up to the saved position, which have to be
-        loaded again."""
+        """Move to the epoch's first batch. Return the number of batches to load again."""
         if self.resumes:
             load_object_states(loader, self.users)
         given, self.given, self.samples, self.drawn = self.given, 0, 0, 0
@@ -187,14 +183,14 @@ class Progress:
         return given
 
     def finish_resume(self) -> None:
-        """Set the generators to their states at the checkpoint. Called after all indices are drawn again."""
+        """Set the generators to their states at the checkpoint, after indices were drawn again."""
         restore, self.restore_generators = self.restore_generators, None
         if restore is not None:
             restore()
 
     def resumed_batches(self, loader, indices: Iterator[Any], skip: Skip | None = None) -> Iterator[Any]:
-        """Return an iterator over the sampler's batches after those already returned. If the sampler returns other
-        indices than before the checkpoint, warn, and return an iterator over all batches.
+        """Return an iterator over the sampler's batches after those already returned. Warn and restart the epoch if the
+        sampler returns other indices than before the checkpoint.
 
         Args:
             indices: iter() of the sampler.
@@ -230,7 +226,7 @@ class Progress:
         return indices
 
     def rest(self, loader) -> Any:
-        """Return a sampler of this rank's share of the remaining epoch, which had another number of ranks before."""
+        """Return a sampler of this rank's share of the rest of the epoch, after the number of ranks has changed."""
         rest = remaining_indices(samplers_of(loader)[-1], self.rank_order.origin)
         return data.BatchSampler(rest, loader.batch_size, loader.drop_last) if loader.batch_size else rest
 
@@ -241,14 +237,14 @@ def skipped(sampler: data.BatchSampler, samples: int) -> Iterator[list[Any]]:
 
 
 def stateful_sampler(loader) -> Any:
-    """Return the sampler that has state_dict() and load_state_dict(), or None. DistributedSampler is ignored, because
-    its indices can be drawn again."""
+    """Return the sampler that has a state_dict(), or None. DistributedSampler is ignored, because its indices can be
+    drawn again."""
     found = (one for one in samplers_of(loader) if _has_state(one) and not isinstance(one, DistributedSampler))
     return next(found, None)
 
 
 def stateful_objects(loader) -> dict[str, Any]:
-    """Return the custom sampler and data set that have a state_dict(), under the keys "sampler" and "dataset"."""
+    """Return the custom sampler and data set that have a state_dict(), by name."""
     dataset = loader.dataset if _has_state(loader.dataset) else None
     return {name: one for name, one in [("sampler", stateful_sampler(loader)), ("dataset", dataset)] if one is not None}
 
@@ -259,7 +255,7 @@ def object_states(loader) -> dict[str, Any]:
 
 
 def load_object_states(loader, states: dict[str, Any]) -> bool:
-    """Load states into the stateful_objects(). Return True if the state of an object has changed."""
+    """Load states into stateful_objects(). Return True if this has changed the state of one."""
     changed = False
     for name, one in stateful_objects(loader).items() if states else ():
         before = _state(one)
@@ -275,17 +271,14 @@ def load_object_states(loader, states: dict[str, Any]) -> bool:
 
 
 def _state(one: Any) -> Any:
-    """Return a copy of the object's state_dict(), or None if that raises an error, as before the first sample."""
+    """Return a copy of the object's state_dict(), or None if that fails, as before the first sample."""
     with contextlib.suppress(Exception):
         return copy.deepcopy(one.state_dict())
 
 
 def _has_state(one: Any) -> bool:
-    """Return True if the object follows torchdata's Stateful protocol, with a state_dict() without arguments.
-
-    Return False for Hugging Face's data sets. Their state has no shuffle buffer and would end the next epoch at once.
-    Loading their samples again is exact.
-    """
+    """Return True if the object follows torchdata's Stateful protocol. Return False for Hugging Face's data sets, whose
+    state lacks the shuffle buffer and ends the next epoch at once. Loading their samples again is exact."""
     if type(one).__module__.partition(".")[0] == "datasets":
         return False
     try:

@@ -1,4 +1,4 @@
-"""Iterator and batches of the resident route. Many batches are computed at a time, in a chunk."""
+"""Iterator and batches of the resident route."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class ResidentBatch(Batch):
         """Do nothing, because a chunk cannot be cancelled."""
 
     def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """Return the result of base_datasets.locate_all(), computed index by index. Any index that torch accepts is
-        accepted, and errors are torch's."""
+        """Return the result of base_datasets.locate_all(), computed index by index, for any index that torch accepts,
+        and with torch's errors."""
         found: dict[int, tuple[Any, list, list]] = {}
         for row, index in enumerate(self._listed()):
             dataset, local = locate(self.epoch.dataset, index)
@@ -79,8 +79,7 @@ class ResidentBatch(Batch):
 
 
 class ResidentIterator(OrderedIterator):
-    """Iterator of a loader on the resident route. It draws the indices of a chunk ahead if the user cannot notice
-    that."""
+    """Iterator of the resident route. It draws the indices of a whole chunk ahead if the user cannot notice that."""
 
     _batch = ResidentBatch
 
@@ -122,7 +121,7 @@ class ResidentIterator(OrderedIterator):
             self._draw_indices()
 
     def _fill(self) -> None:
-        """Compute the next chunk. The first one is a single batch, so that next() returns quickly."""
+        """Compute the next chunk. The first one is a single batch, for a quick start."""
         self._draw_indices()
         if not self._drawn or self._drawn[0].ready:
             return
@@ -138,8 +137,8 @@ class ResidentIterator(OrderedIterator):
         self._compute(batches)
 
     def _compute(self, batches: list[ResidentBatch]) -> None:
-        """Compute batches as a chunk. If that fails, compute only the first batch, because the error may be of another
-        one."""
+        """Compute batches as a chunk. If that fails, compute the first batch separately, so that each error is raised
+        for its batch."""
         try:
             # the caller's inference mode may differ between batches, and a model's autocast must not affect images
             with torch.inference_mode(False), torch.autocast(self._epoch.route.device.type, enabled=False):
@@ -158,5 +157,5 @@ class ResidentIterator(OrderedIterator):
 
     @property
     def in_flight(self) -> int:
-        """Number of batches that have been computed but not returned yet. Thread-safe."""
+        """Number of batches computed but not returned yet. Thread-safe."""
         return sum(batch.ready for batch in list(self._drawn))

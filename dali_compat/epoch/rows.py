@@ -1,4 +1,4 @@
-"""The rows of a batch, with the locations of the images, their headers and their random numbers."""
+"""The rows of a batch, with their files, headers and random numbers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ class Rows(DecodableRows):
     """The rows of a batch of a data set of files. read_headers() sets ``facts`` and ``verdicts``.
 
     Args:
-        epoch: epoch of the batch.
         samples: locations of the images, and their targets.
-        indices: index of each row's sample, from the sampler.
+        indices: indices from the sampler.
         begin: number of samples of the epoch before the batch.
         bad: error, or its text, of each row that has failed. fail_rows() adds to it.
-        tolerant: whether rows may fail while others continue. If False, fail_rows() raises the error.
+        tolerant: whether rows may fail while others continue.
     """
 
     def __init__(
@@ -67,8 +66,8 @@ class Rows(DecodableRows):
         return self.epoch.rank_order.place_of(self.begin + row)
 
     def fail_rows(self, failures: dict[int, Exception]) -> None:
-        """Add the errors of rows to ``bad`` if the rows are tolerant, otherwise raise the first error. Errors of the
-        operating system, such as too many open files, are always raised."""
+        """Add the errors to ``bad`` if rows may fail, otherwise raise the first. Always raise errors of the operating
+        system, such as too many open files."""
         of_system = {row: error for row, error in failures.items() if remedy_of(error)}
         if self.tolerant and not of_system:
             self.bad.update((row, _as_torchvision_error(error)) for row, error in failures.items())
@@ -81,7 +80,7 @@ class Rows(DecodableRows):
     # ---- headers
 
     def request_headers(self) -> bool:
-        """Let other processes read the rows' headers that are not known yet. Return True if there are any."""
+        """Let other processes read headers that are not known yet. Return True if there are any."""
         prefetcher = self.epoch.prefetcher
         if prefetcher is not None and isinstance(self.samples, TableSamples):
             for found in self.samples.leaf_rows():
@@ -102,11 +101,8 @@ class Rows(DecodableRows):
                 found.headers.add(found.index, found.keys, facts)
 
     def read_headers(self, by_pil: bool) -> list[tuple[LeafRows, np.ndarray]]:
-        """Read the rows' headers that are not known yet, and set ``facts`` and ``verdicts``.
-
-        Return (rows, their decoders) for each leaf of the data set, without rows that have failed. Decoders are defined
-        in data/header.py. If ``by_pil`` is True, all are PIL.
-        """
+        """Read headers that are not known yet, and set ``facts`` and ``verdicts``. Return (rows, their decoders) for
+        each leaf of the data set, without failed rows. With ``by_pil``, the decoder is always PIL."""
         made = []
         engine, count = self.epoch.engine, len(self)
         self.facts, self.verdicts = np.zeros(count, FACTS), np.zeros(count, np.uint64)
@@ -129,8 +125,8 @@ class Rows(DecodableRows):
         return made
 
     def _ctimes(self, found: LeafRows) -> np.ndarray | None:
-        """Return the ctime of each file, or -1 for cached images. Return None if a GPU decodes, because the calls take
-        too long, or if images are not files."""
+        """Return the ctimes of files, -1 for cached images, or None if they are not needed. They take too long if a GPU
+        decodes."""
         if found.input != PATHS or self.epoch.route.device.type != "cpu":
             return None
         times = ctimes_of([self.sources[row] for row in found.rows.tolist()])
@@ -177,7 +173,7 @@ class Rows(DecodableRows):
 
 
 def _as_torchvision_error(error: Exception) -> Exception:
-    """Return the error as torchvision raises it, which is a ValueError for ImageTooSmall."""
+    """Return the error that torchvision raises, which is a ValueError for ImageTooSmall."""
     return ValueError(str(error)) if isinstance(error, ImageTooSmall) else error
 
 
@@ -189,15 +185,8 @@ def locate(
     bad: dict[int, Exception | str],
     is_substitute: bool = False,
 ) -> Rows:
-    """Return the rows of a batch, with their targets. Read those images that are not files.
-
-    Args:
-        epoch: epoch of the batch.
-        indices: indices from the sampler.
-        begin: number of samples of the epoch before the batch.
-        bad: errors of rows that fail are added to it.
-        is_substitute: see DaliBatch.
-    """
+    """Return the rows of a batch, with their targets, and with the bytes of images that are not files. The arguments
+    are those of Rows and DaliBatch."""
     cache = epoch.route.cache
     whole = cache is None and not is_substitute
     tabled = in_tables(epoch.dataset, indices, epoch.tables) if whole else None
@@ -216,7 +205,6 @@ def locate(
 
 
 def _looked_up(epoch: DaliEpoch, indices: list[Any]) -> IndexedSamples:
-    """Return the samples of a batch, looked up one by one."""
     samples = look_up(epoch.dataset, indices, epoch.folder)
     transformed = any(transforms_of(leaf)[1] for leaf in samples.leaves)
     samples.targets = epoch.copied_targets(samples.targets, transformed)
@@ -224,7 +212,7 @@ def _looked_up(epoch: DaliEpoch, indices: list[Any]) -> IndexedSamples:
 
 
 def _fetch(rows: Rows, chosen: list[int]) -> None:
-    """Read the bytes of the ``chosen`` rows that are entries of an archive or objects in a bucket."""
+    """Read the bytes of those ``chosen`` rows that are not files."""
     fetcher, sources = rows.epoch.fetcher, rows.sources
     if fetcher is not None:
         objects = [row for row in chosen if is_object(sources[row])]

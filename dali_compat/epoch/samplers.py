@@ -1,4 +1,4 @@
-"""Samplers of a loader, the random generators of an epoch, and their states as plain data."""
+"""A loader's samplers, an epoch's random generators, and their states as plain data."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ def max_draw_ahead(sampler, unknown: int = 0) -> int:
 
 
 def replacement_indices(loader) -> Sequence[int]:
-    """Return the indices of samples that may replace others. These are the indices that the sampler is restricted to,
-    or all of the data set."""
+    """Return the indices of samples that may replace others. These are the sampler's, or all of the data set."""
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if type(sampler) is data.SubsetRandomSampler:
         return sampler.indices
@@ -92,15 +91,14 @@ def is_known(loader) -> bool:
 
 
 def distributed(loader) -> DistributedSampler | None:
-    """Return the loader's innermost sampler if it is torch's DistributedSampler and the others are torch's
-    BatchSampler. Otherwise return None."""
+    """Return the loader's DistributedSampler if all other samplers are torch's BatchSampler, otherwise None."""
     samplers = samplers_of(loader)
     return samplers[-1] if is_known(loader) and type(samplers[-1]) is DistributedSampler else None
 
 
 def remaining_indices(sampler: DistributedSampler, origin: int) -> list[Any]:
-    """Return this rank's indices of the rest of an epoch, of which all ranks together have loaded ``origin`` samples.
-    The number of ranks may have been another then."""
+    """Return this rank's indices of an epoch after the first ``origin`` samples, which another number of ranks may have
+    loaded."""
     whole = copy.copy(sampler)
     whole.num_replicas, whole.rank = 1, 0
     whole.num_samples = whole.total_size = len(sampler.dataset)  # type: ignore[arg-type]  # it has a length
@@ -160,8 +158,7 @@ _KINDS = torch.Generator, random.Random, np.random.RandomState, np.random.Genera
 
 
 class Generators:
-    """Random generators and samplers with an ``epoch``, by name. If an object has several names, states() uses the
-    first, and set() accepts all."""
+    """Random generators, and samplers with an ``epoch``, by name. An object may have several names."""
 
     def __init__(self, generators: dict[str, Any], epochs: dict[str, Any]):
         names: dict[int, str] = {}
@@ -170,7 +167,7 @@ class Generators:
         self._epochs = epochs
 
     def states(self) -> dict[str, Any]:
-        """Return copies of the states, as numbers, strings, lists and dicts."""
+        """Return copies of the states, as plain data."""
         found = {name: _state(one) for name, one in self._generators.items()}
         return found | {name: int(sampler.epoch) for name, sampler in self._epochs.items()}
 
@@ -186,7 +183,7 @@ class Generators:
 
 def sampler_generators(loader, all_of_them: bool = False) -> Generators:
     """Return the generators that the sampler draws from. For custom samplers, or with ``all_of_them``, return all that
-    it might draw from."""
+    it might use."""
     samplers = samplers_of(loader)
     epochs = {
         f"epoch of sampler {number}": sampler
@@ -205,8 +202,8 @@ def sampler_generators(loader, all_of_them: bool = False) -> Generators:
 
 
 def checkpoint_generators(loader, in_process: bool) -> Generators:
-    """Return every generator whose state a checkpoint must include. These are the sampler's, the one that seeds are
-    drawn from, and the global ones if user functions run ``in_process``."""
+    """Return every generator whose state a checkpoint needs. The global ones are included if user functions run
+    ``in_process``."""
     found = sampler_generators(loader)
     base = {TORCH: GLOBAL[TORCH]} if loader.generator is None else {"generator": loader.generator}
     users = GLOBAL if in_process else {}
@@ -214,8 +211,8 @@ def checkpoint_generators(loader, in_process: bool) -> Generators:
 
 
 def runs_users_functions(loader, samples: bool) -> bool:
-    """Return True if user functions may draw random numbers in this process. These are collate_fn and target_transform.
-    ``samples`` is whether torch's own loader also runs a data set or transforms."""
+    """Return True if user functions may draw random numbers in this process. ``samples`` is whether these include a
+    data set or transforms."""
     if loader.num_workers:
         return False
     plain = loader.collate_fn in (default_collate, default_convert)

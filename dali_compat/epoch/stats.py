@@ -1,4 +1,4 @@
-"""stats() of a loader: the numbers of batches, images and bytes returned, and the time spent in next()."""
+"""stats() of a loader."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class LoaderStats(NamedTuple):
 
 
 class Meter:
-    """Counts of one iterator. Only one thread at a time may update them, but any thread may read them."""
+    """Counts of one iterator. One thread at a time may update them, any thread may read them."""
 
     def __init__(self, stats: Stats, number: int, plain: bool):
         self.dali = 0.0  # LoaderStats.dali
@@ -108,21 +108,21 @@ class Meter:
         self._inside = self._host = self._begin = self._end = 0.0
 
     def follow(self, iterator: Any) -> None:
-        """Set the iterator whose batches are counted."""
+        """Set the iterator to count."""
         self._iterator = weakref.ref(iterator)
 
     def clocks(self) -> tuple[float, float]:
-        """Return the current times, for add_time(). Called at the beginning of next()."""
+        """Return the time at the beginning of next(), for add_time()."""
         self._caller = threading.get_ident()
         return perf_counter(), thread_time()
 
     def waited_for_dali(self, seconds: float) -> None:
-        """Add time that the caller waited for DALI. Calls from other threads are ignored."""
+        """Add time of waiting for DALI in next(). Calls from other threads are ignored."""
         if threading.get_ident() == self._caller:
             self.dali += seconds
 
     def add_time(self, since: tuple[float, float]) -> None:
-        """Add the time of a call of next(). ``since`` is from clocks() in the same thread."""
+        """Add the time of next() since clocks() was called in the same thread."""
         begin, host = since
         self._host += thread_time() - host
         self._end = perf_counter()
@@ -130,7 +130,6 @@ class Meter:
         self._inside += self._end - begin
 
     def count_batch(self, images: int, batch: Any) -> None:
-        """Count a batch of ``images`` samples."""
         self._batches += 1
         self._images += images
         first = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
@@ -144,7 +143,7 @@ class Meter:
         self._stats.hold(route)
 
     def exhausted(self, route: Any = None) -> None:
-        """Record the end of the iterator, once, and log its counts."""
+        """Stop counting, once, and log the counts."""
         if self._closed:
             return
         self._stats.hold(route)
@@ -153,7 +152,7 @@ class Meter:
             _log.info("epoch %d: %s", self._number, str(self.read()).partition(": ")[2])
 
     def close(self) -> None:
-        """Stop counting, because no further batch will be requested."""
+        """Stop counting."""
         self._closed, self.ahead = True, 0
 
     @property
@@ -162,7 +161,7 @@ class Meter:
         return self._closed or (self._iterator is not None and self._iterator() is None)
 
     def read(self) -> LoaderStats:
-        """Return the current counts. ``held`` and ``peak``, which are known for the loader only, are 0."""
+        """Return the current counts, with 0 for ``held`` and ``peak``."""
         iterator = None if self._closed or self._iterator is None else self._iterator()
         return LoaderStats(
             1,
@@ -181,7 +180,7 @@ class Meter:
 
 
 class Stats:
-    """Counts of a loader, which has a Meter for each iterator. Iterators may run in different threads."""
+    """Counts of a loader, whose iterators may run in different threads."""
 
     def __init__(self) -> None:
         self._lock = new_lock()  # reentrant, since a signal handler may call read() at any point
@@ -194,7 +193,7 @@ class Stats:
         return Stats, ()  # a copy of a loader starts at zero
 
     def begin(self, collate_fn: Any) -> Meter:
-        """Return the Meter of a new iterator whose batches are collated by ``collate_fn``."""
+        """Return the Meter of a new iterator."""
         with self._lock:
             over = [meter for meter in self._meters if meter.over]
             self._before = _sum(self._before, *(meter.read() for meter in over))
@@ -204,14 +203,13 @@ class Stats:
             return meter
 
     def hold(self, route: Any) -> int:
-        """Return the bytes of pixels in memory now, and update the peak. The route is None for torch's own loader,
-        which keeps no pixels."""
+        """Return the bytes of pixels in memory now, and update the peak. The route is None for torch's own loader."""
         held = (0 if route is None else route.memory) + sum(meter.ahead for meter in self._meters)
         self._peak = max(self._peak, held)
         return held
 
     def read(self, route: Any, reset: bool) -> LoaderStats:
-        """Return the loader's counts. Reset them to zero if ``reset`` is True."""
+        """Return the loader's counts, and reset them if ``reset`` is True."""
         with self._lock:
             held = self.hold(route)
             total = _sum(self._before, *(meter.read() for meter in self._meters))
@@ -223,7 +221,7 @@ class Stats:
 
 
 def _bytes(images: Any, within: bool) -> int:
-    """Return a tensor's size in bytes. If ``within`` is True, include tensors in lists, tuples and dicts."""
+    """Return a tensor's size in bytes, and with ``within`` that of all tensors in lists, tuples and dicts."""
     if isinstance(images, torch.Tensor):
         return images.nbytes
     if isinstance(images, Mapping):

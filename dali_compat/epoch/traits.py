@@ -1,4 +1,4 @@
-"""Validation of loader states. A state has the properties of the loader that saved it, and its fields are checked."""
+"""Properties of a loader that a state has to match, and validation of the state's fields."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def traits(loader, route: Route) -> Traits:
 
 
 def is_own(dataset: Any) -> bool:
-    """Return True for a custom data set, for which a trial chooses the route."""
+    """Return True for a custom data set, whose route is chosen by a trial."""
     try:
         return not image_leaves_of(dataset)
     except Unsupported:
@@ -51,8 +51,7 @@ def is_own(dataset: Any) -> bool:
 
 
 def differences(loader, before: Traits, now: Traits) -> tuple[list[str], list[str]]:
-    """Return two lists of differences between traits. Those in the first affect the samples, those in the second only
-    random numbers."""
+    """Return the differences that affect samples, and those that affect only random numbers."""
     found = {
         name: f"{name}: was {before.get(name)}, is {value}"
         for name, value in now.items()
@@ -66,8 +65,7 @@ def differences(loader, before: Traits, now: Traits) -> tuple[list[str], list[st
 
 
 def _route(loader, route: Route) -> str:
-    """Return the name of the route, with the number of workers if samples depend on it. In torch's own loader, each
-    worker has its own generators and loads its part of an iterable data set."""
+    """Return the name of the route, with the number of workers if that affects the samples."""
     name = "torchvision" if isinstance(route, FallbackRoute) else "DALI" if isinstance(route, DaliRoute) else "resident"
     if name == "torchvision" or isinstance(loader.dataset, data.IterableDataset):
         return f"{name}, num_workers={loader.num_workers}"
@@ -117,7 +115,7 @@ def _transform(dataset: Any, route: Route) -> str:
 
 
 def _callables(dataset: Any) -> str:
-    """Return a description of the callable attributes of custom data sets, such as transforms."""
+    """Describe the callable attributes of custom data sets, such as transforms."""
     own = [vars(leaf).items() if hasattr(leaf, "__dict__") else () for leaf in leaves_of(dataset)]
     return _without_addresses(
         ", ".join(f"{name}={repr_of(one)}" for leaf in own for name, one in leaf if callable(one))
@@ -146,11 +144,8 @@ _STATE = {
 
 
 def check_state(state: Any, loader: Any = None) -> None:
-    """Check the fields of a state. If ``loader`` is given, check the states of its generators and objects, too.
-
-    Raises:
-        ValueError: a field is invalid. The message names the field.
-    """
+    """Raise ValueError if a field of a state is invalid. If ``loader`` is given, check the states of its generators and
+    objects, too."""
     _check(state, _STATE, "")
     _check(under_way := state.get("under_way", False), bool, "under_way")  # absent from states of version 1.1
     for name, kind in (("epoch", _EPOCH), ("laps", [_COUNT, _COUNT])):
@@ -179,13 +174,8 @@ def check_state(state: Any, loader: Any = None) -> None:
 def _check(value: Any, kind: Any, field: str) -> None:
     """Raise ValueError if a field's value does not match its kind.
 
-    A kind is one of these:
-    - a class, or a number for its class
-    - a range of integers
-    - a dict with a kind for each required key
-    - a list with one kind for all elements, or one for each
-    - base64 text, for base64 text of the same length
-    - other text, for equal text
+    A kind is a class, a range of integers, a dict of kinds, or a list with one kind for all elements or one for each.
+    It may also be an example: a number for its class, base64 text for its length, and other text for equal text.
     """
     parts: list[tuple[Any, Any, Any]] = []
     if isinstance(kind, dict):
