@@ -44,25 +44,24 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     Every argument of torch's DataLoader is accepted and has the same meaning. Samplers, batch samplers, ``len()`` and
     the order for a given seed are torch's own. The data set determines how images are loaded:
 
-    - Files and archives (torchvision's ImageFolder, Food101 and the like, DALIImageFolder, DALIImageList,
-      DALIImageTable, DALIHuggingFace, DALIRecordIO and the like, Subset and ConcatDataset of them) are read, decoded
-      and transformed by DALI.
-    - Images in memory (torchvision's CIFAR10, MNIST and the like, DALIArrayDataset) are kept on the device and
-      transformed there by torch.
-    - A custom data set that opens images with Pillow is read by torch's own loader. DALI decodes and transforms its
-      images (docs/datasets.md). The same applies to files whose transform has no translation.
-    - Any other data set is loaded by torch's own loader, with a FallbackWarning.
+    - DALI reads, decodes and transforms files and archives (torchvision's ImageFolder, Food101 and the like,
+      DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace, DALIRecordIO and the like, and Subset and
+      ConcatDataset of them).
+    - torch transforms images in memory (torchvision's CIFAR10, MNIST and the like, DALIArrayDataset) on the device.
+    - torch's own loader reads a custom data set that opens images with Pillow, and files whose transform has no
+      translation. DALI decodes and transforms the images (docs/datasets.md).
+    - torch's own loader loads any other data set, with a FallbackWarning.
 
     A batch is a list ``[images, labels]`` on ``device``. Images have shape (N, C, H, W) and the transform's dtype and
-    range. Labels are int64 of shape (N,) if the targets are integers, otherwise the result of default_collate. Batches
-    of a custom data set have the structure of its samples.
+    range. Labels are int64 of shape (N,), or the result of default_collate if targets are not integers. Batches of a
+    custom data set have the structure of its samples.
 
     Args:
         dataset: see above.
         batch_size, shuffle, sampler, batch_sampler, drop_last, generator: as torch's.
         num_workers: number of DALI's CPU threads. 0 means one per core, at most 16. If a GPU's JPEG engines decode, at
-            most 4 threads are used. For a custom data set or a transform without a translation, it is also the number
-            of worker processes, and 0 means the main process.
+            most 4 are used. For a custom data set or a transform without a translation, also the number of worker
+            processes, where 0 means the main process.
         collate_fn: takes the list of (image, target) samples, with images on ``device``. For a custom data set it runs
             in the worker process, as in torch. None is default_collate.
         prefetch_factor: number of batches in flight. None means four on a GPU and two on the CPU.
@@ -72,8 +71,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         device: device of the batches. None is the current CUDA device, or the CPU if there is none.
         exact: if True, compute torchvision's pixels, nearly all to the last bit (see docs/transforms.md). JPEGs are
             then decoded on the CPU, or by the GPU's JPEG engine if it has one. If False, use the fastest kernels, whose
-            resizing differs by less than .2 of 255 levels on average. Sizes and random parameters are torchvision's in
-            either case.
+            resizing differs by less than .2 of 255 levels on average. Sizes and random parameters are torchvision's.
         fallback: what to do if something cannot run in DALI: "warn" once, "silent" (only :meth:`explain` reports it),
             or raise an "error".
         memory_format: memory format of the images, torch.contiguous_format or torch.channels_last.
@@ -203,11 +201,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return preview(self, count)
 
     def stats(self, reset: bool = False) -> LoaderStats:
-        """Return the number of batches, images and bytes that this loader has returned, and the time spent in next().
-
-        str() of the result is one line. The logger "dali_compat" logs it at level INFO after each epoch. If ``reset``
-        is True, the counters restart at zero. The method is thread-safe. Copies of a loader count separately.
-        """
+        """Return counts of what this loader has returned, and the time spent in next(). If ``reset`` is True, restart
+        the counters at zero. Thread-safe. The logger "dali_compat" logs the counts at level INFO after each epoch."""
         return self._stats.read(self._kept(), reset)
 
     def state_dict(self) -> dict[str, Any]:
@@ -217,12 +212,12 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         """Make the next iter() resume where ``state_dict`` was taken. The rest of its epoch and all later epochs have
-        the same samples and random numbers. If ``strict`` is False, another data set, batch size, sampler, transform or
-        route is accepted. An empty dictionary means the beginning, as in torchdata's StatefulDataLoader.
+        the same samples and random numbers. An empty dictionary means the beginning, as in torchdata's
+        StatefulDataLoader. If ``strict`` is False, a state of a loader with another data set, batch size, sampler,
+        transform or route is accepted.
 
         Raises:
-            ValueError: ``state_dict`` is not a loader state, or was saved by a different loader. The message names the
-                differences.
+            ValueError: ``state_dict`` is not a loader state, or a different loader has saved it.
         """
         self._route = choose(self, self._route)  # the user may have replaced the transform
         self._history.load(self, self._route, state_dict, strict)

@@ -25,27 +25,27 @@ class LoaderStats(NamedTuple):
     Times are in seconds, and are summed over all iterators, even concurrent ones.
 
     Attributes:
-        epochs: number of iterations begun.
-        batches: number of batches returned by next(). Batches without samples because of on_error are not counted.
-        images: number of samples in these batches.
-        bytes: size of the images in these batches. It is known if a batch is a tensor, or if its first element or value
-            is one. Views are included, except with a custom collate_fn.
+        epochs: iterations begun.
+        batches: batches returned by next().
+        images: samples in these batches.
+        bytes: size of the images in these batches, if a batch is a tensor or its first element or value is one. Views
+            are included, except with a custom collate_fn.
         seconds: time from the first call of next() to the end of the last one, including your training steps.
         waited: time in next() while the calling thread waited for DALI, worker processes, other Python threads, or a
             CPU core. It does not include work of the GPU, because next() returns before the GPU is done.
-        dali: time in next() while it waited for DALI. This is the time by which reading, decoding and transforming took
-            longer than your training steps. It does not include work of the GPU.
+        dali: time in next() while it waited for DALI, because reading, decoding and transforming took longer than your
+            training steps. It does not include work of the GPU.
         host: CPU time of the calling thread in next().
-        in_flight: number of batches that are submitted to DALI, computed ahead, or requested from torch's workers now.
-        held: bytes of pixels in memory now, which are decoded images (``cache=``), copies of arrays, and batches
-            computed ahead from arrays. DALI's buffers are not included.
-        peak: largest value of ``held``, measured at the end of an epoch, when batches are computed ahead, and when
-            stats() is called.
-        objects: number of objects fetched from object storage or its ``disk_cache``.
-        hits: number of objects found in ``disk_cache``.
+        in_flight: batches that are submitted to DALI, computed ahead, or requested from torch's workers now.
+        held: bytes of decoded images (``cache=``), copies of arrays, and batches computed ahead from arrays now. DALI's
+            buffers are not included.
+        peak: largest value of ``held`` at the end of an epoch, when batches were computed ahead, or when stats() was
+            called.
+        objects: objects fetched from object storage or its ``disk_cache``.
+        hits: objects found in ``disk_cache``.
         fetched: size of the objects in bytes.
-        network: time that batches waited for objects, in next() or ahead of it.
-        retries: number of repeated requests for objects, without those that list a bucket.
+        network: time that batches waited for objects.
+        retries: repeated requests for objects. Requests that list a bucket are not counted.
 
     Examples:
         >>> loader = DataLoader(DALIImageFolder("train", transform), batch_size=4, device="cpu")

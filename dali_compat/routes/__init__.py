@@ -32,8 +32,8 @@ from .decoded_cache import DecodedCache
 from .resident import ResidentRoute, resident_route
 
 _DEPTH = 2  # batches in flight on a CPU; more were not faster
-# Batches in flight on a GPU. While a compiled ResNet-18 trains, a hand-written pipeline reaches .64 of the speed of
-# synthetic data with 2 batches, and .78 with 5 (H200).
+# Batches in flight on a GPU. Training a compiled ResNet-18 with a hand-written pipeline reaches .64 of the speed with
+# synthetic data if there are 2, and .78 if there are 5 (H200).
 _GPU_DEPTH = 4
 _MOST_THREADS = 16
 # Size in bytes of small files, of up to about 128 pixels a side. A GPU decodes these with libjpeg's interpolation of
@@ -73,8 +73,8 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
 
     Args:
         before: the previous route, whose pipelines and copies on the device are reused if possible.
-        start: whether an epoch begins. Only then CUDA may be initialized, because a script may fork or choose its
-            device after it has created its loaders.
+        start: whether an epoch begins. CUDA is initialized only then, because a script may fork or choose its device
+            after it has created its loaders.
     """
     device = resolve_device(loader.device, start)
     try:
@@ -87,11 +87,8 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
 
 
 def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute:
-    """Return the DALI route. It reuses plans, pipelines and the cache of the route ``before`` if possible.
-
-    Raises:
-        Unsupported: DALI cannot load the data set. The message gives the reason.
-    """
+    """Return the DALI route, with pipelines and the cache of the previous route if possible. Raise Unsupported if DALI
+    cannot load the data set."""
     problem = dali_problem(gpu=device.type == "cuda")
     if problem:
         raise Unsupported(problem)
@@ -137,12 +134,8 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
 
 
 def known_leaves(dataset) -> tuple[list[Any], str]:
-    """Return the leaves of a data set and "". If a leaf is a custom data set, return an empty list and the reason why
-    its files or its transform cannot be read from its attributes.
-
-    Raises:
-        Unsupported: a function of Pillow was replaced.
-    """
+    """Return the leaves of a data set and "". If one is a custom data set, return an empty list, and the reason why its
+    files or transform are unknown. Raise Unsupported if a function of Pillow was replaced."""
     try:
         leaves = image_leaves_of(dataset)
         for leaf in leaves:
@@ -154,11 +147,7 @@ def known_leaves(dataset) -> tuple[list[Any], str]:
 
 
 def refuse_unknown(dataset) -> None:
-    """Check that DALI can load a data set.
-
-    Raises:
-        Unsupported: DALI cannot load it. The message gives the reason.
-    """
+    """Raise Unsupported, with the reason, if DALI cannot load a data set."""
     _, unknown = known_leaves(dataset)
     if unknown:
         _traced_images(Reader(dataset), unknown)
@@ -166,7 +155,7 @@ def refuse_unknown(dataset) -> None:
 
 def _traced_images(loader, unknown: str) -> tuple[TracedImage | None, ...]:
     """Return the images of one traced sample of a custom data set, None for each that torchvision has to compute. Raise
-    Unsupported if DALI cannot load the data set. ``unknown`` is the reason from known_leaves()."""
+    Unsupported if DALI cannot load them. ``unknown`` is the reason from known_leaves()."""
     try:
         images = tried(loader)
     except Unsupported as error:
@@ -177,12 +166,8 @@ def _traced_images(loader, unknown: str) -> tuple[TracedImage | None, ...]:
 
 
 def _reason(unknown: str, seen: str) -> str:
-    """Return the reason for the fallback of a custom data set, with a remedy.
-
-    Args:
-        unknown: the reason from known_leaves(), with a remedy.
-        seen: why the trial failed.
-    """
+    """Return the reason for the fallback of a custom data set, with a remedy. ``unknown`` is the reason from
+    known_leaves(), and ``seen`` the reason why the trial has failed."""
     what, _, remedy = unknown.partition("; ")
     seen, *_ = seen.split("; ")
     remedy = next((one for parts, one in _REMEDIES.items() if any(part in seen for part in parts)), remedy)
@@ -203,8 +188,7 @@ def _depth(loader, device: torch.device) -> int:
 
 
 def _cache(loader, device: torch.device, before) -> DecodedCache | None:
-    """Return the cache of the previous route if its settings are the same, otherwise a new one. Return None if the
-    loader has no ``cache``."""
+    """Return the cache of the previous route if its settings are the same, otherwise a new one."""
     if loader.cache is None:
         return None
     settings = loader.cache, device, loader.exact, loader.cache_device
@@ -213,8 +197,8 @@ def _cache(loader, device: torch.device, before) -> DecodedCache | None:
 
 
 def resolve_device(device, start: bool) -> torch.device:
-    """Return the torch.device for a loader's ``device``. None is the current CUDA device, or the CPU if there is none.
-    "cuda" is the current CUDA device. The result has no index if CUDA is not initialized and ``start`` is False."""
+    """Return the torch.device for a loader's ``device``. The default is the current CUDA device, or the CPU if there is
+    none. The result has no index if CUDA is not initialized and ``start`` is False."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:

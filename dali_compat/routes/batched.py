@@ -1,4 +1,4 @@
-"""batched(), which transforms batches of tensors, with separate random numbers for each image."""
+"""batched(), which transforms batches of tensors."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def batched(
     """Return a module that transforms batches (N, C, H, W) on any device, with separate random numbers for each image.
 
     A torchvision transform draws once per batch and flips, for example, all images or none. This module draws for each
-    image, from torch's CPU generator (``torch.manual_seed``) and with torchvision's distributions. It applies the
-    loader's kernels to the whole batch. torchvision applies transforms without a translation, image by image.
+    image, from torch's CPU generator (``torch.manual_seed``) and with torchvision's distributions. Transforms without a
+    translation are applied by torchvision, image by image.
 
     Args:
         transform: a torchvision transform, v1 or v2, or a registered callable, for CHW tensors.
@@ -39,9 +39,9 @@ def batched(
 
     Returns:
         A module that takes uint8 images in [0, 255] or floating point images in [0, 1]. It returns the transformed
-        images as one tensor, or as a list if their sizes differ. If ``transform`` returns several images, it returns a
-        tuple of batches. With a v2 transform the module takes further arguments, each a tensor, or a list of N boxes,
-        masks or dictionaries. torchvision then transforms sample by sample, and lists remain lists.
+        images as one tensor, as a list if their sizes differ, or as a tuple of batches if ``transform`` returns several
+        images. With a v2 transform, further arguments may be tensors or lists of N boxes, masks or dictionaries.
+        torchvision then transforms sample by sample, and lists remain lists.
 
     Examples:
         >>> import torch

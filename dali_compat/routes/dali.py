@@ -1,4 +1,4 @@
-"""The DALI route, with the plans, pipelines and cache that a loader keeps between epochs."""
+"""The DALI route, with the pipelines and the cache that a loader keeps between epochs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class DaliRoute:
 
     @property
     def jpeg_engines(self) -> int | None:
-        """Number of the GPU's JPEG engines. None if nvJPEG has not started, or if the GPU does not decode JPEGs."""
+        """Number of the GPU's JPEG engines, or None if nvJPEG has not started or the GPU does not decode JPEGs."""
         from ..engine.dali import warm
 
         index = self.device.index
@@ -82,8 +82,8 @@ class DaliRoute:
 
     @property
     def threads(self) -> int:
-        """Number of CPU threads of a pipeline. It is small if many JPEG engines decode, because more threads would slow
-        a training step."""
+        """Number of CPU threads of a pipeline. Few if many JPEG engines decode, because more would slow a training
+        step."""
         return min(self.available, _GPU_JPEG_THREADS) if self.engines_decode_all else self.available
 
     @property
@@ -99,12 +99,12 @@ class DaliRoute:
         return (self.jpeg_engines or 0) >= _MANY_ENGINES and not self.large
 
     def alternating_pipelines(self, form: Form) -> int:
-        """Return the number of pipelines of one plan that decode batches in turn."""
+        """Return the number of pipelines that decode batches of one plan in turn."""
         return 2 if self.engines_decode_all and form.input not in DECODED else 1
 
     def open_another(self, pipeline: DecodePipeline) -> None:
-        """Open a copy of a pipeline in the background, once per pipeline. idle() returns it when it is open. Errors,
-        such as lack of memory, are ignored."""
+        """Open a copy of a pipeline in the background, once, for idle() to return. Errors, such as lack of memory, are
+        ignored."""
         from ..engine.dali import warm
 
         if pipeline.has_copy:
@@ -127,8 +127,8 @@ class DaliRoute:
         return [one for one in self._pipelines if one.plan is plan and one.form == form and one.idle]
 
     def borrow(self, plan: Plan, batch_size: int, form: Form, borrower: Any) -> DecodePipeline:
-        """Return an idle pipeline for a plan and form, or a new one. It becomes idle again when the epoch ``borrower``
-        is over or deleted."""
+        """Return an idle pipeline for a plan and form, or a new one. It is idle again when the epoch ``borrower`` is
+        over or deleted."""
         from ..engine.dali import warm
         from ..engine.dali.pipeline import DecodePipeline
 
@@ -187,7 +187,7 @@ class DaliRoute:
 
     @property
     def compared_jpegs(self) -> str:
-        """Description of how many files the JPEG engine decodes, for explain(). "" if it has not started."""
+        """Description of how many files the JPEG engine decodes, for explain()."""
         from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device) if self.uses_jpeg_engine else None
@@ -197,8 +197,7 @@ class DaliRoute:
         return engine.describe_counts([(headers_of(leaf), len(leaf)) for leaf in leaves])
 
     def begin_decoder(self) -> None:
-        """Start the GPU's decoder in the background, once per process. Do nothing without a GPU, or if CUDA is not
-        initialized."""
+        """Start the GPU's decoder in the background, once per process, if CUDA is initialized."""
         if self.device.type != "cuda" or self.device.index is None or not torch.cuda.is_initialized():
             return
         if self.uses_jpeg_engine:
@@ -211,8 +210,8 @@ class DaliRoute:
             warm.begin(self.device.index)
 
     def take_over(self, before: DaliRoute) -> None:
-        """Share the pipelines of the previous route, whose iterators may still use them. Close idle pipelines that no
-        plan of this route needs."""
+        """Share the previous route's pipelines, which its iterators may still use. Close idle ones that this route does
+        not need."""
         self._pipelines, self._lock = before._pipelines, before._lock
         self._representatives = before._representatives
         # plans of a custom data set may recur
@@ -232,7 +231,7 @@ class DaliRoute:
             self._close_unusable()
 
     def _close_unusable(self) -> None:
-        """Remove idle pipelines that cannot be used: closed ones, those of another process, and interrupted ones."""
+        """Close and remove idle pipelines that are closed, interrupted or of another process."""
         gone = [pipeline for pipeline in self._pipelines if pipeline.idle and not pipeline.usable]
         self._pipelines[:] = [pipeline for pipeline in self._pipelines if pipeline not in gone]
         for pipeline in gone:

@@ -17,15 +17,12 @@ _SHARE = 0.5  # limit as a share of a GPU's free memory if ``cache_device`` is n
 class DecodedCache:
     """A cache of decoded images, keyed by source. Images are never evicted.
 
-    With a GPU, images are kept in GPU memory by default. From host memory, each batch's crops have to be cut out on the
-    CPU and transferred, which takes longer than decoding JPEGs on an H100 (benchmarks/results).
+    With a GPU, images are in GPU memory by default, because decoding JPEGs on an H100 is faster than cutting out crops
+    on the CPU and transferring them (benchmarks/results).
 
     Args:
-        budget: limit in bytes (an int), or as a share of the free memory (a float).
-        device: the loader's device.
-        exact: the loader's ``exact``.
-        place: location of the images, "cpu" or "cuda". None is the loader's device, but at most half of a GPU's free
-            memory.
+        budget, place: the loader's ``cache`` and ``cache_device``.
+        device, exact: the loader's.
     """
 
     def __init__(self, budget: int | float, device: torch.device, exact: bool, place: str | None = None):
@@ -41,8 +38,7 @@ class DecodedCache:
             self._set_limit()
 
     def _set_limit(self) -> None:
-        """Compute the limit in bytes. For a GPU this is called when the first images are added, because CUDA may not be
-        initialized before."""
+        """Compute the limit in bytes. For a GPU, CUDA must be initialized."""
         budget, _, _, place = self.settings
         free = free_memory(self._place)
         self._limit = budget if isinstance(budget, int) else int(budget * free)
@@ -50,13 +46,12 @@ class DecodedCache:
             self._limit = min(self._limit, int(_SHARE * free))
 
     def get(self, source: Source):
-        """Return the decoded image of a source, (H, W, 3) uint8, or None if it is not cached. It is a NumPy array, or a
-        DALI tensor on the GPU."""
+        """Return the decoded image of a source, (H, W, 3) uint8, as a NumPy array or a DALI tensor on the GPU. Return
+        None if it is not cached."""
         return self._images.get(source)
 
     def add(self, sources: list[Source], images) -> None:
-        """Add copies of images, uint8 tensors (H, W, 3) on any device. Cached ones are ignored, and so are all others
-        after the first that does not fit."""
+        """Add copies of images, (H, W, 3) uint8 tensors on any device, until one does not fit."""
         with self._lock:
             if self.full:
                 return

@@ -35,8 +35,7 @@ class Explanation(str):
 
 
 def explain(loader, route: Route, wide: bool = False) -> Explanation:
-    """Return the text of loader.explain(wide). Without ``wide``, transforms are truncated, and each takes two lines if
-    the terminal is too narrow."""
+    """Return the text of loader.explain(wide). Transforms take two lines each if the terminal is narrow."""
     tolerant = not isinstance(loader.dataset, IterableDataset)  # on_error does not apply to iterable data sets
     if isinstance(route, FallbackRoute):
         lines, ignored = _fallback_lines(loader, route, tolerant)
@@ -99,7 +98,7 @@ def _dali_lines(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[s
 
 
 def _threads(route: DaliRoute) -> str:
-    """Describe the number of CPU threads. If a GPU decodes, give the reason for this number."""
+    """Describe the number of CPU threads, with the reason if a GPU decodes."""
     threads = f"{route.threads} CPU threads"
     if not route.gpu_jpegs:
         return threads
@@ -114,7 +113,7 @@ def _threads(route: DaliRoute) -> str:
 
 
 def summary(route: Route) -> str:
-    """Return a description of a loader's route in a few words, for install(verbose=True)."""
+    """Return a few words about a loader's route, for install(verbose=True)."""
     if isinstance(route, FallbackRoute):
         return f"torchvision, because {route.reason}"
     name = "DALI" if isinstance(route, DaliRoute) else "torch on the data set in memory"
@@ -142,7 +141,7 @@ def _part_name(route: DaliRoute | ResidentRoute, plan: Plan, number: int) -> str
 
 
 def _transform_lines(plan: Plan, device: torch.device, wide: bool, decode: str | None) -> str:
-    """Return one line per transform. The first line is for decoding if its fidelity ``decode`` is given."""
+    """Return one line per transform, after a line for decoding if its fidelity ``decode`` is given."""
     dali = f"DALI on {'GPU' if device.type == 'cuda' else 'CPU'}"
     rows = [("(decode)", "decode", dali, decode)] if decode else []
     if plan.views:
@@ -194,7 +193,7 @@ def _decode_fidelity(route: DaliRoute, exact: bool) -> str:
 
 
 def _without_effect(loader, route: DaliRoute | ResidentRoute) -> list[str]:
-    """Return the loader's arguments that were given but have no effect on this route, as "name=value"."""
+    """Return the loader's arguments, as "name=value", that have no effect on this route."""
     names: dict[str, object] = {"pin_memory": False, "pin_memory_device": "", "in_order": True}
     if in_processes(route) and loader.num_workers:
         names = {"pin_memory_device": ""}

@@ -1,5 +1,4 @@
-"""The resident route, on which the images of arrays (data/arrays.py) are copied to the device once and transformed
-there."""
+"""The resident route, for arrays (data/arrays.py). Images are copied to the device once and transformed there."""
 
 from __future__ import annotations
 
@@ -22,16 +21,15 @@ from ..translate import translate
 from ..translate.lower import lower
 
 SHARE = 0.5  # largest share of the device's free memory for the images
-# Output in bytes of the batches that are computed together. 16 MiB fit in a CPU's cache. A GPU needs more, because it
-# takes longer to launch kernels than to compute. On a GPU, the computation uses 2.5 times as much memory.
+# Output in bytes of batches that are computed together. 16 MiB fit in a CPU's cache. A GPU needs more, because launching
+# kernels takes longer than the computation, which uses 2.5 times as much memory.
 _CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 16 << 20}
-_CHUNK_SHARE = 1 / 64  # the same as a share of a GPU's memory; the smaller limit applies
+_CHUNK_SHARE = 1 / 64  # also at most this share of a GPU's memory
 _AT_A_TIME = 64 << 20  # bytes of images that are copied to the device at a time
 
 
 class _Pixels:
-    """The images of an array on a device, (N, C, H, W). All loaders of the array share them, for example those of two
-    subsets."""
+    """The images of an array on a device, (N, C, H, W), shared by all loaders of the array."""
 
     def __init__(self, of: Any, images: torch.Tensor, device: torch.device):
         self.of = of  # keeps its id() from being reused
@@ -42,7 +40,7 @@ _shared: WeakValueDictionary[tuple, _Pixels] = WeakValueDictionary()
 
 
 class _Targets:
-    """The targets of a data set, on the device if they are a tensor, and a copy for detecting changes."""
+    """The targets of a data set, on the device if they are a tensor, and a copy to detect changes."""
 
     def __init__(self, dataset: data.Dataset, device: torch.device):
         self._raw, table = raw_targets(dataset), target_table(dataset)
@@ -73,7 +71,7 @@ class ResidentDataset:
 
     @property
     def on_device(self) -> torch.Tensor:
-        """The images on the device. Available after the first epoch has begun."""
+        """The images on the device, after the first epoch has begun."""
         assert self.pixels is not None
         return self.pixels.images
 
@@ -97,19 +95,18 @@ class ResidentRoute:
     datasets: dict[int, ResidentDataset]  # leaves of the data set, by id()
 
     def close(self) -> None:
-        """Release the copies on the device. Active iterators keep those that they use."""
+        """Release the copies on the device. Active iterators keep theirs."""
         self.datasets = {}
 
     @property
     def memory(self) -> int:
-        """Bytes of the arrays' copies on the device, including copies that other loaders share."""
+        """Bytes of the arrays' copies on the device. Other loaders may share them."""
         datasets = list(self.datasets.values())
         return sum(one.bytes for one in datasets if one.pixels is not None and self._copies(one))
 
     @property
     def samples_at_once(self) -> int:
-        """Number of samples that are computed together. 1 if their size is unknown; batches are then computed one by
-        one."""
+        """Number of samples that are computed together, or 1 (one batch) if their size is unknown."""
         if any(s.gives.size is None and s.op != "crop" for plan in self.plans for c in plan.chains for s in c.batch):
             return 1
         most = max(sum(map(_max_image_bytes, plan.chains)) for plan in self.plans)
@@ -120,12 +117,8 @@ class ResidentRoute:
         return max(1, budget // most)
 
     def check(self, before: ResidentRoute | None) -> None:
-        """Check that the device has enough memory for images that are not there yet. The memory of the previous route
-        ``before`` counts as free.
-
-        Raises:
-            Unsupported: the images take too much memory.
-        """
+        """Raise Unsupported if the device has not enough memory for images that are not there yet. The memory of the
+        previous route ``before`` counts as free."""
         missing = {one.key: one.bytes for one in self.datasets.values() if one.pixels is None and self._copies(one)}
         if not missing:
             return
@@ -140,7 +133,7 @@ class ResidentRoute:
             )
 
     def load(self, before: ResidentRoute | None) -> None:
-        """Close the previous route ``before``. Then copy images and targets to the device that are not there yet."""
+        """Close the previous route ``before``, and copy images and targets to the device that are not there yet."""
         if before is not None:
             before.close()
         for one in self.datasets.values():
@@ -166,11 +159,8 @@ class ResidentRoute:
 
 
 def resident_route(loader, device: torch.device, depth: int, before, start: bool) -> ResidentRoute:
-    """Return the resident route for a loader. ``before`` and ``start`` are arguments of choose().
-
-    Raises:
-        Unsupported: the route cannot be used. The message gives the reason.
-    """
+    """Return the resident route for a loader. Raise Unsupported, with the reason, if it cannot be used. ``before`` and
+    ``start`` are arguments of choose()."""
     if device.type not in _CHUNK_BYTES:
         raise Unsupported(f"arrays are kept on CPUs and CUDA GPUs, not on {device}")
     before = before if isinstance(before, ResidentRoute) and before.device == device else None
@@ -201,13 +191,13 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
 
 
 def _key(array, images: torch.Tensor, device: torch.device) -> tuple:
-    """Return a cache key for the copy of an array. If the array is a tensor, the key changes when it is modified."""
+    """Return a cache key for the copy of an array. The key of a tensor changes when it is modified."""
     counts = isinstance(array, torch.Tensor) and not array.is_inference()
     return id(array), version_of(array) if counts else None, images.shape, images.stride(), device
 
 
 def _copy(images: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return contiguous (N, C, H, W) images on the device, without a copy if the given ones are such."""
+    """Return contiguous (N, C, H, W) images on the device, copied if necessary."""
     if device.type == "cpu":
         return images.contiguous()
     made = torch.empty(images.shape, dtype=images.dtype, device=device)
@@ -218,12 +208,12 @@ def _copy(images: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _max_image_bytes(plan: Plan) -> int:
-    """Return the size in bytes of one image at its largest, before or after a step."""
+    """Return the size in bytes of one image when it is largest, before or after a step."""
     return max(map(_image_bytes, (plan.takes, *(s.gives for s in plan.batch))))
 
 
 def _image_bytes(spec) -> int:
-    """Return the size in bytes of one image. Integers count as float32, because kernels compute in float32."""
+    """Return the size in bytes of one image, at least as float32, which kernels compute in."""
     height, width = spec.size or (0, 0)
     return spec.channels * height * width * max(4, spec.dtype.itemsize)
 
