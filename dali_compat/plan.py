@@ -22,14 +22,14 @@ DALI, HOST, TORCH, EACH = "DALI", "the host", "torch, on the batch", "torch, ima
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """Properties of the image between two transforms, as torchvision would return it."""
+    """Properties of the image between two transforms, in torchvision."""
 
     kind: str = "pil"  # or "tensor" (plain), "Image" (tv_tensors.Image) or "array" (NumPy), all of them CHW
     dtype: torch.dtype = torch.uint8  # 0..255; floating point is 0..1 (0..255 after ToDtype(scale=False))
     normalized: bool = False  # True after Normalize
     channels: int = 3  # or 1
     size: tuple[int, int] | None = None  # (height, width) of every image of a batch; None if the sizes differ
-    upright: bool = False  # whether the decoder rotates images by their EXIF orientation (only in Plan.takes)
+    upright: bool = False  # for Plan.takes: whether the decoder rotates images by their EXIF orientation
 
     def but(self, **changes) -> ImageSpec:
         return replace(self, **changes)
@@ -48,16 +48,16 @@ def draw(name: str, **args) -> Draw:
 
 
 class Gate(NamedTuple):
-    """A condition of a step in a container such as RandomChoice. The container's "choose" step draws numbers of its
-    branches for each sample. The step applies if number ``rank`` of them is ``value``."""
+    """A condition of a step in a container such as RandomChoice. The step applies to samples for which the container's
+    "choose" step has drawn ``value`` at position ``rank``."""
 
     stream: int  # random stream of the "choose" step
-    value: int  # number of the branch that contains the step
-    rank: int = 0  # position in the drawn permutation; 0 if one number is drawn
+    value: int  # number of the container's branch with the step
+    rank: int = 0  # position in RandomOrder's permutation
 
 
-UPRIGHT = "upright"  # Step.op for rotation by the EXIF orientation, which the decoder performs
-EXACT = "exact"  # fidelity of an operation that returns torchvision's pixels
+UPRIGHT = "upright"  # Step.op of the decoder's rotation by EXIF orientation
+EXACT = "exact"  # fidelity of torchvision's pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,22 +69,21 @@ class Operation:
     kernel: Callable[..., Any] | None = None  # (images, arrays, **args), see ops/kernels.py
     # torchvision's function for one image, (image, row, **args); None to use the kernel
     image: Callable[..., Any] | None = None
-    # returns the step that kernels run instead; the last argument is True if the images are decoded already
+    # returns the step that kernels run instead; the bool argument is True for decoded images
     lowered: Callable[[Step, Options, bool], Step] = lambda step, options, decoded: step
-    # returns whether DALI can run a step whose input has this dtype; engine/dali/graph.py has the function of that name
+    # returns whether DALI can run a step whose input has this dtype, by a function in engine/dali/graph.py
     in_dali: Callable[[Step, torch.dtype, Options], bool] = lambda step, dtype, options: False
     for_dali: Callable[[Step], Step] = lambda step: step  # returns the step that DALI runs instead
-    # returns the distance from torchvision as text; the bool arguments: DALI runs the step, resizing takes two passes
+    # returns the distance from torchvision as text; the bool arguments are "DALI runs it" and "it resizes in two passes"
     fidelity: Callable[[Step, bool, Options, bool], str] = lambda step, by_dali, options, two_pass: EXACT
     unchanged: bool = False  # the result has the pixels of the input
     moves: bool = False  # a crop, pad or flip
-    commutes: bool = False  # computes each pixel from the same input pixel, so a ``moves`` step may run before it
-    converts: bool = False  # computes each value from the same input value, so engines fuse it at the end of a chain
+    commutes: bool = False  # a pixel depends only on the same input pixel, so a ``moves`` step may run before
+    converts: bool = False  # a value depends only on the same input value, so engines fuse it at the end
     takes_lists: bool = False  # the kernel also takes a list of images (C, H, W) of different sizes
-    # images may have a black frame; a kernel that computes a mean gets the number of pixels inside as ``area``
-    takes_frames: bool = False
-    in_batches: bool = False  # on a CPU, the kernel gets whole batches even of large images, not single ones in threads
-    calls_user: bool = False  # the kernel is the user's code; its images must have the size in Step.gives
+    takes_frames: bool = False  # images may have a black frame; ``area`` is the number of pixels inside
+    in_batches: bool = False  # on a CPU, the kernel gets batches of large images, not single ones in threads
+    calls_user: bool = False  # the kernel is user code; the result must have the size in Step.gives
     keeps_info: bool = False  # Pillow's result has the ``info`` of the input
 
 
@@ -96,13 +95,13 @@ OPERATIONS: dict[str, Operation] = {}
 class Step:
     """One operation."""
 
-    op: str  # name of the operation. "choose" only draws numbers, which the gates of other steps read
+    op: str  # name of the operation; "choose" only draws numbers for the gates of other steps
     gives: ImageSpec  # the image after the step
     args: Arguments = ()  # constant keyword arguments of the kernel
-    draw: Draw | None = None  # source of the kernel's per-sample arguments
+    draw: Draw | None = None  # draws the kernel's per-sample arguments
     shares: bool = False  # whether the step draws from the random stream of the previous one
-    stream: int = 0  # number of its random stream, set by translate() and unchanged by lowering
-    when: tuple[Gate, ...] = ()  # gates that must all be open, set by translate()
+    stream: int = 0  # number of its random stream, set by translate()
+    when: tuple[Gate, ...] = ()  # conditions that must all hold, set by translate()
 
     @cached_property
     def kwargs(self) -> dict[str, Any]:
@@ -110,7 +109,6 @@ class Step:
 
     @property
     def operation(self) -> Operation:
-        """The operation. Raises LookupError if it is not registered."""
         return OPERATIONS[self.op]
 
     def but(self, **changes) -> Step:
@@ -124,7 +122,7 @@ def step(op: str, gives: ImageSpec, draw: Draw | None = None, shares: bool = Fal
 
 @dataclass(frozen=True)
 class Line:
-    """A line of explain(), which describes the translation of one transform."""
+    """A line of explain(), for one transform."""
 
     transform: str
     becomes: str
@@ -137,18 +135,18 @@ class Plan:
     """A translated transform. Plans compare by identity; a loader holds no equal ones. If the transform returns several
     views, ``views`` holds a plan for each, and the plan itself has no steps."""
 
-    steps: tuple[Step, ...]  # all steps, in torchvision's order; engine/pil.py runs them on one image
+    steps: tuple[Step, ...]  # all steps in torchvision's order, for engine/pil.py
     dali: tuple[Step, ...]  # lowered steps that DALI runs
-    batch: tuple[Step, ...]  # lowered steps after ``dali``, which torch runs on the whole batch
+    batch: tuple[Step, ...]  # lowered steps after these, which torch runs on the batch
     exact: bool  # the loader's ``exact``
     channels_last: bool  # whether batches are in torch.channels_last
     takes: ImageSpec = ImageSpec()  # the input of the first step
     lines: tuple[Line, ...] = ()  # for explain(), one line per transform
     views: tuple[Plan, ...] = ()  # one plan per view, all of the same decoded image
-    structure: Any = None  # structure of a sample with views: nested lists, tuples and dicts of view numbers
-    # lowered steps that kernels run on the planes from a GPU's JPEG engine; None if no kernel can
+    structure: Any = None  # of a sample with views: nested lists, tuples and dicts of view numbers
+    # lowered steps for the planes from a GPU's JPEG engine; None if kernels cannot run them
     planes: tuple[Step, ...] | None = None
-    after: tuple[Step, ...] = ()  # lowered steps after ``planes``, run by torch
+    after: tuple[Step, ...] = ()  # lowered steps after these, run by torch
 
     @property  # not cached: a cached self-reference would create a cycle
     def chains(self) -> tuple[Plan, ...]:
@@ -162,7 +160,6 @@ class Plan:
 
     @cached_property
     def gives(self) -> ImageSpec:
-        """The image after the steps."""
         return self.steps[-1].gives if self.steps else self.takes
 
     @property

@@ -77,7 +77,6 @@ def generator_states() -> tuple[Any, ...]:
 
 
 def set_generators(states: tuple[Any, ...]) -> None:
-    """Restore states that generator_states() has returned."""
     torch.set_rng_state(states[0])
     random.setstate(states[1])
     np.random.set_state(states[2])

@@ -114,7 +114,7 @@ class Chunk:
         return _gathered(tables, len(self))
 
     def _part(self, plan: Plan, dataset_rows: list[_DatasetRows]) -> _Part:
-        """Return the rows of the chunk that share a plan, and draw their random arguments."""
+        """Return the chunk's rows with this plan, and draw their random arguments."""
         at: np.ndarray | slice = slice(None)
         rows: Sequence[int] = range(len(self))
         selections = [(one.on_device, own, index) for one, own, index in dataset_rows]

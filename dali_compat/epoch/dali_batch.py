@@ -36,7 +36,7 @@ class _Prepared(NamedTuple):
     stream: torch.cuda.Stream | None  # CUDA stream of the computation
 
     def handed_over(self) -> Any:
-        """Return ``made`` for use on the caller's current CUDA stream."""
+        """Return ``made`` for use on the current CUDA stream."""
         if self.stream is None or self.stream.cuda_stream == current_stream_of(self.stream.device):
             return self.made
         return handed_over(self.made, self.stream)
@@ -163,7 +163,6 @@ class DaliBatch(Batch):
         return made[0][1] if len(made) == 1 else sorted_by_row(made)
 
     def _made(self) -> list[RowImages]:
-        """Return (rows, transformed images) for each plan."""
         made = []
         while self._pending:  # popped only on success, because discard() needs a part that fails
             plan, decoding = self._pending[-1]
@@ -198,7 +197,6 @@ class DaliBatch(Batch):
             self._substitutes.popitem()[1].discard()
 
     def _locate(self) -> None:
-        """Find the files and targets of the samples."""
         self._located = True
         self._rows = locate(self.epoch, self.indices, self.begin, self._bad, self._is_substitute)
 
@@ -245,7 +243,6 @@ class DaliBatch(Batch):
         return samples, None, (samples.sources[row], self._bad[row])
 
     def _substitute(self) -> None:
-        """Start substitutes for rows that have failed, with on_error="replace"."""
         if self.epoch.errors.policy != "replace" or self._is_substitute:
             return
         for row in self._bad.keys() - self._substitutes.keys():

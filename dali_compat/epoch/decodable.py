@@ -149,7 +149,6 @@ class JobRows(DecodableRows):
 
     @cached_property
     def sources(self) -> list[Any]:
-        """The path of each row's file, or a Record if its bytes are in the batch."""
         paths, ends = self._group.paths, self._group.ends
         if ends is None:
             return os.fsdecode(b"\0".join(paths.tolist())).split("\0")  # one call for all
@@ -170,6 +169,6 @@ class JobRows(DecodableRows):
         return lambda verdicts: known.put(slots, np.broadcast_to(verdicts, len(slots)))
 
     def numbers(self, begin: int, count: int) -> Any:
-        """Return the random numbers that were drawn when the images were traced, the same for all streams."""
+        """Return the random numbers drawn when the images were traced, for any stream."""
         numbers = self._group.numbers[begin:]
         return lambda stream, k: numbers[:, :k]

@@ -181,7 +181,6 @@ class TorchIterator(_BaseDataLoaderIter):
         return made
 
     def _skip_drawn(self, loader) -> None:
-        """Advance the sampler to the position to resume from."""
         self._sampler_iter = self.progress.resumed_batches(loader, self._sampler_iter)
         self._draw_until = self.progress.drawn + self.progress.exhausted
         self.progress.drawn, self.progress.exhausted = self.progress.given, False

@@ -93,7 +93,6 @@ class History:
 
     @property
     def resumes_mid_epoch(self) -> bool:
-        """True if the next iter() resumes in the middle of an epoch."""
         return self._pending is not None and self._pending["epoch"] is not None
 
     # ---- states

@@ -278,7 +278,7 @@ live_iterators: weakref.WeakSet[Any] = weakref.WeakSet()
 
 @atexit.register
 def _abandon_all() -> None:
-    """End all iterators at interpreter shutdown, before modules are cleared."""
+    """End all iterators at exit, before modules are cleared."""
     wait_for_daemons()
     for iterator in list(live_iterators):
         if isinstance(iterator, OrderedIterator) and iterator._pid == os.getpid():
@@ -300,7 +300,6 @@ def in_the_package() -> bool:
 
 
 def _discard(drawn: deque[Any], epoch: Epoch) -> None:
-    """Discard the batches in flight, and end the epoch."""
     while drawn:
         batch = drawn.popleft()
         batch.discard()

@@ -75,19 +75,17 @@ class RowsDecoding:
                 left.remove(error.row)
 
     def decode(self) -> None:
-        """Submit files that have been read to the GPU's JPEG engine."""
         for group in self._groups:
             if isinstance(group, PlanesGroup):
                 group.decode()
 
     def check_failures(self) -> None:
-        """Pass rows that have failed so far to fail_rows()."""
         for group in self._groups:
             if isinstance(group, PilGroup) and (failures := group.failed()):
                 self._batch.fail_rows(failures)
 
     def result(self) -> RowImages:
-        """Return the rows that succeeded, and their transformed images. Pass the others to fail_rows()."""
+        """Return the rows that succeeded, and their transformed images. Report the others to fail_rows()."""
         made, failures = [], dict[int, Exception]()
         while self._groups:  # popped only on success, because discard() needs a group that fails
             made.append(self._groups[-1].result(failures))

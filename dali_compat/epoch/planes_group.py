@@ -205,7 +205,6 @@ class PlanesGroup:
 
 
 def _copied(received: Received, device: torch.device) -> Files:
-    """Return copies of the files that DALI has read, because DALI owns their memory."""
     packed = received.packed()
     return Files.from_arrays(received.files(), device) if packed is None else Files.from_packed(*packed, device)
 
@@ -218,7 +217,6 @@ def _copied_records(sources: list[Any], read: list[np.ndarray], device: torch.de
 
 
 def _plane_steps(plan: Plan) -> tuple[Step, ...]:
-    """Return the plan's steps that kernels run on planes."""
     assert plan.planes is not None  # a group is only made for such plans
     return plan.planes
 

@@ -1,4 +1,4 @@
-"""preview() of a loader, a picture of samples in a grid, with labels, boxes and masks."""
+"""preview() of a loader."""
 
 from __future__ import annotations
 
@@ -210,7 +210,6 @@ def _named(label: Any, names: Sequence[Any] | None) -> str:
 
 
 def _sheet(cells: list[Image.Image]) -> Image.Image:
-    """Arrange cells of one size in a grid."""
     (width, height) = cells[0].size
     across = max(1, round(math.sqrt(len(cells) * height / width)))
     down = math.ceil(len(cells) / across)

@@ -71,7 +71,6 @@ class Progress:
 
     @property
     def seed(self) -> int:
-        """Seed of the epoch's random numbers."""
         return self.base_seed + self.lap
 
     # ---- while it is iterated
@@ -232,7 +231,7 @@ class Progress:
 
 
 def skipped(sampler: data.BatchSampler, samples: int) -> Iterator[list[Any]]:
-    """Return an iterator over a sampler's batches without its first ``samples`` samples."""
+    """Return an iterator over a sampler's batches without its first samples."""
     return iter(data.BatchSampler(islice(iter(sampler.sampler), samples, None), sampler.batch_size, sampler.drop_last))
 
 
@@ -250,7 +249,6 @@ def stateful_objects(loader) -> dict[str, Any]:
 
 
 def object_states(loader) -> dict[str, Any]:
-    """Return the states of stateful_objects()."""
     return {name: _state(one) for name, one in stateful_objects(loader).items()}
 
 
@@ -298,7 +296,6 @@ def fingerprint(indices: Indices | tuple[()]) -> tuple[int, int]:
 
 
 def _changed(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
-    """Return the names of generators whose states differ."""
     return {name for name, state in before.items() if not _same(state, now[name])}
 
 

@@ -58,11 +58,9 @@ class Rows(DecodableRows):
         return self.samples.paths(rows)
 
     def name(self, row: int) -> str:
-        """Return a row's source and index for error messages."""
         return f"{self.sources[row]}, index {self.indices[row]}"
 
     def position(self, row: int) -> int:
-        """Return a row's place in the order of all ranks' samples."""
         return self.epoch.rank_order.place_of(self.begin + row)
 
     def fail_rows(self, failures: dict[int, Exception]) -> None:
@@ -92,7 +90,7 @@ class Rows(DecodableRows):
         return bool(self._requested)
 
     def receive_headers(self) -> None:
-        """Wait for the requested headers, and store them."""
+        """Wait for the headers requested by request_headers()."""
         prefetcher, requested = self.epoch.prefetcher, self._requested
         while requested:
             found, ticket = requested.pop()
@@ -150,7 +148,6 @@ class Rows(DecodableRows):
             headers.forget(index)
 
     def _headers_of(self, row: int) -> tuple[Headers, int]:
-        """Return the headers of a row's leaf, and the row's index in the leaf."""
         leaf, local = self.samples.locations[row]
         return headers_of(leaf), local % len(leaf)
 

@@ -69,7 +69,6 @@ class RankOrder(NamedTuple):
     rank: int = 0  # number of this rank
 
     def place_of(self, position: int) -> int:
-        """Return the place of this rank's sample number ``position``."""
         return self.origin + position * self.world + self.rank
 
 
@@ -141,7 +140,7 @@ def _batches(sampler, size: int, drop_last: bool, begin: int) -> Iterator[np.nda
 
 
 def _shuffled(count: int, generator: torch.Generator | None) -> np.ndarray:
-    """Return a permutation of ``count`` indices, as RandomSampler draws it."""
+    """Return a permutation of ``count`` indices, drawn as in RandomSampler."""
     if generator is None:
         generator = torch.Generator()
         generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
@@ -172,7 +171,6 @@ class Generators:
         return found | {name: int(sampler.epoch) for name, sampler in self._epochs.items()}
 
     def set(self, states: dict[str, Any] | None) -> None:
-        """Set the generators and epochs whose names are in ``states``."""
         for name, state in (states or {}).items():
             if name in self._epochs:
                 sampler = self._epochs[name]
@@ -224,7 +222,6 @@ def _target_transform(leaf: Any) -> Any:
 
 
 def _owned(samplers: list[Any]) -> dict[str, Any]:
-    """Return generators that are attributes of samplers, by name."""
     return {
         f"{name} of sampler {number}": value
         for number, sampler in enumerate(samplers)

@@ -108,7 +108,6 @@ class Meter:
         self._inside = self._host = self._begin = self._end = 0.0
 
     def follow(self, iterator: Any) -> None:
-        """Set the iterator to count."""
         self._iterator = weakref.ref(iterator)
 
     def clocks(self) -> tuple[float, float]:
@@ -138,7 +137,6 @@ class Meter:
         self._bytes += _bytes(first, self._plain)
 
     def set_ahead(self, ahead: int, route: Any) -> None:
-        """Record the size in bytes of batches computed ahead."""
         self.ahead = ahead
         self._stats.hold(route)
 
@@ -152,12 +150,10 @@ class Meter:
             _log.info("epoch %d: %s", self._number, str(self.read()).partition(": ")[2])
 
     def close(self) -> None:
-        """Stop counting."""
         self._closed, self.ahead = True, 0
 
     @property
     def over(self) -> bool:
-        """True if the iterator has ended or was deleted."""
         return self._closed or (self._iterator is not None and self._iterator() is None)
 
     def read(self) -> LoaderStats:
@@ -193,7 +189,6 @@ class Stats:
         return Stats, ()  # a copy of a loader starts at zero
 
     def begin(self, collate_fn: Any) -> Meter:
-        """Return the Meter of a new iterator."""
         with self._lock:
             over = [meter for meter in self._meters if meter.over]
             self._before = _sum(self._before, *(meter.read() for meter in over))

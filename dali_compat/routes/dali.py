@@ -40,8 +40,6 @@ _PER_ENGINE = 4
 
 @dataclass
 class DaliRoute:
-    """The route on which DALI reads, decodes and transforms images."""
-
     device: torch.device  # device of the batches
     available: int  # most CPU threads that a pipeline may use
     depth: int  # batches in flight
@@ -239,7 +237,6 @@ class DaliRoute:
 
     @property
     def memory(self) -> int:
-        """Size of the cache of decoded images in bytes."""
         return 0 if self.cache is None else self.cache.bytes
 
     def close(self) -> None:

@@ -75,7 +75,7 @@ class DecodedCache:
                 self.full = True
 
     def clear(self) -> None:
-        """Free all images. Later calls of add() are ignored."""
+        """Free all images, and ignore later calls of add()."""
         with self._lock:
             self._images, self.bytes, self.full = {}, 0, True
 

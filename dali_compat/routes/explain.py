@@ -55,7 +55,6 @@ def explain(loader, route: Route, wide: bool = False) -> Explanation:
 
 
 def _fallback_lines(loader, route: FallbackRoute, tolerant: bool) -> tuple[list[str], list[str]]:
-    """Return lines of text, and the loader's arguments that have no effect."""
     lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
     if loader.num_workers or not tolerant:
         lines.append("  load_state_dict() loads the batches already used once more, without returning them")

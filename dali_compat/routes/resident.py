@@ -56,8 +56,6 @@ class _Targets:
 
 @dataclass
 class ResidentDataset:
-    """A data set whose images are kept on the device."""
-
     dataset: Any
     array: Any  # its attribute ``data``
     plan: Plan  # plan of its transform
@@ -77,7 +75,6 @@ class ResidentDataset:
 
     @property
     def table(self) -> torch.Tensor | None:
-        """The targets on the device, or None if they are not a tensor."""
         return None if self.targets is None else self.targets.table
 
     @property
@@ -87,8 +84,6 @@ class ResidentDataset:
 
 @dataclass
 class ResidentRoute:
-    """The route for arrays, which torch transforms on the device."""
-
     device: torch.device  # device of the batches
     depth: int  # batches in flight
     plans: list[Plan]  # one per distinct transform, in the order of the data set's leaves
@@ -106,7 +101,7 @@ class ResidentRoute:
 
     @property
     def samples_at_once(self) -> int:
-        """Number of samples that are computed together, or 1 (one batch) if their size is unknown."""
+        """Number of samples that are computed together, or 1 (for one batch) if their size is unknown."""
         if any(s.gives.size is None and s.op != "crop" for plan in self.plans for c in plan.chains for s in c.batch):
             return 1
         most = max(sum(map(_max_image_bytes, plan.chains)) for plan in self.plans)
