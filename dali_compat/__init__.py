@@ -58,7 +58,7 @@ _MODULES = {
     "translate": "on_batch register views",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
-# a literal list, because type checkers do not evaluate _HOME
+# literal, for type checkers
 __all__ = ["BadImageWarning", "DALIArrayDataset", "DALIDataLoader", "DALIHuggingFace", "DALIImageFolder"]
 __all__ += ["DALILMDB", "DALIImageList", "DALIImageTable", "DALIRecordIO", "DALITFRecord", "DALIWebDataset"]
 __all__ += ["DataLoader", "FallbackWarning", "ImageReadError", "LoaderStats", "SampleError", "batched", "install"]

@@ -35,7 +35,7 @@ from .runtime.internals import PREPARED
 from .runtime.messages import announce, report_fallback
 
 T = TypeVar("T", covariant=True)
-_reported_classes: set[str] = set()  # fallback messages of subclasses that do not call DataLoader.__init__
+_reported_classes: set[str] = set()  # fallback messages about subclasses
 
 
 class DataLoader(data.DataLoader[T], Generic[T]):
@@ -101,7 +101,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         (torch.Size([4, 3, 32, 32]), torch.Size([4]))
     """
 
-    if TYPE_CHECKING:  # for editors: the parameters of the newest known version of torch, and those of this class
+    if TYPE_CHECKING:  # parameters of the newest known torch and of this class, for editors
 
         def __init__(
             self,
@@ -134,7 +134,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             snapshot_every_n_steps: int | None = 1,
         ) -> None: ...
 
-    else:  # torch's parameters are those of the installed version
+    else:  # parameters of the installed torch
 
         def __init__(self, *args, **kwargs):
             self._prefetch_given = kwargs.get("prefetch_factor") is not None

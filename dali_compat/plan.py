@@ -74,7 +74,7 @@ class Operation:
     # returns whether DALI can run a step whose input has this dtype, by a function in engine/dali/graph.py
     in_dali: Callable[[Step, torch.dtype, Options], bool] = lambda step, dtype, options: False
     for_dali: Callable[[Step], Step] = lambda step: step  # returns the step that DALI runs instead
-    # returns the distance from torchvision as text; the bool arguments are "DALI runs it" and "it resizes in two passes"
+    # returns the distance from torchvision as text; the bool arguments are "DALI runs it" and "resizes in two passes"
     fidelity: Callable[[Step, bool, Options, bool], str] = lambda step, by_dali, options, two_pass: EXACT
     unchanged: bool = False  # the result has the pixels of the input
     moves: bool = False  # a crop, pad or flip

@@ -23,7 +23,7 @@ from .decode import RowImages, in_memory_format, sorted_by_row
 from .epoch import Epoch
 from .part import as_transformed
 
-# (data set, its rows in the chunk or None for all rows, and for each row the index in the data set, on the device)
+# (data set, its rows in the chunk or None for all, their indices in the data set on the device)
 _DatasetRows = tuple[ResidentDataset, np.ndarray | None, torch.Tensor]
 _Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # the same with images or labels
 _Part = tuple[Plan, Sequence[int], list[_Selection], list[Any]]  # (plan, rows, image selections, step arguments)
@@ -119,7 +119,7 @@ class Chunk:
         rows: Sequence[int] = range(len(self))
         selections = [(one.on_device, own, index) for one, own, index in dataset_rows]
         if sum(len(index) for _, _, index in dataset_rows) < len(self):
-            at = np.sort(np.concatenate([np.asarray(own) for _, own, _ in dataset_rows]))  # no data set has all rows
+            at = np.sort(np.concatenate([np.asarray(own) for _, own, _ in dataset_rows]))  # never None here
             rows = at.tolist()
             selections = [(values, np.searchsorted(at, np.asarray(own)), index) for values, own, index in selections]
         sizes = np.broadcast_to(np.array(plan.takes.size), (len(rows), 2)).copy(order="F")  # faster, as in Randoms

@@ -56,7 +56,7 @@ class UserCollate:
         before = generator_states()
         try:
             with generators(), _default_device(function, device):
-                made = function(samples(mapped(images, torch.Tensor.clone)))  # it may modify images before it raises
+                made = function(samples(mapped(images, torch.Tensor.clone)))  # it may modify them before it raises
             self._known, self._on_cpu = function, False
             return made
         except (RuntimeError, TypeError, ValueError) as error:

@@ -31,7 +31,7 @@ from .rows import Rows, locate
 class _Prepared(NamedTuple):
     """The result of DaliBatch.prepare()."""
 
-    made: Any  # the images, or the collated batch
+    made: Any  # images, or the collated batch
     is_whole: bool  # whether ``made`` is the collated batch
     stream: torch.cuda.Stream | None  # CUDA stream of the computation
 
@@ -164,7 +164,7 @@ class DaliBatch(Batch):
 
     def _made(self) -> list[RowImages]:
         made = []
-        while self._pending:  # popped only on success, because discard() needs a part that fails
+        while self._pending:  # discard() needs a part that fails
             plan, decoding = self._pending[-1]
             try:
                 rows, images = decoding.result()

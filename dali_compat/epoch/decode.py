@@ -131,7 +131,7 @@ class DaliGroup:
         return [sources[row] for row in self._rows]
 
     def result(self, failures: dict[int, Exception]) -> RowImages:
-        from ..engine.dali.pipeline import PipelineError  # imported late: other routes do not need DALI
+        from ..engine.dali.pipeline import PipelineError
 
         try:
             received = self._pipeline.receive(self._ticket)
@@ -172,11 +172,11 @@ class DaliGroup:
             assert received.lengths is not None and received.size_field is not None
             hashes = header_hashes(received.size_field)
             changed = (received.lengths != facts["lengths"]) | (hashes != facts["header_hashes"])
-            upright = facts["orientations"] > 0  # an editor that rotates a photo may change only this tag
+            upright = facts["orientations"] > 0  # an editor may change only this tag
             if batch.epoch.route.device.type == "cpu" or upright.any():  # stat() takes too long if a GPU decodes
                 changed |= ctimes_of(self._sources) != facts["ctimes"]
         new = np.flatnonzero(~changed & ~facts["intact"])
-        # not in threads, because is_intact() holds the GIL
+        # is_intact() holds the GIL, so threads do not help
         unknown = np.array([not is_intact(encoded[i]) for i in new.tolist()], bool)
         for i in new[unknown].tolist():
             batch.use_pil(rows[i])
@@ -197,7 +197,7 @@ class DaliGroup:
         from ..engine.dali.pipeline import undecodable
 
         bad: list[int] = []
-        if remedy_of(error):  # an error of the system, not of a file
+        if remedy_of(error):  # an error of the system
             if self._is_retry and (strerror := os.strerror(errno.EMFILE)) in str(error):
                 raise OSError(errno.EMFILE, strerror) from error
         elif self._given not in DECODED:
@@ -205,7 +205,7 @@ class DaliGroup:
             bad = np.flatnonzero(overwritten(self._sources)).tolist()  # their bytes must not be read
             bad = bad or [i for i, image in enumerate(images) if not is_intact(image)]
             bad = bad or undecodable(images, self._pipeline.device, self._given)
-            if not bad and self._given == PATHS:  # files that have changed since their headers were read
+            if not bad and self._given == PATHS:  # changed since their headers were read
                 bad = np.flatnonzero(ctimes_of(self._sources) != self._facts["ctimes"]).tolist()
         if not bad and (self._is_retry or self._given != PATHS):
             raise error

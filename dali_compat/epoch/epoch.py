@@ -126,12 +126,12 @@ class DaliEpoch(Epoch[DaliRoute]):
     prefetcher: HeaderPrefetcher | None = None  # used if a GPU decodes and many headers are unread
 
     def __init__(self, loader, route: DaliRoute, progress: Progress):
-        self._pipelines: dict[tuple[Plan, Form, int], DecodePipeline] = {}  # the int is 0 or 1, for alternating ones
-        self._batch_counts: dict[tuple[Plan, Form], int] = {}  # number of batches of each plan and form
+        self._pipelines: dict[tuple[Plan, Form, int], DecodePipeline] = {}  # int: 0 or 1
+        self._batch_counts: dict[tuple[Plan, Form], int] = {}
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, progress)
         known = leaves_of(loader.dataset)
-        self.folder = current_folder()  # for relative paths, because user code may change the working directory
+        self.folder = current_folder()  # user code may change the working directory
         made = {id(leaf): table_of(leaf, self.folder) for leaf in known}
         self.tables = {key: table for key, table in made.items() if table is not None}
         self.advances = self.errors.policy == "replace"
@@ -159,7 +159,7 @@ class DaliEpoch(Epoch[DaliRoute]):
             return None
         try:
             return HeaderPrefetcher(max(1, min(_MAX_PROCESSES, available_threads(loader) // 2)))
-        except OSError:  # process limit reached; loading is slower without these processes
+        except OSError:  # process limit reached
             return None
 
     def may_prefetch(self) -> bool:
@@ -201,7 +201,7 @@ class DaliEpoch(Epoch[DaliRoute]):
             self._threads = ThreadPoolExecutor(self.route.threads, thread_name_prefix="dali_compat")
         try:
             return self._threads.submit(function, *args)
-        except RuntimeError:  # Python shuts executors down when the main thread ends, but other threads may still run
+        except RuntimeError:  # Python shuts executors down when the main thread ends
             future: Future = Future()
             try:
                 future.set_result(function(*args))

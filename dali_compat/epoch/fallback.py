@@ -36,7 +36,7 @@ from .stats import Meter
 def fallback_iterator(loader, device: torch.device, before: Progress | None = None) -> TorchIterator:
     """Return torch's own iterator, with batches moved to ``device``. ``before`` is the progress of a persistent
     iterator that it replaces."""
-    suppress_warning()  # the loader has already reported the fallback
+    suppress_warning()  # the fallback is reported already
     if not loader.num_workers:
         return SingleProcessIterator(loader, device, before)
     loader.check_worker_number_rationality()
@@ -70,10 +70,10 @@ class TorchIterator(_BaseDataLoaderIter):
             made.worker_init_fn = QuietWorker(loader.worker_init_fn)
         if loader._auto_collation and loader.collate_fn is data.default_collate:
             made.collate_fn = collate_by_default
-        if self.progress.lap:  # a persistent iterator draws no seed, so none may be drawn from the loader's generator
+        if self.progress.lap:  # a persistent iterator must not draw another seed
             made.generator = torch.Generator().manual_seed(self.progress.seed)
         if errors.policy != "raise" and not isinstance(loader.dataset, data.IterableDataset):
-            # only if needed, because a data set may have no length
+            # a data set may have no length, which is needed only here
             candidates = replacement_indices(loader) if errors.policy == "replace" else ()
             tolerant = _OnErrorDataset(loader.dataset, errors, candidates)
             vars(made).update(dataset=tolerant, collate_fn=_OnErrorCollate(made.collate_fn, loader._auto_collation))
@@ -83,8 +83,8 @@ class TorchIterator(_BaseDataLoaderIter):
         """Initialize an epoch, before torch draws its first indices."""
         self.progress: Progress = loader._history.begin(loader, self._draws_worker_seeds(loader), before)
         self._to_reload, self._remaining, self.next_lock = 0, None, RLock()
-        self._consumed = 0, 0  # numbers of batches and samples that torch's iterator has finished
-        self._samples: int | None = None  # number of samples of the last finished batch
+        self._consumed = 0, 0  # finished batches and their samples
+        self._samples: int | None = None  # samples of the last finished batch
         self._last: Any = ()  # indices of the last finished batch
         self._draw_until = self.progress.drawn + self.progress.exhausted
         if self._reloads_batches(loader):
@@ -126,7 +126,7 @@ class TorchIterator(_BaseDataLoaderIter):
             self.progress.record_returned(*self._consumed, self._last)
         states = {"dataset": self.progress.dataset_state}
         if self._to_reload and not loader.num_workers and load_object_states(loader, states):
-            # the data set has a state_dict(), so its own state determines the position
+            # the data set's state_dict() determines the position
             if self._dataset_fetcher.dataset_iter is not self._dataset:  # iter() would restart its own iterator
                 self._dataset_fetcher.dataset_iter = iter(self._dataset)
             self._dataset_fetcher.ended = False
@@ -248,7 +248,7 @@ class _OnErrorResult(NamedTuple):
     """A sample or batch, and the samples that have failed."""
 
     made: tuple  # (sample,) or (batch,), or () if all samples failed
-    samples: int  # number of samples without failed ones
+    samples: int
     failures: list[tuple[str, Any, str]]  # (path, index, reason) of samples that failed
 
 
@@ -266,7 +266,7 @@ class _OnErrorDataset(data.Dataset):
         return len(self.dataset)
 
     def __getattr__(self, name: str):
-        if name == "dataset" or name.startswith("__"):  # pickle's methods and __getitems__ must not be delegated
+        if name == "dataset" or name.startswith("__"):  # for pickle, and __getitems__
             raise AttributeError(name)
         return getattr(self.dataset, name)
 

@@ -66,7 +66,7 @@ class History:
             self.begun += 1
             if before is not None:
                 progress.base_seed, progress.lap = before.base_seed, before.lap + 1
-            elif self._laps is not None:  # restore the generator that torch's iterator draws a seed from
+            elif self._laps is not None:  # torch's iterator draws an unneeded seed
                 progress.base_seed, progress.lap = self._laps
                 progress.restore_generators = partial(
                     checkpoint_generators(loader, True).set, checkpoint_generators(loader, False).states()
@@ -121,7 +121,7 @@ class History:
             "epoch": current.state() if current is not None and under_way else None,
             "laps": laps,
             "sampler": None if under_way else users.get("sampler"),
-            # an iterable data set's state is after a failed batch; without it, all batches are loaded again
+            # the state is after the failed batch; without it, all batches are loaded again
             "dataset": None if under_way and failed else users.get("dataset"),
             "now": now if self.keeps_globals else {name: one for name, one in now.items() if name not in GLOBAL},
             "errors": loader._errors.state(),

@@ -45,7 +45,7 @@ class OrderedIterator(_BaseDataLoaderIter):
     """
 
     _batch: Any = DaliBatch  # class of the batches
-    _skipped: Any = staticmethod(skipped)  # returns the sampler's batches without its first samples
+    _skipped: Any = staticmethod(skipped)
     _prefetch_thread: PrefetchThread | None = None
 
     def __init__(self, loader, route: Any):
@@ -56,7 +56,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         finally:
             loader.pin_memory = pinned
         self.progress.seeded(int(self._base_seed))
-        if loader.num_workers:  # with workers, torch calls iter() of the sampler twice
+        if loader.num_workers:  # torch also calls iter() of the sampler twice
             self._sampler_iter = iter(self._index_sampler)
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
         self._max_draw_ahead = max_draw_ahead(self._index_sampler, unknown=sys.maxsize)
@@ -81,8 +81,8 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._epoch = self._epoch_of(loader, route)
         live_iterators.add(self)
         self._position = 0  # number of indices drawn
-        self._consumed = 0  # number of batches that were returned, have failed, or were dropped by on_error
-        self._first = 0  # value of ``_consumed`` in the state that this iterator resumes from
+        self._consumed = 0  # batches that were returned, have failed, or were dropped by on_error
+        self._first = 0  # initial value of ``_consumed``
         self._interrupted = False  # True during next(), and after an interrupt
         self._epoch.meter.follow(self)
         if self.progress.resumes:
@@ -126,7 +126,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         except InconsistentEngine as error:
             raise RuntimeError(str(error)) from None
         finally:
-            if self._interrupted:  # release the locks and pipelines that the next epoch needs
+            if self._interrupted:  # release what the next epoch needs
                 unlock_all()
                 self._abandon()
         return made
@@ -168,7 +168,7 @@ class OrderedIterator(_BaseDataLoaderIter):
 
     def _stop_at_the_end(self) -> None:
         if not self._drawn:
-            self._interrupted = False  # errors.end() may raise a warning as an error, and next() is called again then
+            self._interrupted = False  # next() may be called again if errors.end() raises a warning
             self._epoch.errors.end(self._position)
             self._epoch.end()
             self.progress.over = True
@@ -202,10 +202,10 @@ class OrderedIterator(_BaseDataLoaderIter):
                 self._draw_indices()
             self._start_batches()
             if epoch.engine is not None:
-                for batch in islice(self._drawn, epoch.route.depth - 1):  # the files of the last one are not read yet
+                for batch in islice(self._drawn, epoch.route.depth - 1):  # the last one's files are not read yet
                     batch.decode()
             return
-        self._draw_indices(least=0)  # user code must not notice indices that are drawn before next()
+        self._draw_indices(least=0)  # only if user code cannot notice that
         batches = list(islice(self._drawn, epoch.route.depth + 1))
         if batches:
             self._prefetch_thread = self._prefetch_thread or PrefetchThread(epoch.route.device)
@@ -228,7 +228,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         except StopIteration:
             return False
         except Exception as error:
-            if self._num_workers:  # with workers, torch raises this at once, too, and drops the current batch
+            if self._num_workers:  # torch also raises this at once, and drops the current batch
                 self._interrupted = False
                 raise
             # raised by next() after the batches that were drawn before
@@ -312,17 +312,17 @@ def _prefetch_batches(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
     """Start the next batches, and prepare the first, in the prefetch thread. Other processes read the headers of one
     more batch."""
     epoch.prefetches = epoch.may_prefetch()
-    if not epoch.prefetches:  # the user has changed the data set; batches are started by next() from now on
+    if not epoch.prefetches:  # the user has changed the data set, so next() starts batches
         return
     batches, later = batches[: epoch.route.depth], batches[epoch.route.depth :]
     new = [batch for batch in batches if not batch.started]
     for batch in new + (later if epoch.prefetcher is not None else []):
-        batch.announce()  # finds the samples; later stages run no user code even if the data set changes
+        batch.announce()  # later stages do not depend on the data set
     if batches[-1].waits_for_headers and batches[0].started and epoch.prepares:
         batches[0].prepare()  # other processes read headers meanwhile
     for batch in new:
         batch.start()
-    for batch in batches[:-1]:  # the files of the last one are not read yet
+    for batch in batches[:-1]:  # the last one's files are not read yet
         batch.decode()
     if epoch.prepares:
         batches[0].prepare()

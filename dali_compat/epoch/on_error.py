@@ -55,8 +55,8 @@ class Errors:
         self.policy, self.in_python = policy, in_python
         self._found: dict[tuple[str, str], SampleError] = {}  # by path and index
         self._epoch, self._count = -1, 0  # number of the epoch, and of its failures
-        self._so_far = 0  # failures of the epoch to resume, before the checkpoint
-        self._warned = 0  # number of samples in ``_found`` when an epoch last ended
+        self._so_far = 0  # number of failures before the checkpoint
+        self._warned = 0  # len(_found) at the end of the last epoch
 
     @property
     def found(self) -> list[SampleError]:
@@ -98,7 +98,7 @@ class Errors:
 
     def end(self, samples: int) -> None:
         """End an epoch of ``samples`` samples. Warn about its number of failures if some of them are new."""
-        # before the warning, which may be raised as an error; the next call must not repeat it
+        # before the warning, which may be raised as an error
         (count, self._count), warned, self._warned = (self._count, 0), self._warned, len(self._found)
         if count and self._warned > warned:
             _warn(f"epoch {self._epoch}: {count:,} of {samples:,} samples were {self._verb} (see loader.errors)")
@@ -155,7 +155,7 @@ class Substitute:
                     raise
                 errors.add(type(self._epoch.dataset).__name__, index, reason_of(error))
             finally:
-                bad = why = None  # break the reference cycle of error, traceback and this frame
+                bad = why = None  # break a reference cycle through the traceback
             self._try_another()
 
     def _try_another(self) -> None:

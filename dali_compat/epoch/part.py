@@ -87,7 +87,7 @@ class RowsDecoding:
     def result(self) -> RowImages:
         """Return the rows that succeeded, and their transformed images. Report the others to fail_rows()."""
         made, failures = [], dict[int, Exception]()
-        while self._groups:  # popped only on success, because discard() needs a group that fails
+        while self._groups:  # discard() needs a group that fails
             made.append(self._groups[-1].result(failures))
             self._groups.pop()
         if failures:

@@ -32,9 +32,9 @@ from .decode import DaliGroup, PilGroup, RowImages, merged_results, wrong_sizes
 if TYPE_CHECKING:
     from ..engine.dali.transfer import Received
 
-# limit of the planes of a group in bytes, and as a share of the GPU's memory (1 / _SHARE); also of its files
+# limits of a group's planes: bytes, and 1 / _SHARE of the GPU's memory
 _MOST, _SHARE = 2**29, 128
-_MOST_FILES = 2**16 - 1  # files per group, because CUDA limits this grid dimension of the kernels
+_MOST_FILES = 2**16 - 1  # files of a group; CUDA limits this grid dimension
 _NO_MEMORY = "the GPU has no memory for its planes"
 
 
@@ -90,7 +90,7 @@ class PlanesGroup:
             self._begin()
 
     def _begin(self) -> None:
-        from ..engine.dali.pipeline import PipelineError  # imported late: other routes do not need DALI
+        from ..engine.dali.pipeline import PipelineError
 
         try:
             self._submit(self._copier())
@@ -136,7 +136,7 @@ class PlanesGroup:
             self._leave_out_changed()
             self._record_likely()
             return planes
-        except EngineError:  # the next comparison finds the file that causes it
+        except EngineError:  # the next comparison finds the file
             self._leave_out_changed()
             self._engine.compare_again(self._facts["chroma"][self._own])
             self._batch.verdict_writer([self._rows[i] for i in self._own.tolist()])(np.zeros(1, np.uint64))
@@ -179,7 +179,7 @@ class PlanesGroup:
             for one, arrays in zip(self._plan.chains, self._arrays, strict=True):
                 program = PlanesProgram(one, self._own_arrays(arrays[: len(_plane_steps(one))]), locations.sizes)
                 begun.append(program(planes, locations))
-        except Exception as error:  # out of memory, or a compiler error; DALI's decoder needs no kernels
+        except Exception as error:  # out of memory, or a compiler error
             self._engine.disable(f"its kernels failed, {first_line(error)}")
             return None
         views = []
@@ -217,7 +217,7 @@ def _copied_records(sources: list[Any], read: list[np.ndarray], device: torch.de
 
 
 def _plane_steps(plan: Plan) -> tuple[Step, ...]:
-    assert plan.planes is not None  # a group is only made for such plans
+    assert plan.planes is not None
     return plan.planes
 
 

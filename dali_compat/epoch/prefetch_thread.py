@@ -25,8 +25,8 @@ from ..errors import remedy_of
 from ..runtime.device import working_on
 from ..runtime.forks import at_fork, unlock_all
 
-_PATIENCE = 5.0  # seconds between calls of unlock_all(), and timeout for the end of a thread
-_DELAY_SHARE, _MOST_DELAY = 0.5, 0.02  # delay as a share of the caller's last step, and at most, in seconds
+_PATIENCE = 5.0  # seconds between calls of unlock_all(), and for the end of a thread
+_DELAY_SHARE, _MOST_DELAY = 0.5, 0.02  # share of the caller's last step; seconds at most
 
 
 class PrefetchThread:
@@ -70,11 +70,11 @@ class PrefetchThread:
         self._needed.set()
         try:
             while not (last.done() or futures_wait([last], _PATIENCE).done):
-                unlock_all()  # an exception in a signal handler may have left a lock held
-            self._last = None  # only now, because an interrupted wait() must be repeated
+                unlock_all()  # an interrupt may have left a lock held
+            self._last = None  # only now, as an interrupted wait() is repeated
             last.result()
         finally:
-            del last  # break the reference cycle of error, traceback and this frame
+            del last  # break a reference cycle through the traceback
 
     def end(self, work: Callable[[], None], waits: bool) -> None:
         """Run ``work`` after the submitted work, even if that fails, and end the thread. Wait for it if ``waits`` is

@@ -41,25 +41,25 @@ class Progress:
         torch_workers: whether torch's own loader uses workers, which draw a seed from a generator.
     """
 
-    base_seed = lap = 0  # the epoch's seed is their sum; the lap counts epochs of a persistent iterator
-    at_iter: dict[str, Any] | None = None  # states of the sampler's generators at iter()
-    at_first: dict[str, Any] | None = None  # states of these generators before the first index is drawn
-    given = samples = 0  # number of batches returned, and of the indices drawn for them
-    drawn = 0  # number of batches drawn from the sampler
-    exhausted = over = False  # whether the sampler is exhausted; whether the iterator is
-    ended_by: type[BaseException] | None = None  # class of the error that next() has raised instead of a batch
+    base_seed = lap = 0  # the seed is their sum; the lap counts epochs of a persistent iterator
+    at_iter: dict[str, Any] | None = None  # generator states at iter()
+    at_first: dict[str, Any] | None = None  # generator states before the first index is drawn
+    given = samples = 0  # batches returned, and indices drawn for them
+    drawn = 0  # batches drawn from the sampler
+    exhausted = over = False  # whether the sampler, or the iterator, is exhausted
+    ended_by: type[BaseException] | None = None  # class of the last error from next()
     last: Indices | tuple[()] = ()  # indices of the last batch returned; empty if unknown
-    expected_last = 0, 0  # fingerprint() of these indices in the state to resume from
+    expected_last = 0, 0  # their fingerprint() in the loaded state
     resumes = False  # whether this epoch resumes from a state
     restore_generators: Callable[[], None] | None = None  # called by finish_resume()
-    dataset_state: Any = None  # the data set's state_dict() in the state to resume from
+    dataset_state: Any = None  # the data set's state_dict() in the loaded state
 
     def __init__(self, loader, number: int, torch_workers: bool = False):
         self.number = number
         sampler = distributed(loader)
         self.rank_order = RankOrder() if sampler is None else RankOrder(0, sampler.num_replicas, sampler.rank)
         self.generators: Generators = sampler_generators(loader, torch_workers)
-        self.mixed: set[str] = set()  # names of generators that both the sampler and other code have drawn from
+        self.mixed: set[str] = set()  # generators that other code draws from, too
         self.stateful_sampler = stateful_sampler(loader)
         self.users: dict[str, Any] = {}  # object_states() before iter()
         self._is_unknown = not is_known(loader)
@@ -105,7 +105,7 @@ class Progress:
         return index
 
     def _save_sampler_state(self) -> None:
-        # drop states from before the last batch returned, which state() does not need
+        # drop states that state() does not need
         while len(self._sampler_states) > 1 and self._sampler_states[1][0] < self.given:
             self._sampler_states.popleft()
         self._sampler_states.append((self.drawn, copy.deepcopy(self.stateful_sampler.state_dict())))
@@ -264,7 +264,7 @@ def load_object_states(loader, states: dict[str, Any]) -> bool:
             changed = True
         except AttributeError:
             if before is not None or not isinstance(one, data.IterableDataset):
-                raise  # an iterable data set may create its state only in iter()
+                raise  # an iterable data set may create its state in iter()
     return changed
 
 

@@ -105,7 +105,7 @@ class ResidentIterator(OrderedIterator):
 
     def __next__(self):
         if profiles():
-            return super().__next__()  # records a profiler range, which takes a quarter of a batch's time
+            return super().__next__()  # records a range, which takes a quarter of the time
         data = self._next_data()
         self._num_yielded += 1
         return data
@@ -140,7 +140,7 @@ class ResidentIterator(OrderedIterator):
         """Compute batches as a chunk. If that fails, compute the first batch separately, so that each error is raised
         for its batch."""
         try:
-            # the caller's inference mode may differ between batches, and a model's autocast must not affect images
+            # results are used in any mode; a model's autocast must not affect images
             with torch.inference_mode(False), torch.autocast(self._epoch.route.device.type, enabled=False):
                 chunk = Chunk(self._epoch, self._datasets, batches)
         except Exception as error:

@@ -72,7 +72,7 @@ class Rows(DecodableRows):
         elif failures:
             row = min(of_system or failures)
             of_system = {}
-            # popped to break the reference cycle of error, traceback and this frame
+            # popped to break a reference cycle through the traceback
             raise _as_torchvision_error(failures.pop(row))
 
     # ---- headers

@@ -134,7 +134,7 @@ def _batches(sampler, size: int, drop_last: bool, begin: int) -> Iterator[np.nda
     for at in range(begin, full, size):
         yield order[at : at + size]
     if generator is not None:
-        _shuffled(count, generator)  # RandomSampler draws an unused permutation at the end, too
+        _shuffled(count, generator)  # RandomSampler also draws an unused permutation
     if full < count and not drop_last:
         yield order[full:]
 
@@ -151,7 +151,7 @@ def _shuffled(count: int, generator: torch.Generator | None) -> np.ndarray:
 
 TORCH, PYTHON, NUMPY = "torch", "python", "numpy"
 BASE64 = "base64:"  # prefix of bytes encoded as text
-_SAMPLERS = "sampler's generator"  # name of the innermost sampler's generator if it is the only one saved
+_SAMPLERS = "sampler's generator"  # name if it is the only generator saved
 GLOBAL: dict[str, Any] = {TORCH: torch.default_generator, PYTHON: random, NUMPY: np.random}
 _KINDS = torch.Generator, random.Random, np.random.RandomState, np.random.Generator
 

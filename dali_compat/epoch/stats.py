@@ -99,7 +99,7 @@ class Meter:
     def __init__(self, stats: Stats, number: int, plain: bool):
         self.dali = 0.0  # LoaderStats.dali
         self.ahead = 0  # size in bytes of batches computed ahead
-        self.fetcher: Fetcher | None = None  # fetches images from object storage; None for other data sets
+        self.fetcher: Fetcher | None = None  # None if no image is in object storage
         self._stats, self._number, self._plain = stats, number, plain
         self._iterator: weakref.ref[Any] | None = None
         self._closed = False
@@ -179,9 +179,9 @@ class Stats:
     """Counts of a loader, whose iterators may run in different threads."""
 
     def __init__(self) -> None:
-        self._lock = new_lock()  # reentrant, since a signal handler may call read() at any point
+        self._lock = new_lock()  # reentrant, since a signal handler may call read()
         self._meters: list[Meter] = []
-        self._before = LoaderStats()  # sum of the counts of ended iterators, whose meters were dropped
+        self._before = LoaderStats()  # counts of ended iterators
         self._zero = LoaderStats()  # counts at the last reset
         self._begun = self._peak = 0
 

@@ -79,7 +79,7 @@ def _checksum(dataset: Any, length: int) -> str:
         index = number * length // min(length, _LOOKED_AT)
         try:
             total = zlib.crc32(_trait(*locate(dataset, index)), total)
-        except Exception:  # for a custom data set, only the length is compared
+        except Exception:  # a custom data set
             continue
     return f"{total:08x}"
 
@@ -147,7 +147,7 @@ def check_state(state: Any, loader: Any = None) -> None:
     """Raise ValueError if a field of a state is invalid. If ``loader`` is given, check the states of its generators and
     objects, too."""
     _check(state, _STATE, "")
-    _check(under_way := state.get("under_way", False), bool, "under_way")  # absent from states of version 1.1
+    _check(under_way := state.get("under_way", False), bool, "under_way")  # absent in version 1.1
     for name, kind in (("epoch", _EPOCH), ("laps", [_COUNT, _COUNT])):
         if state[name] is not None or (under_way and name == "epoch"):
             _check(state[name], kind, name)

@@ -43,7 +43,7 @@ _SMALL = 8 << 10
 # four more threads do not make an H100 faster yet.
 _LARGE = 256 << 10
 
-# Remedies by texts in the reason why a custom data set falls back
+# Remedies by parts of the reason for a fallback
 _REMEDIES = {
     ("webdataset/autodecode.py",): "write decode('pil') and torchvision's transforms",
     ("datasets/formatting/",): "write map() with torchvision's transforms, without a format",
@@ -181,7 +181,7 @@ def _reason(unknown: str, seen: str) -> str:
 
 def _depth(loader, device: torch.device) -> int:
     """Return the number of batches in flight."""
-    # with workers, torch sets prefetch_factor to 2 if it is not given
+    # torch's default with workers is 2
     if loader._prefetch_given or loader.prefetch_factor not in (None, 2):
         return loader.prefetch_factor
     return _GPU_DEPTH if device.type == "cuda" else _DEPTH

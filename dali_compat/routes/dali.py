@@ -27,15 +27,12 @@ if TYPE_CHECKING:
     from ..engine.planes.verified import VerifiedEngine
 
 
-MOST_PIPELINES = 16  # limit for a custom data set; each pipeline has a dozen threads
+MOST_PIPELINES = 16  # for a custom data set; each has a dozen threads
 _READERS = 4  # threads of a pipeline that only reads files
-# With this many JPEG engines (an H100 has 7), 4 threads are enough, except for large images. Loading without training
-# reaches 22,000 images/s with 4 threads and 24,500 with 8. Training of ResNet-18 reaches .93 and .89 of the speed with
-# synthetic data (H100, benchmarks/results).
+# With this many JPEG engines, 4 threads are enough, except for large images. Training of ResNet-18 on an H100 reaches
+# .93 of the speed with synthetic data with 4 threads, and .89 with 8 (benchmarks/results).
 _MANY_ENGINES, _GPU_JPEG_THREADS = 7, 4
-# Number of threads that decode as fast as one JPEG engine (H100). Measured with large photos (imagefolder_4mp_h100 and
-# imagefolder_12mp_h100 in benchmarks/results).
-_PER_ENGINE = 4
+_PER_ENGINE = 4  # threads as fast as one JPEG engine (imagefolder_4mp_h100 in benchmarks/results)
 
 
 @dataclass
@@ -44,23 +41,23 @@ class DaliRoute:
     available: int  # most CPU threads that a pipeline may use
     depth: int  # batches in flight
     batch_size: int  # smallest batch size of pipelines
-    plans: list[Plan]  # one per distinct transform, in the order of the data set's leaves
+    plans: list[Plan]  # one per distinct transform, in order
     _plan_of: dict[int, tuple[Images, Plan]] = field(repr=False)  # leaves and their plans, by id() of the leaf
     gpu_jpegs: bool = False  # whether most images are JPEGs and a GPU decodes them
     fancy: bool = False  # whether a GPU's decoder interpolates chroma as libjpeg does
     large: bool = False  # whether most images have a megapixel or more
     cache: DecodedCache | None = None  # None if the loader has no ``cache``
-    # custom data sets: plan of each image of the first sample; None for images that torchvision computes
+    # custom data sets: plan of each image of a sample; None if torchvision computes the image
     images: list[Plan | None] = field(default_factory=list, repr=False)
-    # custom data sets: properties of the files; None for other data sets
+    # custom data sets: properties of the files
     table: FileTable | None = field(default=None, repr=False)
-    options: Options | None = field(default=None, repr=False)  # custom data sets: options of their plans
-    why: str = ""  # why the transform of a data set of files has no translation; "" if it has one
-    realized: int = 0  # custom data sets: number of batches without a deferred image
+    options: Options | None = field(default=None, repr=False)  # custom data sets
+    why: str = ""  # why the transform of files has no translation
+    realized: int = 0  # custom data sets: batches without a deferred image
     _representatives: dict[Any, Plan] = field(default_factory=dict, repr=False)
-    # all pipelines, including borrowed ones, so that none is lost with an iterator
+    # all pipelines, including borrowed ones
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
-    # reentrant, because the garbage collector may end an epoch while its thread borrows a pipeline
+    # reentrant, since the garbage collector may end an epoch at any time
     _lock: Any = field(default_factory=new_lock, repr=False)
 
     def plan_of(self, leaf: Images) -> Plan:
@@ -142,7 +139,7 @@ class DaliRoute:
                 if pipeline.batch_size >= batch_size:
                     pipeline.borrower = weakref.ref(borrower)
                     pipeline.discard_all()  # of the previous epoch
-                    if pipeline.usable:  # garbage collection of another epoch may have just closed it
+                    if pipeline.usable:  # garbage collection may have just closed it
                         return pipeline
             device, threads = self.device, self.threads
             if form.reads:

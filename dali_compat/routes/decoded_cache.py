@@ -11,7 +11,7 @@ from ..runtime.device import free_memory
 from ..runtime.forks import new_lock
 from ..runtime.messages import in_bytes
 
-_SHARE = 0.5  # limit as a share of a GPU's free memory if ``cache_device`` is not given; training needs the rest
+_SHARE = 0.5  # default limit as a share of a GPU's free memory; training needs the rest
 
 
 class DecodedCache:
@@ -29,7 +29,7 @@ class DecodedCache:
         self.settings = budget, device, exact, place
         self._images: dict[Source, Any] = {}
         self.bytes = 0  # size of the images
-        self._lock = new_lock()  # because iterators may run in several threads
+        self._lock = new_lock()  # iterators may run in several threads
         self.full = False  # whether an image did not fit; no more images are added then
         self._place = device if place is None or place == device.type else torch.device("cpu")
         self.form = PIXELS if self._place.type == "cpu" else PIXELS_ON_GPU  # form of the images from get()
@@ -71,7 +71,7 @@ class DecodedCache:
             try:
                 self._images |= zip(new, _copies(list(new.values()), self._place), strict=True)
                 self.bytes = size
-            except (MemoryError, torch.cuda.OutOfMemoryError):  # other code has used the memory meanwhile
+            except (MemoryError, torch.cuda.OutOfMemoryError):  # other code has used the memory
                 self.full = True
 
     def clear(self) -> None:
@@ -93,7 +93,7 @@ class DecodedCache:
 def _copies(images: list[torch.Tensor], place: torch.device) -> list:
     """Copy images to NumPy arrays on the host, or to DALI tensors on a GPU."""
     if not images or not images[0].is_cuda:
-        return [image.numpy().copy() for image in images]  # not by torch, whose threads would compete with DALI's
+        return [image.numpy().copy() for image in images]  # torch's threads would compete with DALI's
     flat = torch.cat([image.reshape(-1) for image in images]).to(place)  # a single transfer
     parts = [
         part.view(image.shape)

@@ -24,7 +24,7 @@ class Explanation(str):
     """The text of explain(). A notebook displays it as a table."""
 
     def _repr_html_(self) -> str:
-        rows, left = [], 'style="text-align:left"'  # in each cell, because notebooks align right by default
+        rows, left = [], 'style="text-align:left"'  # notebooks align right by default
         for line in self.splitlines():
             cells = [html.escape(cell) for cell in re.split(r"\s{2,}", line.strip())]
             if len(cells) == 4:
@@ -145,7 +145,7 @@ def _transform_lines(plan: Plan, device: torch.device, wide: bool, decode: str |
     rows = [("(decode)", "decode", dali, decode)] if decode else []
     if plan.views:
         rows += _rows(plan, dali, wide)
-    views: dict[tuple, list[int]] = {}  # numbers of the views that have these lines
+    views: dict[tuple, list[int]] = {}  # numbers of the views with these lines
     for number, view in enumerate(plan.chains, 1):
         lines = tuple(_rows(view, dali, wide))
         views.setdefault(lines, []).append(number)

@@ -21,11 +21,11 @@ from ..translate import translate
 from ..translate.lower import lower
 
 SHARE = 0.5  # largest share of the device's free memory for the images
-# Output in bytes of batches that are computed together. 16 MiB fit in a CPU's cache. A GPU needs more, because launching
-# kernels takes longer than the computation, which uses 2.5 times as much memory.
+# Output in bytes of batches that are computed together. 16 MiB fit in a CPU's cache. On a GPU, launching kernels would
+# take longer than computing less. The computation uses 2.5 times as much memory.
 _CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 16 << 20}
 _CHUNK_SHARE = 1 / 64  # also at most this share of a GPU's memory
-_AT_A_TIME = 64 << 20  # bytes of images that are copied to the device at a time
+_AT_A_TIME = 64 << 20  # bytes to copy to the device at a time
 
 
 class _Pixels:
@@ -86,7 +86,7 @@ class ResidentDataset:
 class ResidentRoute:
     device: torch.device  # device of the batches
     depth: int  # batches in flight
-    plans: list[Plan]  # one per distinct transform, in the order of the data set's leaves
+    plans: list[Plan]  # one per distinct transform, in order
     datasets: dict[int, ResidentDataset]  # leaves of the data set, by id()
 
     def close(self) -> None:
