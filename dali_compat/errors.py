@@ -46,7 +46,7 @@ class ImageReadError(OSError):
 
 
 class _CombinedType(type):
-    """Metaclass of _combined() classes, which copyreg needs to pickle them."""
+    """Metaclass of the classes from _combined(), by which copyreg can pickle them."""
 
 
 @functools.cache
@@ -60,8 +60,8 @@ copyreg.pickle(_CombinedType, lambda made: (_combined, made.__bases__[1:]))
 def read_error(text: str, reason: BaseException) -> ImageReadError:
     """Return an ImageReadError that is also an instance of the class of ``reason``.
 
-    It is a plain ImageReadError if that class is LookupError or StopIteration, which a for loop would swallow, or
-    cannot be combined with OSError, as SyntaxError.
+    Return a plain ImageReadError for LookupError and StopIteration, which a for loop would swallow, and for classes
+    that cannot be combined with OSError, such as SyntaxError.
     """
     if isinstance(reason, (LookupError, StopIteration, StopAsyncIteration)):
         return ImageReadError(text)
@@ -80,12 +80,12 @@ class Unsupported(Exception):
 
 
 class UnsupportedImages(Unsupported):
-    """Raised instead if a trial has shown that the data set opens images."""
+    """Unsupported, if a trial has shown that the data set opens images."""
 
 
 class InconsistentEngine(BaseException):
-    """Raised if an interrupt has left a DALI pipeline in an inconsistent state, which ends the epoch. An Exception
-    would be handled as the error of a sample."""
+    """Raised if an interrupt has left a DALI pipeline in an inconsistent state, which ends the epoch. A BaseException,
+    because an Exception would be handled as the error of a sample."""
 
 
 class FallbackWarning(UserWarning):

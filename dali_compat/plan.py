@@ -164,15 +164,15 @@ class Plan:
 
     @property
     def key(self) -> tuple:
-        """A key for finding an equal plan."""
+        """A hashable key. Equal plans have equal keys."""
         own = self.takes, self.steps, self.exact, self.channels_last
         return *own, repr(self.structure), tuple(view.key for view in self.views)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options for lowering the steps of one image. A GPU resizes in two passes only without random steps, because that
-    slows training steps by 1.5%, but not evaluation."""
+    """Options for lowering the steps of one image. On a GPU, resizing in two passes slows training steps by 1.5%, but
+    not evaluation, so it is used only without random steps."""
 
     exact: bool = False  # the loader's ``exact``
     channels_last: bool = False  # whether batches are in torch.channels_last

@@ -82,8 +82,8 @@ class Chunk:
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray | slice, sizes: np.ndarray
     ) -> list[Arrays]:
-        """Return the per-sample arguments of ``steps`` for these rows, whose image sizes are ``sizes``, (len(rows),
-        2)."""
+        """Return the per-sample arguments of ``steps`` for these rows of the chunk. ``sizes`` are their image sizes,
+        (len(rows), 2)."""
         try:
             return compute(steps, sizes, self.epoch.randoms(self._position, len(self)), rows)
         except ImageTooSmall as error:
@@ -167,8 +167,8 @@ def _split(whole, lengths: list[int]) -> Sequence[Any]:
 
 
 def _gathered(selections: Sequence[_Selection], count: int) -> torch.Tensor:
-    """Return one tensor that holds ``values[index]`` in ``rows``, for each selection (values, rows, index). Rows are
-    None if there is only one selection."""
+    """Return one tensor of ``count`` rows, with ``values[index]`` in ``rows`` for each selection (values, rows, index).
+    A single selection may have None as rows."""
     values, rows, index = selections[0]
     if rows is None:
         return values.index_select(0, index)

@@ -73,8 +73,8 @@ class UserCollate:
 
 
 def _default_device(function: Callable[[Any], Any], device: torch.device) -> AbstractContextManager:
-    """Return a context that makes the GPU torch's default device, for timm's collate functions. They copy images to a
-    new tensor, and their random numbers are NumPy's."""
+    """Return a context that makes the GPU torch's default device, for timm's collate functions, which copy images to a
+    new tensor."""
     loader, mixup = sys.modules.get("timm.data.loader"), sys.modules.get("timm.data.mixup")
     of_timm = loader is not None and function is loader.fast_collate
     of_timm = of_timm or (mixup is not None and type(function) is mixup.FastCollateMixup)
@@ -201,7 +201,7 @@ def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name
 
 
 def _out_of_range(dataset: Any, indices: Sequence[Any]) -> str:
-    """Return a remedy for an IndexError, with the index that has no sample, or ""."""
+    """Return a remedy that names the batch's index without a sample, or "" if none is found."""
     with suppress(Exception):  # the caller raises another error
         while True:
             size, last = len(dataset), max(indices, key=abs)

@@ -216,8 +216,8 @@ class DaliBatch(Batch):
             decoding.start({kind: np.sort(np.concatenate(several)) for kind, several in by_decoder.items()})
 
     def _split_by_decoder(self, found: LeafRows, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
-        """Yield (decoder, form of its input, rows) for rows of a leaf whose decoders are ``kinds``. The form is "" for
-        PIL, which opens files itself."""
+        """Yield (decoder, form of its input, rows) for the rows of one leaf. ``kinds`` are the rows' decoders. The form
+        is "" for PIL, which opens files itself."""
         rows, by_dali, pixels = found.rows, kinds == DALI, self._rows.pixels
         if pixels:
             known = by_dali & np.array([pixels[row] is not None for row in rows.tolist()])

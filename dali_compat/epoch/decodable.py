@@ -65,7 +65,7 @@ class DecodableRows:
         """Drop the cached headers of these rows, because their files have changed."""
 
     def use_pil(self, row: int) -> None:
-        """Record that PIL must decode the row's file, because DALI fails or may differ."""
+        """Record that PIL must decode the row's file, because DALI fails or may return other pixels."""
         raise NotImplementedError
 
     def verdict_writer(self, rows: list[int]) -> Callable[[np.ndarray], None]:
@@ -103,8 +103,7 @@ class DecodableRows:
             raise ImageTooSmall(row, f"{error} ({self.name(row)})") from None
 
     def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
-        """Return the arguments of ``steps`` for one row with an image of this (height, width), without a row
-        dimension."""
+        """Return compute() for one row, whose image has this (height, width). The arrays have no row dimension."""
         return [rows_of(values, 0) for values in self.compute(steps, [0], np.array([size]), row, 1)]
 
 
@@ -169,6 +168,6 @@ class JobRows(DecodableRows):
         return lambda verdicts: known.put(slots, np.broadcast_to(verdicts, len(slots)))
 
     def numbers(self, begin: int, count: int) -> Any:
-        """Return the random numbers drawn when the images were traced, for any stream."""
+        """Return the random numbers that were drawn when the images were traced. They are the same for all streams."""
         numbers = self._group.numbers[begin:]
         return lambda stream, k: numbers[:, :k]

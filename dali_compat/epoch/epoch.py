@@ -144,8 +144,8 @@ class DaliEpoch(Epoch[DaliRoute]):
             self._share(self.engine.name, leaves_of(loader.dataset))
 
     def _share(self, engine: str, leaves: list[Any]) -> None:
-        """Share a JPEG engine's verdicts with other processes, for leaves with an index file. The garbage collector may
-        call end(), so that does not do this."""
+        """Share a JPEG engine's verdicts with other processes, for leaves with an index file. Not called by end(),
+        which the garbage collector may call."""
         for leaf in leaves:
             file, table = getattr(leaf, "_index_file", None), self.tables.get(id(leaf))
             if file is not None and table is not None:
@@ -163,8 +163,8 @@ class DaliEpoch(Epoch[DaliRoute]):
             return None
 
     def may_prefetch(self) -> bool:
-        """Return True if the prefetch thread may start batches, because that calls no user code. The user may change a
-        data set during an epoch."""
+        """Return True if the prefetch thread may start batches, because that calls no user code. Changes of the data
+        set may change the result."""
         substitutes = self.errors.policy != "replace" or type(self.candidates) in PLAIN
         return substitutes and is_plain(self.dataset, self.tables)
 

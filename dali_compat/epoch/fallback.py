@@ -234,8 +234,8 @@ class MultiProcessIterator(TorchIterator, _MultiProcessingDataLoaderIter):
 
 
 def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
-    """Yield the samples of an epoch, after a state was loaded between two epochs. Some data sets are then still at the
-    end of the previous epoch, so ``samples`` is empty."""
+    """Yield ``samples``, or those of another iter() if there are none. A data set whose state was loaded between two
+    epochs may still be at the end of the previous one."""
     empty = True
     for one in samples:
         empty = False

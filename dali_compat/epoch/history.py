@@ -27,8 +27,7 @@ class History:
 
     Attributes:
         begun: number of epochs begun.
-        keeps_globals: whether states include the global generators. False with Accelerate, whose checkpoint has their
-            states after the training step, while it calls state_dict() before the step.
+        keeps_globals: whether states include the global generators. False with Accelerate, which saves these itself.
     """
 
     keeps_globals = True

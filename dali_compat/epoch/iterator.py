@@ -212,7 +212,7 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._prefetch_thread.submit(partial(_prefetch_batches, batches, epoch))
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
-        """Draw indices until ``ahead`` batches, or as many as torch draws ahead, but at least ``least`` are waiting."""
+        """Draw the indices of batches ahead. Draw as many as torch does, or ``ahead`` or ``least`` if that is more."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._max_draw_ahead - self._consumed)
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():

@@ -64,7 +64,7 @@ class Errors:
         return list(self._found.values())
 
     def begin(self) -> None:
-        """Begin or resume an epoch, and its count of failures."""
+        """Begin or resume an epoch. If it resumes, continue its count of failures."""
         self._epoch, self._count, self._so_far = self._epoch + 1, self._so_far, 0
 
     def state(self) -> dict[str, Any]:
@@ -116,7 +116,8 @@ def checked_policy(policy: str) -> str:
 
 
 def reason_of(error: BaseException | str) -> str:
-    """Return an error's class and message, for SampleError.reason, without path, index or a worker's traceback."""
+    """Return the class and message of an error, for SampleError.reason. Path, index and the traceback of a worker are
+    left out."""
     if isinstance(error, str):
         return error
     error = error.__cause__ or error

@@ -158,13 +158,13 @@ def keeps_info(plan: Plan) -> bool:
 
 
 def as_samples(images: Sequence[torch.Tensor], kind: str, infos: Sequence[Any] = ()) -> list[Any]:
-    """Return each image as the class for ``kind`` (ImageSpec.kind). ``infos`` is the ``info`` of PIL images, or
+    """Return images of the class that ``kind`` (ImageSpec.kind) names. ``infos`` is the ``info`` of PIL images, or
     empty."""
     return [_as_sample(image, kind, info) for image, info in zip_longest(images, infos)]
 
 
 def _as_sample(image: torch.Tensor, kind: str, info: Any) -> Any:
-    """Return an image as the class for ``kind``. ``image`` is (H, W, C) for "pil", otherwise (C, H, W)."""
+    """Return an image of the class that ``kind`` names. ``image`` is (H, W, C) for "pil", otherwise (C, H, W)."""
     if kind == "pil":
         made = Image.fromarray(image.squeeze(-1).numpy() if image.shape[-1] == 1 else image.numpy())
         if info is not None:

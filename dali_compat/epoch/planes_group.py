@@ -39,7 +39,7 @@ _NO_MEMORY = "the GPU has no memory for its planes"
 
 
 class VerifyingGroup(DaliGroup):
-    """Rows that DALI decodes for the batch, and the JPEG engine for a comparison, unless too many comparisons are
+    """Rows that DALI decodes. The JPEG engine decodes them, too, for a comparison of the pixels, unless too many are
     pending."""
 
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
@@ -232,7 +232,7 @@ def split_by_memory(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np
 
 
 def as_many_as_fit(rows: np.ndarray, facts: np.ndarray, bytes_: int) -> np.ndarray:
-    """Return the first rows, as many as have pixels of at most ``bytes_`` bytes."""
+    """Return the first rows, up to a total of ``bytes_`` bytes of pixels."""
     rows = rows[:_MOST_FILES]
     return rows[np.cumsum(3 * facts["sizes"][rows].prod(1)) <= bytes_]
 

@@ -91,7 +91,7 @@ class PrefetchThread:
 
     def wait_until_idle(self) -> None:
         """Wait until the thread is idle, before a fork or exit. A forked child cannot release a lock that the thread
-        holds, and exit stops the thread anywhere."""
+        holds, and exit would stop the thread at any point."""
         last = self._last
         if self._thread is threading.current_thread():
             return

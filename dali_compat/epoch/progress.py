@@ -174,7 +174,7 @@ class Progress:
             self.base_seed = base_seed
 
     def restart(self, loader) -> int:
-        """Move to the epoch's first batch. Return the number of batches to load again."""
+        """Move back to the epoch's first batch. Return the number of batches that have to be loaded again."""
         if self.resumes:
             load_object_states(loader, self.users)
         given, self.given, self.samples, self.drawn = self.given, 0, 0, 0
@@ -269,7 +269,7 @@ def load_object_states(loader, states: dict[str, Any]) -> bool:
 
 
 def _state(one: Any) -> Any:
-    """Return a copy of the object's state_dict(), or None if that fails, as before the first sample."""
+    """Return a copy of the object's state_dict(), or None if that fails, for example before the first sample."""
     with contextlib.suppress(Exception):
         return copy.deepcopy(one.state_dict())
 

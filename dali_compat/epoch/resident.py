@@ -25,7 +25,7 @@ from .samplers import Indices, array_batches, max_draw_ahead
 
 
 class ResidentBatch(Batch):
-    """A batch of a chunk. ``indices`` is a list or an int64 array."""
+    """A batch of the resident route, computed in a Chunk. ``indices`` is a list or an int64 array."""
 
     epoch: Epoch[ResidentRoute]
     chunk: Chunk | None = None  # None before the chunk is computed
@@ -41,8 +41,8 @@ class ResidentBatch(Batch):
         """Do nothing, because a chunk cannot be cancelled."""
 
     def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """Return the result of base_datasets.locate_all(), computed index by index, for any index that torch accepts,
-        and with torch's errors."""
+        """Return base_datasets.locate_all() of the batch's indices, computed one by one. Accept any index that torch
+        accepts, and raise torch's errors."""
         found: dict[int, tuple[Any, list, list]] = {}
         for row, index in enumerate(self._listed()):
             dataset, local = locate(self.epoch.dataset, index)

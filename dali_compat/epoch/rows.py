@@ -123,8 +123,8 @@ class Rows(DecodableRows):
         return made
 
     def _ctimes(self, found: LeafRows) -> np.ndarray | None:
-        """Return the ctimes of files, -1 for cached images, or None if they are not needed. They take too long if a GPU
-        decodes."""
+        """Return the ctimes of the rows' files, with -1 for cached images. Return None if a GPU decodes, because stat()
+        takes too long, or if images are not files."""
         if found.input != PATHS or self.epoch.route.device.type != "cpu":
             return None
         times = ctimes_of([self.sources[row] for row in found.rows.tolist()])

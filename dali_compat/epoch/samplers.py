@@ -48,7 +48,7 @@ def max_draw_ahead(sampler, unknown: int = 0) -> int:
 
 
 def replacement_indices(loader) -> Sequence[int]:
-    """Return the indices of samples that may replace others. These are the sampler's, or all of the data set."""
+    """Return the indices of samples that may replace others. These are the indices that the sampler draws from."""
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if type(sampler) is data.SubsetRandomSampler:
         return sampler.indices

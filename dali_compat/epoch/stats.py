@@ -111,7 +111,7 @@ class Meter:
         self._iterator = weakref.ref(iterator)
 
     def clocks(self) -> tuple[float, float]:
-        """Return the time at the beginning of next(), for add_time()."""
+        """Return the wall time and the thread's CPU time, for add_time()."""
         self._caller = threading.get_ident()
         return perf_counter(), thread_time()
 
@@ -141,7 +141,7 @@ class Meter:
         self._stats.hold(route)
 
     def exhausted(self, route: Any = None) -> None:
-        """Stop counting, once, and log the counts."""
+        """Stop counting, and log the counts once."""
         if self._closed:
             return
         self._stats.hold(route)

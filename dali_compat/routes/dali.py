@@ -171,7 +171,7 @@ class DaliRoute:
 
     @property
     def jpegs(self) -> str:
-        """Description of what decodes JPEGs, for explain(). Requires uses_jpeg_engine."""
+        """Text for explain() about the decoder of JPEGs, if uses_jpeg_engine."""
         from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device)
@@ -182,7 +182,7 @@ class DaliRoute:
 
     @property
     def compared_jpegs(self) -> str:
-        """Description of how many files the JPEG engine decodes, for explain()."""
+        """Text for explain() about the number of files that the JPEG engine decodes."""
         from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device) if self.uses_jpeg_engine else None

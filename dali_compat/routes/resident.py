@@ -101,7 +101,8 @@ class ResidentRoute:
 
     @property
     def samples_at_once(self) -> int:
-        """Number of samples that are computed together, or 1 (for one batch) if their size is unknown."""
+        """Number of samples to compute together. If their size is unknown, it is 1, and batches are computed one by
+        one."""
         if any(s.gives.size is None and s.op != "crop" for plan in self.plans for c in plan.chains for s in c.batch):
             return 1
         most = max(sum(map(_max_image_bytes, plan.chains)) for plan in self.plans)
@@ -203,7 +204,7 @@ def _copy(images: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _max_image_bytes(plan: Plan) -> int:
-    """Return the size in bytes of one image when it is largest, before or after a step."""
+    """Return the largest size in bytes that an image has before or after a step."""
     return max(map(_image_bytes, (plan.takes, *(s.gives for s in plan.batch))))
 
 
