@@ -195,6 +195,6 @@ def _check(value: Any, kind: Any, field: str) -> None:
     else:
         right = isinstance(value, type(kind) if isinstance(kind, (int, float)) else kind)
     if not right:
-        raise ValueError(f"invalid loader state: {field.lstrip('.') or 'it'} is {value!r:.80}")
+        raise ValueError(f"invalid loader state: {field.lstrip('.') or 'the whole state'} is {value!r:.80}")
     for one, its, name in parts:
         _check(one, its, field + name)

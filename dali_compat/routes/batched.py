@@ -114,7 +114,7 @@ class Batched(nn.Module):
         plan = lower(translate(self.transform, spec, views=True), Options(self.exact, gpu=images.is_cuda), decoded=True)
         for one in plan.chains:
             if one.gives.kind not in ("tensor", "Image"):
-                raise Unsupported("it does not give tensors")
+                raise Unsupported(f"{type(self.transform).__name__} does not return tensors")
         return plan
 
     def _run(self, images: torch.Tensor, plan: Plan) -> Any:
@@ -137,7 +137,8 @@ class Batched(nn.Module):
         """Return the batch as transformed by torchvision, sample by sample."""
         split = list(map(_split, inputs))
         if len(set(map(len, split))) > 1:
-            raise ValueError(f"arguments differ in length: {', '.join(str(len(one)) for one in split)} samples")
+            lengths = ", ".join(str(len(one)) for one in split)
+            raise ValueError(f"batched() takes arguments of one length, got lengths {lengths}")
         made = [self.transform(*sample) for sample in zip(*split, strict=True)]
         if len(inputs) == 1 or not all(isinstance(one, tuple) and len(one) == len(inputs) for one in made):
             return _combined(made)

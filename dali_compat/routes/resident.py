@@ -124,8 +124,8 @@ class ResidentRoute:
         needed, room = sum(missing.values()), int(SHARE * (free_memory(self.device) + left))
         if needed > room:
             raise Unsupported(
-                f"its images take {in_bytes(needed)}, but only {SHARE:.0%} of the free memory of {self.device}, "
-                f"{in_bytes(room)}, may be used for them; free some, or use device='cpu'"
+                f"the images take {in_bytes(needed)}, more than {SHARE:.0%} of the free memory of {self.device}, "
+                f"{in_bytes(room)}; free some memory, or use device='cpu'"
             )
 
     def load(self, before: ResidentRoute | None) -> None:
@@ -170,7 +170,7 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
             plan, key = known.setdefault(plan.key, plan), _key(array, images, device)
             if dataset.target_transform is not None and loader.on_error_in_python and loader.on_error != "raise":
                 raise Unsupported(
-                    "on_error_in_python with a function on arrays: torch's loader calls it sample by sample"
+                    "on_error_in_python=True needs torch's loader, which calls target_transform sample by sample"
                 )
             datasets[id(dataset)] = ResidentDataset(dataset, array, plan, images, key, _shared.get(key))
     route = ResidentRoute(device, depth, list(dict.fromkeys(one.plan for one in datasets.values())), datasets)
