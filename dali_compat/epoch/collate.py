@@ -29,10 +29,7 @@ class UserCollate:
     """Call a custom collate_fn, with images on the GPU if possible.
 
     A function that creates NumPy arrays or CPU tensors raises an error for images on a GPU. It is then called again
-    with images on the CPU, and so for all later batches.
-
-    Args:
-        fallback: the loader's ``fallback``. It determines how the copies to the CPU are reported.
+    with images on the CPU, and so for all later batches. ``fallback`` determines how this is reported.
     """
 
     def __init__(self, fallback: str):

@@ -153,7 +153,7 @@ class DaliGroup:
         return merged_results([by_pil, ([self._rows[i] for i in sure], [images[i] for i in sure])])
 
     def _use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """Add the whole decoded images at the positions ``sure`` to the cache. The files of the others may have
+        """Add the whole decoded images at the positions ``sure`` to the cache. Other images may be of files that have
         changed."""
         assert self._cache is not None
         self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
@@ -161,9 +161,8 @@ class DaliGroup:
     def _needs_pil(self, received: Received, encoded: Any) -> np.ndarray:
         """Return the positions of ``encoded`` images that PIL has to read.
 
-        These are images whose bytes have changed since their header was read, according to their length, their size
-        field, the file's ctime, or the archive. They also are images that DALI and PIL may decode differently. This is
-        checked here if it has not been checked yet.
+        These are images whose bytes have changed since their header was read, and images that DALI and PIL may decode
+        differently. The latter is checked once per file.
         """
         rows, batch, facts = self._rows, self._batch, self._facts
         if received.encoded is None:
@@ -192,7 +191,7 @@ class DaliGroup:
         """Return the result after DALI has failed with ``error``. PIL reads the files that DALI cannot decode, now and
         in later epochs, and raises torchvision's errors for damaged ones. DALI decodes the other files again.
 
-        If there are no such files, one may have been incomplete while it was being written, so DALI decodes all again.
+        If there are no such files, one may have been incomplete, so DALI decodes all of them again.
         """
         from ..engine.dali.pipeline import undecodable
 

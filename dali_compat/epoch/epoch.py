@@ -55,7 +55,7 @@ class Epoch(Generic[R]):
         batched: whether torch's automatic batching is on.
         default_collate: whether collate_fn is torch's unmodified default_collate.
         route: the loader's route at iter().
-        seed, rank_order: determine the random numbers of each sample.
+        seed, rank_order: determine random numbers.
         in_workers: whether num_workers > 0.
         errors: policy of on_error, and the samples that have failed.
         candidates: indices of samples that may replace others.

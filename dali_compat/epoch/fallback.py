@@ -44,7 +44,7 @@ def fallback_iterator(loader, device: torch.device, before: Progress | None = No
 
 
 class TorchIterator(_BaseDataLoaderIter):
-    """Base class of torch's own iterators, with batches moved to the loader's device."""
+    """Base class of iterators that are torch's own, but move batches to the loader's device."""
 
     _count = 0  # number of samples of the current batch
     _dataset_fetcher: Any
@@ -271,7 +271,7 @@ class _OnErrorDataset(data.Dataset):
         return getattr(self.dataset, name)
 
     def __setattr__(self, name: str, value) -> None:
-        """Set other attributes on the wrapped data set, as a worker_init_fn may do."""
+        """Set attributes, for example in a worker_init_fn, on the wrapped data set, except those of this class."""
         own = name in ("dataset", "seed", "_candidates", "_replaces", "_covers")
         object.__setattr__(self if own else self.dataset, name, value)
 

@@ -175,8 +175,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             raise StopIteration
 
     def _finish_first(self) -> tuple[Any, Any]:
-        """Return the first batch in flight, as in _make(). If it fails, the next call returns the batch after it, as in
-        torch."""
+        """Return the first batch in flight, as _make() does. If it fails, the next call returns the batch after it, as
+        in torch."""
         batch = self._drawn[0]
         try:
             made = batch.finish()
@@ -189,7 +189,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         return batch, made
 
     def _drop_first(self, batch: Any) -> None:
-        """Remove the first batch in flight, and start others, which DALI loads while the caller uses this one."""
+        """Remove the first batch, and start further ones, which DALI loads while the caller uses the first."""
         self._drawn.popleft()
         batch.forget_errors()
         self._consumed += 1
@@ -212,7 +212,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._prefetch_thread.submit(partial(_prefetch_batches, batches, epoch))
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
-        """Draw the indices of batches ahead. Draw as many as torch does, or ``ahead`` or ``least`` if that is more."""
+        """Draw indices ahead, for ``least`` or more batches. The number of batches is ``ahead``, or that of torch's
+        loader if it is larger."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._max_draw_ahead - self._consumed)
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():

@@ -42,8 +42,8 @@ class RowsDecoding:
                 self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
 
     def _submit_to_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
-        """Submit JPEGs to the GPU's engine if it decodes them to Pillow's pixels, and some others to compare its pixels
-        with DALI's. Return the remaining rows."""
+        """Submit JPEGs to the GPU's engine if it decodes them to Pillow's pixels. Submit some more to compare its
+        pixels with DALI's. Return the remaining rows."""
         engine, facts = self._batch.epoch.engine, self._batch.facts
         if engine is None or given in DECODED or not self._plan.from_planes:
             return rows
@@ -85,7 +85,8 @@ class RowsDecoding:
                 self._batch.fail_rows(failures)
 
     def result(self) -> RowImages:
-        """Return the rows that succeeded, and their transformed images. Report the others to fail_rows()."""
+        """Return the rows that succeeded, and their transformed images. Pass the errors of other rows to
+        fail_rows()."""
         made, failures = [], dict[int, Exception]()
         while self._groups:  # discard() needs a group that fails
             made.append(self._groups[-1].result(failures))

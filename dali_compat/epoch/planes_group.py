@@ -1,7 +1,7 @@
 """Groups of rows that a GPU's JPEG engine decodes.
 
-In a PlanesGroup, DALI reads the files, the engine decodes them to planes, and kernels convert the planes to images. In
-a VerifyingGroup, DALI also decodes the files, and the engine's pixels are compared with DALI's.
+In a PlanesGroup, DALI reads the files, the engine decodes them to planes, and kernels convert these to images. In a
+VerifyingGroup, DALI also decodes the files, to compare the pixels.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class PlanesGroup:
             self._ticket = self._pipeline.submit(batch.paths(at), [])
 
     def decode(self) -> None:
-        """Submit the files to the engine, unless it has too many in flight."""
+        """Submit the group's files to the engine, unless it has too many in flight."""
         if not self._is_started and not self._engine.is_full:
             self._begin()
 
@@ -164,7 +164,7 @@ class PlanesGroup:
             self._batch.verdict_writer([self._rows[i] for i in new.tolist()])(self._unchecked.checksums[new] | LIKELY)
 
     def _without_engine(self) -> list[DaliGroup | PilGroup]:
-        """Return groups that decode the engine's rows without it. PIL raises the error of overwritten records."""
+        """Return groups that decode the engine's rows without it. PIL raises the errors of overwritten records."""
         gone = overwritten([self._batch.sources[self._rows[i]] for i in self._own.tolist()])
         lost, sure = ([self._rows[i] for i in self._own[chosen].tolist()] for chosen in (gone, ~gone))
         made: list[DaliGroup | PilGroup] = [DaliGroup(self._batch, self._plan, sure, self._given)] if sure else []

@@ -1,10 +1,9 @@
 """A thread that submits the next batches to DALI while the caller uses the current one.
 
-It only works between two calls of next(), because next() waits for it first. Two threads therefore never use the
-epoch's state at the same time, and no locks are needed.
+It only works between two calls of next(), which waits for it. The epoch's state therefore needs no locks.
 
-With a GPU, the thread delays its work. A training step begins with kernel launches, which need the GIL. If the caller
-reads each step's loss, the GPU is idle until then.
+With a GPU, the thread delays its work. A training step begins with kernel launches, which need the GIL, and the GPU may
+be idle until then.
 """
 
 from __future__ import annotations

@@ -275,8 +275,8 @@ def _state(one: Any) -> Any:
 
 
 def _has_state(one: Any) -> bool:
-    """Return True if the object follows torchdata's Stateful protocol. Return False for Hugging Face's data sets, whose
-    state lacks the shuffle buffer and ends the next epoch at once. Loading their samples again is exact."""
+    """Return True if the object follows torchdata's Stateful protocol. Return False for Hugging Face's data sets,
+    because their state lacks the shuffle buffer and ends the next epoch at once."""
     if type(one).__module__.partition(".")[0] == "datasets":
         return False
     try:

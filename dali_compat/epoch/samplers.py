@@ -31,8 +31,8 @@ _DRAW_AT_ONCE = {
 
 
 def max_draw_ahead(sampler, unknown: int = 0) -> int:
-    """Return the number of batches of an epoch that may be drawn before they are needed. This must not change the
-    generator states that the user sees. Return ``unknown`` for custom samplers.
+    """Return the number of batches of an epoch that may be drawn early without changing generator states that the user
+    sees. Return ``unknown`` for custom samplers.
 
     Of torch's samplers, only a RandomSampler with a ``generator`` is limited, because it draws once more at the end.
     """
@@ -48,7 +48,8 @@ def max_draw_ahead(sampler, unknown: int = 0) -> int:
 
 
 def replacement_indices(loader) -> Sequence[int]:
-    """Return the indices of samples that may replace others. These are the indices that the sampler draws from."""
+    """Return the indices of samples that may replace unreadable ones. These are the indices that the sampler draws
+    from."""
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if type(sampler) is data.SubsetRandomSampler:
         return sampler.indices
@@ -114,8 +115,8 @@ def array_batches(sampler, begin: int = 0) -> Iterator[np.ndarray] | None:
     """Return an iterator over a BatchSampler's batches as int64 arrays, starting at sample ``begin``. Return None if
     the sampler does not yield every sample once, in order or shuffled.
 
-    Random numbers are drawn at the same time and from the same generator as in torch. torch's lists of indices take 20
-    times as long, which is 6 ms for 50,000 indices.
+    Random numbers are drawn at the same time and from the same generator as in torch. torch's lists take 20 times as
+    long, 6 ms for 50,000 indices.
     """
     if type(sampler) is not data.BatchSampler:
         return None

@@ -2,8 +2,8 @@
 
 - dali: the DALI route, which keeps pipelines between epochs. decoded_cache: the images of ``cache=``.
 - resident: the route for arrays, which are kept on the device.
-- explain: the text of explain(). The lines of a plan are from translate/chain.
-- batched: batched(), which transforms batches of tensors without a loader.
+- explain: the text of explain().
+- batched: batched().
 """
 
 from __future__ import annotations

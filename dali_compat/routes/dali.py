@@ -217,7 +217,7 @@ class DaliRoute:
                     pipeline.close()
 
     def epoch_is_over(self) -> None:
-        """Close idle pipelines, except the last ones of each plan, which the next epoch needs."""
+        """Close idle pipelines, except those that the next epoch needs, which are the last ones of each plan."""
         with self._lock:
             for pipeline in [pipeline for pipeline in self._pipelines if pipeline.idle]:
                 same_kind = self.idle(pipeline.plan, pipeline.form)
