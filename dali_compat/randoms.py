@@ -22,7 +22,7 @@ class Randoms:
     """Uniform random numbers in [0, 1) for the samples ``position``, ``position + stride`` and so on of an epoch.
 
     Args:
-        seed: the epoch's base seed, as drawn by torch's iterator.
+        seed: the epoch's seed.
         position: number of earlier samples of the epoch.
         count: number of samples.
         stride: number of ranks that share the epoch.

@@ -172,7 +172,7 @@ def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[i
 
 
 def _description(leaf: Any) -> str:
-    """Describe the properties of a leaf that must be equal in all samples of a batch."""
+    """Describe the properties of a leaf that must be equal in a batch."""
     if isinstance(leaf, (torch.Tensor, np.ndarray)):
         return f"{leaf.dtype} of shape {tuple(leaf.shape)}"
     if isinstance(leaf, (int, float, np.generic)):

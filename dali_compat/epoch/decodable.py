@@ -32,7 +32,6 @@ class DecodableRows:
 
     @property
     def sources(self) -> Sequence[Source]:
-        """Source of each row's encoded image."""
         raise NotImplementedError
 
     def paths(self, rows: np.ndarray) -> Any:

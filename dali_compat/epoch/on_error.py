@@ -60,7 +60,6 @@ class Errors:
 
     @property
     def found(self) -> list[SampleError]:
-        """All samples that have failed, each once."""
         return list(self._found.values())
 
     def begin(self) -> None:

@@ -25,8 +25,6 @@ from .planes_group import PlanesGroup, VerifyingGroup, as_many_as_fit, split_by_
 
 
 class RowsDecoding:
-    """The decoding of a batch's rows that share a plan."""
-
     def __init__(self, batch: DecodableRows, plan: Plan):
         self._batch, self._plan = batch, plan
         self._groups: list[DaliGroup | PlanesGroup | PilGroup] = []

@@ -76,7 +76,6 @@ class Progress:
     # ---- while it is iterated
 
     def record_returned(self, given: int, samples: int, last: Indices | tuple[()]) -> None:
-        """Record the number of batches and samples returned, and the last batch's indices."""
         self.given, self.samples, self.last, self.expected_last = given, samples, last, (0, 0)
         self.ended_by = None
 

@@ -157,5 +157,5 @@ class ResidentIterator(OrderedIterator):
 
     @property
     def in_flight(self) -> int:
-        """Number of batches computed but not returned yet. Thread-safe."""
+        """Number of batches computed but not returned. Thread-safe."""
         return sum(batch.ready for batch in list(self._drawn))

@@ -90,7 +90,6 @@ class DaliRoute:
 
     @property
     def engines_decode_all(self) -> bool:
-        """True if JPEG engines decode all images."""
         return (self.jpeg_engines or 0) >= _MANY_ENGINES and not self.large
 
     def alternating_pipelines(self, form: Form) -> int:
