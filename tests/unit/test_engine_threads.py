@@ -28,7 +28,7 @@ from dali_compat.engine.planes.geometry import planes_of
 from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError, Nvjpeg
 from dali_compat.engine.planes.verified import VerifiedEngine
 from dali_compat.epoch import prefetch_thread
-from dali_compat.epoch.planes_group import as_many_as_fit, bounded
+from dali_compat.epoch.planes_group import as_many_as_fit, split_by_memory
 from dali_compat.plan import Options
 from dali_compat.routes.dali import DaliRoute
 from dali_compat.translate import translate
@@ -435,11 +435,11 @@ def test_bytes_in_flight_are_limited_by_gpu_memory(engine, monkeypatch):
     assert engine.is_full and decoding.bytes == 256
     facts = np.zeros(8, FACTS)
     facts["sizes"], facts["chroma"] = 8, 1
-    assert [len(group) for group in bounded(np.arange(8), facts, 2**34)] == [8]
-    assert [len(group) for group in bounded(np.arange(8), facts, 128 * 512)] == [2] * 4
+    assert [len(group) for group in split_by_memory(np.arange(8), facts, 2**34)] == [8]
+    assert [len(group) for group in split_by_memory(np.arange(8), facts, 128 * 512)] == [2] * 4
     large = facts.copy()
     large["lengths"] = [9, 600, 9, 9, 9, 500, 9, 9]  # small images with long files
-    made = [group.tolist() for group in bounded(np.arange(8), large, 128 * 512)]
+    made = [group.tolist() for group in split_by_memory(np.arange(8), large, 128 * 512)]
     assert made == [[0], [1], [2, 3], [4], [5, 6], [7]]
 
 
@@ -447,7 +447,7 @@ def test_groups_have_at_most_65535_images():
     many = 140_000
     facts = np.zeros(many, FACTS)
     facts["sizes"], facts["chroma"] = 1, 1
-    groups = bounded(np.arange(many), facts, 2**40)
+    groups = split_by_memory(np.arange(many), facts, 2**40)
     assert [len(group) for group in groups] == [65535, 65535, 8930]
     assert np.array_equal(np.concatenate(groups), np.arange(many))
     assert as_many_as_fit(np.arange(many), facts, 2**30).tolist() == groups[0].tolist()
