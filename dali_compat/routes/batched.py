@@ -138,7 +138,7 @@ class Batched(nn.Module):
         split = list(map(_split, inputs))
         if len(set(map(len, split))) > 1:
             lengths = ", ".join(str(len(one)) for one in split)
-            raise ValueError(f"batched() takes arguments of one length, got lengths {lengths}")
+            raise ValueError(f"batched() takes arguments of one length, got {lengths} samples")
         made = [self.transform(*sample) for sample in zip(*split, strict=True)]
         if len(inputs) == 1 or not all(isinstance(one, tuple) and len(one) == len(inputs) for one in made):
             return _combined(made)
