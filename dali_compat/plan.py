@@ -132,8 +132,8 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A translated transform. Plans compare by identity; a loader holds no equal ones. If the transform returns several
-    views, ``views`` holds a plan for each, and the plan itself has no steps."""
+    """A translated transform. Plans compare by identity, because a loader keeps only one of several equal plans. If the
+    transform returns several views, ``views`` holds a plan for each, and the plan itself has no steps."""
 
     steps: tuple[Step, ...]  # all steps in torchvision's order, for engine/pil.py
     dali: tuple[Step, ...]  # lowered steps that DALI runs

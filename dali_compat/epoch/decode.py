@@ -161,8 +161,8 @@ class DaliGroup:
     def _needs_pil(self, received: Received, encoded: Any) -> np.ndarray:
         """Return the positions of ``encoded`` images that PIL has to read.
 
-        These are images whose bytes have changed since their header was read, and images that DALI and PIL may decode
-        differently. The latter is checked once per file.
+        These are images whose bytes have changed since their header was read. If an image is decoded for the first
+        time, DALI and PIL may also decode it differently, which is checked here.
         """
         rows, batch, facts = self._rows, self._batch, self._facts
         if received.encoded is None:

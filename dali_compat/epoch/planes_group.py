@@ -47,8 +47,8 @@ class VerifyingGroup(DaliGroup):
         super().__init__(batch, plan, rows, given, keep=True)
 
     def _use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """Compare the images at the positions ``sure``. DALI has decoded them completely, even if the plan begins with
-        a crop."""
+        """Submit the images at the positions ``sure`` to the engine, which compares them with DALI's. DALI has decoded
+        them completely, even if the plan begins with a crop."""
         if not sure or self._engine.is_behind:
             return
         facts = self._facts[sure]
