@@ -243,7 +243,7 @@ class _Reader:
             raise NotUnderstood("")
         node = definition_of(code)
         if node is None:
-            raise NotUnderstood(f"{code.co_name} has no source file, or defines functions")
+            raise NotUnderstood(f"{code.co_name} has no source file, or defines functions, or its file has changed")
         plain = types.FunctionType(code, {}, "", function.__defaults__, function.__closure__)  # without __wrapped__
         plain.__kwdefaults__ = function.__kwdefaults__
         bound = inspect.signature(plain).bind(*args, **kwargs)
@@ -311,8 +311,8 @@ class _Reader:
         if kind is ast.Tuple:
             return tuple(self._values(node.elts, scope))
         if kind is ast.Dict:
-            keys = [self._plain(key, scope) for key in node.keys]
-            return dict(zip(keys, self._values(node.values, scope), strict=True))
+            pairs = zip(node.keys, node.values, strict=True)
+            return {self._plain(key, scope): self._value(value, scope) for key, value in pairs}
         if kind is ast.DictComp:
             inners = self._scopes(node.generators, scope)
             return {self._plain(node.key, inner): self._value(node.value, inner) for inner in inners}
@@ -331,14 +331,15 @@ class _Reader:
         if kind is ast.UnaryOp and type(node.op) in _OPERATORS:
             return _OPERATORS[type(node.op)](self._plain(node.operand, scope))
         if kind is ast.BinOp and type(node.op) in _OPERATORS:
-            left = self._value(node.left, scope)
+            left, right = self._value(node.left, scope), self._plain(node.right, scope)
             if type(left) is list and type(node.op) is ast.Mult:
-                return self._create(left * len(self._elements(range(self._plain(node.right, scope)))))
-            return _OPERATORS[type(node.op)](self._plain(node.left, scope), self._plain(node.right, scope))
+                return self._create(left * len(self._elements(range(right))))
+            if objects.is_plain(left):
+                return _OPERATORS[type(node.op)](left, right)
         if kind is ast.Compare and len(node.ops) == 1 and type(node.ops[0]) in _OPERATORS:
-            right = self._plain(node.comparators[0], scope)
-            left = self._value(node.left, scope) if right is None else self._plain(node.left, scope)
-            if type(node.ops[0]) not in (ast.Is, ast.IsNot) or right is None:
+            left, right = self._value(node.left, scope), self._plain(node.comparators[0], scope)
+            is_identity = type(node.ops[0]) in (ast.Is, ast.IsNot)
+            if (right is None) if is_identity else objects.is_plain(left):
                 return _OPERATORS[type(node.ops[0])](left, right)
         if kind is ast.Subscript:
             container = self._value(node.value, scope)
@@ -350,11 +351,12 @@ class _Reader:
         function, name = node.func, _text(node.func)
         if any(one.arg is None for one in node.keywords):
             raise _unknown(node)
-        owner = self._value(function.value, scope) if type(function) is ast.Attribute else None
+        is_method = type(function) is ast.Attribute
+        owner = self._value(function.value if is_method else function, scope)
         args = self._values(node.args, scope)
         kwargs = {str(one.arg): self._value(one.value, scope) for one in node.keywords}
-        if type(function) is not ast.Attribute:
-            to_call = self._value(function, scope)
+        if not is_method:
+            to_call = owner
         elif type(owner) is _Image:
             key = (function.attr, *args, *kwargs.values())
             if not all(map(objects.is_plain, key)) or key not in METHODS or not kwargs.keys() <= {"mode"}:
