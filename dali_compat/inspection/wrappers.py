@@ -348,11 +348,13 @@ class _Reader:
         raise _unknown(node)
 
     def _called(self, node: ast.Call, scope: _Scope) -> Any:
-        function, name = node.func, _text(node.func)
+        function: Any = node.func
         if any(one.arg is None for one in node.keywords):
             raise _unknown(node)
         is_method = type(function) is ast.Attribute
         owner = self._value(function.value if is_method else function, scope)
+        if type(owner) is _Image and is_method and all(function.attr != name for name, *_ in METHODS):
+            raise NotUnderstood(f"it uses the image's {function.attr}")
         args = self._values(node.args, scope)
         kwargs = {str(one.arg): self._value(one.value, scope) for one in node.keywords}
         if not is_method:
@@ -374,7 +376,7 @@ class _Reader:
         try:
             return self.call(to_call, args, kwargs)
         except NotUnderstood as error:
-            raise NotUnderstood(str(error) or f"it uses {name}()") from None
+            raise NotUnderstood(str(error) or f"it uses {_text(function)}()") from None
 
     def _values(self, nodes, scope: _Scope) -> list[Any]:
         made: list[Any] = []
@@ -419,11 +421,13 @@ class _Reader:
     def _attribute(self, value, name: str, node=None) -> Any:
         """Return an attribute stored in an object, its class or a module, without running the user's code."""
         kind: Any = type(value)
+        if kind is _Image:
+            raise NotUnderstood(f"it uses the image's {name}")
         if kind is types.ModuleType and name in vars(value):
             return vars(value)[name]
         found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _ABSENT)
         is_usual = kind.__getattribute__ is object.__getattribute__ and not hasattr(type(found), "__set__")
-        if is_usual and name[:2] != "__" and kind is not _Image:
+        if is_usual and name[:2] != "__":
             own = objects.attributes(value)
             own = {**own.get("_modules", {}), **own} if issubclass(kind, nn.Module) else own
             if name in own:

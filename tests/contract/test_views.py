@@ -3,7 +3,6 @@
 import functools
 import random
 import warnings
-from collections import namedtuple
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,6 @@ SIMCLR = [
 AUGMENT = T.Compose([*SIMCLR, T.ToTensor()])
 CENTRE = T.CenterCrop(20)
 FLIP = T.Compose([T.CenterCrop(20), T.RandomHorizontalFlip(), T.PILToTensor()])
-Pair = namedtuple("Pair", "weak strong")
 
 
 class TwoCrops:
@@ -126,10 +124,10 @@ def test_batches_of_views_equal_torchs_for_each_loader_option(image_root, option
 
 def test_collate_fn_gets_samples_with_views(image_root):
     def collate(samples):
-        assert all(type(image) is Pair and type(target) is int for image, target in samples)
-        return torch.stack([image.weak for image, _ in samples]), [target for _, target in samples]
+        assert all(type(image) is dict and type(target) is int for image, target in samples)
+        return torch.stack([image["weak"] for image, _ in samples]), [target for _, target in samples]
 
-    dataset = ImageFolder(image_root, STRUCTURES["a namedtuple"])
+    dataset = ImageFolder(image_root, STRUCTURES["a dict"])
     mine, theirs = (list(loader(dataset, 5, collate_fn=collate)) for loader in (exact, stock))
     assert all(torch.equal(a[0], b[0]) and a[1] == b[1] for a, b in zip(mine, theirs, strict=True))
 

@@ -9,6 +9,7 @@ import copy
 import enum
 import functools
 import gc
+import importlib
 import logging
 import os
 import pickle
@@ -34,6 +35,7 @@ import dali_compat
 from dali_compat import register
 from dali_compat.inspection.objects import attributes
 from dali_compat.inspection.untranslatable import describe
+from dali_compat.inspection.source import definition_of
 from dali_compat.inspection.wrappers import NotUnderstood, find_transforms
 from dali_compat.ops.translators import _TRANSLATORS
 from dali_compat.runtime.device import filled
@@ -566,7 +568,7 @@ REFUSED = {
     "a generator as attribute": (Coin().own, "uses self.rng.random$"),
     "a numpy generator as attribute": (Coin().own_numpy, "uses self.numpys.random$"),
     "a torch generator as attribute": (Coin().own_torch, r"uses torch.rand\(\)$"),
-    "a tensor": (Coin().tensor, "uses self.p$"),
+    "a tensor": (Coin().tensor, "uses self.p < 0.5$"),
     "shuffled": (Coin().shuffled, r"uses self.rng.shuffle\(\)$"),
     "an enum": (lambda im: Odd.ONE.pick()(im), "uses Odd.ONE$"),
     "time": (lambda im: WEAK(im) if time.time() % 2 < 1 else STRONG(im), r"uses time.time\(\) % 2$"),
@@ -585,7 +587,7 @@ REFUSED = {
     "a default that grows": (remembers, "changes cache$"),
     "a function that counts": (on_itself, "changes on_itself.calls$"),
     "a closure that counts": (nonlocal_counter(), "uses nonlocal n$"),
-    "the image's size": (lambda im: WEAK(im) if im.size[0] > 30 else STRONG(im), "uses im.size$"),
+    "the image's size": (lambda im: WEAK(im) if im.size[0] > 30 else STRONG(im), "uses the image's size$"),
     "another mode": (
         lambda im: WEAK(im.convert("HSV").convert("RGB")),
         "the image's convert with unsupported arguments",
@@ -596,16 +598,16 @@ REFUSED = {
         lambda im: TO_TENSOR(im).half(memory_format=torch.channels_last),
         "the image's half with unsupported arguments",
     ),
-    "half itself": (lambda im: [WEAK(im), im.half], "uses im.half$"),
+    "half itself": (lambda im: [WEAK(im), im.half], "uses the image's half$"),
     "getattr": (lambda im: WEAK(im) if getattr(im, "mode", "L") == "L" else STRONG(im), r"uses getattr\(\)$"),
     "isinstance()": (lambda im: WEAK(im) if isinstance(im, Image.Image) else STRONG(im), r"uses isinstance\(\)$"),
-    "type()": (lambda im: WEAK(im) if type(im) == Image.Image else STRONG(im), "uses Image.Image$"),  # noqa: E721
+    "type()": (lambda im: WEAK(im) if type(im) == Image.Image else STRONG(im), r"uses type\(\)$"),  # noqa: E721
     "match": (matched, "uses match image:$"),
     "is": (same_object, "uses image$"),
     "id()": (lambda im: WEAK(im) if id(im) % 2 else STRONG(im), r"uses id\(im\) % 2$"),
     "truth": (lambda im: WEAK(im) if im else STRONG(im), "uses the truth value of im$"),
-    "equality": (lambda im: WEAK(im) if WEAK(im) == 3 else STRONG(im), r"uses WEAK\(im\)$"),
-    "arithmetic": (lambda im: WEAK(im) * 2, r"uses WEAK\(im\)$"),
+    "equality": (lambda im: WEAK(im) if WEAK(im) == 3 else STRONG(im), r"uses WEAK\(im\) == 3$"),
+    "arithmetic": (lambda im: WEAK(im) * 2, r"uses WEAK\(im\) \* 2$"),
     "its length": (lambda im: WEAK(im) if len(im) > 3 else STRONG(im), "iterates over the image$"),
     "indexing": (lambda im: WEAK(im)[0], r"uses WEAK\(im\)\[0\]$"),
     "unpacking": (lambda im: [*WEAK(im)], "iterates over the image$"),
@@ -639,7 +641,7 @@ REFUSED = {
     "a hook": (HOOKED, "^$"),
     "super()": (TransformTwice(STRONG), r"uses super\(\)$"),
     "keyword arguments of a dict": (with_any_arguments, r"uses WEAK\(\*args, \*\*kwargs\)$"),
-    "an inner function": (with_inner_function, "defines functions$"),
+    "an inner function": (with_inner_function, "defines functions"),
     "code without a source file": (WITHOUT_SOURCE, "no source file"),
     "__getattr__": (Lazy(), "uses self.transform$"),
     "__getattribute__": (Magic(), "uses self.transform$"),
@@ -679,6 +681,34 @@ def test_refused_wrapper_raises_and_changes_no_state(case, capsys):
 
 def test_cases_include_at_least_forty_of_each_kind():
     assert len(TRACED) >= 40 and len(REFUSED) >= 40
+
+
+def test_wrapper_is_refused_after_its_source_file_has_changed(tmp_path, monkeypatch):
+    """The file that is read would not be the code that runs."""
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "changing_wrapper.py"
+    file.write_text("def both(image):\n    return [WEAK(image), STRONG(image)]\n")
+    module = importlib.import_module("changing_wrapper")
+    module.WEAK, module.STRONG = WEAK, STRONG
+    assert len(find_transforms(module.both, known).paths) == 2
+    file.write_text(file.read_text().replace("[WEAK(image), ", "[WEAK(image), WEAK(image), "))
+    definition_of.cache_clear()  # as in a process that reads the wrapper for the first time
+    with pytest.raises(NotUnderstood, match="its file has changed"):
+        find_transforms(module.both, known)
+
+
+def put(views, view) -> int:
+    views.append(view)
+    return 1
+
+
+def test_each_part_of_a_wrapper_is_evaluated_once():
+    def counted(image):
+        views = []
+        number = put(views, WEAK(image)) + put(views, STRONG(image)) - 1
+        return views * number if put(views, CROP(image)) == 1 else views
+
+    assert find_transforms(counted, known).paths == ((0,), (1,), (2,))
 
 
 def test_tracing_does_not_affect_transforms_called_in_other_threads():
