@@ -121,6 +121,8 @@ def main(args):
     model = ResNet9(args.width).to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
     steps = args.epochs * len(train_loader)
+    if steps < 5:
+        raise SystemExit(f"{steps} batches are too few for the learning rate's schedule; use more epochs or samples")
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, steps, pct_start=0.25)
     total = 0.0
     for epoch in range(args.epochs):

@@ -20,6 +20,7 @@ import torch.utils.data as data
 from PIL import Image
 
 from ..data.headers import IdentityWeakDict
+from ..data.hugging_face import is_from_hugging_face
 from ..errors import Unsupported, UnsupportedImages
 from ..inspection.replaced import refuse_replaced_pillow
 from ..randoms import generator_states, seed_generators
@@ -108,6 +109,8 @@ def tried(loader: Any) -> tuple[TracedImage | None, ...] | None:
     if not may_open(dataset):
         if other := other_opener(dataset):
             raise Unsupported(f"opens images with {other}")
+        if not is_from_hugging_face(type(dataset)):
+            raise Unsupported("opens no image file, as far as its code shows")
         return None
     if any(map(may_use_cuda, with_inner(dataset))):  # CUDA must not start before an epoch does
         return None

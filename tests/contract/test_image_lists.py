@@ -653,3 +653,21 @@ def test_tensors_that_collate_fn_makes_of_images_come_from_dali(folder, files, w
 def test_collate_fn_that_keeps_images_falls_back(folder, files):
     with pytest.warns(FallbackWarning, match="GivesImages gives images, not tensors; convert them to tensors"):
         DataLoader(GivesImages(files, folder.targets, EXACT), 5, collate_fn=list, device="cpu")
+
+
+class InMemory(torch.utils.data.Dataset):
+    def __init__(self, files):
+        self.images = [Image.open(file).convert("RGB") for file in files]
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        return EXACT(self.images[index]), index
+
+
+def test_images_in_memory_fall_back_with_advice(files):
+    with pytest.warns(
+        FallbackWarning, match="InMemory opens no image file.* give images in memory to DALIArrayDataset"
+    ):
+        DataLoader(InMemory(files[:3]), 2, device="cpu")
