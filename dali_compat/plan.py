@@ -17,7 +17,8 @@ import torch
 Arguments = tuple[tuple[str, Any], ...]
 
 # values of Line.where
-DALI, HOST, TORCH, EACH = "DALI", "the host", "torch, on the batch", "torch, image by image"
+ON_DALI, ON_HOST, ON_BATCH, ON_EACH_IMAGE = "DALI", "the host", "torch, on the batch", "torch, image by image"
+NOWHERE = "-"
 
 
 @dataclass(frozen=True)

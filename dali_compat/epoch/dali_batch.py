@@ -25,7 +25,7 @@ from .decode import RowImages, sorted_by_row
 from .epoch import DaliEpoch
 from .on_error import NOTHING, Substitute, reason_of
 from .part import RowsDecoding, as_transformed
-from .rows import Rows, locate
+from .rows import Rows, rows_of
 
 
 class _Prepared(NamedTuple):
@@ -198,7 +198,7 @@ class DaliBatch(Batch):
 
     def _locate(self) -> None:
         self._located = True
-        self._rows = locate(self.epoch, self.indices, self.begin, self._bad, self._is_substitute)
+        self._rows = rows_of(self.epoch, self.indices, self.begin, self._bad, self._is_substitute)
 
     # ---- groups
 

@@ -175,7 +175,7 @@ def _as_torchvision_error(error: Exception) -> Exception:
 
 
 @named("find samples")
-def locate(
+def rows_of(
     epoch: DaliEpoch,
     indices: list[Any],
     begin: int,

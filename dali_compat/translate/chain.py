@@ -10,7 +10,20 @@ from torchvision.transforms import v2
 from ..inspection.untranslatable import Untranslatable, describe
 from ..inspection.wrappers import AppliedTransforms, ExifTranspose, NotUnderstood, find_transforms
 from ..ops.translators import Gated, Nested, translated_base, translated_class, translation
-from ..plan import DALI, EACH, EXACT, HOST, TORCH, UPRIGHT, Gate, ImageSpec, Line, Options, Step
+from ..plan import (
+    EXACT,
+    NOWHERE,
+    ON_BATCH,
+    ON_DALI,
+    ON_EACH_IMAGE,
+    ON_HOST,
+    UPRIGHT,
+    Gate,
+    ImageSpec,
+    Line,
+    Options,
+    Step,
+)
 
 _MOST_CONTAINERS = 1000  # per translation, because a container may contain itself
 _STREAMS = 1 << 16  # random streams reserved for each transform that a custom callable applies
@@ -191,28 +204,27 @@ def _chain_of_path(seen: AppliedTransforms, path: tuple[int, ...], start: Chain)
     return chain
 
 
-NOWHERE = "-"
-
-
 # ---- lines of explain()
 
 
 def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool) -> tuple[Line, ...]:
     """Return the lines of explain(). DALI runs ``ordered[:split]``, torch the other steps."""
-    on_batch, size = {}, ordered[split - 1].gives.size if split else chain.takes.size
-    for s in ordered[split:]:
-        on_batch[s.stream, s.gives] = TORCH if size else EACH
-        size = s.gives.size
+    on_batch, size = {}, chain.takes.size
+    for at, s in enumerate(ordered):
+        if at >= split:
+            on_batch[s.stream, s.gives] = ON_BATCH if size else ON_EACH_IMAGE
+        # a pixelwise step states the size at its place in the transform, which a crop may have followed
+        size = s.gives.size or (size if s.operation.commutes or s.operation.unchanged else None)
     lines = []
     for t in chain.translated:
         places, ops, fidelity = [], [], []
         for s in t.steps:
             if s.operation.unchanged and s.op != UPRIGHT:
                 continue
-            where = HOST if s.op == "choose" else on_batch.get((s.stream, s.gives), DALI)
+            where = ON_HOST if s.op == "choose" else on_batch.get((s.stream, s.gives), ON_DALI)
             places.append(where)
             ops.append(s.op if s.draw is None or s.draw.name in (s.op, "bernoulli") else f"{s.op} ({s.draw.name})")
-            fidelity.append(s.operation.fidelity(s, where == DALI, options, two_pass))
+            fidelity.append(s.operation.fidelity(s, where == ON_DALI, options, two_pass))
         where = " + ".join(dict.fromkeys(places)) or NOWHERE
         notes = ", ".join(dict.fromkeys(f for f in fidelity if f != EXACT)) or EXACT
         if t.transform:

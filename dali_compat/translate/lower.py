@@ -20,8 +20,8 @@ import torch
 from ..errors import Unsupported
 from ..ops.arguments import is_integer_resize, passes_of
 from ..ops.draws import is_given, is_random
-from ..plan import Draw, Line, Options, Plan, Step, draw
-from .chain import NOWHERE, Chain, lines_of
+from ..plan import NOWHERE, Draw, Line, Options, Plan, Step, draw
+from .chain import Chain, lines_of
 from .planes import from_planes
 
 

@@ -219,6 +219,14 @@ def test_geometry_is_moved_before_pixelwise_steps():
     assert [s.stream for s in plan.steps] == [0, 1, 2, 3, 4] and [s.stream for s in plan.dali] == [2, 3]
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_lines_of_steps_after_a_moved_crop_say_on_the_batch(exact):
+    """The crop runs before ToTensor, so all images have one size from there on."""
+    chain = translate(v1.Compose([v1.ToTensor(), v1.CenterCrop(32), v1.GaussianBlur(3)]))
+    places = [line.where for line in lower(chain, Options(exact=exact)).lines]
+    assert places == [BATCH if exact else "DALI", "DALI", BATCH]
+
+
 def test_equal_transforms_translate_equally():
     """Data sets of a ConcatDataset can share a plan, and an epoch can reuse the previous pipeline."""
     again = v1.Compose([v1.Resize(256), v1.CenterCrop(224), v1.ToTensor(), v1.Normalize(list(MEAN), list(STD))])
