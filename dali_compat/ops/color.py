@@ -13,8 +13,8 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2
 
+from ..inspection.method_calls import Convert
 from ..inspection.untranslatable import Untranslatable
-from ..inspection.wrappers import Convert
 from ..plan import draw, step
 from ..runtime.device import to_device
 from .arguments import functions, ints, like_of, maybe, refuse_tensors

@@ -11,8 +11,8 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2
 
+from ..inspection.method_calls import Cast
 from ..inspection.untranslatable import Untranslatable
-from ..inspection.wrappers import Cast
 from ..plan import EXACT, Options, Step, step
 from ..runtime.device import to_device
 from .arguments import per_channel, refuse_pil, refuse_tensors, version_of

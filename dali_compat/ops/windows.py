@@ -12,8 +12,8 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2
 
+from ..inspection.method_calls import ExifTranspose
 from ..inspection.untranslatable import Untranslatable
-from ..inspection.wrappers import ExifTranspose
 from ..plan import UPRIGHT, ImageSpec, Step, draw, step
 from ..runtime.device import to_device
 from .arguments import fill_of, ints

@@ -7,8 +7,10 @@ from typing import Any
 
 from torchvision.transforms import v2
 
+from ..inspection.evaluator import NotUnderstood
+from ..inspection.method_calls import ExifTranspose
 from ..inspection.untranslatable import Untranslatable, describe
-from ..inspection.wrappers import AppliedTransforms, ExifTranspose, NotUnderstood, find_transforms
+from ..inspection.wrappers import AppliedTransforms, find_transforms
 from ..ops.translators import Gated, Nested, translated_base, translated_class, translation
 from ..plan import (
     EXACT,

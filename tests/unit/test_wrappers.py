@@ -33,10 +33,11 @@ from torchvision.transforms import v2
 
 import dali_compat
 from dali_compat import register
+from dali_compat.inspection.evaluator import NotUnderstood
 from dali_compat.inspection.objects import attributes
 from dali_compat.inspection.source import definition_of
 from dali_compat.inspection.untranslatable import describe
-from dali_compat.inspection.wrappers import NotUnderstood, find_transforms
+from dali_compat.inspection.wrappers import find_transforms
 from dali_compat.ops.translators import _TRANSLATORS
 from dali_compat.runtime.device import filled
 from dali_compat.translate import translate
