@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 from contract.arrays import COUNT, TORCHVISION, cifar, labels, pictures, reference
 from contract.both import assert_same_epoch, assert_same_pixels, error_of, no_gc, outlines, stock
 from contract.both import ours as ours_on_default
-from contract.test_order import CASES, DATASETS, Yields, _states
+from contract.orders import CASES, DATASETS, Yields, global_states
 from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
 from dali_compat.epoch import samplers
 from dali_compat.routes import resident
@@ -219,13 +219,13 @@ def test_distributed_sampler_gives_torchs_shards(dataset, replicas, small_chunks
 )
 def test_global_random_state_equals_torchs(dataset, case, options, small_chunks):
     mine, theirs = (maker(dataset, **options, **CASES[case](dataset)) for maker in (ours, stock))
-    assert _states(mine) == _states(theirs)
+    assert global_states(mine) == global_states(theirs)
 
 
 def test_global_random_state_equals_torchs_if_the_sampler_draws(dataset, small_chunks):
     case = CASES["draws in the sampler"]
     mine, theirs = (maker(dataset, num_workers=2, **case(dataset)) for maker in (ours, stock))
-    assert _states(mine) == _states(theirs)
+    assert global_states(mine) == global_states(theirs)
 
 
 @pytest.mark.parametrize("case", ["generator", "replacement, generator"])

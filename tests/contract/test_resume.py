@@ -19,8 +19,8 @@ from torchvision import transforms as T
 from torchvision.datasets import FakeData
 
 from contract.both import RANDOM, Wrapped
+from contract.orders import CASES, Yields
 from contract.storages import stored
-from contract.test_order import CASES, Yields
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALIImageList, DataLoader, merge_states
 
 COUNT, BATCH, EPOCHS = 24, 5, 2

@@ -17,7 +17,7 @@ from torch.utils import data
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import pil_loader
-from unit.test_distributions import differ, misfit, unlike_in
+from unit.statistics import differ, misfit, unlike_in
 
 from contract.both import assert_same_epoch, outlines
 from contract.own_datasets import Plain

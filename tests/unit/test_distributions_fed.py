@@ -13,20 +13,12 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from dali_compat.ops.draws import ImageTooSmall, run, uniforms_of
+from dali_compat.ops.draws import ImageTooSmall
 from dali_compat.ops.policy import AUGMENTATIONS
-from dali_compat.plan import draw
-from dali_compat.randoms import Randoms
+from unit.recorded_draws import PLAIN, UNSIGNED, drawn, image, recorded
 
 RNG = np.random.default_rng(0)
 SIZES = np.concatenate([RNG.integers(1, 3000, (700, 2)), RNG.integers(1, 40, (300, 2)), [[1, 1], [1, 3000], [3000, 1]]])
-
-
-def drawn(name, sizes, seed=0, position=0, **args):
-    """Return (uniform numbers, arrays, sizes after) of a draw."""
-    chosen = draw(name, **args)
-    u = Randoms(seed, position, len(sizes))(3, uniforms_of(chosen))
-    return u, *run(chosen, np.asarray(sizes), u)
 
 
 @contextmanager
@@ -55,10 +47,6 @@ def fed(rand=(), randint=(), uniform=()):
         mock.patch.object(torch.Tensor, "uniform_", as_uniform),
     ):
         yield
-
-
-def image(height, width):
-    return torch.empty(1, 1, 1).expand(1, height, width)
 
 
 @pytest.mark.parametrize("translate", [None, (0.3, 0.5)])
@@ -262,28 +250,7 @@ def test_rotation_angle_equals_torchvision():
 
 # ---- policies
 
-PLAIN = {"Identity", "AutoContrast", "Equalize", "Invert"}
-UNSIGNED = PLAIN | {"Posterize", "Solarize"}
 MIXED = RNG.integers(1, 900, (300, 2))
-
-
-@contextmanager
-def recorded(version, transform):
-    """Record the (name, magnitude) of each operation that a policy would run."""
-    calls = []
-
-    def note(img, name, magnitude, *_, **__):
-        calls.append((name, magnitude))
-        return img
-
-    if version == "v1":
-        patch = mock.patch("torchvision.transforms.autoaugment._apply_op", note)
-    else:
-        patch = mock.patch.object(
-            type(transform), "_apply_image_or_video_transform", lambda self, *a, **k: note(*a, **k)
-        )
-    with patch:
-        yield calls
 
 
 def sign_numbers(version, u):

@@ -16,8 +16,8 @@ from dali_compat.ops.draws import compute
 from dali_compat.ops.policy import AUGMENTATIONS
 from dali_compat.randoms import Randoms
 from dali_compat.translate import translate
-from unit.test_distributions import COUNT, differ, misfit, unlike_in
-from unit.test_distributions_fed import PLAIN, UNSIGNED, drawn, image, recorded
+from unit.recorded_draws import PLAIN, UNSIGNED, drawn, image, recorded
+from unit.statistics import COUNT, differ, misfit, unlike_in
 
 RECORDS = 3000
 HEIGHT, WIDTH = 60, 80

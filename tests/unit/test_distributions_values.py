@@ -17,9 +17,9 @@ from dali_compat.ops import draws
 from dali_compat.ops.draws import is_random
 from dali_compat.ops.translators import LAZY_MODULES
 from dali_compat.plan import draw
-from unit.test_distributions import COUNT, differ, misfit, statistic, unlike_in
-from unit.test_distributions_fed import drawn, image
-from unit.test_kinds import ROWS, kind_of, own_steps
+from unit.operations import ROWS, kind_of, own_steps
+from unit.recorded_draws import drawn, image
+from unit.statistics import COUNT, differ, misfit, statistic, unlike_in
 
 RANGES = {"brightness": (0.6, 1.4), "contrast": (0.6, 1.4), "saturation": (0.2, 1.8), "hue": (-0.1, 0.1)}
 AFFINE = {"degrees": (-30.0, 30.0), "translate": (0.1, 0.3), "scale": (0.5, 2.0), "shear": (-5.0, 5.0, -9.0, 2.0)}

@@ -3,7 +3,6 @@
 Failures name the missing part and the file to edit.
 """
 
-import warnings
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ from parity.catalogue import ANSWERS, TRANSFORMS, answers
 
 from dali_compat import ops
 from dali_compat.ops import draws as drawn
-from dali_compat.ops.translators import _TRANSLATORS, LAZY_MODULES, Gated, Nested
+from dali_compat.ops.translators import _TRANSLATORS, LAZY_MODULES
 from dali_compat.plan import OPERATIONS, ImageSpec, Operation, Options, Step, draw, step
-from dali_compat.translate import translate
+from unit.operations import ROWS, every_row, kind_of, own_steps
 
 OPS = Path(ops.__file__).parent
 # Draws used by several kinds, defined in ops/draws.py.
@@ -23,24 +22,6 @@ SHARED = {
 }
 # Kinds whose translators also create steps of another kind.
 BORROWS = {"resize": {"windows"}}
-ROWS = [(entry, version) for entry in TRANSFORMS for version in entry.versions()]
-every_row = pytest.mark.parametrize("entry, version", ROWS, ids=[f"{entry.name}-{version}" for entry, version in ROWS])
-
-
-def kind_of(function) -> str:
-    return function.__module__.rpartition(".")[2]
-
-
-def own_steps(entry, version) -> tuple[str, list[Step]]:
-    """Return the kind of a row's translator, and the steps that it creates itself."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        *before, transform = entry.made(version).transforms
-    translator, _ = _TRANSLATORS[type(transform)]
-    made = translator(transform, translate(tuple(before)).gives)
-    if isinstance(made, Gated):
-        made = [Step("choose", ImageSpec(), draw=made.draw)]
-    return kind_of(translator), [] if isinstance(made, Nested) else list(made)
 
 
 def draws_missing(kind: str, s: Step) -> list[str]:

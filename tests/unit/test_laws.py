@@ -26,7 +26,7 @@ from PIL import Image
 from dali_compat import DALIArrayDataset, DataLoader
 from dali_compat.ops import draws
 from dali_compat.ops.draws import is_random
-from unit.test_kinds import ROWS
+from unit.operations import ROWS
 
 MANY = 800  # number of torchvision's images; twice as many of ours
 # Fewer for slow transforms; more for fast ones and for those with similar choices.
