@@ -3,7 +3,7 @@
 import multiprocessing
 
 
-def in_child(function, seconds=60):
+def call_in_child(function, seconds=60):
     """Return the result of ``function`` in a forked child, or its error."""
 
     def run(pipe):

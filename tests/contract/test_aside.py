@@ -12,7 +12,7 @@ from torch.utils import data
 from torchvision import transforms as T
 
 from contract.both import EXACT, assert_same_pixels, ours, pixels, said, stock
-from contract.children import in_child
+from contract.children import call_in_child
 from dali_compat import DALIImageFolder, DataLoader, on_batch, register
 from dali_compat.epoch.dali_batch import DaliBatch
 from dali_compat.epoch.prefetch_thread import PrefetchThread
@@ -266,7 +266,7 @@ def test_fork_waits_for_the_thread_and_the_child_starts_another(exact_folder, he
     next(iterator)
     assert held.started.wait(PATIENCE)
     threading.Timer(0.2, held.set).start()
-    kind, found = in_child(lambda: [batch.sum().item() for batch in pixels(ours(exact_folder, 5, device="cpu"))])
+    kind, found = call_in_child(lambda: [batch.sum().item() for batch in pixels(ours(exact_folder, 5, device="cpu"))])
     wanted = pixels(stock(exact_folder, 5))
     assert (kind, found) == ("result", [batch.sum().item() for batch in wanted])
     assert_same_pixels([batch[0] for batch in iterator], wanted[1:])

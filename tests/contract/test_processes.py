@@ -14,7 +14,7 @@ import torch
 from torchvision import transforms as T
 
 from contract.both import EXACT, assert_same_pixels, no_gc, ours, outlines, pixels, said, stock
-from contract.children import in_child
+from contract.children import call_in_child
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.engine.dali import warm
 from dali_compat.epoch.prefetch_thread import PrefetchThread
@@ -63,7 +63,7 @@ def test_forked_child_can_iterate_on_the_cpu(exact_folder, before):
         next(iterator)
     if before == "iterated":
         list(iterator)
-    kind, order = in_child(lambda: _indices(loader))
+    kind, order = call_in_child(lambda: _indices(loader))
     assert (kind, order) == ("result", list(range(24)))
     assert len(list(iterator)) == {"new": 5, "iterated": 0, "in an epoch": 4}[before]
 
@@ -71,7 +71,7 @@ def test_forked_child_can_iterate_on_the_cpu(exact_folder, before):
 def test_iterator_of_the_parent_raises_in_a_forked_child(exact_folder):
     iterator = iter(ours(exact_folder, 5, device="cpu"))
     next(iterator)
-    kind, text = in_child(lambda: next(iterator)[2].tolist())
+    kind, text = call_in_child(lambda: next(iterator)[2].tolist())
     assert kind == "RuntimeError" and "parent process" in text
     assert len(list(iterator)) == 4
 
@@ -95,7 +95,7 @@ def test_locks_held_by_other_threads_are_free_in_a_forked_child(monkeypatch, pat
     assert locked.wait(60)
     threading.Timer(0.2, ends.set if patience > 1 else int).start()
     with mine:
-        _, child = in_child(lambda: [*guarded, others.acquire(timeout=9), mine._is_owned()])
+        _, child = call_in_child(lambda: [*guarded, others.acquire(timeout=9), mine._is_owned()])
     assert child == [*(["half", "done"] if patience > 1 else ["half"]), True, True]
     ends.set()
     thread.join(60)
@@ -108,7 +108,7 @@ def test_locks_held_by_other_threads_are_free_in_a_forked_child(monkeypatch, pat
 def test_forked_child_raises_an_error_on_gpu(exact_folder):
     loader = ours(exact_folder, 5)
     next(iter(loader))
-    kind, text = in_child(lambda: _indices(loader))
+    kind, text = call_in_child(lambda: _indices(loader))
     assert kind == "RuntimeError" and "fork" in text
 
 
@@ -186,7 +186,7 @@ def test_forked_child_does_not_free_objects_of_its_parent(exact_folder, monkeypa
             return freed
 
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-        assert in_child(in_child) == ("result", [])
+        assert call_in_child(in_child) == ("result", [])
         monkeypatch.undo()
     loader.close()
     del iterator, loader
@@ -204,7 +204,7 @@ def test_forked_child_does_not_wait_for_the_parents_prefetch_thread():
         thread.end(int, waits=True)
         return "ended"
 
-    assert in_child(in_child, seconds=20) == ("result", "ended")
+    assert call_in_child(in_child, seconds=20) == ("result", "ended")
     thread.end(int, waits=True)
     thread._thread.join(60)
     assert not thread._thread.is_alive()
@@ -352,7 +352,7 @@ def test_fork_hooks_run_in_order_before_and_in_reverse_order_after_a_fork(monkey
     called: list[tuple[str, str]] = []
     for stage, when in itertools.product(forks._ORDER, ("before", "after_in_parent", "after_in_child")):
         monkeypatch.setitem(forks._hooks[stage], when, functools.partial(called.append, (when, stage)))
-    found = in_child(lambda: called)[1]
+    found = call_in_child(lambda: called)[1]
     before = [("before", stage) for stage in forks._ORDER]
     assert found == before + [("after_in_child", stage) for stage in reversed(forks._ORDER)]
     assert called == before + [("after_in_parent", stage) for stage in reversed(forks._ORDER)]
