@@ -190,7 +190,11 @@ def ctime_of(path: str) -> int:
 
 
 def ctimes_of(paths: Sequence[Any]) -> np.ndarray:
-    return np.fromiter(map(ctime_of, paths), np.int64, len(paths))
+    """Return ctime_of() each path, int64. It takes about 2 us a path."""
+    try:
+        return np.array([os.stat(path).st_ctime_ns for path in paths], np.int64)
+    except OSError:
+        return np.fromiter(map(ctime_of, paths), np.int64, len(paths))
 
 
 class RandomAccess:
