@@ -69,8 +69,8 @@ PIXELS = "parity_cpu", "parity_h200", "answers_h200"
 _FIRST = [median("on_error_h200", case, "first to second") for case in ("raise", "replace", "broken")]
 claim(
     README,
-    "**{} times torchvision's speed** in loading ImageNet photos, on an H100 or H200 with {} cores; {} times with {} "
-    "cores and without JPEG engines, which most GPUs lack. Once the decoder has started, the first epoch runs "
+    "**{} times torchvision's speed** in loading ImageNet photos, on an H100 or H200 with {} cores. Without JPEG "
+    "engines, which most GPUs lack, it is {} times with {} cores. Once the decoder has started, the first epoch runs "
     "at {:.0f}% of later epochs' speed.",
     *(FIGURES["loading"], 16, FIGURES["no engine"]),
     reaches(
@@ -80,8 +80,8 @@ claim(
 )
 claim(
     README,
-    "There ResNet-18 trains at {} of its speed on synthetic data ({} runs), at {} without JPEG engines, and at {} with "
-    "torchvision's loader. A custom data set reaches {} ({} with 4 cores), and {} with PyTorch's loader.",
+    "With 16 cores, ResNet-18 trains at {} of its speed on synthetic data ({} runs), at {} without JPEG engines, and "
+    "at {} with torchvision's loader. A custom data set reaches {} ({} with 4 cores), and {} with PyTorch's loader.",
     FIGURES["share"],
     len(FIGURES["share"].files()),
     *(FIGURES[name] for name in ("share no engine", "their share", "own", "own, 4 cores", "their own")),
