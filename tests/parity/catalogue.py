@@ -154,22 +154,22 @@ RECIPES = {
     "torchvision's preset with ra": Entry(_PRESET.format("RandAugment"), "photo"),
 }
 
-_LEAVES_IMAGES = "for boxes and key points; called sample by sample, leaves images unchanged"
-_NEEDS = "needs {}, which image folders do not have; torchvision raises, too"
-_CROPS = "called sample by sample"
-_BATCHES = "takes batches: call it on the loader's batches or in `collate_fn`"
+_LEAVES_IMAGES = "runs sample by sample; changes only boxes and key points"
+_NEEDS = "needs boxes or key points, which image folders do not have; torchvision raises, too"
+_CROPS = "runs sample by sample"
+_BATCHES = "takes batches: [call it](#cutmix-and-mixup) on the loader's batches or in `collate_fn`"
 # torchvision's other transforms, and how they are handled
 OTHERS = {
-    "Lambda": "a function that only applies translated transforms is translated; any other is called sample by sample",
-    "Transform": "a subclass is called sample by sample, unless a translation is [registered](#custom-transforms)",
+    "Lambda": "a function that only applies translated transforms is translated; any other runs sample by sample",
+    "Transform": "a subclass runs sample by sample, unless a translation is [registered](#custom-transforms)",
     "CutMix": _BATCHES,
     "MixUp": _BATCHES,
     "FiveCrop": _CROPS,
     "TenCrop": _CROPS,
-    "LinearTransformation": "called sample by sample; multiply the whole batch in the training step instead",
-    "RandomIoUCrop": _NEEDS.format("bounding boxes"),
-    "SanitizeBoundingBoxes": _NEEDS.format("bounding boxes"),
-    "SanitizeKeyPoints": _NEEDS.format("key points"),
+    "LinearTransformation": "runs sample by sample; multiply the whole batch in the training step instead",
+    "RandomIoUCrop": _NEEDS,
+    "SanitizeBoundingBoxes": _NEEDS,
+    "SanitizeKeyPoints": _NEEDS,
     "ClampBoundingBoxes": _LEAVES_IMAGES,
     "ClampKeyPoints": _LEAVES_IMAGES,
     "ConvertBoundingBoxFormat": _LEAVES_IMAGES,

@@ -47,6 +47,9 @@ def written(readme: Path, results: list[Path]) -> str:
         of_v2 = " (v2)" if row["versions"] == ["v2"] else ""
         rows.append([f"`{row['of']}`{of_v2}", row["where"].replace("torch, on the batch", "torch"), *_cells(found)])
     recipes = [[next(filter(None, found))["name"], *_cells(found)] for found in _of_files(files, "recipes")]
+    others: dict[str, list[str]] = {}
+    for name, handling in OTHERS.items():
+        others.setdefault(handling, []).append(f"`{name}`")
     lines = [
         BEGIN + " ".join(named) + " -->",
         markdown(head, rows),
@@ -55,9 +58,7 @@ def written(readme: Path, results: list[Path]) -> str:
         "",
         *(f"- {_short_name(result['device'])}: {_account(result)}" for result in files),
         "",
-        markdown(
-            ["torchvision's other transforms", "how they are handled"], [[f"`{k}`", v] for k, v in OTHERS.items()]
-        ),
+        markdown(["torchvision's other transforms", "what happens"], [[", ".join(v), k] for k, v in others.items()]),
         END,
     ]
     return "\n".join(lines)
