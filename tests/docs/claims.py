@@ -208,7 +208,7 @@ for _words, _names in (
         (GPU, CPU, "imagefolder_no_engine_h200", "imagefolder_no_engine_4_h200"),
     ),
     (
-        "images/s ({} to {} rounds) on an H100",
+        "Images/s ({} to {} rounds) on an H100",
         [f"imagefolder_{run}_h100" for run in ("4mp", "12mp", "24mp", "eval", "no_engine_8", "no_engine_2")],
     ),
 ):
