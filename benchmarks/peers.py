@@ -267,9 +267,8 @@ def difference(peer, settings, work):
     settings = dataclasses.replace(settings, recipe=peer.check, workers=1, persistent=False)
     data = ImageFolder(settings.root, loaders.transform(peer.check))
     opened, scale, found = peer.open(settings, work), 255 * torch.tensor(STD).view(3, 1, 1), []
-    pairs = zip(
-        opened.epoch(), DataLoader(data, settings.batch_size), strict=False
-    )  # DataLoader keeps a last short batch
+    expected = DataLoader(data, settings.batch_size, drop_last=True)
+    pairs = zip(opened.epoch(), expected, strict=False)
     for batch, (images, labels) in itertools.islice(pairs, CHECKED):
         loaders.check(batch, settings)
         if batch[1].tolist() != labels.tolist():

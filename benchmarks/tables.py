@@ -434,9 +434,11 @@ def peers(found: dict | None = None) -> str:
     header = ["loader", "version", "images/s", "times torchvision", "converted, MB", "conversion, s"]
     of, images = found["facts"], found["images"]
     command = re.sub(r" --(json|data) \S+", "", of["command"])
+    settings = found["settings"]
     said = (
         f"{of['cpu']}, {of['cores']} cores, {of['date']}, torch {of['torch']}; {images['files']:,} files of "
-        f"{images['bytes'] / 1e6:,.0f} MB; medians (ranges) of {found['settings']['rounds']} rounds of `{command}`.\n\n"
+        f"{images['bytes'] / 1e6:,.0f} MB, batches of {settings['batch_size']}; medians (ranges) of "
+        f"{settings['rounds']} rounds of `{command}`.\n\n"
     )
     missing = [f"{PEERS[name]}: not measured: {reason}.\n" for name, reason in found["not_measured"].items()]
     return said + markdown(header, table, 2) + "".join(f"\n{line}" for line in missing)
