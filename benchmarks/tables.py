@@ -418,7 +418,7 @@ PEERS = {
 def peers(found: dict | None = None) -> str:
     """Return a row for each loader that was measured on a CPU, and why others were not."""
     found = found or result("peers_cpu")
-    if not found:
+    if not found or not found["peers"]:
         return NOT_YET
     speeds: dict[str, dict[int, float]] = {name: {} for name in found["peers"]}
     for row in found["rounds"]:
@@ -434,11 +434,10 @@ def peers(found: dict | None = None) -> str:
     header = ["loader", "version", "images/s", "times torchvision", "converted, MB", "conversion, s"]
     of, images = found["facts"], found["images"]
     command = re.sub(r" --(json|data) \S+", "", of["command"])
-    settings = found["settings"]
     said = (
         f"{of['cpu']}, {of['cores']} cores, {of['date']}, torch {of['torch']}; {images['files']:,} files of "
-        f"{images['bytes'] / 1e6:,.0f} MB, batches of {settings['batch_size']}; medians (ranges) of "
-        f"{settings['rounds']} rounds of `{command}`.\n\n"
+        f"{images['bytes'] / 1e6:,.0f} MB, batches of {found['settings']['batch_size']}; medians (ranges) of "
+        f"{reaches(map(len, speeds.values()), 'd')} rounds of `{command}`.\n\n"
     )
     missing = [f"{PEERS[name]}: not measured: {reason}.\n" for name, reason in found["not_measured"].items()]
     return said + markdown(header, table, 2) + "".join(f"\n{line}" for line in missing)

@@ -74,7 +74,7 @@ def test_peers_table_has_speeds_conversions_and_reasons():
     rounds = [row, row | {"round": 1}, row | {"case": "webdataset", "images_per_s": 400.0}]
     made = {
         "facts": facts,
-        "settings": {"batch_size": "64", "rounds": "2"},
+        "settings": {"batch_size": "64"},
         "images": {"files": 2052, "bytes": 213e6},
         "peers": {
             "torchvision": {"version": "0.29"},
@@ -84,8 +84,8 @@ def test_peers_table_has_speeds_conversions_and_reasons():
         "not_measured": {"ffcv": "it does not build"},
     }
     assert tables.peers(made).splitlines() == [
-        "CPU, 2 cores, 2026-11-28, torch 2.14; 2,052 files of 213 MB, batches of 64; medians (ranges) of 2 rounds of "
-        "`python peers.py`.",
+        "CPU, 2 cores, 2026-11-28, torch 2.14; 2,052 files of 213 MB, batches of 64; medians (ranges) of "
+        "1 to 2 rounds of `python peers.py`.",
         "",
         "| loader | version | images/s | times torchvision | converted, MB | conversion, s |",
         "|---|---|---:|---:|---:|---:|",
