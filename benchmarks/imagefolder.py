@@ -10,8 +10,8 @@ with float32 batches on the device; loaders.py has the code of each. Start-up is
 has ended, from iter() to the second epoch's first batch.
 
 Cases: torchvision (--workers processes), handwritten (NVIDIA's ResNet-50 example, --workers threads), ours, and, if
-requested, ours_exact (exact=True), ours_channels_last and, if it is installed, turboloader (from a tar, without
-labels). NAME:K runs a case with K workers, NAME:K:D with D batches in flight; cases.py describes further parts of a
+requested, ours_exact (exact=True), ours_channels_last and, if it is installed, turboloader (from a tar).
+NAME:K runs a case with K workers, NAME:K:D with D batches in flight; cases.py describes further parts of a
 name. With @DALI_COMPAT_JPEG_ENGINE=0 a case of ours runs as on a GPU without a JPEG engine.
 
 With --seen all turns of ours are in later epochs than the first. Whole epochs run before the rounds until all files

@@ -54,10 +54,11 @@ class Settings:
 
 
 def transform(recipe="train"):
-    """Return ImageNet's transforms: "train" or "eval"."""
+    """Return ImageNet's transforms: "train" or "eval"; "resize" is "eval" without a crop."""
     geometry = {
         "train": [T.RandomResizedCrop(CROP), T.RandomHorizontalFlip()],
         "eval": [T.Resize(RESIZE), T.CenterCrop(CROP)],
+        "resize": [T.Resize((CROP, CROP))],
     }
     return T.Compose([*geometry[recipe], T.ToTensor(), T.Normalize(MEAN, STD)])
 
@@ -210,27 +211,36 @@ def handwritten_loader(settings, data=None, sampler=None, pipelines=1, hw_decode
     return Opened(epoch, lambda: None)
 
 
-def turboloader_loader(settings, data=None, sampler=None):
-    """TurboLoader, if it is installed, over a tar of the folder's files, with the antialiasing of torchvision's resize.
+def write_tar(root, archive):
+    """Write the folder's files into a tar in the order of ImageFolder."""
+    with tarfile.open(archive, "w", dereference=True) as tar:  # dereference hard links as well
+        for number, path in enumerate(sorted(pathlib.Path(root).glob("*/*"))):
+            tar.add(path.resolve(), f"{number:07d}{path.suffix}")
 
-    Its tars have no labels; the returned labels are placeholders.
+
+def turboloader_loader(settings, data=None, sampler=None, archive=None):
+    """TurboLoader, if it is installed, with the antialiasing of torchvision's resize.
+
+    It reads a tar of the folder's files, by default a temporary one. Labels are those of the returned indices.
     """
     import turboloader
 
-    if settings.recipe != "train" or sampler is not None:
-        raise ValueError("TurboLoader's case is RandomResizedCrop, of all files")
+    if settings.recipe == "eval" or sampler is not None:
+        raise ValueError("TurboLoader's cases are RandomResizedCrop and Resize, of all files")
     place = tempfile.TemporaryDirectory(dir=pathlib.Path(settings.root).parent)
-    archive = pathlib.Path(place.name) / "images.tar"
-    with tarfile.open(archive, "w", dereference=True) as tar:  # dereference hard links as well
-        for number, path in enumerate(sorted(pathlib.Path(settings.root).glob("*/*"))):
-            tar.add(path.resolve(), f"{number:07d}{path.suffix}")
+    if archive is None:
+        archive = pathlib.Path(place.name) / "images.tar"
+        write_tar(settings.root, archive)
+    names = [path.parent.name for path in sorted(pathlib.Path(settings.root).glob("*/*"))]
+    classes = {name: number for number, name in enumerate(sorted(set(names)))}
+    labels = torch.tensor([classes[name] for name in names])
     loader = turboloader.DataLoader(
         str(archive),
         settings.batch_size,
         settings.workers,
-        shuffle=True,
+        shuffle=settings.recipe == "train",
         drop_last=True,
-        train_aug=True,
+        train_aug=settings.recipe == "train",
         antialias=True,
         image_size=CROP,
         transform=turboloader.ImageNetNormalize(),
@@ -240,9 +250,9 @@ def turboloader_loader(settings, data=None, sampler=None):
 
     def epoch():
         loader.set_epoch(next(epochs))
-        for images, _ in loader:
+        for images, found in loader:
             images = torch.as_tensor(images).to(settings.device)
-            yield images, torch.zeros(len(images), dtype=torch.int64, device=settings.device)
+            yield images, labels[found["indices"]].to(settings.device)
 
     return Opened(epoch, place.cleanup)
 

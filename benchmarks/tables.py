@@ -1,5 +1,5 @@
-"""Write tables of benchmarks/results into docs/measurements.md, docs/examples.md and benchmarks/results/README.md, and
-sentences of told.py into the docstrings of examples.
+"""Write tables of benchmarks/results into docs/measurements.md, docs/examples.md, docs/comparison.md and
+benchmarks/results/README.md, and sentences of told.py into the docstrings of examples.
 
 A table is between two comments of the page, "written, by benchmarks/tables.py: NAME" and "until here". If its result is
 missing, a sentence replaces it. An example's paragraph begins with "Measured: " and ends with an empty line or with the
@@ -23,7 +23,7 @@ from told import CONFIGS, EXAMPLES, PETS, machine, of_an_epoch, pets, result, wi
 
 HERE = pathlib.Path(__file__).parent
 IMAGENET = 1_281_167  # images per epoch
-PAGES = ("docs/examples.md", "docs/measurements.md", "benchmarks/results/README.md")
+PAGES = ("docs/comparison.md", "docs/examples.md", "docs/measurements.md", "benchmarks/results/README.md")
 TABLE = re.compile(r"(<!-- written, by benchmarks/tables\.py: (\w+) -->\n).*?(<!-- until here -->)", re.DOTALL)
 NOT_YET = "Not measured yet.\n"
 EXACT = {"torchvision": "torchvision", "ours": "default", "ours_exact@BY_DEFAULT=False": "`exact=True`, engine off"}
@@ -398,11 +398,56 @@ def transforms() -> str:
     return markdown(["", "torchvision", "dali_compat", "times"], table)
 
 
+PEERS = {
+    "torchvision": "torchvision",
+    "ours": "dali_compat",
+    "ours_exact": "dali_compat, `exact=True`",
+    "handwritten": "DALI by hand",
+    "torchcodec": "torchcodec",
+    "spdl": "SPDL",
+    "litdata_raw": "LitData, raw files",
+    "litdata": "LitData, converted",
+    "webdataset": "WebDataset",
+    "timm": "timm",
+    "turboloader": "TurboLoader",
+    "ffcv": "FFCV",
+    "huggingface": "Hugging Face datasets",
+}
+
+
+def peers(found: dict | None = None) -> str:
+    """Return a row for each loader that was measured on a CPU, and why others were not."""
+    found = found or result("peers_cpu")
+    if not found or not found["peers"]:
+        return NOT_YET
+    speeds: dict[str, dict[int, float]] = {name: {} for name in found["peers"]}
+    for row in found["rounds"]:
+        speeds[row["case"]][row["round"]] = row["images_per_s"]
+    base = speeds.get("torchvision", {})
+    table = []
+    for name, about in found["peers"].items():
+        times = [speed / base[number] for number, speed in speeds[name].items() if number in base]
+        cells = [spread(list(speeds[name].values()), ",.0f"), spread(times, ".2f"), "-", "-"]
+        if "convert_s" in about:
+            cells[2:] = [f"{about['converted_bytes'] / 1e6:,.0f}", f"{about['convert_s']:.1f}"]
+        table.append([PEERS[name], about["version"], *cells])
+    header = ["loader", "version", "images/s", "times torchvision", "converted, MB", "conversion, s"]
+    of, images = found["facts"], found["images"]
+    command = re.sub(r" --(json|data) \S+", "", of["command"])
+    said = (
+        f"{of['cpu']}, {of['cores']} cores, {of['date']}, torch {of['torch']}; {images['files']:,} files of "
+        f"{images['bytes'] / 1e6:,.0f} MB, batches of {found['settings']['batch_size']}; medians (ranges) of "
+        f"{reaches(map(len, speeds.values()), 'd')} rounds of `{command}`.\n\n"
+    )
+    missing = [f"{PEERS[name]}: not measured: {reason}.\n" for name, reason in found["not_measured"].items()]
+    return said + markdown(header, table, 2) + "".join(f"\n{line}" for line in missing)
+
+
 TABLES = {
     function.__name__: function
     for function in (
         *(helps, configs, exact_loading, exact_training, figures, pictures, dogs_cats, files, transforms),
-        *(public_scripts, frameworks, policies, gpu_time),
+        *(public_scripts, frameworks, policies, gpu_time, peers),
     )
 }
 

@@ -62,6 +62,40 @@ def test_configs_table_has_the_range_of_all_runs(results):
     ]
 
 
+def test_peers_table_has_speeds_conversions_and_reasons():
+    facts = {
+        "cpu": "CPU",
+        "cores": 2,
+        "date": "2026-11-28",
+        "torch": "2.14",
+        "command": "python peers.py --data /photos",
+    }
+    row = {"round": 0, "case": "torchvision", "images_per_s": 500.0}
+    rounds = [row, row | {"round": 1}, row | {"case": "webdataset", "images_per_s": 400.0}]
+    made = {
+        "facts": facts,
+        "settings": {"batch_size": "64"},
+        "images": {"files": 2052, "bytes": 213e6},
+        "peers": {
+            "torchvision": {"version": "0.29"},
+            "webdataset": {"version": "1.0", "convert_s": 0.25, "converted_bytes": 220e6},
+        },
+        "rounds": rounds,
+        "not_measured": {"ffcv": "it does not build"},
+    }
+    assert tables.peers(made).splitlines() == [
+        "CPU, 2 cores, 2026-11-28, torch 2.14; 2,052 files of 213 MB, batches of 64; medians (ranges) of "
+        "1 to 2 rounds of `python peers.py`.",
+        "",
+        "| loader | version | images/s | times torchvision | converted, MB | conversion, s |",
+        "|---|---|---:|---:|---:|---:|",
+        "| torchvision | 0.29 | 500 (500 - 500) | 1.00 (1.00 - 1.00) | - | - |",
+        "| WebDataset | 1.0 | 400 (400 - 400) | 0.80 (0.80 - 0.80) | 220 | 0.2 |",
+        "",
+        "FFCV: not measured: it does not build.",
+    ]
+
+
 def test_ratios_of_two_configurations_in_one_file_are_refused(results):
     """Raise an error if the conditions match several configurations."""
     results("cores", by_cores())
