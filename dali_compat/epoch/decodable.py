@@ -137,9 +137,9 @@ class JobRows(DecodableRows):
 
     def __init__(self, epoch: DaliEpoch, group: JobGroup, table: FileTable, headers: Headers):
         self.epoch, self._group, self._table, self._headers = epoch, group, table, headers
-        self.facts = group.facts
+        self.facts = group.header_records
         if epoch.engine is not None:
-            headers.add(group.slots, group.facts["keys"], group.facts)
+            headers.add(group.slots, group.header_records["keys"], group.header_records)
             self.verdicts = headers.verdicts(epoch.engine.name).get(group.slots)
 
     def __len__(self) -> int:

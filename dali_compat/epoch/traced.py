@@ -1,7 +1,7 @@
-"""Iterate over a custom data set that torch's loader reads in its workers, while DALI computes the images.
+"""Iterators over a custom data set that torch's loader reads, while DALI and torch compute the images.
 
-torch's samplers, fetchers, worker processes and errors are used unchanged. ``collate_fn`` and ``worker_init_fn`` are
-wrapped (tracing/worker.py), so that each batch arrives as a TracedBatch.
+torch's samplers, fetchers and worker processes are used unchanged. ``collate_fn`` and ``worker_init_fn`` are wrapped
+(tracing/worker.py), so that torch's loader returns each batch as a TracedBatch.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from .iterator import PARENTS_ITERATOR, in_the_package, live_iterators
 from .prefetch_thread import PrefetchThread
 from .progress import Progress
 from .stats import Meter
-from .traced_batch import ReceivedBatch, discard_all, make_ahead, start_all
+from .traced_batch import ReceivedBatch, discard_all, finish_first, start_all
 
 
-def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = None) -> _Traced:
-    """Return the iterator of an epoch."""
-    suppress_warning()  # no warning that torch's loader reads the data set
+def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = None) -> _TracedIterator:
+    """Return the iterator of an epoch. ``before``: progress of the interrupted epoch to resume."""
+    suppress_warning()  # that torch's loader reads the data set
     if not loader.num_workers:
         return _SingleProcess(loader, route, before)
     return _MultiProcess(loader, route, before)
 
 
 class TracedEpoch(DaliEpoch):
-    """Pipelines and threads of an epoch over a custom data set."""
+    """The pipelines, threads and headers that the batches of an epoch over a custom data set use."""
 
     def __init__(self, route: DaliRoute, meter: Meter, errors: Any):
         assert route.options is not None and route.table is not None
         self.route, self.meter, self.errors = route, meter, errors
-        self.table: FileTable = route.table  # facts of the data set's files
-        self.options: Options = route.options  # of its plans
-        self.headers: Headers = headers_of(self.table)  # verdicts of a GPU's JPEG engine on these files
+        self.table: FileTable = route.table
+        self.options: Options = route.options
+        self.headers: Headers = headers_of(self.table)  # stores the JPEG engine's verdicts on the files of the table
         self.engine = route.jpeg_engine()
         self.over = False
         self.channels_last = self.options.channels_last
@@ -61,22 +61,22 @@ class TracedEpoch(DaliEpoch):
         self._threads: ThreadPoolExecutor | None = None
 
     def pipeline(self, plan: Plan, batch_size: int, form: Any) -> Any:
-        """Return this epoch's pipeline for a plan."""
+        """Return this epoch's pipeline for a plan. Plans that only differ in image sizes share it."""
         return super().pipeline(self.route.representative(plan), batch_size, form)
 
     def may_have_pipeline(self, plan: Plan) -> bool:
-        """Return True if a plan gets a DALI pipeline. Their number is limited, since each has its own threads."""
+        """Return True if DALI may run a plan. The number of pipelines is limited, since each has its own threads."""
         plan = self.route.representative(plan)
         if not any(one is plan for one in self._for_dali) and len(self._for_dali) < MOST_PIPELINES:
             self._for_dali.append(plan)
         return any(one is plan for one in self._for_dali)
 
 
-class _Traced(TorchIterator):
-    """torch's iterator, with images computed by DALI.
+class _TracedIterator(TorchIterator):
+    """torch's iterator, which computes the images of each TracedBatch before it returns the batch.
 
-    Batches that workers have already sent are submitted to DALI, up to ``route.depth`` ahead. Indices are drawn when
-    torch draws them, which is when a batch is returned.
+    Up to ``route.depth`` batches that workers have sent are submitted to DALI ahead. As in torch, the next indices are
+    drawn when a batch is returned.
     """
 
     _epoch: TracedEpoch | None = None
@@ -92,14 +92,14 @@ class _Traced(TorchIterator):
     # ---- arguments of torch's loader
 
     def _wrapped(self, loader: Any) -> Any:
-        made = super()._wrapped(loader)
-        if isinstance(made.collate_fn, _OnErrorCollate):
-            made.collate_fn.function = TracedCollate(made.collate_fn.function)
+        wrapped = super()._wrapped(loader)
+        if isinstance(wrapped.collate_fn, _OnErrorCollate):
+            wrapped.collate_fn.function = TracedCollate(wrapped.collate_fn.function)
         else:
-            made.collate_fn = TracedCollate(made.collate_fn)
+            wrapped.collate_fn = TracedCollate(wrapped.collate_fn)
         if loader.num_workers:
-            made.worker_init_fn = TracingWorker(made.worker_init_fn, self._table, loader.exact)
-        return made
+            wrapped.worker_init_fn = TracingWorker(wrapped.worker_init_fn, self._table, loader.exact)
+        return wrapped
 
     def _begin(self, loader: Any, before: Progress | None = None) -> None:
         self._end_epoch()
@@ -108,7 +108,7 @@ class _Traced(TorchIterator):
         self._epoch = TracedEpoch(self._route, self._meter, loader._errors)
         self._loader, self._pid = loader, os.getpid()
         live_iterators.add(self)
-        self._position: int | None = None  # number of samples whose indices were drawn; None before the first
+        self._position: int | None = None  # of the next sample to draw in the epoch; None before the first draw
 
     def _draws_worker_seeds(self, loader: Any) -> bool:
         return loader.num_workers > 0 and isinstance(loader.dataset, data.IterableDataset)
@@ -134,7 +134,7 @@ class _Traced(TorchIterator):
             self._position = 0
             self.progress.seeded(int(self._base_seed))
             if self._num_workers and self._indexed and self.progress.resumes:
-                self._skip_drawn(self._loader)  # workers are sent indices before _resume()
+                self._skip_drawn(self._loader)  # torch sends the first indices to workers before it calls _resume()
                 self._position = self.progress.samples
         return super()._draw()
 
@@ -163,39 +163,43 @@ class _Traced(TorchIterator):
         except InconsistentEngine as error:
             raise RuntimeError(str(error)) from None
 
-    def _received(self) -> ReceivedBatch:
-        """Return torch's next batch, or its error."""
-        made, failed = None, None
+    def _receive(self) -> ReceivedBatch:
+        """Return the next batch of torch's iterator, or the error that the iterator raises."""
+        batch, failure = None, None
         try:
             with tracing(not self._num_workers, self._exact):
-                made = super()._fetch()
+                batch = super()._fetch()
         except Exception as error:
-            failed = error
+            failure = error
         try:
-            return ReceivedBatch(made, failed, self._consumed, self._samples, self._last)
+            return ReceivedBatch(batch, failure, self._consumed, self._samples, self._last)
         finally:
-            del failed  # breaks the cycle of error and frame, whose collection would stop torch's queues
+            del failure  # breaks the cycle of error and frame, whose collection would stop torch's queues
 
-    def _finished(self, received: ReceivedBatch) -> Any:
-        """Return a batch with its images, or raise its error."""
+    def _finish(self, received: ReceivedBatch) -> Any:
+        """Compute the images of a received batch and return the batch, or raise its error."""
         assert self._epoch is not None
         self._consumed, self._samples, self._last = received.consumed, received.samples, received.last
         received.start(self._epoch)
         received.finish()
-        made, error = received.made, received.error
+        batch, error = received.batch, received.error
         del received
         if error is not None:
             try:
                 raise error
             finally:
-                del error  # as in _received()
-        return made
+                del error  # as in _receive()
+        return batch
 
     def _fetch(self) -> Any:
-        return self._finished(self._received())
+        return self._finish(self._receive())
 
     def _end_epoch(self, may_hold_lock: bool = False) -> None:
-        """End the epoch. ``may_hold_lock``: the garbage collector does so during a call of this package."""
+        """Discard the batches in flight and end the epoch.
+
+        Args:
+            may_hold_lock: whether the garbage collector interrupted a function of this package, which may hold a lock.
+        """
         work = partial(discard_all, list(self._ready), self._epoch)
         self._ready.clear()
         thread, self._prefetch_thread = self._prefetch_thread, None
@@ -206,11 +210,11 @@ class _Traced(TorchIterator):
 
     @property
     def in_flight(self) -> int:
-        """Number of batches in flight."""
+        """Number of batches that workers load or DALI computes."""
         return super().in_flight + len(self._ready)
 
 
-class _SingleProcess(_Traced, SingleProcessIterator):
+class _SingleProcess(_TracedIterator, SingleProcessIterator):
     def __init__(self, loader: Any, route: DaliRoute, before: Progress | None):
         begin_tracing(table_of(loader.dataset))
         super().__init__(loader, route, before)
@@ -220,18 +224,18 @@ class _SingleProcess(_Traced, SingleProcessIterator):
             self._end_epoch()
 
 
-class _MultiProcess(_Traced, MultiProcessIterator):
-    _is_ahead = False
-    _owed = 0  # indices to draw, for batches that were received ahead
+class _MultiProcess(_TracedIterator, MultiProcessIterator):
+    _receives_ahead = False
+    _undrawn = 0  # number of batches that were received ahead, for which no new indices were drawn yet
 
     def _begin(self, loader: Any, before: Progress | None = None) -> None:
-        self._owed = 0
+        self._undrawn = 0
         super()._begin(loader, before)
-        self._counted = self._consumed  # batches and samples that workers have sent
+        self._counted = self._consumed  # numbers of batches and samples up to the last received batch
 
     def _resume(self, loader: Any) -> None:
         super()._resume(loader)
-        if self._indexed:  # a stream has counted the batches that it loaded again
+        if self._indexed:  # for a stream, _count_consumed() has counted the batches that were loaded again
             self._consumed = self._counted = self.progress.given, self.progress.samples
 
     def _count_consumed(self) -> None:
@@ -240,8 +244,8 @@ class _MultiProcess(_Traced, MultiProcessIterator):
         self._counted = self._consumed
 
     def _try_put_index(self) -> None:
-        if self._is_ahead:
-            self._owed += 1
+        if self._receives_ahead:
+            self._undrawn += 1
         else:
             super()._try_put_index()
 
@@ -252,38 +256,41 @@ class _MultiProcess(_Traced, MultiProcessIterator):
             self._prefetch_thread.wait()
             self._meter.waited_for_dali(perf_counter() - begin)
         if not self._ready:
-            self._ready.append(self._received())
-        elif self._owed:
-            self._owed -= 1
+            self._ready.append(self._receive())
+        elif self._undrawn:
+            self._undrawn -= 1
             super()._try_put_index()
         self._receive_ahead()
         if not self._ready[0].is_finished:
             start_all(self._ready, self._epoch)
-        made = self._finished(self._ready.popleft())
+        batch = self._finish(self._ready.popleft())
         if self._ready:
             self._prefetch_thread = self._prefetch_thread or PrefetchThread(self._route.device)
-            self._prefetch_thread.submit(partial(make_ahead, list(self._ready), self._epoch))
-        return made
+            self._prefetch_thread.submit(partial(finish_first, list(self._ready), self._epoch))
+        return batch
 
     def _receive_ahead(self) -> None:
-        """Receive batches that have arrived, without drawing the indices that torch draws when they are returned."""
+        """Receive batches that have arrived. _fetch() draws new indices when it returns these batches."""
         before = self._consumed, self._samples, self._last
-        self._is_ahead = True
+        self._receives_ahead = True
         try:
-            # an error may hold a connection to a worker, which sends nothing else until it is closed
+            # the traceback of an error may hold a connection, until whose end its worker sends no other batch
             while len(self._ready) < self._route.depth and self._ready[-1].error is None and self._has_arrived():
-                self._ready.append(self._received())
+                self._ready.append(self._receive())
         finally:
-            self._is_ahead = False
+            self._receives_ahead = False
             self._consumed, self._samples, self._last = before
 
     def _has_arrived(self) -> bool:
-        """Return True if the next batch can be received without waiting. Batches may arrive in another order."""
+        """Return True if the next batch can be received without waiting.
+
+        Store batches that arrive before it, as torch does.
+        """
         info = self._task_info.get(self._rcvd_idx)
         if info is None:
             return False
         while len(info) == 1 and not self._data_queue.empty():
-            if not self._indexed or not getattr(self, "_in_order", True):  # torch treats these as they arrive
+            if not self._indexed or not getattr(self, "_in_order", True):  # torch returns these in order of arrival
                 return True
             success, received = self._try_get_data()
             if not success:

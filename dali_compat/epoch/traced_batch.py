@@ -1,4 +1,4 @@
-"""Compute the images of a traced batch (tracing/columns.py) group by group, with DALI and then torch."""
+"""The images of a traced batch (tracing/columns.py), computed group by group by DALI and torch."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..ops.image_by_image import run_all
 from ..ops.pixels.lists import stack_if_uniform
 from ..plan import Plan
 from ..runtime.device import ViewBatches, moved, to_device
-from ..tracing.columns import JobGroup, Place, TailGroup, TracedBatch
-from ..tracing.plans import head_plan, sizes_after, tail_plan, width
-from ..tracing.tensors import together
+from ..tracing.columns import JobGroup, Placeholder, TailGroup, TracedBatch
+from ..tracing.plans import Key, head_plan, number_count, size_after, tail_plan
+from ..tracing.tensors import join_rows
 from .decodable import JobRows
 from .decode import in_memory_format
 from .part import RowsDecoding
 
 
 class TracedImages:
-    """The images of one traced batch.
+    """The images of one traced batch, which are submitted to DALI by the constructor.
 
     Args:
         epoch: epoch of the batch.
@@ -33,9 +33,10 @@ class TracedImages:
 
     def __init__(self, epoch: Any, batch: TracedBatch):
         self._epoch, self._batch = epoch, batch
-        self._chunk = np.full(batch.count, -1)  # for each row the number of its chunk, and its place there
-        self._place = np.zeros(batch.count, np.int64)
+        # image of row r: _chunks[_chunk_of_row[r]][_index_in_chunk[r]]
         self._chunks: list[Any] = []
+        self._chunk_of_row = np.full(batch.count, -1)
+        self._index_in_chunk = np.zeros(batch.count, np.int64)
         self._pending: list[tuple[JobGroup, RowsDecoding]] = []
         epoch.route.realized += not batch.jobs
         for group in batch.jobs:
@@ -46,20 +47,20 @@ class TracedImages:
         plan = self._head_plan(group)
         decoding = RowsDecoding(JobRows(epoch, group, epoch.table, epoch.headers), plan)
         self._pending.append((group, decoding))
-        given = PATHS if group.ends is None else BYTES
-        kind = (DALI, given) if epoch.may_have_pipeline(plan) else (PIL, "")
-        decoding.start({kind: np.arange(len(group.rows))})
+        form = PATHS if group.ends is None else BYTES
+        decoder = (DALI, form) if epoch.may_have_pipeline(plan) else (PIL, "")
+        decoding.start({decoder: np.arange(len(group.rows))})
 
     def _head_plan(self, group: JobGroup) -> Plan:
         at, sizes = 0, []
         for key in group.keys:
-            end = at + width(key)
-            sizes.append(_one_size(sizes_after(key, group.numbers[:, at:end], group.facts["sizes"])))
+            end = at + number_count(key)
+            sizes.append(_common_size_after(key, group.numbers[:, at:end], group.header_records["sizes"]))
             at = end
         return head_plan(group.keys, tuple(sizes), self._epoch.options)
 
     def decode(self) -> None:
-        """Start decoding on a GPU's JPEG engine, if there is one."""
+        """Start the GPU's JPEG engine, if it decodes images of the batch."""
         for _, decoding in self._pending:
             decoding.decode()
 
@@ -74,75 +75,78 @@ class TracedImages:
             rows, images = decoding.result()
             self._pending.pop()
             views = images.batches if isinstance(images, ViewBatches) else [images]
-            for number, of_view in enumerate(views):
-                self._put(group.rows[rows, number], of_view)
+            for number, view in enumerate(views):
+                self._add_chunk(group.rows[rows, number], view)
         for tail in self._batch.tails:
             self._finish_tail(tail)
-        for row, tensor in self._batch.computed:
-            self._put(np.array([row]), moved(tensor, self._epoch.route.device)[None])
-        return self._batch.filled(self._tensor)
+        for row, tensor in self._batch.computed_rows:
+            self._add_chunk(np.array([row]), moved(tensor, self._epoch.route.device)[None])
+        return self._batch.fill(self._tensor)
 
     def discard(self) -> None:
-        """Release batches in flight."""
+        """Release the images in flight."""
         while self._pending:
             self._pending.pop()[1].discard()
 
-    def _put(self, rows: np.ndarray, images: Any) -> None:
-        self._chunk[rows], self._place[rows] = len(self._chunks), np.arange(len(rows))
+    def _add_chunk(self, rows: np.ndarray, images: Any) -> None:
+        """Store the images of rows, as a tensor or list, instead of their previous images."""
+        self._chunk_of_row[rows], self._index_in_chunk[rows] = len(self._chunks), np.arange(len(rows))
         self._chunks.append(images)
 
     def _images(self, rows: np.ndarray) -> Any:
         """Return the images of rows as (N, C, H, W), or as a list if sizes differ."""
-        chunks, of_chunk = np.unique(self._chunk[rows], return_inverse=True)
-        held, places = [self._chunks[chunk] for chunk in chunks.tolist()], self._place[rows]
-        first = held[0]
-        if len(held) == 1 and isinstance(first, torch.Tensor):
-            if np.array_equal(places, np.arange(places[0], places[0] + len(places))):
-                return first[places[0] : places[0] + len(places)]
-            return first.index_select(0, to_device(places, first.device))
-        if _is_uniform(held) and first.is_cuda:  # a few calls, not one for each image
-            parts = [
-                images.index_select(0, to_device(places[of_chunk == number], first.device))
-                for number, images in enumerate(held)
+        numbers, chunk_of_row = np.unique(self._chunk_of_row[rows], return_inverse=True)
+        chunks, indices = [self._chunks[number] for number in numbers.tolist()], self._index_in_chunk[rows]
+        first = chunks[0]
+        if len(chunks) == 1 and isinstance(first, torch.Tensor):
+            if np.array_equal(indices, np.arange(indices[0], indices[0] + len(indices))):
+                return first[indices[0] : indices[0] + len(indices)]
+            return first.index_select(0, to_device(indices, first.device))
+        if _is_uniform(chunks) and first.is_cuda:  # a few calls instead of one for each image
+            selected = [
+                images.index_select(0, to_device(indices[chunk_of_row == number], first.device))
+                for number, images in enumerate(chunks)
             ]
-            order = np.argsort(np.argsort(of_chunk, kind="stable"))
-            return torch.cat(parts).index_select(0, to_device(order, first.device))
-        pairs = zip(of_chunk.tolist(), places.tolist(), strict=True)
-        return stack_if_uniform([held[chunk][place] for chunk, place in pairs])
+            order = np.argsort(np.argsort(chunk_of_row, kind="stable"))
+            return torch.cat(selected).index_select(0, to_device(order, first.device))
+        pairs = zip(chunk_of_row.tolist(), indices.tolist(), strict=True)
+        return stack_if_uniform([chunks[number][index] for number, index in pairs])
 
     def _finish_tail(self, group: TailGroup) -> None:
+        """Run the tail of a group, and store the resulting images."""
         images = self._images(group.rows)
         sizes = _sizes_of(images, len(group.rows))
-        after = _one_size(sizes_after(group.tail, group.numbers, sizes))
-        plan = tail_plan(group.takes, group.tail, (_one_size(sizes), after), self._epoch.options)
+        before, after = _common_size(sizes), _common_size_after(group.tail, group.numbers, sizes)
+        plan = tail_plan(group.pixel_format, group.tail, (before, after), self._epoch.options)
         numbers = group.numbers
         arrays = compute(plan.batch, sizes, lambda stream, k: numbers[:, :k], slice(None))
-        self._put(group.rows, run_all(plan.batch, images, arrays))
+        self._add_chunk(group.rows, run_all(plan.batch, images, arrays))
 
-    def _tensor(self, place: Place) -> torch.Tensor:
-        """Return the tensor of a place in the batch."""
-        if place.count is not None:
-            images = self._images(np.arange(place.row, place.row + place.count))
+    def _tensor(self, placeholder: Placeholder) -> torch.Tensor:
+        """Return the tensor that replaces a placeholder."""
+        row, strides = placeholder.row, placeholder.strides
+        if placeholder.count is not None:
+            images = self._images(np.arange(row, row + placeholder.count))
             if not isinstance(images, torch.Tensor):
                 raise RuntimeError("the images of a stack have different sizes; a file changed after it was opened")
-            return in_memory_format(together(images.detach(), place.joins), self._epoch)
-        images = self._chunks[self._chunk[place.row]]
-        image = images[int(self._place[place.row])].detach()
-        if place.strides is not None:
-            held = image[tuple(slice(None if stride else 1) for stride in place.strides)]  # without repeated channels
-            made = torch.empty_strided(held.shape, place.strides, dtype=image.dtype, device=image.device).copy_(held)
-            return made.expand(image.shape)
-        return image.reshape(-1).view(image.shape)  # contiguous() would keep unusual strides of dimensions of size 1
+            return in_memory_format(join_rows(images.detach(), placeholder.joins), self._epoch)
+        image = self._chunks[self._chunk_of_row[row]][int(self._index_in_chunk[row])].detach()
+        if strides is None:
+            return image.reshape(-1).view(image.shape)  # contiguous() may keep other strides of dimensions of size 1
+        unexpanded = image[tuple(slice(None if stride else 1) for stride in strides)]  # a stride of 0 repeats channels
+        result = torch.empty_strided(unexpanded.shape, strides, dtype=image.dtype, device=image.device)
+        return result.copy_(unexpanded).expand(image.shape)
 
 
 class ReceivedBatch:
-    """A batch of torch's iterator.
+    """A batch of torch's iterator, and its error.
 
     Attributes:
-        made: the batch, which start() submits to DALI and finish() completes.
-        error: the exception raised in its place.
-        consumed: number of batches, and of samples, up to and including this batch.
-        samples: number of samples.
+        batch: a TracedBatch, which becomes TracedImages after start() and the user's batch after finish(). With
+            ``on_error`` it is a result with one of these.
+        error: the exception that the iterator raises instead of returning the batch; None if there is none.
+        consumed: (batches, samples) of the epoch, up to and including this batch.
+        samples: number of samples of the batch.
         last: indices of the samples.
         is_finished: whether finish() was called.
     """
@@ -150,56 +154,57 @@ class ReceivedBatch:
     _is_started = is_finished = False
 
     def __init__(
-        self, made: Any, error: BaseException | None, consumed: tuple[int, int], samples: int | None, last: Any
+        self, batch: Any, error: BaseException | None, consumed: tuple[int, int], samples: int | None, last: Any
     ):
-        self.made, self.error, self.consumed, self.samples, self.last = made, error, consumed, samples, last
+        self.batch, self.error, self.consumed, self.samples, self.last = batch, error, consumed, samples, last
 
     def start(self, epoch: Any) -> None:
         """Submit the images to DALI."""
         if not self._is_started:
             self._is_started, self._device = True, epoch.route.device.type
-            self._become(lambda batch: TracedImages(epoch, batch))
+            self._replace_batch(lambda batch: TracedImages(epoch, batch))
 
     def decode(self) -> None:
-        """Start the JPEG engine of a GPU, if it decodes images of the batch."""
+        """Start the GPU's JPEG engine, if it decodes images of the batch."""
         if self.error is None and not self.is_finished:
-            _mapped(self.made, TracedImages.decode)
+            _call_with_batch(TracedImages.decode, self.batch)
 
     def finish(self) -> None:
         """Wait for the images."""
         if not self.is_finished:
             self.is_finished = True
             with torch.autocast(self._device, enabled=False):  # autocast is meant for models
-                self._become(TracedImages.finish)
+                self._replace_batch(TracedImages.finish)
 
     def discard(self) -> None:
         """Release the images in flight."""
         if self.error is None and self._is_started and not self.is_finished:
-            _mapped(self.made, TracedImages.discard)
+            _call_with_batch(TracedImages.discard, self.batch)
 
-    def _become(self, function: Callable[[Any], Any]) -> None:
+    def _replace_batch(self, function: Callable[[Any], Any]) -> None:
+        """Replace the batch by the result of ``function(batch)``, or store its error."""
         if self.error is None:
             try:
-                self.made = _mapped(self.made, function)
+                self.batch = _call_with_batch(function, self.batch)
             except Exception as error:
                 self.error = error
 
 
-def _mapped(made: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply a function to a batch, also within the results of ``on_error``."""
-    if isinstance(made, (TracedBatch, TracedImages)):
-        return function(made)
-    return made._replace(made=tuple(map(function, made.made)))
+def _call_with_batch(function: Callable[[Any], Any], batch: Any) -> Any:
+    """Return ``function(batch)``. With ``on_error``, replace the batch in a result by this."""
+    if isinstance(batch, (TracedBatch, TracedImages)):
+        return function(batch)
+    return batch._replace(made=tuple(map(function, batch.made)))
 
 
 def start_all(ready: Iterable[ReceivedBatch], epoch: Any) -> None:
-    """Submit all batches to DALI."""
+    """Submit the images of batches to DALI."""
     for received in ready:
         received.start(epoch)
 
 
-def make_ahead(ready: list[ReceivedBatch], epoch: Any) -> None:
-    """Submit all batches, and finish the first one. Called in the prefetch thread."""
+def finish_first(ready: list[ReceivedBatch], epoch: Any) -> None:
+    """Submit the images of batches, and finish the first batch. Called in the prefetch thread."""
     start_all(ready, epoch)
     for received in ready:
         received.decode()
@@ -221,12 +226,17 @@ def _is_uniform(chunks: list[Any]) -> bool:
     return len({(images.shape[1:], images.dtype) for images in chunks}) == 1
 
 
-def _one_size(sizes: np.ndarray) -> tuple[int, int] | None:
-    """Return the common (height, width) of all rows; None if they differ."""
+def _common_size(sizes: np.ndarray) -> tuple[int, int] | None:
+    """Return the (height, width) of all images; None if sizes differ."""
     if not len(sizes) or (sizes != sizes[0]).any():
         return None
     height, width = sizes[0]
     return int(height), int(width)
+
+
+def _common_size_after(key: Key, numbers: np.ndarray, sizes: np.ndarray) -> tuple[int, int] | None:
+    """Return _common_size() after the steps of a key, of images with these numbers and sizes."""
+    return _common_size(np.stack(size_after(key, numbers.T, sizes.T), axis=1))
 
 
 def _sizes_of(images: Any, count: int) -> np.ndarray:

@@ -24,7 +24,7 @@ from ..plan import ImageSpec, Options, Plan, Step
 from ..runtime.cores import usable_cores
 from ..runtime.installation import dali_problem
 from ..tracing.plans import whole_plan
-from ..tracing.trial import Reader, TracedImage, table_of, tried
+from ..tracing.trial import Reader, TrialImage, run_trial, table_of
 from ..translate import translate
 from ..translate.lower import lower
 from .dali import DaliRoute
@@ -111,9 +111,7 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
         settings = {"cache": _cache(loader, device, before)}
     else:  # torch's own loader reads the data set
         images = _traced_images(loader, unknown)
-        plans = [
-            None if one is None else whole_plan(one.head, one.tail, one.size, one.final, options) for one in images
-        ]
+        plans = [None if one is None else whole_plan(one.head, one.tail, one.size, options) for one in images]
         first = next(one for one in images if one is not None)
         is_jpeg, size = on_gpu and first.is_jpeg, first.length
         settings = {"images": plans, "table": table_of(loader.dataset), "options": options, "why": why}
@@ -154,11 +152,11 @@ def refuse_unknown(dataset) -> None:
         _traced_images(Reader(dataset), unknown)
 
 
-def _traced_images(loader, unknown: str) -> tuple[TracedImage | None, ...]:
+def _traced_images(loader, unknown: str) -> tuple[TrialImage | None, ...]:
     """Return the images of one traced sample of a custom data set, None for each that torchvision has to compute. Raise
     Unsupported if DALI cannot load them. ``unknown`` is the reason from known_leaves()."""
     try:
-        images = tried(loader)
+        images = run_trial(loader)
     except Unsupported as error:
         raise type(error)(_reason(unknown, str(error))) from None
     if images is None:

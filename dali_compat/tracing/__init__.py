@@ -3,17 +3,18 @@
 The modules, in reading order:
 
 - nodes: a Node is a deferred image or tensor, stored as a file and the operations on it. tracing() switches tracing on
-  for a thread.
-- operations: the known state of a deferred image (size, mode, dtype), and the result and step of an operation.
-  geometry, color, convert: the operations. calls: recorded calls, applied later to the real image.
-- images: real Pillow images whose core is a Node. tensors: a torch.Tensor subclass whose data is a Node. decoders: the
-  decoders of torchvision.io and torchcodec. patches: the list of replaced functions of Pillow, torchvision and torch.
-- sources: encoded files, and the table of their facts, which worker processes share.
-- plans: the split of a node's steps into a DALI pipeline and steps that torch runs afterwards.
-- columns: a batch as arrays of numbers. worker: the wrapped ``collate_fn`` and ``worker_init_fn``, and the samples'
-  seeds.
-- trial: loads a few samples both ways in a forked child (child) before a data set is traced. static_checks: reasons
-  to refuse a data set without running it.
+  in a thread.
+- operations: the State of a deferred image (size, mode, dtype), and the Outcome of an operation: the State afterwards,
+  and the steps. geometry, color, convert: the operations. calls: recorded calls.
+- images: Pillow's images with a Node in place of the core. tensors: a torch.Tensor subclass whose data is a Node.
+  decoders: the decoders of torchvision.io and torchcodec. patches: the list of replaced functions of Pillow,
+  torchvision and torch.
+- sources: encoded files, and the table of their headers, which worker processes share.
+- plans: the split of a node's steps into a head, which becomes a DALI pipeline, and a tail, which torch runs.
+- columns: a batch as arrays of numbers. worker: wrappers of ``collate_fn`` and ``worker_init_fn``, and the seeds of
+  samples.
+- trial: loads a few samples with and without tracing, in forked processes (child), before a data set is traced.
+  static_checks: what the code of a data set does, found without running it.
 
 epoch/traced.py and epoch/traced_batch.py compute the images of a traced batch.
 """

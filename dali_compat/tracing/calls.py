@@ -1,4 +1,4 @@
-"""Recorded calls, applied later to the real image or tensor."""
+"""Calls on deferred images, recorded to be applied later to the computed image or tensor."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class RecordedCall(NamedTuple):
 
     Attributes:
         name: name of the operation.
-        function: the original function; None for a method of the image or tensor, called ``name``.
-        args, kwargs: the other arguments.
+        function: the original function; None for the method ``name`` of the image or tensor.
+        args, kwargs: the arguments after the image or tensor.
     """
 
     name: str
@@ -26,28 +26,28 @@ class RecordedCall(NamedTuple):
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
 
-    def kept(self) -> RecordedCall:
-        """Return the call with copies of the arguments that the caller could change later."""
-        return RecordedCall(self.name, self.function, kept(self.args), kept(self.kwargs))
+    def with_copies(self) -> RecordedCall:
+        """Return the call with copies of all mutable arguments, which the caller could change later."""
+        return RecordedCall(self.name, self.function, copied_argument(self.args), copied_argument(self.kwargs))
 
-    def on(self, image: Any) -> Any:
-        """Apply the call to a real image or tensor."""
+    def apply(self, image: Any) -> Any:
+        """Call the function with a computed image or tensor."""
         if self.function is None:
             return getattr(image, self.name)(*self.args, **self.kwargs)
         return self.function(image, *self.args, **self.kwargs)
 
 
-def kept(value: Any) -> Any:
-    """Return a copy of an argument if the caller could change it later, else the argument."""
-    kind = type(value)
-    if kind in CONSTANT:
+def copied_argument(value: Any) -> Any:
+    """Return a copy of a mutable argument, or an immutable argument itself."""
+    cls = type(value)
+    if cls in CONSTANT:
         return value
-    if kind in (list, tuple):
+    if cls in (list, tuple):
         if CONSTANT.issuperset(map(type, value)):
-            return value if kind is tuple else value[:]
-        return kind([one if type(one) in CONSTANT else kept(one) for one in value])
-    if kind is dict:
-        return {name: kept(one) for name, one in value.items()}
-    if kind is ImageFilter.GaussianBlur:
+            return value if cls is tuple else value[:]
+        return cls([one if type(one) in CONSTANT else copied_argument(one) for one in value])
+    if cls is dict:
+        return {name: copied_argument(one) for name, one in value.items()}
+    if cls is ImageFilter.GaussianBlur:
         return copy.copy(value)
     return value.clone() if isinstance(value, torch.Tensor) else value

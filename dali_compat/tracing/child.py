@@ -1,4 +1,4 @@
-"""Call a function in a forked child, so that it changes no object, generator or file position of this process."""
+"""Function calls in a forked child, which change no object, generator or file position of this process."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ import torch
 
 from ..runtime.children import end_with_parent
 
-_SECONDS, _IDLE = 60, 5  # limits of a child's run time and idle time, since it may wait for a missing thread
-_SHARED = 64 << 20  # bytes of the largest shared mapping that is copied for the child
-_MEMORY = "/dev/shm/", "/dev/zero"
-_FIXED = 0x10  # MAP_FIXED
-_MOST_TEXT = 200
-_WHERE = "in the trial subprocess"
+_MAX_SECONDS, _MAX_IDLE_SECONDS = 60, 5  # a child may wait forever for a thread that it does not have
+_MAX_MAPPING = 64 << 20  # bytes of a shared mapping that is copied for the child
+_MEMORY_DEVICES = "/dev/shm/", "/dev/zero"
+_MAP_FIXED = 0x10
+_MAX_TEXT = 200
+_IN_CHILD = "in the trial subprocess"
 
 
 class TrialFailed(Exception):
@@ -38,8 +38,9 @@ class TrialFailed(Exception):
 
 @contextmanager
 def child(function: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
-    """Start ``function()`` in a child, in which sockets, pipes and threads do not work. Yield a function that waits for
-    its picklable result.
+    """Start ``function()`` in a forked child. Yield a function that waits for the result, which must be picklable.
+
+    Sockets, pipes and threads do not work in the child.
 
     Raises:
         TrialFailed: the function raised an error, crashed, was idle for 5 s or took 60 s. The text is a predicate, such
@@ -47,7 +48,7 @@ def child(function: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
     """
     receive, send = os.pipe()
     parent, process = os.getpid(), 0
-    with Connection(receive, writable=False) as answer:
+    with Connection(receive, writable=False) as connection:
         _flush()
         try:
             try:
@@ -55,12 +56,12 @@ def child(function: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
                     warnings.simplefilter("ignore")  # Python 3.12 and libraries warn about forking with threads
                     process = os.fork()
                 if not process:
-                    _answer(function, send, parent)
+                    _run_child(function, send, parent)
             except OSError as error:
-                raise TrialFailed(f"fails {_WHERE}") from error
+                raise TrialFailed(f"fails {_IN_CHILD}") from error
             finally:
                 os.close(send)
-            yield partial(_result, answer, process)
+            yield partial(_result, connection, process)
         finally:
             if process:
                 # a thread, since the system takes about 30 ms to free the child's memory
@@ -74,23 +75,23 @@ def _end(process: int) -> None:
         os.waitpid(process, 0)
 
 
-def _result(answer: Connection, process: int) -> Any:
+def _result(connection: Connection, process: int) -> Any:
     try:
-        made = pickle.loads(_waited_for(answer, process))
+        result = pickle.loads(_receive(connection, process))
     except Exception as error:
-        slow = isinstance(error, TimeoutError)
-        what = "gives no sample within 60 s, or is idle for 5 s," if slow else "fails"
-        raise TrialFailed(f"{what} {_WHERE}") from error
-    if isinstance(made, TrialFailed):
-        raise made
-    return made
+        is_slow = isinstance(error, TimeoutError)
+        what = "gives no sample within 60 s, or is idle for 5 s," if is_slow else "fails"
+        raise TrialFailed(f"{what} {_IN_CHILD}") from error
+    if isinstance(result, TrialFailed):
+        raise result
+    return result
 
 
 def described(error: Exception) -> str:
     """Return an exception's type and text as one line."""
     text = " ".join(f"{type(error).__name__}: {error}".replace(";", ",").split())
     text = text.replace("dali_compat.tracing.tensors.TracedTensor", "torch.Tensor")
-    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} ..."
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} ..."
 
 
 def _flush() -> None:
@@ -99,20 +100,21 @@ def _flush() -> None:
             stream.flush()
 
 
-def _waited_for(answer: Connection, child: int) -> bytes:
-    spent, idle = 0, 0
-    for _ in range(_SECONDS):
-        if answer.poll(1):
-            return answer.recv_bytes()
-        before, spent = spent, _processor_time(child)
-        idle = idle + 1 if spent == before else 0
-        if idle >= _IDLE:
+def _receive(connection: Connection, process: int) -> bytes:
+    """Wait for the child's message. Raise TimeoutError if the child takes too long or is idle."""
+    cpu_time, idle_seconds = 0, 0
+    for _ in range(_MAX_SECONDS):
+        if connection.poll(1):
+            return connection.recv_bytes()
+        before, cpu_time = cpu_time, _cpu_time(process)
+        idle_seconds = idle_seconds + 1 if cpu_time == before else 0
+        if idle_seconds >= _MAX_IDLE_SECONDS:
             break
     raise TimeoutError
 
 
-def _processor_time(process: int) -> int:
-    """Return the processor time of a process in ticks; see proc(5)."""
+def _cpu_time(process: int) -> int:
+    """Return the CPU time of a process in clock ticks; see proc(5)."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
 
@@ -120,7 +122,14 @@ def _processor_time(process: int) -> int:
 # ---- in the child
 
 
-def _answer(function: Callable[[], Any], send: int, parent: int) -> None:
+def _run_child(function: Callable[[], Any], send: int, parent: int) -> None:
+    """Send the pickled result of a function, or a TrialFailed, and exit.
+
+    Args:
+        function: the function.
+        send: file descriptor of the pipe to the parent.
+        parent: process id of the parent.
+    """
     try:
         gc.disable()
         end_with_parent(parent)
@@ -128,13 +137,13 @@ def _answer(function: Callable[[], Any], send: int, parent: int) -> None:
         for number in map(int, os.listdir("/proc/self/fd")):
             if number > 2 and number != send:
                 with suppress(OSError):  # the descriptor of the listing is closed already
-                    _make_own(number)
-        _make_memory_own()
-        BaseProxy._callmethod = _refuse_to_change  # type: ignore[method-assign]  # only in this process
+                    _unshare_file(number)
+        _unshare_memory()
+        BaseProxy._callmethod = _refuse_manager  # type: ignore[method-assign]  # only in this process
         try:
             message = pickle.dumps(function())
         except Exception as error:
-            message = pickle.dumps(TrialFailed(f"raises {described(error)} {_WHERE}"))
+            message = pickle.dumps(TrialFailed(f"raises {described(error)} {_IN_CHILD}"))
         with Connection(send, readable=False) as connection:
             connection.send_bytes(message)
     finally:
@@ -142,12 +151,12 @@ def _answer(function: Callable[[], Any], send: int, parent: int) -> None:
         os._exit(0)
 
 
-def _refuse_to_change(*args, **kwargs):
+def _refuse_manager(*args, **kwargs):
     raise RuntimeError("it uses an object of a multiprocessing.Manager, which a trial would change")
 
 
-def _make_own(number: int) -> None:
-    """Reopen a file, so that its position is not shared; replace a socket or pipe by /dev/null."""
+def _unshare_file(number: int) -> None:
+    """Reopen the file of a descriptor, so that its position is not shared. Replace a socket or pipe by /dev/null."""
     mode, flags = os.fstat(number).st_mode, fcntl.fcntl(number, fcntl.F_GETFL)
     if stat.S_ISREG(mode):
         own = os.open(f"/proc/self/fd/{number}", flags & (os.O_ACCMODE | os.O_APPEND))
@@ -160,15 +169,16 @@ def _make_own(number: int) -> None:
     os.close(own)
 
 
-def _make_memory_own() -> None:
-    """Replace writable shared memory, of tensors or memory maps, by a private copy at the same address."""
-    system = ctypes.CDLL(None)
+def _unshare_memory() -> None:
+    """Replace writable shared memory, such as that of tensors, by private copies at the same addresses."""
+    libc = ctypes.CDLL(None)
     for line in Path("/proc/self/maps").read_text().splitlines():
-        place, flags, *_, name = [*line.split(None, 5), ""][:6]
-        begin, end = (int(number, 16) for number in place.split("-"))
-        is_device = not name.startswith("/") or (name.startswith("/dev/") and not name.startswith(_MEMORY))
-        if flags == "rw-s" and not is_device and end - begin <= _SHARED:
-            held = ctypes.string_at(begin, end - begin)
-            how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _FIXED
-            system.mmap(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), *how, -1, ctypes.c_long(0))
-            ctypes.memmove(begin, held, len(held))
+        addresses, flags, *_, name = [*line.split(None, 5), ""][:6]
+        begin, end = (int(address, 16) for address in addresses.split("-"))
+        is_device = not name.startswith("/") or (name.startswith("/dev/") and not name.startswith(_MEMORY_DEVICES))
+        if flags == "rw-s" and not is_device and end - begin <= _MAX_MAPPING:
+            content = ctypes.string_at(begin, end - begin)
+            protection, mapping = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+            size = ctypes.c_size_t(end - begin)
+            libc.mmap(ctypes.c_void_p(begin), size, protection, mapping, -1, ctypes.c_long(0))
+            ctypes.memmove(begin, content, len(content))

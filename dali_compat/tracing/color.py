@@ -1,4 +1,4 @@
-"""Operations on the values of pixels, filters included, and the batch steps that give the same result."""
+"""Outcomes of operations that change pixel values: colors, filters, erasing and augmentation policies."""
 
 from __future__ import annotations
 
@@ -11,186 +11,197 @@ from PIL import Image, ImageFilter
 from torchvision import tv_tensors
 
 from ..ops.policy import AUGMENTATIONS
-from .geometry import WINDOW, warp, whole
-from .nodes import HERE
-from .operations import OPERATIONS, Outcome, State, UnknownOperation, flagged, is_plain, operation, step
+from .geometry import WINDOW, integers, warp_args
+from .nodes import SWITCHES
+from .operations import OPERATIONS, Outcome, State, UnknownOutcome, flagged, is_supported, operation, step
 
-_JITTER = "brightness", "contrast", "saturation", "hue"  # numbered as in ops/jitter.py
-_OF_JITTER = ("order", (4,), "int32"), *((name, (), "float64") for name in _JITTER)
+_JITTER = "brightness", "contrast", "saturation", "hue"  # in the order of ops/jitter.py
+_JITTER_LAYOUT = ("order", (4,), "int32"), *((name, (), "float64") for name in _JITTER)
 
 
-def _jittered(op: str) -> Callable[..., Outcome]:
-    """Return the operation that adjusts ``op``.
+def _adjustment(op: str) -> Callable[..., Outcome]:
+    """Return the function that returns the outcome of adjust_brightness(), for example.
 
-    All four use the same kind of step, so that their order does not change the key of a plan. canonical() in plans.py
-    joins consecutive ones.
+    All four adjustments have the same kind of step, so that images share a plan whatever their order is. canonical() in
+    plans.py joins consecutive adjustments.
     """
 
-    def adjust(s: State, like: str, *factors, **named) -> Outcome:
+    def adjust(s: State, backend: str, *factors, **named) -> Outcome:
         (factor,) = map(float, (*factors, *named.values()))
         if not (-0.5 <= factor <= 0.5 if op == "hue" else factor >= 0):
-            raise UnknownOperation
+            raise UnknownOutcome
         if op == "hue" and s.kind == "pil" and s.mode == "L":
-            return Outcome(s, (), same=True)
-        if op == "contrast" and like == "v2" and _depends_on_memory(s):
+            return Outcome(s, (), is_same_object=True)
+        if op == "contrast" and backend == "v2" and _is_inexact(s):
             return Outcome(s)
-        return _changed(s, like, "color_jitter", (_JITTER.index(op), -1, -1, -1, *(factor,) * 4), _OF_JITTER)
+        numbers = _JITTER.index(op), -1, -1, -1, *(factor,) * 4
+        return _value_outcome(s, backend, "color_jitter", numbers, _JITTER_LAYOUT)
 
     return adjust
 
 
 for _op in _JITTER:
-    operation(f"adjust_{_op}")(_jittered(_op))
+    operation(f"adjust_{_op}")(_adjustment(_op))
 
 
-def _changed(s: State, like: str, op: str, numbers=(), layout=(), fits: bool = True) -> Outcome:
-    """Return the outcome of an operation on values.
+def _value_outcome(s: State, backend: str, op: str, numbers=(), layout=(), has_kernel: bool = True) -> Outcome:
+    """Return the outcome of an operation on values. It has no step for images that are normalized.
 
-    It has a step only for bytes and for floating point images that are not normalized.
+    Args:
+        s: state of the image.
+        backend: as in operation().
+        op, numbers, layout: as in StepKind.
+        has_kernel: whether a kernel supports these numbers.
     """
-    _refuse_palettes(s)
-    fits = fits and is_plain(s) and not s.normalized and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
-    return Outcome(s, flagged(op, s, numbers, layout, like=like) if fits else None)
+    _refuse_other_modes(s)
+    is_in_range = not s.normalized and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
+    has_step = has_kernel and is_in_range and is_supported(s)
+    return Outcome(s, flagged(op, s, numbers, layout, like=backend) if has_step else None)
 
 
-def _depends_on_memory(s: State) -> bool:
-    """Return True if the last bit has to be torch's, which depends on a value's place in memory and on threads."""
-    return HERE.exact and s.dtype.is_floating_point
+def _is_inexact(s: State) -> bool:
+    """Return True if bit-exact results are required but kernels may differ in the last bit.
+
+    torch's last bit depends on a value's position in memory and on the number of threads.
+    """
+    return SWITCHES.exact and s.dtype.is_floating_point
 
 
-def _refuse_palettes(s: State) -> None:
-    """Refuse palettes, for which Pillow changes the mode or raises an error."""
+def _refuse_other_modes(s: State) -> None:
+    """Raise UnknownOutcome for PIL images in other modes than RGB and L, whose mode Pillow may change."""
     if s.kind == "pil" and s.mode not in ("RGB", "L"):
-        raise UnknownOperation
+        raise UnknownOutcome
 
 
 @operation("adjust_sharpness")
-def sharpness(s: State, like: str, sharpness_factor) -> Outcome:
+def sharpness(s: State, backend: str, sharpness_factor) -> Outcome:
     if sharpness_factor < 0:
-        raise UnknownOperation
-    return _changed(s, like, "sharpness", (sharpness_factor,), (("factor", (), "float64"),))
+        raise UnknownOutcome
+    return _value_outcome(s, backend, "sharpness", (sharpness_factor,), (("factor", (), "float64"),))
 
 
 @operation("adjust_gamma")
-def gamma(s: State, like: str, gamma, gain=1) -> Outcome:
+def gamma(s: State, backend: str, gamma, gain=1) -> Outcome:
     if gamma < 0:
-        raise UnknownOperation
+        raise UnknownOutcome
     layout = ("gamma", (), "float64"), ("gain", (), "float64")
-    return _changed(s, like, "gamma", (gamma, gain), layout, not _depends_on_memory(s))
+    return _value_outcome(s, backend, "gamma", (gamma, gain), layout, not _is_inexact(s))
 
 
 @operation("posterize", "ImageOps.posterize")
-def posterize(s: State, like: str, bits) -> Outcome:
-    (bits,) = whole(bits)
-    if like == "v2" and bits == 8 and s.dtype == torch.uint8:
-        return Outcome(s, (), same=True)
-    fits = 1 <= bits <= 8 and s.dtype == torch.uint8
-    return _changed(s, like, "posterize", (bits,), (("bits", (), "int32"),), fits)
+def posterize(s: State, backend: str, bits) -> Outcome:
+    (bits,) = integers(bits)
+    if backend == "v2" and bits == 8 and s.dtype == torch.uint8:
+        return Outcome(s, (), is_same_object=True)
+    has_kernel = 1 <= bits <= 8 and s.dtype == torch.uint8
+    return _value_outcome(s, backend, "posterize", (bits,), (("bits", (), "int32"),), has_kernel)
 
 
 @operation("solarize", "ImageOps.solarize")
-def solarize(s: State, like: str, threshold=128) -> Outcome:
-    fits = s.kind == "pil" or 0 <= threshold <= (255 if s.dtype == torch.uint8 else 1)
-    return _changed(s, like, "solarize", (threshold,), (("threshold", (), "float64"),), fits)
+def solarize(s: State, backend: str, threshold=128) -> Outcome:
+    has_kernel = s.kind == "pil" or 0 <= threshold <= (255 if s.dtype == torch.uint8 else 1)
+    return _value_outcome(s, backend, "solarize", (threshold,), (("threshold", (), "float64"),), has_kernel)
 
 
 for _op in ("autocontrast", "equalize", "invert"):
     operation(_op, f"ImageOps.{_op}")(
-        lambda s, like, *, op=_op: _changed(s, like, op, fits=op != "equalize" or s.dtype == torch.uint8)
+        lambda s, backend, *, op=_op: _value_outcome(
+            s, backend, op, has_kernel=op != "equalize" or s.dtype == torch.uint8
+        )
     )
 
 
 @operation("permute_channels")
-def permute_channels(s: State, like: str, permutation) -> Outcome:
-    _refuse_palettes(s)
-    order = whole(*(permutation.tolist() if isinstance(permutation, torch.Tensor) else permutation))
+def permute_channels(s: State, backend: str, permutation) -> Outcome:
+    _refuse_other_modes(s)
+    order = integers(*(permutation.tolist() if isinstance(permutation, torch.Tensor) else permutation))
     if sorted(order) != list(range(s.channels)):
-        raise UnknownOperation
-    fits = is_plain(s) and s.channels == 3
-    return Outcome(s, flagged("permute_channels", s, order, (("order", (3,), "int32"),)) if fits else None)
+        raise UnknownOutcome
+    has_step = is_supported(s) and s.channels == 3
+    return Outcome(s, flagged("permute_channels", s, order, (("order", (3,), "int32"),)) if has_step else None)
 
 
 @operation("gaussian_blur")
-def gaussian_blur(s: State, like: str, kernel_size, sigma=None, version: str = "v1") -> Outcome:
-    _refuse_palettes(s)
-    sides = whole(*((kernel_size,) * 2 if isinstance(kernel_size, Integral) else kernel_size))
+def gaussian_blur(s: State, backend: str, kernel_size, sigma=None, version: str = "v1") -> Outcome:
+    _refuse_other_modes(s)
+    sides = integers(*((kernel_size,) * 2 if isinstance(kernel_size, Integral) else kernel_size))
     if sigma is None:
         sigma = [side * 0.15 + 0.35 for side in sides]
     sigmas = [sigma] if isinstance(sigma, (int, float)) else list(sigma)
     sigmas = sigmas * 2 if len(sigmas) == 1 else sigmas
     if len(sides) != 2 or len(sigmas) != 2 or min(sides) < 1 or not sides[0] % 2 == sides[1] % 2 == 1:
-        raise UnknownOperation
-    fits = is_plain(s) and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
-    if not fits or min(sigmas) <= 0 or sides[0] // 2 >= s.size[1] or sides[1] // 2 >= s.size[0]:
+        raise UnknownOutcome
+    has_kernel = is_supported(s) and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
+    if not has_kernel or min(sigmas) <= 0 or sides[0] // 2 >= s.size[1] or sides[1] // 2 >= s.size[0]:
         return Outcome(s)
     layout = (("sigma", (2,), "float64"),)
     return Outcome(s, flagged("gaussian_blur", s, sigmas, layout, kernel_size=sides, like=version))
 
 
-def pillow_filter(s: State, like: str, filter: Any) -> Outcome:
+def pillow_filter(s: State, backend: str, filter: Any) -> Outcome:
     """Return the outcome of PIL.Image.Image.filter() with a GaussianBlur."""
-    _refuse_palettes(s)
+    _refuse_other_modes(s)
     if type(filter) is not ImageFilter.GaussianBlur or not isinstance(filter.radius, (int, float)) or filter.radius < 0:
-        raise UnknownOperation
+        raise UnknownOutcome
     return Outcome(s, flagged("pillow_blur", s, (filter.radius,), (("radius", (), "float64"),)))
 
 
 @operation("augment")
-def augment(s: State, like: str, op_name: str, magnitude, interpolation, fill, version: str = "v1") -> Outcome:
+def augment(s: State, backend: str, op_name: str, magnitude, interpolation, fill, version: str = "v1") -> Outcome:
     """Return the outcome of one operation of AutoAugment or another policy."""
     if op_name == "Identity":
-        return Outcome(s, (), same=True)
-    _refuse_palettes(s)
-    how = warp(s, like, interpolation, _fill_of(s, fill) if isinstance(fill, dict) else fill)
-    transposes = like == "v2" and op_name == "Rotate" and magnitude % 90 == 0
-    if how is None or s.dtype != torch.uint8 or s.channels != 3 or transposes:
+        return Outcome(s, (), is_same_object=True)
+    _refuse_other_modes(s)
+    common = warp_args(s, backend, interpolation, _fill_of(s, fill) if isinstance(fill, dict) else fill)
+    transposes = backend == "v2" and op_name == "Rotate" and magnitude % 90 == 0
+    if common is None or s.dtype != torch.uint8 or s.channels != 3 or transposes:
         return Outcome(s)
     layout = ("which", (), "int32"), ("magnitude", (), "float64")
     numbers = AUGMENTATIONS.index(op_name), float(magnitude)
-    return Outcome(s, flagged("augment", s, numbers, layout, version=version, **how))
+    return Outcome(s, flagged("augment", s, numbers, layout, version=version, **common))
 
 
 def _fill_of(s: State, fills: dict[Any, Any]) -> Any:
-    """Return the fill that v2 uses for the exact class of an image."""
+    """Return the fill value that v2 selects by the class of an image."""
     if any(isinstance(kind, type) and issubclass(kind, Image.Image) for kind in fills):
-        raise UnknownOperation
+        raise UnknownOutcome
     kind = tv_tensors.Image if s.kind == "Image" else torch.Tensor
     return fills[kind] if s.kind != "pil" and kind in fills else fills["others"]
 
 
 @operation("jpeg")
-def jpeg(s: State, like: str, quality) -> Outcome:
-    _refuse_palettes(s)
-    fits = is_plain(s) and s.dtype == torch.uint8 and 1 <= quality <= 100
+def jpeg(s: State, backend: str, quality) -> Outcome:
+    _refuse_other_modes(s)
+    has_step = is_supported(s) and s.dtype == torch.uint8 and 1 <= quality <= 100
     layout = (("quality", (), "int32"),)
-    return Outcome(s, (step("jpeg", s, whole(quality), layout, like=like),) if fits else None)
+    return Outcome(s, (step("jpeg", s, integers(quality), layout, like=backend),) if has_step else None)
 
 
 @operation("erase")
-def erase(s: State, like: str, i, j, h, w, v, inplace=False) -> Outcome:
-    _refuse_palettes(s)
-    i, j, h, w = whole(i, j, h, w)
+def erase(s: State, backend: str, i, j, h, w, v, inplace=False) -> Outcome:
+    _refuse_other_modes(s)
+    i, j, h, w = integers(i, j, h, w)
     if inplace or not isinstance(v, torch.Tensor):
-        raise UnknownOperation
+        raise UnknownOutcome
     values, (height, width) = v.flatten().tolist(), s.size
-    fits = is_plain(s) and s.kind != "pil" and tuple(v.shape) in ((1, 1, 1), (s.channels, 1, 1))
-    if not fits or min(i, j, h, w) < 0 or i + h > height or j + w > width or v.dtype != torch.float32:
+    has_kernel = is_supported(s) and s.kind != "pil" and tuple(v.shape) in ((1, 1, 1), (s.channels, 1, 1))
+    if not has_kernel or min(i, j, h, w) < 0 or i + h > height or j + w > width or v.dtype != torch.float32:
         return Outcome(s)
     value = tuple(values * (s.channels // len(values)))
     return Outcome(s, flagged("erase", s, (i, j, h, w), WINDOW, value=value))
 
 
 @operation("to_grayscale", "rgb_to_grayscale")
-def grayscale(s: State, like: str, num_output_channels=1) -> Outcome:
-    if num_output_channels not in (1, 3) or not is_plain(s):
-        raise UnknownOperation
+def grayscale(s: State, backend: str, num_output_channels=1) -> Outcome:
+    if num_output_channels not in (1, 3) or not is_supported(s):
+        raise UnknownOutcome
     after = s._replace(shape=(num_output_channels, *s.shape[1:]), mode="L" if num_output_channels == 1 else "RGB")
     if s.channels == 1 or s.normalized:
         if s.kind != "pil":
-            raise UnknownOperation
-        alike = () if num_output_channels == 1 else OPERATIONS["grayscale_to_rgb"](s, like).steps
-        return Outcome(after, alike if s.mode == "L" else None)
-    args = {"like": like, "dtype": s.dtype, "channels": num_output_channels}
+            raise UnknownOutcome
+        steps = () if num_output_channels == 1 else OPERATIONS["grayscale_to_rgb"](s, backend).steps
+        return Outcome(after, steps if s.mode == "L" else None)
+    args = {"like": backend, "dtype": s.dtype, "channels": num_output_channels}
     if num_output_channels == 3:
         return Outcome(after, flagged("grayscale", after, **args))
     return Outcome(after, (step("grayscale", after, **args),))

@@ -1,7 +1,7 @@
-"""A traced batch as a few arrays, sent from the process that traces it to the one that computes its pixels.
+"""A traced batch as a few arrays, which are cheap to send from a worker to the loading process.
 
 A *row* is an image of the batch, deferred or computed. A *job* is a file that is decoded once for all rows derived from
-it. Jobs whose rows have equal heads (plans.py) form a group, and so do rows whose tails can be merged.
+it. Jobs whose rows have equal heads (plans.py) form a group. So do rows whose tails can be merged.
 """
 
 from __future__ import annotations
@@ -20,46 +20,47 @@ from torchvision import tv_tensors
 from ..data.headers import FACTS
 from ..runtime.device import mapped
 from .nodes import Node
-from .plans import Entry, Gives, Key, divided, gives, merged, size_after, skeleton
+from .operations import PixelFormat
+from .plans import Key, TailStep, format_after, merge_tails, size_after, split_steps, steps_without_flag
 from .sources import MemorySource
 from .tensors import REAL_CLASS, Cell, Join, TracedTensor, contiguous
 
 _CLASSES = list(REAL_CLASS)
-_MOST_REPEATED = 2.0  # limit of _repeated()
+_MAX_RELATIVE_COST = 2.0  # of images of one file; above it, they are computed in the worker
 _SMALL = 64 << 10  # bytes of a tensor; a larger one is sent in shared memory
 _TV_TENSORS = frozenset(one for one in vars(tv_tensors).values() if isinstance(one, type))
 _DECODING = 2  # cost of decoding a pixel, relative to an operation on it
 
 
 @dataclass(frozen=True)
-class Place:
-    """Placeholder for a deferred tensor in a batch.
+class Placeholder:
+    """Stands for a deferred tensor in a batch.
 
     Attributes:
         row: the first row of the tensor.
-        count: number of joined rows; None for a single row that is not joined.
-        joins: how the rows are joined.
-        kind: number of the tensor's class in _CLASSES.
+        count: number of rows that are stacked or concatenated; None if the tensor is a single row.
+        joins: how the rows are stacked or concatenated.
+        class_index: index of the tensor's class in _CLASSES.
         strides: strides of the tensor; None if it is contiguous.
     """
 
     row: int
     count: int | None
     joins: tuple[Join, ...]
-    kind: int
+    class_index: int
     strides: tuple[int, ...] | None
 
 
 class JobGroup(NamedTuple):
-    """Files whose rows have equal heads.
+    """N jobs whose rows have equal heads.
 
     Attributes:
-        keys: the head of each view.
-        rows: (N, views) int32.
-        numbers: (N, width of all heads) float64.
-        paths: (N,) bytes, paths of files; or the concatenated encoded images, uint8.
+        keys: key of the head of each row of a job.
+        rows: (N, len(keys)) int32, the rows of each job.
+        numbers: (N, numbers of all heads) float64.
+        paths: (N,) bytes, paths of the files. For images in memory, the concatenated encoded bytes, as uint8.
         ends: (N,) int64, end of each encoded image in ``paths``; None for files.
-        slots, facts: (N,) as in FileTable.
+        slots, header_records: (N,) as in FileSource.
     """
 
     keys: tuple[Key, ...]
@@ -68,110 +69,114 @@ class JobGroup(NamedTuple):
     paths: Any
     ends: np.ndarray | None
     slots: np.ndarray
-    facts: np.ndarray
+    header_records: np.ndarray
 
 
 class TailGroup(NamedTuple):
-    """Rows whose tails were merged.
+    """M rows whose tails were merged.
 
     Attributes:
-        takes: the images before the tail.
+        pixel_format: format of the images before the tail.
         tail: key of the merged tail.
         rows: (M,) int32.
-        numbers: (M, width of the tail) float64.
+        numbers: (M, numbers of the tail) float64.
     """
 
-    takes: Gives
+    pixel_format: PixelFormat
     tail: Key
     rows: np.ndarray
     numbers: np.ndarray
 
 
 class TracedBatch:
-    """The result of the user's ``collate_fn``, with a Place for each deferred tensor.
+    """The result of the user's ``collate_fn``, with a Placeholder for each deferred tensor.
 
     Attributes:
         value: the batch.
         count: number of rows.
         jobs, tails: groups of rows.
-        computed: (row, tensor) of computed rows in a stack with deferred ones.
+        computed_rows: (row, tensor) of each computed row. Such rows were stacked with deferred ones.
     """
 
     def __init__(self, value: Any):
         self.value, self.count = value, 0
         self.jobs: list[JobGroup] = []
         self.tails: list[TailGroup] = []
-        self.computed: list[tuple[int, torch.Tensor]] = []
+        self.computed_rows: list[tuple[int, torch.Tensor]] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"value": _with_copies(self.value)}
+        return self.__dict__ | {"value": _by_value(self.value)}
 
     def pin_memory(self, device: Any = None) -> TracedBatch:
-        """Pin real tensors; called by torch's pin_memory thread."""
+        """Copy the computed tensors of ``value`` to pinned memory. torch's pin_memory thread calls this."""
         self.value = pin_memory(self.value, device)
         return self
 
-    def filled(self, made: Callable[[Place], torch.Tensor]) -> Any:
-        """Return the batch with each Place replaced by ``made(place)``."""
-        tensors: dict[Place, torch.Tensor] = {}
+    def fill(self, tensor_of: Callable[[Placeholder], torch.Tensor]) -> Any:
+        """Return the batch with each Placeholder replaced by ``tensor_of(placeholder)``."""
+        tensors: dict[Placeholder, torch.Tensor] = {}
 
-        def fill(place: Place) -> torch.Tensor:
-            if place not in tensors:
-                tensor = made(place)
-                tensors[place] = tensor.as_subclass(REAL_CLASS[_CLASSES[place.kind]]) if place.kind else tensor
-            return tensors[place]
+        def replace(x: Placeholder) -> torch.Tensor:
+            if x not in tensors:
+                tensor = tensor_of(x)
+                tensors[x] = tensor.as_subclass(REAL_CLASS[_CLASSES[x.class_index]]) if x.class_index else tensor
+            return tensors[x]
 
-        return mapped(self.value, fill, Place) if self.count else self.value
+        return mapped(self.value, replace, Placeholder) if self.count else self.value
 
 
-def packed(value: Any) -> TracedBatch:
-    """Return a batch for the loading process. Tensors without a plan are computed."""
+def pack_batch(value: Any) -> TracedBatch:
+    """Convert the result of ``collate_fn`` to a TracedBatch. Tensors without a plan are computed."""
     cells: list[Cell] = []
-    places: dict[int, Place | None] = {}
-    tensors: list[TracedTensor] = []
+    placeholders: dict[int, Placeholder | None] = {}
+    tensors: list[TracedTensor] = []  # keeps the tensors alive, so that their ids stay unique
 
-    def note(x: torch.Tensor) -> torch.Tensor:
-        if type(x) in REAL_CLASS and id(x) not in places:
+    def register(x: torch.Tensor) -> torch.Tensor:
+        if type(x) in REAL_CLASS and id(x) not in placeholders:
             tensors.append(x)  # type: ignore[arg-type]  # a TracedTensor
             has_attributes = len(vars(x)) > 1  # besides _cell
-            places[id(x)] = None if has_attributes else _place(x, cells)
+            placeholders[id(x)] = None if has_attributes else _placeholder(x, cells)
         return x
 
-    mapped(value, note)
+    mapped(value, register)
     if not tensors:
         return TracedBatch(value)
-    of_file: dict[int, list[int]] = {}
+    rows_of_file: dict[int, list[int]] = {}
     for row, cell in enumerate(cells):
         if cell.tensor is None:
             assert cell.node is not None  # it has a plan
-            of_file.setdefault(id(cell.node.root), []).append(row)
-    for rows in of_file.values():
-        if len(rows) > 1 and _repeated([cells[row].node for row in rows]) > _MOST_REPEATED:  # type: ignore[misc]  # not None, as above
+            rows_of_file.setdefault(id(cell.node.root), []).append(row)
+    for rows in rows_of_file.values():
+        if len(rows) > 1 and _relative_cost([cells[row].node for row in rows]) > _MAX_RELATIVE_COST:  # type: ignore[misc]  # not None, as above
             for row in rows:
                 cells[row].value()
-    batch = TracedBatch(mapped(value, lambda x: (places[id(x)] or x._real()) if type(x) in REAL_CLASS else x))
+    batch = TracedBatch(
+        mapped(value, lambda x: (placeholders[id(x)] or x._materialize()) if type(x) in REAL_CLASS else x)
+    )
     batch.count = len(cells)
-    # copied, as torch.stack does: the data set may change its tensors before they are sent
-    batch.computed = [(row, cell.tensor.clone()) for row, cell in enumerate(cells) if cell.tensor is not None]
-    _group(batch, [[row for row in rows if cells[row].tensor is None] for rows in of_file.values()], cells)
+    # copied, as torch.stack does, because the data set may change its tensors before they are sent
+    batch.computed_rows = [(row, cell.tensor.clone()) for row, cell in enumerate(cells) if cell.tensor is not None]
+    _group(batch, [[row for row in rows if cells[row].tensor is None] for rows in rows_of_file.values()], cells)
     return batch
 
 
-def _place(x: Any, cells: list[Cell]) -> Place | None:
-    """Return the place of a tensor, and append its rows to ``cells``; None if the tensor has to be computed."""
-    parts = x._cell.parts or (x._cell,)
-    if not x._cell.is_deferred or not any(part.tensor is None and _has_plan(part) for part in parts):
+def _placeholder(x: Any, cells: list[Cell]) -> Placeholder | None:
+    """Return a tensor's placeholder, and append its rows to ``cells``; None if the tensor has to be computed."""
+    rows = x._cell.inputs or (x._cell,)
+    if not x._cell.is_deferred or not any(cell.tensor is None and has_plan(cell) for cell in rows):
         return None
-    for part in parts:
-        if part.tensor is None and not _has_plan(part):
-            part.value()
+    for cell in rows:
+        if cell.tensor is None and not has_plan(cell):
+            cell.value()
     strides = None if x.stride() == contiguous(x.shape) else x.stride()
-    place = Place(len(cells), len(parts) if x._cell.parts else None, x._cell.joins, _CLASSES.index(type(x)), strides)
-    cells += parts
-    return place
+    count = len(rows) if x._cell.inputs else None
+    placeholder = Placeholder(len(cells), count, x._cell.joins, _CLASSES.index(type(x)), strides)
+    cells += rows
+    return placeholder
 
 
-def _has_plan(cell: Cell) -> bool:
+def has_plan(cell: Cell) -> bool:
+    """Return True if the pixels of a deferred cell can be computed in a batch."""
     node = cell.node
     if node is None or node.steps is None or node.state.kind == "Mask":
         return False
@@ -180,50 +185,54 @@ def _has_plan(cell: Cell) -> bool:
 
 
 def _is_converted(node: Node) -> bool:
+    """Return True if the first operation on the image of the file is convert("RGB")."""
     first = next((call for call in node.calls() if call.name != "copy"), None)
     return first is not None and first.name == "convert" and first.args[:1] == ("RGB",)
 
 
-def _repeated(nodes: list[Node]) -> float:
-    """Return the cost of computing each image of a file on its own, relative to computing shared steps once."""
-    once: dict[int, int] = {}
-    total = 0
+def _relative_cost(nodes: list[Node]) -> float:
+    """Return the cost of computing each image of a file from its pixels, relative to computing shared nodes once."""
+    shared: dict[int, int] = {}
+    separate = 0
     for node in nodes:
         while node.parent is not None:
-            total += node.parent.pixels
-            once[id(node)] = node.parent.pixels
+            separate += node.parent.pixels
+            shared[id(node)] = node.parent.pixels
             node = node.parent
     decoding = _DECODING * nodes[0].root.pixels
-    return (decoding + total) / max(1, decoding + sum(once.values()))
+    return (decoding + separate) / max(1, decoding + sum(shared.values()))
 
 
 def _group(batch: TracedBatch, jobs: list[list[int]], cells: list[Cell]) -> None:
+    """Set ``batch.jobs`` and ``batch.tails``. ``jobs``: rows of each file."""
     by_head: dict[Any, list[_Job]] = {}
-    by_tail: dict[tuple[Gives, Key], list[tuple[int, list[Entry], tuple[int, int]]]] = {}
+    by_tail: dict[tuple[PixelFormat, Key], list[tuple[int, list[TailStep], tuple[int, int]]]] = {}
     for rows in filter(None, jobs):
         nodes = [cells[row].node for row in rows]
         keys, numbers = [], list[float]()
         for row, node in zip(rows, nodes, strict=True):
             assert node is not None and node.steps is not None
-            head, of_head, tail = divided(node.steps, len(rows) == 1)
+            head, head_numbers, tail = split_steps(node.steps, len(rows) == 1)
             keys.append(head)
             if tail:
-                size = size_after(head, of_head, node.root.state.size)
-                by_tail.setdefault((gives(head), skeleton(tail)), []).append((row, tail, size))
-            numbers += of_head
+                size = size_after(head, head_numbers, node.root.state.size)
+                by_tail.setdefault((format_after(head), steps_without_flag(tail)), []).append((row, tail, size))
+            numbers += head_numbers
         assert nodes[0] is not None
         source = nodes[0].root.source
         by_head.setdefault((tuple(keys), type(source) is MemorySource), []).append((rows, numbers, source))
-    for (keys_of_views, in_memory), of_group in by_head.items():
-        batch.jobs.append(_job_group(keys_of_views, in_memory, of_group))
-    for (takes, _), of_tail in by_tail.items():
-        of_rows, tails, sizes = zip(*of_tail, strict=True)
-        whole, several = merged(tails, sizes)
-        batch.tails.append(TailGroup(takes, whole, np.array(of_rows, np.int32), np.array(several, np.float64)))
+    for (head_keys, in_memory), group in by_head.items():
+        batch.jobs.append(_job_group(head_keys, in_memory, group))
+    for (pixel_format, _), of_tail in by_tail.items():
+        tail_rows, tails, sizes = zip(*of_tail, strict=True)
+        key, tail_numbers = merge_tails(tails, sizes)
+        batch.tails.append(
+            TailGroup(pixel_format, key, np.array(tail_rows, np.int32), np.array(tail_numbers, np.float64))
+        )
 
 
 _Job = tuple[list[int], list[float], Any]
-"""Rows, their numbers, and the source of the file."""
+"""The rows of a file, the numbers of their heads, and the FileSource or MemorySource."""
 
 
 def _job_group(keys: Any, in_memory: bool, jobs: list[_Job]) -> JobGroup:
@@ -236,51 +245,53 @@ def _job_group(keys: Any, in_memory: bool, jobs: list[_Job]) -> JobGroup:
         ends = np.cumsum([len(one.data) for one in sources])
     else:
         paths = np.array([os.fsencode(one.path) for one in sources])
-    facts = np.frombuffer(b"".join(one.facts for one in sources), FACTS)
-    return JobGroup(keys, rows, numbers, paths, ends, np.array([one.slot for one in sources]), facts)
+    header_records = np.frombuffer(b"".join(one.header_record for one in sources), FACTS)
+    return JobGroup(keys, rows, numbers, paths, ends, np.array([one.slot for one in sources]), header_records)
 
 
 # ---- small tensors
 
 
-class _Copied:
-    """A tensor that is pickled with its values. torch sends a file descriptor for each tensor, which takes longer."""
+class _PickledByValue:
+    """Wrapper of a tensor that is pickled with its values. torch sends a file descriptor, which takes longer."""
 
     def __init__(self, tensor: torch.Tensor):
         self._tensor = tensor
 
     def __reduce__(self) -> Any:
         x = self._tensor
-        held = x.as_subclass(torch.Tensor).reshape(-1).view(torch.uint8).numpy().tobytes()
-        return _restored, (type(x), x.dtype, tuple(x.shape), bytearray(held), vars(x))
+        values = x.as_subclass(torch.Tensor).reshape(-1).view(torch.uint8).numpy().tobytes()
+        return _unpickled, (type(x), x.dtype, tuple(x.shape), bytearray(values), vars(x))
 
 
-def _restored(kind: Any, dtype: torch.dtype, shape: tuple[int, ...], held: bytearray, attributes: Any) -> torch.Tensor:
-    made = torch.frombuffer(held, dtype=dtype).view(shape).as_subclass(kind)
-    vars(made).update(attributes)
-    return made
+def _unpickled(cls: Any, dtype: torch.dtype, shape: Any, values: bytearray, attributes: Any) -> torch.Tensor:
+    result = torch.frombuffer(values, dtype=dtype).view(shape).as_subclass(cls)
+    vars(result).update(attributes)
+    return result
 
 
-def _with_copies(value: Any) -> Any:
-    """Return a batch whose small tensors are replaced by _Copied, unless they share memory."""
+def _by_value(value: Any) -> Any:
+    """Return a batch with each small tensor wrapped in _PickledByValue, unless it shares memory with another tensor."""
     tensors: dict[int, torch.Tensor] = {}
     mapped(value, lambda x: tensors.setdefault(id(x), x))
-    memory = {key: _memory(x) for key, x in tensors.items()}
-    uses = Counter(memory.values())
-    copies = {key: _Copied(x) for key, x in tensors.items() if uses[memory[key]] == 1 and _is_plain(x)}
-    return mapped(value, lambda x: copies.get(id(x), x)) if copies else value
+    addresses = {key: _storage_address(x) for key, x in tensors.items()}
+    uses = Counter(addresses.values())
+    wrapped = {
+        key: _PickledByValue(x) for key, x in tensors.items() if uses[addresses[key]] == 1 and _is_small_and_plain(x)
+    }
+    return mapped(value, lambda x: wrapped.get(id(x), x)) if wrapped else value
 
 
-def _memory(x: torch.Tensor) -> int | None:
-    """Return the address of a tensor's storage; None if it has none."""
+def _storage_address(x: torch.Tensor) -> int | None:
+    """Return the address of a tensor's storage; None if it has no storage."""
     try:
         return x.untyped_storage().data_ptr()
-    except Exception:  # sparse, or a subclass without memory
+    except Exception:  # sparse, or a wrapper subclass
         return None
 
 
-def _is_plain(x: torch.Tensor) -> bool:
-    """Return True if a tensor is small and has all of its memory, and no other attributes than tv_tensors have."""
+def _is_small_and_plain(x: torch.Tensor) -> bool:
+    """Return True if class, dtype, shape, values and attributes are all that a small tensor consists of."""
     if type(x) is not torch.Tensor and type(x) not in _TV_TENSORS:
         return False
     if x.device.type != "cpu" or x.layout != torch.strided:
@@ -290,8 +301,3 @@ def _is_plain(x: torch.Tensor) -> bool:
     if (type(x) is torch.Tensor and vars(x)) or x.is_conj() or x.is_neg() or x.stride() != contiguous(x.shape):
         return False
     return 0 < x.nbytes <= _SMALL and x.nbytes == x.untyped_storage().nbytes()
-
-
-def real(value: Any) -> Any:
-    """Return a batch or sample with all deferred tensors computed."""
-    return mapped(value, lambda one: one._real() if type(one) in REAL_CLASS else one)

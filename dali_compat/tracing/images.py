@@ -1,9 +1,9 @@
 """Real Pillow images whose core is deferred.
 
-Pillow reads only the header when it opens a file. If this thread traces (nodes.HERE), the first method that needs the
-pixels puts a :class:`~.nodes.Node` in place of the image's core, ``Image._im``, and the image looks loaded. The methods
-below return an image with a new node if the size and mode of the result follow from the arguments. All other code of
-Pillow reads the pixels through ``Image.im``, which computes them.
+Pillow reads only the header when it opens a file. While a thread traces, the first method that needs the pixels sets
+the image's core, ``Image._im``, to a :class:`~.nodes.Node`, as if the image were loaded. The methods below return an
+image with a new node if the size and mode of the result follow from the arguments. All other code of Pillow accesses
+the pixels through ``Image.im``, which computes them.
 """
 
 from __future__ import annotations
@@ -30,32 +30,31 @@ from ..inspection.replaced import STANDS_FOR
 from ..ops.arguments import interpolation_named
 from .calls import RecordedCall
 from .color import pillow_filter
-from .geometry import resized, transformed
-from .nodes import HERE, Node, became_real
+from .geometry import resize_to, transform
+from .nodes import SWITCHES, Node, record_reason
 from .operations import OPERATIONS, Outcome, State, step
 from .sources import FileSource, FileTable, MemorySource
 
-_COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, used for the times of files
-_TICK = 10_000_000  # resolution in ns of other clocks, such as that of a network file system
+_CLOCK = 5  # Linux's CLOCK_REALTIME_COARSE, which file systems use
+_RESOLUTION = 10_000_000  # in ns, of the clocks of network file systems, for example
 _END_OF_JPEG = b"\xff\xd9"
 _BITMAPS = BmpImageFile, PpmImageFile
-_MEMBERS = tarfile.ExFileObject, zipfile.ZipExtFile  # files in archives
+_ARCHIVE_MEMBERS = tarfile.ExFileObject, zipfile.ZipExtFile
 _DEFERRED = JpegImageFile, PngImageFile, *_BITMAPS
 _BANDS = {"1": 1, "L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4}
-_GRAY = (
-    step("grayscale", State("pil", "L", (1, 1, 1)), like="pil", dtype=State("pil", "L", (1, 1, 1)).dtype, channels=1),
-)
-_STEPS_OF_FILE: dict[str, Any] = {"RGB": (), "L": _GRAY}  # decoders give RGB
+_GRAY = State("pil", "L", (1, 1, 1))
+# decoders of batches return RGB
+FILE_STEPS: dict[str, Any] = {"RGB": (), "L": (step("grayscale", _GRAY, like="pil", dtype=_GRAY.dtype, channels=1),)}
 
 _original: dict[str, Callable[..., Any]] = {}  # Pillow's functions by name
 
 
 class _Files:
-    """The table of this process.
+    """Global variables of this process.
 
     Attributes:
-        table: facts of files.
-        since: time in ns. A file that changed after it may change again before it is decoded.
+        table: headers of the files.
+        since: time in ns. A file with a later ctime is not deferred, since it may change before it is decoded.
     """
 
     table = FileTable(0)
@@ -63,36 +62,37 @@ class _Files:
 
 
 def use_table(table: FileTable) -> None:
-    """Use this table from now on, and defer only files that were last changed before this call."""
-    now = time.clock_gettime_ns(_COARSE) if sys.platform == "linux" else time.time_ns()
-    _Files.table, _Files.since = table, now - _TICK
+    """Use this table in this process, and do not defer files that change after this call."""
+    now = time.clock_gettime_ns(_CLOCK) if sys.platform == "linux" else time.time_ns()
+    _Files.table, _Files.since = table, now - _RESOLUTION
 
 
 def node_of(image: Image.Image) -> Node | None:
-    """Return the image's node, deferring its file if possible; None if the image has to be real."""
+    """Return the image's node, created if Pillow has only opened the file; None if the image cannot be deferred."""
     im = image.__dict__.get("_im")
     if type(im) is Node:
         return im if im.state.mode == image._mode and im.size == image._size else None
-    if im is not None or not HERE.traces or not isinstance(image, ImageFile.ImageFile):
+    if im is not None or not SWITCHES.is_tracing or not isinstance(image, ImageFile.ImageFile):
         return None
     if type(image) not in _DEFERRED:
-        became_real(_why_not(image))
+        record_reason(_mode_reason(image))
         return None
-    return _deferred_file(image)
+    return _defer_file(image)
 
 
-def _why_not(image: Any) -> str:
-    """Return why a file's image is not deferred."""
+def _mode_reason(image: Any) -> str:
+    """Return the reason why images of this format and mode are not deferred."""
     if image._mode[0] in "IF":
         return f"opens images in mode {image._mode}, of more than 8 bits"
     return f"opens {image.format} files in mode {image._mode}"
 
 
-def _deferred_file(image: Any) -> Node | None:
+def _defer_file(image: Any) -> Node | None:
+    """Replace the core of a file's image by a node, and close the file; None if the image has to be computed."""
     if len(image.tile) != 1 or image.decoderconfig or ImageFile.LOAD_TRUNCATED_IMAGES or image.fp is None:
         return None
     if image._mode not in _BANDS or "transparency" in image.info:
-        became_real(_why_not(image))
+        record_reason(_mode_reason(image))
         return None
     if type(image) in _BITMAPS and image._mode != "RGB":  # load() may map the file, which makes the image read-only
         return None
@@ -104,7 +104,7 @@ def _deferred_file(image: Any) -> Node | None:
         return None
     width, height = image._size
     state = State("pil", image._mode, (_BANDS[image._mode], height, width))
-    node = Node(None, source, None, state, _STEPS_OF_FILE.get(image._mode))
+    node = Node(None, source, None, state, FILE_STEPS.get(image._mode))
     image._im, image.tile, image.readonly, image.map = node, [], 0, None  # as after load()
     if type(image) is PngImageFile:
         stream: Any = image.png
@@ -120,33 +120,33 @@ def _deferred_file(image: Any) -> Node | None:
 
 
 def _source_of(image: Any) -> FileSource | MemorySource | None:
-    """Return the image's file; None if it is incomplete or may change before it is decoded."""
+    """Return the image's file; None if it is incomplete, may change, or has to be decoded by Pillow."""
     fp, is_jpeg = image.fp, type(image) is JpegImageFile
-    if type(fp) is io.BytesIO or type(fp) in _MEMBERS:
-        data = fp.getvalue() if type(fp) is io.BytesIO else _whole(fp)
+    if type(fp) is io.BytesIO or type(fp) in _ARCHIVE_MEMBERS:
+        data = fp.getvalue() if type(fp) is io.BytesIO else _all_bytes(fp)
         return _Files.table.memory(data) if not is_jpeg or data.endswith(_END_OF_JPEG) else None
     if type(fp) is not io.BufferedReader or not isinstance(path := getattr(fp, "name", None), str):
-        became_real(f"opens images from {type(fp).__name__}, not from files, bytes or io.BytesIO")
+        record_reason(f"opens images from {type(fp).__name__}, not from files, bytes or io.BytesIO")
         return None
     try:
         number = fp.fileno()
         status = os.fstat(number)
-        found = os.lstat(path)
-        if max(status.st_ctime_ns, found.st_ctime_ns) >= _Files.since:  # a link may be redirected
-            became_real("opens files that were written just now")
+        link_status = os.lstat(path)
+        if max(status.st_ctime_ns, link_status.st_ctime_ns) >= _Files.since:  # a symbolic link may change, too
+            record_reason("opens files that were written just now")
             return None
-        if not os.path.samestat(status, os.stat(path) if stat.S_ISLNK(found.st_mode) else found):
+        if not os.path.samestat(status, os.stat(path) if stat.S_ISLNK(link_status.st_mode) else link_status):
             return None
         if not image._exclusive_fp and is_jpeg and os.pread(number, 2, status.st_size - 2) != _END_OF_JPEG:
-            return None  # unknown position after decoding
+            return None  # the file position after decoding is unknown
         path = str(path)
         return _Files.table.file(path if path[:1] == "/" else os.path.join(os.getcwd(), path), status)
     except (OSError, ValueError):  # closed or deleted
         return None
 
 
-def _whole(fp: Any) -> bytes:
-    """Return the bytes of a file without changing its position."""
+def _all_bytes(fp: Any) -> bytes:
+    """Return the bytes of a file. Keep its position."""
     before = fp.tell()
     fp.seek(0)
     data: bytes = fp.read()
@@ -155,7 +155,7 @@ def _whole(fp: Any) -> bytes:
 
 
 def _end_of_png(image: Any) -> int:
-    """Return a PNG's file position after load(); 0 if load() would add chunks after the pixels to ``info``."""
+    """Return the file position after a PNG's load(); 0 if load() would read metadata that follows the pixels."""
     at, fp = image.tile[0][2] - 8, image.fp
     before = fp.tell()
     try:
@@ -169,23 +169,23 @@ def _end_of_png(image: Any) -> int:
         fp.seek(before)
 
 
-def imaged(node: Node, info: dict[Any, Any]) -> Image.Image:
-    """Return a new image with this node."""
-    made = Image.Image()
-    made._im, made._mode, made._size, made.info = node, node.state.mode, node.size, info  # type: ignore[assignment]  # a Node in place of the core
-    return made
+def image_of(node: Node, info: dict[Any, Any]) -> Image.Image:
+    """Return a new image with this node and this ``Image.info``."""
+    image = Image.Image()
+    image._im, image._mode, image._size, image.info = node, node.state.mode, node.size, info  # type: ignore[assignment]  # a Node in place of the core
+    return image
 
 
 # ---- Image's own attributes and methods
 
 
 def _get_im(self: Any) -> Any:
-    """Image.im: the core, computed if it was deferred."""
+    """Replacement of Image.im, which returns the core. Compute the core if it is deferred."""
     im = self.__dict__.get("_im")
     if type(im) is Node:
-        became_real("uses the image's pixels")
+        record_reason("uses the image's pixels")
         core = im.value().im
-        self._im = core.copy() if im.used else core  # images derived from the node must not see later changes
+        self._im = core.copy() if im.used else core  # the user may change the pixels
         return self._im
     return _original["im"](self)
 
@@ -195,7 +195,7 @@ def _set_im(self: Any, im: Any) -> None:
 
 
 class PixelAccess:
-    """The result of load(). It reads the pixels at the first access, since load() is mostly called for its effect."""
+    """Result of load(). Code that calls load() rarely uses its result, so that pixels are computed at the first use."""
 
     def __init__(self, image: Any):
         self._image = image
@@ -215,7 +215,7 @@ def _load(self: Any) -> Any:
     if type(self.__dict__.get("_im")) is Node:
         if node_of(self) is not None:
             return PixelAccess(self)
-        _get_im(self)  # putpalette() has changed the mode, and load() passes the palette to the core
+        _get_im(self)  # putpalette() has changed the mode, and load() passes the palette to a computed core
     return _original["load"](self)
 
 
@@ -223,7 +223,10 @@ def _load_file(self: Any) -> Any:
     return PixelAccess(self) if node_of(self) is not None else _original["load_file"](self)
 
 
-def _converted(s: State, mode: Any = None, *others: Any, **more: Any) -> Outcome | None:
+# Functions that return the outcomes of Image's methods. None or an exception means that the original method runs.
+
+
+def _convert(s: State, mode: Any = None, *others: Any, **more: Any) -> Outcome | None:
     if others or more or mode not in ("RGB", "L"):
         return None
     if mode == s.mode:
@@ -235,7 +238,7 @@ def _converted(s: State, mode: Any = None, *others: Any, **more: Any) -> Outcome
     return Outcome(State("pil", "L", (1, *s.size)), steps)
 
 
-def _resized(s: State, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Outcome | None:
+def _resize(s: State, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Outcome | None:
     width, height = map(operator.index, size)
     if box is not None or reducing_gap is not None or min(width, height) < 1:
         return None
@@ -243,10 +246,10 @@ def _resized(s: State, size: Any, resample: Any = None, box: Any = None, reducin
         return Outcome(s, ())
     if s.mode not in ("RGB", "L"):
         return None
-    return resized(s, "pil", (height, width), interpolation_named(3 if resample is None else resample))
+    return resize_to(s, "pil", (height, width), interpolation_named(3 if resample is None else resample))
 
 
-def _cropped(s: State, box: Any = None) -> Outcome | None:
+def _crop(s: State, box: Any = None) -> Outcome | None:
     if box is None:
         return Outcome(s, ())
     left, top, right, bottom = (operator.index(round(edge)) for edge in box)
@@ -256,46 +259,48 @@ def _cropped(s: State, box: Any = None) -> Outcome | None:
 
 
 _METHODS: dict[str, Callable[..., Outcome | None]] = {
-    "convert": _converted,
+    "convert": _convert,
     "copy": lambda s: Outcome(s, ()),
-    "crop": _cropped,
+    "crop": _crop,
     "filter": lambda s, filter: pillow_filter(s, "pil", filter),
-    "resize": _resized,
-    "transform": transformed,
+    "resize": _resize,
+    "transform": transform,
     "transpose": lambda s, method: OPERATIONS["transpose"](s, "pil", method),
 }
 
 
 def _method(name: str, outcome_of: Callable[..., Outcome | None]) -> Callable[..., Any]:
+    """Return the replacement of a method of Image, which defers its result if possible."""
     original = _original[name]
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         im = self.__dict__.get("_im")
-        if type(im) is Node or (im is None and HERE.traces):
-            made = deferred(self, outcome_of, RecordedCall(name, None, args, kwargs))
-            if made is not None:
-                return made
+        if type(im) is Node or (im is None and SWITCHES.is_tracing):
+            result = deferred_image(self, outcome_of, RecordedCall(name, None, args, kwargs))
+            if result is not None:
+                return result
         return original(self, *args, **kwargs)
 
     return in_place_of(original, method)
 
 
 def in_place_of(original: Any, function: Any) -> Any:
-    """Make a function look like the one that it replaces."""
+    """Return a function with the name, docstring and signature of the original one that it replaces."""
     setattr(functools.wraps(original)(function), STANDS_FOR, original)
     return function
 
 
-def deferred(
+def deferred_image(
     image: Any, outcome_of: Callable[..., Outcome | None], call: RecordedCall, info: dict[Any, Any] | None = None
 ) -> Image.Image | None:
     """Return the deferred result of a call; None if it has to be computed.
 
     Args:
-        image: any image.
-        outcome_of: returns the Outcome for the image's State and the call's arguments, or None, or raises.
-        call: the call. Its arguments are copied if the caller could change them.
-        info: ``info`` of the result; None for a copy of the image's.
+        image: the first argument of the call.
+        outcome_of: returns the Outcome for the image's State and the call's other arguments. If it returns None or
+            raises an error, the result has to be computed.
+        call: the call.
+        info: ``Image.info`` of the result. By default it is a copy of the image's.
     """
     node = node_of(image)
     if node is None:
@@ -305,29 +310,30 @@ def deferred(
     except Exception:  # Pillow itself raises the error
         outcome = None
     if outcome is None or min(outcome.state.size) < 1:
-        became_real(f"uses the image's {call.name}")
+        record_reason(f"uses the image's {call.name}")
         return None
-    if outcome.same:
+    if outcome.is_same_object:
         return image
-    made = node.then(call.kept(), outcome)
-    if made.steps is None and outcome.steps is None:  # computed now, since it may raise
-        became_real(f"uses the image's {call.name}")
+    result = node.then(call.with_copies(), outcome)
+    if result.steps is None and outcome.steps is None:  # the original function may raise an error
+        record_reason(f"uses the image's {call.name}")
         return None
-    return imaged(made, _copied_info(image) if info is None else info)
+    return image_of(result, _copied_info(image) if info is None else info)
 
 
 def _copied_info(image: Any) -> dict[Any, Any]:
-    copied: dict[Any, Any] = image._copy_info() if hasattr(image, "_copy_info") else image.info.copy()
-    return copied
+    info: dict[Any, Any] = image._copy_info() if hasattr(image, "_copy_info") else image.info.copy()
+    return info
 
 
-# ---- ImageEnhance: an enhancer blends an image with a "degenerate" one, which some compute from the pixels
+# ---- ImageEnhance: an enhancer blends the image with a "degenerate" image, such as its grayscale
 
 _ENHANCERS = {"Brightness": "brightness", "Color": "saturation", "Contrast": "contrast", "Sharpness": "sharpness"}
 
 
 def _enhancer(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    kind = getattr(ImageEnhance, name)
+    """Return the replacement of an enhancer's constructor, which defers the degenerate image."""
+    enhancer = getattr(ImageEnhance, name)
 
     def __init__(self: Any, image: Any) -> None:
         node = node_of(image) if isinstance(image, Image.Image) else None
@@ -337,8 +343,8 @@ def _enhancer(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         self.image = image
         if name == "Color":
             self.intermediate_mode = "L"
-        call = RecordedCall(name, lambda image: kind(image).degenerate)
+        call = RecordedCall(name, lambda image: enhancer(image).degenerate)
         info = _copied_info(image) if name in ("Color", "Sharpness") else {}
-        self.degenerate = imaged(node.then(call, Outcome(node.state)), info)
+        self.degenerate = image_of(node.then(call, Outcome(node.state)), info)
 
     return in_place_of(original, __init__)

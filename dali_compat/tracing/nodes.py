@@ -1,7 +1,7 @@
 """Deferred images and tensors, as a file and the operations on it.
 
 The pixels of a :class:`Node` never change. An image stores its node in place of Pillow's core (images.py), and a tensor
-in a :class:`~.tensors.Cell`. Pixels are computed at the first access, by the functions of Pillow and torchvision.
+stores it in a :class:`~.tensors.Cell`. The functions of Pillow and torchvision compute the pixels at the first access.
 """
 
 from __future__ import annotations
@@ -19,71 +19,71 @@ from .calls import RecordedCall
 from .operations import Outcome, State, Step
 from .sources import FileSource, MemorySource
 
-_really_open = Image.open
+pillow_open = Image.open  # before a user's code may replace it
 
 
-class _Thread(threading.local):
-    """Per-thread switches.
+class _Switches(threading.local):
+    """State of the current thread.
 
     Attributes:
-        traces: whether images that this thread opens are deferred.
-        exact: whether operations are deferred only if their result is torchvision's, bit for bit.
-        reasons: collects why images became real; None outside of a trial.
+        is_tracing: whether images that this thread opens are deferred.
+        exact: whether operations are deferred only if kernels return torchvision's pixels, bit for bit.
+        reasons: reasons why images were computed; None outside of a trial.
     """
 
-    traces = exact = False
+    is_tracing = exact = False
     reasons: Reasons | None = None
 
 
-HERE = _Thread()
+SWITCHES = _Switches()
 _TRIAL = f"{__package__}.trial"  # the module that calls the user's code
 
 
 class Reasons:
-    """Reasons why deferred images became real, the first of each line of the user's code."""
+    """Reasons why images were computed in a trial, one for each line of the user's code."""
 
     def __init__(self) -> None:
-        self._found: dict[str, str] = {}
+        self._lines: dict[str, str] = {}  # by reason
 
-    def add(self, why: str) -> None:
-        """Record a reason and the current line of the user's code, unless that line has one already."""
-        if why not in self._found:
+    def add(self, reason: str) -> None:
+        """Add a reason if there is none for the current line of the user's code."""
+        if reason not in self._lines:
             line = user_line(until=_TRIAL)
-            if not line or line not in self._found.values():
-                self._found[why] = line
+            if not line or line not in self._lines.values():
+                self._lines[reason] = line
 
     def __str__(self) -> str:
-        return ", and ".join([f"{why} ({line})" if line else why for why, line in self._found.items()][:3])
+        return ", and ".join([f"{reason} ({line})" if line else reason for reason, line in self._lines.items()][:3])
 
 
 @contextmanager
 def tracing(on: bool, exact: bool = False):
-    """Switch deferral on or off for this thread."""
-    before = HERE.traces, HERE.exact
-    HERE.traces, HERE.exact = on, exact
+    """Context manager that switches tracing on or off in this thread."""
+    before = SWITCHES.is_tracing, SWITCHES.exact
+    SWITCHES.is_tracing, SWITCHES.exact = on, exact
     try:
         yield
     finally:
-        HERE.traces, HERE.exact = before
+        SWITCHES.is_tracing, SWITCHES.exact = before
 
 
-def became_real(why: str) -> None:
-    """Record why an image is computed instead of deferred."""
-    if HERE.reasons is not None:
-        HERE.reasons.add(why)
+def record_reason(reason: str) -> None:
+    """In a trial, record why an image is computed instead of deferred, as a predicate such as "uses its pixels"."""
+    if SWITCHES.reasons is not None:
+        SWITCHES.reasons.add(reason)
 
 
 class Node:
-    """An image or tensor that is not computed yet: a file, or a call on another node.
+    """A deferred image or tensor, as a file, or as a call on another node.
 
     Attributes:
         parent: the node that ``call`` is applied to; None for a file.
         source: the encoded file.
-        call: call on the parent; for a file None, or the decoder, called with the file's bytes.
+        call: call on the parent. For a file, the call of a decoder on its bytes, or None for Pillow's.
         state: the known kind, mode, shape and dtype.
-        steps: batch steps that give the same pixels from the decoded file; None if there are none.
+        steps: steps that compute the same pixels in a batch, from the decoded file; None if no steps do.
         strides: strides of a tensor, in elements; None if it is contiguous.
-        used: whether another node is computed from this one, so that its pixels must not be changed.
+        used: whether another node has this one as its parent, so that its pixels must not be changed.
     """
 
     __slots__ = ("_lock", "_value", "call", "parent", "source", "state", "steps", "strides", "used")
@@ -107,18 +107,24 @@ class Node:
 
     @property
     def mode(self) -> str:
-        """Pillow's mode of the image; for a tensor, of the image that it was made from."""
+        """Pillow's mode, as in State."""
         return self.state.mode
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) in pixels, an attribute of Pillow's core."""
+        """(width, height) in pixels, as in Pillow's core."""
         return self.state.shape[-1], self.state.shape[-2]
 
     def then(self, call: RecordedCall, outcome: Outcome, strides: tuple[int, ...] | None = None) -> Node:
-        """Return the node of a call with a known outcome."""
+        """Return the node of a call on this node.
+
+        Args:
+            call: the call.
+            outcome: its outcome.
+            strides: strides of the result, as in Node.
+        """
         if call.name == "convert" and outcome.state.mode == "RGB" and self.is_file:
-            steps: tuple[Step, ...] | None = ()  # decoders give RGB
+            steps: tuple[Step, ...] | None = ()  # decoders of batches return RGB
         elif self.steps is None or outcome.steps is None:
             steps = None
         else:
@@ -126,7 +132,7 @@ class Node:
         return Node(self, self.source, call, outcome.state, steps, strides)
 
     def value(self) -> Any:
-        """Compute the image or tensor. It must not be changed if the node is ``used``.
+        """Return the computed image or tensor. The caller must not change it if the node is ``used``.
 
         Raises:
             OSError: the file cannot be read, or has changed since it was opened.
@@ -134,28 +140,28 @@ class Node:
         if self._value is None:
             with self._lock, tracing(False):
                 if self._value is None:
-                    self._value = self._computed()
+                    self._value = self._compute()
         return self._value
 
-    def _computed(self) -> Any:
+    def _compute(self) -> Any:
         if self.parent is not None:
             assert self.call is not None
-            return self.call.on(self.parent.value())
-        with self.source.opened() as file:
+            return self.call.apply(self.parent.value())
+        with self.source.open() as file:
             data = file.read()
         if self.call is not None:
-            return self.call.on(data)
-        image = _really_open(io.BytesIO(data))
+            return self.call.apply(data)
+        image = pillow_open(io.BytesIO(data))
         image.load()
         return image
 
     def calls(self) -> list[RecordedCall]:
-        """Return the calls that lead from the file to this node."""
-        found, node = [], self
+        """Return the calls on the image of the file that result in this node."""
+        calls, node = [], self
         while node.parent is not None:
-            found.append(node.call)
+            calls.append(node.call)
             node = node.parent
-        return found[::-1]  # type: ignore[return-value]  # only a file may have no call
+        return calls[::-1]  # type: ignore[return-value]  # only a file may have no call
 
     @property
     def root(self) -> Node:
@@ -167,7 +173,7 @@ class Node:
 
     @property
     def is_file(self) -> bool:
-        """True if the pixels are those of the file, unchanged."""
+        """True if the node is a file that Pillow opened, or a copy of its image."""
         node = self
         while node.call is not None and node.call.name == "copy":
             assert node.parent is not None

@@ -1,7 +1,7 @@
 """The known state of a deferred image, and the result and step of each operation on it.
 
-An operation is a torchvision function or a method of an image. Its counterpart here takes the same arguments, with the
-State of an image in place of the image. It returns an Outcome, computed from sizes as in torchvision, without pixels.
+An operation is a torchvision function or a method of an image. The function with its name in OPERATIONS takes the same
+arguments, but a State in place of the image. It returns the Outcome, which it computes without pixels.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import torch
 from torchvision.transforms import InterpolationMode
 
 from ..ops.draws import width_of
-from ..plan import ImageSpec
 
 Numbers = tuple[float, ...]
 Size = tuple[int, int]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 CONSTANT = frozenset((int, float, bool, str, type(None), torch.dtype, InterpolationMode))  # immutable argument types
-_WARPS = "rotate", "affine", "perspective", "warp_affine", "warp_perspective"
-FLAG, SIZED, NEVER = "flag", "sized", "never"  # how a step is disabled for an image that does not use it
+WITH_SIZES = frozenset(("crop", "pad", "resize", "warp_affine", "warp_perspective", "rotate", "affine", "perspective"))
+"""Steps whose numbers begin with the image's size before and after the step."""
+FLAG = "flag", (), "int32"  # name, shape and dtype of a number that is 0 for images that skip the step
+
+PixelFormat = tuple[str, torch.dtype, bool, int]
+"""Fields ``kind``, ``dtype``, ``normalized`` and ``channels`` of an ImageSpec."""
 
 
 class State(NamedTuple):
@@ -30,8 +33,8 @@ class State(NamedTuple):
 
     Attributes:
         kind: "pil", "tensor", "Image" or "Mask".
-        mode: PIL's mode; for a tensor, the mode of the image that it was made from.
-        shape: shape of a tensor; (channels, height, width) of a PIL image.
+        mode: PIL's mode. A tensor has the mode of the PIL image that it was converted from.
+        shape: shape of a tensor, or (channels, height, width) of a PIL image.
         dtype, normalized: as in ImageSpec.
     """
 
@@ -50,62 +53,53 @@ class State(NamedTuple):
     def channels(self) -> int:
         return self.shape[-3]
 
-    def sized(self, size) -> State:
+    def with_size(self, size) -> State:
         """Return the state with another size."""
         return State(self.kind, self.mode, (*self.shape[:-2], *map(int, size)), self.dtype, self.normalized)
 
 
-class Given:
-    """A step without its numbers, which differ between images. Equal ones are mostly the same object.
+class StepKind:
+    """A step without its numbers, such as a window or an angle, which differ between images.
 
     Attributes:
         op: as in plan.Step.
-        args: arguments of the kernel.
-        gives: (kind, dtype, normalized, channels) after the step.
-        layout: as in ops/draws.py.
-        off: FLAG, SIZED or NEVER.
-        sized: whether the numbers begin with the sizes before and after the step.
-        width: how many numbers there are.
+        args: constant arguments of the kernel.
+        pixel_format: format of the image after the step.
+        layout: (name, shape, dtype) of each array of numbers, as in ops/draws.py.
+        has_flag: whether a number is a flag, which is 0 for images that skip the step.
+        has_sizes: whether the numbers begin with the sizes before and after the step.
+        number_count: how many numbers there are.
     """
 
-    __slots__ = "_hash", "_key", "args", "gives", "layout", "off", "op", "sized", "width"
+    __slots__ = "_hash", "_key", "args", "has_flag", "has_sizes", "layout", "number_count", "op", "pixel_format"
+    pixel_format: PixelFormat
 
     def __init__(self, *key):
         self._key, self._hash = key, hash(key)
-        self.op, self.args, self.gives, self.layout, self.off = key
-        self.sized = self.off == SIZED or self.op in _WARPS
-        self.width = width_of(self.layout, self.sized) if self.layout else 0
+        self.op, self.args, self.pixel_format, self.layout = key
+        self.has_flag, self.has_sizes = self.layout[:1] == (FLAG,), self.op in WITH_SIZES
+        self.number_count = width_of(self.layout, self.has_sizes) if self.layout else 0
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Given) and self._key == other._key)
+        return self is other or (isinstance(other, StepKind) and self._key == other._key)
 
     def __reduce__(self) -> Any:
-        return given, self._key
-
-    def spec(self, size: Size | None) -> ImageSpec:
-        """Return the spec of the image after the step."""
-        kind, dtype, normalized, channels = self.gives
-        return ImageSpec(kind, dtype, normalized, channels, size)
+        return step_kind, self._key
 
 
-_MOST_KNOWN = 1024
-_givens: dict[tuple[Any, ...], Given] = {}
+_CACHE_SIZE = 1024
 
 
-def given(*key) -> Given:
-    """Return the Given of these arguments, mostly a cached one."""
-    made = _givens.get(key)
-    if made is None:
-        if len(_givens) >= _MOST_KNOWN:
-            _givens.clear()
-        made = _givens[key] = Given(*key)
-    return made
+@lru_cache(_CACHE_SIZE)
+def step_kind(*key) -> StepKind:
+    """Return the StepKind of (op, args, pixel_format, layout)."""
+    return StepKind(*key)
 
 
-Step = tuple[Given, Numbers]
+Step = tuple[StepKind, Numbers]
 
 
 class Outcome(NamedTuple):
@@ -113,58 +107,59 @@ class Outcome(NamedTuple):
 
     Attributes:
         state: state of the image after the operation.
-        steps: batch steps that give the same pixels; None if there are none.
-        same: whether the operation returns its argument.
+        steps: steps that compute the same pixels in a batch; None if no steps do.
+        is_same_object: whether the operation returns its argument instead of a new image.
     """
 
     state: State
     steps: tuple[Step, ...] | None = None
-    same: bool = False
+    is_same_object: bool = False
 
 
-class UnknownOperation(Exception):
-    """The result of an operation is not known, so the image has to be real."""
+class UnknownOutcome(Exception):
+    """Raised if the state after an operation is unknown, so that its pixels must be computed now."""
 
 
 OPERATIONS: dict[str, Callable[..., Outcome]] = {}
-_OFTEN_ALIKE = frozenset(("convert_image_dtype", "hflip", "horizontal_flip", "normalize", "pil_to_tensor", "to_dtype"))
-_OFTEN_ALIKE |= {"to_image", "to_mask", "to_tensor", "vertical_flip", "vflip"}  # often called with equal arguments
+# outcomes are cached if calls often have equal arguments
+_CACHED = frozenset(("convert_image_dtype", "hflip", "horizontal_flip", "normalize", "pil_to_tensor", "to_dtype"))
+_CACHED |= {"to_image", "to_mask", "to_tensor", "vertical_flip", "vflip"}
 
 
 def operation(*names: str) -> Callable[[Function], Function]:
-    """Register a function that returns the outcome of a torchvision function, under the names of v1 and v2.
+    """Register a function that returns the outcome of an operation, under the operation's names in v1 and v2.
 
-    In place of the image it takes a State, and "pil", "v1" or "v2", the implementation that torchvision uses.
+    In place of the image it takes a State and a backend, torchvision's implementation: "pil", or for tensors "v1" or
+    "v2". The other arguments are the operation's.
     """
 
-    def registered(function: Function) -> Function:
-        for name in names:
-            OPERATIONS[name] = function
+    def register(function: Function) -> Function:
+        OPERATIONS.update(dict.fromkeys(names, function))
         return function
 
-    return registered
+    return register
 
 
-def outcome_of(name: str, state: State, like: str, args, kwargs) -> Outcome | None:
-    """Return the outcome of a function; None if it is known only for the real image.
+def outcome_of(name: str, state: State, version: str, args, kwargs) -> Outcome | None:
+    """Return the outcome of an operation; None if it is unknown.
 
     Args:
-        name: name of the function.
+        name: name of the operation.
         state: state of the image.
-        like: "v1" or "v2".
-        args, kwargs: the other arguments.
+        version: version of torchvision's transforms, "v1" or "v2".
+        args, kwargs: the arguments after the image.
     """
-    if name not in _OFTEN_ALIKE:
-        return _outcome_of(name, state, like, args, kwargs)
+    if name not in _CACHED:
+        return _outcome_of(name, state, version, args, kwargs)
     try:
-        fixed = tuple([_fixed(one) for one in args]), tuple([(key, _fixed(one)) for key, one in kwargs.items()])
+        fixed = tuple([_hashable(one) for one in args]), tuple([(key, _hashable(one)) for key, one in kwargs.items()])
     except TypeError:
-        return _outcome_of(name, state, like, args, kwargs)
-    return _remembered(name, state, like, torch.get_default_dtype(), *fixed)
+        return _outcome_of(name, state, version, args, kwargs)
+    return _cached_outcome(name, state, version, torch.get_default_dtype(), *fixed)
 
 
-def _fixed(value) -> Any:
-    """Return a hashable argument. Raise TypeError if the argument may be changed later."""
+def _hashable(value) -> Any:
+    """Return an argument with lists as tuples. Raise TypeError if it may contain other mutable objects."""
     if type(value) in CONSTANT:
         return value
     if type(value) not in (list, tuple) or not CONSTANT.issuperset(map(type, value)):
@@ -172,33 +167,34 @@ def _fixed(value) -> Any:
     return tuple(value)
 
 
-@lru_cache(_MOST_KNOWN)
-def _remembered(name: str, state: State, like: str, default: torch.dtype, args, kwargs) -> Outcome | None:
-    return _outcome_of(name, state, like, args, dict(kwargs))
+@lru_cache(_CACHE_SIZE)
+def _cached_outcome(name: str, state: State, version: str, default: torch.dtype, args, kwargs) -> Outcome | None:
+    """Return outcome_of(). ``default``, torch's default dtype, is only part of the cache key."""
+    return _outcome_of(name, state, version, args, dict(kwargs))
 
 
-def _outcome_of(name: str, state: State, like: str, args, kwargs) -> Outcome | None:
-    known = OPERATIONS.get(name)
-    if known is None:
+def _outcome_of(name: str, state: State, version: str, args, kwargs) -> Outcome | None:
+    function = OPERATIONS.get(name)
+    if function is None:
         return None
     try:
-        made = known(state, "pil" if state.kind == "pil" else like, *args, **kwargs)
+        result = function(state, "pil" if state.kind == "pil" else version, *args, **kwargs)
     except Exception:  # torchvision itself raises the error
         return None
-    return made if len(made.state.shape) < 2 or min(made.state.size) > 0 else None
+    return result if len(result.state.shape) < 2 or min(result.state.size) > 0 else None
 
 
-def step(op: str, state: State, numbers=(), layout=(), off: str = NEVER, **args) -> Step:
-    """Return a step whose result has this state."""
-    gives = state.kind, state.dtype, state.normalized, state.channels if len(state.shape) > 2 else 1
-    return given(op, tuple(args.items()), gives, tuple(layout), off), tuple(map(float, numbers))
+def step(op: str, state: State, numbers=(), layout=(), **args) -> Step:
+    """Return a step after which an image has this state."""
+    pixel_format = state.kind, state.dtype, state.normalized, state.channels if len(state.shape) > 2 else 1
+    return step_kind(op, tuple(args.items()), pixel_format, tuple(layout)), tuple(map(float, numbers))
 
 
 def flagged(op: str, state: State, numbers=(), layout=(), **args) -> tuple[Step, ...]:
-    """Return a step that can be switched off for other images."""
-    return (step(op, state, (1, *numbers), (("flag", (), "int32"), *layout), FLAG, **args),)
+    """Return step() with a flag, so that other images of a batch can skip it. The result is a tuple of one step."""
+    return (step(op, state, (1, *numbers), (FLAG, *layout), **args),)
 
 
-def is_plain(state: State) -> bool:
-    """Return True if kernels support the image. It needs three dimensions, and one or three channels."""
+def is_supported(state: State) -> bool:
+    """Return True if kernels support the image: it has three dimensions and one or three channels, and is no mask."""
     return len(state.shape) == 3 and state.channels in (1, 3) and state.kind != "Mask"

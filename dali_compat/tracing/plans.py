@@ -1,12 +1,11 @@
-"""Plans of deferred images, divided into a DALI pipeline and steps that torch runs afterwards.
+"""Plans of deferred images.
 
-The steps of an image are brought into a canonical order and divided in two. The *head* moves and converts pixels. It
-becomes a DALI pipeline. The *tail* begins with the first step that computes with colors, or that is often applied at
-random. torch runs it. Both depend only on the steps of the image and of the other images of its file, so that its
-pixels do not depend on the rest of the batch.
+The steps of an image are brought into a canonical order and split in two. The *head* moves and converts pixels, and
+becomes a DALI pipeline. The *tail* begins with the first step that computes with colors, or that is often random; torch
+runs it. Both depend only on the images of one file, so that pixels do not depend on the rest of the batch.
 
-Building a pipeline takes a second, so that heads have few variants. Tails may have many, as with RandAugment. They are
-merged into one plan, in which a step is disabled for the images that do not have it.
+Building a pipeline takes a second, so heads have few variants. Tails may have many, as with RandAugment. They are
+merged into one plan, whose steps have flags.
 """
 
 from __future__ import annotations
@@ -24,137 +23,131 @@ from ..plan import Draw, ImageSpec, Options, Plan
 from ..plan import Step as PlanStep
 from ..translate.chain import Chain, Translated
 from ..translate.lower import lower
-from . import operations
-from .operations import FLAG, NEVER, Given, Numbers, State, Step, flagged
+from .operations import FLAG, WITH_SIZES, Numbers, PixelFormat, State, Step, StepKind, flagged, step_kind
 
 _WINDOWS = frozenset(("crop", "pad"))
-_SIZED = frozenset(("crop", "pad", "resize", "warp_affine", "warp_perspective", "rotate", "affine", "perspective"))
-_HEAD = _SIZED - {"rotate", "affine", "perspective"}
+_HEAD = WITH_SIZES - {"rotate", "affine", "perspective"}
 _HEAD |= {"flip", "grayscale", "identity", "normalize", "pil_to_tensor", "repeat_channels", "to_dtype"}
 _CONVERSIONS = frozenset(("identity", "normalize", "pil_to_tensor", "to_dtype"))
 _OFTEN_RANDOM = frozenset(("warp_affine", "warp_perspective"))  # after a resize
-_OTHER_NUMBERS = frozenset(("to_dtype", "tensor_to_pil", "arithmetic"))
-_VIEW = 1 << 16  # random streams of one view
-_MOST_KNOWN = 4096  # plans of a loader
+_CHANGE_RANGE = frozenset(("to_dtype", "tensor_to_pil", "arithmetic"))  # not whole numbers to 255
+_STREAMS_PER_VIEW = 1 << 16  # numbers of random streams
+_CACHE_SIZE = 4096  # plans
 
-Kind = tuple[Given, bool]
-"""A step without its numbers, and whether its window lies within the image."""
-Key = tuple[Kind, ...]
-"""Images with equal keys can be computed together."""
-Entry = tuple[Kind, Numbers]
-"""A step of a tail, and its numbers."""
-Gives = tuple[str, torch.dtype, bool, int]
-"""Kind, dtype, whether it is normalized, and channels of an image."""
-_DECODED: Gives = "pil", torch.uint8, False, 3
-(_NO_FLIP,) = flagged("flip", State("pil", "RGB", (3, 1, 1)), axis="horizontal")
+KeyStep = tuple[StepKind, bool]
+"""The kind of a step, and whether it is a crop whose window lies within the image."""
+Key = tuple[KeyStep, ...]
+"""Images whose heads or tails have equal keys can be computed as a batch."""
+TailStep = tuple[KeyStep, Numbers]
+_DECODED: PixelFormat = "pil", torch.uint8, False, 3
+((_FLIP, _),) = flagged("flip", State("pil", "RGB", (3, 1, 1)), axis="horizontal")
 
 
-def divided(steps: Sequence[Step], alone: bool = True) -> tuple[Key, list[float], list[Entry]]:
-    """Return the key and numbers of an image's head, and its tail.
+def split_steps(steps: Sequence[Step], is_only_image: bool = True) -> tuple[Key, list[float], list[TailStep]]:
+    """Return the key of an image's head, the numbers of the head, and the tail.
 
     Args:
         steps: the image's steps.
-        alone: whether it is the only image of its file. Others leave conversions to the tail, because the heads of all
-            images of a file form one pipeline.
+        is_only_image: whether no other image of the batch has the same file. Otherwise the tail includes conversions,
+            because the heads of all images of a file form one pipeline.
     """
-    made = canonical(steps)
-    at = next((number for number in range(len(made)) if _begins_tail(made, number)), len(made))
-    while not alone and at and made[at - 1][0].op in _CONVERSIONS:
-        at -= 1
-    head, tail = made[:at], made[at:]
+    steps = canonical(steps)
+    end = next((at for at in range(len(steps)) if _begins_tail(steps, at)), len(steps))
+    while not is_only_image and end and steps[end - 1][0].op in _CONVERSIONS:
+        end -= 1
+    head, tail = steps[:end], steps[end:]
     _add_flip(head)
-    key, numbers = _numbered(head)
-    return key, numbers, [_disableable(*one) for one in tail]
+    numbers = [number for _, of_step in head for number in of_step]
+    return tuple(starmap(_key_step, head)), numbers, [_tail_step(*step) for step in tail]
 
 
 def _begins_tail(steps: Sequence[Step], at: int) -> bool:
-    one = steps[at][0]
-    if one.op in _OFTEN_RANDOM:
+    kind = steps[at][0]
+    if kind.op in _OFTEN_RANDOM:
         return any(before.op == "resize" for before, _ in steps[:at])
-    return one.op not in _HEAD or (one.op == "grayscale" and one.off == FLAG)
+    return kind.op not in _HEAD or (kind.op == "grayscale" and kind.has_flag)
 
 
-def _disableable(one: Given, numbers: Numbers) -> Entry:
-    """Return a step of a tail, with a flag if it can be disabled."""
-    if one.op in _OFTEN_RANDOM and one.off != FLAG and numbers[:2] == numbers[2:4]:
-        layout = (("flag", (), "int32"), *one.layout)
-        one = operations.given(one.op, one.args, one.gives, layout, FLAG)
+def _tail_step(kind: StepKind, numbers: Numbers) -> TailStep:
+    """Return a step of a tail. A warp that keeps the size gets a flag."""
+    if kind.op in _OFTEN_RANDOM and not kind.has_flag and numbers[:2] == numbers[2:4]:
+        kind = step_kind(kind.op, kind.args, kind.pixel_format, (FLAG, *kind.layout))
         numbers = *numbers[:4], 1.0, *numbers[4:]
-    return _kind(one, numbers), numbers
+    return _key_step(kind, numbers), numbers
 
 
-def _kind(one: Given, numbers: Numbers) -> Kind:
-    return one, one.op == "crop" and is_inside(numbers)
-
-
-def _numbered(steps: Sequence[Step]) -> tuple[Key, list[float]]:
-    return tuple(starmap(_kind, steps)), [number for _, numbers in steps for number in numbers]
+def _key_step(kind: StepKind, numbers: Numbers) -> KeyStep:
+    return kind, kind.op == "crop" and is_inside(numbers)
 
 
 def _add_flip(head: list[Step]) -> None:
-    """Add a disabled flip to an image without one, so that mirrored and other images share a pipeline."""
-    at = len(head)
-    while at and head[at - 1][0].op in _CONVERSIONS:
-        at -= 1
-    last = at
-    while last and head[last - 1][0].op == "flip":
-        last -= 1
-        if ("axis", "horizontal") in head[last][0].args:
+    """Insert a disabled flip if the head has none, so that flipped and other images share a pipeline."""
+    end = len(head)
+    while end and head[end - 1][0].op in _CONVERSIONS:
+        end -= 1
+    begin = end
+    while begin and head[begin - 1][0].op == "flip":
+        begin -= 1
+        if ("axis", "horizontal") in head[begin][0].args:
             return
-    before = head[at - 1][0].gives if at else _DECODED
-    flip = operations.given("flip", _NO_FLIP[0].args, before, _NO_FLIP[0].layout, FLAG)
-    head.insert(last, (flip, (0.0,)))
+    pixel_format = head[end - 1][0].pixel_format if end else _DECODED
+    head.insert(begin, (step_kind("flip", _FLIP.args, pixel_format, _FLIP.layout), (0.0,)))
 
 
 def canonical(steps: Sequence[Step]) -> list[Step]:
-    """Return bit-identical steps that more images have in common.
+    """Return steps with bit-identical results, in an order and form that more images have in common.
 
     Nested windows become one window, flips come after it, and consecutive adjustments of ColorJitter become one step.
     """
-    made: list[Step] = []
-    for one in steps:
-        op = one[0].op
-        if op in _WINDOWS:
-            _add_window(made, one)
-        elif made and one[0].args == (("name", "div"),) and one[1] == (1.0, 255.0) and _is_cast_of_bytes(made):
+    result: list[Step] = []
+    for kind, numbers in steps:
+        last, last_numbers = result[-1] if result else (None, ())
+        if kind.op in _WINDOWS:
+            _add_window(result, kind, numbers)
+        elif last and kind.args == (("name", "div"),) and numbers == (1.0, 255.0) and _is_cast_of_bytes(result):
             args = (("dtype", torch.float32), ("like", "v1"))
-            made[-1] = operations.given("to_dtype", args, made[-1][0].gives, (), NEVER), ()
-        elif made and op == "color_jitter" and one[0] == made[-1][0] and one[1][1] not in made[-1][1][1:5]:
-            made[-1] = one[0], _jittered(made[-1][1], one[1])
+            result[-1] = step_kind("to_dtype", args, last.pixel_format, ()), ()
+        elif kind.op == "color_jitter" and kind == last and numbers[1] not in last_numbers[1:5]:
+            result[-1] = kind, _with_adjustment(last_numbers, numbers)
         else:
-            made.append(one)
-    return made
+            result.append((kind, numbers))
+    return result
 
 
-def _jittered(first: Numbers, second: Numbers) -> Numbers:
-    """Add an adjustment in the first free place of the order."""
+def _with_adjustment(first: Numbers, second: Numbers) -> Numbers:
+    """Return the numbers of two color_jitter steps as one. The second has one adjustment.
+
+    They are a flag, four indices in the order of the adjustments (-1 for none), and four factors.
+    """
     numbers, added = list(first), int(second[1])
     numbers[numbers.index(-1.0, 1, 5)] = second[1]
     numbers[5 + added] = second[5 + added]
     return tuple(numbers)
 
 
-def _is_cast_of_bytes(made: Sequence[Step]) -> bool:
-    *before, (last, _) = made
-    cast = last.op == "to_dtype" and dict(last.args) == {"dtype": torch.float32, "like": "cast"}
-    return cast and not any(one.op in _OTHER_NUMBERS for one, _ in before)
+def _is_cast_of_bytes(steps: Sequence[Step]) -> bool:
+    """Return True if the last step converts values of 0 to 255 to float32 without scaling them."""
+    *before, (last, _) = steps
+    is_cast = last.op == "to_dtype" and dict(last.args) == {"dtype": torch.float32, "like": "cast"}
+    return is_cast and not any(kind.op in _CHANGE_RANGE for kind, _ in before)
 
 
-def _add_window(made: list[Step], one: Step) -> None:
-    """Move a window before the flips that precede it, and join it with a window before them."""
-    at = len(made)
-    while at and made[at - 1][0].op == "flip":
+def _add_window(steps: list[Step], kind: StepKind, numbers: Numbers) -> None:
+    """Add a window before the last flips, or join it with a window that precedes them."""
+    at = len(steps)
+    while at and steps[at - 1][0].op == "flip":
         at -= 1
-        one = one[0], _mirrored(one[1], dict(made[at][0].args)["axis"])
-    if at and made[at - 1][0].op in _WINDOWS and is_inside(one[1]):
-        before, numbers = made[at - 1]
-        top, left = one[1][4] + numbers[4], one[1][5] + numbers[5]
-        made[at - 1] = before, (*numbers[:2], *one[1][2:4], top, left, *one[1][2:4])
+        numbers = _mirrored(numbers, dict(steps[at][0].args)["axis"])
+    if at and steps[at - 1][0].op in _WINDOWS and is_inside(numbers):
+        first, outer = steps[at - 1]
+        top, left = outer[4] + numbers[4], outer[5] + numbers[5]
+        steps[at - 1] = first, (*outer[:2], *numbers[2:4], top, left, *numbers[2:4])
     else:
-        made.insert(at, one)
+        steps.insert(at, (kind, numbers))
 
 
 def _mirrored(numbers: Numbers, axis: str) -> Numbers:
+    """Return the numbers of a window in the mirrored image."""
     height, width, h, w, top, left, *_ = numbers
     if axis == "horizontal":
         return height, width, h, w, top, width - left - w, h, w
@@ -164,72 +157,85 @@ def _mirrored(numbers: Numbers, axis: str) -> Numbers:
 # ---- tails of a batch
 
 
-def size_after(key: Key, numbers: Sequence[float], size: Any) -> Any:
-    """Return the (height, width) of an image after its steps. ``size``: before them."""
+def size_after(key: Key, numbers: Any, size: Any) -> Any:
+    """Return the (height, width) of an image after the steps of a key.
+
+    Args:
+        key: the steps.
+        numbers: sequence of their numbers; each may be an array of N images.
+        size: (height, width) before the steps.
+    """
     at = 0
-    for one, _ in key:
-        if one.sized:
+    for kind, _ in key:
+        if kind.has_sizes:
             size = numbers[at + 2], numbers[at + 3]
-        at += one.width
+        at += kind.number_count
     return size
 
 
-def skeleton(tail: Sequence[Entry]) -> Key:
-    """Return the steps that cannot be disabled. Tails with equal ones can be merged."""
-    return tuple(kind for kind, _ in tail if kind[0].off != FLAG)
+def steps_without_flag(tail: Sequence[TailStep]) -> Key:
+    """Return the key of the steps that cannot be skipped. Tails can be merged if these are equal."""
+    return tuple(key_step for key_step, _ in tail if not key_step[0].has_flag)
 
 
-def merged(tails: Sequence[Sequence[Entry]], sizes: Sequence[tuple[int, int]]) -> tuple[Key, list[list[float]]]:
-    """Merge tails that have the same skeleton().
+def merge_tails(tails: Sequence[Sequence[TailStep]], sizes: Sequence[tuple[int, int]]) -> tuple[Key, list[list[float]]]:
+    """Merge tails with equal steps_without_flag().
 
     Args:
-        tails: the tails.
+        tails: tail of each image.
         sizes: (height, width) of each image before its tail.
 
     Returns:
-        The key of a tail that contains all others, and each image's numbers for it.
+        The key of a tail that contains the steps of all tails, and each image's numbers for it.
     """
-    keys = [tuple(kind for kind, _ in tail) for tail in tails]
-    whole: list[Kind] = [*skeleton(tails[0])]
+    keys = [tuple(key_step for key_step, _ in tail) for tail in tails]
+    union = [*steps_without_flag(tails[0])]
     for key, _ in Counter(keys).most_common():
-        _include(whole, key)
-    some = {kind: numbers for tail in tails for kind, numbers in tail}
-    return tuple(whole), [_numbers_of(whole, tail, size, some) for tail, size in zip(tails, sizes, strict=True)]
+        _insert_missing(union, key)
+    examples = {key_step: numbers for tail in tails for key_step, numbers in tail}
+    return tuple(union), [_numbers_of(union, tail, size, examples) for tail, size in zip(tails, sizes, strict=True)]
 
 
-def _include(whole: list[Kind], key: Key) -> None:
-    """Insert steps, so that the key is a subsequence of ``whole``."""
+def _insert_missing(union: list[KeyStep], key: Key) -> None:
+    """Insert steps into ``union``, so that the key is a subsequence of it."""
     at = 0
-    for kind in key:
-        end = next((place for place in range(at, len(whole)) if whole[place][0].off != FLAG), len(whole))
-        if kind[0].off != FLAG:
+    for key_step in key:
+        end = next((i for i in range(at, len(union)) if not union[i][0].has_flag), len(union))
+        if not key_step[0].has_flag:
             at = end
-        elif kind in whole[at:end]:
-            at = whole.index(kind, at)
+        elif key_step in union[at:end]:
+            at = union.index(key_step, at)
         else:
-            whole.insert(at, kind)
+            union.insert(at, key_step)
         at += 1
 
 
 def _numbers_of(
-    whole: Sequence[Kind], tail: Sequence[Entry], size: tuple[int, int], some: dict[Kind, Numbers]
+    union: Sequence[KeyStep], tail: Sequence[TailStep], size: tuple[int, int], examples: dict[KeyStep, Numbers]
 ) -> list[float]:
-    """Return an image's numbers for a merged tail. ``some`` has numbers of an image for each step."""
-    made: list[float] = []
-    waiting = list(reversed(tail))
-    for kind in whole:
-        one, at = kind[0], 4 * kind[0].sized  # place of the flag
-        if waiting and waiting[-1][0] == kind:
-            numbers = waiting.pop()[1]
-            size = numbers[2:4] if one.sized else size  # type: ignore[assignment]  # two of them
+    """Return an image's numbers for a merged tail.
+
+    Args:
+        union: steps of the merged tail.
+        tail: tail of the image.
+        size: (height, width) of the image before the tail.
+        examples: valid numbers of each step, which an image that skips the step gets with a flag of 0.
+    """
+    result: list[float] = []
+    remaining = list(reversed(tail))
+    for key_step in union:
+        kind, flag_at = key_step[0], 4 * key_step[0].has_sizes
+        if remaining and remaining[-1][0] == key_step:
+            numbers = remaining.pop()[1]
+            size = numbers[2:4] if kind.has_sizes else size  # type: ignore[assignment]  # two of them
         else:
-            numbers = *(*size, *size)[:at], 0.0, *some[kind][at + 1 :]
-        made += numbers
-    return made
+            numbers = *(*size, *size)[:flag_at], 0.0, *examples[key_step][flag_at + 1 :]
+        result += numbers
+    return result
 
 
 def is_inside(numbers: Numbers) -> bool:
-    """Return True if a window lies within the image."""
+    """Return True if the window of a crop or pad step lies within the image."""
     height, width, _, _, top, left, h, w = numbers
     return top >= 0 and left >= 0 and top + h <= height and left + w <= width
 
@@ -237,96 +243,81 @@ def is_inside(numbers: Numbers) -> bool:
 # ---- in the loading process
 
 
-def width(key: Key) -> int:
-    """Return how many numbers each image with this key has."""
-    return sum(one.width for one, _ in key)
+def number_count(key: Key) -> int:
+    """Return how many numbers an image has for the steps of a key."""
+    return sum(kind.number_count for kind, _ in key)
 
 
-def sizes_after(key: Key, numbers: Any, sizes: Any) -> Any:
-    """Return the (height, width) of N images after their steps.
-
-    Args:
-        key: the steps.
-        numbers: (N, width(key)).
-        sizes: (N, 2), sizes before the steps.
-    """
-    at = 0
-    for one, _ in key:
-        if one.sized:
-            sizes = numbers[:, at + 2 : at + 4]
-        at += one.width
-    return sizes
-
-
-@lru_cache(_MOST_KNOWN)
+@lru_cache(_CACHE_SIZE)
 def head_plan(keys: tuple[Key, ...], sizes: tuple[Any, ...], options: Options) -> Plan:
-    """Return the plan of an image, or of several views of it.
+    """Return the plan of the heads of all images of a file.
 
     Args:
-        keys: key of each view's head.
-        sizes: (height, width) of each view after the head; None if the images differ.
+        keys: key of each head.
+        sizes: (height, width) after each head; None if it differs within the batch.
         options: options of the loader.
     """
     chains, at = [], 0
     for number, (key, size) in enumerate(zip(keys, sizes, strict=True)):
-        steps = _steps(key, size, at, number * _VIEW)
-        chains.append(Chain(ImageSpec(), steps))
-        at += width(key)
+        chains.append(Chain(ImageSpec(), _steps(key, size, at, number * _STREAMS_PER_VIEW)))
+        at += number_count(key)
     if len(keys) == 1:
         return lower(chains[0], options)
     structure = tuple(range(len(keys)))
     return lower(Chain(ImageSpec(), views=tuple(chains), structure=structure, wrapper="images of a sample"), options)
 
 
-@lru_cache(_MOST_KNOWN)
-def tail_plan(takes: Gives, tail: Key, sizes: tuple[Any, Any], options: Options) -> Plan:
+@lru_cache(_CACHE_SIZE)
+def tail_plan(pixel_format: PixelFormat, tail: Key, sizes: tuple[Any, Any], options: Options) -> Plan:
     """Return the plan of a tail.
 
     Args:
-        takes: the image before it.
-        tail: its key.
-        sizes: (height, width) before and after it; None if the images differ.
+        pixel_format: format of the images before the tail.
+        tail: key of the tail.
+        sizes: (height, width) before and after the tail; None if it differs within the batch.
         options: options of the loader.
     """
-    return lower(Chain(_spec(takes, sizes[0]), _steps(tail, sizes[1], 0, 0)), options, decoded=True)
+    return lower(Chain(ImageSpec(*pixel_format, size=sizes[0]), _steps(tail, sizes[1])), options, decoded=True)
 
 
-@lru_cache(_MOST_KNOWN)
-def whole_plan(head: Key, tail: Key, size: Any, final: Any, options: Options) -> Plan:
-    """Return a plan of all steps, for explain(). ``size``, ``final``: (height, width) of the file and of the image."""
-    first = head_plan((head,), (final if not any(one.op in _SIZED for one, _ in tail) else None,), options)
+@lru_cache(_CACHE_SIZE)
+def whole_plan(head: Key, tail: Key, size: Any, options: Options) -> Plan:
+    """Return the plan of a head and a tail, for explain(). ``size``: (height, width) after the last step."""
+    first = head_plan((head,), (size if not any(kind.has_sizes for kind, _ in tail) else None,), options)
     if not tail:
         return first
-    rest = tail_plan(gives(head), tail, (None, final), options)
+    rest = tail_plan(format_after(head), tail, (None, size), options)
     return replace(first, steps=(*first.steps, *rest.steps), lines=(*first.lines, *rest.lines), planes=None)
 
 
-def _steps(key: Key, size: Any, at: int, stream: int) -> tuple[Translated, ...]:
-    """Return the steps of a plan, whose numbers begin at ``at``."""
-    last = max((number for number, (one, _) in enumerate(key) if one.op in _SIZED), default=-1)
-    made = []
-    for number, (one, inside) in enumerate(key):
-        drawn = None
-        if one.layout:
-            drawn = Draw("given", (("at", at), ("layout", one.layout), ("sized", one.sized)))
-        at += one.width
-        args = (*one.args, ("inside", inside)) if one.op == "crop" else one.args
-        spec = _spec(one.gives, size if number >= last else None)
-        made.append(Translated(one.op, (PlanStep(one.op, spec, args, drawn, stream=stream + number),)))
-    return tuple(made)
+def _steps(key: Key, size: Any, at: int = 0, stream: int = 0) -> tuple[Translated, ...]:
+    """Return the steps of a plan.
+
+    Args:
+        key: kinds of the steps.
+        size: (height, width) after the last step; None if it differs within the batch.
+        at: column of the first number.
+        stream: number of the first random stream.
+    """
+    last = max((number for number, (kind, _) in enumerate(key) if kind.has_sizes), default=-1)
+    result = []
+    for number, (kind, inside) in enumerate(key):
+        draw = None
+        if kind.layout:
+            draw = Draw("given", (("at", at), ("layout", kind.layout), ("sized", kind.has_sizes)))
+        at += kind.number_count
+        args = (*kind.args, ("inside", inside)) if kind.op == "crop" else kind.args
+        spec = ImageSpec(*kind.pixel_format, size=size if number >= last else None)
+        result.append(Translated(kind.op, (PlanStep(kind.op, spec, args, draw, stream=stream + number),)))
+    return tuple(result)
 
 
-def gives(head: Key) -> Gives:
-    """Return the image after a head."""
-    return head[-1][0].gives if head else _DECODED
-
-
-def _spec(gives: Gives, size: Any) -> ImageSpec:
-    kind, dtype, normalized, channels = gives
-    return ImageSpec(kind, dtype, normalized, channels, size)
+def format_after(head: Key) -> PixelFormat:
+    """Return the format of an image after a head."""
+    return head[-1][0].pixel_format if head else _DECODED
 
 
 def pipeline_key(plan: Plan) -> Any:
     """Return the cache key of a plan's DALI pipeline, which does not include the images' sizes."""
-    views = tuple(tuple(replace(one, gives=one.gives.but(size=None)) for one in chain.dali) for chain in plan.chains)
+    views = tuple(tuple(replace(step, gives=step.gives.but(size=None)) for step in chain.dali) for chain in plan.chains)
     return views, plan.exact, plan.channels_last

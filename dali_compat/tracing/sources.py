@@ -1,7 +1,7 @@
-"""Encoded files of deferred images, and the table of their facts, which worker processes share.
+"""Encoded files of deferred images, and the table of their headers, which worker processes share.
 
-Only files that all decoders read the same are deferred (data/intact.py). For others the user's code has to get Pillow's
-pixels or Pillow's error.
+A file is deferred only if all decoders return the same pixels (data/intact.py). Otherwise the user's code has to get
+Pillow's pixels or Pillow's error.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from ..data.header import DALI, PIL, UNREADABLE, checked_header
 from ..data.headers import FACTS, facts_of
 
-_ENTRY = struct.Struct(f"={FACTS.itemsize}sI4x")  # facts and their checksum
-_PARTS = struct.Struct("qqqqQqi?BBB")  # fields of FACTS
-_HASH = struct.Struct("q")
-assert _PARTS.size == FACTS.itemsize
-_LEAST, _MOST = 1 << 10, 1 << 22  # entries
+_ENTRY = struct.Struct(f"={FACTS.itemsize}sI4x")  # header record and its checksum
+_FIELDS = struct.Struct("qqqqQqi?BBB")  # of FACTS
+_KEY = struct.Struct("q")  # the first field
+assert _FIELDS.size == FACTS.itemsize
+_MIN_ENTRIES, _MAX_ENTRIES = 1 << 10, 1 << 22
 
 
 class FileSource:
@@ -30,19 +30,19 @@ class FileSource:
 
     Attributes:
         path: absolute path.
-        slot: index of its entry in the FileTable.
-        facts: the entry, as bytes of FACTS.
+        slot: index of the file's entry in the FileTable.
+        header_record: the entry, a FACTS record as bytes.
         size: (width, height) in pixels.
         length: length in bytes.
     """
 
-    __slots__ = ("_status", "facts", "length", "path", "size", "slot")
+    __slots__ = ("_status", "header_record", "length", "path", "size", "slot")
 
-    def __init__(self, path: str, status: os.stat_result, slot: int, facts: bytes, size: tuple[int, int]):
-        self.path, self.slot, self.facts, self.size = path, slot, facts, size
+    def __init__(self, path: str, status: os.stat_result, slot: int, header_record: bytes, size: tuple[int, int]):
+        self.path, self.slot, self.header_record, self.size = path, slot, header_record, size
         self._status, self.length = status, status.st_size
 
-    def opened(self) -> IO[bytes]:
+    def open(self) -> IO[bytes]:
         """Open the file.
 
         Raises:
@@ -60,18 +60,17 @@ class MemorySource:
 
     Attributes:
         data: the encoded bytes.
-        slot, facts, size, length: as in FileSource.
+        slot, header_record, size, length: as in FileSource.
     """
 
-    __slots__ = ("data", "facts", "length", "size", "slot")
-    path = ""
+    __slots__ = ("data", "header_record", "length", "size", "slot")
 
-    def __init__(self, data: bytes, slot: int, facts: bytes, size: tuple[int, int]):
-        self.data, self.slot, self.facts, self.size = data, slot, facts, size
+    def __init__(self, data: bytes, slot: int, header_record: bytes, size: tuple[int, int]):
+        self.data, self.slot, self.header_record, self.size = data, slot, header_record, size
         self.length = len(data)
 
-    def opened(self) -> IO[bytes]:
-        """Return a stream of the bytes."""
+    def open(self) -> IO[bytes]:
+        """Return the bytes as a file object."""
         return io.BytesIO(self.data)
 
 
@@ -80,17 +79,17 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 class FileTable:
-    """Facts of encoded images (data/headers.py), found once and kept for all epochs and worker processes.
+    """Hash table of the header records of encoded images, which all epochs and worker processes share.
 
-    The table has a fixed number of entries, two slots for each file, in memory that forked processes share. Processes
-    write without a lock, so each entry has a checksum, and an entry that is being overwritten is not found.
+    Each image has two possible slots. The entries are in shared memory and are written without a lock. Their checksums
+    detect an entry that another process has overwritten in part.
 
     Args:
-        count: number of images to expect.
+        count: expected number of images.
     """
 
     def __init__(self, count: int):
-        self._size = 1 << max(_LEAST, min(_MOST, 2 * count)).bit_length()
+        self._size = 1 << max(_MIN_ENTRIES, min(_MAX_ENTRIES, 2 * count)).bit_length()
         self._map()
 
     def _map(self) -> None:
@@ -100,47 +99,52 @@ class FileTable:
         return {"_size": self._size}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._size = state["_size"]  # a spawned process gets an empty table
+        self._size = state["_size"]  # a spawned process begins with an empty table
         self._map()
 
     def file(self, path: str, status: os.stat_result) -> FileSource | None:
         """Return the source of a file; None if Pillow has to decode it."""
-        found = self._find(hash((path, status.st_ino)), path, status.st_ctime_ns, status.st_size)
-        return None if found is None else FileSource(path, status, *found)
+        entry = self._look_up(hash((path, status.st_ino)), path, status.st_ctime_ns, status.st_size)
+        return None if entry is None else FileSource(path, status, *entry)
 
     def memory(self, data: bytes) -> MemorySource | None:
         """Return the source of encoded bytes; None if Pillow has to decode them."""
-        found = self._find(hash(data), data, 0, len(data))
-        return None if found is None else MemorySource(data, *found)
+        entry = self._look_up(hash(data), data, 0, len(data))
+        return None if entry is None else MemorySource(data, *entry)
 
-    def _find(self, key: int, source: str | bytes, written: int, length: int) -> tuple[int, bytes, Any] | None:
-        """Return (slot, facts, (width, height)) if the image may be deferred."""
+    def _look_up(self, key: int, source: str | bytes, ctime: int, length: int) -> tuple[int, bytes, Any] | None:
+        """Return (slot, header record, (width, height)); None if Pillow has to decode the image.
+
+        If the table has no entry of these arguments, read the header and store it.
+        """
         first = key & (self._size - 1)
         for slot in (first, first ^ 1):
-            facts, checksum = self._entry(slot)
-            found, height, width, of_length, _, when, *_, kind = _PARTS.unpack(facts)
-            if found == key and when == written and of_length == length and zlib.crc32(facts) == checksum:
-                return (slot, facts, (width, height)) if kind == DALI else None
-        (other,) = _HASH.unpack_from(self._entries, first * _ENTRY.size)
-        slot = first ^ (other != 0 and other != key)
-        entry = facts_of([checked_header(source if isinstance(source, str) else np.frombuffer(source, np.uint8))])[0]
-        entry["keys"], entry["ctimes"], entry["lengths"] = key, written, length
-        facts = entry.tobytes() if entry["kinds"] == UNREADABLE else self._put(slot, entry)
-        height, width = entry["sizes"].tolist()
-        return (slot, facts, (width, height)) if entry["kinds"] == DALI else None
+            record, checksum = self._entry(slot)
+            stored_key, height, width, stored_length, _, stored_ctime, *_, decoder = _FIELDS.unpack(record)
+            is_current = stored_key == key and stored_ctime == ctime and stored_length == length
+            if is_current and zlib.crc32(record) == checksum:
+                return (slot, record, (width, height)) if decoder == DALI else None
+        (stored_key,) = _KEY.unpack_from(self._entries, first * _ENTRY.size)
+        slot = first ^ (stored_key not in (0, key))
+        header = facts_of([checked_header(source if isinstance(source, str) else np.frombuffer(source, np.uint8))])[0]
+        header["keys"], header["ctimes"], header["lengths"] = key, ctime, length
+        if header["kinds"] != UNREADABLE:
+            self._put(slot, header)
+        height, width = header["sizes"].tolist()
+        return (slot, header.tobytes(), (width, height)) if header["kinds"] == DALI else None
 
     def _entry(self, slot: int) -> tuple[bytes, int]:
-        facts, checksum = _ENTRY.unpack_from(self._entries, slot * _ENTRY.size)
-        return facts, checksum
+        """Return a header record and its checksum."""
+        record, checksum = _ENTRY.unpack_from(self._entries, slot * _ENTRY.size)
+        return record, checksum
 
-    def _put(self, slot: int, entry: Any) -> bytes:
-        facts: bytes = entry.tobytes()
-        _ENTRY.pack_into(self._entries, slot * _ENTRY.size, facts, zlib.crc32(facts))
-        return facts
+    def _put(self, slot: int, header: Any) -> None:
+        record = header.tobytes()
+        _ENTRY.pack_into(self._entries, slot * _ENTRY.size, record, zlib.crc32(record))
 
     def leave_to_pillow(self, slot: int, key: int) -> None:
         """Record that DALI failed to decode a file, so that it is no longer deferred."""
-        entry = np.frombuffer(self._entry(slot)[0], FACTS)[0].copy()
-        if entry["keys"] == key:
-            entry["kinds"] = PIL
-            self._put(slot, entry)
+        header = np.frombuffer(self._entry(slot)[0], FACTS)[0].copy()
+        if header["keys"] == key:
+            header["kinds"] = PIL
+            self._put(slot, header)

@@ -1,8 +1,8 @@
 """Tensors whose pixels are deferred.
 
 :class:`TracedTensor` is a wrapper subclass of torch.Tensor with shape, strides and dtype, but no data. It records the
-operations of METHODS. torch's dispatcher sends every other operation to ``__torch_dispatch__``, which computes the
-pixels first. Methods that read memory without the dispatcher (_PAST_THE_DISPATCHER) do so as well.
+calls of some methods. torch's dispatcher sends every other operation to ``__torch_dispatch__``, which computes the
+pixels first. So do methods that read memory without the dispatcher (_WITHOUT_DISPATCHER).
 """
 
 from __future__ import annotations
@@ -19,53 +19,53 @@ from torch.utils._pytree import tree_map
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 from torchvision import tv_tensors
 
-from .calls import RecordedCall, kept
-from .convert import computed
-from .nodes import Node, became_real
+from .calls import RecordedCall, copied_argument
+from .convert import arithmetic
+from .nodes import Node, record_reason
 from .operations import OPERATIONS, Outcome, State, outcome_of
 
 
 class Join(NamedTuple):
-    """A torch.stack, or torch.cat, of ``number`` tensors along ``dim``."""
+    """torch.stack, or torch.cat, of ``number`` tensors along ``dim``."""
 
     number: int
     dim: int
     is_cat: bool
 
 
-def together(rows: torch.Tensor, joins: tuple[Join, ...]) -> torch.Tensor:
-    """Join all rows of a tensor."""
-    made = rows.reshape(*(one.number for one in reversed(joins)), *rows.shape[1:])
-    for axis, one in zip(reversed(range(len(joins))), joins, strict=True):
-        made = made.movedim(axis, axis + one.dim)
-        made = made.flatten(axis + one.dim, axis + one.dim + 1) if one.is_cat else made
-    return made.contiguous()
+def join_rows(rows: torch.Tensor, joins: tuple[Join, ...]) -> torch.Tensor:
+    """Return the rows of a tensor, stacked or concatenated by nested joins, of which the first is the innermost."""
+    result = rows.reshape(*(join.number for join in reversed(joins)), *rows.shape[1:])
+    for axis, join in zip(reversed(range(len(joins))), joins, strict=True):
+        result = result.movedim(axis, axis + join.dim)
+        result = result.flatten(axis + join.dim, axis + join.dim + 1) if join.is_cat else result
+    return result.contiguous()
 
 
 class Cell:
-    """Shared state of tensors with the same memory.
+    """State of a deferred tensor, which all TracedTensor objects with the same memory share.
 
     Attributes:
-        node: node of the pixels; None for a join or a real tensor.
-        parts: the cells of a deferred torch.stack or torch.cat, which has no node.
-        joins: how the parts are joined, the innermost join first.
+        node: node of the pixels; None for the result of torch.stack or torch.cat.
+        inputs: cells of the images that were stacked or concatenated; empty otherwise.
+        joins: calls of torch.stack and torch.cat on the inputs, the innermost first.
         tensor: the computed tensor; None while it is deferred.
-        offset: the tensor's storage offset, in elements; not 0 only for views.
-        base: the cell that this one is a view of, by ``call``.
+        offset: storage offset of a view, in elements; otherwise 0.
+        base, call: for a view, the cell of its base, and the call that returns the view.
         views: views of this cell.
     """
 
-    __slots__ = ("__weakref__", "base", "call", "dtype", "joins", "node", "offset", "parts", "shape", "tensor", "views")
+    __slots__ = "__weakref__", "base", "call", "dtype", "inputs", "joins", "node", "offset", "shape", "tensor", "views"
 
     def __init__(
         self,
         node: Node | None,
         shape: tuple[int, ...],
         dtype: torch.dtype,
-        parts: Sequence[Cell] = (),
+        inputs: Sequence[Cell] = (),
         joins: tuple[Join, ...] = (),
     ):
-        self.node, self.parts, self.joins, self.shape, self.dtype = node, parts, joins, shape, dtype
+        self.node, self.inputs, self.joins, self.shape, self.dtype = node, inputs, joins, shape, dtype
         self.tensor: torch.Tensor | None = None
         self.offset = 0
         self.base: Cell | None = None
@@ -74,130 +74,124 @@ class Cell:
 
     @property
     def is_deferred(self) -> bool:
-        """True if the pixels are not computed yet; for a join, those of at least one part."""
+        """True if the tensor, its base, or at least one of its inputs is not computed yet."""
         if self.tensor is not None or (self.base is not None and not self.base.is_deferred):
             return False
-        return not self.parts or any(part.is_deferred for part in self.parts)
+        return not self.inputs or any(cell.is_deferred for cell in self.inputs)
 
     @property
     def is_shared(self) -> bool:
-        """True if it is a view or has views, which an in-place change would have to update."""
+        """True if an in-place change of this tensor would also change a view or base."""
         return self.base is not None or any(ref() is not None for ref in self.views)
 
     def value(self) -> torch.Tensor:
-        """Return the tensor, computed if necessary."""
+        """Return the computed tensor."""
         if self.tensor is None:
             with torch._C.DisableTorchFunction():
-                if self.parts:
-                    made = together(torch.stack([part.value() for part in self.parts]), self.joins)
+                if self.inputs:
+                    result = join_rows(torch.stack([cell.value() for cell in self.inputs]), self.joins)
                 elif self.base is not None:
                     assert self.call is not None
-                    made = self.call.on(self.base.value())
+                    result = self.call.apply(self.base.value())
                 else:
                     assert self.node is not None
-                    made = self.node.value()
-                    made = made.clone() if self.node.used else made
+                    result = self.node.value()
+                    result = result.clone() if self.node.used else result
                 if self.tensor is None:
-                    self.tensor = made
+                    self.tensor = result
         return self.tensor
 
 
-def tensor_with(
-    cell: Cell, strides: tuple[int, ...] | None = None, kind: type[TracedTensor] | None = None
+def tensor_of_cell(
+    cell: Cell, strides: tuple[int, ...] | None = None, cls: type[TracedTensor] | None = None
 ) -> TracedTensor:
-    """Return a new tensor with this cell."""
-    kind = kind or TracedTensor
-    made: TracedTensor = torch.Tensor._make_wrapper_subclass(
-        kind, cell.shape, strides=strides, storage_offset=cell.offset or None, dtype=cell.dtype
+    """Return a new tensor of a class, with this cell."""
+    result: TracedTensor = torch.Tensor._make_wrapper_subclass(
+        cls or TracedTensor, cell.shape, strides=strides, storage_offset=cell.offset or None, dtype=cell.dtype
     )
-    torch._C._set_throw_on_mutable_data_ptr(made)  # C++ raises instead of reading address 0
-    made._cell = cell
-    return made
+    torch._C._set_throw_on_mutable_data_ptr(result)  # C++ raises instead of reading address 0
+    result._cell = cell
+    return result
 
 
 class TracedTensor(torch.Tensor):
-    """A tensor that is computed when its values are read."""
+    """A deferred tensor. Its pixels are computed when they are first read."""
 
     _cell: Cell
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # a method in torch's stubs
 
     @property
     def _state(self) -> State | None:
-        """The known state; None if the tensor is computed, or is a join."""
+        """The known state; None if the tensor is computed, or the result of torch.stack or torch.cat."""
         cell = self._cell
         if cell.node is None or not cell.is_deferred:
             return None
         state = cell.node.state
-        kind = _KIND[type(self)]
+        kind = _KIND_OF_CLASS[type(self)]
         return state if state.kind == kind else state._replace(kind=kind)
 
-    def _real(self, why: str = "") -> torch.Tensor:
-        """Return the computed tensor as the class that this one stands for."""
-        if self._cell.tensor is None and why:
-            became_real(why)
-        made, own = self._cell.value(), vars(self)
-        if type(self) is TracedTensor and len(own) == 1:
-            return made
-        made = made.as_subclass(REAL_CLASS[type(self)])
-        vars(made).update((name, value) for name, value in own.items() if name != "_cell")
-        return made
+    def _materialize(self, reason: str = "") -> torch.Tensor:
+        """Return the computed tensor, of the class REAL_CLASS[type(self)] and with the attributes of this object.
+
+        Args:
+            reason: why it has to be computed, as in record_reason().
+        """
+        if self._cell.tensor is None and reason:
+            record_reason(reason)
+        result, attributes = self._cell.value(), vars(self)
+        if type(self) is TracedTensor and len(attributes) == 1:
+            return result
+        result = result.as_subclass(REAL_CLASS[type(self)])
+        vars(result).update((name, value) for name, value in attributes.items() if name != "_cell")
+        return result
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """Compute the tensor if it has to require gradients."""
+        """Compute the pixels before the tensor requires gradients."""
         if requires_grad:
-            self._real("asks for gradients")
+            self._materialize("asks for gradients")
         return super().requires_grad_(requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        is_whole = self._cell.is_deferred and self._cell.base is None  # torch copies the whole storage of a view
-        made = self.clone() if is_whole else copy.deepcopy(self._real("deep-copies a view of a tensor"), memo)
-        memo[id(self)] = made
-        return made
+        can_clone = self._cell.is_deferred and self._cell.base is None  # deepcopy() copies the whole storage of a view
+        result = self.clone() if can_clone else copy.deepcopy(self._materialize("deep-copies a view of a tensor"), memo)
+        memo[id(self)] = result
+        return result
 
     def as_subclass(self, cls: Any) -> Any:
-        """Return the same tensor as another class."""
-        kind = next((one for one, real in REAL_CLASS.items() if cls in (one, real)), None)
-        if kind is None or not self._cell.is_deferred:
-            return self._real(f"converts a tensor to {getattr(cls, '__name__', cls)}").as_subclass(cls)
-        return self if kind is type(self) else tensor_with(self._cell, self.stride(), kind)
-
-    def _computed(self, name: str) -> torch.Tensor:
-        """Return the computed plain tensor, for a method."""
-        if self._cell.tensor is None:
-            became_real(f"uses the tensor's {name.strip('_')}")
-        return self._cell.value()
+        """Return a tensor of another class with the same memory."""
+        traced = next((traced for traced, real in REAL_CLASS.items() if cls in (traced, real)), None)
+        if traced is None or not self._cell.is_deferred:
+            return self._materialize(f"converts a tensor to {getattr(cls, '__name__', cls)}").as_subclass(cls)
+        return self if traced is type(self) else tensor_of_cell(self._cell, self.stride(), traced)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # no defaults in torch's stubs
         first = args[0] if args else None
         if func in _JOINS and not kwargs:
-            made = joined(first, args[1] if len(args) > 1 else 0, func is torch.ops.aten.cat.default)
-            if made is not None:
-                return made
+            result = deferred_join(first, args[1] if len(args) > 1 else 0, func is torch.ops.aten.cat.default)
+            if result is not None:
+                return result
         if isinstance(first, TracedTensor) and first._cell.is_deferred and not kwargs:
             if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
-                return tensor_with(first._cell, first.stride(), type(first))
+                return tensor_of_cell(first._cell, first.stride(), type(first))
             if len(args) == 2 and func.overloadpacket.__name__ in _BY_DISPATCH:
                 return getattr(first, func.overloadpacket.__name__)(args[1])
-        why, computed = f"uses the tensor's {func.overloadpacket.__name__.strip('_')}", dict[int, Any]()
+        traced_by_id = dict[int, Any]()  # of the computed tensor
 
-        def unwrap(x: Any) -> Any:
+        def materialize(x: Any) -> Any:
             if type(x) not in REAL_CLASS:
                 return x
-            if x._cell.tensor is None:
-                became_real(why)
-            made = x._cell.value()
-            computed[id(made)] = x
-            return made
+            value = _plain(x, func.overloadpacket.__name__)
+            traced_by_id[id(value)] = x
+            return value
 
-        plain, named = tree_map(unwrap, (args, kwargs or {}))
-        return tree_map(
-            lambda x: computed.get(id(x), x), func(*plain, **named)
-        )  # an in-place operation returns its argument
+        args, kwargs = tree_map(materialize, (args, kwargs or {}))
+        # an in-place operation returns its argument
+        return tree_map(lambda x: traced_by_id.get(id(x), x), func(*args, **kwargs))
 
 
-class _OfTorchvision:
-    """Class methods that torchvision calls to wrap a result as a tv_tensor or a plain tensor."""
+class _TVTensorMethods:
+    """Class methods of tv_tensors, which torchvision calls to convert the result of a function to a class."""
 
     __torch_function__ = vars(tv_tensors.TVTensor)["__torch_function__"]
 
@@ -207,51 +201,51 @@ class _OfTorchvision:
 
     @classmethod
     def wrap(cls, wrappee: torch.Tensor, like: Any, **kwargs: Any) -> Any:
-        """Return a tensor of the class that ``like`` stands for."""
+        """Return ``wrappee`` as the real class of ``like``."""
         return wrappee.as_subclass(REAL_CLASS[type(like)])
 
 
-TracedImage: Any = type("Image", (_OfTorchvision, TracedTensor, tv_tensors.Image), {})
-TracedMask: Any = type("Mask", (_OfTorchvision, TracedTensor, tv_tensors.Mask), {})
-TracedTensor.__name__ = "Tensor"  # code may select a function by this name
+TracedImage: Any = type("Image", (_TVTensorMethods, TracedTensor, tv_tensors.Image), {})
+TracedMask: Any = type("Mask", (_TVTensorMethods, TracedTensor, tv_tensors.Mask), {})
+TracedTensor.__name__ = "Tensor"  # user code may select a function by the name of the class
 REAL_CLASS: dict[type, type[torch.Tensor]] = {
     TracedTensor: torch.Tensor,
     TracedImage: tv_tensors.Image,
     TracedMask: tv_tensors.Mask,
 }
-KINDS: dict[str, type[TracedTensor]] = {"tensor": TracedTensor, "Image": TracedImage, "Mask": TracedMask}
-_KIND = {kind: name for name, kind in KINDS.items()}
+CLASS_OF_KIND: dict[str, type[TracedTensor]] = {"tensor": TracedTensor, "Image": TracedImage, "Mask": TracedMask}
+_KIND_OF_CLASS = {cls: kind for kind, cls in CLASS_OF_KIND.items()}
 
 
 def tensor_of(node: Node) -> TracedTensor:
     """Return a new tensor with this node."""
-    return tensor_with(Cell(node, node.state.shape, node.state.dtype), node.strides, KINDS[node.state.kind])
+    return tensor_of_cell(Cell(node, node.state.shape, node.state.dtype), node.strides, CLASS_OF_KIND[node.state.kind])
 
 
 _JOINS = torch.ops.aten.stack.default, torch.ops.aten.cat.default
 
 
-def joined(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
-    """Return the deferred torch.stack, or torch.cat, of tensors of one shape.
+def deferred_join(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
+    """Return the deferred result of torch.stack or torch.cat.
 
-    None if no tensor is deferred, or their shapes, dtypes or joins differ.
+    Return None if no tensor is deferred, or if the tensors differ in shape, dtype or ``Cell.joins``.
     """
     if not tensors or len({(tuple(x.shape), x.dtype) for x in tensors}) > 1 or not tensors[0].ndim:
         return None
-    cells = list(map(_part, tensors))
+    cells = list(map(_input_cell, tensors))
     if not all(cells) or not any(cell.is_deferred for cell in cells) or len({cell.joins for cell in cells}) > 1:
         return None
-    parts = [part for cell in cells for part in cell.parts or (cell,)]
+    inputs = [one for cell in cells for one in cell.inputs or (cell,)]
     shape = [*tensors[0].shape]
     if not -len(shape) - (not is_cat) <= dim < len(shape) + (not is_cat):
         return None
     join = Join(len(cells), dim % (len(shape) + (not is_cat)), is_cat)
     shape[join.dim : join.dim + is_cat] = [len(cells) * (shape[join.dim] if is_cat else 1)]
-    return tensor_with(Cell(None, tuple(shape), tensors[0].dtype, parts, (*cells[0].joins, join)))
+    return tensor_of_cell(Cell(None, tuple(shape), tensors[0].dtype, inputs, (*cells[0].joins, join)))
 
 
-def _part(x: torch.Tensor) -> Any:
-    """Return the cell of a tensor to join; None if it is neither deferred nor a plain CPU tensor."""
+def _input_cell(x: torch.Tensor) -> Any:
+    """Return a tensor's cell, new for a plain CPU tensor; None for any other tensor."""
     if type(x) in REAL_CLASS:
         return x._cell  # type: ignore[attr-defined]  # a TracedTensor
     if type(x) is not torch.Tensor or x.device.type != "cpu" or x.requires_grad or x.layout != torch.strided:
@@ -263,36 +257,37 @@ def _part(x: torch.Tensor) -> Any:
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of a contiguous tensor."""
-    made, stride = [], 1
-    for side in reversed(shape):
-        made.append(stride)
-        stride *= max(1, side)
-    return tuple(reversed(made))
+    strides, stride = [], 1
+    for size in reversed(shape):
+        strides.append(stride)
+        stride *= max(1, size)
+    return tuple(reversed(strides))
 
 
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides of the result of an elementwise operation."""
+    """Return the strides of the result of an elementwise operation on a tensor."""
     if tensor.is_contiguous():
         return tensor.stride()
     return torch.empty_like(torch.empty_strided(tensor.shape, tensor.stride(), device="meta")).stride()
 
 
-def recorded(tensor: TracedTensor, call: RecordedCall, outcome: Outcome | None, strides: Any = None) -> Any:
-    """Return the deferred result of a call; None if the outcome or its steps are unknown."""
+def deferred_call(tensor: TracedTensor, call: RecordedCall, outcome: Outcome | None, strides: Any = None) -> Any:
+    """Return the deferred result of a call on a tensor; None if the outcome or its steps are unknown."""
     node = tensor._cell.node
     if outcome is None or node is None:
         return None
-    if outcome.same:
+    if outcome.is_same_object:
         return tensor
-    if node.steps is None or outcome.steps is None:  # computed now, since it may raise
+    if node.steps is None or outcome.steps is None:  # the original function may raise an error
         return None
-    return tensor_of(node.then(call.kept(), outcome, strides))
+    return tensor_of(node.then(call.with_copies(), outcome, strides))
 
 
 # ---- methods that are recorded
 
 
-def _arithmetic(name: str) -> Callable[..., Any]:
+def _arithmetic_method(name: str) -> Callable[..., Any]:
+    """Return a method such as ``add``, ``add_`` or ``__iadd__``, which defers its result if possible."""
     op = name.strip("_")
     op = op[1:] if name.startswith("__i") or name in ("__radd__", "__rmul__") else op
     op = {"truediv": "div", "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div"}.get(op, op)
@@ -301,94 +296,112 @@ def _arithmetic(name: str) -> Callable[..., Any]:
     def method(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
         cell = self._cell
         if len(args) == 1 and not kwargs and (state := self._state) is not None:
-            outcome = _outcome(computed, op, state, args[0])
+            outcome = _outcome(arithmetic, op, state, args[0])
             if outcome is not None and not in_place:
                 method_name = "__rsub__" if op == "rsub" else op
-                made = recorded(self, RecordedCall(method_name, None, args), outcome, dense_strides(self))
-                if made is not None:
-                    return made
+                result = deferred_call(self, RecordedCall(method_name, None, args), outcome, dense_strides(self))
+                if result is not None:
+                    return result
             elif outcome is not None and outcome.state.dtype == cell.dtype and not cell.is_shared:
                 assert cell.node is not None
-                cell.node = cell.node.then(RecordedCall(op, None, (kept(args[0]),)), outcome, cell.node.strides)
+                call = RecordedCall(op, None, (copied_argument(args[0]),))
+                cell.node = cell.node.then(call, outcome, cell.node.strides)
                 return self.as_subclass(torch.Tensor)
-        made = getattr(self._computed(name), name)(
-            *map(_plain, args), **{key: _plain(one) for key, one in kwargs.items()}
-        )
-        return self if made is self._cell.tensor and type(self) is TracedTensor else made
+        function = getattr(_plain(self, name), name)
+        result = function(*map(_plain, args), **{key: _plain(one) for key, one in kwargs.items()})
+        return self if result is self._cell.tensor and type(self) is TracedTensor else result
 
     return method
 
 
-def _plain(value: Any) -> Any:
-    return value._cell.value() if type(value) in REAL_CLASS else value
+def _plain(value: Any, name: str = "") -> Any:
+    """Return the computed plain tensor of a TracedTensor, or any other value itself.
+
+    Args:
+        value: any argument of an operation.
+        name: name of the operation, if it is a reason to record.
+    """
+    if type(value) not in REAL_CLASS:
+        return value
+    if name and value._cell.tensor is None:
+        record_reason(f"uses the tensor's {name.strip('_')}")
+    return value._cell.value()
 
 
 def _outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Outcome | None:
+    """Return the outcome that a function returns; None if it raises an error."""
     try:
-        made: Outcome | None = function(*args, **kwargs)
+        outcome: Outcome | None = function(*args, **kwargs)
     except Exception:  # torch's method raises the error
         return None
-    return made
+    return outcome
 
 
 _ARITHMETIC = frozenset(base + end for base in ("add", "sub", "mul", "div") for end in ("", "_"))
-_BY_DISPATCH = _ARITHMETIC | {"flip"}  # torch functions that are recorded like the methods
+_BY_DISPATCH = _ARITHMETIC | {"flip"}  # torch functions that are deferred like the methods
 _OPERATORS = [f"__{i}{base}__" for base in ("add", "sub", "mul", "truediv") for i in ("", "i")]
 _OPERATORS += ["__radd__", "__rmul__", "__rsub__", "subtract", "multiply", "divide", "true_divide"]
 for _name in (*_ARITHMETIC, *_OPERATORS):
-    setattr(TracedTensor, _name, _arithmetic(_name))
+    setattr(TracedTensor, _name, _arithmetic_method(_name))
+
+
+# Functions that return the outcomes of methods. None or an exception means that torch's method runs.
 
 
 def _to(s: State, *args: Any, **kwargs: Any) -> Outcome | None:
-    given: list[Any] = [("dtype" if isinstance(one, torch.dtype) else "device", one) for one in args]
-    given += kwargs.items()
-    if len(given) != 1:
+    arguments: list[Any] = [("dtype" if isinstance(one, torch.dtype) else "device", one) for one in args]
+    arguments += kwargs.items()
+    if len(arguments) != 1:
         return None
-    name, target = given[0]
+    name, target = arguments[0]
     if name == "device" and torch.device(target) == torch.device("cpu"):
-        return Outcome(s, (), same=True)
-    made = outcome_of("to_dtype", s, "v1", (target,), {}) if name == "dtype" else None
-    return made and made._replace(state=s._replace(dtype=target))
+        return Outcome(s, (), is_same_object=True)
+    outcome = outcome_of("to_dtype", s, "v1", (target,), {}) if name == "dtype" else None
+    return outcome and outcome._replace(state=s._replace(dtype=target))
 
 
 def _cast(s: State, dtype: torch.dtype) -> Outcome | None:
-    made = _to(s, dtype)
-    return made if made is None or made.same else made._replace(state=made.state._replace(kind="tensor"))
+    outcome = _to(s, dtype)
+    if outcome is None or outcome.is_same_object:
+        return outcome
+    return outcome._replace(state=outcome.state._replace(kind="tensor"))
 
 
-def _flipped(s: State, *dims: Any) -> Outcome:
-    several = dims[0] if len(dims) == 1 and type(dims[0]) in (tuple, list) else dims
+def _flip(s: State, *dims: Any) -> Outcome:
+    dims = dims[0] if len(dims) == 1 and type(dims[0]) in (tuple, list) else dims
     steps: tuple[Any, ...] | None = ()
-    for dim in {range(len(s.shape))[dim] - len(s.shape) for dim in several}:
-        made = OPERATIONS[_FLIPS[dim]](s, "v1", *[[*range(s.channels)][::-1]] * (dim == -3))
-        steps = None if steps is None or made.steps is None else (*steps, *made.steps)
+    for dim in {range(len(s.shape))[dim] - len(s.shape) for dim in dims}:
+        flipped = OPERATIONS[_FLIPS[dim]](s, "v1", *[[*range(s.channels)][::-1]] * (dim == -3))
+        steps = None if steps is None or flipped.steps is None else (*steps, *flipped.steps)
     return Outcome(s._replace(kind="tensor"), steps)
 
 
 _FLIPS = {-1: "hflip", -2: "vflip", -3: "permute_channels"}
 _CASTS = "bfloat16", "double", "float", "half", "int", "long"
-METHODS: dict[str, Callable[..., Outcome | None]] = {
+_METHODS: dict[str, Callable[..., Outcome | None]] = {
     "clone": lambda s: Outcome(s, ()),
-    "cpu": lambda s: Outcome(s, (), same=True),
-    "flip": _flipped,
+    "cpu": lambda s: Outcome(s, (), is_same_object=True),
+    "flip": _flip,
     "to": _to,
     **{name: partial(_cast, dtype=getattr(torch, name)) for name in _CASTS},
 }
 
 
 def _method(name: str, outcome_of_method: Callable[..., Outcome | None]) -> Callable[..., Any]:
+    """Return a method that defers its result if possible."""
+
     def method(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
         if (state := self._state) is not None:
             outcome = _outcome(outcome_of_method, state, *args, **kwargs)
-            made = recorded(self, RecordedCall(name, None, args, kwargs), outcome, dense_strides(self))
-            if made is not None:
-                return self.as_subclass(torch.Tensor) if made is self and name != "to" else made
-        return getattr(self._real(f"uses the tensor's {name}"), name)(*args, **kwargs)
+            result = deferred_call(self, RecordedCall(name, None, args, kwargs), outcome, dense_strides(self))
+            if result is not None:
+                return self.as_subclass(torch.Tensor) if result is self and name != "to" else result
+        return getattr(self._materialize(f"uses the tensor's {name}"), name)(*args, **kwargs)
 
     return method
 
 
-for _name, _function in METHODS.items():
+for _name, _function in _METHODS.items():
     setattr(TracedTensor, _name, _method(_name, _function))
 
 
@@ -396,55 +409,56 @@ for _name, _function in METHODS.items():
 
 
 def view(tensor: TracedTensor, call: RecordedCall, outcome: Outcome, strides: tuple[int, ...]) -> TracedTensor:
-    """Return a deferred view of a tensor."""
+    """Return the deferred result of a call that returns a view of a tensor."""
     base = tensor._cell
     assert base.node is not None
     node = base.node.then(call, outcome)
     cell = Cell(node, outcome.state.shape, outcome.state.dtype)
     cell.base, cell.call, cell.offset = base, call, base.offset
-    for _, (_, _, _, _, top, left, *_) in outcome.steps or ():  # a window, or the whole tensor
+    for _, (_, _, _, _, top, left, *_) in outcome.steps or ():  # one crop; no step for the whole tensor
         cell.offset += int(top) * tensor.stride(-2) + int(left) * tensor.stride(-1)
     base.views.append(weakref.ref(cell))
-    return tensor_with(cell, strides, KINDS[outcome.state.kind])
+    return tensor_of_cell(cell, strides, CLASS_OF_KIND[outcome.state.kind])
 
 
-def _getitem(self: TracedTensor, place: Any) -> Any:
+def _getitem(self: TracedTensor, index: Any) -> Any:
     if (state := self._state) is not None:
-        if (order := _order(place)) is not None:  # indexing with it copies
-            outcome = _outcome(OPERATIONS["permute_channels"], state, "v1", order)
+        if (channels := _channel_index(index)) is not None:  # the result is not a view
+            outcome = _outcome(OPERATIONS["permute_channels"], state, "v1", channels)
             if outcome is not None:
                 outcome = outcome._replace(state=state._replace(kind="tensor"))
-                made = recorded(self, RecordedCall("__getitem__", None, (place,)), outcome)
-                if made is not None:
-                    return made
-        outcome = _outcome(_window, state, self.stride(), place)
+                result = deferred_call(self, RecordedCall("__getitem__", None, (index,)), outcome)
+                if result is not None:
+                    return result
+        outcome = _outcome(_window, state, index)
         if outcome is not None:
-            strides = torch.empty_strided(state.shape, self.stride(), device="meta")[place].stride()
-            return view(self, RecordedCall("__getitem__", None, (place,)), outcome, strides)
-    return self._real("uses the tensor's getitem")[place]
+            strides = torch.empty_strided(state.shape, self.stride(), device="meta")[index].stride()
+            return view(self, RecordedCall("__getitem__", None, (index,)), outcome, strides)
+    return self._materialize("uses the tensor's getitem")[index]
 
 
-def _order(place: Any) -> Any:
-    """Return the list or int64 tensor of an index that selects only channels of a (C, H, W) tensor, else None."""
-    places = list(place) if type(place) is tuple else [place]
-    if places[0] is ... and len(places) == 4:
-        places = places[1:]
-    first, *rest = places
-    is_order = type(first) is list or (type(first) is torch.Tensor and first.dtype == torch.int64)
+def _channel_index(index: Any) -> Any:
+    """Return the list or int64 tensor in an index that selects only channels of a (C, H, W) tensor, else None."""
+    entries = list(index) if type(index) is tuple else [index]
+    if entries[0] is ... and len(entries) == 4:
+        entries = entries[1:]
+    first, *rest = entries
+    is_list = type(first) is list or (type(first) is torch.Tensor and first.dtype == torch.int64)
     is_whole = all(one is ... or (type(one) is slice and one == slice(None)) for one in rest)
-    return first if is_order and is_whole else None
+    return first if is_list and is_whole else None
 
 
-def _window(s: State, strides: tuple[int, ...], place: Any) -> Outcome | None:
-    """Return the outcome of indexing with the slices of a window; None for any other index."""
-    places = place if type(place) is tuple else (place,)
-    if not all(one is ... or type(one) is slice for one in places) or len(s.shape) != 3:
+def _window(s: State, index: Any) -> Outcome | None:
+    """Return the outcome of indexing with slices that cut a window; None for any other index."""
+    entries = index if type(index) is tuple else (index,)
+    if not all(one is ... or type(one) is slice for one in entries) or len(s.shape) != 3:
         return None
-    rows = torch.empty_strided(s.shape, (s.shape[1] * s.shape[2], s.shape[2], 1), device="meta")[place]
-    after = s._replace(shape=tuple(rows.shape), kind="tensor")
-    if rows.stride() != (s.shape[1] * s.shape[2], s.shape[2], 1) or len(rows) != s.channels or min(after.size) < 1:
+    strides = contiguous(s.shape)
+    cut = torch.empty_strided(s.shape, strides, device="meta")[index]
+    after = s._replace(shape=tuple(cut.shape), kind="tensor")
+    if cut.stride() != strides or len(cut) != s.channels or min(after.size) < 1:
         return None
-    top, left = divmod(int(rows.storage_offset()), s.shape[2])
+    top, left = divmod(int(cut.storage_offset()), s.shape[2])
     steps = () if after.size == s.size else OPERATIONS["crop"](s, "v1", top, left, *after.size).steps
     return Outcome(after, steps)
 
@@ -454,10 +468,10 @@ def _contiguous(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
         if self.is_contiguous():
             return self.as_subclass(torch.Tensor)
         if (state := self._state) is not None:
-            made = recorded(self, RecordedCall("contiguous"), Outcome(state._replace(kind="tensor"), ()))
-            if made is not None:
-                return made
-    return self._real("uses the tensor's contiguous").contiguous(*args, **kwargs)
+            result = deferred_call(self, RecordedCall("contiguous"), Outcome(state._replace(kind="tensor"), ()))
+            if result is not None:
+                return result
+    return self._materialize("uses the tensor's contiguous").contiguous(*args, **kwargs)
 
 
 for _name, _function in (("__getitem__", _getitem), ("contiguous", _contiguous)):
@@ -467,45 +481,48 @@ for _name, _function in (("__getitem__", _getitem), ("contiguous", _contiguous))
 # ---- methods that read memory without the dispatcher
 
 
-_PAST_THE_DISPATCHER = """
+_WITHOUT_DISPATCHER = """
 __array__ __dlpack__ __dlpack_device__ __format__ __reduce_ex__ __repr__ _typed_storage data data_ptr detach_ is_shared
 numpy pin_memory share_memory_ storage tolist untyped_storage
 """.split()  # noqa: SIM905
 
 
-def _forwarded(name: str) -> Any:
-    why = f"uses the tensor's {name.strip('_')}"
+def _materializing(name: str) -> Any:
+    """Return a method or property that computes the pixels first."""
+    reason = f"uses the tensor's {name.strip('_')}"
     if callable(getattr(torch.Tensor, name)):
 
         def method(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
-            real = self._real(why)
-            return getattr(type(real), name)(real, *args, **kwargs)  # errors name the class, as in a user's call
+            real = self._materialize(reason)
+            return getattr(type(real), name)(real, *args, **kwargs)  # called on the class, which torch's errors name
 
         return method
     return property(
-        lambda self: getattr(self._real(why), name), lambda self, value: setattr(self._real(why), name, value)
+        lambda self: getattr(self._materialize(reason), name),
+        lambda self, value: setattr(self._materialize(reason), name, value),
     )
 
 
-for _name in _PAST_THE_DISPATCHER:
-    setattr(TracedTensor, _name, _forwarded(_name))
+for _name in _WITHOUT_DISPATCHER:
+    setattr(TracedTensor, _name, _materializing(_name))
 
 # ---- default_collate
 
 
-def _collated(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
-    """Stack tensors, the first of which is deferred."""
+def _collate_traced(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
+    """Stack tensors, the first of which is a TracedTensor."""
     return torch.stack(batch, 0)
 
 
-def _collated_in_a_worker(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """Stack tensors, some of which may be deferred; torch's function stacks real ones."""
-    traced = any(type(one) in REAL_CLASS for one in batch)
-    return torch.stack(batch, 0) if traced else collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """Stack tensors, the first of which is not a TracedTensor."""
+    if any(type(one) in REAL_CLASS for one in batch):
+        return torch.stack(batch, 0)  # collate_tensor_fn() would compute the pixels into shared memory
+    return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
 
 
 def extend_default_collate() -> None:
-    """Register deferred tensors in default_collate_fn_map."""
-    default_collate_fn_map.update(dict.fromkeys(REAL_CLASS, _collated))
+    """Register TracedTensor and its subclasses in default_collate_fn_map."""
+    default_collate_fn_map.update(dict.fromkeys(REAL_CLASS, _collate_traced))
     if data.get_worker_info() is not None:
-        default_collate_fn_map[torch.Tensor] = _collated_in_a_worker
+        default_collate_fn_map[torch.Tensor] = _collate

@@ -1,7 +1,7 @@
-"""Trial of a data set, to see if its images can be deferred and if its samples then stay the same.
+"""Trial of a data set, which finds out if its images can be deferred without a change of its samples.
 
-A few samples are loaded in two forked processes, traced in one and not in the other, from the same state of the data
-set and of the generators. If they differ, torch's own loader loads the data set.
+Two forked processes load the same few samples, one with and one without tracing, from the same state of the data set
+and of the random number generators. If the samples differ, torch's own loader loads the data set.
 """
 
 from __future__ import annotations
@@ -25,27 +25,26 @@ from ..errors import Unsupported, UnsupportedImages
 from ..inspection.replaced import refuse_replaced_pillow
 from ..randoms import generator_states, seed_generators
 from .child import TrialFailed, child, described
-from .columns import _has_plan, packed
-from .nodes import HERE, Reasons, tracing
-from .plans import Key, divided
+from .columns import has_plan, pack_batch
+from .nodes import SWITCHES, Reasons, tracing
+from .plans import Key, split_steps
 from .sources import FileTable
 from .static_checks import compares_classes, may_open, may_use_cuda, other_opener, signature_of, with_inner
 from .tensors import REAL_CLASS
 from .worker import begin_tracing
 
-_UNSEEN = "opens no image that dali_compat can trace"
-_FEW = 4  # samples
-_SMALL = 1000  # entries of the largest attribute that is compared
+_NO_IMAGE = "opens no image that dali_compat can trace"
+_SAMPLES = 4
+_MAX_ENTRIES = 1000  # of an attribute that is compared
 _JPEG = b"\xff\xd8"
 
 
-class TracedImage(NamedTuple):
-    """An image of a tried sample.
+class TrialImage(NamedTuple):
+    """A deferred image of a sample.
 
     Attributes:
         head, tail: keys of its head and tail.
-        size: (height, width) of the file.
-        final: (height, width) of the image.
+        size: (height, width) after the last step.
         is_jpeg: whether the file is a JPEG.
         length: length of the file in bytes.
     """
@@ -53,31 +52,30 @@ class TracedImage(NamedTuple):
     head: Key
     tail: Key
     size: tuple[int, int]
-    final: tuple[int, int]
     is_jpeg: bool
     length: int
 
 
-class Verdict(NamedTuple):
+class TrialResult(NamedTuple):
     """The result of a trial.
 
     Attributes:
-        why: reason for leaving the data set to torch's loader; empty if it is traced.
-        images: images of the first sample with deferred ones; None for each image without a plan.
-        opens: whether images were seen.
+        reason: why torch's loader has to load the data set, as a predicate; empty if the data set can be traced.
+        images: images of the first sample that has deferred ones; None for each image without a plan.
+        has_images: whether a sample has images.
     """
 
-    why: str
-    images: tuple[TracedImage | None, ...] = ()
-    opens: bool = False
+    reason: str
+    images: tuple[TrialImage | None, ...] = ()
+    has_images: bool = False
 
 
-_verdicts: IdentityWeakDict[dict[Any, tuple[Any, Verdict]]] = IdentityWeakDict()
+_results: IdentityWeakDict[dict[Any, tuple[Any, TrialResult]]] = IdentityWeakDict()
 _tables: IdentityWeakDict[FileTable] = IdentityWeakDict()
 
 
 def table_of(dataset: Any) -> FileTable:
-    """Return the table of a data set's files, shared by all loaders over it."""
+    """Return the table of a data set's files, which all its loaders share."""
     try:
         count = len(dataset)
     except TypeError:
@@ -87,7 +85,7 @@ def table_of(dataset: Any) -> FileTable:
 
 @dataclass
 class Reader:
-    """The attributes of a loader that determine how its data set is read."""
+    """The attributes of a DataLoader that a trial uses."""
 
     dataset: Any
     collate_fn: Any = data.default_collate
@@ -96,14 +94,16 @@ class Reader:
     _auto_collation: bool = True
 
 
-def tried(loader: Any) -> tuple[TracedImage | None, ...] | None:
-    """Return the images of a loader's sample if its data set can be traced; None if it does not seem to open images.
+def run_trial(loader: Any) -> tuple[TrialImage | None, ...] | None:
+    """Return the images of a sample of a data set that can be traced; None for each image without a plan.
+
+    Return None if there was no trial, because the code of the data set does not open images, for example.
 
     Args:
         loader: a DataLoader or a Reader.
 
     Raises:
-        Unsupported: the data set cannot be traced. The text is a predicate, for use after "MyDataset".
+        Unsupported: the data set cannot be traced. The text is a predicate, for use after the name of the data set.
     """
     dataset = loader.dataset
     if not may_open(dataset):
@@ -112,140 +112,144 @@ def tried(loader: Any) -> tuple[TracedImage | None, ...] | None:
         if not is_from_hugging_face(type(dataset)):
             raise Unsupported("opens no image file, as far as its code shows")
         return None
-    if any(map(may_use_cuda, with_inner(dataset))):  # CUDA must not start before an epoch does
+    if any(map(may_use_cuda, with_inner(dataset))):  # CUDA must not be initialized before the first epoch
         return None
     refuse_replaced_pillow(opens=False)
     try:
         if not isinstance(dataset, data.IterableDataset) and not len(dataset):
             return None
-        known = _verdicts.get(dataset, dict)
+        known = _results.get(dataset, dict)
     except Exception:  # no length, or no weak references
         return None
     key = loader._auto_collation, loader.exact
     signature = [list(signature_of(dataset)), id(loader.collate_fn)]
     if key not in known or known[key][0] != signature:
         known[key] = signature, _try(loader)
-    verdict = known[key][1]
-    if verdict.why:
-        if "just now" in verdict.why:  # the files will be old enough in a later trial
+    result = known[key][1]
+    if result.reason:
+        if "just now" in result.reason:  # a later trial may succeed
             del known[key]
-        if not verdict.opens and (other := other_opener(dataset)):
+        if not result.has_images and (other := other_opener(dataset)):
             raise Unsupported(f"opens images with {other}")
-        raise (UnsupportedImages if verdict.opens else Unsupported)(verdict.why)
-    return verdict.images
+        raise (UnsupportedImages if result.has_images else Unsupported)(result.reason)
+    return result.images
 
 
-def _try(loader: Any) -> Verdict:
+def _try(loader: Any) -> TrialResult:
     if line := compares_classes(loader.dataset, loader.collate_fn):
-        return Verdict(f"compares the class of a tensor ({line})")
+        return TrialResult(f"compares the class of a tensor ({line})")
     table = table_of(loader.dataset)
     try:
-        with child(lambda: _shown(loader, table)) as of_traced, child(lambda: _shown(loader, None)) as of_plain:
-            traced, verdict = of_traced()
-            if verdict.why:
-                return verdict
-            plain, _ = of_plain()
+        with child(lambda: _run(loader, table)) as traced_result, child(lambda: _run(loader, None)) as plain_result:
+            traced, result = traced_result()
+            if result.reason:
+                return result
+            plain, _ = plain_result()
     except TrialFailed as error:
-        return Verdict(str(error))
-    where = _difference(traced, plain)
-    if where and _differs_by_itself(loader, plain):
-        where = _difference(traced, plain, values=False)
-        return verdict._replace(why=f"gives different samples each time it is read: {where}") if where else verdict
-    return verdict._replace(why=f"gives different samples if its images are deferred: {where}") if where else verdict
+        return TrialResult(str(error))
+    difference = _difference(traced, plain)
+    if not difference:
+        return result
+    if not _differs_untraced(loader, plain):
+        return result._replace(reason=f"gives different samples if its images are deferred: {difference}")
+    difference = _difference(traced, plain, values=False)
+    reason = f"gives different samples each time it is read: {difference}" if difference else ""
+    return result._replace(reason=reason)
 
 
-def _differs_by_itself(loader: Any, plain: Any) -> bool:
-    """Return True if samples differ even without tracing, as in a stream that is shuffled with its own seed."""
+def _differs_untraced(loader: Any, plain: Any) -> bool:
+    """Return True if samples differ from ``plain`` also without tracing, as in a stream that draws its own seed."""
     try:
-        with child(lambda: _shown(loader, None)) as of_plain:
-            again, _ = of_plain()
+        with child(lambda: _run(loader, None)) as plain_result:
+            again, _ = plain_result()
     except TrialFailed:
         return False
     return bool(_difference(plain, again))
 
 
-def _shown(loader: Any, table: FileTable | None) -> tuple[Any, Verdict]:
-    """Return a description of a few samples, and a verdict. They are traced if there is a ``table``."""
-    dataset, keys = loader.dataset, _keys(loader)
-    stream = isinstance(dataset, data.IterableDataset)
+def _run(loader: Any, table: FileTable | None) -> tuple[Any, TrialResult]:
+    """Load a few samples, traced if there is a ``table``. Return a description of them, and the trial's result."""
+    dataset, indices = loader.dataset, _indices(loader)
+    is_stream = isinstance(dataset, data.IterableDataset)
     if table is not None:
         begin_tracing(table)
-        HERE.reasons = Reasons()
-    found, images = list[Any](), tuple[TracedImage | None, ...]()
+        SWITCHES.reasons = Reasons()
+    descriptions, images = list[Any](), tuple[TrialImage | None, ...]()
     samples = []
-    for number, key in enumerate(keys):
+    for number, index in enumerate(indices):
         seed_generators(number)
         try:
             with tracing(table is not None, loader.exact):
-                if stream and not number:
+                if is_stream and not number:
                     dataset = iter(dataset)
-                samples.append(next(dataset) if stream else _sample(dataset, key))
+                samples.append(next(dataset) if is_stream else _sample(dataset, index))
         except StopIteration:
             break
         except Exception as error:
             if not number:
-                return None, Verdict(f"raises {described(error)}")
-            found.append(f"{type(error).__name__}: {error}")
+                return None, TrialResult(f"raises {described(error)}")
+            descriptions.append(f"{type(error).__name__}: {error}")
             continue
-        images = images or _images(samples[-1])
-        torchs, *others = generator_states()
-        checksums = zlib.crc32(torchs.numpy().tobytes()), *(zlib.crc32(pickle.dumps(one)) for one in others)
-        found.append(_Held(checksums))
-    found.append(_attributes(loader.dataset))
+        images = images or _trial_images(samples[-1])
+        torch_state, *states = generator_states()
+        checksums = zlib.crc32(torch_state.numpy().tobytes()), *(zlib.crc32(pickle.dumps(one)) for one in states)
+        descriptions.append(_Value(checksums))
+    descriptions.append(_attributes(loader.dataset))
     batch = _collated(loader, samples, table is not None)
-    images = images or _images(batch)[:: max(1, len(samples))]
-    why = ""
+    images = images or _trial_images(batch)[:: max(1, len(samples))]
+    reason = ""
     if table is not None and not images:
-        why = str(HERE.reasons) or _without_plan(samples) or _UNSEEN
-    elif table is not None and batch is not None and not packed(batch).jobs:
-        reasons = str(HERE.reasons)
-        why = f"{reasons}, in collate_fn" if reasons else "makes several images of one that it has transformed"
-    # after collate_fn, which may change samples
-    return [*found, *map(description, samples), description(batch)], Verdict(why, images, why != _UNSEEN)
+        reason = str(SWITCHES.reasons) or _reason_for_no_plan(samples) or _NO_IMAGE
+    elif table is not None and batch is not None and not pack_batch(batch).jobs:
+        reasons = str(SWITCHES.reasons)
+        reason = f"{reasons}, in collate_fn" if reasons else "makes several images of one that it has transformed"
+    # collate_fn may have changed the samples
+    descriptions += [*map(description, samples), description(batch)]
+    return descriptions, TrialResult(reason, images, reason != _NO_IMAGE)
 
 
 def _sample(dataset: Any, key: Any) -> Any:
-    """Return a sample as torch's fetcher does."""
+    """Return a sample, by the method that torch's fetcher calls."""
     if hasattr(dataset, "__getitems__") and dataset.__getitems__:
         return dataset.__getitems__([key])[0]
     return dataset[key]
 
 
-def _keys(loader: Any) -> list[Any]:
-    """Return a few keys of the loader's sampler, which is a copy in the forked process."""
+def _indices(loader: Any) -> list[Any]:
+    """Return the first indices of the loader's sampler. The forked process has its own copy of the sampler."""
     if isinstance(loader.dataset, data.IterableDataset):
-        return [None] * _FEW
+        return [None] * _SAMPLES
     try:
         index = next(iter(loader._index_sampler))
-        several = list(islice(iter(index), _FEW)) if loader._auto_collation else [index]
-        if several:
-            return several
+        indices = list(islice(iter(index), _SAMPLES)) if loader._auto_collation else [index]
+        if indices:
+            return indices
     except Exception:  # the epoch's iterator will raise the error
         pass
-    return list(range(min(_FEW, len(loader.dataset))))
+    return list(range(min(_SAMPLES, len(loader.dataset))))
 
 
-def _images(sample: Any) -> tuple[TracedImage | None, ...]:
-    """Describe the deferred tensors of a sample; () if none of them has a plan."""
-    made: list[TracedImage | None] = []
-    cells = [cell for tensor in _leaves(sample) for cell in tensor._cell.parts or (tensor._cell,)]
-    nodes = [cell.node if cell.tensor is None and _has_plan(cell) else None for cell in cells]
-    of_file = Counter(id(node.root) for node in nodes if node is not None)
+def _trial_images(sample: Any) -> tuple[TrialImage | None, ...]:
+    """Return the deferred images of a sample, None for each one without a plan; () if none has a plan."""
+    images: list[TrialImage | None] = []
+    cells = [cell for tensor in _leaves(sample) for cell in tensor._cell.inputs or (tensor._cell,)]
+    nodes = [cell.node if cell.tensor is None and has_plan(cell) else None for cell in cells]
+    images_of_file = Counter(id(node.root) for node in nodes if node is not None)
     for node in nodes:
         if node is None:
-            made.append(None)
+            images.append(None)
             continue
-        root, final = node.root, node.state.size
-        head, _, tail = divided(node.steps, of_file[id(root)] == 1)
-        with root.source.opened() as file:
+        root = node.root
+        head, _, tail = split_steps(node.steps, images_of_file[id(root)] == 1)
+        with root.source.open() as file:
             start = file.read(2)
-        kinds = tuple(kind for kind, _ in tail)
-        made.append(TracedImage(head, kinds, root.state.size, final, start == _JPEG, root.source.length))
-    return tuple(made) if any(made) else ()
+        tail_key = tuple(key_step for key_step, _ in tail)
+        images.append(TrialImage(head, tail_key, node.state.size, start == _JPEG, root.source.length))
+    return tuple(images) if any(images) else ()
 
 
-def _without_plan(samples: list[Any]) -> str:
-    """Return the reason why a deferred image has no plan; empty if there is none."""
+def _reason_for_no_plan(samples: list[Any]) -> str:
+    """Return the reason why the deferred images have no plan; empty if it is unknown."""
     for tensor in _leaves(samples):
         node = tensor._cell.node
         while node is not None and node.parent is not None:
@@ -256,7 +260,7 @@ def _without_plan(samples: list[Any]) -> str:
 
 
 def _leaves(value: Any, kind: type | tuple[type, ...] = tuple(REAL_CLASS)) -> list[Any]:
-    """Return the values of a class in a sample; by default the deferred tensors."""
+    """Return the values of a class in nested containers. By default these are the deferred tensors."""
     if isinstance(value, kind):
         return [value]
     if isinstance(value, Mapping):
@@ -276,68 +280,74 @@ def _collated(loader: Any, samples: list[Any], traced: bool) -> Any:
 # ---- comparing
 
 
-class _Held(NamedTuple):
-    """The value of an object, or a checksum of it; None if it is not compared."""
+class _Value(NamedTuple):
+    """Part of a description: a value, or a checksum of it. It is None for a value that is not compared."""
 
     value: Any
 
 
 def description(value: Any) -> Any:
-    """Return a description of a value, with a checksum of each tensor, array and image."""
+    """Return nested tuples and lists that describe a value, with a checksum of each tensor, array and image."""
     if isinstance(value, torch.Tensor) and value.layout != torch.strided:
-        return str(type(value)), str(value.dtype), tuple(value.shape), _Held(str(value))
+        return str(type(value)), str(value.dtype), tuple(value.shape), _Value(str(value))
     if isinstance(value, torch.Tensor):
-        kind = REAL_CLASS.get(type(value), type(value))
-        real = value._real() if type(value) in REAL_CLASS else value  # type: ignore[attr-defined]  # a TracedTensor
+        cls = REAL_CLASS.get(type(value), type(value))
+        real = value._materialize() if type(value) in REAL_CLASS else value  # type: ignore[attr-defined]  # a TracedTensor
         flat: Any = real.as_subclass(torch.Tensor).detach().contiguous().view(-1).cpu()
         try:
-            held = zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
-        except (RuntimeError, TypeError):  # a dtype without bytes
-            held = 0
-        facts = _Held((value.shape, value.stride(), held))
-        return str(kind), str(value.dtype), value.ndim, value.is_contiguous(), facts
+            checksum = zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
+        except (RuntimeError, TypeError):  # a dtype that cannot be viewed as bytes
+            checksum = 0
+        compared = _Value((value.shape, value.stride(), checksum))
+        return str(cls), str(value.dtype), value.ndim, value.is_contiguous(), compared
     if isinstance(value, np.ndarray) and value.dtype != object:
-        return str(type(value)), str(value.dtype), value.ndim, _Held((value.shape, zlib.crc32(value.tobytes())))
+        return str(type(value)), str(value.dtype), value.ndim, _Value((value.shape, zlib.crc32(value.tobytes())))
     if isinstance(value, Image.Image):
-        facts = _Held((value.mode, value.size, sorted(map(str, value.info)), zlib.crc32(value.tobytes())))
-        return str(type(value)), facts
+        compared = _Value((value.mode, value.size, sorted(map(str, value.info)), zlib.crc32(value.tobytes())))
+        return str(type(value)), compared
     if isinstance(value, Mapping):
         return str(type(value)), [(str(key), description(one)) for key, one in value.items()]
     if isinstance(value, (list, tuple)):
         return str(type(value)), [description(one) for one in value]
-    plain = isinstance(value, (bool, int, float, str, bytes, type(None)))
-    return str(type(value)), _Held(repr(value) if plain else None)
+    has_repr = isinstance(value, (bool, int, float, str, bytes, type(None)))
+    return str(type(value)), _Value(repr(value) if has_repr else None)
 
 
 def _attributes(dataset: Any) -> Any:
-    """Return digests of a data set's attributes, except large ones."""
-    found: dict[str, Any] = {}
+    """Return a description of a data set's numbers, strings, small containers and generators."""
+    compared: dict[str, Any] = {}
     for name, value in getattr(dataset, "__dict__", {}).items():
         if isinstance(value, (int, float, str, bytes, bool)):
-            found[name] = repr(value)
+            compared[name] = repr(value)
         elif isinstance(value, torch.Generator):
-            found[name] = repr(zlib.crc32(value.get_state().numpy().tobytes()))
+            compared[name] = repr(zlib.crc32(value.get_state().numpy().tobytes()))
         elif isinstance(value, np.random.Generator):
-            found[name] = repr(value.bit_generator.state)
-        elif isinstance(value, (list, dict, set, tuple)) and len(value) <= _SMALL:
-            found[name] = len(value), str(type(value))
-    return _Held(found)
+            compared[name] = repr(value.bit_generator.state)
+        elif isinstance(value, (list, dict, set, tuple)) and len(value) <= _MAX_ENTRIES:
+            compared[name] = len(value), str(type(value))
+    return _Value(compared)
 
 
 def _difference(a: Any, b: Any, path: str = "", values: bool = True) -> str:
-    """Return where two descriptions differ; empty if they do not. Without ``values`` only types count."""
-    if isinstance(a, _Held) and isinstance(b, _Held):
+    """Return a text about the first difference of two descriptions; empty if they are equal.
+
+    Args:
+        a, b: the descriptions.
+        path: position of both in the whole descriptions, such as "[0][1]".
+        values: whether values are compared, not only types.
+    """
+    if isinstance(a, _Value) and isinstance(b, _Value):
         (a,), (b,) = a, b
         if not values:
             return ""
     elif isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and (len(a) == len(b) or not values):
         for number, (x, y) in enumerate(zip(a, b, strict=False)):
-            if found := _difference(x, y, f"{path}[{number}]", values):
-                return found
+            if difference := _difference(x, y, f"{path}[{number}]", values):
+                return difference
         return ""
-    return "" if a == b else f"{path} is {_shortened(a)}, not {_shortened(b)}"
+    return "" if a == b else f"{path} is {_short(a)}, not {_short(b)}"
 
 
-def _shortened(value: Any) -> str:
+def _short(value: Any) -> str:
     text = " ".join(repr(value).replace(";", ",").split())
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -11,13 +11,13 @@ import torch.utils.data as data
 
 from ..randoms import seed_generators
 from . import images, patches
-from .columns import TracedBatch, packed
-from .nodes import HERE
+from .columns import TracedBatch, pack_batch
+from .nodes import SWITCHES
 from .sources import FileTable
 
 
 def begin_tracing(table: FileTable) -> None:
-    """Prepare this process for tracing."""
+    """Replace the functions that defer images, and use this table, in this process."""
     patches.install()
     images.use_table(table)
 
@@ -28,7 +28,7 @@ class TracingWorker:
     Args:
         function: the user's function.
         table: table of the data set's files.
-        exact: as in nodes.HERE.
+        exact: the loader's ``exact``.
     """
 
     def __init__(self, function: Callable[[int], object] | None, table: FileTable, exact: bool):
@@ -39,69 +39,75 @@ class TracingWorker:
         begin_tracing(self._table)
         if self._function is not None:
             self._function(number)
-        HERE.traces, HERE.exact = True, self._exact
+        SWITCHES.is_tracing, SWITCHES.exact = True, self._exact
 
 
-_BEFORE_QUEUES = -4  # multiprocessing.Queue has -5
+_BEFORE_QUEUES = -4  # multiprocessing.Queue has priority -5
 
 
 def _exit_if_orphaned(parent: int) -> None:
-    """Exit without sending the last batches if the loading process was killed.
+    """Exit a worker without sending its last batches, if the loading process was killed.
 
-    No process reads them, so multiprocessing.Queue would wait forever. Batches of torch's loader rarely fill a pipe.
+    No process reads these batches, so multiprocessing.Queue would wait forever if the pipe is full.
     """
     if os.getppid() != parent:
         os._exit(1)
 
 
 class TracedCollate:
-    """A collate_fn that packs the result of the user's function as a TracedBatch."""
+    """A collate_fn that converts the result of the user's function to a TracedBatch."""
 
     def __init__(self, function: Callable[[Any], Any]):
         self._function = function
 
     def __call__(self, samples: Any) -> TracedBatch:
-        return packed(self._function(samples))
+        return pack_batch(self._function(samples))
 
 
 class SeededIndices(list[Any]):
-    """Indices of a batch. Iterating over them in a worker, as torch's fetcher does, seeds the generators per sample.
+    """Indices of a batch. When torch's fetcher iterates over them in a worker, each seeds the generators.
 
-    So a sample's random numbers depend on the epoch's seed and on its place in the epoch, not on the number of workers.
+    So a sample's random numbers depend on the epoch's seed and on its position, but not on the number of workers.
 
     Args:
         indices: indices of the samples.
         seed: seed of the epoch.
-        places: places of the samples in the epoch, counted over all ranks.
+        positions: positions of the samples in the epoch, counted over all ranks.
     """
 
-    def __init__(self, indices: Any, seed: int, places: range):
+    def __init__(self, indices: Any, seed: int, positions: range):
         super().__init__(indices)
-        self._seed, self._places = seed, places
+        self._seed, self._positions = seed, positions
 
     def __iter__(self) -> Iterator[Any]:
         if data.get_worker_info() is None:
             yield from super().__iter__()
             return
-        for index, place in zip(super().__iter__(), self._places, strict=True):
-            seed_generators(self._seed, place)
+        for index, position in zip(super().__iter__(), self._positions, strict=True):
+            seed_generators(self._seed, position)
             yield index
 
     def __reduce__(self) -> Any:
-        return SeededIndices, (self[:], self._seed, self._places)
+        return SeededIndices, (self[:], self._seed, self._positions)
 
 
-def seeded_index(index: Any, seed: int, place: int) -> Any:
-    """Seed the generators and return an index. Called when a worker unpickles a SeededIndex."""
-    seed_generators(seed, place)
+def seeded_index(index: Any, seed: int, position: int) -> Any:
+    """Seed the generators and return the index. Called when a worker unpickles a SeededIndex."""
+    seed_generators(seed, position)
     return index
 
 
 class SeededIndex:
-    """An index without batching. A worker that unpickles it seeds its generators and gets ``index``."""
+    """The index of a sample, for a loader without batches. Unpickling seeds the generators and returns ``index``.
 
-    def __init__(self, index: Any, seed: int, place: int):
-        self._arguments = index, seed, place
+    Args:
+        index: index of the sample.
+        seed: seed of the epoch.
+        position: position of the sample in the epoch, counted over all ranks.
+    """
+
+    def __init__(self, index: Any, seed: int, position: int):
+        self._arguments = index, seed, position
 
     def __reduce__(self) -> Any:
         return seeded_index, self._arguments

@@ -229,7 +229,7 @@ def test_reading_the_size_of_a_window_does_not_decode(folder):
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 def test_a_file_that_shrank_after_opening_is_an_error_that_names_the_change(folder, tmp_path, monkeypatch, policy):
     """on_error does not hide the error, because the rest of its batch would be lost without being counted."""
-    monkeypatch.setattr(trial, "_FEW", 1)  # sample 3 is not tried
+    monkeypatch.setattr(trial, "_SAMPLES", 1)  # sample 3 is not tried
     for number in range(6):
         Image.new("RGB", (20, 20), (number, 100, 0)).save(tmp_path / f"{number}.png")
     paths = sorted(map(str, tmp_path.glob("*.png")))
