@@ -1,7 +1,7 @@
 """Iterators over a custom data set that torch's loader reads, while DALI and torch compute the images.
 
 torch's samplers, fetchers and worker processes are used unchanged. ``collate_fn`` and ``worker_init_fn`` are wrapped
-(tracing/worker.py), so that torch's loader returns each batch as a TracedBatch.
+(tracing/worker.py), so that torch's iterator returns each batch as a TracedBatch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .traced_batch import ReceivedBatch, discard_all, finish_first, start_all
 
 
 def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = None) -> _TracedIterator:
-    """Return the iterator of an epoch. ``before``: progress of the interrupted epoch to resume."""
+    """Return the iterator of an epoch, or of the rest of an interrupted one."""
     suppress_warning()  # that torch's loader reads the data set
     if not loader.num_workers:
         return _SingleProcess(loader, route, before)
@@ -45,14 +45,14 @@ def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = Non
 
 
 class TracedEpoch(DaliEpoch):
-    """The pipelines, threads and headers that the batches of an epoch over a custom data set use."""
+    """Pipelines and threads of an epoch over a custom data set."""
 
     def __init__(self, route: DaliRoute, meter: Meter, errors: Any):
         assert route.options is not None and route.table is not None
         self.route, self.meter, self.errors = route, meter, errors
         self.table: FileTable = route.table
         self.options: Options = route.options
-        self.headers: Headers = headers_of(self.table)  # stores the JPEG engine's verdicts on the files of the table
+        self.headers: Headers = headers_of(self.table)  # stores the JPEG engine's verdicts
         self.engine = route.jpeg_engine()
         self.over = False
         self.channels_last = self.options.channels_last
@@ -61,7 +61,7 @@ class TracedEpoch(DaliEpoch):
         self._threads: ThreadPoolExecutor | None = None
 
     def pipeline(self, plan: Plan, batch_size: int, form: Any) -> Any:
-        """Return this epoch's pipeline for a plan. Plans that only differ in image sizes share it."""
+        """Return this epoch's pipeline for a plan, which plans for other image sizes share."""
         return super().pipeline(self.route.representative(plan), batch_size, form)
 
     def may_have_pipeline(self, plan: Plan) -> bool:
@@ -73,9 +73,9 @@ class TracedEpoch(DaliEpoch):
 
 
 class _TracedIterator(TorchIterator):
-    """torch's iterator, which computes the images of each TracedBatch before it returns the batch.
+    """torch's iterator, with images computed by DALI.
 
-    Up to ``route.depth`` batches that workers have sent are submitted to DALI ahead. As in torch, the next indices are
+    Batches that workers have already sent are submitted to DALI, up to ``route.depth`` ahead. As in torch, indices are
     drawn when a batch is returned.
     """
 
@@ -108,7 +108,7 @@ class _TracedIterator(TorchIterator):
         self._epoch = TracedEpoch(self._route, self._meter, loader._errors)
         self._loader, self._pid = loader, os.getpid()
         live_iterators.add(self)
-        self._position: int | None = None  # of the next sample to draw in the epoch; None before the first draw
+        self._position: int | None = None  # of the next sample in the epoch; None before the first draw
 
     def _draws_worker_seeds(self, loader: Any) -> bool:
         return loader.num_workers > 0 and isinstance(loader.dataset, data.IterableDataset)
@@ -134,7 +134,7 @@ class _TracedIterator(TorchIterator):
             self._position = 0
             self.progress.seeded(int(self._base_seed))
             if self._num_workers and self._indexed and self.progress.resumes:
-                self._skip_drawn(self._loader)  # torch sends the first indices to workers before it calls _resume()
+                self._skip_drawn(self._loader)  # torch sends indices to workers before _resume()
                 self._position = self.progress.samples
         return super()._draw()
 
@@ -164,7 +164,7 @@ class _TracedIterator(TorchIterator):
             raise RuntimeError(str(error)) from None
 
     def _receive(self) -> ReceivedBatch:
-        """Return the next batch of torch's iterator, or the error that the iterator raises."""
+        """Return torch's next batch, or its error."""
         batch, failure = None, None
         try:
             with tracing(not self._num_workers, self._exact):
@@ -177,7 +177,7 @@ class _TracedIterator(TorchIterator):
             del failure  # breaks the cycle of error and frame, whose collection would stop torch's queues
 
     def _finish(self, received: ReceivedBatch) -> Any:
-        """Compute the images of a received batch and return the batch, or raise its error."""
+        """Return a received batch with its images, or raise its error."""
         assert self._epoch is not None
         self._consumed, self._samples, self._last = received.consumed, received.samples, received.last
         received.start(self._epoch)
@@ -197,8 +197,7 @@ class _TracedIterator(TorchIterator):
     def _end_epoch(self, may_hold_lock: bool = False) -> None:
         """Discard the batches in flight and end the epoch.
 
-        Args:
-            may_hold_lock: whether the garbage collector interrupted a function of this package, which may hold a lock.
+        ``may_hold_lock``: whether the garbage collector has interrupted a function of this package.
         """
         work = partial(discard_all, list(self._ready), self._epoch)
         self._ready.clear()
@@ -210,7 +209,6 @@ class _TracedIterator(TorchIterator):
 
     @property
     def in_flight(self) -> int:
-        """Number of batches that workers load or DALI computes."""
         return super().in_flight + len(self._ready)
 
 
@@ -226,16 +224,16 @@ class _SingleProcess(_TracedIterator, SingleProcessIterator):
 
 class _MultiProcess(_TracedIterator, MultiProcessIterator):
     _receives_ahead = False
-    _undrawn = 0  # number of batches that were received ahead, for which no new indices were drawn yet
+    _undrawn = 0  # indices to draw, because batches were received ahead
 
     def _begin(self, loader: Any, before: Progress | None = None) -> None:
         self._undrawn = 0
         super()._begin(loader, before)
-        self._counted = self._consumed  # numbers of batches and samples up to the last received batch
+        self._counted = self._consumed  # batches and samples received
 
     def _resume(self, loader: Any) -> None:
         super()._resume(loader)
-        if self._indexed:  # for a stream, _count_consumed() has counted the batches that were loaded again
+        if self._indexed:  # for a stream, batches that were loaded again are counted already
             self._consumed = self._counted = self.progress.given, self.progress.samples
 
     def _count_consumed(self) -> None:
@@ -270,11 +268,11 @@ class _MultiProcess(_TracedIterator, MultiProcessIterator):
         return batch
 
     def _receive_ahead(self) -> None:
-        """Receive batches that have arrived. _fetch() draws new indices when it returns these batches."""
+        """Receive batches that have arrived, without drawing new indices."""
         before = self._consumed, self._samples, self._last
         self._receives_ahead = True
         try:
-            # the traceback of an error may hold a connection, until whose end its worker sends no other batch
+            # the traceback of an error may hold a connection, which blocks the worker until it is closed
             while len(self._ready) < self._route.depth and self._ready[-1].error is None and self._has_arrived():
                 self._ready.append(self._receive())
         finally:
@@ -282,10 +280,7 @@ class _MultiProcess(_TracedIterator, MultiProcessIterator):
             self._consumed, self._samples, self._last = before
 
     def _has_arrived(self) -> bool:
-        """Return True if the next batch can be received without waiting.
-
-        Store batches that arrive before it, as torch does.
-        """
+        """Return True if the next batch can be received without waiting. Store later batches, as torch does."""
         info = self._task_info.get(self._rcvd_idx)
         if info is None:
             return False

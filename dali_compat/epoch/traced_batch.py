@@ -24,12 +24,7 @@ from .part import RowsDecoding
 
 
 class TracedImages:
-    """The images of one traced batch, which are submitted to DALI by the constructor.
-
-    Args:
-        epoch: epoch of the batch.
-        batch: the traced batch.
-    """
+    """The images of a traced batch. The constructor submits them to DALI."""
 
     def __init__(self, epoch: Any, batch: TracedBatch):
         self._epoch, self._batch = epoch, batch
@@ -89,7 +84,7 @@ class TracedImages:
             self._pending.pop()[1].discard()
 
     def _add_chunk(self, rows: np.ndarray, images: Any) -> None:
-        """Store the images of rows, as a tensor or list, instead of their previous images."""
+        """Store the images of rows, instead of previous ones."""
         self._chunk_of_row[rows], self._index_in_chunk[rows] = len(self._chunks), np.arange(len(rows))
         self._chunks.append(images)
 
@@ -113,7 +108,7 @@ class TracedImages:
         return stack_if_uniform([chunks[number][index] for number, index in pairs])
 
     def _finish_tail(self, group: TailGroup) -> None:
-        """Run the tail of a group, and store the resulting images."""
+        """Replace the images of a group by the results of its tail."""
         images = self._images(group.rows)
         sizes = _sizes_of(images, len(group.rows))
         before, after = _common_size(sizes), _common_size_after(group.tail, group.numbers, sizes)
@@ -132,21 +127,20 @@ class TracedImages:
             return in_memory_format(join_rows(images.detach(), placeholder.joins), self._epoch)
         image = self._chunks[self._chunk_of_row[row]][int(self._index_in_chunk[row])].detach()
         if strides is None:
-            return image.reshape(-1).view(image.shape)  # contiguous() may keep other strides of dimensions of size 1
+            return image.reshape(-1).view(image.shape)  # contiguous() would keep other strides of size 1
         unexpanded = image[tuple(slice(None if stride else 1) for stride in strides)]  # a stride of 0 repeats channels
         result = torch.empty_strided(unexpanded.shape, strides, dtype=image.dtype, device=image.device)
         return result.copy_(unexpanded).expand(image.shape)
 
 
 class ReceivedBatch:
-    """A batch of torch's iterator, and its error.
+    """A batch of torch's iterator, or its error.
 
     Attributes:
-        batch: a TracedBatch, which becomes TracedImages after start() and the user's batch after finish(). With
-            ``on_error`` it is a result with one of these.
-        error: the exception that the iterator raises instead of returning the batch; None if there is none.
-        consumed: (batches, samples) of the epoch, up to and including this batch.
-        samples: number of samples of the batch.
+        batch: the traced batch; after finish() the user's batch.
+        error: the exception raised in its place.
+        consumed: number of batches, and of samples, up to and including this batch.
+        samples: number of samples.
         last: indices of the samples.
         is_finished: whether finish() was called.
     """
@@ -165,7 +159,6 @@ class ReceivedBatch:
             self._replace_batch(lambda batch: TracedImages(epoch, batch))
 
     def decode(self) -> None:
-        """Start the GPU's JPEG engine, if it decodes images of the batch."""
         if self.error is None and not self.is_finished:
             _call_with_batch(TracedImages.decode, self.batch)
 
@@ -177,12 +170,10 @@ class ReceivedBatch:
                 self._replace_batch(TracedImages.finish)
 
     def discard(self) -> None:
-        """Release the images in flight."""
         if self.error is None and self._is_started and not self.is_finished:
             _call_with_batch(TracedImages.discard, self.batch)
 
     def _replace_batch(self, function: Callable[[Any], Any]) -> None:
-        """Replace the batch by the result of ``function(batch)``, or store its error."""
         if self.error is None:
             try:
                 self.batch = _call_with_batch(function, self.batch)
@@ -191,20 +182,19 @@ class ReceivedBatch:
 
 
 def _call_with_batch(function: Callable[[Any], Any], batch: Any) -> Any:
-    """Return ``function(batch)``. With ``on_error``, replace the batch in a result by this."""
+    """Call a function with a batch, also within the result of ``on_error``."""
     if isinstance(batch, (TracedBatch, TracedImages)):
         return function(batch)
     return batch._replace(made=tuple(map(function, batch.made)))
 
 
 def start_all(ready: Iterable[ReceivedBatch], epoch: Any) -> None:
-    """Submit the images of batches to DALI."""
     for received in ready:
         received.start(epoch)
 
 
 def finish_first(ready: list[ReceivedBatch], epoch: Any) -> None:
-    """Submit the images of batches, and finish the first batch. Called in the prefetch thread."""
+    """Submit the images of all batches, and finish the first batch. Called in the prefetch thread."""
     start_all(ready, epoch)
     for received in ready:
         received.decode()
@@ -235,7 +225,7 @@ def _common_size(sizes: np.ndarray) -> tuple[int, int] | None:
 
 
 def _common_size_after(key: Key, numbers: np.ndarray, sizes: np.ndarray) -> tuple[int, int] | None:
-    """Return _common_size() after the steps of a key, of images with these numbers and sizes."""
+    """Return _common_size() of images after the steps of a key."""
     return _common_size(np.stack(size_after(key, numbers.T, sizes.T), axis=1))
 
 

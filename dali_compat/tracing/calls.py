@@ -1,4 +1,4 @@
-"""Calls on deferred images, recorded to be applied later to the computed image or tensor."""
+"""Recorded calls, applied later to the computed image or tensor."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class RecordedCall(NamedTuple):
 
     Attributes:
         name: name of the operation.
-        function: the original function; None for the method ``name`` of the image or tensor.
-        args, kwargs: the arguments after the image or tensor.
+        function: the original function; None for the method ``name``.
+        args, kwargs: the other arguments.
     """
 
     name: str
@@ -27,11 +27,10 @@ class RecordedCall(NamedTuple):
     kwargs: dict[str, Any] = {}
 
     def with_copies(self) -> RecordedCall:
-        """Return the call with copies of all mutable arguments, which the caller could change later."""
+        """Return the call with copies of mutable arguments, which the caller could change later."""
         return RecordedCall(self.name, self.function, copied_argument(self.args), copied_argument(self.kwargs))
 
     def apply(self, image: Any) -> Any:
-        """Call the function with a computed image or tensor."""
         if self.function is None:
             return getattr(image, self.name)(*self.args, **self.kwargs)
         return self.function(image, *self.args, **self.kwargs)

@@ -38,13 +38,13 @@ class TrialFailed(Exception):
 
 @contextmanager
 def child(function: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
-    """Start ``function()`` in a forked child. Yield a function that waits for the result, which must be picklable.
+    """Start ``function()`` in a forked child. Yield a function that waits for its picklable result.
 
     Sockets, pipes and threads do not work in the child.
 
     Raises:
-        TrialFailed: the function raised an error, crashed, was idle for 5 s or took 60 s. The text is a predicate, such
-            as "raises ...", for use after the name of a data set.
+        TrialFailed: the function raised an error, crashed, was idle for 5 s or took 60 s. The text is a predicate, for
+            use after the name of a data set.
     """
     receive, send = os.pipe()
     parent, process = os.getpid(), 0
@@ -101,7 +101,7 @@ def _flush() -> None:
 
 
 def _receive(connection: Connection, process: int) -> bytes:
-    """Wait for the child's message. Raise TimeoutError if the child takes too long or is idle."""
+    """Wait for the child's message. Raise TimeoutError if it takes too long or is idle."""
     cpu_time, idle_seconds = 0, 0
     for _ in range(_MAX_SECONDS):
         if connection.poll(1):
@@ -123,13 +123,7 @@ def _cpu_time(process: int) -> int:
 
 
 def _run_child(function: Callable[[], Any], send: int, parent: int) -> None:
-    """Send the pickled result of a function, or a TrialFailed, and exit.
-
-    Args:
-        function: the function.
-        send: file descriptor of the pipe to the parent.
-        parent: process id of the parent.
-    """
+    """Send the pickled result of a function, or a TrialFailed, and exit."""
     try:
         gc.disable()
         end_with_parent(parent)
@@ -156,7 +150,7 @@ def _refuse_manager(*args, **kwargs):
 
 
 def _unshare_file(number: int) -> None:
-    """Reopen the file of a descriptor, so that its position is not shared. Replace a socket or pipe by /dev/null."""
+    """Reopen a file, so that its position is not shared. Replace a socket or pipe by /dev/null."""
     mode, flags = os.fstat(number).st_mode, fcntl.fcntl(number, fcntl.F_GETFL)
     if stat.S_ISREG(mode):
         own = os.open(f"/proc/self/fd/{number}", flags & (os.O_ACCMODE | os.O_APPEND))
@@ -170,7 +164,7 @@ def _unshare_file(number: int) -> None:
 
 
 def _unshare_memory() -> None:
-    """Replace writable shared memory, such as that of tensors, by private copies at the same addresses."""
+    """Replace writable shared memory by private copies at the same addresses."""
     libc = ctypes.CDLL(None)
     for line in Path("/proc/self/maps").read_text().splitlines():
         addresses, flags, *_, name = [*line.split(None, 5), ""][:6]

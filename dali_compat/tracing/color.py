@@ -20,10 +20,9 @@ _JITTER_LAYOUT = ("order", (4,), "int32"), *((name, (), "float64") for name in _
 
 
 def _adjustment(op: str) -> Callable[..., Outcome]:
-    """Return the function that returns the outcome of adjust_brightness(), for example.
+    """Return the function for adjust_brightness(), for example.
 
-    All four adjustments have the same kind of step, so that images share a plan whatever their order is. canonical() in
-    plans.py joins consecutive adjustments.
+    All four adjustments have one kind of step, so that their order does not change the key of a plan.
     """
 
     def adjust(s: State, backend: str, *factors, **named) -> Outcome:
@@ -45,13 +44,9 @@ for _op in _JITTER:
 
 
 def _value_outcome(s: State, backend: str, op: str, numbers=(), layout=(), has_kernel: bool = True) -> Outcome:
-    """Return the outcome of an operation on values. It has no step for images that are normalized.
+    """Return the outcome of an operation on values.
 
-    Args:
-        s: state of the image.
-        backend: as in operation().
-        op, numbers, layout: as in StepKind.
-        has_kernel: whether a kernel supports these numbers.
+    It has a step if there is a kernel, and only for images that are not normalized.
     """
     _refuse_other_modes(s)
     is_in_range = not s.normalized and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
@@ -60,15 +55,15 @@ def _value_outcome(s: State, backend: str, op: str, numbers=(), layout=(), has_k
 
 
 def _is_inexact(s: State) -> bool:
-    """Return True if bit-exact results are required but kernels may differ in the last bit.
+    """Return True if the last bit has to be torch's.
 
-    torch's last bit depends on a value's position in memory and on the number of threads.
+    That depends on a value's position in memory and on the number of threads.
     """
     return SWITCHES.exact and s.dtype.is_floating_point
 
 
 def _refuse_other_modes(s: State) -> None:
-    """Raise UnknownOutcome for PIL images in other modes than RGB and L, whose mode Pillow may change."""
+    """Raise UnknownOutcome for PIL images in other modes than RGB and L, which Pillow may change."""
     if s.kind == "pil" and s.mode not in ("RGB", "L"):
         raise UnknownOutcome
 

@@ -38,7 +38,7 @@ class Placeholder:
 
     Attributes:
         row: the first row of the tensor.
-        count: number of rows that are stacked or concatenated; None if the tensor is a single row.
+        count: number of rows that are stacked or concatenated; None for a single row.
         joins: how the rows are stacked or concatenated.
         class_index: index of the tensor's class in _CLASSES.
         strides: strides of the tensor; None if it is contiguous.
@@ -55,10 +55,10 @@ class JobGroup(NamedTuple):
     """N jobs whose rows have equal heads.
 
     Attributes:
-        keys: key of the head of each row of a job.
+        keys: key of each row's head.
         rows: (N, len(keys)) int32, the rows of each job.
         numbers: (N, numbers of all heads) float64.
-        paths: (N,) bytes, paths of the files. For images in memory, the concatenated encoded bytes, as uint8.
+        paths: (N,) bytes, paths of files; for images in memory their concatenated bytes, uint8.
         ends: (N,) int64, end of each encoded image in ``paths``; None for files.
         slots, header_records: (N,) as in FileSource.
     """
@@ -95,7 +95,7 @@ class TracedBatch:
         value: the batch.
         count: number of rows.
         jobs, tails: groups of rows.
-        computed_rows: (row, tensor) of each computed row. Such rows were stacked with deferred ones.
+        computed_rows: (row, tensor) of computed rows, which were stacked with deferred ones.
     """
 
     def __init__(self, value: Any):
@@ -108,12 +108,12 @@ class TracedBatch:
         return self.__dict__ | {"value": _by_value(self.value)}
 
     def pin_memory(self, device: Any = None) -> TracedBatch:
-        """Copy the computed tensors of ``value`` to pinned memory. torch's pin_memory thread calls this."""
+        """Pin computed tensors. Called by torch's pin_memory thread."""
         self.value = pin_memory(self.value, device)
         return self
 
     def fill(self, tensor_of: Callable[[Placeholder], torch.Tensor]) -> Any:
-        """Return the batch with each Placeholder replaced by ``tensor_of(placeholder)``."""
+        """Return the batch with ``tensor_of(placeholder)`` for each Placeholder."""
         tensors: dict[Placeholder, torch.Tensor] = {}
 
         def replace(x: Placeholder) -> torch.Tensor:
@@ -126,7 +126,7 @@ class TracedBatch:
 
 
 def pack_batch(value: Any) -> TracedBatch:
-    """Convert the result of ``collate_fn`` to a TracedBatch. Tensors without a plan are computed."""
+    """Convert the result of ``collate_fn`` to a TracedBatch. Compute tensors without a plan."""
     cells: list[Cell] = []
     placeholders: dict[int, Placeholder | None] = {}
     tensors: list[TracedTensor] = []  # keeps the tensors alive, so that their ids stay unique
@@ -161,7 +161,7 @@ def pack_batch(value: Any) -> TracedBatch:
 
 
 def _placeholder(x: Any, cells: list[Cell]) -> Placeholder | None:
-    """Return a tensor's placeholder, and append its rows to ``cells``; None if the tensor has to be computed."""
+    """Return a tensor's placeholder, and append its rows to ``cells``; None if it has to be computed."""
     rows = x._cell.inputs or (x._cell,)
     if not x._cell.is_deferred or not any(cell.tensor is None and has_plan(cell) for cell in rows):
         return None
@@ -176,7 +176,7 @@ def _placeholder(x: Any, cells: list[Cell]) -> Placeholder | None:
 
 
 def has_plan(cell: Cell) -> bool:
-    """Return True if the pixels of a deferred cell can be computed in a batch."""
+    """Return True if deferred pixels can be computed in a batch."""
     node = cell.node
     if node is None or node.steps is None or node.state.kind == "Mask":
         return False
@@ -185,7 +185,7 @@ def has_plan(cell: Cell) -> bool:
 
 
 def _is_converted(node: Node) -> bool:
-    """Return True if the first operation on the image of the file is convert("RGB")."""
+    """Return True if the first operation on the file's image is convert("RGB")."""
     first = next((call for call in node.calls() if call.name != "copy"), None)
     return first is not None and first.name == "convert" and first.args[:1] == ("RGB",)
 
@@ -204,7 +204,7 @@ def _relative_cost(nodes: list[Node]) -> float:
 
 
 def _group(batch: TracedBatch, jobs: list[list[int]], cells: list[Cell]) -> None:
-    """Set ``batch.jobs`` and ``batch.tails``. ``jobs``: rows of each file."""
+    """Set the groups of a batch. ``jobs``: the rows of each file."""
     by_head: dict[Any, list[_Job]] = {}
     by_tail: dict[tuple[PixelFormat, Key], list[tuple[int, list[TailStep], tuple[int, int]]]] = {}
     for rows in filter(None, jobs):
@@ -253,7 +253,7 @@ def _job_group(keys: Any, in_memory: bool, jobs: list[_Job]) -> JobGroup:
 
 
 class _PickledByValue:
-    """Wrapper of a tensor that is pickled with its values. torch sends a file descriptor, which takes longer."""
+    """A tensor that is pickled with its values. torch sends a file descriptor, which takes longer."""
 
     def __init__(self, tensor: torch.Tensor):
         self._tensor = tensor
@@ -271,7 +271,7 @@ def _unpickled(cls: Any, dtype: torch.dtype, shape: Any, values: bytearray, attr
 
 
 def _by_value(value: Any) -> Any:
-    """Return a batch with each small tensor wrapped in _PickledByValue, unless it shares memory with another tensor."""
+    """Wrap small tensors of a batch in _PickledByValue, unless they share memory."""
     tensors: dict[int, torch.Tensor] = {}
     mapped(value, lambda x: tensors.setdefault(id(x), x))
     addresses = {key: _storage_address(x) for key, x in tensors.items()}
@@ -283,7 +283,7 @@ def _by_value(value: Any) -> Any:
 
 
 def _storage_address(x: torch.Tensor) -> int | None:
-    """Return the address of a tensor's storage; None if it has no storage."""
+    """Return the address of a tensor's storage; None if it has none."""
     try:
         return x.untyped_storage().data_ptr()
     except Exception:  # sparse, or a wrapper subclass
@@ -291,7 +291,7 @@ def _storage_address(x: torch.Tensor) -> int | None:
 
 
 def _is_small_and_plain(x: torch.Tensor) -> bool:
-    """Return True if class, dtype, shape, values and attributes are all that a small tensor consists of."""
+    """Return True if a small tensor consists of class, dtype, shape, values and attributes."""
     if type(x) is not torch.Tensor and type(x) not in _TV_TENSORS:
         return False
     if x.device.type != "cpu" or x.layout != torch.strided:

@@ -11,14 +11,13 @@ _MODES = "RGB", "L", "P", "1"  # modes of PIL images whose uint8 tensors have th
 
 
 def _tensor_state(s: State, kind: str) -> State:
-    """Return the state of the tensor that a PIL image is converted to. ``kind``: as in State."""
+    """Return the state of the tensor that a PIL image is converted to."""
     if s.kind != "pil" or s.mode not in _MODES:
         raise UnknownOutcome
     return State(kind, s.mode, s.shape)
 
 
 def _to_tensor_steps(s: State, after: State) -> tuple[Step, ...] | None:
-    """Return the steps of the conversion of a PIL image to a uint8 tensor; None if kernels do not support it."""
     return (step("pil_to_tensor", after),) if s.mode in ("RGB", "L") and is_supported(after) else None
 
 
@@ -60,7 +59,7 @@ def to_dtype(s: State, backend: str, dtype=torch.float32, scale=False) -> Outcom
 
 
 def _to_dtype(s: State, dtype, like: str) -> Outcome:
-    """Return the outcome of a dtype conversion. ``like``: "v1" and "v2" scale the values, "cast" does not."""
+    """Return the outcome of a conversion. ``like``: "v1" and "v2" scale the values, "cast" does not."""
     if s.kind == "pil" or not isinstance(dtype, torch.dtype):
         raise UnknownOutcome
     if dtype == s.dtype:
@@ -71,12 +70,12 @@ def _to_dtype(s: State, dtype, like: str) -> Outcome:
 
 
 def arithmetic(name: str, s: State, other) -> Outcome:
-    """Return the outcome of an arithmetic operation of a tensor and a number.
+    """Return the outcome of torch's add, sub, mul, div or rsub.
 
     Args:
-        name: "add", "sub", "mul", "div" or "rsub".
+        name: name of the operation.
         s: state of the tensor.
-        other: the number, or a tensor of one number for each channel.
+        other: a number, or a tensor of one number for each channel.
     """
     values, after, dtype = _operands(s, other), s._replace(kind="tensor", normalized=True), s.dtype
     if not dtype.is_floating_point:
@@ -97,7 +96,6 @@ def arithmetic(name: str, s: State, other) -> Outcome:
 
 
 def _operands(s: State, other) -> tuple[float, ...]:
-    """Return one number, or one for each channel."""
     if type(other) in (int, float):
         return (float(other),)
     if type(other) is not torch.Tensor or other.dtype != s.dtype or other.requires_grad or other.device.type != "cpu":

@@ -25,7 +25,7 @@ from .operations import OPERATIONS, Outcome, State
 from .tensors import tensor_of
 
 _TYPES = torch.Tensor, str, Path, bytes, bytearray
-DECODERS: dict[str, dict[str, tuple[type, ...]]] = {  # functions of each module, and the types of their first argument
+DECODERS: dict[str, dict[str, tuple[type, ...]]] = {  # of each function by module: types of its first argument
     "torchvision.io.image": {"decode_image": _TYPES[:3], "decode_jpeg": _TYPES[:1], "decode_png": _TYPES[:1]}
     | {"read_image": _TYPES[1:3]},
     "torchcodec.decoders._image_decoders": dict.fromkeys(("decode_image", "decode_jpeg", "decode_png"), _TYPES),
@@ -34,7 +34,7 @@ _SUPPORTED = ("cpu", "auto"), ("cpu", torch.uint8)  # device and output_dtype
 
 
 def deferred_tensor(types: tuple[type, ...], original: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return the deferred result of a decoder; None if the decoder has to run. ``types``: as in DECODERS."""
+    """Return the deferred result of a decoder; None if the decoder has to run."""
     kwargs |= zip(original.__code__.co_varnames[1:], args, strict=False)
     try:
         node = _node(original, data, **kwargs) if SWITCHES.is_tracing and isinstance(data, types) else None

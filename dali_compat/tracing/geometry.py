@@ -37,7 +37,7 @@ def crop(s: State, backend: str, top, left, height, width) -> Outcome:
 
 
 def _window(op: str, before: State, after: State, top: int, left: int, **args) -> Step:
-    """Return a crop or pad step. Its window may extend beyond the image."""
+    """Return a crop or pad step."""
     return step(op, after, (*before.size, *after.size, top, left, *after.size), WINDOW, **args)
 
 
@@ -69,8 +69,7 @@ def resize(s: State, backend: str, size, interpolation=_BILINEAR, max_size=None,
 def resize_to(s: State, backend: str, size: tuple[int, ...], interpolation: str, antialias=True) -> Outcome:
     """Return the outcome of resizing to ``size``, a (height, width).
 
-    An image of one channel with nearest interpolation may be a mask. It gets no step, because PIL and torchvision
-    resize it quickly.
+    One channel with nearest interpolation may be a mask. It has no step, since PIL and torchvision resize it quickly.
     """
     after = s.with_size(size)
     nearest = interpolation.startswith("nearest")
@@ -88,7 +87,7 @@ def resized_crop(
 ) -> Outcome:
     """Return the outcome of resized_crop() for a window within a PIL image.
 
-    A window that already has the requested size gets a resize step as well, so that it shares the pipeline of others.
+    A window that already has the size gets a resize step as well, so that it shares the pipeline of others.
     """
     size = integers(*size)
     is_inside = top >= 0 and left >= 0 and top + height <= s.size[0] and left + width <= s.size[1]
@@ -178,7 +177,7 @@ def perspective(
 
 @operation("transpose")
 def transpose(s: State, backend: str, method) -> Outcome:
-    """Return the outcome of PIL.Image.Image.transpose(). Its steps rotate by 90 or 270 degrees, flip, or both."""
+    """Return the outcome of PIL.Image.Image.transpose(): a rotation by 90 or 270 degrees, flips, or both."""
     angle, *flips = _TRANSPOSED[Image.Transpose(method)]
     after, steps = s, tuple[Step, ...]()
     if angle:  # PIL's rotate() gives the same pixels
@@ -215,13 +214,13 @@ def expand(s: State, backend: str, border=0, fill=0) -> Outcome:
 
 
 def _warp(op: str, before: State, after: State, numbers, layout, **args) -> tuple[Step, ...]:
-    """Return a warp step with a flag, as a tuple of one step."""
+    """Return a warp step with a flag, as a tuple."""
     ((kind, flag_and_numbers),) = flagged(op, after, numbers, layout, **args)
     return ((kind, (*map(float, (*before.size, *after.size)), *flag_and_numbers)),)
 
 
 def warp_args(s: State, backend: str, interpolation, fill) -> dict[str, Any] | None:
-    """Return the constant arguments that all warp kernels have; None if no kernel supports them."""
+    """Return the constant arguments of all warp kernels; None if no kernel supports them."""
     name, fills = interpolation_named(interpolation), _channel_fills(s, fill)
     has_kernel = is_supported(s) and name in (_WARP_PIL if backend == "pil" else _WARP_TENSORS) and fills is not None
     has_kernel = has_kernel and (s.channels == 3 or not name.startswith("nearest"))  # one channel may be a mask
@@ -229,7 +228,7 @@ def warp_args(s: State, backend: str, interpolation, fill) -> dict[str, Any] | N
 
 
 def _channel_fills(s: State, fill) -> tuple[float, ...] | None:
-    """Return one fill value per channel; () for no fill; None if the image cannot be filled with these values."""
+    """Return one fill value per channel; () for no fill; None if the image cannot have these values."""
     if fill is None:
         return ()
     fills = tuple(fill) if isinstance(fill, (list, tuple)) else (fill,)
@@ -241,7 +240,7 @@ def _channel_fills(s: State, fill) -> tuple[float, ...] | None:
 
 
 def integers(*numbers) -> tuple[int, ...]:
-    """Return integers of any type, such as NumPy's, as ints. Raise UnknownOutcome for other numbers."""
+    """Return integers of any type as ints. Raise UnknownOutcome for other numbers."""
     if {int}.issuperset(map(type, numbers)):
         return numbers
     if not all(isinstance(one, Integral) for one in numbers):
@@ -257,7 +256,7 @@ _RESAMPLES = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 
 
 def transform(s: State, size, method, data=None, resample=0, fill=1, fillcolor=None) -> Outcome:
-    """Return the outcome of PIL.Image.Image.transform(), which rotate(), affine() and perspective() call."""
+    """Return the outcome of PIL.Image.Image.transform()."""
     numbers, (width, height) = tuple(map(float, data)), integers(*size)
     op, name, count = _TRANSFORMS[method]
     if s.mode not in ("RGB", "L") or fill != 1 or len(numbers) != count or min(width, height) < 1:

@@ -2,8 +2,8 @@
 
 Pillow reads only the header when it opens a file. While a thread traces, the first method that needs the pixels sets
 the image's core, ``Image._im``, to a :class:`~.nodes.Node`, as if the image were loaded. The methods below return an
-image with a new node if the size and mode of the result follow from the arguments. All other code of Pillow accesses
-the pixels through ``Image.im``, which computes them.
+image with a new node if the size and mode of the result follow from the arguments. Other code of Pillow accesses the
+pixels through ``Image.im``, which computes them.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _original: dict[str, Callable[..., Any]] = {}  # Pillow's functions by name
 
 
 class _Files:
-    """Global variables of this process.
+    """Global variables.
 
     Attributes:
         table: headers of the files.
-        since: time in ns. A file with a later ctime is not deferred, since it may change before it is decoded.
+        since: time in ns. A file with a later ctime may change before it is decoded, and is not deferred.
     """
 
     table = FileTable(0)
@@ -62,13 +62,13 @@ class _Files:
 
 
 def use_table(table: FileTable) -> None:
-    """Use this table in this process, and do not defer files that change after this call."""
+    """Use this table from now on, and do not defer files that change after this call."""
     now = time.clock_gettime_ns(_CLOCK) if sys.platform == "linux" else time.time_ns()
     _Files.table, _Files.since = table, now - _RESOLUTION
 
 
 def node_of(image: Image.Image) -> Node | None:
-    """Return the image's node, created if Pillow has only opened the file; None if the image cannot be deferred."""
+    """Return the image's node, created if Pillow has only opened the file; None if it has to be computed."""
     im = image.__dict__.get("_im")
     if type(im) is Node:
         return im if im.state.mode == image._mode and im.size == image._size else None
@@ -81,14 +81,14 @@ def node_of(image: Image.Image) -> Node | None:
 
 
 def _mode_reason(image: Any) -> str:
-    """Return the reason why images of this format and mode are not deferred."""
+    """Return why images of this format and mode are not deferred."""
     if image._mode[0] in "IF":
         return f"opens images in mode {image._mode}, of more than 8 bits"
     return f"opens {image.format} files in mode {image._mode}"
 
 
 def _defer_file(image: Any) -> Node | None:
-    """Replace the core of a file's image by a node, and close the file; None if the image has to be computed."""
+    """Replace the core of an opened image by a node, if possible."""
     if len(image.tile) != 1 or image.decoderconfig or ImageFile.LOAD_TRUNCATED_IMAGES or image.fp is None:
         return None
     if image._mode not in _BANDS or "transparency" in image.info:
@@ -120,7 +120,7 @@ def _defer_file(image: Any) -> Node | None:
 
 
 def _source_of(image: Any) -> FileSource | MemorySource | None:
-    """Return the image's file; None if it is incomplete, may change, or has to be decoded by Pillow."""
+    """Return the image's file; None if it cannot be deferred."""
     fp, is_jpeg = image.fp, type(image) is JpegImageFile
     if type(fp) is io.BytesIO or type(fp) in _ARCHIVE_MEMBERS:
         data = fp.getvalue() if type(fp) is io.BytesIO else _all_bytes(fp)
@@ -146,7 +146,7 @@ def _source_of(image: Any) -> FileSource | MemorySource | None:
 
 
 def _all_bytes(fp: Any) -> bytes:
-    """Return the bytes of a file. Keep its position."""
+    """Read a whole file without changing its position."""
     before = fp.tell()
     fp.seek(0)
     data: bytes = fp.read()
@@ -155,7 +155,7 @@ def _all_bytes(fp: Any) -> bytes:
 
 
 def _end_of_png(image: Any) -> int:
-    """Return the file position after a PNG's load(); 0 if load() would read metadata that follows the pixels."""
+    """Return the file position after load(); 0 if load() would read metadata after the pixels."""
     at, fp = image.tile[0][2] - 8, image.fp
     before = fp.tell()
     try:
@@ -170,7 +170,6 @@ def _end_of_png(image: Any) -> int:
 
 
 def image_of(node: Node, info: dict[Any, Any]) -> Image.Image:
-    """Return a new image with this node and this ``Image.info``."""
     image = Image.Image()
     image._im, image._mode, image._size, image.info = node, node.state.mode, node.size, info  # type: ignore[assignment]  # a Node in place of the core
     return image
@@ -180,7 +179,7 @@ def image_of(node: Node, info: dict[Any, Any]) -> Image.Image:
 
 
 def _get_im(self: Any) -> Any:
-    """Replacement of Image.im, which returns the core. Compute the core if it is deferred."""
+    """Return the core for Image.im, computed if it was deferred."""
     im = self.__dict__.get("_im")
     if type(im) is Node:
         record_reason("uses the image's pixels")
@@ -195,7 +194,7 @@ def _set_im(self: Any, im: Any) -> None:
 
 
 class PixelAccess:
-    """Result of load(). Code that calls load() rarely uses its result, so that pixels are computed at the first use."""
+    """Result of load(). Most callers ignore it, so pixels are computed at its first use."""
 
     def __init__(self, image: Any):
         self._image = image
@@ -223,7 +222,7 @@ def _load_file(self: Any) -> Any:
     return PixelAccess(self) if node_of(self) is not None else _original["load_file"](self)
 
 
-# Functions that return the outcomes of Image's methods. None or an exception means that the original method runs.
+# Outcomes of methods. If they are None or raise an error, Pillow's method runs.
 
 
 def _convert(s: State, mode: Any = None, *others: Any, **more: Any) -> Outcome | None:
@@ -270,7 +269,6 @@ _METHODS: dict[str, Callable[..., Outcome | None]] = {
 
 
 def _method(name: str, outcome_of: Callable[..., Outcome | None]) -> Callable[..., Any]:
-    """Return the replacement of a method of Image, which defers its result if possible."""
     original = _original[name]
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -285,7 +283,7 @@ def _method(name: str, outcome_of: Callable[..., Outcome | None]) -> Callable[..
 
 
 def in_place_of(original: Any, function: Any) -> Any:
-    """Return a function with the name, docstring and signature of the original one that it replaces."""
+    """Return ``function`` with the name and docstring of the one that it replaces."""
     setattr(functools.wraps(original)(function), STANDS_FOR, original)
     return function
 
@@ -297,10 +295,9 @@ def deferred_image(
 
     Args:
         image: the first argument of the call.
-        outcome_of: returns the Outcome for the image's State and the call's other arguments. If it returns None or
-            raises an error, the result has to be computed.
+        outcome_of: returns the Outcome for the image's State and the call's other arguments.
         call: the call.
-        info: ``Image.info`` of the result. By default it is a copy of the image's.
+        info: ``Image.info`` of the result; None for a copy of the image's.
     """
     node = node_of(image)
     if node is None:
@@ -332,7 +329,7 @@ _ENHANCERS = {"Brightness": "brightness", "Color": "saturation", "Contrast": "co
 
 
 def _enhancer(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of an enhancer's constructor, which defers the degenerate image."""
+    """Replace the constructor of an enhancer by one that defers the degenerate image."""
     enhancer = getattr(ImageEnhance, name)
 
     def __init__(self: Any, image: Any) -> None:

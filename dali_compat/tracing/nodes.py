@@ -1,7 +1,7 @@
 """Deferred images and tensors, as a file and the operations on it.
 
 The pixels of a :class:`Node` never change. An image stores its node in place of Pillow's core (images.py), and a tensor
-stores it in a :class:`~.tensors.Cell`. The functions of Pillow and torchvision compute the pixels at the first access.
+in a :class:`~.tensors.Cell`. The functions of Pillow and torchvision compute pixels at the first access.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class _Switches(threading.local):
     """State of the current thread.
 
     Attributes:
-        is_tracing: whether images that this thread opens are deferred.
-        exact: whether operations are deferred only if kernels return torchvision's pixels, bit for bit.
-        reasons: reasons why images were computed; None outside of a trial.
+        is_tracing: whether images that it opens are deferred.
+        exact: whether operations are deferred only if kernels are bit-exact.
+        reasons: why images were computed; None outside of a trial.
     """
 
     is_tracing = exact = False
@@ -40,13 +40,13 @@ _TRIAL = f"{__package__}.trial"  # the module that calls the user's code
 
 
 class Reasons:
-    """Reasons why images were computed in a trial, one for each line of the user's code."""
+    """Reasons why images were computed, one for each line of the user's code."""
 
     def __init__(self) -> None:
         self._lines: dict[str, str] = {}  # by reason
 
     def add(self, reason: str) -> None:
-        """Add a reason if there is none for the current line of the user's code."""
+        """Add a reason if the current line of the user's code has none."""
         if reason not in self._lines:
             line = user_line(until=_TRIAL)
             if not line or line not in self._lines.values():
@@ -58,7 +58,7 @@ class Reasons:
 
 @contextmanager
 def tracing(on: bool, exact: bool = False):
-    """Context manager that switches tracing on or off in this thread."""
+    """Switch tracing on or off in this thread."""
     before = SWITCHES.is_tracing, SWITCHES.exact
     SWITCHES.is_tracing, SWITCHES.exact = on, exact
     try:
@@ -68,22 +68,22 @@ def tracing(on: bool, exact: bool = False):
 
 
 def record_reason(reason: str) -> None:
-    """In a trial, record why an image is computed instead of deferred, as a predicate such as "uses its pixels"."""
+    """In a trial, record why an image is computed, as a predicate such as "uses its pixels"."""
     if SWITCHES.reasons is not None:
         SWITCHES.reasons.add(reason)
 
 
 class Node:
-    """A deferred image or tensor, as a file, or as a call on another node.
+    """A deferred image or tensor: a file, or a call on another node.
 
     Attributes:
         parent: the node that ``call`` is applied to; None for a file.
         source: the encoded file.
-        call: call on the parent. For a file, the call of a decoder on its bytes, or None for Pillow's.
+        call: call on the parent; for a file the call of a decoder, or None for Pillow's.
         state: the known kind, mode, shape and dtype.
-        steps: steps that compute the same pixels in a batch, from the decoded file; None if no steps do.
+        steps: steps that compute the same pixels in a batch; None if no steps do.
         strides: strides of a tensor, in elements; None if it is contiguous.
-        used: whether another node has this one as its parent, so that its pixels must not be changed.
+        used: whether another node is computed from this one, so that its pixels must not be changed.
     """
 
     __slots__ = ("_lock", "_value", "call", "parent", "source", "state", "steps", "strides", "used")
@@ -107,22 +107,16 @@ class Node:
 
     @property
     def mode(self) -> str:
-        """Pillow's mode, as in State."""
+        """Pillow's mode."""
         return self.state.mode
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) in pixels, as in Pillow's core."""
+        """(width, height)."""
         return self.state.shape[-1], self.state.shape[-2]
 
     def then(self, call: RecordedCall, outcome: Outcome, strides: tuple[int, ...] | None = None) -> Node:
-        """Return the node of a call on this node.
-
-        Args:
-            call: the call.
-            outcome: its outcome.
-            strides: strides of the result, as in Node.
-        """
+        """Return the node of a call with this outcome."""
         if call.name == "convert" and outcome.state.mode == "RGB" and self.is_file:
             steps: tuple[Step, ...] | None = ()  # decoders of batches return RGB
         elif self.steps is None or outcome.steps is None:
@@ -132,7 +126,7 @@ class Node:
         return Node(self, self.source, call, outcome.state, steps, strides)
 
     def value(self) -> Any:
-        """Return the computed image or tensor. The caller must not change it if the node is ``used``.
+        """Return the computed image or tensor. It must not be changed if the node is ``used``.
 
         Raises:
             OSError: the file cannot be read, or has changed since it was opened.
@@ -156,7 +150,7 @@ class Node:
         return image
 
     def calls(self) -> list[RecordedCall]:
-        """Return the calls on the image of the file that result in this node."""
+        """Return the calls from the file to this node."""
         calls, node = [], self
         while node.parent is not None:
             calls.append(node.call)
@@ -165,7 +159,6 @@ class Node:
 
     @property
     def root(self) -> Node:
-        """The node of the file."""
         node = self
         while node.parent is not None:
             node = node.parent
@@ -173,7 +166,7 @@ class Node:
 
     @property
     def is_file(self) -> bool:
-        """True if the node is a file that Pillow opened, or a copy of its image."""
+        """True if the pixels are those of the file, decoded by Pillow."""
         node = self
         while node.call is not None and node.call.name == "copy":
             assert node.parent is not None
@@ -182,5 +175,4 @@ class Node:
 
     @property
     def pixels(self) -> int:
-        """Number of pixels."""
         return math.prod(self.state.size)

@@ -1,7 +1,7 @@
-"""The known state of a deferred image, and the result and step of each operation on it.
+"""The known state of a deferred image, and the outcome of each operation on it.
 
-An operation is a torchvision function or a method of an image. The function with its name in OPERATIONS takes the same
-arguments, but a State in place of the image. It returns the Outcome, which it computes without pixels.
+An operation is a torchvision function or a method of an image. The function with its name in OPERATIONS takes a State
+instead of the image, and computes the Outcome without pixels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 CONSTANT = frozenset((int, float, bool, str, type(None), torch.dtype, InterpolationMode))  # immutable argument types
 WITH_SIZES = frozenset(("crop", "pad", "resize", "warp_affine", "warp_perspective", "rotate", "affine", "perspective"))
 """Steps whose numbers begin with the image's size before and after the step."""
-FLAG = "flag", (), "int32"  # name, shape and dtype of a number that is 0 for images that skip the step
+FLAG = "flag", (), "int32"  # name, shape and dtype
 
 PixelFormat = tuple[str, torch.dtype, bool, int]
 """Fields ``kind``, ``dtype``, ``normalized`` and ``channels`` of an ImageSpec."""
@@ -33,8 +33,8 @@ class State(NamedTuple):
 
     Attributes:
         kind: "pil", "tensor", "Image" or "Mask".
-        mode: PIL's mode. A tensor has the mode of the PIL image that it was converted from.
-        shape: shape of a tensor, or (channels, height, width) of a PIL image.
+        mode: PIL's mode; for a tensor, that of the image that it was converted from.
+        shape: (channels, height, width), or the shape of a tensor.
         dtype, normalized: as in ImageSpec.
     """
 
@@ -54,7 +54,6 @@ class State(NamedTuple):
         return self.shape[-3]
 
     def with_size(self, size) -> State:
-        """Return the state with another size."""
         return State(self.kind, self.mode, (*self.shape[:-2], *map(int, size)), self.dtype, self.normalized)
 
 
@@ -65,7 +64,7 @@ class StepKind:
         op: as in plan.Step.
         args: constant arguments of the kernel.
         pixel_format: format of the image after the step.
-        layout: (name, shape, dtype) of each array of numbers, as in ops/draws.py.
+        layout: (name, shape, dtype) of each array of numbers.
         has_flag: whether a number is a flag, which is 0 for images that skip the step.
         has_sizes: whether the numbers begin with the sizes before and after the step.
         number_count: how many numbers there are.
@@ -108,7 +107,7 @@ class Outcome(NamedTuple):
     Attributes:
         state: state of the image after the operation.
         steps: steps that compute the same pixels in a batch; None if no steps do.
-        is_same_object: whether the operation returns its argument instead of a new image.
+        is_same_object: whether the operation returns its argument.
     """
 
     state: State
@@ -117,7 +116,7 @@ class Outcome(NamedTuple):
 
 
 class UnknownOutcome(Exception):
-    """Raised if the state after an operation is unknown, so that its pixels must be computed now."""
+    """The state after an operation is unknown, so that pixels have to be computed."""
 
 
 OPERATIONS: dict[str, Callable[..., Outcome]] = {}
@@ -127,10 +126,9 @@ _CACHED |= {"to_image", "to_mask", "to_tensor", "vertical_flip", "vflip"}
 
 
 def operation(*names: str) -> Callable[[Function], Function]:
-    """Register a function that returns the outcome of an operation, under the operation's names in v1 and v2.
+    """Register a function that returns the outcome of an operation, under its names in v1 and v2.
 
-    In place of the image it takes a State and a backend, torchvision's implementation: "pil", or for tensors "v1" or
-    "v2". The other arguments are the operation's.
+    It takes the State, torchvision's backend ("pil", or "v1" or "v2" for tensors), and the operation's other arguments.
     """
 
     def register(function: Function) -> Function:
@@ -146,8 +144,8 @@ def outcome_of(name: str, state: State, version: str, args, kwargs) -> Outcome |
     Args:
         name: name of the operation.
         state: state of the image.
-        version: version of torchvision's transforms, "v1" or "v2".
-        args, kwargs: the arguments after the image.
+        version: "v1" or "v2" of torchvision's transforms.
+        args, kwargs: the other arguments.
     """
     if name not in _CACHED:
         return _outcome_of(name, state, version, args, kwargs)
@@ -159,7 +157,7 @@ def outcome_of(name: str, state: State, version: str, args, kwargs) -> Outcome |
 
 
 def _hashable(value) -> Any:
-    """Return an argument with lists as tuples. Raise TypeError if it may contain other mutable objects."""
+    """Return an argument with lists as tuples. Raise TypeError if it has other mutable parts."""
     if type(value) in CONSTANT:
         return value
     if type(value) not in (list, tuple) or not CONSTANT.issuperset(map(type, value)):
@@ -168,8 +166,7 @@ def _hashable(value) -> Any:
 
 
 @lru_cache(_CACHE_SIZE)
-def _cached_outcome(name: str, state: State, version: str, default: torch.dtype, args, kwargs) -> Outcome | None:
-    """Return outcome_of(). ``default``, torch's default dtype, is only part of the cache key."""
+def _cached_outcome(name: str, state: State, version: str, default_dtype: torch.dtype, args, kwargs) -> Outcome | None:
     return _outcome_of(name, state, version, args, dict(kwargs))
 
 
@@ -185,16 +182,16 @@ def _outcome_of(name: str, state: State, version: str, args, kwargs) -> Outcome 
 
 
 def step(op: str, state: State, numbers=(), layout=(), **args) -> Step:
-    """Return a step after which an image has this state."""
+    """Return a step with its numbers. ``state``: the image after it."""
     pixel_format = state.kind, state.dtype, state.normalized, state.channels if len(state.shape) > 2 else 1
     return step_kind(op, tuple(args.items()), pixel_format, tuple(layout)), tuple(map(float, numbers))
 
 
 def flagged(op: str, state: State, numbers=(), layout=(), **args) -> tuple[Step, ...]:
-    """Return step() with a flag, so that other images of a batch can skip it. The result is a tuple of one step."""
+    """Return step() with a flag, as a tuple of one step, so that other images of a batch can skip it."""
     return (step(op, state, (1, *numbers), (FLAG, *layout), **args),)
 
 
 def is_supported(state: State) -> bool:
-    """Return True if kernels support the image: it has three dimensions and one or three channels, and is no mask."""
+    """Return True if kernels support the image: no mask, three dimensions, one or three channels."""
     return len(state.shape) == 3 and state.channels in (1, 3) and state.kind != "Mask"

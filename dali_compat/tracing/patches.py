@@ -1,16 +1,15 @@
 """The complete list of functions of Pillow, torchvision and torch that are replaced while data sets are traced.
 
-``install()`` replaces them once in a process. A replacement defers its result if possible, and otherwise calls the
-original with the same arguments. For computed images, and in threads that do not trace, it always calls the original.
-Functions remain the same objects with new code, so that modules that imported them by name call the new code, too.
+A replacement defers its result if possible. Otherwise, for computed images, and in threads that do not trace, it calls
+the original function with the same arguments.
 
 - PIL.Image.Image: ``im``, ``load``, and the methods that return an image; PIL.ImageFile.ImageFile.load.
 - PIL.Image.blend, some functions of PIL.ImageOps, and the constructors of PIL.ImageEnhance.
 - torchvision.transforms.functional: functions that convert images to tensors, functions that compute with pixels of PIL
   images without calling Pillow's methods, and, for deferred tensors, all functions in OPERATIONS.
-- torchvision.transforms.v2.functional: the same functions, by its kernel registry and the function that searches it.
+- torchvision.transforms.v2.functional: the same functions, by its kernel registry.
 - torchvision.io: decode_image, decode_jpeg, decode_png and read_image. torchcodec.decoders, if it is imported: the
-  first three. They return deferred tensors.
+  first three.
 - torch.utils.data's default_collate_fn_map, which is meant to be extended.
 - Places in torchvision that compare the exact class of a tensor.
 """
@@ -70,7 +69,7 @@ _installed = False
 
 
 def install() -> None:
-    """Replace the functions once in a process. Those of torchcodec are replaced if it is imported already."""
+    """Replace the functions once in a process. torchcodec must be imported before."""
     global _installed
     _patch_decoders()
     extend_default_collate()  # also in a worker, which inherits the replaced functions
@@ -107,19 +106,18 @@ def _patch_pillow() -> None:
 
 
 def _get_im_attribute(image: Any) -> Any:
-    """Return Image.im before Pillow 11, which replaced the attribute by a property."""
+    """Return Image.im before Pillow 11, where it is an attribute."""
     im = image.__dict__.get("im") if "_im" not in image.__dict__ else image.__dict__["_im"]
     if isinstance(im, Image.DeferredError):
         raise im.ex
     return im
 
 
-# The following functions are the replacements. They take the original function and its arguments, and return the
-# deferred result, or None if the original has to run.
+# Replacements take the original function and its arguments. They return None if the original has to run.
 
 
 def _blend(original: Any, im1: Any, im2: Any, alpha: Any) -> Any:
-    """Defer PIL.Image.blend() of the two images of an enhancer of ImageEnhance."""
+    """Defer the blending of two images by an enhancer of ImageEnhance."""
     first, second = (getattr(one, "__dict__", {}).get("_im") for one in (im1, im2))
     if type(first) is not Node or type(second) is not Node or first.parent is not second:
         return None
@@ -140,7 +138,7 @@ def _imageops(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -
 
 
 def _may_defer(image: Any) -> bool:
-    """Return True if an argument is a deferred PIL image, or a file that may be deferred."""
+    """Return True for a deferred PIL image, or a file that may be deferred."""
     if type(image) in REAL_CLASS or not isinstance(image, Image.Image):
         return False
     im = image.__dict__.get("_im")
@@ -166,7 +164,6 @@ def _patch_functional() -> None:
 
 
 def _to_tensor(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
-    """Defer to_tensor() or pil_to_tensor()."""
     if args or kwargs or not _may_defer(image):
         return None
     node = node_of(image)
@@ -187,13 +184,10 @@ def _v1(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _on_image(version: str, name: str, original: Any, image: Any, args: Any, kwargs: Any, info: Any = None) -> Any:
-    """Defer a function of torchvision that is called with a PIL image.
+    """Defer a function that is called with a PIL image.
 
     Args:
-        version: version of torchvision's transforms, "v1" or "v2".
         name: name of the operation.
-        original: the function.
-        image, args, kwargs: its arguments.
         info: ``Image.info`` of the result. By default it is a copy of the image's.
     """
     if name in _READONLY_GRAY and image.mode != "RGB":
@@ -207,14 +201,14 @@ def _on_image(version: str, name: str, original: Any, image: Any, args: Any, kwa
 
 
 def _info_of(original: Any, image: Any, args: Any, kwargs: Any) -> Any:
-    """Return ``Image.info`` of a function's result, found by calling the function on an image of one pixel."""
+    """Return ``Image.info`` of a function's result, by calling the function on an image of one pixel."""
     pixel = Image.new(image.mode, (1, 1))
     pixel.info = image.info.copy()
     return original(pixel, *args, **kwargs).info
 
 
 def _on_tensor(version: str, name: str, original: Any, tensor: TracedTensor, args: Any, kwargs: Any) -> Any:
-    """Defer a function of torchvision that is called with a TracedTensor. For the arguments see _on_image()."""
+    """Defer a function that is called with a TracedTensor."""
     state = tensor._state
     if state is None:
         return None
@@ -239,7 +233,7 @@ def _on_tensor(version: str, name: str, original: Any, tensor: TracedTensor, arg
 
 
 def _strides(version: str, name: str, tensor: TracedTensor, outcome: Outcome) -> tuple[int, ...] | None:
-    """Return the strides of a function's result; None if unknown. For the arguments see _on_image()."""
+    """Return the strides of a function's result; None if unknown."""
     shape, width = outcome.state.shape, outcome.state.shape[-1]
     channels_last = 1, width * shape[0], shape[0]
     if shape[0] == 1 and tensor.stride() != contiguous(tensor.shape) and name not in _KEEP_STRIDES:
@@ -261,7 +255,7 @@ def _strides(version: str, name: str, tensor: TracedTensor, outcome: Outcome) ->
 
 
 def _call_with(cls: Any, original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Call a function with a tensor of class ``cls``. Return a plain tensor."""
+    """Call a function with a tensor of class ``cls``."""
     result: torch.Tensor = original(tensor.as_subclass(cls), *args, **kwargs).as_subclass(torch.Tensor)
     return result
 
@@ -272,7 +266,7 @@ def _is_channels_last(tensor: TracedTensor) -> bool:
 
 
 def _pad(original: Any, image: Any, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Any:
-    """Defer padding that uses NumPy. Constant padding uses ImageOps.expand(), which is replaced."""
+    """Defer padding that uses NumPy. Constant padding uses ImageOps.expand()."""
     if padding_mode == "constant" or not _may_defer(image):
         return None
     return _on_image("v1", "pad", original, image, (padding, fill, padding_mode), {})
@@ -316,8 +310,6 @@ def _patch_v2() -> None:
 
 
 def _kernel_of_pil_images(name: str, original: Any) -> Any:
-    """Return the replacement of a v2 kernel of PIL images, which defers its result if possible."""
-
     def kernel(image: Any, *args: Any, **kwargs: Any) -> Any:
         result = _on_image("v2", name, original, image, args, kwargs) if _may_defer(image) else None
         return original(image, *args, **kwargs) if result is None else result
@@ -326,7 +318,7 @@ def _kernel_of_pil_images(name: str, original: Any) -> Any:
 
 
 def _get_kernel(original: Any, functional: Any, cls: Any, allow_passthrough: bool = False) -> Any:
-    """Return the v2 kernel of a subclass of TracedTensor; None for any other class."""
+    """Return the v2 kernel of a subclass of TracedTensor."""
     real = REAL_CLASS.get(cls)
     if real is None:
         return None
@@ -347,8 +339,6 @@ def _resized_crop(tensor: Any, top: Any, left: Any, height: Any, width: Any, siz
 
 
 def _kernel_of_tensors(name: str, original: Any) -> Any:
-    """Return a v2 kernel of TracedTensors, which defers its result if possible and otherwise calls the original."""
-
     def kernel(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         result = _on_tensor("v2", name, original, tensor, args, kwargs)
         if result is None:
@@ -367,7 +357,7 @@ def _call_method(method: Any, policy: Any, image: Any, *args: Any, **kwargs: Any
 
 
 def _get_fill(original: Any) -> Any:
-    """Return the replacement of _get_fill(), which selects a fill value by the exact class of an image."""
+    """Replace a function that selects the fill value by the exact class of an image."""
 
     def get_fill(fill_dict: Any, inpt_type: Any) -> Any:
         return original(fill_dict, REAL_CLASS.get(inpt_type, inpt_type))
@@ -376,7 +366,7 @@ def _get_fill(original: Any) -> Any:
 
 
 def _to_dtype_transform(original: Any) -> Any:
-    """Return the replacement of ToDtype.transform(), which selects a dtype by the exact class of its input."""
+    """Replace a method that selects the dtype by the exact class of its input."""
 
     def transform(self: Any, inpt: Any, params: Any) -> Any:
         real = REAL_CLASS.get(type(inpt))
@@ -390,8 +380,6 @@ def _to_dtype_transform(original: Any) -> Any:
 
 
 def _wrap(original: Any) -> Any:
-    """Return the replacement of tv_tensors.wrap()."""
-
     def wrap(wrappee: Any, *, like: Any, **kwargs: Any) -> Any:
         if type(like) in REAL_CLASS:
             return wrappee.as_subclass(REAL_CLASS[type(like)])
@@ -417,8 +405,8 @@ def _patch_decoders() -> None:
 def _replace_code(function: Any, replacement: Callable[..., Any]) -> None:
     """Replace a function's code by ``replacement(original, *arguments)``, or by the original if that returns None.
 
-    The function remains the same object, so that modules that imported it earlier call the new code. torch.jit.script
-    compiles the original.
+    The function remains the same object, so that earlier imports call the new code. torch.jit.script compiles the
+    original.
     """
     original = FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
@@ -463,7 +451,7 @@ def _replace_code(function: Any, replacement: Callable[..., Any]) -> None:
 def _without_defaults(
     replacement: Callable[..., Any], defaults: tuple[Any, ...], original: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call a replacement without trailing positional arguments that equal the function's defaults."""
+    """Call a replacement without trailing arguments that are the defaults."""
     count = len(args)
     for default in reversed(defaults):
         if not count or args[count - 1] is not default:

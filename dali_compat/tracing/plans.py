@@ -1,8 +1,8 @@
 """Plans of deferred images.
 
 The steps of an image are brought into a canonical order and split in two. The *head* moves and converts pixels, and
-becomes a DALI pipeline. The *tail* begins with the first step that computes with colors, or that is often random; torch
-runs it. Both depend only on the images of one file, so that pixels do not depend on the rest of the batch.
+becomes a DALI pipeline. The *tail* begins with the first step that computes with colors or is often random; torch runs
+it. Both depend only on the images of one file, so that pixels do not depend on the rest of the batch.
 
 Building a pipeline takes a second, so heads have few variants. Tails may have many, as with RandAugment. They are
 merged into one plan, whose steps have flags.
@@ -44,12 +44,9 @@ _DECODED: PixelFormat = "pil", torch.uint8, False, 3
 
 
 def split_steps(steps: Sequence[Step], is_only_image: bool = True) -> tuple[Key, list[float], list[TailStep]]:
-    """Return the key of an image's head, the numbers of the head, and the tail.
+    """Return the key and the numbers of an image's head, and its tail.
 
-    Args:
-        steps: the image's steps.
-        is_only_image: whether no other image of the batch has the same file. Otherwise the tail includes conversions,
-            because the heads of all images of a file form one pipeline.
+    If the file has other images, too, the tail includes conversions, because their heads form one pipeline.
     """
     steps = canonical(steps)
     end = next((at for at in range(len(steps)) if _begins_tail(steps, at)), len(steps))
@@ -95,7 +92,7 @@ def _add_flip(head: list[Step]) -> None:
 
 
 def canonical(steps: Sequence[Step]) -> list[Step]:
-    """Return steps with bit-identical results, in an order and form that more images have in common.
+    """Return equivalent steps, in a form that more images have in common.
 
     Nested windows become one window, flips come after it, and consecutive adjustments of ColorJitter become one step.
     """
@@ -117,7 +114,7 @@ def canonical(steps: Sequence[Step]) -> list[Step]:
 def _with_adjustment(first: Numbers, second: Numbers) -> Numbers:
     """Return the numbers of two color_jitter steps as one. The second has one adjustment.
 
-    They are a flag, four indices in the order of the adjustments (-1 for none), and four factors.
+    The numbers are a flag, the order of the adjustments (-1 for none), and four factors.
     """
     numbers, added = list(first), int(second[1])
     numbers[numbers.index(-1.0, 1, 5)] = second[1]
@@ -126,7 +123,7 @@ def _with_adjustment(first: Numbers, second: Numbers) -> Numbers:
 
 
 def _is_cast_of_bytes(steps: Sequence[Step]) -> bool:
-    """Return True if the last step converts values of 0 to 255 to float32 without scaling them."""
+    """Return True if the last step converts values of 0 to 255 to float32."""
     *before, (last, _) = steps
     is_cast = last.op == "to_dtype" and dict(last.args) == {"dtype": torch.float32, "like": "cast"}
     return is_cast and not any(kind.op in _CHANGE_RANGE for kind, _ in before)
@@ -160,10 +157,7 @@ def _mirrored(numbers: Numbers, axis: str) -> Numbers:
 def size_after(key: Key, numbers: Any, size: Any) -> Any:
     """Return the (height, width) of an image after the steps of a key.
 
-    Args:
-        key: the steps.
-        numbers: sequence of their numbers; each may be an array of N images.
-        size: (height, width) before the steps.
+    ``size`` is that before the steps. The numbers may be arrays of N images.
     """
     at = 0
     for kind, _ in key:
@@ -174,19 +168,14 @@ def size_after(key: Key, numbers: Any, size: Any) -> Any:
 
 
 def steps_without_flag(tail: Sequence[TailStep]) -> Key:
-    """Return the key of the steps that cannot be skipped. Tails can be merged if these are equal."""
+    """Return the key of the steps that cannot be skipped."""
     return tuple(key_step for key_step, _ in tail if not key_step[0].has_flag)
 
 
 def merge_tails(tails: Sequence[Sequence[TailStep]], sizes: Sequence[tuple[int, int]]) -> tuple[Key, list[list[float]]]:
-    """Merge tails with equal steps_without_flag().
+    """Return the key of a tail that contains the steps of several tails, and each image's numbers for it.
 
-    Args:
-        tails: tail of each image.
-        sizes: (height, width) of each image before its tail.
-
-    Returns:
-        The key of a tail that contains the steps of all tails, and each image's numbers for it.
+    The tails have equal steps_without_flag(). ``sizes`` are the (height, width) of the images before them.
     """
     keys = [tuple(key_step for key_step, _ in tail) for tail in tails]
     union = [*steps_without_flag(tails[0])]
@@ -197,7 +186,7 @@ def merge_tails(tails: Sequence[Sequence[TailStep]], sizes: Sequence[tuple[int, 
 
 
 def _insert_missing(union: list[KeyStep], key: Key) -> None:
-    """Insert steps into ``union``, so that the key is a subsequence of it."""
+    """Insert steps into ``union``, so that it contains the steps of the key in their order."""
     at = 0
     for key_step in key:
         end = next((i for i in range(at, len(union)) if not union[i][0].has_flag), len(union))
@@ -215,11 +204,7 @@ def _numbers_of(
 ) -> list[float]:
     """Return an image's numbers for a merged tail.
 
-    Args:
-        union: steps of the merged tail.
-        tail: tail of the image.
-        size: (height, width) of the image before the tail.
-        examples: valid numbers of each step, which an image that skips the step gets with a flag of 0.
+    A step that it skips gets a flag of 0 and numbers from ``examples``. ``size``: (height, width) before the tail.
     """
     result: list[float] = []
     remaining = list(reversed(tail))
@@ -235,7 +220,7 @@ def _numbers_of(
 
 
 def is_inside(numbers: Numbers) -> bool:
-    """Return True if the window of a crop or pad step lies within the image."""
+    """Return True if the window of a crop or pad lies within the image."""
     height, width, _, _, top, left, h, w = numbers
     return top >= 0 and left >= 0 and top + h <= height and left + w <= width
 
@@ -250,12 +235,9 @@ def number_count(key: Key) -> int:
 
 @lru_cache(_CACHE_SIZE)
 def head_plan(keys: tuple[Key, ...], sizes: tuple[Any, ...], options: Options) -> Plan:
-    """Return the plan of the heads of all images of a file.
+    """Return the plan of the heads of a file's images.
 
-    Args:
-        keys: key of each head.
-        sizes: (height, width) after each head; None if it differs within the batch.
-        options: options of the loader.
+    ``sizes`` are the (height, width) after each head; None if it differs within the batch.
     """
     chains, at = [], 0
     for number, (key, size) in enumerate(zip(keys, sizes, strict=True)):
@@ -269,20 +251,16 @@ def head_plan(keys: tuple[Key, ...], sizes: tuple[Any, ...], options: Options) -
 
 @lru_cache(_CACHE_SIZE)
 def tail_plan(pixel_format: PixelFormat, tail: Key, sizes: tuple[Any, Any], options: Options) -> Plan:
-    """Return the plan of a tail.
+    """Return the plan of a tail, for images of a ``pixel_format``.
 
-    Args:
-        pixel_format: format of the images before the tail.
-        tail: key of the tail.
-        sizes: (height, width) before and after the tail; None if it differs within the batch.
-        options: options of the loader.
+    ``sizes`` are the (height, width) before and after the tail; None if it differs within the batch.
     """
     return lower(Chain(ImageSpec(*pixel_format, size=sizes[0]), _steps(tail, sizes[1])), options, decoded=True)
 
 
 @lru_cache(_CACHE_SIZE)
 def whole_plan(head: Key, tail: Key, size: Any, options: Options) -> Plan:
-    """Return the plan of a head and a tail, for explain(). ``size``: (height, width) after the last step."""
+    """Return the plan of a head and a tail, for explain(). ``size``: (height, width) after both."""
     first = head_plan((head,), (size if not any(kind.has_sizes for kind, _ in tail) else None,), options)
     if not tail:
         return first
@@ -293,11 +271,7 @@ def whole_plan(head: Key, tail: Key, size: Any, options: Options) -> Plan:
 def _steps(key: Key, size: Any, at: int = 0, stream: int = 0) -> tuple[Translated, ...]:
     """Return the steps of a plan.
 
-    Args:
-        key: kinds of the steps.
-        size: (height, width) after the last step; None if it differs within the batch.
-        at: column of the first number.
-        stream: number of the first random stream.
+    ``at`` is the index of their first number, ``stream`` the number of their first random stream.
     """
     last = max((number for number, (kind, _) in enumerate(key) if kind.has_sizes), default=-1)
     result = []
@@ -313,11 +287,10 @@ def _steps(key: Key, size: Any, at: int = 0, stream: int = 0) -> tuple[Translate
 
 
 def format_after(head: Key) -> PixelFormat:
-    """Return the format of an image after a head."""
     return head[-1][0].pixel_format if head else _DECODED
 
 
 def pipeline_key(plan: Plan) -> Any:
-    """Return the cache key of a plan's DALI pipeline, which does not include the images' sizes."""
+    """Return the cache key of a plan's DALI pipeline. Image sizes are not part of it."""
     views = tuple(tuple(replace(step, gives=step.gives.but(size=None)) for step in chain.dali) for chain in plan.chains)
     return views, plan.exact, plan.channels_last

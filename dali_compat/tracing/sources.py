@@ -30,8 +30,8 @@ class FileSource:
 
     Attributes:
         path: absolute path.
-        slot: index of the file's entry in the FileTable.
-        header_record: the entry, a FACTS record as bytes.
+        slot: index in the FileTable.
+        header_record: a FACTS record, as bytes.
         size: (width, height) in pixels.
         length: length in bytes.
     """
@@ -70,7 +70,6 @@ class MemorySource:
         self.length = len(data)
 
     def open(self) -> IO[bytes]:
-        """Return the bytes as a file object."""
         return io.BytesIO(self.data)
 
 
@@ -79,10 +78,9 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 class FileTable:
-    """Hash table of the header records of encoded images, which all epochs and worker processes share.
+    """Hash table of the header records of encoded images, in memory that worker processes share.
 
-    Each image has two possible slots. The entries are in shared memory and are written without a lock. Their checksums
-    detect an entry that another process has overwritten in part.
+    Each image has two possible slots. Processes write without a lock, so each entry has a checksum.
 
     Args:
         count: expected number of images.
@@ -115,7 +113,7 @@ class FileTable:
     def _look_up(self, key: int, source: str | bytes, ctime: int, length: int) -> tuple[int, bytes, Any] | None:
         """Return (slot, header record, (width, height)); None if Pillow has to decode the image.
 
-        If the table has no entry of these arguments, read the header and store it.
+        Read the header if the table has no current entry.
         """
         first = key & (self._size - 1)
         for slot in (first, first ^ 1):

@@ -1,4 +1,4 @@
-"""Checks of a data set's code and attributes. They run none of its code, except __getattr__()."""
+"""Checks of a data set's code and attributes. They do not run its code, except __getattr__()."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _CALL_THEIR_ATTRIBUTES = frozenset(("torch", "torchvision"))  # libraries with c
 
 
 class _Function(NamedTuple):
-    """A function that the data set's code may call.
+    """A function that may be called.
 
     Attributes:
         function: a FunctionType.
-        owner: for a method, its object or class; otherwise None.
-        depth: how many levels of calls in this function to follow.
+        owner: the object or class of a method; None for a plain function.
+        depth: number of nested calls to follow.
     """
 
     function: Any  # mypy would take a FunctionType for a method
@@ -46,9 +46,9 @@ class _Function(NamedTuple):
 
 
 def reads_images(dataset) -> bool:
-    """Return True if a data set's methods or the user's code open or decode images, with any library.
+    """Return True if a data set's methods or the user's code open or decode images.
 
-    Code of other installed packages is ignored, because the data set may not use that part of them.
+    Other packages are ignored, because the data set may not use that part of them.
     """
     return any(
         (_opens(called, words) or words & _OTHER_OPENERS) and _is_users(called, dataset)
@@ -65,19 +65,18 @@ def other_opener(dataset) -> str:
 
 
 def _is_users(called: _Function, dataset) -> bool:
-    """Return True for a method of the data set, or a function that is not in an installed package."""
     return called.owner is dataset or not is_installed(called.function.__code__.co_filename)
 
 
 def _opens(called: _Function, words: set[str]) -> bool:
-    """Return True if a function may open images with Pillow or torchvision. ``words``: the names in its code."""
+    """Return True if a function, whose code has the names ``words``, may open images with Pillow or torchvision."""
     return called.function.__name__ in _OPENS or bool(words & _OPENS) or words >= {"Image", "open"}
 
 
 def compares_classes(dataset, collate_fn) -> str:
-    """Return the first line of a function of the user's that compares the class of a tensor, such as "train.py:31".
+    """Return the line of a user's function that compares the class of a tensor, such as "train.py:31", or "".
 
-    Return "" if there is none. A deferred tensor has a subclass, so that the comparison could fail.
+    A deferred tensor has a subclass, so that the comparison could fail.
     """
     of_dataset = chain.from_iterable(map(_reachable, with_inner(dataset)))
     for called, words in chain(of_dataset, _follow(_functions_of(collate_fn, (), None, _MAX_CALL_DEPTH))):
@@ -109,7 +108,7 @@ def _reachable(dataset) -> Iterator[tuple[_Function, set[str]]]:
 
 
 def _follow(first: Iterable[_Function]) -> Iterator[tuple[_Function, set[str]]]:
-    """Yield functions and, breadth-first, those that they may call, each with the names in its code."""
+    """Yield functions and the functions that they may call, each with the names in its code."""
     queue = deque(first)
     seen: set[tuple[int, int]] = set()
     while queue and len(seen) < _MAX_FUNCTIONS:
@@ -127,12 +126,12 @@ def _follow(first: Iterable[_Function]) -> Iterator[tuple[_Function, set[str]]]:
 
 
 def _is_opaque(function_or_class) -> bool:
-    """Return True if it belongs to a library whose code is not followed."""
+    """Return True for code of a library that is not followed."""
     return is_of_library(function_or_class) and not function_or_class.__module__.startswith(_TORCHVISION_DATASETS)
 
 
 def _values_of_names(called: _Function, words: Iterable[str]) -> Iterator[Any]:
-    """Yield the values that names may have in a function: globals, attributes of its owner, and closure variables."""
+    """Yield the globals, attributes and closure variables that names may refer to in a function."""
     cls = called.owner if isinstance(called.owner, type) else type(called.owner)
     owner_attributes = {} if isinstance(called.owner, type) else attributes(called.owner)
     for name in words:
@@ -148,11 +147,7 @@ def _values_of_names(called: _Function, words: Iterable[str]) -> Iterator[Any]:
 def _functions_of(value, words: Iterable[str], owner, depth: int, look_inside: bool = True) -> Iterator[_Function]:
     """Yield the functions that may run if code with the names ``words`` calls a value or its methods.
 
-    Args:
-        value: any object.
-        words: the names, some of which may be methods of the value.
-        owner, depth: as in _Function.
-        look_inside: whether the entries of containers and modules are included.
+    With ``look_inside``, include the entries of a container or module.
     """
     value = getattr(value, "__func__", value) if isinstance(value, (staticmethod, classmethod)) else value
     value = value.fget if isinstance(value, property) else value
@@ -183,7 +178,7 @@ def _functions_of(value, words: Iterable[str], owner, depth: int, look_inside: b
 
 
 def _methods(owner, method_names: Iterable[str], depth: int) -> Iterator[_Function]:
-    """Yield the methods of an object or class with these names, including overridden methods of its bases."""
+    """Yield the methods of an object or class with these names, also overridden ones."""
     cls = owner if isinstance(owner, type) else type(owner)
     for base in cls.__mro__:
         for name in method_names:
@@ -197,7 +192,7 @@ def _methods(owner, method_names: Iterable[str], depth: int) -> Iterator[_Functi
 
 
 def with_inner(dataset, depth: int = _MAX_DATASET_DEPTH) -> Iterator[Any]:
-    """Yield a data set, and the data sets among its attributes and theirs."""
+    """Yield a data set and the data sets among its attributes, recursively."""
     yield dataset
     for value in attributes(dataset).values() if depth else ():
         for entry in value if type(value) in (list, tuple) and len(value) <= _MAX_ENTRIES else (value,):
@@ -206,7 +201,7 @@ def with_inner(dataset, depth: int = _MAX_DATASET_DEPTH) -> Iterator[Any]:
 
 
 def may_open(dataset) -> bool:
-    """Return True if a data set or one of its inner data sets may open images that can be deferred."""
+    """Return True if a data set or an inner one may open images that can be deferred."""
     return any(map(_may_open, with_inner(dataset)))
 
 
@@ -231,7 +226,7 @@ def may_use_cuda(dataset) -> bool:
 
 
 def signature_of(dataset) -> Iterator[Any]:
-    """Yield values that change if a data set, an inner data set, or one of their callables is replaced."""
+    """Yield values that change if a data set or one of its callables is replaced."""
     for each in with_inner(dataset):
         yield id(each)
         for name, value in attributes(each).items():

@@ -1,8 +1,8 @@
 """Tensors whose pixels are deferred.
 
 :class:`TracedTensor` is a wrapper subclass of torch.Tensor with shape, strides and dtype, but no data. It records the
-calls of some methods. torch's dispatcher sends every other operation to ``__torch_dispatch__``, which computes the
-pixels first. So do methods that read memory without the dispatcher (_WITHOUT_DISPATCHER).
+calls of some methods. Any other operation computes the pixels first, in ``__torch_dispatch__`` or, for methods without
+a dispatcher, in _WITHOUT_DISPATCHER.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .operations import OPERATIONS, Outcome, State, outcome_of
 
 
 class Join(NamedTuple):
-    """torch.stack, or torch.cat, of ``number`` tensors along ``dim``."""
+    """torch.stack, or torch.cat, of ``number`` tensors."""
 
     number: int
     dim: int
@@ -34,7 +34,7 @@ class Join(NamedTuple):
 
 
 def join_rows(rows: torch.Tensor, joins: tuple[Join, ...]) -> torch.Tensor:
-    """Return the rows of a tensor, stacked or concatenated by nested joins, of which the first is the innermost."""
+    """Stack or concatenate the rows of a tensor by nested joins, the innermost first."""
     result = rows.reshape(*(join.number for join in reversed(joins)), *rows.shape[1:])
     for axis, join in zip(reversed(range(len(joins))), joins, strict=True):
         result = result.movedim(axis, axis + join.dim)
@@ -43,14 +43,14 @@ def join_rows(rows: torch.Tensor, joins: tuple[Join, ...]) -> torch.Tensor:
 
 
 class Cell:
-    """State of a deferred tensor, which all TracedTensor objects with the same memory share.
+    """State of a deferred tensor, shared by tensors with the same memory.
 
     Attributes:
         node: node of the pixels; None for the result of torch.stack or torch.cat.
-        inputs: cells of the images that were stacked or concatenated; empty otherwise.
-        joins: calls of torch.stack and torch.cat on the inputs, the innermost first.
+        inputs: cells that were stacked or concatenated; empty otherwise.
+        joins: the calls of torch.stack and torch.cat, the innermost first.
         tensor: the computed tensor; None while it is deferred.
-        offset: storage offset of a view, in elements; otherwise 0.
+        offset: storage offset of a view, in elements.
         base, call: for a view, the cell of its base, and the call that returns the view.
         views: views of this cell.
     """
@@ -74,18 +74,17 @@ class Cell:
 
     @property
     def is_deferred(self) -> bool:
-        """True if the tensor, its base, or at least one of its inputs is not computed yet."""
+        """True if the tensor is not computed yet, or one of its inputs is not."""
         if self.tensor is not None or (self.base is not None and not self.base.is_deferred):
             return False
         return not self.inputs or any(cell.is_deferred for cell in self.inputs)
 
     @property
     def is_shared(self) -> bool:
-        """True if an in-place change of this tensor would also change a view or base."""
+        """True if an in-place change would also change a view or base."""
         return self.base is not None or any(ref() is not None for ref in self.views)
 
     def value(self) -> torch.Tensor:
-        """Return the computed tensor."""
         if self.tensor is None:
             with torch._C.DisableTorchFunction():
                 if self.inputs:
@@ -105,7 +104,7 @@ class Cell:
 def tensor_of_cell(
     cell: Cell, strides: tuple[int, ...] | None = None, cls: type[TracedTensor] | None = None
 ) -> TracedTensor:
-    """Return a new tensor of a class, with this cell."""
+    """Return a new tensor with this cell."""
     result: TracedTensor = torch.Tensor._make_wrapper_subclass(
         cls or TracedTensor, cell.shape, strides=strides, storage_offset=cell.offset or None, dtype=cell.dtype
     )
@@ -115,14 +114,12 @@ def tensor_of_cell(
 
 
 class TracedTensor(torch.Tensor):
-    """A deferred tensor. Its pixels are computed when they are first read."""
-
     _cell: Cell
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # a method in torch's stubs
 
     @property
     def _state(self) -> State | None:
-        """The known state; None if the tensor is computed, or the result of torch.stack or torch.cat."""
+        """The known state; None if the tensor is computed, stacked or concatenated."""
         cell = self._cell
         if cell.node is None or not cell.is_deferred:
             return None
@@ -131,10 +128,9 @@ class TracedTensor(torch.Tensor):
         return state if state.kind == kind else state._replace(kind=kind)
 
     def _materialize(self, reason: str = "") -> torch.Tensor:
-        """Return the computed tensor, of the class REAL_CLASS[type(self)] and with the attributes of this object.
+        """Return the computed tensor as REAL_CLASS[type(self)], with the attributes of this object.
 
-        Args:
-            reason: why it has to be computed, as in record_reason().
+        In a trial, record the reason.
         """
         if self._cell.tensor is None and reason:
             record_reason(reason)
@@ -146,7 +142,7 @@ class TracedTensor(torch.Tensor):
         return result
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """Compute the pixels before the tensor requires gradients."""
+        """Compute the pixels first."""
         if requires_grad:
             self._materialize("asks for gradients")
         return super().requires_grad_(requires_grad)
@@ -191,7 +187,7 @@ class TracedTensor(torch.Tensor):
 
 
 class _TVTensorMethods:
-    """Class methods of tv_tensors, which torchvision calls to convert the result of a function to a class."""
+    """Class methods of tv_tensors."""
 
     __torch_function__ = vars(tv_tensors.TVTensor)["__torch_function__"]
 
@@ -218,7 +214,6 @@ _KIND_OF_CLASS = {cls: kind for kind, cls in CLASS_OF_KIND.items()}
 
 
 def tensor_of(node: Node) -> TracedTensor:
-    """Return a new tensor with this node."""
     return tensor_of_cell(Cell(node, node.state.shape, node.state.dtype), node.strides, CLASS_OF_KIND[node.state.kind])
 
 
@@ -226,10 +221,7 @@ _JOINS = torch.ops.aten.stack.default, torch.ops.aten.cat.default
 
 
 def deferred_join(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
-    """Return the deferred result of torch.stack or torch.cat.
-
-    Return None if no tensor is deferred, or if the tensors differ in shape, dtype or ``Cell.joins``.
-    """
+    """Return the deferred result of torch.stack or torch.cat; None if it has to be computed."""
     if not tensors or len({(tuple(x.shape), x.dtype) for x in tensors}) > 1 or not tensors[0].ndim:
         return None
     cells = list(map(_input_cell, tensors))
@@ -265,14 +257,14 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides of the result of an elementwise operation on a tensor."""
+    """Return the strides of the result of an elementwise operation."""
     if tensor.is_contiguous():
         return tensor.stride()
     return torch.empty_like(torch.empty_strided(tensor.shape, tensor.stride(), device="meta")).stride()
 
 
 def deferred_call(tensor: TracedTensor, call: RecordedCall, outcome: Outcome | None, strides: Any = None) -> Any:
-    """Return the deferred result of a call on a tensor; None if the outcome or its steps are unknown."""
+    """Return the deferred result of a call; None if the outcome or its steps are unknown."""
     node = tensor._cell.node
     if outcome is None or node is None:
         return None
@@ -287,7 +279,6 @@ def deferred_call(tensor: TracedTensor, call: RecordedCall, outcome: Outcome | N
 
 
 def _arithmetic_method(name: str) -> Callable[..., Any]:
-    """Return a method such as ``add``, ``add_`` or ``__iadd__``, which defers its result if possible."""
     op = name.strip("_")
     op = op[1:] if name.startswith("__i") or name in ("__radd__", "__rmul__") else op
     op = {"truediv": "div", "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div"}.get(op, op)
@@ -315,11 +306,9 @@ def _arithmetic_method(name: str) -> Callable[..., Any]:
 
 
 def _plain(value: Any, name: str = "") -> Any:
-    """Return the computed plain tensor of a TracedTensor, or any other value itself.
+    """Return the computed tensor of a TracedTensor, or any other value itself.
 
-    Args:
-        value: any argument of an operation.
-        name: name of the operation, if it is a reason to record.
+    In a trial, record that the operation ``name`` needs it.
     """
     if type(value) not in REAL_CLASS:
         return value
@@ -329,7 +318,6 @@ def _plain(value: Any, name: str = "") -> Any:
 
 
 def _outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Outcome | None:
-    """Return the outcome that a function returns; None if it raises an error."""
     try:
         outcome: Outcome | None = function(*args, **kwargs)
     except Exception:  # torch's method raises the error
@@ -345,7 +333,7 @@ for _name in (*_ARITHMETIC, *_OPERATORS):
     setattr(TracedTensor, _name, _arithmetic_method(_name))
 
 
-# Functions that return the outcomes of methods. None or an exception means that torch's method runs.
+# Outcomes of methods. If they are None or raise an error, torch's method runs.
 
 
 def _to(s: State, *args: Any, **kwargs: Any) -> Outcome | None:
@@ -388,8 +376,6 @@ _METHODS: dict[str, Callable[..., Outcome | None]] = {
 
 
 def _method(name: str, outcome_of_method: Callable[..., Outcome | None]) -> Callable[..., Any]:
-    """Return a method that defers its result if possible."""
-
     def method(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
         if (state := self._state) is not None:
             outcome = _outcome(outcome_of_method, state, *args, **kwargs)
@@ -409,7 +395,7 @@ for _name, _function in _METHODS.items():
 
 
 def view(tensor: TracedTensor, call: RecordedCall, outcome: Outcome, strides: tuple[int, ...]) -> TracedTensor:
-    """Return the deferred result of a call that returns a view of a tensor."""
+    """Return the deferred result of a call that returns a view."""
     base = tensor._cell
     assert base.node is not None
     node = base.node.then(call, outcome)
@@ -438,7 +424,7 @@ def _getitem(self: TracedTensor, index: Any) -> Any:
 
 
 def _channel_index(index: Any) -> Any:
-    """Return the list or int64 tensor in an index that selects only channels of a (C, H, W) tensor, else None."""
+    """Return the list or int64 tensor of an index that selects channels of a (C, H, W) tensor, else None."""
     entries = list(index) if type(index) is tuple else [index]
     if entries[0] is ... and len(entries) == 4:
         entries = entries[1:]
@@ -449,7 +435,7 @@ def _channel_index(index: Any) -> Any:
 
 
 def _window(s: State, index: Any) -> Outcome | None:
-    """Return the outcome of indexing with slices that cut a window; None for any other index."""
+    """Return the outcome of indexing with slices that cut a window, else None."""
     entries = index if type(index) is tuple else (index,)
     if not all(one is ... or type(one) is slice for one in entries) or len(s.shape) != 3:
         return None
@@ -510,19 +496,17 @@ for _name in _WITHOUT_DISPATCHER:
 
 
 def _collate_traced(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
-    """Stack tensors, the first of which is a TracedTensor."""
     return torch.stack(batch, 0)
 
 
 def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """Stack tensors, the first of which is not a TracedTensor."""
     if any(type(one) in REAL_CLASS for one in batch):
         return torch.stack(batch, 0)  # collate_tensor_fn() would compute the pixels into shared memory
     return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
 
 
 def extend_default_collate() -> None:
-    """Register TracedTensor and its subclasses in default_collate_fn_map."""
+    """Register deferred tensors in default_collate_fn_map."""
     default_collate_fn_map.update(dict.fromkeys(REAL_CLASS, _collate_traced))
     if data.get_worker_info() is not None:
         default_collate_fn_map[torch.Tensor] = _collate

@@ -1,7 +1,7 @@
-"""Trial of a data set, which finds out if its images can be deferred without a change of its samples.
+"""Trial of a data set, to find out if its images can be deferred without changing its samples.
 
-Two forked processes load the same few samples, one with and one without tracing, from the same state of the data set
-and of the random number generators. If the samples differ, torch's own loader loads the data set.
+Two forked processes load the same few samples, with and without tracing, from the same state of the data set and of the
+random number generators. If the samples differ, torch's own loader loads the data set.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class TrialResult(NamedTuple):
     """The result of a trial.
 
     Attributes:
-        reason: why torch's loader has to load the data set, as a predicate; empty if the data set can be traced.
-        images: images of the first sample that has deferred ones; None for each image without a plan.
+        reason: why torch's loader has to load the data set; empty if it can be traced.
+        images: images of the first sample with deferred ones; None for each image without a plan.
         has_images: whether a sample has images.
     """
 
@@ -85,7 +85,7 @@ def table_of(dataset: Any) -> FileTable:
 
 @dataclass
 class Reader:
-    """The attributes of a DataLoader that a trial uses."""
+    """Attributes of a DataLoader that a trial needs."""
 
     dataset: Any
     collate_fn: Any = data.default_collate
@@ -95,9 +95,7 @@ class Reader:
 
 
 def run_trial(loader: Any) -> tuple[TrialImage | None, ...] | None:
-    """Return the images of a sample of a data set that can be traced; None for each image without a plan.
-
-    Return None if there was no trial, because the code of the data set does not open images, for example.
+    """Return the images of a sample, None for each one without a plan; None if the data set opens no images.
 
     Args:
         loader: a DataLoader or a Reader.
@@ -158,7 +156,7 @@ def _try(loader: Any) -> TrialResult:
 
 
 def _differs_untraced(loader: Any, plain: Any) -> bool:
-    """Return True if samples differ from ``plain`` also without tracing, as in a stream that draws its own seed."""
+    """Return True if samples also differ without tracing, as in a stream that draws its own seed."""
     try:
         with child(lambda: _run(loader, None)) as plain_result:
             again, _ = plain_result()
@@ -168,7 +166,7 @@ def _differs_untraced(loader: Any, plain: Any) -> bool:
 
 
 def _run(loader: Any, table: FileTable | None) -> tuple[Any, TrialResult]:
-    """Load a few samples, traced if there is a ``table``. Return a description of them, and the trial's result."""
+    """Load a few samples, traced if there is a ``table``. Return their description and the trial's result."""
     dataset, indices = loader.dataset, _indices(loader)
     is_stream = isinstance(dataset, data.IterableDataset)
     if table is not None:
@@ -216,7 +214,7 @@ def _sample(dataset: Any, key: Any) -> Any:
 
 
 def _indices(loader: Any) -> list[Any]:
-    """Return the first indices of the loader's sampler. The forked process has its own copy of the sampler."""
+    """Return the first indices of the loader's sampler, of which the forked process has a copy."""
     if isinstance(loader.dataset, data.IterableDataset):
         return [None] * _SAMPLES
     try:
@@ -249,7 +247,7 @@ def _trial_images(sample: Any) -> tuple[TrialImage | None, ...]:
 
 
 def _reason_for_no_plan(samples: list[Any]) -> str:
-    """Return the reason why the deferred images have no plan; empty if it is unknown."""
+    """Return the reason why deferred images have no plan, or ""."""
     for tensor in _leaves(samples):
         node = tensor._cell.node
         while node is not None and node.parent is not None:
@@ -260,7 +258,7 @@ def _reason_for_no_plan(samples: list[Any]) -> str:
 
 
 def _leaves(value: Any, kind: type | tuple[type, ...] = tuple(REAL_CLASS)) -> list[Any]:
-    """Return the values of a class in nested containers. By default these are the deferred tensors."""
+    """Return the values of a class in nested containers, by default the deferred tensors."""
     if isinstance(value, kind):
         return [value]
     if isinstance(value, Mapping):
@@ -281,7 +279,7 @@ def _collated(loader: Any, samples: list[Any], traced: bool) -> Any:
 
 
 class _Value(NamedTuple):
-    """Part of a description: a value, or a checksum of it. It is None for a value that is not compared."""
+    """A value or a checksum of it, as a part of a description; None if it is not compared."""
 
     value: Any
 
@@ -314,7 +312,7 @@ def description(value: Any) -> Any:
 
 
 def _attributes(dataset: Any) -> Any:
-    """Return a description of a data set's numbers, strings, small containers and generators."""
+    """Return a description of a data set's attributes, except large ones."""
     compared: dict[str, Any] = {}
     for name, value in getattr(dataset, "__dict__", {}).items():
         if isinstance(value, (int, float, str, bytes, bool)):
@@ -329,12 +327,9 @@ def _attributes(dataset: Any) -> Any:
 
 
 def _difference(a: Any, b: Any, path: str = "", values: bool = True) -> str:
-    """Return a text about the first difference of two descriptions; empty if they are equal.
+    """Return a text about the first difference of two descriptions, or "".
 
-    Args:
-        a, b: the descriptions.
-        path: position of both in the whole descriptions, such as "[0][1]".
-        values: whether values are compared, not only types.
+    ``path`` is their position, such as "[0][1]". Without ``values``, only types are compared.
     """
     if isinstance(a, _Value) and isinstance(b, _Value):
         (a,), (b,) = a, b

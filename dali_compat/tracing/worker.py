@@ -17,19 +17,13 @@ from .sources import FileTable
 
 
 def begin_tracing(table: FileTable) -> None:
-    """Replace the functions that defer images, and use this table, in this process."""
+    """Prepare this process for tracing."""
     patches.install()
     images.use_table(table)
 
 
 class TracingWorker:
-    """A worker_init_fn that calls the user's function and then switches tracing on.
-
-    Args:
-        function: the user's function.
-        table: table of the data set's files.
-        exact: the loader's ``exact``.
-    """
+    """A worker_init_fn that calls the user's function and then switches tracing on."""
 
     def __init__(self, function: Callable[[int], object] | None, table: FileTable, exact: bool):
         self._function, self._table, self._exact = function, table, exact
@@ -46,9 +40,9 @@ _BEFORE_QUEUES = -4  # multiprocessing.Queue has priority -5
 
 
 def _exit_if_orphaned(parent: int) -> None:
-    """Exit a worker without sending its last batches, if the loading process was killed.
+    """Exit without sending the last batches if the loading process was killed.
 
-    No process reads these batches, so multiprocessing.Queue would wait forever if the pipe is full.
+    No process reads them, so multiprocessing.Queue would wait forever.
     """
     if os.getppid() != parent:
         os._exit(1)
@@ -65,9 +59,9 @@ class TracedCollate:
 
 
 class SeededIndices(list[Any]):
-    """Indices of a batch. When torch's fetcher iterates over them in a worker, each seeds the generators.
+    """Indices of a batch. Iterating over them in a worker, as torch's fetcher does, seeds the generators.
 
-    So a sample's random numbers depend on the epoch's seed and on its position, but not on the number of workers.
+    So a sample's random numbers depend on the epoch's seed and on its position, not on the number of workers.
 
     Args:
         indices: indices of the samples.
@@ -92,19 +86,13 @@ class SeededIndices(list[Any]):
 
 
 def seeded_index(index: Any, seed: int, position: int) -> Any:
-    """Seed the generators and return the index. Called when a worker unpickles a SeededIndex."""
+    """Seed the generators and return the index."""
     seed_generators(seed, position)
     return index
 
 
 class SeededIndex:
-    """The index of a sample, for a loader without batches. Unpickling seeds the generators and returns ``index``.
-
-    Args:
-        index: index of the sample.
-        seed: seed of the epoch.
-        position: position of the sample in the epoch, counted over all ranks.
-    """
+    """An index without batching. Unpickling seeds the generators, as in SeededIndices, and returns ``index``."""
 
     def __init__(self, index: Any, seed: int, position: int):
         self._arguments = index, seed, position

@@ -44,7 +44,7 @@ def folder(image_root) -> ImageFolder:
 @pytest.fixture(autouse=True)
 def trace_only_one_sample(monkeypatch):
     """Defer images, whatever the data set does with the other samples."""
-    monkeypatch.setattr(trial, "_FEW", 1)
+    monkeypatch.setattr(trial, "_SAMPLES", 1)
 
 
 def dataset_of(folder, get, **attributes):

@@ -589,13 +589,13 @@ def test_batches_are_assigned_to_the_same_workers_as_in_torchs_loader(folder, pe
 
 def test_all_received_batches_are_computed_ahead(folder, monkeypatch):
     """This includes the last batches of an epoch, after the workers have finished."""
-    ahead, make_ahead = [], traced.make_ahead
+    ahead, finish_first = [], traced.finish_first
 
     def recorded(ready, epoch):
         ahead.append(len(ready))
-        make_ahead(ready, epoch)
+        finish_first(ready, epoch)
 
-    monkeypatch.setattr(traced, "make_ahead", recorded)
+    monkeypatch.setattr(traced, "finish_first", recorded)
     loader = ours(DrawsInWorkers(folder), 2, sampler=range(12), num_workers=2, prefetch_factor=3, device="cpu")
     iterator, end = iter(loader), time.monotonic() + 60
     while iterator._data_queue.qsize() < 6 and time.monotonic() < end:
