@@ -84,7 +84,7 @@ class TracedImages:
             self._pending.pop()[1].discard()
 
     def _add_chunk(self, rows: np.ndarray, images: Any) -> None:
-        """Store the images of rows, instead of previous ones."""
+        """Store new images of rows."""
         self._chunk_of_row[rows], self._index_in_chunk[rows] = len(self._chunks), np.arange(len(rows))
         self._chunks.append(images)
 

@@ -20,7 +20,7 @@ _JITTER_LAYOUT = ("order", (4,), "int32"), *((name, (), "float64") for name in _
 
 
 def _adjustment(op: str) -> Callable[..., Outcome]:
-    """Return the function for adjust_brightness(), for example.
+    """Return the function that returns the outcome of adjust_brightness(), if ``op`` is "brightness".
 
     All four adjustments have one kind of step, so that their order does not change the key of a plan.
     """
@@ -44,7 +44,7 @@ for _op in _JITTER:
 
 
 def _value_outcome(s: State, backend: str, op: str, numbers=(), layout=(), has_kernel: bool = True) -> Outcome:
-    """Return the outcome of an operation on values.
+    """Return the outcome of an operation on pixel values.
 
     It has a step if there is a kernel, and only for images that are not normalized.
     """
@@ -55,15 +55,15 @@ def _value_outcome(s: State, backend: str, op: str, numbers=(), layout=(), has_k
 
 
 def _is_inexact(s: State) -> bool:
-    """Return True if the last bit has to be torch's.
+    """Return True if bit-exact results are required, but kernels may differ from torch in the last bit.
 
-    That depends on a value's position in memory and on the number of threads.
+    torch's last bit depends on a value's position in memory and on the number of threads.
     """
     return SWITCHES.exact and s.dtype.is_floating_point
 
 
 def _refuse_other_modes(s: State) -> None:
-    """Raise UnknownOutcome for PIL images in other modes than RGB and L, which Pillow may change."""
+    """Raise UnknownOutcome for PIL images in modes other than RGB and L."""
     if s.kind == "pil" and s.mode not in ("RGB", "L"):
         raise UnknownOutcome
 

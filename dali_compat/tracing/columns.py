@@ -176,7 +176,7 @@ def _placeholder(x: Any, cells: list[Cell]) -> Placeholder | None:
 
 
 def has_plan(cell: Cell) -> bool:
-    """Return True if deferred pixels can be computed in a batch."""
+    """Return True if the pixels of a deferred cell can be computed in a batch."""
     node = cell.node
     if node is None or node.steps is None or node.state.kind == "Mask":
         return False
@@ -271,7 +271,7 @@ def _unpickled(cls: Any, dtype: torch.dtype, shape: Any, values: bytearray, attr
 
 
 def _by_value(value: Any) -> Any:
-    """Wrap small tensors of a batch in _PickledByValue, unless they share memory."""
+    """Return the batch with each small tensor in a _PickledByValue, unless another tensor shares its memory."""
     tensors: dict[int, torch.Tensor] = {}
     mapped(value, lambda x: tensors.setdefault(id(x), x))
     addresses = {key: _storage_address(x) for key, x in tensors.items()}
@@ -291,7 +291,7 @@ def _storage_address(x: torch.Tensor) -> int | None:
 
 
 def _is_small_and_plain(x: torch.Tensor) -> bool:
-    """Return True if a small tensor consists of class, dtype, shape, values and attributes."""
+    """Return True if a tensor is small and consists only of class, dtype, shape, values and attributes."""
     if type(x) is not torch.Tensor and type(x) not in _TV_TENSORS:
         return False
     if x.device.type != "cpu" or x.layout != torch.strided:

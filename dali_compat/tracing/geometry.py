@@ -37,7 +37,7 @@ def crop(s: State, backend: str, top, left, height, width) -> Outcome:
 
 
 def _window(op: str, before: State, after: State, top: int, left: int, **args) -> Step:
-    """Return a crop or pad step."""
+    """Return a crop or pad step. Its window may extend beyond the image."""
     return step(op, after, (*before.size, *after.size, top, left, *after.size), WINDOW, **args)
 
 
@@ -214,7 +214,7 @@ def expand(s: State, backend: str, border=0, fill=0) -> Outcome:
 
 
 def _warp(op: str, before: State, after: State, numbers, layout, **args) -> tuple[Step, ...]:
-    """Return a warp step with a flag, as a tuple."""
+    """Return a tuple of one warp step, with a flag."""
     ((kind, flag_and_numbers),) = flagged(op, after, numbers, layout, **args)
     return ((kind, (*map(float, (*before.size, *after.size)), *flag_and_numbers)),)
 

@@ -50,7 +50,7 @@ _original: dict[str, Callable[..., Any]] = {}  # Pillow's functions by name
 
 
 class _Files:
-    """Global variables.
+    """Global variables of this module.
 
     Attributes:
         table: headers of the files.
@@ -88,7 +88,7 @@ def _mode_reason(image: Any) -> str:
 
 
 def _defer_file(image: Any) -> Node | None:
-    """Replace the core of an opened image by a node, if possible."""
+    """Return a node, which replaces the core of an opened image; None if it cannot be deferred."""
     if len(image.tile) != 1 or image.decoderconfig or ImageFile.LOAD_TRUNCATED_IMAGES or image.fp is None:
         return None
     if image._mode not in _BANDS or "transparency" in image.info:
@@ -329,7 +329,7 @@ _ENHANCERS = {"Brightness": "brightness", "Color": "saturation", "Contrast": "co
 
 
 def _enhancer(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace the constructor of an enhancer by one that defers the degenerate image."""
+    """Return a constructor of the enhancer ``name`` that defers the degenerate image."""
     enhancer = getattr(ImageEnhance, name)
 
     def __init__(self: Any, image: Any) -> None:

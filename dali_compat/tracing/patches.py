@@ -357,7 +357,7 @@ def _call_method(method: Any, policy: Any, image: Any, *args: Any, **kwargs: Any
 
 
 def _get_fill(original: Any) -> Any:
-    """Replace a function that selects the fill value by the exact class of an image."""
+    """Return the replacement of a function that selects the fill value by the exact class."""
 
     def get_fill(fill_dict: Any, inpt_type: Any) -> Any:
         return original(fill_dict, REAL_CLASS.get(inpt_type, inpt_type))
@@ -366,7 +366,7 @@ def _get_fill(original: Any) -> Any:
 
 
 def _to_dtype_transform(original: Any) -> Any:
-    """Replace a method that selects the dtype by the exact class of its input."""
+    """Return the replacement of ToDtype.transform(), which selects the dtype by the exact class."""
 
     def transform(self: Any, inpt: Any, params: Any) -> Any:
         real = REAL_CLASS.get(type(inpt))

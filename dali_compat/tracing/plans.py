@@ -44,7 +44,7 @@ _DECODED: PixelFormat = "pil", torch.uint8, False, 3
 
 
 def split_steps(steps: Sequence[Step], is_only_image: bool = True) -> tuple[Key, list[float], list[TailStep]]:
-    """Return the key and the numbers of an image's head, and its tail.
+    """Return the key of an image's head, the numbers of the head, and the tail.
 
     If the file has other images, too, the tail includes conversions, because their heads form one pipeline.
     """
@@ -66,7 +66,7 @@ def _begins_tail(steps: Sequence[Step], at: int) -> bool:
 
 
 def _tail_step(kind: StepKind, numbers: Numbers) -> TailStep:
-    """Return a step of a tail. A warp that keeps the size gets a flag."""
+    """Return a step of a tail. A warp that keeps the image size gets a flag."""
     if kind.op in _OFTEN_RANDOM and not kind.has_flag and numbers[:2] == numbers[2:4]:
         kind = step_kind(kind.op, kind.args, kind.pixel_format, (FLAG, *kind.layout))
         numbers = *numbers[:4], 1.0, *numbers[4:]
@@ -186,7 +186,7 @@ def merge_tails(tails: Sequence[Sequence[TailStep]], sizes: Sequence[tuple[int, 
 
 
 def _insert_missing(union: list[KeyStep], key: Key) -> None:
-    """Insert steps into ``union``, so that it contains the steps of the key in their order."""
+    """Insert the missing steps of a key into ``union``, in the order of the key."""
     at = 0
     for key_step in key:
         end = next((i for i in range(at, len(union)) if not union[i][0].has_flag), len(union))

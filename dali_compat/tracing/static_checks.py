@@ -57,7 +57,7 @@ def reads_images(dataset) -> bool:
 
 
 def other_opener(dataset) -> str:
-    """Return another library's function that the user's code opens images with, such as "imread() of cv2", or ""."""
+    """Return a text such as "imread() of cv2" if the user's code opens images with another library, else ""."""
     for called, words in _reachable(dataset):
         if words & _OTHER_OPENERS and _is_users(called, dataset):
             return " of ".join([f"{min(words & _OTHER_OPENERS)}()", *sorted(words & _OTHER_LIBRARIES)[:1]])
@@ -87,7 +87,7 @@ def compares_classes(dataset, collate_fn) -> str:
 
 
 def _uses_class(code: CodeType) -> bool:
-    """Return True if code uses ``type(x)`` or ``x.__class__`` for more than text."""
+    """Return True if code uses ``type(x)`` or ``x.__class__``, except to print its name."""
     instructions = list(dis.get_instructions(code))
     for number, instruction in enumerate(instructions):
         after: Iterator[Any] = iter(instructions[number + 1 :])
@@ -108,7 +108,7 @@ def _reachable(dataset) -> Iterator[tuple[_Function, set[str]]]:
 
 
 def _follow(first: Iterable[_Function]) -> Iterator[tuple[_Function, set[str]]]:
-    """Yield functions and the functions that they may call, each with the names in its code."""
+    """Yield ``first`` and the functions that these may call, each with the names in its code."""
     queue = deque(first)
     seen: set[tuple[int, int]] = set()
     while queue and len(seen) < _MAX_FUNCTIONS:

@@ -74,14 +74,14 @@ class Cell:
 
     @property
     def is_deferred(self) -> bool:
-        """True if the tensor is not computed yet, or one of its inputs is not."""
+        """True if the tensor, or one of the tensors that it consists of, is not computed yet."""
         if self.tensor is not None or (self.base is not None and not self.base.is_deferred):
             return False
         return not self.inputs or any(cell.is_deferred for cell in self.inputs)
 
     @property
     def is_shared(self) -> bool:
-        """True if an in-place change would also change a view or base."""
+        """True if other tensors view the same memory, so that an in-place change would affect them."""
         return self.base is not None or any(ref() is not None for ref in self.views)
 
     def value(self) -> torch.Tensor:
@@ -104,7 +104,7 @@ class Cell:
 def tensor_of_cell(
     cell: Cell, strides: tuple[int, ...] | None = None, cls: type[TracedTensor] | None = None
 ) -> TracedTensor:
-    """Return a new tensor with this cell."""
+    """Return a new TracedTensor, or an object of its subclass ``cls``, with this cell."""
     result: TracedTensor = torch.Tensor._make_wrapper_subclass(
         cls or TracedTensor, cell.shape, strides=strides, storage_offset=cell.offset or None, dtype=cell.dtype
     )
@@ -142,7 +142,7 @@ class TracedTensor(torch.Tensor):
         return result
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """Compute the pixels first."""
+        """Compute the pixels, which gradients require."""
         if requires_grad:
             self._materialize("asks for gradients")
         return super().requires_grad_(requires_grad)
@@ -187,7 +187,7 @@ class TracedTensor(torch.Tensor):
 
 
 class _TVTensorMethods:
-    """Class methods of tv_tensors."""
+    """Class methods of tv_tensors that return real tv_tensors instead of deferred ones."""
 
     __torch_function__ = vars(tv_tensors.TVTensor)["__torch_function__"]
 
@@ -197,7 +197,7 @@ class _TVTensorMethods:
 
     @classmethod
     def wrap(cls, wrappee: torch.Tensor, like: Any, **kwargs: Any) -> Any:
-        """Return ``wrappee`` as the real class of ``like``."""
+        """Return ``wrappee`` as the tv_tensor class that ``like`` stands for."""
         return wrappee.as_subclass(REAL_CLASS[type(like)])
 
 
@@ -237,7 +237,7 @@ def deferred_join(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
 
 
 def _input_cell(x: torch.Tensor) -> Any:
-    """Return a tensor's cell, new for a plain CPU tensor; None for any other tensor."""
+    """Return the cell of a tensor to stack, new for a plain CPU tensor; None for an unsupported tensor."""
     if type(x) in REAL_CLASS:
         return x._cell  # type: ignore[attr-defined]  # a TracedTensor
     if type(x) is not torch.Tensor or x.device.type != "cpu" or x.requires_grad or x.layout != torch.strided:

@@ -267,7 +267,7 @@ def _leaves(value: Any, kind: type | tuple[type, ...] = tuple(REAL_CLASS)) -> li
 
 
 def _collated(loader: Any, samples: list[Any], traced: bool) -> Any:
-    """Return the batch of these samples; None if collate_fn raises an error, as it may for so few."""
+    """Return the batch of these samples; None if collate_fn raises an error, as it may for a small batch."""
     try:
         with tracing(traced, loader.exact):
             return loader.collate_fn(samples if loader._auto_collation else samples[0])
