@@ -13,7 +13,18 @@ from torchvision import tv_tensors
 from ..ops.policy import AUGMENTATIONS
 from .geometry import WINDOW, integers, warp_args
 from .nodes import SWITCHES
-from .operations import OPERATIONS, Outcome, State, UnknownOutcome, flagged, is_supported, operation, step
+from .operations import (
+    BY_ARGUMENTS,
+    LOST,
+    OPERATIONS,
+    Outcome,
+    State,
+    UnknownOutcome,
+    flagged,
+    is_supported,
+    operation,
+    step,
+)
 
 _JITTER = "brightness", "contrast", "saturation", "hue"  # in the order of ops/jitter.py
 _JITTER_LAYOUT = ("order", (4,), "int32"), *((name, (), "float64") for name in _JITTER)
@@ -40,7 +51,8 @@ def _adjustment(op: str) -> Callable[..., Outcome]:
 
 
 for _op in _JITTER:
-    operation(f"adjust_{_op}")(_adjustment(_op))
+    _traits = {"info": LOST, "on_pil_images": True} if _op == "hue" else {}
+    operation(f"adjust_{_op}", **_traits)(_adjustment(_op))
 
 
 def _value_outcome(s: State, backend: str, op: str, numbers=(), layout=(), has_kernel: bool = True) -> Outcome:
@@ -75,7 +87,7 @@ def sharpness(s: State, backend: str, sharpness_factor) -> Outcome:
     return _value_outcome(s, backend, "sharpness", (sharpness_factor,), (("factor", (), "float64"),))
 
 
-@operation("adjust_gamma")
+@operation("adjust_gamma", on_pil_images=True)
 def gamma(s: State, backend: str, gamma, gain=1) -> Outcome:
     if gamma < 0:
         raise UnknownOutcome
@@ -99,14 +111,14 @@ def solarize(s: State, backend: str, threshold=128) -> Outcome:
 
 
 for _op in ("autocontrast", "equalize", "invert"):
-    operation(_op, f"ImageOps.{_op}")(
+    operation(_op, f"ImageOps.{_op}", is_contiguous=_op == "equalize")(
         lambda s, backend, *, op=_op: _value_outcome(
             s, backend, op, has_kernel=op != "equalize" or s.dtype == torch.uint8
         )
     )
 
 
-@operation("permute_channels")
+@operation("permute_channels", info=LOST, is_contiguous=True, on_pil_images=True, readonly_if_gray=True)
 def permute_channels(s: State, backend: str, permutation) -> Outcome:
     _refuse_other_modes(s)
     order = integers(*(permutation.tolist() if isinstance(permutation, torch.Tensor) else permutation))
@@ -116,7 +128,9 @@ def permute_channels(s: State, backend: str, permutation) -> Outcome:
     return Outcome(s, flagged("permute_channels", s, order, (("order", (3,), "int32"),)) if has_step else None)
 
 
-@operation("gaussian_blur")
+@operation(
+    "gaussian_blur", info=LOST, is_contiguous=True, on_pil_images=True, readonly_if_gray=True, takes_version=True
+)
 def gaussian_blur(s: State, backend: str, kernel_size, sigma=None, version: str = "v1") -> Outcome:
     _refuse_other_modes(s)
     sides = integers(*((kernel_size,) * 2 if isinstance(kernel_size, Integral) else kernel_size))
@@ -141,7 +155,7 @@ def pillow_filter(s: State, backend: str, filter: Any) -> Outcome:
     return Outcome(s, flagged("pillow_blur", s, (filter.radius,), (("radius", (), "float64"),)))
 
 
-@operation("augment")
+@operation("augment", takes_version=True)
 def augment(s: State, backend: str, op_name: str, magnitude, interpolation, fill, version: str = "v1") -> Outcome:
     """Return the outcome of one operation of AutoAugment or another policy."""
     if op_name == "Identity":
@@ -164,7 +178,7 @@ def _fill_of(s: State, fills: dict[Any, Any]) -> Any:
     return fills[kind] if s.kind != "pil" and kind in fills else fills["others"]
 
 
-@operation("jpeg")
+@operation("jpeg", info=BY_ARGUMENTS, is_contiguous=True, on_pil_images=True)
 def jpeg(s: State, backend: str, quality) -> Outcome:
     _refuse_other_modes(s)
     has_step = is_supported(s) and s.dtype == torch.uint8 and 1 <= quality <= 100
@@ -186,7 +200,7 @@ def erase(s: State, backend: str, i, j, h, w, v, inplace=False) -> Outcome:
     return Outcome(s, flagged("erase", s, (i, j, h, w), WINDOW, value=value))
 
 
-@operation("to_grayscale", "rgb_to_grayscale")
+@operation("to_grayscale", "rgb_to_grayscale", info=BY_ARGUMENTS, on_pil_images=True)
 def grayscale(s: State, backend: str, num_output_channels=1) -> Outcome:
     if num_output_channels not in (1, 3) or not is_supported(s):
         raise UnknownOutcome

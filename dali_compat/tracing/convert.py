@@ -21,13 +21,13 @@ def _to_tensor_steps(s: State, after: State) -> tuple[Step, ...] | None:
     return (step("pil_to_tensor", after),) if s.mode in ("RGB", "L") and is_supported(after) else None
 
 
-@operation("pil_to_tensor")
+@operation("pil_to_tensor", is_cached=True)
 def pil_to_tensor(s: State, backend: str) -> Outcome:
     after = _tensor_state(s, "tensor")
     return Outcome(after, _to_tensor_steps(s, after))
 
 
-@operation("to_image")
+@operation("to_image", is_cached=True, keeps_strides=True)
 def to_image(s: State, backend: str) -> Outcome:
     """Return the outcome of v2.functional.to_image() or tv_tensors.Image()."""
     if s.kind in ("tensor", "Image") and len(s.shape) == 3:
@@ -37,23 +37,25 @@ def to_image(s: State, backend: str) -> Outcome:
     return Outcome(after, _to_tensor_steps(s, after))
 
 
-@operation("to_mask")
+@operation("to_mask", is_cached=True)
 def to_mask(s: State, backend: str) -> Outcome:
     """Return the outcome of tv_tensors.Mask()."""
     return Outcome(_tensor_state(s, "Mask") if s.kind == "pil" else s._replace(kind="Mask"))  # no kernel returns masks
 
 
-@operation("to_tensor")
+@operation("to_tensor", is_cached=True)
 def to_tensor(s: State, backend: str) -> Outcome:
     as_bytes, dtype = _tensor_state(s, "tensor"), torch.get_default_dtype()
     after, steps = as_bytes._replace(dtype=dtype), _to_tensor_steps(s, as_bytes)
     return Outcome(after, steps and (*steps, step("to_dtype", after, dtype=dtype, like="v1")))
 
 
-operation("convert_image_dtype")(lambda s, backend, dtype=torch.float32: _to_dtype(s, dtype, "v1"))
+@operation("convert_image_dtype", is_cached=True, keeps_strides=True)
+def convert_image_dtype(s: State, backend: str, dtype=torch.float32) -> Outcome:
+    return _to_dtype(s, dtype, "v1")
 
 
-@operation("to_dtype")
+@operation("to_dtype", is_cached=True, keeps_strides=True)
 def to_dtype(s: State, backend: str, dtype=torch.float32, scale=False) -> Outcome:
     return _to_dtype(s, dtype, "v2" if scale and s.kind != "Mask" else "cast")
 
@@ -105,7 +107,7 @@ def _operands(s: State, other) -> tuple[float, ...]:
     return tuple(other.flatten().tolist())
 
 
-@operation("normalize")
+@operation("normalize", is_cached=True, keeps_strides=True)
 def normalize(s: State, backend: str, mean, std, inplace=False) -> Outcome:
     means, stds = (_per_channel(one, s.channels) for one in (mean, std))
     if inplace or s.kind in ("pil", "Mask") or not s.dtype.is_floating_point or 0 in stds:

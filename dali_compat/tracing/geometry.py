@@ -12,7 +12,7 @@ from torchvision.transforms.v2.functional import _geometry as v2
 
 from ..ops.arguments import interpolation_named
 from ..ops.matrices import rotation
-from .operations import Outcome, State, Step, UnknownOutcome, flagged, is_supported, operation, step
+from .operations import LOST, Outcome, State, Step, UnknownOutcome, flagged, is_supported, operation, step
 
 WINDOW = ("start", (2,), "int32"), ("shape", (2,), "int32")
 _BILINEAR, _NEAREST = InterpolationMode.BILINEAR, InterpolationMode.NEAREST
@@ -21,7 +21,7 @@ _RESIZE_TENSORS = "bilinear", "bicubic"  # nearest, too
 _WARP_PIL, _WARP_TENSORS = ("nearest", "nearest-exact", "bilinear", "bicubic"), ("nearest", "bilinear")
 
 
-@operation("crop")
+@operation("crop", is_view=True)
 def crop(s: State, backend: str, top, left, height, width) -> Outcome:
     top, left, height, width = integers(top, left, height, width)
     after = s.with_size((height, width))
@@ -41,7 +41,7 @@ def _window(op: str, before: State, after: State, top: int, left: int, **args) -
     return step(op, after, (*before.size, *after.size, top, left, *after.size), WINDOW, **args)
 
 
-@operation("center_crop")
+@operation("center_crop", is_view=True)
 def center_crop(s: State, backend: str, output_size) -> Outcome:
     size = (output_size,) * 2 if isinstance(output_size, Integral) else tuple(output_size)
     height, width = integers(*(size * 2 if len(size) == 1 else size))
@@ -51,7 +51,7 @@ def center_crop(s: State, backend: str, output_size) -> Outcome:
     return crop(s, backend, top, left, height, width)
 
 
-@operation("resize")
+@operation("resize", is_contiguous=True, keeps_strides=True)
 def resize(s: State, backend: str, size, interpolation=_BILINEAR, max_size=None, antialias=True) -> Outcome:
     size = list(size) if isinstance(size, (list, tuple)) else size
     if backend == "v2" or size is None:
@@ -81,7 +81,7 @@ def resize_to(s: State, backend: str, size: tuple[int, ...], interpolation: str,
     return Outcome(after, (step("resize", after, numbers, (("size", (2,), "float32"),), **args),))
 
 
-@operation("resized_crop")
+@operation("resized_crop", on_pil_images=True)
 def resized_crop(
     s: State, backend: str, top, left, height, width, size, interpolation=_BILINEAR, antialias=True
 ) -> Outcome:
@@ -103,12 +103,12 @@ def resized_crop(
 
 
 for _axis in ("horizontal", "vertical"):
-    operation(f"{_axis[0]}flip", f"{_axis}_flip")(
+    operation(f"{_axis[0]}flip", f"{_axis}_flip", is_cached=True, keeps_strides=True)(
         lambda s, backend, *, axis=_axis: Outcome(s, flagged("flip", s, axis=axis) if is_supported(s) else None)
     )
 
 
-@operation("pad")
+@operation("pad", info=LOST, is_contiguous=True, readonly_if_gray=True)
 def pad(s: State, backend: str, padding, fill=0, padding_mode="constant") -> Outcome:
     widths = (padding,) if isinstance(padding, Integral) else tuple(padding)
     if len(widths) not in (1, 2, 4):
@@ -129,7 +129,7 @@ def pad(s: State, backend: str, padding, fill=0, padding_mode="constant") -> Out
     return Outcome(after, (_window("pad", s, after, -top, -left, mode=mode, fill=fills or (0,) * s.channels),))
 
 
-@operation("rotate")
+@operation("rotate", is_contiguous=True)
 def rotate(s: State, backend: str, angle, interpolation=_NEAREST, expand=False, center=None, fill=None) -> Outcome:
     angle, common = float(angle), warp_args(s, backend, interpolation, fill)
     center = None if center is None else tuple(map(float, center))
@@ -142,7 +142,7 @@ def rotate(s: State, backend: str, angle, interpolation=_NEAREST, expand=False, 
     return Outcome(after, _warp("rotate", s, after, (angle,), (("angle", (), "float64"),), **args))
 
 
-@operation("affine")
+@operation("affine", is_contiguous=True, takes_version=True)
 def affine(
     s: State, backend: str, angle, translate, scale, shear, interpolation=_NEAREST, fill=None, center=None, version="v1"
 ) -> Outcome:
@@ -163,7 +163,7 @@ def affine(
     return Outcome(s, _warp("affine", s, s, numbers, layout, center=center, version=version, **common))
 
 
-@operation("perspective")
+@operation("perspective", is_contiguous=True)
 def perspective(
     s: State, backend: str, startpoints, endpoints, interpolation=_BILINEAR, fill=None, coefficients=None
 ) -> Outcome:
@@ -206,7 +206,7 @@ _UPRIGHT = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), st
 operation("upright")(lambda s, backend, orientation: transpose(s, backend, _UPRIGHT[orientation]))
 
 
-@operation("ImageOps.expand")
+@operation("ImageOps.expand", info=LOST)
 def expand(s: State, backend: str, border=0, fill=0) -> Outcome:
     if s.channels == 3 and isinstance(fill, int):  # PIL packs three channels into an int
         fill = tuple(fill >> bits & 255 for bits in (0, 8, 16))

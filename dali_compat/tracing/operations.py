@@ -119,20 +119,47 @@ class UnknownOutcome(Exception):
     """The state after an operation is unknown, so that pixels have to be computed."""
 
 
+COPIED, LOST, BY_ARGUMENTS = "copied", "lost", "by arguments"
+
+
+class Traits(NamedTuple):
+    """Properties of an operation's result, apart from the pixels, and of its calls.
+
+    Attributes:
+        info: ``Image.info`` of a PIL image: COPIED, LOST, or BY_ARGUMENTS if it depends on the arguments.
+        is_contiguous: whether a tensor is contiguous. Otherwise it has the strides of an elementwise operation.
+        is_view: whether a tensor is a view of the argument, if the window lies within the image.
+        is_cached: whether outcomes are cached, because calls often have equal arguments.
+        keeps_strides: whether a tensor with one channel keeps any strides. Otherwise it may become contiguous.
+        on_pil_images: whether the function is replaced for PIL images, too, because it uses NumPy or torch on them, or
+            because its calls of Pillow would be several steps.
+        readonly_if_gray: whether ``Image.readonly`` of a gray PIL image is True.
+        takes_version: whether the outcome differs between v1 and v2.
+    """
+
+    info: str = COPIED
+    is_contiguous: bool = False
+    is_view: bool = False
+    is_cached: bool = False
+    keeps_strides: bool = False
+    on_pil_images: bool = False
+    readonly_if_gray: bool = False
+    takes_version: bool = False
+
+
 OPERATIONS: dict[str, Callable[..., Outcome]] = {}
-# outcomes are cached if calls often have equal arguments
-_CACHED = frozenset(("convert_image_dtype", "hflip", "horizontal_flip", "normalize", "pil_to_tensor", "to_dtype"))
-_CACHED |= {"to_image", "to_mask", "to_tensor", "vertical_flip", "vflip"}
+TRAITS: dict[str, Traits] = {}
 
 
-def operation(*names: str) -> Callable[[Function], Function]:
-    """Register a function that returns the outcome of an operation, under its names in v1 and v2.
+def operation(*names: str, **traits: Any) -> Callable[[Function], Function]:
+    """Register a function that returns the outcome of an operation, under its names in v1 and v2, with its Traits.
 
     It takes the State, torchvision's backend ("pil", or "v1" or "v2" for tensors), and the operation's other arguments.
     """
 
     def register(function: Function) -> Function:
         OPERATIONS.update(dict.fromkeys(names, function))
+        TRAITS.update(dict.fromkeys(names, Traits(**traits)))
         return function
 
     return register
@@ -147,7 +174,7 @@ def outcome_of(name: str, state: State, version: str, args, kwargs) -> Outcome |
         version: "v1" or "v2" of torchvision's transforms.
         args, kwargs: the other arguments.
     """
-    if name not in _CACHED:
+    if not TRAITS[name].is_cached:
         return _outcome_of(name, state, version, args, kwargs)
     try:
         fixed = tuple([_hashable(one) for one in args]), tuple([(key, _hashable(one)) for key, one in kwargs.items()])

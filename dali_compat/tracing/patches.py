@@ -37,7 +37,7 @@ from .calls import RecordedCall
 from .decoders import DECODERS, deferred_tensor
 from .images import deferred_image, node_of
 from .nodes import SWITCHES, Node
-from .operations import OPERATIONS, Outcome, outcome_of
+from .operations import BY_ARGUMENTS, LOST, OPERATIONS, TRAITS, Outcome, outcome_of
 from .plans import is_inside
 from .tensors import (
     REAL_CLASS,
@@ -50,20 +50,9 @@ from .tensors import (
     view,
 )
 
-_DIFFER_BY_VERSION = frozenset(("affine", "augment", "gaussian_blur"))  # results differ between v1 and v2
-_VIEWS = frozenset(("center_crop", "crop"))  # return views of tensors if the window lies within the image
-_CONTIGUOUS = frozenset(("affine", "equalize", "gaussian_blur", "jpeg", "pad", "permute_channels", "perspective"))
-_CONTIGUOUS |= {"resize", "rotate"}
 # functions that operations of policies call
 _POLICY_FUNCTIONS = {"Rotate": "rotate", "Equalize": "equalize"}
 _POLICY_FUNCTIONS |= dict.fromkeys(("ShearX", "ShearY", "TranslateX", "TranslateY"), "affine")
-_GRAYSCALE = frozenset(("rgb_to_grayscale", "to_grayscale"))
-# these keep any strides of a tensor with one channel; others may return contiguous ones
-_KEEP_STRIDES = frozenset(("convert_image_dtype", "hflip", "horizontal_flip", "normalize", "resize", "to_dtype"))
-_KEEP_STRIDES |= {"to_image", "vertical_flip", "vflip"}
-_LOSE_INFO = frozenset(("adjust_hue", "gaussian_blur", "ImageOps.expand", "pad", "permute_channels"))  # Image.info
-_MAY_LOSE_INFO = frozenset(("jpeg", "rgb_to_grayscale", "to_grayscale"))  # depending on the arguments
-_READONLY_GRAY = frozenset(("gaussian_blur", "pad", "permute_channels"))  # Image.readonly of gray results is True
 _POLICY_LOSES_INFO = "Brightness", "Contrast"  # operations of policies that lose Image.info
 _installed = False
 
@@ -133,7 +122,7 @@ def _imageops(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -
     if not _may_defer(image):
         return None
     call = RecordedCall(name, original, args, kwargs)
-    info: Any = {} if name in _LOSE_INFO else None
+    info: Any = {} if TRAITS[name].info == LOST else None
     return deferred_image(image, lambda s, *a, **k: outcome_of(name, s, "v1", a, k), call, info)
 
 
@@ -148,8 +137,6 @@ def _may_defer(image: Any) -> bool:
 # ---- torchvision.transforms.functional
 
 _TO_TENSOR = "to_tensor", "pil_to_tensor"
-# functions that use NumPy or torch on PIL images, or whose calls of Pillow would be several steps
-_ON_PIL_IMAGES = "adjust_gamma", "adjust_hue", "gaussian_blur", "resized_crop", "rgb_to_grayscale", "to_grayscale"
 
 
 def _patch_functional() -> None:
@@ -178,7 +165,7 @@ def _to_tensor(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) 
 def _v1(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
     if type(image) in REAL_CLASS:
         return _on_tensor("v1", name, original, image, args, kwargs) if type(image) is TracedTensor else None
-    if name not in _ON_PIL_IMAGES or not _may_defer(image):
+    if not TRAITS[name].on_pil_images or not _may_defer(image):
         return None
     return _on_image("v1", name, original, image, args, kwargs)
 
@@ -190,12 +177,13 @@ def _on_image(version: str, name: str, original: Any, image: Any, args: Any, kwa
         name: name of the operation.
         info: ``Image.info`` of the result. By default it is a copy of the image's.
     """
-    if name in _READONLY_GRAY and image.mode != "RGB":
+    traits = TRAITS[name]
+    if traits.readonly_if_gray and image.mode != "RGB":
         return None
-    more = {"version": version} if name in _DIFFER_BY_VERSION else {}
-    if name in _MAY_LOSE_INFO and SWITCHES.is_tracing and node_of(image) is not None:
+    more = {"version": version} if traits.takes_version else {}
+    if traits.info == BY_ARGUMENTS and SWITCHES.is_tracing and node_of(image) is not None:
         info = _info_of(original, image, args, kwargs)
-    info = {} if name in _LOSE_INFO else info
+    info = {} if traits.info == LOST else info
     call = RecordedCall(name, original, args, kwargs)
     return deferred_image(image, lambda s, *a, **k: outcome_of(name, s, version, a, {**k, **more}), call, info)
 
@@ -212,7 +200,7 @@ def _on_tensor(version: str, name: str, original: Any, tensor: TracedTensor, arg
     state = tensor._state
     if state is None:
         return None
-    more = {"version": version} if name in _DIFFER_BY_VERSION else {}
+    more = {"version": version} if TRAITS[name].takes_version else {}
     outcome = outcome_of(name, state, version, args, {**kwargs, **more})
     if outcome is None:
         return None
@@ -223,7 +211,7 @@ def _on_tensor(version: str, name: str, original: Any, tensor: TracedTensor, arg
         return images.image_of(node.then(RecordedCall(name, original, args, kwargs), outcome), {})
     cls = REAL_CLASS[type(tensor)]
     call = RecordedCall(name, original if cls is torch.Tensor else partial(_call_with, cls, original), args, kwargs)
-    if name in _VIEWS and not outcome.is_same_object:
+    if TRAITS[name].is_view and not outcome.is_same_object:
         if outcome.steps is None or any(kind.op == "pad" or not is_inside(numbers) for kind, numbers in outcome.steps):
             return None
         return view(tensor, call, outcome, tensor.stride())
@@ -236,9 +224,9 @@ def _strides(version: str, name: str, tensor: TracedTensor, outcome: Outcome) ->
     """Return the strides of a function's result; None if unknown."""
     shape, width = outcome.state.shape, outcome.state.shape[-1]
     channels_last = 1, width * shape[0], shape[0]
-    if shape[0] == 1 and tensor.stride() != contiguous(tensor.shape) and name not in _KEEP_STRIDES:
+    if shape[0] == 1 and tensor.stride() != contiguous(tensor.shape) and not TRAITS[name].keeps_strides:
         return None
-    if name in _GRAYSCALE and shape[0] == 3:
+    if name in ("rgb_to_grayscale", "to_grayscale") and shape[0] == 3:
         return 0, width, 1
     if name == "adjust_hue" and shape[0] == 3:
         return channels_last if version == "v1" else contiguous(shape)
@@ -250,7 +238,7 @@ def _strides(version: str, name: str, tensor: TracedTensor, outcome: Outcome) ->
         ((_, (_, which, _)),) = outcome.steps
         name = _POLICY_FUNCTIONS.get(AUGMENTATIONS[int(which)], name)
     is_flip = all(kind.op == "flip" for kind, _ in outcome.steps or ())
-    is_elementwise = (is_flip or name not in _CONTIGUOUS) and shape == tuple(tensor.shape)
+    is_elementwise = (is_flip or not TRAITS[name].is_contiguous) and shape == tuple(tensor.shape)
     return dense_strides(tensor) if is_elementwise else contiguous(shape)
 
 
@@ -296,7 +284,7 @@ def _patch_v2() -> None:
         name = function.__name__
         if name not in OPERATIONS:
             continue
-        if Image.Image in registry and name in (*_ON_PIL_IMAGES, "jpeg", "permute_channels"):
+        if Image.Image in registry and TRAITS[name].on_pil_images:
             registry[Image.Image] = _kernel_of_pil_images(name, registry[Image.Image])
     _replace_code(_utils._get_kernel, _get_kernel)
     _replace_code(_auto_augment._AutoAugmentBase._apply_image_or_video_transform, _augment_v2)
