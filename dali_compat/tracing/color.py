@@ -16,7 +16,7 @@ from .nodes import SWITCHES
 from .operations import (
     BY_ARGUMENTS,
     LOST,
-    OPERATIONS,
+    OUTCOMES,
     Outcome,
     State,
     UnknownOutcome,
@@ -208,7 +208,7 @@ def grayscale(s: State, backend: str, num_output_channels=1) -> Outcome:
     if s.channels == 1 or s.normalized:
         if s.kind != "pil":
             raise UnknownOutcome
-        steps = () if num_output_channels == 1 else OPERATIONS["grayscale_to_rgb"](s, backend).steps
+        steps = () if num_output_channels == 1 else OUTCOMES["grayscale_to_rgb"](s, backend).steps
         return Outcome(after, steps if s.mode == "L" else None)
     args = {"like": backend, "dtype": s.dtype, "channels": num_output_channels}
     if num_output_channels == 3:

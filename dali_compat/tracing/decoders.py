@@ -21,7 +21,7 @@ from ..data.sources import ORIENTATION
 from .calls import RecordedCall
 from .images import FILE_STEPS, node_of
 from .nodes import SWITCHES, Node, pillow_open, record_reason, tracing
-from .operations import OPERATIONS, Outcome, State
+from .operations import OUTCOMES, Outcome, State
 from .tensors import tensor_of
 
 _TYPES = torch.Tensor, str, Path, bytes, bytearray
@@ -64,8 +64,8 @@ def _node(original: Any, data: Any, mode: Any = "UNCHANGED", **kwargs: Any) -> N
     if orientation != 1:
         if not any(struct.pack(f"{order}HHIH", ORIENTATION, 3, 1, orientation) in image.info["exif"] for order in "<>"):
             return None  # decoders may read an unusual entry differently
-        upright = OPERATIONS["upright"](upright.state, "pil", orientation)
-    after, to_tensor_steps, _ = OPERATIONS["pil_to_tensor"](upright.state, "pil")
+        upright = OUTCOMES["upright"](upright.state, "pil", orientation)
+    after, to_tensor_steps, _ = OUTCOMES["pil_to_tensor"](upright.state, "pil")
     steps = (*FILE_STEPS[pil_mode], *upright.steps, *to_tensor_steps)  # type: ignore[misc]  # these have steps
     channels, height, width = after.shape
     strides = (1, channels, channels * height) if orientation > 4 else (1, channels * width, channels)

@@ -32,7 +32,7 @@ from .calls import RecordedCall
 from .color import pillow_filter
 from .geometry import resize_to, transform
 from .nodes import SWITCHES, Node, record_reason
-from .operations import OPERATIONS, Outcome, State, step
+from .operations import OUTCOMES, Outcome, State, step
 from .sources import FileSource, FileTable, MemorySource
 
 _CLOCK = 5  # Linux's CLOCK_REALTIME_COARSE, which file systems use
@@ -231,9 +231,9 @@ def _convert(s: State, mode: Any = None, *others: Any, **more: Any) -> Outcome |
     if mode == s.mode:
         return Outcome(s, ())
     if mode == "RGB":
-        steps = OPERATIONS["grayscale_to_rgb"](s, "pil").steps if s.mode == "L" else None
+        steps = OUTCOMES["grayscale_to_rgb"](s, "pil").steps if s.mode == "L" else None
         return Outcome(State("pil", "RGB", (3, *s.size)), steps)
-    steps = OPERATIONS["to_grayscale"](s, "pil", 1).steps if s.mode == "RGB" else None
+    steps = OUTCOMES["to_grayscale"](s, "pil", 1).steps if s.mode == "RGB" else None
     return Outcome(State("pil", "L", (1, *s.size)), steps)
 
 
@@ -254,7 +254,7 @@ def _crop(s: State, box: Any = None) -> Outcome | None:
     left, top, right, bottom = (operator.index(round(edge)) for edge in box)
     if right <= left or bottom <= top or (right - left) * (bottom - top) > (Image.MAX_IMAGE_PIXELS or 1 << 62):
         return None
-    return OPERATIONS["crop"](s, "pil", top, left, bottom - top, right - left)
+    return OUTCOMES["crop"](s, "pil", top, left, bottom - top, right - left)
 
 
 _METHODS: dict[str, Callable[..., Outcome | None]] = {
@@ -264,7 +264,7 @@ _METHODS: dict[str, Callable[..., Outcome | None]] = {
     "filter": lambda s, filter: pillow_filter(s, "pil", filter),
     "resize": _resize,
     "transform": transform,
-    "transpose": lambda s, method: OPERATIONS["transpose"](s, "pil", method),
+    "transpose": lambda s, method: OUTCOMES["transpose"](s, "pil", method),
 }
 
 

@@ -1,6 +1,6 @@
 """The known state of a deferred image, and the outcome of each operation on it.
 
-An operation is a torchvision function or a method of an image. The function with its name in OPERATIONS takes a State
+An operation is a torchvision function or a method of an image. The function with its name in OUTCOMES takes a State
 instead of the image, and computes the Outcome without pixels.
 """
 
@@ -147,7 +147,7 @@ class Traits(NamedTuple):
     takes_version: bool = False
 
 
-OPERATIONS: dict[str, Callable[..., Outcome]] = {}
+OUTCOMES: dict[str, Callable[..., Outcome]] = {}
 TRAITS: dict[str, Traits] = {}
 
 
@@ -158,7 +158,7 @@ def operation(*names: str, **traits: Any) -> Callable[[Function], Function]:
     """
 
     def register(function: Function) -> Function:
-        OPERATIONS.update(dict.fromkeys(names, function))
+        OUTCOMES.update(dict.fromkeys(names, function))
         TRAITS.update(dict.fromkeys(names, Traits(**traits)))
         return function
 
@@ -198,7 +198,7 @@ def _cached_outcome(name: str, state: State, version: str, default_dtype: torch.
 
 
 def _outcome_of(name: str, state: State, version: str, args, kwargs) -> Outcome | None:
-    function = OPERATIONS.get(name)
+    function = OUTCOMES.get(name)
     if function is None:
         return None
     try:

@@ -6,7 +6,7 @@ the original function with the same arguments.
 - PIL.Image.Image: ``im``, ``load``, and the methods that return an image; PIL.ImageFile.ImageFile.load.
 - PIL.Image.blend, some functions of PIL.ImageOps, and the constructors of PIL.ImageEnhance.
 - torchvision.transforms.functional: functions that convert images to tensors, functions that compute with pixels of PIL
-  images without calling Pillow's methods, and, for deferred tensors, all functions in OPERATIONS.
+  images without calling Pillow's methods, and, for deferred tensors, all functions in OUTCOMES.
 - torchvision.transforms.v2.functional: the same functions, by its kernel registry.
 - torchvision.io: decode_image, decode_jpeg, decode_png and read_image. torchcodec.decoders, if it is imported: the
   first three.
@@ -37,7 +37,7 @@ from .calls import RecordedCall
 from .decoders import DECODERS, deferred_tensor
 from .images import deferred_image, node_of
 from .nodes import SWITCHES, Node
-from .operations import BY_ARGUMENTS, LOST, OPERATIONS, TRAITS, Outcome, outcome_of
+from .operations import BY_ARGUMENTS, LOST, OUTCOMES, TRAITS, Outcome, outcome_of
 from .plans import is_inside
 from .tensors import (
     REAL_CLASS,
@@ -88,7 +88,7 @@ def _patch_pillow() -> None:
         enhancer = getattr(ImageEnhance, name)
         enhancer.__init__ = images._enhancer(name, enhancer.__init__)
     _replace_code(Image.blend, _blend)
-    for name in OPERATIONS:
+    for name in OUTCOMES:
         module, _, function = name.partition(".")
         if module == "ImageOps":
             _replace_code(getattr(ImageOps, function), partial(_imageops, name))
@@ -115,7 +115,7 @@ def _blend(original: Any, im1: Any, im2: Any, alpha: Any) -> Any:
     name = f"adjust_{images._ENHANCERS[first.call.name]}"
     enhancer = getattr(ImageEnhance, first.call.name)
     call = RecordedCall(name, lambda image, factor: enhancer(image).enhance(factor), (alpha,))
-    return deferred_image(im2, lambda s, factor: OPERATIONS[name](s, "pil", factor), call, im1.info.copy())
+    return deferred_image(im2, lambda s, factor: OUTCOMES[name](s, "pil", factor), call, im1.info.copy())
 
 
 def _imageops(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
@@ -142,7 +142,7 @@ _TO_TENSOR = "to_tensor", "pil_to_tensor"
 def _patch_functional() -> None:
     for name in _TO_TENSOR:
         _replace_code(getattr(functional, name), partial(_to_tensor, name))
-    for name in OPERATIONS:
+    for name in OUTCOMES:
         function = getattr(functional, name, None)
         if function is not None and name not in _TO_TENSOR:
             _replace_code(function, partial(_v1, name))
@@ -282,7 +282,7 @@ def _augment(version: str, original: Any, image: Any, args: Any, kwargs: Any) ->
 def _patch_v2() -> None:
     for function, registry in _utils._KERNEL_REGISTRY.items():
         name = function.__name__
-        if name not in OPERATIONS:
+        if name not in OUTCOMES:
             continue
         if Image.Image in registry and TRAITS[name].on_pil_images:
             registry[Image.Image] = _kernel_of_pil_images(name, registry[Image.Image])
@@ -319,7 +319,7 @@ def _get_kernel(original: Any, functional: Any, cls: Any, allow_passthrough: boo
     name = functional.__name__
     if name == "resized_crop":
         return _resized_crop
-    return _kernel_of_tensors(name, kernel) if name in OPERATIONS else kernel
+    return _kernel_of_tensors(name, kernel) if name in OUTCOMES else kernel
 
 
 def _resized_crop(tensor: Any, top: Any, left: Any, height: Any, width: Any, size: Any, **kwargs: Any) -> Any:

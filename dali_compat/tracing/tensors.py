@@ -22,7 +22,7 @@ from torchvision import tv_tensors
 from .calls import RecordedCall, copied_argument
 from .convert import arithmetic
 from .nodes import Node, record_reason
-from .operations import OPERATIONS, Outcome, State, outcome_of
+from .operations import OUTCOMES, Outcome, State, outcome_of
 
 
 class Join(NamedTuple):
@@ -359,7 +359,7 @@ def _flip(s: State, *dims: Any) -> Outcome:
     dims = dims[0] if len(dims) == 1 and type(dims[0]) in (tuple, list) else dims
     steps: tuple[Any, ...] | None = ()
     for dim in {range(len(s.shape))[dim] - len(s.shape) for dim in dims}:
-        flipped = OPERATIONS[_FLIPS[dim]](s, "v1", *[[*range(s.channels)][::-1]] * (dim == -3))
+        flipped = OUTCOMES[_FLIPS[dim]](s, "v1", *[[*range(s.channels)][::-1]] * (dim == -3))
         steps = None if steps is None or flipped.steps is None else (*steps, *flipped.steps)
     return Outcome(s._replace(kind="tensor"), steps)
 
@@ -410,7 +410,7 @@ def view(tensor: TracedTensor, call: RecordedCall, outcome: Outcome, strides: tu
 def _getitem(self: TracedTensor, index: Any) -> Any:
     if (state := self._state) is not None:
         if (channels := _channel_index(index)) is not None:  # the result is not a view
-            outcome = _outcome(OPERATIONS["permute_channels"], state, "v1", channels)
+            outcome = _outcome(OUTCOMES["permute_channels"], state, "v1", channels)
             if outcome is not None:
                 outcome = outcome._replace(state=state._replace(kind="tensor"))
                 result = deferred_call(self, RecordedCall("__getitem__", None, (index,)), outcome)
@@ -445,7 +445,7 @@ def _window(s: State, index: Any) -> Outcome | None:
     if cut.stride() != strides or len(cut) != s.channels or min(after.size) < 1:
         return None
     top, left = divmod(int(cut.storage_offset()), s.shape[2])
-    steps = () if after.size == s.size else OPERATIONS["crop"](s, "v1", top, left, *after.size).steps
+    steps = () if after.size == s.size else OUTCOMES["crop"](s, "v1", top, left, *after.size).steps
     return Outcome(after, steps)
 
 

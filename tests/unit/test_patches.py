@@ -16,7 +16,7 @@ from dali_compat.inspection.replaced import STANDS_FOR, refuse_replaced
 from dali_compat.tracing import patches
 from dali_compat.tracing.decoders import DECODERS
 from dali_compat.tracing.images import _ENHANCERS, _METHODS
-from dali_compat.tracing.operations import OPERATIONS
+from dali_compat.tracing.operations import OUTCOMES
 from dali_compat.tracing.tensors import REAL_CLASS
 
 METHODS = ["convert", "copy", "crop", "filter", "load", "resize", "transform", "transpose"]
@@ -145,7 +145,7 @@ def test_torchcodecs_decoders_when_imported_are_replaced():
 def test_names_in_this_file_equal_those_of_the_package():
     """A replaced function must be listed above."""
     ops = {f"ImageOps.{name}" for name in OF_IMAGEOPS}
-    assert ops | {*IN_V1_AND_V2, *IN_V1, *IN_V2, *OTHERS} == OPERATIONS.keys()
+    assert ops | {*IN_V1_AND_V2, *IN_V1, *IN_V2, *OTHERS} == OUTCOMES.keys()
     assert {*METHODS} == {*_METHODS, "load"}
     assert {*ENHANCERS} == _ENHANCERS.keys()
     assert {*DECODED} == DECODERS["torchvision.io.image"].keys()
