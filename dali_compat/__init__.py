@@ -2,9 +2,10 @@
 
     from dali_compat import DataLoader, DALIImageFolder
 
-Importing this package imports neither DALI nor torchvision. It sets CUDA_DEVICE_MAX_CONNECTIONS=32 if the variable is
-not set and CUDA is not initialized. With CUDA's default of 8 hardware queues, DALI's streams share a queue with the
-training stream and wait for it. If DALI is not installed, a warning names the extra to install.
+Importing this package imports neither DALI nor torchvision. It sets the environment variable
+CUDA_DEVICE_MAX_CONNECTIONS to 32 if it has no value and CUDA is not initialized. With CUDA's default of 8 hardware
+queues, DALI's streams would share a queue with the training stream and wait for its kernels. If DALI is not installed,
+a warning names the extra to install.
 """
 
 import os as _os

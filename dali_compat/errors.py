@@ -25,9 +25,9 @@ _MESSAGES["can't start new thread"] = errno.EAGAIN
 
 
 class ImageReadError(OSError):
-    """Raised if an image file cannot be decoded. The message names its path, its index in the data set and the reason.
-    The error is also an instance of the original error's class, such as FileNotFoundError, PIL.UnidentifiedImageError
-    or ValueError.
+    """Raised if an image file cannot be decoded. The message has the file's path, its index in the data set, and the
+    reason. The error is also an instance of the original error's class, such as FileNotFoundError,
+    PIL.UnidentifiedImageError or ValueError.
 
     Examples:
         >>> dataset = DALIImageList(["empty.jpg"])
@@ -46,7 +46,8 @@ class ImageReadError(OSError):
 
 
 class _CombinedType(type):
-    """Metaclass of the classes from _combined(), by which copyreg can pickle them."""
+    """Metaclass of the classes that _combined() returns. copyreg has a function for it, so the classes can be
+    pickled."""
 
 
 @functools.cache
@@ -60,8 +61,8 @@ copyreg.pickle(_CombinedType, lambda made: (_combined, made.__bases__[1:]))
 def read_error(text: str, reason: BaseException) -> ImageReadError:
     """Return an ImageReadError that is also an instance of the class of ``reason``.
 
-    Return a plain ImageReadError for LookupError and StopIteration, which a for loop would swallow, and for classes
-    that cannot be combined with OSError, such as SyntaxError.
+    Return only an ImageReadError if ``reason`` is a LookupError or StopIteration, which a for loop may take for the end
+    of the data, or if its class cannot be combined with OSError, such as SyntaxError.
     """
     if isinstance(reason, (LookupError, StopIteration, StopAsyncIteration)):
         return ImageReadError(text)
@@ -80,12 +81,12 @@ class Unsupported(Exception):
 
 
 class UnsupportedImages(Unsupported):
-    """Unsupported, if a trial has shown that the data set opens images."""
+    """Raised instead of Unsupported if a trial has shown that the data set opens images."""
 
 
 class InconsistentEngine(BaseException):
-    """Raised if an interrupt has left a DALI pipeline in an inconsistent state, which ends the epoch. A BaseException,
-    because an Exception would be handled as the error of a sample."""
+    """Raised if an interrupt has left a DALI pipeline in an inconsistent state. The epoch then ends. This is a
+    BaseException, because an Exception would be handled as the error of one sample."""
 
 
 class FallbackWarning(UserWarning):
@@ -98,7 +99,7 @@ class FallbackWarning(UserWarning):
 
 
 class BadImageWarning(UserWarning):
-    """Issued if samples were replaced or skipped because of ``on_error``. ``loader.errors`` lists them.
+    """Issued if samples were replaced or skipped because of ``on_error``. ``loader.errors`` lists these samples.
 
     Examples:
         >>> import warnings
@@ -107,8 +108,8 @@ class BadImageWarning(UserWarning):
 
 
 def remedy_of(error: BaseException | None) -> str:
-    """Return a remedy for an error of the operating system, such as too many open files, or "". Such errors are not
-    caused by an image."""
+    """Return the remedy for an error of the operating system, such as too many open files. Return "" for other errors,
+    which an image may have caused."""
     if isinstance(error, MemoryError):
         return _REMEDIES[errno.ENOMEM]
     if isinstance(error, OSError) and error.errno:
@@ -119,7 +120,7 @@ def remedy_of(error: BaseException | None) -> str:
 
 @contextlib.contextmanager
 def with_remedy() -> Iterator[None]:
-    """Append remedy_of() to the message of an error raised in the block."""
+    """Context manager that appends remedy_of() to the message of an error raised in the block."""
     try:
         yield
     except (OSError, MemoryError, RuntimeError) as error:

@@ -201,8 +201,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return preview(self, count)
 
     def stats(self, reset: bool = False) -> LoaderStats:
-        """Return counts of what this loader has returned, and the time spent in next(). If ``reset`` is True, restart
-        the counters at zero. Thread-safe. The logger "dali_compat" logs the counts at level INFO after each epoch."""
+        """Return the numbers of batches and images that this loader has returned, and the time spent in next(). If
+        ``reset`` is True, restart the counters at zero. Thread-safe. The logger "dali_compat" logs the counts at level
+        INFO after each epoch."""
         return self._stats.read(self._kept(), reset)
 
     def state_dict(self) -> dict[str, Any]:
@@ -211,10 +212,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return self._history.state(self, self._route or choose(self, None))
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """Make the next iter() resume where ``state_dict`` was taken. The rest of its epoch and all later epochs have
-        the same samples and random numbers. An empty dictionary means the beginning, as in torchdata's
-        StatefulDataLoader. If ``strict`` is False, a state of a loader with another data set, batch size, sampler,
-        transform or route is accepted.
+        """Make the next iter() resume where ``state_dict`` was taken. The rest of that epoch and all later epochs have
+        the same samples and random numbers as without the interruption. An empty dictionary means the beginning, as in
+        torchdata's StatefulDataLoader. If ``strict`` is False, a state of a loader with another data set, batch size,
+        sampler, transform or route is accepted.
 
         Raises:
             ValueError: ``state_dict`` is not a loader state, or a different loader has saved it.
@@ -262,7 +263,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return self._iterator_of(self._choose_route(start=True))
 
     def _iterator_of(self, route: Route, before: Progress | None = None) -> _BaseDataLoaderIter:
-        """Return a new iterator. ``before`` is the progress of a persistent iterator that it replaces, or None."""
+        """Return a new iterator. If it replaces a persistent iterator, ``before`` is the progress of the replaced
+        one."""
         if isinstance(route, FallbackRoute):
             return fallback_iterator(self, route.device, before)
         if isinstance(route, ResidentRoute):
@@ -291,12 +293,12 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             super().check_worker_number_rationality()
 
     def _choose_dali_route(self) -> DaliRoute | ResidentRoute:
-        """Return the route for a persistent iterator's next epoch. Raise RuntimeError if only torch's own loader can
-        load it."""
+        """Return the route for a persistent iterator's next epoch. Raise RuntimeError if that epoch needs torch's own
+        loader, for example because the transform was changed."""
         route = self._choose_route(start=True)
         if isinstance(route, FallbackRoute) or in_processes(route):
             why = route.reason if isinstance(route, FallbackRoute) else getattr(route, "why", "")
-            raise RuntimeError(f"cannot fall back to torchvision with persistent_workers=True: {why}")
+            raise RuntimeError(f"cannot change to torchvision between epochs; pass persistent_workers=False: {why}")
         return route
 
     def __getstate__(self) -> dict[str, Any]:

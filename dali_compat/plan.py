@@ -1,8 +1,8 @@
-"""The plan: frozen data between torchvision's transforms and the engines.
+"""Frozen dataclasses that describe a translated transform to the engines.
 
 A :class:`Step` is one operation on one image, with its constant arguments and the function in ops/ that draws its
 per-sample arguments. Its :class:`Operation` defines how engines can run it. A :class:`Plan` holds the steps in
-torchvision's order, and the steps that DALI and torch run instead on a batch.
+torchvision's order, and the steps that DALI and torch run on a batch in their place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOWHERE = "-"
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """Properties of the image between two transforms, in torchvision."""
+    """Properties of an image between two of torchvision's transforms."""
 
     kind: str = "pil"  # or "tensor" (plain), "Image" (tv_tensors.Image) or "array" (NumPy), all of them CHW
     dtype: torch.dtype = torch.uint8  # 0..255; floating point is 0..1 (0..255 after ToDtype(scale=False))
@@ -79,7 +79,7 @@ class Operation:
     fidelity: Callable[[Step, bool, Options, bool], str] = lambda step, by_dali, options, two_pass: EXACT
     unchanged: bool = False  # the result has the pixels of the input
     moves: bool = False  # a crop, pad or flip
-    commutes: bool = False  # a pixel depends only on the same input pixel, so a ``moves`` step may run before
+    commutes: bool = False  # a pixel depends only on the same input pixel, so a ``moves`` step may run first
     converts: bool = False  # a value depends only on the same input value, so engines fuse it at the end
     takes_lists: bool = False  # the kernel also takes a list of images (C, H, W) of different sizes
     takes_frames: bool = False  # images may have a black frame; ``area`` is the number of pixels inside
@@ -138,7 +138,7 @@ class Plan:
 
     steps: tuple[Step, ...]  # all steps in torchvision's order, for engine/pil.py
     dali: tuple[Step, ...]  # lowered steps that DALI runs
-    batch: tuple[Step, ...]  # lowered steps after these, which torch runs on the batch
+    batch: tuple[Step, ...]  # lowered steps after ``dali``, which torch runs on the batch
     exact: bool  # the loader's ``exact``
     channels_last: bool  # whether batches are in torch.channels_last
     takes: ImageSpec = ImageSpec()  # the input of the first step
@@ -147,7 +147,7 @@ class Plan:
     structure: Any = None  # of a sample with views: nested lists, tuples and dicts of view numbers
     # lowered steps for the planes from a GPU's JPEG engine; None if kernels cannot run them
     planes: tuple[Step, ...] | None = None
-    after: tuple[Step, ...] = ()  # lowered steps after these, run by torch
+    after: tuple[Step, ...] = ()  # lowered steps after ``planes``, run by torch
 
     @property  # not cached: a cached self-reference would create a cycle
     def chains(self) -> tuple[Plan, ...]:
@@ -172,8 +172,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Options:
-    """Options for lowering the steps of one image. On a GPU, resizing in two passes slows training steps by 1.5%, but
-    not evaluation, so it is used only without random steps."""
+    """Options for lowering a plan's steps.
+
+    Resizing in two passes on a GPU makes training steps 1.5% slower, but not evaluation. It is therefore used on a GPU
+    only if no step is random.
+    """
 
     exact: bool = False  # the loader's ``exact``
     channels_last: bool = False  # whether batches are in torch.channels_last

@@ -23,7 +23,7 @@ class Randoms:
 
     Args:
         seed: the epoch's seed.
-        position: number of earlier samples of the epoch.
+        position: position of the first sample in the epoch, counted from 0.
         count: number of samples.
         stride: number of ranks that share the epoch.
     """
@@ -53,16 +53,16 @@ class Randoms:
 
 
 def replacement(seed: int, position: int, attempt: int, count: int) -> int:
-    """Return a random index below ``count``, to replace the sample at ``position`` of an epoch after ``attempt`` other
-    attempts."""
+    """Return a random index below ``count``, to replace the sample at ``position`` of an epoch. ``attempt`` is the
+    number of earlier attempts."""
     key = np.random.SeedSequence((seed, position, attempt))
     return int(np.random.Generator(np.random.Philox(key)).integers(count))
 
 
 @contextmanager
 def own_generators(*key: int):
-    """Seed the global generators of torch (CPU), Python and NumPy, and restore them after the block. User functions
-    thus do not change the sampler's order, as in torch's workers."""
+    """Context manager that seeds the global generators of torch (CPU), Python and NumPy, and restores their states
+    after the block. User functions in the block thus do not affect the sampler, as in torch's workers."""
     before = generator_states()
     try:
         seed_generators(*key)

@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., None])
 
 def stage(method: F) -> F:
     """Decorator for a stage of a Batch. If a stage raises an exception, later stages are skipped, and finish() raises
-    it."""
+    the exception."""
 
     @functools.wraps(method)
     def run(self: Batch, *args: Any) -> None:
@@ -47,7 +47,7 @@ class Batch:
         return len(self.indices)
 
     def advance(self) -> None:
-        """Start substitutes of samples that have failed, if the route supports them."""
+        """Start loading replacements for samples that have failed so far. The default does nothing."""
 
     def discard(self) -> None:
         """Cancel the batch and release its resources."""
@@ -58,11 +58,11 @@ class Batch:
         raise NotImplementedError
 
     def _collate(self, images: Any) -> Any:
-        """Return the collated batch, or NOTHING if on_error leaves no sample."""
+        """Return the collated batch, or NOTHING if on_error has skipped all samples."""
         raise NotImplementedError
 
     def finish(self) -> Any:
-        """Return the batch that torch's loader would return, or NOTHING if on_error leaves no sample."""
+        """Return the batch that torch's loader would return, or NOTHING if on_error has skipped all samples."""
         try:
             return self._collate(self.outcome())
         except BaseException:

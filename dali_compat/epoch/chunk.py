@@ -23,9 +23,9 @@ from .decode import RowImages, in_memory_format, sorted_by_row
 from .epoch import Epoch
 from .part import as_transformed
 
-# (data set, its rows in the chunk or None for all, their indices in the data set on the device)
+# (data set, the chunk's rows from it or None for all rows, their indices in the data set on the device)
 _DatasetRows = tuple[ResidentDataset, np.ndarray | None, torch.Tensor]
-_Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # the same with images or labels
+_Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # (images or labels, rows, indices)
 _Part = tuple[Plan, Sequence[int], list[_Selection], list[Any]]  # (plan, rows, image selections, step arguments)
 
 
@@ -82,8 +82,8 @@ class Chunk:
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray | slice, sizes: np.ndarray
     ) -> list[Arrays]:
-        """Return the per-sample arguments of ``steps`` for these rows of the chunk. ``sizes`` are their image sizes,
-        (len(rows), 2)."""
+        """Return the per-sample arguments of ``steps`` for these rows of the chunk. ``sizes`` has the (height, width)
+        of each row's image."""
         try:
             return compute(steps, sizes, self.epoch.randoms(self._position, len(self)), rows)
         except ImageTooSmall as error:
@@ -114,7 +114,7 @@ class Chunk:
         return _gathered(tables, len(self))
 
     def _part(self, plan: Plan, dataset_rows: list[_DatasetRows]) -> _Part:
-        """Return the chunk's rows with this plan, and draw their random arguments."""
+        """Return the part of the chunk that a plan transforms, with the random arguments of its steps."""
         at: np.ndarray | slice = slice(None)
         rows: Sequence[int] = range(len(self))
         selections = [(one.on_device, own, index) for one, own, index in dataset_rows]
@@ -141,7 +141,7 @@ class Chunk:
 
 
 def _transformed(device: torch.device, plan: Plan, count: int, selections: list[_Selection], arrays: list[Any]) -> Any:
-    """Return the images of ``count`` rows after the steps of their plan."""
+    """Return the selected images, ``count`` in all, transformed by the plan."""
     images, made = _gathered(selections, count), []
     for number, (one, drawn) in enumerate(zip(plan.chains, arrays, strict=True), 1):
         own = images if number == len(arrays) else images.clone()  # a step may modify it in place
@@ -167,8 +167,8 @@ def _split(whole, lengths: list[int]) -> Sequence[Any]:
 
 
 def _gathered(selections: Sequence[_Selection], count: int) -> torch.Tensor:
-    """Return one tensor of ``count`` rows, with ``values[index]`` in ``rows`` for each selection (values, rows, index).
-    A single selection may have None as rows."""
+    """Return a tensor of ``count`` rows, in which ``result[rows] = values[index]`` for each selection (values, rows,
+    index). If there is only one selection, its rows may be None, for all rows."""
     values, rows, index = selections[0]
     if rows is None:
         return values.index_select(0, index)

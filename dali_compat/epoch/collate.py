@@ -28,8 +28,9 @@ _CPU = torch.device("cpu")
 class UserCollate:
     """Call a custom collate_fn, with images on the GPU if possible.
 
-    A function that creates NumPy arrays or CPU tensors raises an error for images on a GPU. It is then called again
-    with images on the CPU, and so for all later batches. ``fallback`` determines how this is reported.
+    A function that creates NumPy arrays or CPU tensors may raise an error for images on a GPU. This class then calls
+    the function again with images on the CPU, and passes images on the CPU for all later batches. ``fallback``, the
+    loader's argument, determines how this is reported.
     """
 
     def __init__(self, fallback: str):
@@ -70,8 +71,8 @@ class UserCollate:
 
 
 def _default_device(function: Callable[[Any], Any], device: torch.device) -> AbstractContextManager:
-    """Return a context that makes the GPU torch's default device, for timm's collate functions, which copy images to a
-    new tensor."""
+    """Return a context for a call of ``function``. For timm's collate functions, which copy images to a new tensor, it
+    makes ``device`` torch's default device. For other functions it does nothing."""
     loader, mixup = sys.modules.get("timm.data.loader"), sys.modules.get("timm.data.mixup")
     of_timm = loader is not None and function is loader.fast_collate
     of_timm = of_timm or (mixup is not None and type(function) is mixup.FastCollateMixup)
@@ -112,7 +113,7 @@ def _samples(samples: IndexedSamples | TableSamples, images: Any) -> list[tuple]
 
 
 def _stacked(epoch: Epoch[Any], images: Any, name: Callable[[int], str]) -> Any:
-    """Return images as collated by default_collate, on the device."""
+    """Return the images, collated as by default_collate, on the device."""
     route = epoch.route
     if isinstance(images, torch.Tensor):
         return images
@@ -151,7 +152,8 @@ _REMEDIES = {  # remedies by patterns in error messages
 
 
 def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[int], str] = _ENTRY.format) -> Exception:
-    """Return default_collate's error, with the names of two samples that cannot be collated together, and a remedy."""
+    """Return ``error``, which default_collate has raised. Add to its message the names of two samples that cannot be
+    collated together, and a remedy."""
     leaves = [leaves_by_path(one) for one in samples]
     for row, place in ((row, place) for row, one in enumerate(leaves) for place in leaves[0] | one):
         first, other = leaves[0].get(place, _NOTHING), leaves[row].get(place, _NOTHING)
@@ -172,7 +174,7 @@ def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[i
 
 
 def _description(leaf: Any) -> str:
-    """Describe the properties of a leaf that must be equal in a batch."""
+    """Return the properties of a leaf that must be equal in a batch as text, such as "torch.uint8 of shape (9,)"."""
     if isinstance(leaf, (torch.Tensor, np.ndarray)):
         return f"{leaf.dtype} of shape {tuple(leaf.shape)}"
     if isinstance(leaf, (int, float, np.generic)):
@@ -181,8 +183,8 @@ def _description(leaf: Any) -> str:
 
 
 def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name: Any = str) -> None:
-    """Append a remedy to the text of an error that has a common cause. Replace "sample 3 of the batch" by
-    ``name(indices[3])``."""
+    """Append a remedy to the error's message if its cause is a common one. In the message, replace "sample 3 of the
+    batch" by ``name(indices[3])``."""
     if not error.args or not isinstance(text := error.args[0], str):
         return
     last = text.strip().rpartition("\n")[2] if "Original Traceback" in text else text
@@ -198,7 +200,8 @@ def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name
 
 
 def _out_of_range(dataset: Any, indices: Sequence[Any]) -> str:
-    """Return a remedy that names the batch's index without a sample, or "" if none is found."""
+    """Return a remedy for an IndexError of the data set, or "" if none is known. The remedy names the index furthest
+    from 0."""
     with suppress(Exception):  # the caller raises another error
         while True:
             size, last = len(dataset), max(indices, key=abs)
@@ -221,7 +224,7 @@ def collate_by_default(samples: Any, name: Callable[[int], str] = _ENTRY.format)
 
 
 def collated_views(views: ViewBatches) -> Any:
-    """Return samples with several views, as collated by default_collate."""
+    """Return the batch that default_collate makes of samples with several views."""
     numbers = [torch.tensor(i, device="cpu") for i in range(len(views.batches))]
     numbered = collated([filled(views.structure, numbers)])
     batches = [batch if isinstance(batch, torch.Tensor) else collated(batch) for batch in views.batches]

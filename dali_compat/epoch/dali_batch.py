@@ -45,14 +45,14 @@ class _Prepared(NamedTuple):
 class DaliBatch(Batch):
     """A batch whose images are decoded by DALI or PIL.
 
-    These methods are called in order. All but start() and finish() are optional, and finish() does the work of those
-    that were left out. Exceptions are stored for finish() to raise.
+    These methods are called in order. Only start() and finish() are required. finish() does the work of methods that
+    were not called, and raises exceptions of the earlier methods.
 
     1. request: request objects from object storage.
     2. announce: let other processes read headers.
     3. start: find samples, draw random arguments, submit rows to their decoders.
     4. decode: submit files to a GPU's JPEG engine.
-    5. advance: start substitutes of samples that have failed.
+    5. advance: start loading replacements for samples that have failed.
     6. prepare: do the work of finish() that runs no user code.
     7. finish: return the batch that torch's loader would return.
 
@@ -60,8 +60,8 @@ class DaliBatch(Batch):
 
     Args:
         epoch, indices, begin, error: see Batch.
-        is_substitute: whether this batch is one sample that replaces an unreadable one. PIL reads it, so its pixels do
-            not depend on the time at which it is started.
+        is_substitute: whether this batch is one sample that replaces an unreadable one. PIL always reads it, so its
+            pixels do not depend on when it is read.
 
     Attributes:
         started: whether start() was called, or is not needed because of ``error``.
@@ -98,7 +98,7 @@ class DaliBatch(Batch):
 
     @stage
     def announce(self) -> None:
-        """Let other processes read headers that are not known yet. Call before start()."""
+        """Let other processes read the headers that are not cached yet. Call before start()."""
         if not self._located:
             self._locate()
             self.waits_for_headers = self.epoch.prefetcher is not None and self._rows.request_headers()
@@ -126,7 +126,8 @@ class DaliBatch(Batch):
 
     @stage
     def advance(self) -> None:
-        """Start substitutes of samples that have failed, with on_error="replace". Call after start()."""
+        """If on_error="replace", start loading a replacement for each sample that has failed so far. Call after
+        start()."""
         if not self.epoch.advances:
             return
         for _, decoding in self._pending:
@@ -145,7 +146,8 @@ class DaliBatch(Batch):
         self._prepared = _Prepared(self._collate(images) if whole else images, whole, stream)
 
     def finish(self) -> Any:
-        """Return the batch that torch's loader would return, on the device, or NOTHING if on_error leaves no sample.
+        """Return the batch that torch's loader would return, on the device, or NOTHING if on_error has skipped all
+        samples.
 
         Raises:
             RuntimeError: the loader was closed.
@@ -216,8 +218,8 @@ class DaliBatch(Batch):
             decoding.start({kind: np.sort(np.concatenate(several)) for kind, several in by_decoder.items()})
 
     def _split_by_decoder(self, found: LeafRows, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
-        """Yield (decoder, form of its input, rows) for the rows of one leaf. ``kinds`` are the rows' decoders. The form
-        is "" for PIL, which opens files itself."""
+        """Yield (decoder, form of the decoder's input, rows) for the rows of one leaf. ``kinds`` are the rows'
+        decoders. The form is "" for PIL, which opens files itself."""
         rows, by_dali, pixels = found.rows, kinds == DALI, self._rows.pixels
         if pixels:
             known = by_dali & np.array([pixels[row] is not None for row in rows.tolist()])
@@ -234,8 +236,8 @@ class DaliBatch(Batch):
     # ---- on_error
 
     def single_outcome(self) -> tuple[IndexedSamples | TableSamples, Any, tuple[Source, Any] | None]:
-        """Return (samples, image, failure) of a batch with one sample. The failure is (source, reason), or None if
-        there is an image."""
+        """Return (samples, image, failure) of a batch with one sample. If the sample could be read, the failure is
+        None, otherwise the image is None and the failure is (source, reason)."""
         images, samples = self.outcome(), self._rows.samples
         if not self._bad:
             return samples, images[0], None
@@ -250,7 +252,7 @@ class DaliBatch(Batch):
             self._substitutes[row] = Substitute(self.epoch, self._rows.position(row), make)
 
     def _without_bad(self, samples: IndexedSamples | TableSamples, images: Any) -> tuple[IndexedSamples, Any]:
-        """Return samples and images with failed rows dropped or replaced. Record their errors."""
+        """Return the samples and images, with failed rows dropped or replaced. Record the errors of the failed rows."""
         errors, bad = self.epoch.errors, self._bad
         for row, error in sorted(bad.items()):
             errors.add(str(samples.sources[row]), self.indices[row], reason_of(error))

@@ -39,7 +39,7 @@ class DecodableRows:
         raise NotImplementedError
 
     def infos(self, rows: Sequence[int]) -> list[Info]:
-        """Return the ``info`` of these rows' PIL images."""
+        """Return the ``info`` dictionaries that PIL reads from these rows' files."""
         sources = self.sources
         return [Info(sources[row]) for row in rows]
 
@@ -72,7 +72,7 @@ class DecodableRows:
         raise NotImplementedError
 
     def numbers(self, begin: int, count: int) -> Any:
-        """Return the random numbers of rows ``begin`` to ``begin + count``, for ops.draws.compute()."""
+        """Return the random numbers of ``count`` rows from row ``begin`` on, for ops.draws.compute()."""
         raise NotImplementedError
 
     @named("draw")
@@ -89,7 +89,7 @@ class DecodableRows:
         Args:
             rows: row numbers, counted from ``begin``.
             sizes: image sizes, (len(rows), 2). By default those in ``facts``.
-            begin, count: range of rows to draw random numbers for. By default all.
+            begin, count: draw random numbers for ``count`` rows from row ``begin`` on. By default for all rows.
 
         Raises:
             ImageTooSmall: an image is too small for a step. The error names the row.
@@ -102,12 +102,13 @@ class DecodableRows:
             raise ImageTooSmall(row, f"{error} ({self.name(row)})") from None
 
     def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
-        """Return compute() for one row, whose image has this (height, width). The arrays have no row dimension."""
+        """Return the per-sample arguments of ``steps`` for one row, without the row dimension. ``size`` is the (height,
+        width) of the row's image."""
         return [rows_of(values, 0) for values in self.compute(steps, [0], np.array([size]), row, 1)]
 
 
 class _Encoded:
-    """A store (data/sources.py) of encoded images that a traced batch contains."""
+    """The encoded images that a traced batch contains, as a store (data/sources.py)."""
 
     def __init__(self, block: np.ndarray, ends: np.ndarray):
         self._block, self._ends = block, ends
@@ -167,6 +168,7 @@ class JobRows(DecodableRows):
         return lambda verdicts: known.put(slots, np.broadcast_to(verdicts, len(slots)))
 
     def numbers(self, begin: int, count: int) -> Any:
-        """Return the random numbers that were drawn when the images were traced. They are the same for all streams."""
+        """Return a function of (stream, k) that gives the random numbers drawn when the images were traced. All streams
+        have the same numbers."""
         numbers = self._group.numbers[begin:]
         return lambda stream, k: numbers[:, :k]

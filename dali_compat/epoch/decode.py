@@ -43,7 +43,8 @@ def sorted_by_row(made: Sequence[RowImages]) -> list:
 
 
 def merged_results(results: Sequence[RowImages]) -> RowImages:
-    """Return the results of several groups as one. Images of several groups become a list."""
+    """Merge the (rows, images) of several groups into one pair. The images become a list if several groups have
+    rows."""
     made = [(rows, images) for rows, images in results if rows]
     return made[0] if len(made) == 1 else (sorted(chain.from_iterable(rows for rows, _ in made)), sorted_by_row(made))
 
@@ -60,7 +61,7 @@ class PilGroup:
             self._futures[row] = batch.epoch.in_thread(pil.load, batch.sources[row], chains)
 
     def failed(self) -> dict[int, Exception]:
-        """Return the errors of rows that have failed so far."""
+        """Return a dictionary of the rows that have failed so far and their errors."""
         errors = {row: future.exception() for row, future in self._futures.items() if future.done()}
         return {
             row: error if isinstance(error, ImageTooSmall) else self._batch.unreadable(row, error)
@@ -85,12 +86,12 @@ class PilGroup:
 
 
 class DaliGroup:
-    """Rows that DALI decodes and transforms. Either all or none need a rotation by EXIF.
+    """Rows that DALI decodes and transforms. Either all images need a rotation by their EXIF orientation, or none.
 
     Args:
-        given: form of DALI's input (data/sources.py). If it is in DECODED, the input is the cached pixels.
+        given: form of DALI's input (data/sources.py). A form in DECODED means cached pixels.
         retry: whether this is the second attempt to decode the rows.
-        keep: whether to pass the whole decoded images to _use_decoded().
+        keep: whether to pass the uncropped decoded images to _use_decoded().
 
     Raises:
         ImageTooSmall: an image is too small for the plan.
@@ -153,16 +154,16 @@ class DaliGroup:
         return merged_results([by_pil, ([self._rows[i] for i in sure], [images[i] for i in sure])])
 
     def _use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """Add the whole decoded images at the positions ``sure`` to the cache. Other images may be of files that have
-        changed."""
+        """Add the uncropped decoded images at the positions ``sure`` to the cache. The files at other positions may
+        have changed."""
         assert self._cache is not None
         self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
 
     def _needs_pil(self, received: Received, encoded: Any) -> np.ndarray:
-        """Return the positions of ``encoded`` images that PIL has to read.
+        """Return the positions in ``encoded`` of the images that PIL has to read.
 
-        These are images whose bytes have changed since their header was read. If an image is decoded for the first
-        time, DALI and PIL may also decode it differently, which is checked here.
+        These are images whose bytes have changed since their headers were read, and images that DALI and PIL may decode
+        differently. The latter are found here when an image is decoded for the first time.
         """
         rows, batch, facts = self._rows, self._batch, self._facts
         if received.encoded is None:
@@ -188,10 +189,11 @@ class DaliGroup:
         self._pipeline.discard(self._ticket)
 
     def _retry(self, error: Exception, failures: dict[int, Exception]) -> RowImages:
-        """Return the result after DALI has failed with ``error``. PIL reads the files that DALI cannot decode, now and
-        in later epochs, and raises torchvision's errors for damaged ones. DALI decodes the other files again.
+        """Return the result after DALI has failed with ``error``.
 
-        If there are no such files, one may have been incomplete, so DALI decodes all of them again.
+        PIL reads the files that DALI cannot decode, now and in later epochs, and raises torchvision's errors for
+        damaged files. DALI decodes the other files again. If it can decode every file, one may have been incomplete
+        before, so DALI decodes all files again.
         """
         from ..engine.dali.pipeline import undecodable
 
@@ -218,7 +220,7 @@ class DaliGroup:
 
 
 def _run_torch_steps(plan: Plan, images, arrays: list[Arrays]):
-    """Return DALI's output after the steps of the plan that torch runs."""
+    """Run the plan's torch steps on the images from DALI, and return the result."""
     if not (plan.dali and plan.dali[-1].kwargs.get("layout") == "CHW"):
         images = images.movedim(-1, 1) if isinstance(images, torch.Tensor) else [i.movedim(-1, 0) for i in images]
     return run_all(plan.batch, images, arrays)

@@ -38,7 +38,8 @@ _SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # ty
 
 
 def _is_original_collate() -> bool:
-    """Return True if default_collate collates common types as in torch. A program can change its table of types."""
+    """Return True if default_collate collates common types as in torch. A program may have registered other functions
+    for these types."""
     return not any(issubclass(one, kind) for kind in collate_functions() for one in _SAMPLED)
 
 
@@ -83,7 +84,7 @@ class Epoch(Generic[R]):
         self.prepares = not any(step.operation.calls_user for step in steps)
 
     def randoms(self, position: int, count: int) -> Randoms:
-        """Return the random numbers of ``count`` samples of this rank. ``position`` is the first one's place in the
+        """Return the random numbers of ``count`` samples of this rank. ``position`` is the first sample's place in the
         order of all ranks' samples."""
         return Randoms(self.seed, position, count, self.rank_order.world)
 
@@ -109,14 +110,14 @@ class Epoch(Generic[R]):
         return timm is not None and self.collate_fn is timm.fast_collate and self.batched
 
     def end(self) -> None:
-        """Release the epoch's resources."""
+        """End the epoch, and release its resources."""
         self.over = True
 
 
-# Number of samples after which a second pipeline is opened. Opening it stops all Python threads for .55 s, and using it
-# saves that time within about 100,000 samples (H200).
+# Number of samples after which a second pipeline is opened. Opening a pipeline stops all Python threads for .55 s
+# (H200). The second pipeline saves this time within about 100,000 samples.
 _SAMPLES_BEFORE_SECOND = 1 << 17
-_MIN_UNREAD, _MAX_PROCESSES = 4096, 8  # least number of unread headers to use processes for; most processes
+_MIN_UNREAD, _MAX_PROCESSES = 4096, 8  # processes are used from this number of unread headers on; maximum number of processes
 
 
 class DaliEpoch(Epoch[DaliRoute]):
@@ -144,8 +145,8 @@ class DaliEpoch(Epoch[DaliRoute]):
             self._share(self.engine.name, leaves_of(loader.dataset))
 
     def _share(self, engine: str, leaves: list[Any]) -> None:
-        """Share a JPEG engine's verdicts with other processes, for leaves with an index file. Not called by end(),
-        which the garbage collector may call."""
+        """Share a JPEG engine's verdicts with other processes, for leaves with an index file. This is done when the
+        epoch begins, because the garbage collector may call end()."""
         for leaf in leaves:
             file, table = getattr(leaf, "_index_file", None), self.tables.get(id(leaf))
             if file is not None and table is not None:
@@ -163,8 +164,8 @@ class DaliEpoch(Epoch[DaliRoute]):
             return None
 
     def may_prefetch(self) -> bool:
-        """Return True if the prefetch thread may start batches, because that calls no user code. Changes of the data
-        set may change the result."""
+        """Return True if starting a batch runs no user code, so that the prefetch thread may do it. The result may
+        differ after the user has changed the data set."""
         substitutes = self.errors.policy != "replace" or type(self.candidates) in PLAIN
         return substitutes and is_plain(self.dataset, self.tables)
 
@@ -179,7 +180,8 @@ class DaliEpoch(Epoch[DaliRoute]):
         return known
 
     def _next_number(self, plan: Plan, form: Form) -> int:
-        """Return which of two alternating pipelines decodes the next batch, or 0 until the second is open."""
+        """Return the number of the pipeline that decodes the next batch. It is 0 until a second pipeline is open, and
+        then 0 and 1 in turn."""
         self._batch_counts[plan, form] = count = self._batch_counts.get((plan, form), -1) + 1
         if self.route.alternating_pipelines(form) == 1:
             return 0
@@ -214,7 +216,7 @@ class DaliEpoch(Epoch[DaliRoute]):
             raise
 
     def end(self) -> None:
-        """Release the epoch's resources. The route keeps the pipelines."""
+        """End the epoch, and release its threads, processes and requests. Its pipelines go back to the route."""
         super().end()  # pipelines are idle only after this
         if self._pipelines:
             self._pipelines = {}

@@ -34,8 +34,8 @@ from .stats import Meter
 
 
 def fallback_iterator(loader, device: torch.device, before: Progress | None = None) -> TorchIterator:
-    """Return torch's own iterator, with batches moved to ``device``. ``before`` is the progress of a persistent
-    iterator that it replaces."""
+    """Return torch's own iterator, with batches moved to ``device``. If it replaces a persistent iterator, ``before``
+    is the progress of the replaced one."""
     suppress_warning()  # the fallback is reported already
     if not loader.num_workers:
         return SingleProcessIterator(loader, device, before)
@@ -62,8 +62,8 @@ class TorchIterator(_BaseDataLoaderIter):
         self.progress.finish_resume()
 
     def _wrapped(self, loader):
-        """Return a copy of the loader with collate_fn and data set wrapped. It shares counters and errors with the
-        original."""
+        """Return a copy of the loader with collate_fn and data set wrapped. The copy shares counters and errors with
+        the original."""
         made, errors = copy.copy(loader), loader._errors
         vars(made).update(_errors=errors, _stats=loader._stats, _history=loader._history)
         if loader.num_workers:
@@ -194,7 +194,8 @@ class TorchIterator(_BaseDataLoaderIter):
         self._consumed = self._consumed[0] + 1, self._consumed[1] + (self._samples or 0)
 
     def _next_one(self) -> Any:
-        """Return torch's next batch, or NOTHING if on_error leaves no sample, and set ``_count``."""
+        """Return torch's next batch, and set ``_count``. Return NOTHING if on_error has skipped all samples of the
+        batch."""
         made: Any
         try:
             made = self._fetch()
@@ -234,8 +235,8 @@ class MultiProcessIterator(TorchIterator, _MultiProcessingDataLoaderIter):
 
 
 def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
-    """Yield ``samples``, or those of another iter() if there are none. A data set whose state was loaded between two
-    epochs may still be at the end of the previous one."""
+    """Yield ``samples``. If there are none, yield the samples of iter(dataset). A data set whose state was loaded
+    between two epochs may still be at the end of the previous epoch."""
     empty = True
     for one in samples:
         empty = False
@@ -253,7 +254,7 @@ class _OnErrorResult(NamedTuple):
 
 
 class _OnErrorDataset(data.Dataset):
-    """A data set that applies on_error. Samples are _OnErrorResult."""
+    """A wrapper that applies on_error to a data set. Its samples are of class _OnErrorResult."""
 
     seed = 0  # the epoch's seed, in the main process
 
@@ -271,7 +272,8 @@ class _OnErrorDataset(data.Dataset):
         return getattr(self.dataset, name)
 
     def __setattr__(self, name: str, value) -> None:
-        """Set attributes, for example in a worker_init_fn, on the wrapped data set, except those of this class."""
+        """Set an attribute of the wrapped data set, as a worker_init_fn may do. Attributes of this class are set on the
+        wrapper."""
         own = name in ("dataset", "seed", "_candidates", "_replaces", "_covers")
         object.__setattr__(self if own else self.dataset, name, value)
 
@@ -322,7 +324,7 @@ def _length(batch: Any) -> int:
 
 
 def _named(dataset: Any, index: Any) -> str:
-    """Return the index of a sample for error messages, with its file if that is known."""
+    """Return the name of a sample for error messages, made of its file, if known, and its index."""
     path = path_of(dataset, index)
     return f"index {index}" if path == type(dataset).__name__ else f"{path}, index {index}"
 

@@ -47,8 +47,8 @@ class History:
     # ---- iterators
 
     def begin(self, loader, torch_workers: bool = False, before: Progress | None = None) -> Progress:
-        """Return the progress of an epoch that iter() begins or resumes. ``before`` is that of a persistent iterator's
-        previous epoch."""
+        """Return the progress of an epoch that iter() begins or resumes. ``before`` is the progress of the previous
+        epoch if the iterator is persistent."""
         self._traits = None  # the user may have changed the samples
         pending, self._pending = self._pending, None
         if pending is None:
@@ -78,8 +78,8 @@ class History:
         return progress
 
     def _unused_state(self, loader) -> State | None:
-        """Return the state that the previous iter() has resumed from, if no batch was returned since. Lightning calls
-        iter() twice."""
+        """Return the state that the previous iter() has resumed from, or None if next() has returned a batch since.
+        Needed for Lightning, which calls iter() twice."""
         applied, current = self._applied, self._current
         if applied is None or current is None or current.over or current.given != applied[2]:
             return None
@@ -147,7 +147,7 @@ class History:
             return
         if not isinstance(state.get("version"), int) or state["version"] != VERSION:
             known = f"its version is {state['version']!r}, not {VERSION}" if "version" in state else f"{state!r:.80}"
-            raise ValueError(f"invalid loader state, or of another version of dali_compat: {known}")
+            raise ValueError(f"invalid loader state, or saved by another version of dali_compat: {known}")
         rank, world = _ranks(loader)
         if "merged" in state:
             merged = state["merged"]
@@ -205,7 +205,7 @@ def merge_states(states: Sequence[State]) -> State:
     by_rank = sorted(states, key=lambda state: state["ranks"][0])
     ranks = [tuple(state["ranks"]) for state in by_rank]
     if not states or ranks != [(rank, len(states)) for rank in range(len(states))]:
-        raise ValueError(f"merge_states() needs the state of each rank once; (rank, number of ranks) are {ranks}")
+        raise ValueError(f"merge_states() needs the state of each rank once, got states of (rank, ranks) {ranks}")
     if len({(state["begun"], (state["epoch"] or {}).get("samples")) for state in by_rank}) > 1:
         at_place: dict[str, list[str]] = {}
         for rank, state in enumerate(by_rank):

@@ -30,7 +30,7 @@ from .samplers import Indices, max_draw_ahead
 
 _PACKAGE = __name__.partition(".")[0] + "."
 PARENTS_ITERATOR = "this iterator belongs to the parent process; call iter(loader) in the child"
-_INTERRUPTED = "an interrupt has stopped this epoch in the middle of a batch; iter(loader) starts another"
+_INTERRUPTED = "an interrupt has stopped this epoch in the middle of a batch; iter(loader) starts another epoch"
 
 
 class OrderedIterator(_BaseDataLoaderIter):
@@ -92,8 +92,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._draw_indices()
 
     def _resume(self, loader) -> None:
-        """Advance to the batch after the last one returned before the checkpoint. Draw as many indices ahead as at that
-        time."""
+        """Advance to the batch after the last one returned before the checkpoint. Draw as many indices ahead as were
+        drawn at the checkpoint."""
         progress = self.progress
         self._sampler_iter = progress.resumed_batches(loader, self._sampler_iter, self._skipped)
         drawn, exhausted = progress.drawn, progress.exhausted
@@ -175,8 +175,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             raise StopIteration
 
     def _finish_first(self) -> tuple[Any, Any]:
-        """Return the first batch in flight, as _make() does. If it fails, the next call returns the batch after it, as
-        in torch."""
+        """Return the first Batch in flight, and its collated samples or NOTHING. If the batch fails, raise its error.
+        The next call returns the following batch, as in torch."""
         batch = self._drawn[0]
         try:
             made = batch.finish()
@@ -189,7 +189,8 @@ class OrderedIterator(_BaseDataLoaderIter):
         return batch, made
 
     def _drop_first(self, batch: Any) -> None:
-        """Remove the first batch, and start further ones, which DALI loads while the caller uses the first."""
+        """Remove the first batch from those in flight, and start further batches. DALI loads these while the caller
+        uses the first batch."""
         self._drawn.popleft()
         batch.forget_errors()
         self._consumed += 1
@@ -212,8 +213,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._prefetch_thread.submit(partial(_prefetch_batches, batches, epoch))
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
-        """Draw indices ahead, for ``least`` or more batches. The number of batches is ``ahead``, or that of torch's
-        loader if it is larger."""
+        """Draw the indices of further batches, until the number of batches in flight is the largest of ``least``,
+        ``ahead`` and the number that torch's loader draws ahead."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._max_draw_ahead - self._consumed)
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():
@@ -241,7 +242,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         return True
 
     def _start_batches(self) -> None:
-        """Start as many of the first batches as the route may have in flight."""
+        """Start the first batches, up to the number that the route may have in flight."""
         for batch in islice(self._drawn, self._epoch.route.depth):
             if not batch.started:
                 batch.start()
@@ -310,8 +311,8 @@ def _discard(drawn: deque[Any], epoch: Epoch) -> None:
 
 
 def _prefetch_batches(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
-    """Start the next batches, and prepare the first, in the prefetch thread. Other processes read the headers of one
-    more batch."""
+    """Start the next batches, and prepare the first of them. Runs in the prefetch thread. Processes that read headers
+    read those of one more batch."""
     epoch.prefetches = epoch.may_prefetch()
     if not epoch.prefetches:  # the user has changed the data set, so next() starts batches
         return

@@ -63,7 +63,7 @@ class Errors:
         return list(self._found.values())
 
     def begin(self) -> None:
-        """Begin or resume an epoch. If it resumes, continue its count of failures."""
+        """Begin or resume an epoch. A resumed epoch continues its count of failures."""
         self._epoch, self._count, self._so_far = self._epoch + 1, self._so_far, 0
 
     def state(self) -> dict[str, Any]:
@@ -96,7 +96,8 @@ class Errors:
         return (Exception,) if self.in_python else _READ_ERRORS
 
     def end(self, samples: int) -> None:
-        """End an epoch of ``samples`` samples. Warn about its number of failures if some of them are new."""
+        """End an epoch of ``samples`` samples. Warn about its number of failures if a sample has failed for the first
+        time."""
         # before the warning, which may be raised as an error
         (count, self._count), warned, self._warned = (self._count, 0), self._warned, len(self._found)
         if count and self._warned > warned:
@@ -129,16 +130,16 @@ def _warn(text: str) -> None:
 
 
 class Substitute:
-    """Replacement of the sample at one position of an epoch. Random samples are tried until one can be read. They
-    depend only on the epoch's seed and the position. ``make`` creates the batch of a sample."""
+    """A replacement for the sample at one position of an epoch. Random samples are tried until one can be read. The
+    choice depends only on the epoch's seed and the position. ``make`` creates a batch of one sample."""
 
     def __init__(self, epoch: Epoch[Any], position: int, make: Callable[..., Any]):
         self._epoch, self._position, self._make, self._attempts = epoch, position, make, 0
         self._try_another()
 
     def outcome(self) -> tuple[IndexedSamples, Any]:
-        """Return the replacement and its image. Record samples that cannot be read. If none of ATTEMPTS samples can be
-        read, raise the last error."""
+        """Return the replacement and its image. Record the samples that could not be read. If none of ATTEMPTS samples
+        can be read, raise the last error."""
         while True:
             errors, index = self._epoch.errors, self._batch.indices[0]
             try:

@@ -40,8 +40,9 @@ class RowsDecoding:
                 self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
 
     def _submit_to_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
-        """Submit JPEGs to the GPU's engine if it decodes them to Pillow's pixels. Submit some more to compare its
-        pixels with DALI's. Return the remaining rows."""
+        """Submit the rows whose JPEGs the GPU's engine decodes to Pillow's pixels, according to their verdicts. Also
+        submit some rows without a verdict, to compare the engine's pixels with DALI's. Return the rows that were not
+        submitted."""
         engine, facts = self._batch.epoch.engine, self._batch.facts
         if engine is None or given in DECODED or not self._plan.from_planes:
             return rows
@@ -121,7 +122,8 @@ def as_transformed(
     images: Any,
     infos: Callable[[Sequence[int]], Sequence[Any]] = lambda rows: (),
 ) -> Any:
-    """Return images as the class that the transform returns, such as tensors in the plan's memory format or PIL images.
+    """Convert images to the class that the transform returns, such as PIL images, or tensors in the plan's memory
+    format.
 
     Args:
         images: images of the rows after all steps, (N, C, H, W), a list of (C, H, W), or ViewBatches of these.
@@ -157,8 +159,8 @@ def keeps_info(plan: Plan) -> bool:
 
 
 def as_samples(images: Sequence[torch.Tensor], kind: str, infos: Sequence[Any] = ()) -> list[Any]:
-    """Return images of the class that ``kind`` (ImageSpec.kind) names. ``infos`` is the ``info`` of PIL images, or
-    empty."""
+    """Return images of the class that ``kind`` (ImageSpec.kind) names. ``infos`` are the ``info`` dictionaries of PIL
+    images, or empty."""
     return [_as_sample(image, kind, info) for image, info in zip_longest(images, infos)]
 
 

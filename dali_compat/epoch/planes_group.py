@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 # limits of a group's planes: bytes, and 1 / _SHARE of the GPU's memory
 _MOST, _SHARE = 2**29, 128
 _MOST_FILES = 2**16 - 1  # files of a group; CUDA limits this grid dimension
-_NO_MEMORY = "the GPU has no memory for its planes"
+_NO_MEMORY = "the GPU has too little free memory for the planes"
 
 
 class VerifyingGroup(DaliGroup):
-    """Rows that DALI decodes. The JPEG engine decodes them, too, for a comparison of the pixels, unless too many are
-    pending."""
+    """Rows that DALI decodes. The JPEG engine decodes the same files, to compare the pixels, except while too many
+    comparisons are pending."""
 
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._engine = engine
         super().__init__(batch, plan, rows, given, keep=True)
 
     def _use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """Submit the images at the positions ``sure`` to the engine, which compares them with DALI's. DALI has decoded
-        them completely, even if the plan begins with a crop."""
+        """Submit the files at the positions ``sure`` to the engine, and compare its pixels with ``decoded``. DALI has
+        decoded the whole images, even if the plan begins with a crop."""
         if not sure or self._engine.is_behind:
             return
         facts = self._facts[sure]
@@ -66,8 +66,8 @@ class VerifyingGroup(DaliGroup):
 
 
 class PlanesGroup:
-    """Rows that the JPEG engine decodes, after a check of their bytes. Unexpected bytes might give wrong pixels or
-    overflow its buffers, so PIL decodes files that have changed."""
+    """Rows that the JPEG engine decodes, after a check of the files' bytes. Unexpected bytes might give wrong pixels or
+    overflow the engine's buffers, so PIL decodes files that have changed."""
 
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._batch, self._plan, self._rows, self._given, self._engine = batch, plan, rows, given, engine
@@ -85,7 +85,7 @@ class PlanesGroup:
             self._ticket = self._pipeline.submit(batch.paths(at), [])
 
     def decode(self) -> None:
-        """Submit the group's files to the engine, unless it has too many in flight."""
+        """Submit the group's files to the engine. If the engine has too many in flight, result() submits them."""
         if not self._is_started and not self._engine.is_full:
             self._begin()
 
@@ -164,7 +164,8 @@ class PlanesGroup:
             self._batch.verdict_writer([self._rows[i] for i in new.tolist()])(self._unchecked.checksums[new] | LIKELY)
 
     def _without_engine(self) -> list[DaliGroup | PilGroup]:
-        """Return groups that decode the engine's rows without it. PIL raises the errors of overwritten records."""
+        """Return groups in which DALI decodes the engine's rows, and PIL those whose records were overwritten. PIL
+        raises their errors."""
         gone = overwritten([self._batch.sources[self._rows[i]] for i in self._own.tolist()])
         lost, sure = ([self._rows[i] for i in self._own[chosen].tolist()] for chosen in (gone, ~gone))
         made: list[DaliGroup | PilGroup] = [DaliGroup(self._batch, self._plan, sure, self._given)] if sure else []
@@ -222,7 +223,8 @@ def _plane_steps(plan: Plan) -> tuple[Step, ...]:
 
 
 def split_by_memory(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np.ndarray]:
-    """Split rows so that each group's planes fit into 1 / _SHARE of the GPU's ``memory`` (bytes)."""
+    """Split rows into groups whose planes take at most 1 / _SHARE of the GPU's ``memory`` (bytes), and at most _MOST
+    bytes."""
     if not len(rows):
         return []
     facts = facts[rows]
@@ -232,7 +234,7 @@ def split_by_memory(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np
 
 
 def as_many_as_fit(rows: np.ndarray, facts: np.ndarray, bytes_: int) -> np.ndarray:
-    """Return the first rows, up to a total of ``bytes_`` bytes of pixels."""
+    """Return the first rows whose pixels together take at most ``bytes_`` bytes."""
     rows = rows[:_MOST_FILES]
     return rows[np.cumsum(3 * facts["sizes"][rows].prod(1)) <= bytes_]
 

@@ -3,7 +3,7 @@
 It only works between two calls of next(), which waits for it. The epoch's state therefore needs no locks.
 
 With a GPU, the thread delays its work. A training step begins with kernel launches, which need the GIL, and the GPU may
-be idle until then.
+be idle until the first launch.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class PrefetchThread:
             del last  # break a reference cycle through the traceback
 
     def end(self, work: Callable[[], None], waits: bool) -> None:
-        """Run ``work`` after the submitted work, even if that fails, and end the thread. Wait for it if ``waits`` is
-        True, except in the thread itself or in a forked child."""
+        """Run ``work`` in the thread, even if the work submitted before has failed, and end the thread. If ``waits`` is
+        True, wait for the end, except in the thread itself or in a forked child."""
         if self._thread.ident is None:
             work()
             return

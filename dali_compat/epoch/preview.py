@@ -38,7 +38,7 @@ def preview(loader: Any, count: int) -> Image.Image:
         ValueError: a batch has no images, or ``count`` is below 1.
     """
     if count < 1:
-        raise ValueError(f"preview() shows at least one sample, got {count}")
+        raise ValueError(f"count of preview() must be 1 or more, got {count}")
     generators = sampler_generators(loader, all_of_them=True)
     before, clone = generators.states(), copy.copy(loader)
     vars(clone).update(_iterator=None, _errors=Errors(loader.on_error, loader.on_error_in_python))
@@ -47,7 +47,7 @@ def preview(loader: Any, count: int) -> Image.Image:
         for batch in clone:
             found = [sample for one in _each(batch) if (sample := _sample(one)).images]
             if not found:
-                raise ValueError(f"preview() found no images in the batch, which is of {type(batch).__name__}")
+                raise ValueError(f"preview() found no images in a batch of type {type(batch).__name__}")
             samples += found
             if len(samples) >= count:
                 break
@@ -55,7 +55,7 @@ def preview(loader: Any, count: int) -> Image.Image:
         generators.set(before)
         clone.close()
     if not samples:
-        raise ValueError("preview() found no images: the loader gave no batch")
+        raise ValueError("preview() found no images, because the loader returned no batch")
     leaf = leaves_of(loader.dataset)[0]
     names, normalized = getattr(leaf, "classes", None), _normalization(getattr(leaf, "transform", None))
     return _sheet([_drawn(sample, names, normalized) for sample in samples[:count]])
@@ -72,7 +72,7 @@ def _is_image(part: Any) -> bool:
 
 
 def _kind(part: Any) -> str:
-    """Return "boxes" or "masks" for torchvision's tensors of these classes, otherwise ""."""
+    """Return "boxes" for torchvision's BoundingBoxes, "masks" for its Mask, otherwise ""."""
     return {"BoundingBoxes": "boxes", "Mask": "masks"}.get(type(part).__name__, "")
 
 
@@ -115,7 +115,7 @@ def _row(part: Any, row: int, count: int) -> Any:
 
 
 def _sample(one: Any) -> PreviewSample:
-    """Find images, boxes, masks and labels in a sample, by class, key and shape."""
+    """Return the images, boxes, masks and labels of a sample, recognized by class, key and shape."""
     found = PreviewSample([], [], [], [])
     for key, part in _leaves(one):
         kind, array = _kind(part), None if isinstance(part, (Image.Image, str)) else _array(part)
@@ -172,7 +172,7 @@ def _pixels(image: Any, normalized: tuple[Any, Any] | None) -> Image.Image:
 
 
 def _drawn(sample: PreviewSample, names: Sequence[Any] | None, normalized: tuple[Any, Any] | None) -> Image.Image:
-    """Draw the images of a sample side by side, below its labels."""
+    """Return a picture of a sample, with its images side by side below its labels."""
     cells = []
     for image in sample.images:
         picture = _pixels(image, normalized)
@@ -197,7 +197,7 @@ def _drawn(sample: PreviewSample, names: Sequence[Any] | None, normalized: tuple
 
 
 def _named(label: Any, names: Sequence[Any] | None) -> str:
-    """Return the text for a label, with class names for class numbers and for a multi-hot vector."""
+    """Return a label as text. Class numbers and the ones of a multi-hot vector become class names."""
     if not isinstance(label, np.ndarray):
         return str(label)
     values, known = label.reshape(-1), len(names or ())

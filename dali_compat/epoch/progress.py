@@ -49,7 +49,7 @@ class Progress:
     exhausted = over = False  # whether the sampler, or the iterator, is exhausted
     ended_by: type[BaseException] | None = None  # class of the last error from next()
     last: Indices | tuple[()] = ()  # indices of the last batch returned; empty if unknown
-    expected_last = 0, 0  # their fingerprint() in the loaded state
+    expected_last = 0, 0  # fingerprint() of ``last`` in the loaded state
     resumes = False  # whether this epoch resumes from a state
     restore_generators: Callable[[], None] | None = None  # called by finish_resume()
     dataset_state: Any = None  # the data set's state_dict() in the loaded state
@@ -224,25 +224,26 @@ class Progress:
         return indices
 
     def rest(self, loader) -> Any:
-        """Return a sampler of this rank's share of the rest of the epoch, after the number of ranks has changed."""
+        """Return a sampler for the rest of the epoch after the number of ranks has changed. It yields this rank's
+        share."""
         rest = remaining_indices(samplers_of(loader)[-1], self.rank_order.origin)
         return data.BatchSampler(rest, loader.batch_size, loader.drop_last) if loader.batch_size else rest
 
 
 def skipped(sampler: data.BatchSampler, samples: int) -> Iterator[list[Any]]:
-    """Return an iterator over a sampler's batches without its first samples."""
+    """Return an iterator over a sampler's batches after the first ``samples`` samples."""
     return iter(data.BatchSampler(islice(iter(sampler.sampler), samples, None), sampler.batch_size, sampler.drop_last))
 
 
 def stateful_sampler(loader) -> Any:
-    """Return the sampler that has a state_dict(), or None. DistributedSampler is ignored, because its indices can be
-    drawn again."""
+    """Return the loader's first sampler that has a state_dict(), or None. DistributedSampler is ignored, because its
+    indices can be drawn again."""
     found = (one for one in samplers_of(loader) if _has_state(one) and not isinstance(one, DistributedSampler))
     return next(found, None)
 
 
 def stateful_objects(loader) -> dict[str, Any]:
-    """Return the custom sampler and data set that have a state_dict(), by name."""
+    """Return a dictionary with those of "sampler" and "dataset" that have a state_dict()."""
     dataset = loader.dataset if _has_state(loader.dataset) else None
     return {name: one for name, one in [("sampler", stateful_sampler(loader)), ("dataset", dataset)] if one is not None}
 
@@ -252,7 +253,7 @@ def object_states(loader) -> dict[str, Any]:
 
 
 def load_object_states(loader, states: dict[str, Any]) -> bool:
-    """Load states into stateful_objects(). Return True if this has changed the state of one."""
+    """Load the states of the custom sampler and data set. Return True if this has changed the state of either."""
     changed = False
     for name, one in stateful_objects(loader).items() if states else ():
         before = _state(one)

@@ -41,8 +41,8 @@ class ResidentBatch(Batch):
         """Do nothing, because a chunk cannot be cancelled."""
 
     def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """Return base_datasets.locate_all() of the batch's indices, computed one by one. Accept any index that torch
-        accepts, and raise torch's errors."""
+        """Return (data set, rows, indices in it) for each leaf of the batch, as base_datasets.locate_all() does. Look
+        up the indices one by one, to accept any index that torch accepts, and to raise torch's errors."""
         found: dict[int, tuple[Any, list, list]] = {}
         for row, index in enumerate(self._listed()):
             dataset, local = locate(self.epoch.dataset, index)
@@ -79,7 +79,8 @@ class ResidentBatch(Batch):
 
 
 class ResidentIterator(OrderedIterator):
-    """Iterator of the resident route. It draws the indices of a whole chunk ahead if the user cannot notice that."""
+    """Iterator of the resident route. It draws the indices of a whole chunk ahead if this changes no generator state
+    that the user sees."""
 
     _batch = ResidentBatch
 

@@ -48,8 +48,8 @@ def max_draw_ahead(sampler, unknown: int = 0) -> int:
 
 
 def replacement_indices(loader) -> Sequence[int]:
-    """Return the indices of samples that may replace unreadable ones. These are the indices that the sampler draws
-    from."""
+    """Return the indices of samples that may replace unreadable ones. These are the indices that a SubsetRandomSampler
+    or a sequence has, otherwise all indices of the data set."""
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if type(sampler) is data.SubsetRandomSampler:
         return sampler.indices
@@ -74,7 +74,7 @@ class RankOrder(NamedTuple):
 
 
 def samplers_of(loader) -> list[Any]:
-    """Return the loader's batch sampler or sampler, and those nested in it, outermost first."""
+    """Return the loader's batch sampler or sampler, and the samplers nested in it, outermost first."""
     found = [loader._index_sampler]
     while True:
         inner = (getattr(found[-1], name, None) for name in ("sampler", "batch_sampler"))
@@ -91,14 +91,15 @@ def is_known(loader) -> bool:
 
 
 def distributed(loader) -> DistributedSampler | None:
-    """Return the loader's DistributedSampler if all other samplers are torch's BatchSampler, otherwise None."""
+    """Return the loader's DistributedSampler. Return None if the loader has none, or if a custom sampler contains
+    it."""
     samplers = samplers_of(loader)
     return samplers[-1] if is_known(loader) and type(samplers[-1]) is DistributedSampler else None
 
 
 def remaining_indices(sampler: DistributedSampler, origin: int) -> list[Any]:
-    """Return this rank's indices of an epoch after the first ``origin`` samples, which another number of ranks may have
-    loaded."""
+    """Return this rank's share of an epoch's indices after the first ``origin`` samples. A different number of ranks
+    may have loaded these first samples."""
     whole = copy.copy(sampler)
     whole.num_replicas, whole.rank = 1, 0
     whole.num_samples = whole.total_size = len(sampler.dataset)  # type: ignore[arg-type]  # it has a length
@@ -181,8 +182,8 @@ class Generators:
 
 
 def sampler_generators(loader, all_of_them: bool = False) -> Generators:
-    """Return the generators that the sampler draws from. For custom samplers, or with ``all_of_them``, return all that
-    it might use."""
+    """Return the generators that the loader's sampler draws from. For a custom sampler, or if ``all_of_them`` is True,
+    return all generators that it might draw from."""
     samplers = samplers_of(loader)
     epochs = {
         f"epoch of sampler {number}": sampler
@@ -201,8 +202,8 @@ def sampler_generators(loader, all_of_them: bool = False) -> Generators:
 
 
 def checkpoint_generators(loader, in_process: bool) -> Generators:
-    """Return every generator whose state a checkpoint needs. The global ones are included if user functions run
-    ``in_process``."""
+    """Return every generator whose state a checkpoint needs. If ``in_process`` is True, user functions run in this
+    process, so the global generators are included."""
     found = sampler_generators(loader)
     base = {TORCH: GLOBAL[TORCH]} if loader.generator is None else {"generator": loader.generator}
     users = GLOBAL if in_process else {}
@@ -210,8 +211,8 @@ def checkpoint_generators(loader, in_process: bool) -> Generators:
 
 
 def runs_users_functions(loader, samples: bool) -> bool:
-    """Return True if user functions may draw random numbers in this process. ``samples`` is whether these include a
-    data set or transforms."""
+    """Return True if user functions may draw random numbers in this process. ``samples`` is whether user functions load
+    or transform the samples."""
     if loader.num_workers:
         return False
     plain = loader.collate_fn in (default_collate, default_convert)

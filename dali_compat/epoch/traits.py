@@ -73,7 +73,7 @@ def _route(loader, route: Route) -> str:
 
 
 def _checksum(dataset: Any, length: int) -> str:
-    """Return a checksum of file names or pixels, and of targets, of some samples."""
+    """Return a checksum of the file names or pixels, and the targets, of at most _LOOKED_AT samples."""
     total = 0
     for number in range(min(length, _LOOKED_AT)):
         index = number * length // min(length, _LOOKED_AT)
@@ -115,7 +115,7 @@ def _transform(dataset: Any, route: Route) -> str:
 
 
 def _callables(dataset: Any) -> str:
-    """Describe the callable attributes of custom data sets, such as transforms."""
+    """Return text that lists the callable attributes of custom data sets, such as transforms."""
     own = [vars(leaf).items() if hasattr(leaf, "__dict__") else () for leaf in leaves_of(dataset)]
     return _without_addresses(
         ", ".join(f"{name}={repr_of(one)}" for leaf in own for name, one in leaf if callable(one))
@@ -174,8 +174,9 @@ def check_state(state: Any, loader: Any = None) -> None:
 def _check(value: Any, kind: Any, field: str) -> None:
     """Raise ValueError if a field's value does not match its kind.
 
-    A kind is a class, a range of integers, a dict of kinds, or a list with one kind for all elements or one for each.
-    It may also be an example: a number for its class, base64 text for its length, and other text for equal text.
+    A kind is a class, a range of integers, a dict of kinds, or a list with either one kind for all elements or one kind
+    per element. A kind may also be an example value. A number then stands for its class, base64 text for its length,
+    and other text for itself.
     """
     parts: list[tuple[Any, Any, Any]] = []
     if isinstance(kind, dict):
