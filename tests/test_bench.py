@@ -135,9 +135,9 @@ def _spin():
     "words, output",
     [
         (["--transform", "nothing"], "--transform nothing: NameError"),
-        (["--workers", "-1"], "start at 1"),
+        (["--workers", "-1"], "at least 1"),
         (["--prefetch-factor", "2"], "needs --workers"),
-        (["--prefetch-factor", "0", "--workers", "1"], "--prefetch-factor starts at 1"),
+        (["--prefetch-factor", "0", "--workers", "1"], "--prefetch-factor must be at least 1"),
     ],
 )
 def test_bench_with_a_wrong_option_exits_with_a_message(image_root, words, output, capsys):

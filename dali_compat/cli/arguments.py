@@ -52,7 +52,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def is_data_error(error: BaseException) -> bool:
-    """Return True for an unreadable file, and for a batch of images of different sizes."""
+    """Return True if the cause is an unreadable file, or a batch of images of different sizes."""
     return isinstance(error, ImageReadError) or SIZES_DIFFER in str(error)
 
 
@@ -89,12 +89,12 @@ def open_dataset(
         options: (name, value) of each --option.
         folder: called with the path of a single folder.
         table: further arguments of DALIImageTable.
-        more: further arguments of any class.
+        more: further arguments of the data set's class, whichever it is.
 
     Raises:
         ImageReadError: an archive is damaged.
         UsageError: an option is not an argument of the class.
-        OSError, ImportError, TypeError, ValueError: a file does not exist or has another format.
+        OSError, ImportError, TypeError, ValueError: a file does not exist, or its format is not supported.
     """
     import dali_compat
 
@@ -156,7 +156,7 @@ def _by_content(path: str) -> str | None:
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Add the path, --option, --transform and --on-error. dataset_of() opens the data set."""
+    """Add the path, --option, --transform and --on-error, from which dataset_of() opens a data set."""
     parser.add_argument(
         "path", nargs="+", metavar="FOLDER", help="folder of class folders of images, a table or an archive, as check"
     )
@@ -177,7 +177,7 @@ def add_on_error(parser: argparse.ArgumentParser) -> None:
 
 
 def dataset_of(args: argparse.Namespace) -> Any:
-    """Open the data set of the command line. Raise UsageError if it does not exist or has no images."""
+    """Return the data set that the command line names. Raise UsageError if it does not exist or has no images."""
     from dali_compat import DALIImageFolder
 
     spec, name = args.transform, " ".join(map(redacted, args.path))
@@ -189,7 +189,7 @@ def dataset_of(args: argparse.Namespace) -> Any:
     except (OSError, ImportError, TypeError, ValueError) as error:
         raise UsageError(f"{error}" if name in str(error) else f"{name}: {error}") from None
     if not len(dataset):
-        raise UsageError(f"{name}: no images")
+        raise UsageError(f"{name}: the data set has no images")
     classes = getattr(dataset, "classes", None) or ()
     if classes and _SPLITS.issuperset(map(str.lower, map(str, classes))):
         hint = f"the classes are called {', '.join(classes)}; did you mean {os.path.join(name, classes[0])}?"
@@ -198,7 +198,7 @@ def dataset_of(args: argparse.Namespace) -> Any:
 
 
 def try_to_write(out: str) -> None:
-    """Raise UsageError if a file cannot be written. The file is neither created nor changed."""
+    """Raise UsageError if the file ``out`` cannot be written. Do not create or change the file."""
     is_new = not os.path.lexists(out)
     try:
         open(out, "ab").close()

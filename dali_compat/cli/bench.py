@@ -1,8 +1,9 @@
 """Measure how fast your data loads, what limits it, and what to change.
 
-A pass over random images is timed after an untimed one. Reading their files, with as many threads as the loader has, is
-timed from the disk and then from the page cache. The first time counts if the data set is larger than the free memory.
-limit() in limits.py determines the bottleneck.
+A first pass over random images is not timed. Then the files of these images are read twice, from the disk and from the
+page cache, with as many threads as the loader has. If the data set is larger than the free memory, the time from the
+disk counts, otherwise the time from the page cache. Finally, a second pass is timed. limit() in limits.py determines
+the bottleneck.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ def add_arguments(parser) -> None:
 def run(args) -> int:
     device = device_of(args)
     if min(args.batch_size, args.batches) < 1 or args.workers < 0:
-        raise UsageError("--batch-size and --batches start at 1, --workers at 0")
+        raise UsageError("--batch-size and --batches must be at least 1, --workers at least 0")
     if args.prefetch_factor is not None and (args.prefetch_factor < 1 or not args.workers):
-        raise UsageError("--prefetch-factor starts at 1 and needs --workers, as in torch")
+        raise UsageError("--prefetch-factor must be at least 1 and needs --workers, as in torch")
     dataset = dataset_of(args)
     files = SampledFiles(dataset, args.batch_size * args.batches)
     loader = make_loader(Subset(dataset, files.indices), args, device)
@@ -67,7 +68,7 @@ def run(args) -> int:
 
 
 def make_loader(dataset, args, device: torch.device):
-    """Return a loader with the number of batches of a pass, untimed ones included."""
+    """Return a loader whose epoch is one pass, with the untimed batches and the timed ones."""
     from dali_compat import DataLoader
 
     prefetch = {"prefetch_factor": args.prefetch_factor} if args.prefetch_factor else {}

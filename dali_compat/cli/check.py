@@ -48,7 +48,7 @@ def add_arguments(parser) -> None:
 
 def run(args) -> int:
     if args.limit < 0 or args.workers < 1:
-        raise UsageError("--limit starts at 0, --workers at 1")
+        raise UsageError("--limit must be at least 0, --workers at least 1")
     source = _source(args)
     findings = Findings(source, None if args.json or not args.limit else args.limit)
     complete = not source.total or _check(source, findings, args.workers)
@@ -65,7 +65,7 @@ def _source(args):
     """Return the FileSource to check. Raise UsageError if the path is invalid."""
     name = " ".join(map(redacted, args.path))
     try:
-        # open_dataset() returns the path of a local folder, but a data set in object storage
+        # open_dataset() returns the path of a local folder, but a data set for a folder in object storage
         folder = partial(dali_compat.DALIImageFolder, allow_empty=True) if is_url(args.path[0]) else str
         data = open_dataset(args.path, args.option, folder, {"check_files": False})
         if type(data).__name__ == TABLE and len(data) and not any(map(os.path.exists, data.paths)):
@@ -157,24 +157,27 @@ class Findings:
         """Return the report that ``--json`` prints. Keys are stable; new ones may be added.
 
         Returns:
-            path, kind: the path of the data; kind is "folder", or the class of the data set.
+            path: the path of the data.
+            kind: "folder", or the name of the data set's class.
             error: the reason why the archive cannot be opened, or null.
             complete: whether all files were read, false after Ctrl-C.
             exit_code: 1 if something is broken, 130 after Ctrl-C, else 0.
             counts: numbers of ``files``, of ``images`` that ImageFolder lists, of their ``bytes``, of images that are
-                ``broken``, decoded by ``dali`` or by ``pillow``, of ``not_images``, of ``bombs``, and of images
-                ``outside`` of class folders.
+                ``broken``, decoded by ``dali`` or by ``pillow``, of ``not_images``, of decompression ``bombs``, and of
+                images ``outside`` of class folders.
             dali_share: dali / images; null without images.
             broken: {path, error, reason} of images that torchvision's loader cannot read.
             pillow: {path, format, mode} of images that Pillow has to read.
-            not_images: {path, listed, what}; also in broken if listed.
-            bombs: {path, reason, refused}; also in broken if refused.
-            folders: {path, problem, reason}; the problem is "empty", "unreadable" or "loop".
+            not_images: {path, listed, what} of files that are no images or that ImageFolder does not list. Listed ones
+                are also in ``broken``.
+            bombs: {path, reason, refused} of decompression bombs. Refused ones are also in ``broken``.
+            folders: {path, problem, reason} of folders with the problem "empty", "unreadable" or "loop".
             sizes: {min, median, max} of height, width and bytes of the images that are not broken; or null.
             formats: {format, mode, images, dali, pillow, broken}; format is null if Pillow finds no image.
             warnings: {text, images} of Pillow's warnings, with numbers replaced by "N".
 
-        Images of an archive also have ``byte`` and ``index``. os.fsencode(path) restores names that are not UTF-8.
+        Entries for images of an archive also have ``byte`` and ``index``. os.fsencode(path) restores names that are not
+        UTF-8.
         """
         counts, lists, source = self.counts, self._lists, self._source
         names = ("files", "images", "bytes", "broken", "dali", "pillow", "bombs")
@@ -207,7 +210,8 @@ def _range(values: array) -> dict | None:
 
 
 def text(report: dict, total: int, limit: int) -> str:
-    """Format Findings.report() as text, with ``limit`` entries per list (0 for all). ``total`` counts all files."""
+    """Format Findings.report() as text, with ``limit`` entries per list (0 for all). ``total`` is the number of files
+    to check."""
     counts, three = report["counts"], ("min", "median", "max")
     sizes = [(side, *(f"{row[name]:,.0f}" for name in three)) for side, row in report["sizes"].items() if row]
     formats = [

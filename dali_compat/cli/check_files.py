@@ -82,7 +82,7 @@ def decode(source: Source) -> Inspection:
 
 
 def identify(source: Source) -> Inspection:
-    """Return the kind of a file that ImageFolder does not list. Do not decode it."""
+    """Return an Inspection with the kind of a file that ImageFolder does not list. Do not decode the file."""
     try:
         with warnings.catch_warnings(), _opened(source) as file:
             warnings.simplefilter("ignore")
@@ -166,7 +166,8 @@ def process_map(function: Callable, items: Iterable, processes: int) -> Generato
 
 
 def _separately(function: Callable, chunk: list) -> list:
-    """Return the results of a chunk from a new process. If it crashes, use a process for each item."""
+    """Return the results of a chunk from a new process. If the process crashes, use a new process for each item, and
+    return a Crash for an item whose process crashes."""
     pool = _pool(function, 1)
     try:
         future = pool.submit(_apply, chunk)

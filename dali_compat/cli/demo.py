@@ -45,7 +45,7 @@ def add_arguments(parser) -> None:
 def run(args) -> int:
     device = device_of(args)
     if min(args.images, args.batch_size, args.epochs) < 1 or args.workers < 0:
-        raise UsageError("--images, --batch-size and --epochs start at 1, --workers at 0")
+        raise UsageError("--images, --batch-size and --epochs must be at least 1, --workers at least 0")
     try_to_write(args.out)
     problem = installation.dali_problem(gpu=device.type == "cuda")
     if problem:
@@ -64,7 +64,8 @@ def run(args) -> int:
 
 
 def compare_speed(root: str, device: torch.device, args) -> None:
-    """Time both loaders with ImageNet's training transform in turn, and print the medians of ``args.epochs`` passes."""
+    """Time passes over torchvision's loader and this package's in turn, with ImageNet's training transform. Print the
+    median speed of ``args.epochs`` passes over each."""
     draws, transform = args.images * (GPU_DRAWS_PER_IMAGE if device.type == "cuda" else 1), imagenet("train")
 
     def options(dataset) -> dict[str, Any]:
@@ -113,7 +114,8 @@ def one_pass(loader, device: torch.device, title: str) -> tuple[float, float]:
 
 
 def compare_pixels(root: str, device: torch.device, out: str) -> tuple[float, int]:
-    """Load the same images with both loaders, and save them and their difference as a PNG.
+    """Load the same images with torchvision and this package, and save both results and their difference as the PNG
+    ``out``.
 
     Return the mean and the largest difference in uint8 levels (0 to 255).
     """

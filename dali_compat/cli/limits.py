@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from ..runtime.messages import in_bytes
 
-BUSY = 0.8  # share of a batch's time at which a resource is the bottleneck
-OTHERS = 0.2  # share of the cores at which other programs count as a cause
+BUSY = 0.8  # share of a batch's time from which on a resource is the bottleneck
+OTHERS = 0.2  # share of the cores from which on other programs count as a cause
 PYTHON, DISK, CPU, DECODER, HOST = "Python", "disk", "CPU", "decoder", "host"
 BUSY_MACHINE = "busy machine"
 
@@ -51,10 +51,11 @@ class Bottleneck(NamedTuple):
 def limit(m: Measured) -> Bottleneck:
     """Return the bottleneck of loading, the first of these that applies.
 
-    - PYTHON: next() runs Python functions, or waits for them, for BUSY of the time.
-    - BUSY_MACHINE: other programs use OTHERS of the cores, and the loader almost all the rest.
-    - DISK, HOST, CPU: the busiest of them, if it is busy for BUSY of the time. DISK is reading the files, HOST the
-      calling thread's Python, and CPU all cores or the loader's threads.
+    - PYTHON: next() runs Python functions, or waits for them, for at least BUSY of the time.
+    - BUSY_MACHINE: other programs use at least OTHERS of the cores. Together with the loader they use at least BUSY of
+      the cores, which the loader does not use without them.
+    - DISK, HOST, CPU: the busiest of the three, if it is busy for at least BUSY of the time. DISK is reading the files,
+      HOST the calling thread's Python, and CPU all cores or the loader's threads.
     - DECODER: no measured resource is busy. The time goes to the GPU, or there are too few batches in flight.
     """
     reading, host = m.read / m.loading, m.host / m.loading

@@ -92,7 +92,7 @@ def _begin_path_with(folder: str) -> None:
 def _without_our_frames(hook: Any) -> Any:
     """Return an excepthook that also prints remedies, and removes this module's frames from the traceback.
 
-    For an error in the data, it removes the frames inside of the loader, too.
+    For an error in the data, the excepthook also removes the frames inside of the loader.
     """
 
     def excepthook(kind: Any, error: BaseException, trace: TracebackType | None) -> None:

@@ -24,7 +24,7 @@ def run(args) -> int:
 
     device = device_of(args)
     if args.images < 1:
-        raise UsageError("--images starts at 1")
+        raise UsageError("--images must be at least 1")
     try_to_write(args.out)
     dataset = dataset_of(args)
     torch.manual_seed(args.seed)

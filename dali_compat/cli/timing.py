@@ -34,7 +34,7 @@ class SampledFiles:
         return len(self.indices)
 
     def leave_out(self, bad: set[int]) -> None:
-        """Remove the samples at these positions, which the loader cannot read."""
+        """Remove the samples at the positions ``bad``, which the loader cannot read."""
         self.indices = [index for at, index in enumerate(self.indices) if at not in bad]
 
     def drop(self) -> None:
@@ -56,7 +56,7 @@ class SampledFiles:
         return time.perf_counter() - begin
 
     def pixels(self) -> int:
-        """Estimate the bytes of all samples as decoded images, from the size of a few."""
+        """Return an estimate of the bytes of all samples as decoded images, from the sizes of a few images."""
         from dali_compat.data.sources import opened
 
         chosen, total = self.indices[:_MOST_OPENED], 0

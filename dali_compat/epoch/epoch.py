@@ -117,7 +117,7 @@ class Epoch(Generic[R]):
 # Number of samples after which a second pipeline is opened. Opening a pipeline stops all Python threads for .55 s
 # (H200). The second pipeline saves this time within about 100,000 samples.
 _SAMPLES_BEFORE_SECOND = 1 << 17
-_MIN_UNREAD, _MAX_PROCESSES = 4096, 8  # processes are used from this number of unread headers on; maximum number of processes
+_MIN_UNREAD, _MAX_PROCESSES = 4096, 8  # unread headers from which on processes read them; most processes
 
 
 class DaliEpoch(Epoch[DaliRoute]):

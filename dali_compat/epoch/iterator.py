@@ -213,8 +213,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._prefetch_thread.submit(partial(_prefetch_batches, batches, epoch))
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
-        """Draw the indices of further batches, until the number of batches in flight is the largest of ``least``,
-        ``ahead`` and the number that torch's loader draws ahead."""
+        """Draw the indices of further batches, until the number of batches drawn but not returned is the largest of
+        ``least``, ``ahead`` and the number that torch's loader draws ahead."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._max_draw_ahead - self._consumed)
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():

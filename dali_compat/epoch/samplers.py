@@ -48,8 +48,8 @@ def max_draw_ahead(sampler, unknown: int = 0) -> int:
 
 
 def replacement_indices(loader) -> Sequence[int]:
-    """Return the indices of samples that may replace unreadable ones. These are the indices that a SubsetRandomSampler
-    or a sequence has, otherwise all indices of the data set."""
+    """Return the indices of samples that may replace unreadable ones. If the sampler is a SubsetRandomSampler or a
+    sequence, return its indices, otherwise all indices of the data set."""
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if type(sampler) is data.SubsetRandomSampler:
         return sampler.indices

@@ -34,7 +34,7 @@ class LoaderStats(NamedTuple):
         waited: time in next() while the calling thread waited for DALI, worker processes, other Python threads, or a
             CPU core. It does not include work of the GPU, because next() returns before the GPU is done.
         dali: time that next() waited for DALI, because reading, decoding and transforming took longer than your
-            training steps. It is part of ``waited``.
+            training steps.
         host: CPU time of the calling thread in next().
         in_flight: batches that are submitted to DALI, computed ahead, or requested from torch's workers now.
         held: bytes of decoded images (``cache=``), copies of arrays, and batches computed ahead from arrays now. DALI's

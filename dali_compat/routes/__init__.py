@@ -32,15 +32,16 @@ from .decoded_cache import DecodedCache
 from .resident import ResidentRoute, resident_route
 
 _DEPTH = 2  # batches in flight on a CPU; more were not faster
-# Batches in flight on a GPU. Training a compiled ResNet-18 with a hand-written pipeline reaches .64 of the speed with
-# synthetic data if there are 2, and .78 if there are 5 (H200).
+# Batches in flight on a GPU. With a hand-written pipeline on an H200, a compiled ResNet-18 trains at .64 of its speed
+# on synthetic data with 2 batches in flight, and at .78 with 5.
 _GPU_DEPTH = 4
 _MOST_THREADS = 16
-# Size in bytes of small files, of up to about 128 pixels a side. A GPU decodes these with libjpeg's interpolation of
-# chroma. On an H100 this multiplies the speed by 1.7 at 32 pixels, by .9 to 1.04 at 64 to 160, and by .5 for photos.
+# Largest size in bytes of small files, which have up to about 128 pixels a side. A GPU decodes small files with
+# libjpeg's interpolation of chroma. On an H100, this interpolation multiplies the speed by 1.7 at 32 pixels a side, by
+# .9 to 1.04 at 64 to 160, and by .5 for photos.
 _SMALL = 8 << 10
-# Size in bytes of large files, for which CPU threads help the JPEG engines (routes/dali.py). At a megapixel (240 KB),
-# four more threads do not make an H100 faster yet.
+# Smallest size in bytes of large files, for which CPU threads help the JPEG engines (routes/dali.py). At a megapixel
+# (240 KB), four more threads do not make decoding on an H100 faster yet.
 _LARGE = 256 << 10
 
 # Remedies by parts of the reason for a fallback
@@ -133,7 +134,7 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
 
 
 def known_leaves(dataset) -> tuple[list[Any], str]:
-    """Return the leaves of a data set and "". If one is a custom data set, return an empty list, and the reason why its
+    """Return (leaves, "") of a data set. If a leaf is a custom data set, return ([], reason), with the reason why its
     files or transform are unknown. Raise Unsupported if a function of Pillow was replaced."""
     try:
         leaves = image_leaves_of(dataset)
@@ -153,8 +154,8 @@ def refuse_unknown(dataset) -> None:
 
 
 def _traced_images(loader, unknown: str) -> tuple[TrialImage | None, ...]:
-    """Return the images of one traced sample of a custom data set, None for each that torchvision has to compute. Raise
-    Unsupported if DALI cannot load them. ``unknown`` is the reason from known_leaves()."""
+    """Return the images of one traced sample of a custom data set, with None for an image that torchvision has to
+    compute. Raise Unsupported if DALI cannot load them. ``unknown`` is the reason from known_leaves()."""
     try:
         images = run_trial(loader)
     except Unsupported as error:
@@ -205,7 +206,7 @@ def resolve_device(device, start: bool) -> torch.device:
     except (RuntimeError, TypeError):  # its text lists two dozen other devices
         raise ValueError(f"device must be 'cpu', 'cuda', or one GPU such as 'cuda:1', got {device!r}") from None
     if device.type == "cuda" and start and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise RuntimeError(f"device={str(device)!r} does not exist ({count} GPUs); pass device='cpu' or another")
+        raise RuntimeError(f"device={str(device)!r} does not exist ({count} GPUs); pass device='cpu' or another GPU")
     if device.type == "cuda" and device.index is None and (start or torch.cuda.is_initialized()):
         device = torch.device("cuda", torch.cuda.current_device())
     return device

@@ -134,11 +134,11 @@ class Batched(nn.Module):
         return filled(plan.structure, made) if plan.views else made[0]
 
     def _each(self, *inputs: Any) -> Any:
-        """Return the batch as transformed by torchvision, sample by sample."""
+        """Transform the samples of the batch one by one in torchvision, and return the resulting batch."""
         split = list(map(_split, inputs))
         if len(set(map(len, split))) > 1:
             lengths = ", ".join(str(len(one)) for one in split)
-            raise ValueError(f"batched() takes arguments of one length, got {lengths} samples")
+            raise ValueError(f"all arguments of batched() need the same number of samples, got {lengths}")
         made = [self.transform(*sample) for sample in zip(*split, strict=True)]
         if len(inputs) == 1 or not all(isinstance(one, tuple) and len(one) == len(inputs) for one in made):
             return _combined(made)

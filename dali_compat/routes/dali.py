@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 MOST_PIPELINES = 16  # for a custom data set; each has a dozen threads
 _READERS = 4  # threads of a pipeline that only reads files
-# With this many JPEG engines, 4 threads are enough, except for large images. Training of ResNet-18 on an H100 reaches
-# .93 of the speed with synthetic data with 4 threads, and .89 with 8 (benchmarks/results).
+# From this number of JPEG engines on, 4 CPU threads are enough, except for large images. On an H100, ResNet-18 trains
+# at .93 of its speed on synthetic data with 4 threads, and at .89 with 8 (benchmarks/results).
 _MANY_ENGINES, _GPU_JPEG_THREADS = 7, 4
-_PER_ENGINE = 4  # threads as fast as one JPEG engine (imagefolder_4mp_h100 in benchmarks/results)
+_PER_ENGINE = 4  # CPU threads that are as fast as one JPEG engine (imagefolder_4mp_h100 in benchmarks/results)
 
 
 @dataclass
@@ -64,7 +64,8 @@ class DaliRoute:
         return self._plan_of[id(leaf)][1]
 
     def representative(self, plan: Plan) -> Plan:
-        """Return the first plan that has the same DALI steps. Such plans share pipelines."""
+        """Return the first plan with the same DALI steps as ``plan``. Plans with the same DALI steps share
+        pipelines."""
         return self._representatives.setdefault(pipeline_key(plan), plan)
 
     @property
@@ -77,8 +78,8 @@ class DaliRoute:
 
     @property
     def threads(self) -> int:
-        """Number of CPU threads of a pipeline. Few if many JPEG engines decode, because more would slow a training
-        step."""
+        """Number of CPU threads of a pipeline. It is small if many JPEG engines decode, because more threads would slow
+        training steps."""
         return min(self.available, _GPU_JPEG_THREADS) if self.engines_decode_all else self.available
 
     @property
@@ -93,12 +94,12 @@ class DaliRoute:
         return (self.jpeg_engines or 0) >= _MANY_ENGINES and not self.large
 
     def alternating_pipelines(self, form: Form) -> int:
-        """Return the number of pipelines that decode batches of one plan in turn."""
+        """Return the number of pipelines that take turns in decoding the batches of one plan."""
         return 2 if self.engines_decode_all and form.input not in DECODED else 1
 
     def open_another(self, pipeline: DecodePipeline) -> None:
-        """Open a copy of a pipeline in the background, once, for idle() to return. Errors, such as lack of memory, are
-        ignored."""
+        """Open a copy of a pipeline in the background, unless it already has one. When the copy is open, idle() returns
+        it. Errors, such as lack of memory, are ignored."""
         from ..engine.dali import warm
 
         if pipeline.has_copy:
@@ -121,8 +122,8 @@ class DaliRoute:
         return [one for one in self._pipelines if one.plan is plan and one.form == form and one.idle]
 
     def borrow(self, plan: Plan, batch_size: int, form: Form, borrower: Any) -> DecodePipeline:
-        """Return an idle pipeline for a plan and form, or a new one. It is idle again when the epoch ``borrower`` is
-        over or deleted."""
+        """Return an idle pipeline for a plan and form, or a new one. The pipeline is idle again when the epoch
+        ``borrower`` is over or deleted."""
         from ..engine.dali import warm
         from ..engine.dali.pipeline import DecodePipeline
 
@@ -163,14 +164,14 @@ class DaliRoute:
 
     @property
     def uses_jpeg_engine(self) -> bool:
-        """True if a plan can use the GPU's JPEG engine. With exact=False none does, because ResNet-18 trains 1.7%
+        """True if a plan can use the GPU's JPEG engine. With exact=False no plan does, because ResNet-18 trains 1.7%
         faster with DALI's decoder (H200, benchmarks/results)."""
         possible = self.device.type == "cuda" and self.cache is None and most_jpeg_engines() > 0
         return possible and any(plan.from_planes for plan in self.plans)
 
     @property
     def jpegs(self) -> str:
-        """Text for explain() about the decoder of JPEGs, if uses_jpeg_engine."""
+        """Text for explain() about what decodes JPEGs, for a route that uses the JPEG engine."""
         from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device)
@@ -181,7 +182,7 @@ class DaliRoute:
 
     @property
     def compared_jpegs(self) -> str:
-        """Text for explain() about the number of files that the JPEG engine decodes."""
+        """Text for explain() about the number of files that the JPEG engine decodes. Empty if no engine is used."""
         from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device) if self.uses_jpeg_engine else None
@@ -216,7 +217,7 @@ class DaliRoute:
                     pipeline.close()
 
     def epoch_is_over(self) -> None:
-        """Close idle pipelines, except those that the next epoch needs, which are the last ones of each plan."""
+        """Close idle pipelines, except the last ones of each plan and form, which the next epoch needs."""
         with self._lock:
             for pipeline in [pipeline for pipeline in self._pipelines if pipeline.idle]:
                 same_kind = self.idle(pipeline.plan, pipeline.form)
@@ -225,7 +226,7 @@ class DaliRoute:
             self._close_unusable()
 
     def _close_unusable(self) -> None:
-        """Close and remove idle pipelines that are closed, interrupted or of another process."""
+        """Close and remove idle pipelines that cannot be used again, for example after an interrupt or a fork."""
         gone = [pipeline for pipeline in self._pipelines if pipeline.idle and not pipeline.usable]
         self._pipelines[:] = [pipeline for pipeline in self._pipelines if pipeline not in gone]
         for pipeline in gone:

@@ -91,7 +91,7 @@ class DecodedCache:
 
 
 def _copies(images: list[torch.Tensor], place: torch.device) -> list:
-    """Copy images to NumPy arrays on the host, or to DALI tensors on a GPU."""
+    """Return copies of images, as NumPy arrays on the host or DALI tensors on the GPU ``place``."""
     if not images or not images[0].is_cuda:
         return [image.numpy().copy() for image in images]  # torch's threads would compete with DALI's
     flat = torch.cat([image.reshape(-1) for image in images]).to(place)  # a single transfer
@@ -108,7 +108,8 @@ def _copies(images: list[torch.Tensor], place: torch.device) -> list:
 
 
 def checked_budget(budget: int | float | None) -> int | float | None:
-    """Return the loader's ``cache``. Raise ValueError if it is neither a number of bytes nor a share."""
+    """Return the loader's ``cache``. Raise ValueError if it is not None, a number of bytes, or a share of the
+    memory."""
     if budget is None or (type(budget) is int and budget > 0) or (type(budget) is float and 0 < budget <= 1):
         return budget
     raise ValueError(f"cache must be bytes (an int above 0) or a share of memory (a float in (0, 1]), got {budget!r}")

@@ -97,7 +97,8 @@ def _dali_lines(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[s
 
 
 def _threads(route: DaliRoute) -> str:
-    """Describe the number of CPU threads, with the reason if a GPU decodes."""
+    """Return text with the number of CPU threads, such as "8 CPU threads". If a GPU decodes JPEGs, the text also has
+    the number of its JPEG engines, on which the number of threads depends."""
     threads = f"{route.threads} CPU threads"
     if not route.gpu_jpegs:
         return threads
@@ -112,7 +113,8 @@ def _threads(route: DaliRoute) -> str:
 
 
 def summary(route: Route) -> str:
-    """Return a few words about a loader's route, for install(verbose=True)."""
+    """Return the name of a route, such as "DALI (cuda:0)", for install(verbose=True). For a fallback, the text has the
+    reason."""
     if isinstance(route, FallbackRoute):
         return f"torchvision, because {route.reason}"
     name = "DALI" if isinstance(route, DaliRoute) else "torch on the data set in memory"
@@ -140,7 +142,8 @@ def _part_name(route: DaliRoute | ResidentRoute, plan: Plan, number: int) -> str
 
 
 def _transform_lines(plan: Plan, device: torch.device, wide: bool, decode: str | None) -> str:
-    """Return one line per transform, after a line for decoding if its fidelity ``decode`` is given."""
+    """Return a table with one line per transform. If ``decode``, the fidelity of the decoder, is given, a line for
+    decoding comes first."""
     dali = f"DALI on {'GPU' if device.type == 'cuda' else 'CPU'}"
     rows = [("(decode)", "decode", dali, decode)] if decode else []
     if plan.views:
@@ -174,7 +177,8 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _truncated(transform: str) -> str:
-    """Truncate a transform's repr after an argument, as in "RandomCrop(size=(224, 224), ...)"."""
+    """Return a transform's repr. If it is too long, it is truncated after an argument, as in "RandomCrop(size=(224,
+    224), ...)"."""
     if len(transform) <= _COLUMN:
         return transform
     ends = [at for found in re.finditer(r", (?=\w+=)", transform) if (at := found.start()) <= _COLUMN - len(", ...)")]

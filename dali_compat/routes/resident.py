@@ -21,10 +21,10 @@ from ..translate import translate
 from ..translate.lower import lower
 
 SHARE = 0.5  # largest share of the device's free memory for the images
-# Output in bytes of batches that are computed together. 16 MiB fit in a CPU's cache. On a GPU, launching kernels would
-# take longer than computing less. The computation uses 2.5 times as much memory.
+# Size in bytes of the images that are computed together. 16 MiB fit in a CPU's cache. On a GPU, computing fewer images
+# would take less time than launching the kernels. The computation uses 2.5 times as much memory.
 _CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 16 << 20}
-_CHUNK_SHARE = 1 / 64  # also at most this share of a GPU's memory
+_CHUNK_SHARE = 1 / 64  # share of a GPU's memory, if this is less
 _AT_A_TIME = 64 << 20  # bytes to copy to the device at a time
 
 
@@ -40,7 +40,7 @@ _shared: WeakValueDictionary[tuple, _Pixels] = WeakValueDictionary()
 
 
 class _Targets:
-    """The targets of a data set, on the device if they are a tensor, and a copy to detect changes."""
+    """The targets of a data set on the device, and a copy of the original targets to detect changes."""
 
     def __init__(self, dataset: data.Dataset, device: torch.device):
         self._raw, table = raw_targets(dataset), target_table(dataset)
@@ -101,8 +101,8 @@ class ResidentRoute:
 
     @property
     def samples_at_once(self) -> int:
-        """Number of samples to compute together. If their size is unknown, it is 1, and batches are computed one by
-        one."""
+        """Number of samples to compute together. It is 1 if a step may return images of an unknown size. Batches are
+        then computed one by one."""
         if any(s.gives.size is None and s.op != "crop" for plan in self.plans for c in plan.chains for s in c.batch):
             return 1
         most = max(sum(map(_max_image_bytes, plan.chains)) for plan in self.plans)
@@ -113,8 +113,8 @@ class ResidentRoute:
         return max(1, budget // most)
 
     def check(self, before: ResidentRoute | None) -> None:
-        """Raise Unsupported if the device has not enough memory for images that are not there yet. The memory of the
-        previous route ``before`` counts as free."""
+        """Raise Unsupported if the device has not enough memory for the images that are not on it yet. Memory that only
+        the previous route ``before`` uses counts as free."""
         missing = {one.key: one.bytes for one in self.datasets.values() if one.pixels is None and self._copies(one)}
         if not missing:
             return
@@ -129,7 +129,7 @@ class ResidentRoute:
             )
 
     def load(self, before: ResidentRoute | None) -> None:
-        """Close the previous route ``before``, and copy images and targets to the device that are not there yet."""
+        """Close the previous route ``before``, and copy the images and targets that are not on the device yet."""
         if before is not None:
             before.close()
         for one in self.datasets.values():
@@ -158,7 +158,7 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
     """Return the resident route for a loader. Raise Unsupported, with the reason, if it cannot be used. ``before`` and
     ``start`` are arguments of choose()."""
     if device.type not in _CHUNK_BYTES:
-        raise Unsupported(f"arrays are kept on CPUs and CUDA GPUs, not on {device}")
+        raise Unsupported(f"arrays can be kept on a CPU or a CUDA GPU, not on {device}; pass another device")
     before = before if isinstance(before, ResidentRoute) and before.device == device else None
     known = {plan.key: plan for plan in before.plans} if before else {}
     options = Options(loader.exact, loader.memory_format == torch.channels_last, device.type == "cuda")
@@ -209,7 +209,8 @@ def _max_image_bytes(plan: Plan) -> int:
 
 
 def _image_bytes(spec) -> int:
-    """Return the size in bytes of one image, at least as float32, which kernels compute in."""
+    """Return the size in bytes of one image. Kernels compute in float32 or wider, so each value counts at least 4
+    bytes."""
     height, width = spec.size or (0, 0)
     return spec.channels * height * width * max(4, spec.dtype.itemsize)
 
