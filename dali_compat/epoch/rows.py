@@ -64,8 +64,8 @@ class Rows(DecodableRows):
         return self.epoch.rank_order.place_of(self.begin + row)
 
     def fail_rows(self, failures: dict[int, Exception]) -> None:
-        """Add the errors to ``bad`` if rows may fail, otherwise raise the first. Always raise errors of the operating
-        system, such as too many open files."""
+        """Add the errors to ``bad`` if rows may fail, otherwise raise the first error. Errors of the operating system,
+        such as too many open files, are always raised."""
         of_system = {row: error for row, error in failures.items() if remedy_of(error)}
         if self.tolerant and not of_system:
             self.bad.update((row, _as_torchvision_error(error)) for row, error in failures.items())
@@ -78,7 +78,7 @@ class Rows(DecodableRows):
     # ---- headers
 
     def request_headers(self) -> bool:
-        """Let other processes read headers that are not known yet. Return True if there are any."""
+        """Let other processes read the headers that are not cached yet. Return True if any were requested."""
         prefetcher = self.epoch.prefetcher
         if prefetcher is not None and isinstance(self.samples, TableSamples):
             for found in self.samples.leaf_rows():
@@ -99,8 +99,8 @@ class Rows(DecodableRows):
                 found.headers.add(found.index, found.keys, facts)
 
     def read_headers(self, by_pil: bool) -> list[tuple[LeafRows, np.ndarray]]:
-        """Read headers that are not known yet, and set ``facts`` and ``verdicts``. Return (rows, their decoders) for
-        each leaf of the data set, without failed rows. With ``by_pil``, the decoder is always PIL."""
+        """Read the headers that are not cached yet, and set ``facts`` and ``verdicts``. Return (rows, their decoders)
+        for each leaf of the data set, without failed rows. If ``by_pil`` is True, all decoders are PIL."""
         made = []
         engine, count = self.epoch.engine, len(self)
         self.facts, self.verdicts = np.zeros(count, FACTS), np.zeros(count, np.uint64)

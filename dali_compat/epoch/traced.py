@@ -37,7 +37,8 @@ from .traced_batch import ReceivedBatch, discard_all, finish_first, start_all
 
 
 def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = None) -> _TracedIterator:
-    """Return the iterator of an epoch, or of the rest of an interrupted one."""
+    """Return an iterator over a custom data set. If it replaces a persistent iterator, ``before`` is the progress of
+    the replaced one."""
     suppress_warning()  # that torch's loader reads the data set
     if not loader.num_workers:
         return _SingleProcess(loader, route, before)
@@ -61,7 +62,7 @@ class TracedEpoch(DaliEpoch):
         self._threads: ThreadPoolExecutor | None = None
 
     def pipeline(self, plan: Plan, batch_size: int, form: Any) -> Any:
-        """Return this epoch's pipeline for a plan, which plans for other image sizes share."""
+        """Return this epoch's pipeline for a plan. Plans with the same DALI steps share a pipeline."""
         return super().pipeline(self.route.representative(plan), batch_size, form)
 
     def may_have_pipeline(self, plan: Plan) -> bool:
@@ -164,7 +165,7 @@ class _TracedIterator(TorchIterator):
             raise RuntimeError(str(error)) from None
 
     def _receive(self) -> ReceivedBatch:
-        """Return torch's next batch, or its error."""
+        """Return torch's next batch. If torch raises an error instead, the ReceivedBatch holds the error."""
         batch, failure = None, None
         try:
             with tracing(not self._num_workers, self._exact):
@@ -280,7 +281,8 @@ class _MultiProcess(_TracedIterator, MultiProcessIterator):
             self._consumed, self._samples, self._last = before
 
     def _has_arrived(self) -> bool:
-        """Return True if the next batch can be received without waiting. Store later batches, as torch does."""
+        """Return True if the next batch can be received without waiting. Store batches that arrive before it, as torch
+        does."""
         info = self._task_info.get(self._rcvd_idx)
         if info is None:
             return False

@@ -134,13 +134,13 @@ class TracedImages:
 
 
 class ReceivedBatch:
-    """A batch of torch's iterator, or its error.
+    """A batch that torch's iterator has returned, or the error that the iterator has raised.
 
     Attributes:
         batch: the traced batch; after finish() the user's batch.
-        error: the exception raised in its place.
+        error: the exception raised instead of the batch, or None.
         consumed: number of batches, and of samples, up to and including this batch.
-        samples: number of samples.
+        samples: number of samples in the batch; None if unknown.
         last: indices of the samples.
         is_finished: whether finish() was called.
     """
@@ -182,7 +182,8 @@ class ReceivedBatch:
 
 
 def _call_with_batch(function: Callable[[Any], Any], batch: Any) -> Any:
-    """Call a function with a batch, also within the result of ``on_error``."""
+    """Return ``function(batch)``. If on_error has put the batch into an _OnErrorResult, apply the function inside of
+    it."""
     if isinstance(batch, (TracedBatch, TracedImages)):
         return function(batch)
     return batch._replace(made=tuple(map(function, batch.made)))
@@ -225,7 +226,8 @@ def _common_size(sizes: np.ndarray) -> tuple[int, int] | None:
 
 
 def _common_size_after(key: Key, numbers: np.ndarray, sizes: np.ndarray) -> tuple[int, int] | None:
-    """Return _common_size() of images after the steps of a key."""
+    """Return the (height, width) of all images after the steps of ``key``; None if sizes differ. ``sizes`` are the
+    sizes before these steps."""
     return _common_size(np.stack(size_after(key, numbers.T, sizes.T), axis=1))
 
 
