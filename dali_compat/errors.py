@@ -61,8 +61,8 @@ copyreg.pickle(_CombinedType, lambda made: (_combined, made.__bases__[1:]))
 def read_error(text: str, reason: BaseException) -> ImageReadError:
     """Return an ImageReadError that is also an instance of the class of ``reason``.
 
-    Return only an ImageReadError if ``reason`` is a LookupError or StopIteration, which a for loop may take for the end
-    of the data, or if its class cannot be combined with OSError, such as SyntaxError.
+    The result is only an ImageReadError for two kinds of ``reason``. A for loop may take LookupError and StopIteration
+    for the end of the data. Other classes, such as SyntaxError, cannot be combined with OSError.
     """
     if isinstance(reason, (LookupError, StopIteration, StopAsyncIteration)):
         return ImageReadError(text)

@@ -91,7 +91,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     Raises:
         ValueError, TypeError: an argument is invalid, as in torch.
         RuntimeError: something cannot run in DALI, and fallback="error".
-        ValueError: during iteration, if an image is too small for its transform. The message has its path and index.
+        ValueError: during iteration, if an image is too small for its transform. The message has the image's path and
+            index.
         ImageReadError: during iteration, if a file cannot be decoded. The next call of next() returns the next batch.
 
     Examples:

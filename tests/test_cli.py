@@ -292,7 +292,7 @@ def test_wrong_arguments_give_exit_code_2(argv):
         ("demo --images 0", "at least 1"),
         ("demo --batch-size 0", "at least 1"),
         ("demo --epochs 0", "at least 1"),
-        ("demo --workers -1", "--workers at 0"),
+        ("demo --workers -1", "--workers at least 0"),
         ("demo --out nowhere/a.png", "--out nowhere/a.png cannot be written: No such file or directory"),
         ("demo --out /", "--out / cannot be written: Is a directory"),
         ("demo --device cuda:99", "--device cuda:99: torch sees "),

@@ -41,7 +41,8 @@ class UsageError(Exception):
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return True for Ctrl-C, and for the RuntimeError that it may cause in ``threading`` (CPython 3.11)."""
+    """Return True for a KeyboardInterrupt, and for the RuntimeError that Ctrl-C may cause in ``threading`` (CPython
+    3.11)."""
     return any(isinstance(one, KeyboardInterrupt) for one in (error, error.__context__))
 
 
@@ -52,7 +53,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def is_data_error(error: BaseException) -> bool:
-    """Return True if the cause is an unreadable file, or a batch of images of different sizes."""
+    """Return True if the error is about an unreadable file, or about a batch whose images differ in size."""
     return isinstance(error, ImageReadError) or SIZES_DIFFER in str(error)
 
 
@@ -236,7 +237,8 @@ def device_of(args: argparse.Namespace) -> Any:
 
 
 def budget(text: str) -> int | float:
-    """Convert the value of --cache to a number of bytes (int) or a share of the free memory (float)."""
+    """Convert the value of --cache to a number of bytes (int) or a share of the free memory (float). Raise
+    ArgumentTypeError if it is neither."""
     try:
         amount = int(text) if text.isdecimal() else float(text)
     except ValueError:

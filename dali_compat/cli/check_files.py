@@ -142,7 +142,7 @@ def process_map(function: Callable, items: Iterable, processes: int) -> Generato
     Args:
         function: takes an item and raises no errors. Items and results must be picklable.
         items: iterated lazily.
-        processes: 1 or more. They ignore SIGINT and end with this generator.
+        processes: number of processes, 1 or more. The processes ignore SIGINT, and end when the generator ends.
     """
     items, pending = iter(items), deque[tuple[list, Future]]()
     pool = _pool(function, processes)

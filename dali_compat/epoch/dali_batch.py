@@ -136,7 +136,7 @@ class DaliBatch(Batch):
 
     @stage
     def prepare(self) -> None:
-        """Do the work of finish() that runs no user code, in any thread. Call after start()."""
+        """Do the work of finish() that runs no user code. Call after start(), in any thread."""
         if self._prepared is not None:
             return
         device = self.epoch.route.device

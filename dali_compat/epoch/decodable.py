@@ -35,7 +35,7 @@ class DecodableRows:
         raise NotImplementedError
 
     def paths(self, rows: np.ndarray) -> Any:
-        """Return the paths of these rows' files as zero-padded uint8, (len(rows), L)."""
+        """Return the paths of these rows' files as zero-padded uint8 of shape (len(rows), L)."""
         raise NotImplementedError
 
     def infos(self, rows: Sequence[int]) -> list[Info]:

@@ -227,8 +227,8 @@ def _run_torch_steps(plan: Plan, images, arrays: list[Arrays]):
 
 
 def wrong_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:
-    """Return a bool array of shape (N,), True for images whose (height, width) differs from ``sizes``, (N, 2) or (1,
-    2)."""
+    """Return a bool array of shape (N,), True for images whose (height, width) differs from ``sizes``, which has shape
+    (N, 2) or (1, 2)."""
     one_for_all = [images] if isinstance(images, torch.Tensor) else images
     given = [image.shape[-2:] for image in one_for_all]
     return (np.array(given, np.int64).reshape(-1, 2) != sizes).any(1)

@@ -96,8 +96,8 @@ class Epoch(Generic[R]):
         return own_generators(self.seed, stream, 0, self.rank_order.place_of(begin))
 
     def copied_targets(self, targets: list[Any], transformed: bool) -> list[Any]:
-        """Return copies of targets if torch would load them in workers, where user functions may modify them.
-        ``transformed`` is whether target_transform will be called."""
+        """Return copies of targets if torch would load them in workers, where user functions may modify them. Otherwise
+        return the targets themselves. ``transformed`` is whether target_transform will be called."""
         if self.in_workers and (transformed or not self.default_collate):
             with suppress(Exception):  # some objects cannot be copied
                 return deepcopy(targets)

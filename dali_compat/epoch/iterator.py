@@ -106,7 +106,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         return DaliEpoch(loader, route, self.progress)
 
     def _indices(self, index) -> Indices:
-        """Return the indices of one batch as a list. A sampler may reuse a tensor, so it is cloned."""
+        """Return the indices of one batch as a list. Tensors are cloned, because a sampler may reuse them."""
         index = index.clone() if isinstance(index, torch.Tensor) else index
         return list(index) if self._auto_collation else [index]
 

@@ -64,7 +64,8 @@ class RowsDecoding:
     def _submit_at_once(
         self, group: type[DaliGroup] | type[PlanesGroup], left: list[int], given: str, **options: Any
     ) -> None:
-        """Submit the rows ``left`` in one group, except rows whose images are too small for the plan."""
+        """Submit the rows ``left`` in one group, except rows whose images are too small for the plan. These rows
+        fail."""
         while left:
             try:
                 self._groups.append(group(self._batch, self._plan, left, given, **options))

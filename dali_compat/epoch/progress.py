@@ -192,7 +192,7 @@ class Progress:
 
         Args:
             indices: iter() of the sampler.
-            skip: replaces :func:`skipped`.
+            skip: called instead of :func:`skipped`, if given.
         """
         sampler = loader._index_sampler
         if self.stateful_sampler is not None and self._sampler_states:

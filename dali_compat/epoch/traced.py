@@ -281,8 +281,8 @@ class _MultiProcess(_TracedIterator, MultiProcessIterator):
             self._consumed, self._samples, self._last = before
 
     def _has_arrived(self) -> bool:
-        """Return True if the next batch can be received without waiting. Store batches that arrive before it, as torch
-        does."""
+        """Return True if the next batch can be received without waiting. Store later batches that arrive first, as
+        torch does."""
         info = self._task_info.get(self._rcvd_idx)
         if info is None:
             return False

@@ -98,7 +98,7 @@ class Batched(nn.Module):
         """Return the plan of the transform, with its current attributes, for these images.
 
         Raises:
-            Unsupported: kernels cannot run it on these arguments.
+            Unsupported: kernels cannot run the transform on these arguments.
         """
         kind = "Image" if isinstance(images, tv_tensors.Image) else "tensor"
         channels, height, width = images.shape[1:]

@@ -205,8 +205,8 @@ class DaliRoute:
             warm.begin(self.device.index)
 
     def take_over(self, before: DaliRoute) -> None:
-        """Share the previous route's pipelines, which its iterators may still use. Close idle ones that this route does
-        not need."""
+        """Share the previous route's pipelines, which its iterators may still use. Close the idle pipelines that this
+        route does not need."""
         self._pipelines, self._lock = before._pipelines, before._lock
         self._representatives = before._representatives
         # plans of a custom data set may recur
