@@ -164,8 +164,8 @@ class PlanesGroup:
             self._batch.verdict_writer([self._rows[i] for i in new.tolist()])(self._unchecked.checksums[new] | LIKELY)
 
     def _without_engine(self) -> list[DaliGroup | PilGroup]:
-        """Return groups in which DALI decodes the engine's rows, and PIL those whose records were overwritten. PIL
-        raises their errors."""
+        """Return groups that decode the engine's rows by DALI. Rows whose records were overwritten are decoded by PIL,
+        which raises their errors."""
         gone = overwritten([self._batch.sources[self._rows[i]] for i in self._own.tolist()])
         lost, sure = ([self._rows[i] for i in self._own[chosen].tolist()] for chosen in (gone, ~gone))
         made: list[DaliGroup | PilGroup] = [DaliGroup(self._batch, self._plan, sure, self._given)] if sure else []
