@@ -264,8 +264,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return self._iterator_of(self._choose_route(start=True))
 
     def _iterator_of(self, route: Route, before: Progress | None = None) -> _BaseDataLoaderIter:
-        """Return a new iterator. If it replaces a persistent iterator, ``before`` is the progress of the replaced
-        one."""
+        """Return a new iterator. ``before`` is the progress of the persistent iterator that it replaces, or None."""
         if isinstance(route, FallbackRoute):
             return fallback_iterator(self, route.device, before)
         if isinstance(route, ResidentRoute):
@@ -295,7 +294,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def _choose_dali_route(self) -> DaliRoute | ResidentRoute:
         """Return the route for a persistent iterator's next epoch. Raise RuntimeError if that epoch needs torch's own
-        loader, for example because the transform was changed."""
+        loader."""
         route = self._choose_route(start=True)
         if isinstance(route, FallbackRoute) or in_processes(route):
             why = route.reason if isinstance(route, FallbackRoute) else getattr(route, "why", "")

@@ -23,7 +23,7 @@ class Randoms:
 
     Args:
         seed: the epoch's seed.
-        position: position of the first sample in the epoch, counted from 0.
+        position: position of the first sample in the epoch.
         count: number of samples.
         stride: number of ranks that share the epoch.
     """
@@ -83,7 +83,6 @@ def set_generators(states: tuple[Any, ...]) -> None:
 
 
 def seed_generators(*key: int) -> None:
-    """Seed the global generators of torch (CPU), Python and NumPy."""
     hashed = hashlib.blake2b(repr(key).encode(), digest_size=4).digest()  # takes a fifth of SeedSequence's time
     own = int.from_bytes(hashed, "little")
     torch.default_generator.manual_seed(own)

@@ -166,8 +166,8 @@ def process_map(function: Callable, items: Iterable, processes: int) -> Generato
 
 
 def _separately(function: Callable, chunk: list) -> list:
-    """Return the results of a chunk from a new process. If the process crashes, use a new process for each item, and
-    return a Crash for an item whose process crashes."""
+    """Return the results of a chunk from a new process. If it crashes, use a new process for each item. The result
+    of an item whose process crashes is a Crash."""
     pool = _pool(function, 1)
     try:
         future = pool.submit(_apply, chunk)

@@ -64,8 +64,8 @@ def run(args) -> int:
 
 
 def compare_speed(root: str, device: torch.device, args) -> None:
-    """Time passes over torchvision's loader and this package's in turn, with ImageNet's training transform. Print the
-    median speed of ``args.epochs`` passes over each."""
+    """Time both loaders in turn with ImageNet's training transform, and print the median speed of ``args.epochs``
+    passes over each loader."""
     draws, transform = args.images * (GPU_DRAWS_PER_IMAGE if device.type == "cuda" else 1), imagenet("train")
 
     def options(dataset) -> dict[str, Any]:

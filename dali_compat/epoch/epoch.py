@@ -38,8 +38,7 @@ _SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # ty
 
 
 def _is_original_collate() -> bool:
-    """Return True if default_collate collates common types as in torch. A program may have registered other functions
-    for these types."""
+    """Return True if default_collate collates common types as in torch. Programs may register other functions."""
     return not any(issubclass(one, kind) for kind in collate_functions() for one in _SAMPLED)
 
 
@@ -198,7 +197,6 @@ class DaliEpoch(Epoch[DaliRoute]):
             pipeline.check_open()
 
     def in_thread(self, function: Callable, *args) -> Future:
-        """Call ``function(*args)`` in a thread, and return the future of its result."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.route.threads, thread_name_prefix="dali_compat")
         try:

@@ -34,8 +34,8 @@ from .stats import Meter
 
 
 def fallback_iterator(loader, device: torch.device, before: Progress | None = None) -> TorchIterator:
-    """Return torch's own iterator, with batches moved to ``device``. If it replaces a persistent iterator, ``before``
-    is the progress of the replaced one."""
+    """Return torch's own iterator, with batches moved to ``device``. ``before`` is the progress of the persistent
+    iterator that it replaces, or None."""
     suppress_warning()  # the fallback is reported already
     if not loader.num_workers:
         return SingleProcessIterator(loader, device, before)

@@ -189,8 +189,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         return batch, made
 
     def _drop_first(self, batch: Any) -> None:
-        """Remove the first batch from those in flight, and start further batches. DALI loads these while the caller
-        uses the first batch."""
+        """Remove the first batch, and start later ones, which DALI loads while the caller uses the first batch."""
         self._drawn.popleft()
         batch.forget_errors()
         self._consumed += 1

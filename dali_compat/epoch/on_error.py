@@ -109,7 +109,6 @@ class Errors:
 
 
 def checked_policy(policy: str) -> str:
-    """Return ``policy``. Raise ValueError if it is not one of POLICIES."""
     if policy not in POLICIES:
         raise ValueError(f"on_error must be 'raise', 'skip' or 'replace', got {policy!r}")
     return policy

@@ -64,8 +64,7 @@ class DaliRoute:
         return self._plan_of[id(leaf)][1]
 
     def representative(self, plan: Plan) -> Plan:
-        """Return the first plan with the same DALI steps as ``plan``. Plans with the same DALI steps share
-        pipelines."""
+        """Return the first plan with the same DALI steps as ``plan``. Such plans share pipelines."""
         return self._representatives.setdefault(pipeline_key(plan), plan)
 
     @property
