@@ -79,8 +79,9 @@ def braces(name: str) -> list[str]:
 class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # for new torchvisions
     """Images and targets of one or more archive files, with random access; see DALIRecordIO.
 
-    Subclasses locate the images. ``_scan(path, progress)`` returns the rows of a file, which it reads with
-    ``_opened(path)``. ``_options(path)`` returns the options that the scan depends on.
+    Subclasses implement ``_scan(path, progress)``, which opens a file with ``_opened(path)`` and returns the FileRows
+    of the images in it. ``_options(path)`` returns the settings that change this result, so that a file is scanned
+    again if they differ.
     """
 
     _objects: Objects | None = None
@@ -163,10 +164,11 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return 2 * sum(image[:2].tobytes() == b"\xff\xd8" for image in images) > len(images)
 
     def locations(self, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Return the positions of the images at ``indices``: numbers of their files in ``files`` (N,) int32, byte
-        offsets (N,) int64 and lengths (N,) int64.
+        """Return (file numbers, byte offsets, lengths) of the images at ``indices``, as int32, int64 and int64 of
+        shape (N,).
 
-        An image that RecordIO stores in several parts is not contiguous there. read() returns it as a whole.
+        A file number is an index in ``files``. An image that RecordIO stores in several pieces is not contiguous in
+        the file, but read() returns it in one array.
         """
         rows = self._rows(indices)
         return self._table.files[rows], self._table.offsets[rows], self._table.lengths[rows]
@@ -182,7 +184,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         """Return the encoded images at ``indices`` as read-only uint8 views of the mapped files.
 
         The system prefetches data that is not in memory, and the first access waits for it. An image that RecordIO
-        stores in several parts is copied. If a file is overwritten later, the views show its new bytes, so call
+        stores in several pieces is copied. If a file is overwritten later, the views show its new bytes, so call
         changed() after using them.
 
         Raises:
@@ -199,8 +201,8 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return views
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
-        """Return a bool array (N,), True if the file of an image at ``indices`` was changed since it was indexed, or is
-        missing."""
+        """Return a bool array of shape (N,) for the images at ``indices``, True if the image's file is missing, or has
+        changed since it was indexed."""
         files = self._table.files[self._rows(indices)]
         if self._objects is not None:  # fetched objects do not change
             return np.zeros(len(files), bool)

@@ -23,8 +23,8 @@ from ..remote.urls import UrlPart
 
 
 class MappedFiles:
-    """Files at ``paths``. Each must have its (size in bytes, modification time in ns) in ``stats`` when it is
-    opened."""
+    """Files at ``paths``. ``stats`` has the (size in bytes, modification time in ns) that each file must have when it
+    is opened."""
 
     def __init__(self, paths: list[str], stats: list[tuple[int, int]]):
         self.paths, self._stats = paths, stats
@@ -66,9 +66,9 @@ class MappedFiles:
         return views
 
     def changed(self, numbers: Iterable[int]) -> set[int]:
-        """Return the numbers of the files that are missing or were written to, whose views may mix old and new bytes.
+        """Return those of the file ``numbers`` whose views may mix old and new bytes, because the file was written to.
 
-        A replaced or deleted file keeps its old bytes while it is open.
+        Include files that are missing and not open. A replaced or deleted file keeps its old bytes while it is open.
         """
         found = set()
         for number in numbers:

@@ -99,7 +99,7 @@ def _save_or_warn(root: str, save: Callable[[], object]) -> None:
     try:
         save()
     except OSError as error:
-        what = f"the list of {root} cannot be saved and will be made again at the next start: {error}"
+        what = f"the list of {root} cannot be saved, so the folder is listed again at the next start: {error}"
         warnings.warn(what, stacklevel=stack_level())
 
 
@@ -168,7 +168,8 @@ def _load(file: Path, root: str, started: int) -> _Listing | None:
 
 
 def _listing(stored: dict) -> _Listing:
-    """Return the stored data as a listing. Raise an error if it is none, or names files outside of the root."""
+    """Return the stored data as a listing. Raise an error if it is not a listing, or names files outside of the
+    root."""
     listing = _Listing(stored["classes"], [_Folder(*row) for row in stored["folders"]], int(stored["time"]))
     for target, path, _, _, names in listing.folders:
         if type(target) is not int or not -1 <= target < len(listing.classes):

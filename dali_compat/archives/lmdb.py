@@ -253,7 +253,7 @@ class Database:
             raise corrupt(self._path, f"byte {begin}", what)
         size: int = _DB.unpack_from(self._data, begin + _META.size)[0]
         if not _SMALLEST <= size <= _LARGEST or size & (size - 1):
-            raise corrupt(self._path, f"byte {begin + _META.size}", f"its pages have {size} bytes")
+            raise corrupt(self._path, f"byte {begin + _META.size}", f"the database declares pages of {size} bytes")
         _, flags, _, _, _, _, entries, root = _DB.unpack_from(self._data, main)
         if flags & _DUPLICATES:
             raise unsupported(self._path, f"byte {at}", "the database has sorted duplicates, not one value per key")
@@ -263,7 +263,7 @@ class Database:
         """Return (begin of page ``number`` in the file, its kind, offsets of its nodes within it)."""
         begin = number * self._page
         if not 2 <= number < self._pages:
-            raise corrupt(self._path, f"page {number}", f"the file has {self._pages} pages")
+            raise corrupt(self._path, f"page {number}", f"it does not exist; the file has {self._pages} pages")
         found, _, flags, lower, _ = _HEADER.unpack_from(self._data, begin)
         if found != number or flags & _KINDS not in (_BRANCH, _LEAF) or not _HEADER.size <= lower <= self._page:
             raise corrupt(self._path, f"page {number} at byte {begin}", "it is not a page of keys")
@@ -294,7 +294,7 @@ class Database:
         return key, at, size
 
     def _overflow(self, number: int, size: int, where: str) -> int:
-        """Return the begin in the file of a value stored in overflow pages from page ``number`` on."""
+        """Return the byte offset of a value that is stored in overflow pages, of which ``number`` is the first."""
         begin = number * self._page
         if not 2 <= number < self._pages or begin + _HEADER.size + size > len(self._data):
             raise corrupt(self._path, where, f"its value of {size} bytes, at page {number}, is not in the file")

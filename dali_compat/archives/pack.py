@@ -42,7 +42,7 @@ class ImageFile:
 
 
 def _write_recordio(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
-    """Write the records to ``data``, and ``idx``, which MXNet's readers need."""
+    """Write the records to ``data``, and their offsets to ``idx``, which MXNet's readers need."""
     with open(folder / "data", "xb") as data, open(folder / "idx", "xb") as idx:
         for sample in samples:
             idx.write(b"%d\t%d\n" % (sample.number, data.tell()))
@@ -97,7 +97,8 @@ class CannotPack(Exception):
 
 
 def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
-    """Pack the images of an ImageFolder into ``out``, in its order and with its class numbers. Return their number.
+    """Pack the images of an ImageFolder into ``out``, in its order and with its class numbers. Return the number of
+    images.
 
     The class names are written to ``out.classes.txt``, and a .rec file also gets an .idx file.
 
@@ -190,7 +191,7 @@ class _Source:
                 stored = pool.map(_bytes, paths) if objects is None else map(bytes, objects.read(paths))
                 for number, path, target, data in zip(count(begin), paths, targets, stored, strict=False):
                     if len(data) != self._sizes[number]:
-                        raise OSError(f"{path} has changed while the folder was packed")
+                        raise OSError(f"{path} has changed while the folder was packed; pack it again")
                     yield ImageFile(number, path[len(self._root) :], target, self.classes[target], data)
 
 

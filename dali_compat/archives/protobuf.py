@@ -37,9 +37,9 @@ def fields(data, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
         elif kind in _FIXED:
             size = _FIXED[kind]
         else:
-            raise Malformed(f"wire type {kind}")
+            raise Malformed(f"a field has the unsupported wire type {kind}")
         if at + size > end:
-            raise Malformed(f"a field of {size} bytes, but only {end - at} are left")
+            raise Malformed(f"a field has {size} bytes, but only {end - at} are left")
         yield tag >> 3, kind, at, at + size
         at += size
 
@@ -54,7 +54,7 @@ def varint(data, at: int, end: int) -> tuple[int, int]:
         if byte < 128:
             return value, at
         shift += 7
-    raise Malformed("an unterminated number")
+    raise Malformed("a number does not end")
 
 
 def signed(value: int) -> int:

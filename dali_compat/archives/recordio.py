@@ -81,7 +81,9 @@ class DALIRecordIO(Archive):
                 copied = None if self._objects is None else self._objects.copied(idx)
                 offsets = _idx_offsets(idx, open(idx, "rb") if copied is None else io.BytesIO(copied))
                 if size and not offsets:
-                    raise unsupported(idx, "line 1", "it names no record; remove it to read all of them")
+                    raise unsupported(
+                        idx, "line 1", "the file lists no record; remove it to read all records of the .rec file"
+                    )
                 order = sorted(range(len(offsets)), key=offsets.__getitem__)  # in file order
                 for number in order:
                     _add(builder, file, size, path, number, offsets[number], idx)
@@ -99,7 +101,7 @@ class DALIRecordIO(Archive):
 
 
 def _idx_offsets(path: str, stored: IO[bytes]) -> list[int]:
-    """Return the offsets in the second column. The first column contains the records' keys."""
+    """Return the records' offsets, which are in the second column of an .idx file. The first has the records' keys."""
     offsets = []
     with io.TextIOWrapper(stored, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(iter(lambda: file.readline(_LINE), "")):
@@ -115,19 +117,20 @@ def _idx_offsets(path: str, stored: IO[bytes]) -> list[int]:
 def _add(
     builder: RowsBuilder, file: IO[bytes], size: int, path: str, number: int, offset: int, idx: str | None = None
 ) -> int:
-    """Add the record at ``offset``. Return the offset of the next one."""
+    """Add the record at ``offset`` to the builder. Return the offset of the next record."""
     where, head = f"record {number} at byte {offset}", b""
     if 0 <= offset < size:
         file.seek(offset)
         head = file.read(_HEAD)
     if len(head) < _PREFIX.size:
-        raise corrupt(path, where, f"the file {'does not reach' if offset < 0 else 'ends'} there{_idx_hint(idx)}")
+        what = "its offset is negative" if offset < 0 else f"the file has only {size} bytes"
+        raise corrupt(path, where, what + _idx_hint(idx))
     magic, word = _PREFIX.unpack_from(head)
     part, length = word >> _LENGTH_BITS, word & _LENGTH_MASK
     if magic != MAGIC:
-        raise corrupt(path, where, f"it begins with {magic:#010x} instead of {MAGIC:#010x}{_idx_hint(idx)}")
+        raise corrupt(path, where, f"it begins with {magic:#010x}, not with the magic number{_idx_hint(idx)}")
     if part not in (_WHOLE, _FIRST):
-        raise corrupt(path, where, f"it is the middle of a record{_idx_hint(idx)}")
+        raise corrupt(path, where, f"a later part of a record is there, not its first{_idx_hint(idx)}")
     gaps: list[int] = []
     end: int = offset + _PREFIX.size + length
     total = length
@@ -151,13 +154,13 @@ def _add(
         raise corrupt(path, where, f"its {total} bytes are too few for an image's header")
     begin, label = _label(path, where, head[_PREFIX.size :])
     if total < begin or (gaps and gaps[0] <= begin):
-        raise unsupported(path, where, "its header is cut short or in several parts")
+        raise unsupported(path, where, "its image header is incomplete, or split between two parts")
     builder.add(offset + _PREFIX.size + begin, total - begin, label, tuple(gap - begin for gap in gaps))
     return end
 
 
 def _label(path: str, where: str, data: bytes) -> tuple[int, int]:
-    """Return (number of bytes before the image, label)."""
+    """Return (number of bytes before the image, label) of a record."""
     flag, label, _, _ = _IMAGE_HEADER.unpack_from(data)
     begin = _IMAGE_HEADER.size
     if flag > 1:

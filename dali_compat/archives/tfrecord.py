@@ -113,15 +113,17 @@ def masked_crc32c(data: bytes) -> int:
 
 
 def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
-    """Read and verify the data of the record at the file's position. The file has ``left`` more bytes."""
+    """Return the verified data of the record at the file's position, from where the file has ``left`` bytes."""
     head = file.read(_HEAD)
     if len(head) < _HEAD:
-        raise corrupt(path, where, "the file ends inside it")
+        raise corrupt(path, where, "the file ends within the record")
     (length,), (crc,) = _LENGTH.unpack_from(head), _CRC.unpack_from(head, _LENGTH.size)
     if masked_crc32c(head[: _LENGTH.size]) != crc:
         if head[:2] == b"\x1f\x8b":
             raise unsupported(path, where, "the file is compressed (gzip), which has no random access: decompress it")
-        raise corrupt(path, where, "the checksum of its length is wrong: damaged, compressed or not a TFRecord file")
+        raise corrupt(
+            path, where, "the checksum of its length is wrong; the file is damaged, compressed or no TFRecord"
+        )
     if _HEAD + length + _TAIL > left:
         raise corrupt(path, where, f"the file ends {_HEAD + length + _TAIL - left} bytes before the record does")
     data, tail = file.read(length), file.read(_TAIL)
@@ -131,8 +133,8 @@ def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
 
 
 def _features(data: bytes) -> dict[str, tuple[int, int]]:
-    """Return the (begin, end) of each Feature in an Example, by name. The last Feature of a name is used, as in
-    protobuf."""
+    """Return {name: (begin, end)} of the Features in an Example. Of several with the same name, the last one is used,
+    as in protobuf."""
     found = {}
     for features in _inner(data, 0, len(data)):
         for entry in _inner(data, *features):
@@ -152,9 +154,9 @@ def _inner(data: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _list(data: bytes, begin: int, end: int) -> tuple[str, list[Any]]:
-    """Return a Feature's kind and values: (begin, end) for bytes, integers for int64s.
+    """Return (kind, values) of a Feature. Values of kind bytes are (begin, end), and those of kind int64s are ints.
 
-    For floats, only the number of fields is meaningful.
+    Floats are not decoded. Their list only tells how many fields contain them.
     """
     name: str = "nothing"
     values: list[Any] = []

@@ -57,7 +57,7 @@ def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
         if found.issparse():
             raise unsupported(path, f"header at byte {at}", "it is a sparse file; write the tar file without --sparse")
         if tar.offset <= at or found.size < 0:
-            raise corrupt(path, f"header at byte {at}", f"its size is {found.size}")
+            raise corrupt(path, f"header at byte {at}", f"the member's size, {found.size} bytes, is invalid")
         if tar.offset > end:
             what = f"the file ends {tar.offset - end} bytes before the member does"
             raise corrupt(path, f"header at byte {at}", what)
@@ -67,7 +67,7 @@ def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
     file.seek(at)
     rest = file.read(BLOCK)
     if rest.strip(b"\0") or len(rest) % BLOCK:
-        what = "the file ends inside it" if len(rest) < BLOCK else "it is damaged"
+        what = "the file ends within the header" if len(rest) < BLOCK else "it is damaged"
         raise corrupt(path, f"header at byte {at}", what)
 
 
@@ -161,7 +161,7 @@ class DALIWebDataset(Archive):
     def _add(
         self, builder: RowsBuilder, file: IO[bytes], path: str, key: str | None, sample: dict[str, tuple[int, int]]
     ) -> None:
-        """Add one sample, given as {extension: (offset, size)}."""
+        """Add a sample to the builder. ``sample`` is {extension: (offset, size)} of its files."""
         if key is None:
             return
         where = f"sample {key!r} at byte {min(sample.values())[0]}"
@@ -200,7 +200,7 @@ def _names(sample: dict[str, Any]) -> str:
 def encode(number: int, extension: str, label: int, image: bytes) -> bytes:
     """Return the members of a sample: the image and its .cls file.
 
-    ``number`` is the name of the sample, because dots in file names would begin the extension.
+    The sample is named by its ``number``, because a dot in a file's name would begin the extension.
     """
     key = f"{number:09d}"
     return member(f"{key}.{extension}", image) + member(f"{key}.cls", str(label).encode())

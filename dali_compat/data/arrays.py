@@ -77,7 +77,7 @@ class DALIArrayDataset(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]
 
 
 class _Layout(NamedTuple):
-    """The form of the images and targets that a class holds in memory."""
+    """How a class of data sets stores its images and targets in memory."""
 
     kind: Any  # required type of ``data``
     shapes: tuple[str, ...]  # allowed shapes of ``data``; a digit is a number of channels
@@ -99,14 +99,14 @@ _CLASSES = (CIFAR10, MNIST, SVHN, STL10, USPS, DALIArrayDataset)
 
 
 def holds_arrays(dataset: data.Dataset[Any]) -> bool:
-    """Return True for a DALIArrayDataset or a data set of torchvision in memory."""
+    """Return True for a DALIArrayDataset or a torchvision data set that holds its images in memory."""
     return isinstance(dataset, _CLASSES)
 
 
 def images_of(dataset: Any) -> torch.Tensor:
     """Return all images as a uint8 tensor of shape (N, C, H, W), without a copy if possible.
 
-    Raise Unsupported if ``dataset[i]`` may return anything but one of these images, transformed.
+    Raise Unsupported if the class overrides ``__getitem__``, or stores images of another type, dtype or shape.
     """
     name = type(dataset).__name__
     if not holds_arrays(dataset):
@@ -116,7 +116,8 @@ def images_of(dataset: Any) -> torch.Tensor:
     images, targets = dataset.data, getattr(dataset, layout.targets)
     if not isinstance(images, layout.kind) or str(images.dtype).removeprefix("torch.") != "uint8":
         raise Unsupported(
-            f"{name}.data is a {type(images).__name__} of {getattr(images, 'dtype', 'other things')}, not of uint8"
+            f"{name}.data is a {type(images).__name__} of {getattr(images, 'dtype', 'unknown dtype')}; "
+            f"it must be {getattr(layout.kind, '__name__', 'an array or tensor')} of uint8"
         )
     if isinstance(images, torch.Tensor) and images.device.type != "cpu":
         raise Unsupported(f"{name}.data is on {images.device}, where PIL cannot read it; move it to the CPU")
@@ -125,7 +126,7 @@ def images_of(dataset: Any) -> torch.Tensor:
         raise Unsupported(f"{name}.data has the shape {tuple(images.shape)}, not {' or '.join(layout.shapes)}")
     if targets is None or len(targets) != len(images):
         count = None if targets is None else len(targets)
-        raise Unsupported(f"{name} has {len(images)} images and {count} targets")
+        raise Unsupported(f"{name} has {len(images)} images, but {count} targets; pass one target per image")
     return nchw
 
 
@@ -162,7 +163,8 @@ def raw_targets(dataset: Any) -> Any:
 
 
 def target(dataset: Any, index: Any) -> Any:
-    """Return the target of ``dataset[index]`` before target_transform. An invalid index raises the same error."""
+    """Return the target of ``dataset[index]`` before target_transform. An invalid index raises as in
+    ``dataset[index]``."""
     layout = _LAYOUTS[type(dataset).__getitem__]
     _, value = dataset.data[index], getattr(dataset, layout.targets)[index]
     if isinstance(dataset, QMNIST):
@@ -171,7 +173,7 @@ def target(dataset: Any, index: Any) -> Any:
 
 
 def target_table(dataset: Any) -> torch.Tensor | None:
-    """Return all targets in one tensor. Return None if its rows may differ from the result of default_collate."""
+    """Return all targets in one tensor, or None if default_collate may return other values or another dtype."""
     targets = raw_targets(dataset)
     if isinstance(targets, (list, tuple)):
         kinds = set(map(type, targets))

@@ -40,12 +40,12 @@ def leaves_of(dataset: data.Dataset) -> list[Any]:
 
 
 def image_leaves_of(dataset: data.Dataset) -> list[Images]:
-    """Return the innermost data sets. Raise Unsupported unless all of them hold files or encoded images."""
+    """Return the innermost data sets. Raise Unsupported if one holds neither image files nor encoded images."""
     return [_checked_leaf(one) for one in _original_leaves(dataset)]
 
 
 def _original_leaves(dataset: Any) -> list[Any]:
-    """Return the innermost data sets without replacing timm's."""
+    """Return the innermost data sets, including timm's ImageDataset itself."""
     if type(dataset) is data.Subset and is_original(dataset.__getitems__):
         return _original_leaves(dataset.dataset)
     if type(dataset) is data.ConcatDataset and is_original(dataset.__getitem__):
@@ -71,12 +71,12 @@ def _checked_leaf(dataset: Any) -> Images:
 
 
 def is_store(dataset: Any) -> TypeIs[Archive | DALIHuggingFace]:
-    """Return True if the data set returns the encoded bytes of its images itself, as a Store (sources.py)."""
+    """Return True if the data set is a Store (sources.py), whose read() returns encoded images."""
     return isinstance(dataset, Archive) or (isinstance(dataset, DALIHuggingFace) and dataset.paths is None)
 
 
 def objects_of(dataset: Any) -> Objects | None:
-    """Return the Objects of a data set in object storage, or None for other data sets."""
+    """Return the Objects that reads a data set's images from object storage, or None if they are stored elsewhere."""
     return getattr(dataset, "_objects", None)
 
 
@@ -119,17 +119,17 @@ def sample(dataset: Images, index: int) -> tuple[Source, Any]:
 
 
 def _position(index: Any) -> Any:
-    """Convert a sampler's index to an int. The sampler may change a tensor later."""
+    """Convert a sampler's index to an int, because the sampler may later change an index that is a tensor."""
     return index.__index__() if hasattr(index, "__index__") else index
 
 
 def locate_all(
     dataset: data.Dataset, index: np.ndarray, rows: np.ndarray | None = None
 ) -> list[tuple[Any, np.ndarray | None, np.ndarray]]:
-    """Locate many samples at once, as a list of (innermost data set, rows, indices in that data set).
+    """Return a list of (innermost data set, rows, indices in that data set) for the samples of a batch.
 
-    ``rows`` are positions in the batch, or None for all positions. The returned indices may be negative or out of
-    range. An invalid index may raise IndexError or TypeError; locate() then raises the right error.
+    Rows are positions in the batch, or None for all positions. The returned indices may be negative or out of range.
+    An invalid index may raise IndexError or TypeError. Call locate() to raise the error of ``dataset[index]``.
     """
     if type(dataset) is data.Subset:
         return locate_all(dataset.dataset, _select(dataset.indices, index), rows)
@@ -146,7 +146,7 @@ def locate_all(
 
 
 def _select(indices, index: np.ndarray) -> np.ndarray:
-    """Return ``indices[i]`` for each i in ``index``, as int64. ``indices`` is a Subset's, of any type."""
+    """Return ``indices[i]`` for each i in ``index``, as int64. ``indices`` is any sequence, from a Subset."""
     if isinstance(indices, (np.ndarray, torch.Tensor)):
         selected = np.asarray(indices)[index]
         if selected.dtype.kind not in "iu":
@@ -156,7 +156,7 @@ def _select(indices, index: np.ndarray) -> np.ndarray:
 
 
 def nonnegative(index: np.ndarray, length: int) -> np.ndarray:
-    """Add ``length`` to negative indices. Raise IndexError if an index is out of range."""
+    """Return the indices, with ``length`` added to negative ones. Raise IndexError if one is out of range."""
     if not len(index):
         return index
     low = index.min()
@@ -174,7 +174,7 @@ def has_images(dataset: Any) -> bool:
 def survey(leaves: list[Images]) -> tuple[bool, float]:
     """Return (whether most images are JPEGs, typical size of an encoded image in bytes).
 
-    The size is the median of each leaf's median, weighted by the leaf's number of images.
+    The size is the median of the leaves' medians, each weighted by the leaf's number of images.
     """
     found = sorted((*_survey(leaf), len(leaf)) for leaf in leaves if len(leaf))
     if not found:
@@ -200,7 +200,7 @@ def _survey(leaf: Images) -> tuple[float, bool]:
 
 
 def _object_sizes(some: list[Any], objects: Objects) -> list[int]:
-    """Return the sizes of the objects that were listed or read. If there are none, read the first object."""
+    """Return the sizes of those objects that were listed or read before. If none was, read the first one."""
     known = [size for record in some if (size := objects.size(record.index))]
     try:
         return known or [len(some[0].bytes())]

@@ -110,7 +110,9 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
             what = f"find_classes() or make_dataset() of {type(self).__name__} (overridden)"
             raise ValueError(f"{what} supports only local folders, not {redacted(str(root))}")
         if index_cache and (is_own or is_valid_file is not None):
-            raise ValueError("index_cache supports neither is_valid_file nor an overridden list of files; leave it out")
+            raise ValueError(
+                "index_cache cannot be combined with is_valid_file or overridden listing methods; leave index_cache out"
+            )
         place = None if index_cache is True else index_cache or None
         if self._objects is None:
             found = cached_samples(root, allow_empty, place)

@@ -64,11 +64,11 @@ FACTS = np.dtype(
     ],
     align=True,
 )
-"""dtype of the facts about images, which come from their headers. An array of shape (N,) describes N images."""
+"""dtype of an array of shape (N,) with the headers of N images."""
 
 
 class JpegCounts(NamedTuple):
-    """Counts of a data set's JPEGs, by whether a GPU's JPEG engine decodes them."""
+    """Numbers of a data set's JPEGs, by decoder."""
 
     engines: int  # decoded by the engine, whose pixels equal Pillow's
     likely: int  # decoded by the engine without a comparison
@@ -79,7 +79,7 @@ class JpegCounts(NamedTuple):
 
 
 class Headers:
-    """Cache of facts about the images of a data set, which are read at first use."""
+    """Cache of the headers of a data set's images. Each header is read at first use."""
 
     def __init__(self):
         self._lock = new_lock()  # shared by loaders in several threads
@@ -89,10 +89,10 @@ class Headers:
     def facts(
         self, index: np.ndarray, keys: np.ndarray, source: Callable[[int], Source], ctimes: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return the facts of images, (N,) FACTS. Read the headers that are not cached.
+        """Return the headers of N images as FACTS of shape (N,).
 
-        UNREADABLE headers are read again. If a file has changed, all its bytes are checked, because DALI's decoders
-        print errors of damaged files to stderr.
+        Headers that are not cached, or are UNREADABLE, are read. If a file has changed, all its bytes are checked,
+        because DALI's decoders print errors of damaged files to stderr.
 
         Args:
             index: (N,), nonnegative.
@@ -123,13 +123,13 @@ class Headers:
             return (known["kinds"] == UNKNOWN) | (known["kinds"] == UNREADABLE) | (known["keys"] != keys)
 
     def add(self, index: np.ndarray, keys: np.ndarray, facts: np.ndarray) -> None:
-        """Store facts that prefetch.py has read, except for images that are already cached."""
+        """Store headers that prefetch.py has read, except those that are cached already."""
         with self._lock:
             unknown = np.flatnonzero(self.unknown(index, keys))
             self._put(index[unknown], keys[unknown], facts[unknown])
 
     def unseen(self, count: int) -> int:
-        """Return how many of the first ``count`` headers were never read."""
+        """Return how many of the first ``count`` headers are not cached."""
         with self._lock:
             return count - int(np.count_nonzero(self._facts["kinds"][:count]))
 
@@ -164,9 +164,10 @@ class Headers:
             return self._verdicts.setdefault(engine, Verdicts(engine))
 
     def jpegs(self, engine: str, chroma: np.ndarray, most: int, count: int) -> JpegCounts:
-        """Count the JPEGs among the first ``count`` files by their decoder.
+        """Return the numbers of JPEGs among the first ``count`` files, by decoder.
 
-        ``chroma``, (256,) bool, is True for supported values of Header.chroma. ``most`` is the limit on their pixels.
+        ``chroma`` is bool of shape (256,), True for each Header.chroma that the engine supports. A JPEG of more than
+        ``most`` pixels is not compared.
         """
         with self._lock:
             if count > len(self._facts):
@@ -210,7 +211,7 @@ def facts_of(headers: list[Header]) -> np.ndarray:
 
 
 def _allowed(facts: np.ndarray) -> np.ndarray:
-    """Change the decoder to PIL for images above Image.MAX_IMAGE_PIXELS, so that PIL warns or raises."""
+    """Set the decoder to PIL for images of more than Image.MAX_IMAGE_PIXELS, so that PIL warns or raises an error."""
     if Image.MAX_IMAGE_PIXELS:
         kinds = facts["kinds"]
         kinds[(kinds == DALI) & (facts["sizes"].prod(1) > Image.MAX_IMAGE_PIXELS)] = PIL
@@ -218,7 +219,8 @@ def _allowed(facts: np.ndarray) -> np.ndarray:
 
 
 def _read_many(reads: list[partial[Header]]) -> list[Header]:
-    """Read headers, in threads if the disk is slow. On a fast disk, threads would only wait for the interpreter."""
+    """Call ``reads``, in threads if the disk is slow, and return their headers. On a fast disk, threads would only wait
+    for the interpreter's lock."""
     begin = time.perf_counter()
     found = [read() for read in reads[:_SAMPLE]]
     rest = reads[_SAMPLE:]

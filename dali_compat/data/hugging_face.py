@@ -25,7 +25,7 @@ def is_from_hugging_face(one: Any) -> bool:
 
 
 def remedy_for(dataset: Any) -> str:
-    """Return advice on a Hugging Face data set that torch's loader loads, to be appended to a message."""
+    """Return advice for a Hugging Face Dataset of images, to append to a message; "" for other data sets."""
     if not is_from_hugging_face(type(dataset)) or type(dataset).__name__ != "Dataset":
         return ""
     images = any(type(feature).__name__ == "Image" for feature in dataset.features.values())
@@ -123,7 +123,7 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
         return [self._read(self._row(index)) for index in indices]
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
-        """Return False for each of the ``indices``, in an array of shape (N,). Arrow files never change."""
+        """Return a bool array of shape (N,), False for each of the ``indices``, because Arrow files never change."""
         return np.zeros(len(indices), bool)
 
     def copied(self, index: int) -> bytes:
@@ -211,7 +211,7 @@ def _check_image(dataset: Any, name: str) -> None:
     if type(feature).__name__ != "Image":
         raise ValueError(f"column {name!r} is {feature}, not Image; call cast_column({name!r}, datasets.Image())")
     if getattr(feature, "mode", None) not in (None, "RGB"):
-        raise ValueError(f"column {name!r} gives images of mode {feature.mode!r}; use datasets.Image(mode='RGB')")
+        raise ValueError(f"column {name!r} decodes images to {feature.mode!r}; cast it to datasets.Image(mode='RGB')")
 
 
 def _labels(dataset: Any, names: list[str], single: bool, count: int) -> Labels:

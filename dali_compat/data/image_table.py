@@ -82,7 +82,7 @@ class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]): 
         if are_urls(self.paths):
             self._objects = Objects(storage_options, disk_cache)
         if len(self.targets) != len(self.paths):
-            raise ValueError(f"{len(self.paths)} paths and {len(self.targets)} targets")
+            raise ValueError(f"{len(self.paths)} paths, but {len(self.targets)} targets; pass one target per path")
 
     @property
     def samples(self) -> list[tuple[str, Any]]:
@@ -211,7 +211,7 @@ class DALIImageTable(DALIImageList):
 def _warn_of_several_labels(column: Any, names: list[str]) -> None:
     if separator := separator_in(names):
         several = next(name for name in names if separator in name.strip())
-        what = f"cells of {column!r} look like several labels, such as {several!r}, but each distinct cell is a class"
+        what = f"cells of {column!r} look like several labels, such as {several!r}, but each distinct cell is one class"
         remedy = f"pass separator={separator!r} for vectors of zeros and ones, or classes= to keep these classes"
         warnings.warn(f"{what}; {remedy}", stacklevel=stack_level())
 
@@ -239,7 +239,7 @@ def _read_csv(path: Any, names: list[Any]) -> _Rows:
                 continue  # an empty line
             if len(cells) != len(header):
                 what = f"{len(cells)} cells, but the header has {len(header)}"
-                raise ValueError(f"{os.fspath(path)}, line {read}: it has {what}")
+                raise ValueError(f"{os.fspath(path)}, line {read}: the line has {what}")
             lines.append(read)
             for name, place in at.items():
                 columns[name].append(cells[place] if cells[place].strip() else None)
@@ -284,7 +284,10 @@ def _refuse_missing(
 
 
 def _hint(names: list[str], near: str, given: str) -> str:
-    """Return a hint if all files exist in ``near`` or one of its subfolders, perhaps with an extension, else ""."""
+    """Return a hint on where the missing files are, or "" if no folder contains all of them.
+
+    Search ``near`` and its subfolders, also for names with an extension. ``given`` is the root of the paths.
+    """
     with suppress(OSError), os.scandir(near) as entries:
         folders = [near, *sorted(entry.path for entry in islice(entries, 1000) if entry.is_dir())[:50]]
         for folder, ending in product(folders, ("", *IMG_EXTENSIONS)):
@@ -295,7 +298,7 @@ def _hint(names: list[str], near: str, given: str) -> str:
 
 
 def _listed(folder: str) -> set[str] | None:
-    """Return the names of the files in a folder, or None if the user may not list it."""
+    """Return the set of names in a folder, empty if it is missing. Return None if the user may not list the folder."""
     try:
         return set(os.listdir(folder or "."))
     except (FileNotFoundError, NotADirectoryError):

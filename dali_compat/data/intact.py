@@ -3,7 +3,8 @@
 Decoders tolerate different kinds of damage, so this module does not search for damage. It accepts only structures for
 which DALI was measured to return exactly Pillow's pixels (tests/faults). Pillow decodes all other files.
 
-Compressed data is not decoded. Flipped bits in it are only detected in PNG, by checksums, and not by Pillow either.
+Compressed data is not decoded. Flipped bits in it are detected only in PNG, which has checksums. Pillow does not detect
+them in other formats, either.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .intact_jpeg import Jpeg, UnknownStructure, require
 
 
 def intact(data: np.ndarray) -> bool:
-    """Return True if DALI is known to decode an image as Pillow does. ``data`` is uint8 of shape (length,)."""
+    """Return True if DALI decodes images of this structure as Pillow does. ``data`` has the encoded bytes as uint8."""
     view = data.data
     head = bytes(view[:64])
     try:
@@ -34,7 +35,7 @@ def intact(data: np.ndarray) -> bool:
 
 
 def is_intact(image) -> bool:
-    """Like intact(), for the bytes in any array or the path of a file. Return False if the file cannot be read."""
+    """Return intact() of a file, given as its path, or of encoded bytes. Return False if the file cannot be read."""
     try:
         return intact(np.fromfile(image, np.uint8) if isinstance(image, str) else np.asarray(image))
     except OSError:
@@ -69,7 +70,10 @@ def _is_whole_png(view: memoryview) -> bool:
 
 
 def _is_known_png(header: memoryview, lengths: dict[bytes, int], kinds: list[bytes]) -> bool:
-    """Return True for a known color type, palette and transparency. ``lengths`` are those of the first chunks."""
+    """Return True if DALI supports a PNG's color type, palette and transparency.
+
+    ``lengths`` has the lengths of the chunks before the pixels, and ``kinds`` the types of all chunks.
+    """
     _, _, depth, colour, compression, filtering, interlaced = struct.unpack(">IIBBBBB", header)
     require(depth == 8 and colour in _COLOURS and compression == filtering == 0 and interlaced in (0, 1))
     palette, transparent = lengths.get(b"PLTE", 0), lengths.get(b"tRNS", 0)

@@ -24,7 +24,7 @@ _AC_SYMBOLS = bytes(16 * run + size for run in range(16) for size in range(11))
 
 
 class UnknownStructure(Exception):
-    """The structure of a file is not known to be read by all decoders in the same way."""
+    """Raised for a file with a structure that decoders may read in different ways."""
 
 
 def require(known) -> None:
@@ -49,8 +49,11 @@ class Jpeg:
         self._ask_pillow = False
 
     def is_whole(self) -> bool:
-        """Return True if the JPEG is complete. Raise UnknownStructure for another structure, and IndexError or
-        struct.error if the file ends early."""
+        """Return True if the JPEG is complete, and all decoders read it in the same way.
+
+        Otherwise return False or raise an error: UnknownStructure for a structure that decoders may read differently,
+        IndexError or struct.error for a file that ends early.
+        """
         at = 2
         while True:
             require(self._view[at] == 0xFF)
@@ -90,7 +93,8 @@ class Jpeg:
         self._seen.add(what)
 
     def _application(self, marker: int, content: bytes) -> None:
-        """Check an application segment. Those about colors must precede the frame header, where header.py stops."""
+        """Check an application segment. JFIF and Adobe segments, which concern colors, must precede the frame
+        header, because header.py reads no further."""
         if marker == _APP0 and content.startswith(b"JFIF"):
             require(content.startswith(b"JFIF\0") and len(content) >= 14 and not self._frame)
             self._once(_APP0)
@@ -183,7 +187,7 @@ class Jpeg:
         return int(at[-1])
 
     def _units(self, selected: list[int]) -> tuple[int, int]:
-        """Return the numbers of minimum coded units and blocks of a scan (A.2)."""
+        """Return how many minimum coded units, and how many blocks, a scan has (A.2)."""
         widest, highest = self._samplings[0]  # in all known samplings, the first component has the most samples
         if len(selected) > 1:
             units = -(-self._width // (8 * widest)) * -(-self._height // (8 * highest))
@@ -229,7 +233,7 @@ def _huffman_tables(content: bytes) -> tuple[int, ...] | None:
 
 
 def _codes_fit(lengths: bytes) -> bool:
-    """Return True if a Huffman code with ``lengths[i]`` codes of i + 1 bits exists, none with only ones (C.2)."""
+    """Return True if a Huffman code can have ``lengths[i]`` codes of i + 1 bits without a code of only ones (C.2)."""
     return sum(map(mul, lengths, _SHARES)) < 1 << 16
 
 

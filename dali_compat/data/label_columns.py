@@ -38,7 +38,7 @@ def labels_of(
 
     Args:
         columns: name and values of each column; None for an empty cell.
-        single: True if the user passed the name of one column. A list of names gives vectors.
+        single: True if the user passed the name of one column, False if a list of names, which gives vectors.
         where: returns the location of a row, for errors.
         classes: class names in the order of their numbers.
 
@@ -79,7 +79,9 @@ def numbers_in(texts: Sequence[str | None], name: str, where: Callable[[int], st
             return [text if text is None else number(text) for text in texts]
     odd = [row for row, text in enumerate(texts) if text is not None and not _FLOAT.fullmatch(text)]
     if len(odd) < len(given):
-        refuse_rows(odd, f"no number in {name!r}, while others have one (classes= treats all as names)", where)
+        refuse_rows(
+            odd, f"no number in {name!r}, while other rows have one (pass classes= to treat all cells as names)", where
+        )
     return list(texts)
 
 
@@ -114,7 +116,7 @@ def _named(names: list[str], column: Any, where: Callable[[int], str], classes: 
 def _numbers_of(classes: Sequence[str] | None, found: list[str]) -> dict[str, int]:
     """Return {class name: number} for ``classes``, or for the names ``found`` in the column if ``classes`` is None.
 
-    Raise ValueError if the names in ``classes`` are not distinct, or not ordered.
+    Raise ValueError if ``classes`` contains a name twice, or has no order, like a set.
     """
     known = found if classes is None else list(classes)
     if isinstance(classes, (str, Mapping, Set)):
@@ -190,7 +192,7 @@ def _vectors(name: Any, values: Sequence[Any], where: Callable[[int], str]) -> t
     try:
         return torch.from_numpy(np.array(list(values), np.float32))
     except ValueError as error:
-        raise ValueError(f"{name!r} holds arrays of several shapes: {error}") from None
+        raise ValueError(f"{name!r} holds arrays of different shapes: {error}") from None
 
 
 def _is_numeric(value: Any) -> bool:

@@ -94,7 +94,9 @@ class IndexedSamples:
 
 
 class TableSamples:
-    """Like IndexedSamples, but from SampleTables, without a Python call per sample.
+    """Samples of a batch that were looked up in SampleTables, without a Python call per sample.
+
+    The attributes and methods are those of IndexedSamples.
 
     Attributes:
         targets: an array or tensor of N rows, or a list if the types of the tables' targets differ.
@@ -145,7 +147,7 @@ class TableSamples:
         return self._by_row(table.texts(one.index) for one, table in self._found)
 
     def paths(self, rows: np.ndarray) -> Any:
-        """Return the paths of these rows as uint8 of shape (n, L), or as a list if there are several data sets."""
+        """Return the paths of n rows: uint8 of shape (n, L), or a list if the batch has several innermost data sets."""
         if len(self._found) > 1:
             return [self.sources[row] for row in rows.tolist()]
         one, table = self._found[0]
@@ -171,7 +173,7 @@ def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> 
 def objects_at(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> list[Record]:
     """Return the records of a batch in object storage, so that they can be requested ahead.
 
-    Return [] if that would run user code or fails.
+    Return [] if the look-up would run user code or fails.
     """
     try:
         if not is_plain(dataset, tables, targets=False):
@@ -204,8 +206,8 @@ def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable], targets: boo
 def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> TableSamples | None:
     """Return the samples of a batch from ``tables``, or None if look_up() is needed.
 
-    It is needed if a table is missing or outdated, or if an index is invalid or a bool. ``tables`` is keyed by the id()
-    of the innermost data set.
+    look_up() is needed if a table is missing or outdated, or if an index is invalid or a bool. ``tables`` is keyed by
+    the id() of the innermost data set.
     """
     try:
         if _has_bools(indices):  # an array of bools would be a mask

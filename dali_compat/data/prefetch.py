@@ -22,7 +22,8 @@ _ANSWER = 128  # bytes; the answer for one file is not larger
 class HeaderPrefetcher:
     """``count`` processes that read image headers.
 
-    request() returns a ticket, and result() the answer to it. An answer that is never fetched only occupies memory.
+    request() returns a ticket. result() takes the ticket and returns the headers. A result that is never fetched only
+    occupies memory.
 
     Raises:
         OSError: a process cannot be started.

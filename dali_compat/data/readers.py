@@ -23,7 +23,7 @@ from .sources import Upright
 class Reader(NamedTuple):
     """Functions that take a data set of one class, and check it or return its samples."""
 
-    check: Callable[[Any], None]  # raises Unsupported if ``dataset[i]`` may not be one of these files, transformed
+    check: Callable[[Any], None]  # raises Unsupported if ``dataset[i]`` may not be a file's transformed image
     # returns one list of (path, target), or a list of paths and a list or tensor of targets
     attributes: Callable[[Any], tuple[Any, ...]]
     source_type: Callable[[Any], type[str]] = lambda dataset: str  # returns str, or Upright to rotate images
@@ -72,7 +72,7 @@ def can_rotate(dataset: Any) -> bool:
 
 
 def set_upright(dataset: Any, upright: bool) -> None:
-    """Set whether decoding rotates images by their EXIF orientation, in place of the first transform."""
+    """Set whether decoding, instead of the first transform, rotates images by their EXIF orientation."""
     _upright.put(dataset, upright)
 
 
@@ -112,7 +112,7 @@ def check_loader(dataset: Any, loader: Any) -> None:
     if loader not in (default_loader, pil_loader) or not is_original(loader):
         raise Unsupported(f"{type(dataset).__name__} has a custom loader")
     if loader is default_loader and get_image_backend() != "PIL":
-        raise Unsupported(f"torchvision's image backend is {get_image_backend()!r}; DALI matches PIL")
+        raise Unsupported(f"torchvision's image backend is {get_image_backend()!r}; DALI matches only PIL")
 
 
 def check_items(dataset: Any, *understood: Callable[..., Any]) -> None:

@@ -30,7 +30,8 @@ class Store(Protocol):
         ...
 
     def changed(self, indices: Sequence[Any]) -> np.ndarray:
-        """Return a bool array of shape (N,), True if the bytes that read() returned may have changed since."""
+        """Return a bool array of shape (N,), True for images whose bytes may have changed since read() returned
+        them."""
         ...
 
     def copied(self, index: Any) -> bytes: ...
@@ -49,7 +50,8 @@ class Record:
     data: np.ndarray | None = None  # encoded bytes, if they were read
 
     def copied(self) -> bytes:
-        """Return a copy of the encoded bytes. They are read again from an archive, which may have changed."""
+        """Return a copy of the encoded bytes, read again if the store is an archive, because its file may have
+        changed."""
         return self.bytes().tobytes() if is_object(self) else self.store.copied(self.index)
 
     def bytes(self) -> np.ndarray:
@@ -158,12 +160,12 @@ def opened(source: Source | np.ndarray) -> IO[bytes]:
 
 
 def is_upright(source: Source | np.ndarray) -> bool:
-    """Return True if decoding rotates the image according to its EXIF orientation."""
+    """Return True if a source's image has to be rotated by its EXIF orientation when it is decoded."""
     return getattr(source.store, "upright", False) if is_record(source) else isinstance(source, Upright)
 
 
 def decoded(source: Source | np.ndarray) -> Image.Image:
-    """Decode an image with PIL to RGB. Rotate it according to its EXIF orientation if is_upright()."""
+    """Return an image in RGB, decoded by PIL, and rotated by its EXIF orientation if is_upright(source)."""
     with io.BytesIO(source.copied()) if is_record(source) else opened(source) as file:
         image: Any = Image.open(file)
         return (ImageOps.exif_transpose(image) if is_upright(source) else image).convert("RGB")
@@ -174,7 +176,7 @@ def object_image(objects: Objects, url: str) -> Image.Image:
 
 
 def image_of(source: Source) -> Image.Image:
-    """Decode a source with PIL to RGB. Raise ImageReadError if it cannot be read or decoded."""
+    """Return decoded(source). Raise ImageReadError if the source cannot be read or decoded."""
     try:
         return decoded(source)
     except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and others
@@ -182,7 +184,8 @@ def image_of(source: Source) -> Image.Image:
 
 
 def ctime_of(path: str) -> int:
-    """Return the ctime of a file in ns, or 0 if it is unknown. Unlike mtime, it cannot be set. Takes about 2 us."""
+    """Return the ctime of a file in ns, or 0 if the file cannot be accessed. Programs cannot set it, unlike the
+    mtime."""
     try:
         return os.stat(path).st_ctime_ns
     except OSError:
@@ -190,7 +193,7 @@ def ctime_of(path: str) -> int:
 
 
 def ctimes_of(paths: Sequence[Any]) -> np.ndarray:
-    """Return ctime_of() each path, int64. It takes about 2 us a path."""
+    """Return ctime_of() for each path, as int64 of shape (N,). This takes about 2 us per file."""
     try:
         return np.array([os.stat(path).st_ctime_ns for path in paths], np.int64)
     except OSError:
@@ -198,7 +201,7 @@ def ctimes_of(paths: Sequence[Any]) -> np.ndarray:
 
 
 class RandomAccess:
-    """Read any part of an encoded image. A context manager.
+    """Context manager that reads any part of an encoded image.
 
     Attributes:
         size: number of bytes.

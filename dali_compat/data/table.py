@@ -27,7 +27,7 @@ class SampleTable:
     Measure its cost with benchmarks/host_time.py --table.
 
     Args:
-        attributes, columns: results of these methods of the Reader.
+        attributes, columns: results of the Reader's methods attributes() and columns().
         source_type: type of the paths, str or Upright.
         folder: relative paths are joined to it.
 
@@ -126,8 +126,7 @@ def _texts(paths: Sequence[Any]) -> Sequence[str]:
 
 
 def _numbers(targets: Any) -> Any:
-    """Convert ints or floats to an array, and return a tensor unchanged. Raise TypeError or OverflowError for other
-    targets."""
+    """Return ints or floats as an array, or a tensor unchanged. Raise TypeError or OverflowError for other targets."""
     if isinstance(targets, torch.Tensor) and targets.layout == torch.strided:
         return targets
     kinds = set(map(type, targets))
@@ -159,7 +158,7 @@ _tables: IdentityWeakDict[SampleTable] = IdentityWeakDict()
 def table_of(dataset: Any, folder: str = "") -> SampleTable | None:
     """Return the SampleTable of a data set, built again if its samples have changed.
 
-    Return None if they do not fit into a table. Relative paths are joined to ``folder``.
+    Return None if the samples do not fit into a table. Relative paths are joined to ``folder``.
     """
     reader = reader_of(dataset)
     if reader is None or getattr(dataset, "_objects", None) is not None:

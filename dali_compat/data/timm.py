@@ -34,11 +34,11 @@ def as_leaf(dataset: Any) -> Any:
 def timm_folder_of(dataset: Any) -> Any:
     """Return the TimmFolder of timm's ImageDataset. It is cached until the samples change.
 
-    Raise Unsupported if the data set returns anything but RGB images and targets of a folder.
+    Raise Unsupported unless the data set returns the RGB images and the targets of an image folder.
     """
     plain = {"load_bytes": False, "input_img_mode": "RGB", "additional_features": None}
     if any(getattr(dataset, name, value) != value for name, value in plain.items()):
-        raise Unsupported(f"timm's ImageDataset with {', '.join(plain)} other than the defaults is not supported")
+        raise Unsupported(f"timm's ImageDataset is supported only with the defaults of {', '.join(plain)}")
     reader = getattr(dataset, "reader", None)
     if type(reader) is not _class("readers.reader_image_folder", "ReaderImageFolder"):
         raise Unsupported(
@@ -53,7 +53,7 @@ def timm_folder_of(dataset: Any) -> Any:
 
 
 def checked_timm_folder(dataset: Any) -> Any:
-    """Like timm_folder_of(), but also raise Unsupported if timm's ``__getitem__`` was replaced."""
+    """Return timm_folder_of(dataset). Raise Unsupported also if timm's ``__getitem__`` was replaced."""
     made = timm_folder_of(dataset)
     if not all(is_original(type(one).__getitem__) for one in (dataset, dataset.reader)):
         raise Unsupported("the __getitem__ of timm's ImageDataset or its reader was replaced")

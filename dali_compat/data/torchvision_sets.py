@@ -1,8 +1,10 @@
 """Readers of torchvision's data sets of image files, defined by the attributes that hold the paths and targets.
 
-A reader is for exactly one class. If its ``__getitem__`` uses other names than those listed here, as in torchvision
-0.20 to 0.29, it comes from an untested version and is not supported. ImageNet, EuroSAT and Country211 are ImageFolders.
-Other data sets, such as CelebA, are traced like custom data sets (tracing/).
+A reader is for exactly one class. The names that its ``__getitem__`` uses in torchvision 0.20 to 0.29 are listed
+here. A class that uses other names comes from an untested version and is not supported.
+
+ImageNet, EuroSAT and Country211 are ImageFolders. Other data sets, such as CelebA, are traced like custom data sets
+(tracing/).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from .readers import Reader, add_reader, check_loader, reader_of
 _SEPARATE = frozenset(("transform", "target_transform"))
 _JOINT = frozenset(("transforms",))
 
-# Names that __getitem__ uses to open a file: the first or the second set.
+# Names that __getitem__ uses to open a file: exactly one of these two sets.
 _OPENING = frozenset(("loader",)), frozenset(("Image", "open", "convert"))
 
 
@@ -49,7 +51,7 @@ def _reader_of_lists(*lists: str, others: tuple[str, ...] = (), joint: bool = Fa
             raise Unsupported(f"{name} has __getitems__")
         for attribute in (*lists, *(_JOINT if joint else _SEPARATE)):
             if not hasattr(dataset, attribute):
-                raise Unsupported(f"{name} has no {attribute!r}, but torchvision's {name} does")
+                raise Unsupported(f"{name} has no attribute {attribute!r}, unlike torchvision's")
         for attribute in lists:
             entries = getattr(dataset, attribute)
             if type(entries) is not list or len(entries) != len(dataset):

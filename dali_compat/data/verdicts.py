@@ -1,7 +1,7 @@
 """Verdicts on whether a GPU's JPEG engine may decode a file.
 
-The engine may decode files for which its pixels were compared and equal Pillow's, and files similar to many of these
-(engine/planes/verified.py).
+The engine may decode a file if its pixels were compared with Pillow's and are equal, or if this holds for many
+similar files (engine/planes/verified.py).
 
 A verdict is a uint64, a checksum of the file's bytes and header with the decoder in the two lowest bits. It is valid
 only for bytes with that checksum. A file that was changed therefore has no valid verdict.
@@ -81,7 +81,7 @@ class Verdicts:
 
 
 def decoders(verdicts: np.ndarray) -> np.ndarray:
-    """Extract the decoders from verdicts, uint8 of shape (N,)."""
+    """Return the decoders that verdicts contain, as uint8 of shape (N,)."""
     return (verdicts & _DECODER).astype(np.uint8)
 
 

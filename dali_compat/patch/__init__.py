@@ -142,7 +142,8 @@ def _wrap(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
 
 
 def _unwrap(owner: Any, name: str) -> None:
-    """Restore the original function. If other code has wrapped the replacement, both stay and pass calls through."""
+    """Restore the original function. If other code has wrapped the replacement, keep the replacement, which then calls
+    the original function."""
     ours = getattr(owner, name)
     original = getattr(ours, "_dali_compat_original", None)
     if original is not None and ours.__wrapped__ is original:

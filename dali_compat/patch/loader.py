@@ -26,7 +26,7 @@ _ERRORS = TypeError, RuntimeError, ValueError
 _CPU_NAMES = "cpu", "numpy", "torch.floattensor"  # names of the CPU in torch's errors of mixed devices
 
 made: weakref.WeakSet[DataLoader[object]] = weakref.WeakSet()
-"""Loaders that convert() has replaced."""
+"""The loaders that convert() has turned into dali_compat.DataLoaders."""
 
 
 class InstalledLoader(DataLoader):
@@ -62,7 +62,7 @@ _classes: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
 
 
 def _class_of(kind: type) -> Any:
-    """Return a subclass of ``kind`` and InstalledLoader."""
+    """Return a class with the bases ``kind`` and InstalledLoader."""
     if kind not in _classes:
         names: dict[str, Any] = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
         names |= {"__doc__": kind.__doc__}
@@ -112,8 +112,10 @@ def check_nothing_is_skipped_twice() -> None:
 
 
 def options_of(dataset: Any) -> dict[str, Any]:
-    """Return the options of the script's loader over ``dataset`` if a framework constructs another loader from it. The
-    device defaults to that of Accelerate's process."""
+    """Return the options of the script's loader over ``dataset``, from which a framework constructs another loader.
+
+    Return {} without a framework. The device defaults to that of Accelerate's process.
+    """
     options: dict[str, Any] = {}
     for one in _script_loaders(dataset):
         options |= {name: getattr(one, name) for name in inspect.getfullargspec(DataLoader._store_arguments).kwonlyargs}

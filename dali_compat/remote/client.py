@@ -65,7 +65,7 @@ class Client:
         return repr(sorted(named))
 
     async def get(self, url: str, retried: Callable[[], object] = int) -> Fetched:
-        """Fetch an object, or a UrlPart with the etag of the whole object.
+        """Fetch an object or a UrlPart. The etag of a UrlPart is that of the whole object.
 
         After a transient error, call ``retried`` and repeat the request as ``retry_config`` specifies, because obstore
         does not report its own retries. Raise obstore's errors.
@@ -88,7 +88,7 @@ class Client:
         raise AssertionError
 
     async def _get_once(self, url: str) -> Fetched:
-        """Like get(), but without retries."""
+        """Fetch an object or a UrlPart as get() does, but without retries."""
         buffer, meta = await self.store(split(object_url(url))[0]).get(url)
         size = url.end - url.start if isinstance(url, UrlPart) else meta["size"]
         data: NDArray[np.uint8] = np.frombuffer(buffer, np.uint8)
@@ -124,7 +124,7 @@ def _pauses(
 
 @functools.cache
 def _helper(process: int) -> HelperProcess:
-    """Return the HelperProcess of the process with this ID. A forked child needs a new one."""
+    """Return the HelperProcess of the process with this ID, because a forked child needs its own."""
     return HelperProcess()
 
 
@@ -187,7 +187,8 @@ class Bucket:
 
 
 class Hub:
-    """Like Bucket, but for the Hugging Face Hub, and read-only. An interrupt does not wait for requests.
+    """Fetch and list files of the Hugging Face Hub, with the methods of Bucket. An interrupt does not wait for
+    requests.
 
     Args:
         root: hf://datasets or hf://models.
@@ -200,7 +201,9 @@ class Hub:
 
             self._files = fsspec.filesystem("hf", **options)
         except ImportError:
-            raise ImportError("the Hugging Face Hub is read with: pip install huggingface_hub fsspec") from None
+            raise ImportError(
+                "the Hugging Face Hub is read with two packages: pip install huggingface_hub fsspec"
+            ) from None
         self._root = root.partition("://")[2]
 
     async def get(self, url: str) -> tuple[bytes, Mapping[str, Any]]:

@@ -72,7 +72,7 @@ def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class HelperProcess(FreshProcess):
-    """A process that fetches objects for a forked process, one at a time, and ends with it."""
+    """A process that fetches objects for a forked process, one at a time, and ends when the forked process ends."""
 
     def __init__(self) -> None:
         super().__init__(__name__)

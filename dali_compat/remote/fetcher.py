@@ -38,7 +38,7 @@ class FetchCounts(NamedTuple):
 
 
 class _Job:
-    """A requested object, which batches still need ``needed`` times. Used only in the event loop's thread."""
+    """A requested object, used only in the event loop's thread. Batches still need it ``needed`` times."""
 
     def __init__(self, objects: Objects, url: str):
         self.objects, self.url, self.needed = objects, url, 0

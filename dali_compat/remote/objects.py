@@ -117,7 +117,8 @@ class Objects:
         return found
 
     def read_each(self, urls: Sequence[str]) -> list[Any]:
-        """Like read(), but return an error in place of each object that cannot be read."""
+        """Return the bytes of objects as read() does, but an ImageReadError in place of each one that cannot be
+        read."""
 
         async def one(url: str, turn: asyncio.Semaphore) -> Any:
             async with turn:
@@ -133,7 +134,7 @@ class Objects:
         return wait_for(every())
 
     def changed(self, urls: Sequence[str]) -> NDArray[Any]:
-        """Return False for each object, in an array of shape (N,). Bytes from read() never change."""
+        """Return a bool array of shape (N,), False for each object, because bytes from read() never change."""
         return np.zeros(len(urls), bool)
 
     def copied(self, url: str) -> bytes:
@@ -146,7 +147,8 @@ class Objects:
             raise OSError(f"cannot write {redacted(url)}: {reason_of(error)}") from None
 
     def exists(self, url: str) -> bool:
-        """Return True if an object exists and the user may read it. Raise ImageReadError for other errors."""
+        """Return True if an object exists, and False if it is missing or the user may not read it. Raise ImageReadError
+        for other errors."""
         try:
             return bool(self.look_up(url))
         except missing_errors():

@@ -20,7 +20,8 @@ _URL = re.compile(rf"[a-zA-Z][\w+.-]*://(?:(?!(?i:{_ANOTHER}))[^\s\"'<>?#])*(?:[
 
 
 class UrlPart(str):
-    """The bytes of an object from ``start`` to ``end``, except ``holes``, which are (start, end) within this range."""
+    """The bytes of an object from ``start`` up to ``end`` (exclusive), without ``holes``, which are ranges within
+    it."""
 
     url: str
     start: int

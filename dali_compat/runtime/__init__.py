@@ -19,4 +19,4 @@ class Patched:
 
     now: ClassVar[Patched | None] = None  # the current arguments; None while torch's DataLoader is not replaced
     options: dict[str, Any] = field(default_factory=dict)  # defaults for this package's own loader arguments
-    verbose: bool = False  # whether each loader prints its route when it is made
+    verbose: bool = False  # whether each loader prints its route when it is created

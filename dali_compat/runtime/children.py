@@ -13,7 +13,7 @@ from typing import Any
 def end_with_parent(parent: int | None = None) -> None:
     """End this process when its parent ends, and leave interrupts to the parent.
 
-    ``parent`` is the id of the process that forked this one, if multiprocessing did not.
+    ``parent`` is the ID of the process that forked this one; None if multiprocessing started this one.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handlers must not run in its workers

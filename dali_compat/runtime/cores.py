@@ -11,7 +11,7 @@ _PROCESS, _MOUNTED = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def usable_cores() -> int:
-    """Return the number of cores that the process may run on, limited by the CPU quota of a container, rounded up."""
+    """Return the number of cores that the process may run on, or its CPU quota, rounded up, if that is less."""
     allowed, quota = len(os.sched_getaffinity(0)), cpu_quota()
     return allowed if quota >= allowed else max(1, math.ceil(quota))
 
@@ -27,7 +27,7 @@ def cpu_quota() -> float:
             _, controllers, path = line.split(":", 2)
             if controllers == "" or "cpu" in controllers.split(","):
                 root = _MOUNTED / ("cpu" if controllers else "")
-                # a container without a cgroup namespace sees the path on its host, and its own group at the root
+                # without a cgroup namespace, a container's path is the host's, but its group is mounted as the root
                 within = Path(path.lstrip("/"))
                 quotas += [_quota(root / part) for part in (within, *within.parents)]
     return min(quotas)

@@ -16,7 +16,7 @@ _AT_ONCE = 2**16  # bytes of pageable memory that the driver copies before it re
 
 def free_memory(device: torch.device) -> int:
     """Return the free memory in bytes. On a GPU, unused memory in torch's cache counts as free. On the CPU, inactive
-    file cache does, and the limit of the process's control group applies."""
+    file cache counts as free, and the process's control group may limit the result."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
@@ -56,14 +56,14 @@ def moved(data: Any, device: torch.device) -> Any:
 @contextmanager
 def working_on(stream: torch.cuda.Stream) -> Iterator[None]:
     """Context manager that makes a stream and its GPU the current ones. Without torch.cuda.device(),
-    torch.cuda.stream() would initialize CUDA on the previous GPU when it restores it."""
+    torch.cuda.stream() would initialize CUDA on the GPU that was current before."""
     with torch.cuda.device(stream.device), torch.cuda.stream(stream):
         yield
 
 
 def handed_over(data: Any, stream: torch.cuda.Stream) -> Any:
-    """Return ``data`` with copies of its tensors for the current stream. ``stream`` computes the originals, and may
-    then reuse their memory."""
+    """Return ``data`` with copies of its tensors for the current stream. ``stream`` computes the originals, and
+    reuses their memory only after the copies."""
     current = torch.cuda.current_stream(stream.device)
     current.wait_stream(stream)
     copies = mapped(data, lambda tensor: tensor.clone() if tensor.is_cuda else tensor)
@@ -72,8 +72,8 @@ def handed_over(data: Any, stream: torch.cuda.Stream) -> Any:
 
 
 def mapped(data: Any, function: Callable[[Any], Any], kind: type = torch.Tensor) -> Any:
-    """Return ``data`` with ``function`` applied to its tensors, or to its leaves of type ``kind``. Containers are those
-    of torch.utils.data._utils.pin_memory."""
+    """Return ``data`` with ``function`` applied to its tensors, or to its leaves of type ``kind``. The same
+    containers are searched as in torch.utils.data._utils.pin_memory."""
     if isinstance(data, kind):
         return function(data)
     if isinstance(data, ViewBatches):

@@ -25,7 +25,7 @@ JPEG_ENGINE = "DALI_COMPAT_JPEG_ENGINE"
 _WITH_JPEG_ENGINES = (8, 0), (9, 0), (10, 0), (10, 3)
 """Compute capabilities of A100 and A30, H100 and H200, B200, B300."""
 _VIDEO_LIBRARY = "libnvcuvid.so.1"
-"""Part of the driver. NVIDIA's container runtime provides it only with the capability `video`."""
+"""Library of the NVIDIA driver. NVIDIA's container runtime provides it only with the capability `video`."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Problem:
 
 
 def dali_problem(gpu: bool = False) -> str | None:
-    """Return in one line why DALI cannot be used and what to install, or None if it can. ``gpu`` also checks the NVIDIA
-    driver."""
+    """Return in one line why DALI cannot be used and what to install, or None if it can. If ``gpu``, also check the
+    NVIDIA driver."""
     problem = import_problem() or (driver_problem() if gpu else None)
     return None if problem is None else str(problem)
 
@@ -82,7 +82,7 @@ def _leaves_out_docstrings() -> bool:
 
 
 def driver_problem() -> Problem | None:
-    """Return why the NVIDIA driver cannot run the installed DALI. Return None if it can, or if one of them is
+    """Return why the NVIDIA driver cannot run the installed DALI. Return None if it can, or if the driver or DALI is
     missing."""
     driver, needed = driver_cuda(), dali_cuda_major()
     if driver is None or needed is None or driver[0] >= needed:
@@ -97,7 +97,8 @@ def driver_problem() -> Problem | None:
 
 
 def wanted_variant() -> str:
-    """Return the extra of dali_compat, such as 'cuda130', for torch's version of CUDA, or else the driver's."""
+    """Return the extra of dali_compat, such as 'cuda130', for torch's CUDA version, or the driver's if torch has
+    none."""
     major = torch.version.cuda.split(".")[0] if torch.version.cuda else str((driver_cuda() or (13, 0))[0])
     return {"11": "cuda110", "12": "cuda120"}.get(major, "cuda130")
 

@@ -1,7 +1,8 @@
 """Private names of Python and of other packages that this package uses.
 
-Each docstring states when the name was added. tests/unit/test_internals.py tests the installed versions. Other private
-names are used for custom data sets (tracing/patches.py), torchvision's arithmetic (ops/) and known data sets (data/).
+The docstrings state in which version a private name was added. tests/unit/test_internals.py tests the installed
+versions. Other private names are used for custom data sets (tracing/patches.py), torchvision's arithmetic (ops/) and
+known data sets (data/).
 """
 
 from __future__ import annotations
@@ -35,13 +36,16 @@ def take_head_lock() -> None:
 
 
 def reset_lock(lock: Any) -> None:
-    """Release a lock whose holder does not exist in this forked child. Added in Python 3.9."""
+    """Release a lock whose holder does not exist in this forked child. Lock._at_fork_reinit() was added in Python
+    3.9."""
     lock._at_fork_reinit()
 
 
 def at_exit_before_threads(function: Callable[[], None]) -> None:
-    """Call a function that ends threads at exit, before Python joins them. atexit would call it only afterwards. Added
-    in Python 3.9."""
+    """Register a function that ends threads at exit, before Python joins them. atexit would call it only afterwards.
+
+    threading._register_atexit() was added in Python 3.9.
+    """
     getattr(threading, "_register_atexit", atexit.register)(function)
 
 
@@ -52,7 +56,10 @@ def callers() -> Iterator[FrameType]:
 
 def trainer_is_at_last_batch(loader: Any) -> bool:
     """Return True if a Lightning Trainer in the call stack has received the last batch of its epoch from this loader.
-    With limit_train_batches, this is not the loader's last batch. Added in Lightning 2.0."""
+    With limit_train_batches, this is not the loader's last batch.
+
+    The trainer's ``_combined_loader`` was added in Lightning 2.0.
+    """
     modules = "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"
     frame = next((one for one in callers() if one.f_globals.get("__name__") in modules), None)
     fit: Any = None if frame is None else getattr(frame.f_locals.get("self"), "fit_loop", None)
@@ -85,20 +92,22 @@ ITERATORS: dict[str, tuple[str, ...]] = {
         *("_tasks_outstanding", "_task_info", "_rcvd_idx"),
     ),
 }
-"""torch's iterators, from which those in epoch/ are derived, with the methods and attributes that epoch/ uses. All
-exist since torch 2.0."""
+"""torch's iterators, which those in epoch/ are derived from, with the methods and attributes that epoch/ uses. torch
+2.0 and later versions have all of them."""
 
 
 def profiler_check() -> Callable[[], bool]:
-    """Return a function that returns True if torch's profiler is running. Added in torch 1.9."""
+    """Return _profiler_enabled(), which returns True if torch's profiler is running. It was added in torch 1.9."""
     import torch
 
     return torch.autograd._profiler_enabled
 
 
 def current_stream_of(device: Any) -> int:
-    """Return torch.cuda.current_stream(device).cuda_stream, 3 us faster because no object is created. Added in torch
-    1.8."""
+    """Return torch.cuda.current_stream(device).cuda_stream, without creating the Stream object, which takes 3 us.
+
+    _cuda_getCurrentRawStream() was added in torch 1.8.
+    """
     import torch
 
     return torch._C._cuda_getCurrentRawStream(device.index)
@@ -110,7 +119,8 @@ def version_of(tensor: Any) -> int:
 
 
 def collate_functions() -> dict[Any, Any]:
-    """Return the functions that the program has set in default_collate_fn_map, by type. Added in torch 2.0."""
+    """Return the functions that the program has set in default_collate_fn_map, by type. The map was added in torch
+    2.0."""
     from torch.utils.data._utils import collate
 
     torchs = vars(collate)
@@ -122,15 +132,20 @@ def collate_functions() -> dict[Any, Any]:
 
 
 def leaves_by_path(value: Any) -> dict[str, Any]:
-    """Return the leaves of nested containers by path, such as {"[0]['boxes']": ...}. Added in torch 2.2."""
+    """Return the leaves of nested containers by path, such as {"[0]['boxes']": ...}.
+
+    tree_flatten_with_path() was added in torch 2.2.
+    """
     from torch.utils._pytree import keystr, tree_flatten_with_path
 
     return {keystr(path): leaf for path, leaf in tree_flatten_with_path(value)[0]}
 
 
 def data_set_being_read() -> Any:
-    """Return the data set that torch's own loader reads in this call stack, or None. Its fetchers exist since torch
-    1.2."""
+    """Return the data set that torch's own loader reads in this call stack, or None.
+
+    The module of torch's fetchers was added in torch 1.2.
+    """
     for frame in islice(callers(), 12):  # Subset and ConcatDataset are between them
         if frame.f_globals.get("__name__") == "torch.utils.data._utils.fetch":
             return getattr(frame.f_locals.get("self"), "dataset", None)
@@ -138,8 +153,10 @@ def data_set_being_read() -> Any:
 
 
 def pipelines_of(kind: Any) -> set[Any]:
-    """Return weak references to all pipelines, which DALI closes at exit. ``kind`` is nvidia.dali.Pipeline. Added in
-    DALI 1.24."""
+    """Return weak references to all pipelines, which DALI closes at exit. ``kind`` is nvidia.dali.Pipeline.
+
+    Pipeline._pipes was added in DALI 1.24.
+    """
     found: set[Any] = kind._pipes
     return found
 
@@ -147,14 +164,15 @@ def pipelines_of(kind: Any) -> set[Any]:
 # ---- frameworks and Pillow
 
 ACCELERATE, PREPARED = "accelerate.data_loader", "_is_accelerate_prepared"
-"""Module of Accelerate's loaders, and the attribute of a loader that prepare() reads. Added in Accelerate 0.18."""
+"""Module of Accelerate's loaders, and the attribute of a loader that prepare() reads. It was added in Accelerate
+0.18."""
 
 
 def framework_calls() -> list[FrameType]:
     """Return the frames of Accelerate and Ray Train in the call stack, innermost first.
 
     Accelerate's prepare(loader) and Ray Train's prepare_data_loader(loader) construct another loader. The script's
-    loader is a local variable of these functions. Added in Accelerate 0.20 and Ray 2.7.
+    loader is a local variable of these functions since Accelerate 0.20 and Ray 2.7.
     """
     frames = islice(callers(), 16)  # most calls between the framework's function and our constructor
     return [one for one in frames if str(one.f_globals.get("__name__")).startswith((ACCELERATE, "ray.train."))]
@@ -162,7 +180,7 @@ def framework_calls() -> list[FrameType]:
 
 def file_of(error: BaseException | None) -> str:
     """Return the path of the file that caused an OSError or an error of Pillow, or "" if it is unknown. Most of
-    Pillow's errors do not contain it, but local variables of Pillow's functions do."""
+    Pillow's errors do not contain the path, but local variables of Pillow's functions do."""
     met: list[BaseException] = []  # "raise error from error" creates a cycle
     while error is not None and error not in met:
         met.append(error)

@@ -24,8 +24,9 @@ _announced: set[tuple[str, int]] = set()  # lines, with the id of the data set
 
 
 def report_fallback(what: str, fallback: str, reported: set[str]) -> None:
-    """Report that ``what`` does not run in DALI. ``fallback`` is DataLoader's argument; "warn" warns about each text
-    once, and records it in ``reported``.
+    """Report that ``what`` does not run in DALI, in the way that DataLoader's argument ``fallback`` selects.
+
+    "warn" issues a warning unless ``reported`` contains the same text, and adds the text to ``reported``.
 
     Raises:
         RuntimeError: fallback is "error".
@@ -59,8 +60,8 @@ def stack_level() -> int:
 
 
 def user_line(until: str = "") -> str:
-    """Return the file and number of the user's calling line, such as "train.py:31". Return "" if the module ``until``
-    has not called user code."""
+    """Return the file and number of the user's calling line, such as "train.py:31". Return "" if
+    the module ``until`` called this package without user code in between."""
     frame = _user_frame(until)[1]
     path = frame.f_code.co_filename
     if until and path.startswith(_HERE):
@@ -87,8 +88,8 @@ def _user_frame(until: str = "") -> tuple[int, FrameType]:
 
 
 def in_columns(rows: Sequence[tuple[str, ...]], left: int | None = None) -> str:
-    """Format rows as lines with aligned columns. The first ``left`` columns (by default all) are left-aligned, the
-    others right-aligned."""
+    """Format rows as lines with aligned columns. The first ``left`` columns (by default all) are left-aligned. The
+    other columns are right-aligned."""
     aligned = [
         [f"{cell:{'<' if left is None or number < left else '>'}{max(map(len, column))}}" for cell in column]
         for number, column in enumerate(zip(*rows, strict=True))

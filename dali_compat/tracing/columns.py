@@ -1,7 +1,7 @@
 """A traced batch as a few arrays, which are cheap to send from a worker to the loading process.
 
 A *row* is an image of the batch, deferred or computed. A *job* is a file that is decoded once for all rows derived from
-it. Jobs whose rows have equal heads (plans.py) form a group. So do rows whose tails can be merged.
+it. Jobs whose rows have equal heads (plans.py) form a JobGroup. Rows whose tails can be merged form a TailGroup.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class JobGroup(NamedTuple):
     """N jobs whose rows have equal heads.
 
     Attributes:
-        keys: key of each row's head.
+        keys: keys of the heads of a job's rows, equal for all jobs.
         rows: (N, len(keys)) int32, the rows of each job.
-        numbers: (N, numbers of all heads) float64.
-        paths: (N,) bytes, paths of files; for images in memory their concatenated bytes, uint8.
+        numbers: (N, count) float64, the numbers of all heads of each job.
+        paths: (N,) bytes, paths of files; for images in memory, all encoded images concatenated, as uint8.
         ends: (N,) int64, end of each encoded image in ``paths``; None for files.
         slots, header_records: (N,) as in FileSource.
     """
@@ -79,7 +79,7 @@ class TailGroup(NamedTuple):
         pixel_format: format of the images before the tail.
         tail: key of the merged tail.
         rows: (M,) int32.
-        numbers: (M, numbers of the tail) float64.
+        numbers: (M, count) float64, the numbers of the tail for each row.
     """
 
     pixel_format: PixelFormat
@@ -95,7 +95,7 @@ class TracedBatch:
         value: the batch.
         count: number of rows.
         jobs, tails: groups of rows.
-        computed_rows: (row, tensor) of computed rows, which were stacked with deferred ones.
+        computed_rows: (row, tensor) of each computed tensor that was stacked with deferred ones.
     """
 
     def __init__(self, value: Any):
@@ -113,7 +113,7 @@ class TracedBatch:
         return self
 
     def fill(self, tensor_of: Callable[[Placeholder], torch.Tensor]) -> Any:
-        """Return the batch with ``tensor_of(placeholder)`` for each Placeholder."""
+        """Return the batch with ``tensor_of(placeholder)`` in place of each Placeholder."""
         tensors: dict[Placeholder, torch.Tensor] = {}
 
         def replace(x: Placeholder) -> torch.Tensor:
@@ -126,7 +126,7 @@ class TracedBatch:
 
 
 def pack_batch(value: Any) -> TracedBatch:
-    """Convert the result of ``collate_fn`` to a TracedBatch. Compute tensors without a plan."""
+    """Convert the result of ``collate_fn`` to a TracedBatch. Deferred tensors without a plan are computed."""
     cells: list[Cell] = []
     placeholders: dict[int, Placeholder | None] = {}
     tensors: list[TracedTensor] = []  # keeps the tensors alive, so that their ids stay unique
@@ -161,7 +161,7 @@ def pack_batch(value: Any) -> TracedBatch:
 
 
 def _placeholder(x: Any, cells: list[Cell]) -> Placeholder | None:
-    """Return a tensor's placeholder, and append its rows to ``cells``; None if it has to be computed."""
+    """Append a tensor's rows to ``cells``, and return its Placeholder; None if the tensor has to be computed."""
     rows = x._cell.inputs or (x._cell,)
     if not x._cell.is_deferred or not any(cell.tensor is None and has_plan(cell) for cell in rows):
         return None
@@ -191,7 +191,8 @@ def _is_converted(node: Node) -> bool:
 
 
 def _relative_cost(nodes: list[Node]) -> float:
-    """Return the cost of computing each image of a file from its pixels, relative to computing shared nodes once."""
+    """Return the cost of computing the images of one file separately, divided by the cost if nodes that they have in
+    common are computed once."""
     shared: dict[int, int] = {}
     separate = 0
     for node in nodes:
@@ -204,7 +205,7 @@ def _relative_cost(nodes: list[Node]) -> float:
 
 
 def _group(batch: TracedBatch, jobs: list[list[int]], cells: list[Cell]) -> None:
-    """Set the groups of a batch. ``jobs``: the rows of each file."""
+    """Set ``jobs`` and ``tails`` of a batch. The argument ``jobs`` has a list of rows for each file."""
     by_head: dict[Any, list[_Job]] = {}
     by_tail: dict[tuple[PixelFormat, Key], list[tuple[int, list[TailStep], tuple[int, int]]]] = {}
     for rows in filter(None, jobs):

@@ -34,7 +34,7 @@ _SUPPORTED = ("cpu", "auto"), ("cpu", torch.uint8)  # device and output_dtype
 
 
 def deferred_tensor(types: tuple[type, ...], original: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return the deferred result of a decoder; None if the decoder has to run."""
+    """Return a decoder's result as a deferred tensor; None if the decoder has to run."""
     kwargs |= zip(original.__code__.co_varnames[1:], args, strict=False)
     try:
         node = _node(original, data, **kwargs) if SWITCHES.is_tracing and isinstance(data, types) else None

@@ -68,7 +68,7 @@ def use_table(table: FileTable) -> None:
 
 
 def node_of(image: Image.Image) -> Node | None:
-    """Return the image's node, created if Pillow has only opened the file; None if it has to be computed."""
+    """Return the node of an image, created if Pillow has only opened the file; None if the image must be computed."""
     im = image.__dict__.get("_im")
     if type(im) is Node:
         return im if im.state.mode == image._mode and im.size == image._size else None
@@ -88,7 +88,7 @@ def _mode_reason(image: Any) -> str:
 
 
 def _defer_file(image: Any) -> Node | None:
-    """Return a node, which replaces the core of an opened image; None if it cannot be deferred."""
+    """Replace the core of an opened image by a new node, and return the node; None if the image cannot be deferred."""
     if len(image.tile) != 1 or image.decoderconfig or ImageFile.LOAD_TRUNCATED_IMAGES or image.fp is None:
         return None
     if image._mode not in _BANDS or "transparency" in image.info:
@@ -120,7 +120,7 @@ def _defer_file(image: Any) -> Node | None:
 
 
 def _source_of(image: Any) -> FileSource | MemorySource | None:
-    """Return the image's file; None if it cannot be deferred."""
+    """Return the source of an opened image; None if the image cannot be deferred."""
     fp, is_jpeg = image.fp, type(image) is JpegImageFile
     if type(fp) is io.BytesIO or type(fp) in _ARCHIVE_MEMBERS:
         data = fp.getvalue() if type(fp) is io.BytesIO else _all_bytes(fp)
@@ -155,7 +155,7 @@ def _all_bytes(fp: Any) -> bytes:
 
 
 def _end_of_png(image: Any) -> int:
-    """Return the file position after load(); 0 if load() would read metadata after the pixels."""
+    """Return the file position after load() of a PNG; 0 if load() would read metadata after the pixels."""
     at, fp = image.tile[0][2] - 8, image.fp
     before = fp.tell()
     try:
@@ -179,7 +179,7 @@ def image_of(node: Node, info: dict[Any, Any]) -> Image.Image:
 
 
 def _get_im(self: Any) -> Any:
-    """Return the core for Image.im, computed if it was deferred."""
+    """Return Pillow's core of an image, computed if it was deferred. This is the property Image.im."""
     im = self.__dict__.get("_im")
     if type(im) is Node:
         record_reason("uses the image's pixels")
@@ -283,7 +283,7 @@ def _method(name: str, outcome_of: Callable[..., Outcome | None]) -> Callable[..
 
 
 def in_place_of(original: Any, function: Any) -> Any:
-    """Return ``function`` with the name and docstring of the one that it replaces."""
+    """Return ``function`` with the name and docstring of ``original``, which it replaces."""
     setattr(functools.wraps(original)(function), STANDS_FOR, original)
     return function
 
@@ -291,13 +291,13 @@ def in_place_of(original: Any, function: Any) -> Any:
 def deferred_image(
     image: Any, outcome_of: Callable[..., Outcome | None], call: RecordedCall, info: dict[Any, Any] | None = None
 ) -> Image.Image | None:
-    """Return the deferred result of a call; None if it has to be computed.
+    """Return the deferred result of a call; None if the result has to be computed.
 
     Args:
         image: the first argument of the call.
         outcome_of: returns the Outcome for the image's State and the call's other arguments.
         call: the call.
-        info: ``Image.info`` of the result; None for a copy of the image's.
+        info: ``Image.info`` of the result; None to copy that of ``image``.
     """
     node = node_of(image)
     if node is None:

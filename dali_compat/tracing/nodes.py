@@ -79,7 +79,7 @@ class Node:
     Attributes:
         parent: the node that ``call`` is applied to; None for a file.
         source: the encoded file.
-        call: call on the parent; for a file the call of a decoder, or None for Pillow's.
+        call: call on the parent. For a file, the call of its decoder, or None if Pillow decodes it.
         state: the known kind, mode, shape and dtype.
         steps: steps that compute the same pixels in a batch; None if no steps do.
         strides: strides of a tensor, in elements; None if it is contiguous.
@@ -116,7 +116,7 @@ class Node:
         return self.state.shape[-1], self.state.shape[-2]
 
     def then(self, call: RecordedCall, outcome: Outcome, strides: tuple[int, ...] | None = None) -> Node:
-        """Return the node of a call with this outcome."""
+        """Return the node for the result of a call on this node, which has this outcome."""
         if call.name == "convert" and outcome.state.mode == "RGB" and self.is_file:
             steps: tuple[Step, ...] | None = ()  # decoders of batches return RGB
         elif self.steps is None or outcome.steps is None:

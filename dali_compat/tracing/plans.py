@@ -2,7 +2,7 @@
 
 The steps of an image are brought into a canonical order and split in two. The *head* moves and converts pixels, and
 becomes a DALI pipeline. The *tail* begins with the first step that computes with colors or is often random; torch runs
-it. Both depend only on the images of one file, so that pixels do not depend on the rest of the batch.
+it. Head and tail depend only on the images of one file, so that pixels do not depend on the rest of the batch.
 
 Building a pipeline takes a second, so heads have few variants. Tails may have many, as with RandAugment. They are
 merged into one plan, whose steps have flags.
@@ -44,9 +44,9 @@ _DECODED: PixelFormat = "pil", torch.uint8, False, 3
 
 
 def split_steps(steps: Sequence[Step], is_only_image: bool = True) -> tuple[Key, list[float], list[TailStep]]:
-    """Return the key of an image's head, the numbers of the head, and the tail.
+    """Return (key of an image's head, numbers of the head, tail).
 
-    If the file has other images, too, the tail includes conversions, because their heads form one pipeline.
+    If several images are made from the file, conversions belong to the tail, because one pipeline runs all heads.
     """
     steps = canonical(steps)
     end = next((at for at in range(len(steps)) if _begins_tail(steps, at)), len(steps))
@@ -66,7 +66,7 @@ def _begins_tail(steps: Sequence[Step], at: int) -> bool:
 
 
 def _tail_step(kind: StepKind, numbers: Numbers) -> TailStep:
-    """Return a step of a tail. A warp that keeps the image size gets a flag."""
+    """Return a step for a tail. A warp that keeps the image size gets a flag, so that it can be skipped."""
     if kind.op in _OFTEN_RANDOM and not kind.has_flag and numbers[:2] == numbers[2:4]:
         kind = step_kind(kind.op, kind.args, kind.pixel_format, (FLAG, *kind.layout))
         numbers = *numbers[:4], 1.0, *numbers[4:]
@@ -112,7 +112,7 @@ def canonical(steps: Sequence[Step]) -> list[Step]:
 
 
 def _with_adjustment(first: Numbers, second: Numbers) -> Numbers:
-    """Return the numbers of two color_jitter steps as one. The second has one adjustment.
+    """Return the numbers of one color_jitter step that replaces two. The second step has a single adjustment.
 
     The numbers are a flag, the order of the adjustments (-1 for none), and four factors.
     """
@@ -130,7 +130,7 @@ def _is_cast_of_bytes(steps: Sequence[Step]) -> bool:
 
 
 def _add_window(steps: list[Step], kind: StepKind, numbers: Numbers) -> None:
-    """Add a window before the last flips, or join it with a window that precedes them."""
+    """Add a window before the flips that end ``steps``, or merge it with a window that precedes these flips."""
     at = len(steps)
     while at and steps[at - 1][0].op == "flip":
         at -= 1
@@ -157,7 +157,7 @@ def _mirrored(numbers: Numbers, axis: str) -> Numbers:
 def size_after(key: Key, numbers: Any, size: Any) -> Any:
     """Return the (height, width) of an image after the steps of a key.
 
-    ``size`` is that before the steps. The numbers may be arrays of N images.
+    ``size`` is the size before the steps. The numbers may be arrays of N images.
     """
     at = 0
     for kind, _ in key:
@@ -175,7 +175,7 @@ def steps_without_flag(tail: Sequence[TailStep]) -> Key:
 def merge_tails(tails: Sequence[Sequence[TailStep]], sizes: Sequence[tuple[int, int]]) -> tuple[Key, list[list[float]]]:
     """Return the key of a tail that contains the steps of several tails, and each image's numbers for it.
 
-    The tails have equal steps_without_flag(). ``sizes`` are the (height, width) of the images before them.
+    The tails have equal steps_without_flag(). ``sizes`` are the (height, width) of the images before the tails.
     """
     keys = [tuple(key_step for key_step, _ in tail) for tail in tails]
     union = [*steps_without_flag(tails[0])]
@@ -204,7 +204,8 @@ def _numbers_of(
 ) -> list[float]:
     """Return an image's numbers for a merged tail.
 
-    A step that it skips gets a flag of 0 and numbers from ``examples``. ``size``: (height, width) before the tail.
+    A step that the image skips gets a flag of 0 and numbers from ``examples``. ``size``: (height, width) before the
+    tail.
     """
     result: list[float] = []
     remaining = list(reversed(tail))
@@ -235,9 +236,9 @@ def number_count(key: Key) -> int:
 
 @lru_cache(_CACHE_SIZE)
 def head_plan(keys: tuple[Key, ...], sizes: tuple[Any, ...], options: Options) -> Plan:
-    """Return the plan of the heads of a file's images.
+    """Return the plan of the heads of the images that are made from one file.
 
-    ``sizes`` are the (height, width) after each head; None if it differs within the batch.
+    ``sizes`` has the (height, width) after each head, or None if that size differs between the images of the batch.
     """
     chains, at = [], 0
     for number, (key, size) in enumerate(zip(keys, sizes, strict=True)):
@@ -253,14 +254,15 @@ def head_plan(keys: tuple[Key, ...], sizes: tuple[Any, ...], options: Options) -
 def tail_plan(pixel_format: PixelFormat, tail: Key, sizes: tuple[Any, Any], options: Options) -> Plan:
     """Return the plan of a tail, for images of a ``pixel_format``.
 
-    ``sizes`` are the (height, width) before and after the tail; None if it differs within the batch.
+    ``sizes`` has two entries, the (height, width) before and after the tail. An entry is None if that size differs
+    between the images of the batch.
     """
     return lower(Chain(ImageSpec(*pixel_format, size=sizes[0]), _steps(tail, sizes[1])), options, decoded=True)
 
 
 @lru_cache(_CACHE_SIZE)
 def whole_plan(head: Key, tail: Key, size: Any, options: Options) -> Plan:
-    """Return the plan of a head and a tail, for explain(). ``size``: (height, width) after both."""
+    """Return the plan of a head and a tail, for explain(). ``size`` is the (height, width) after the tail, or None."""
     first = head_plan((head,), (size if not any(kind.has_sizes for kind, _ in tail) else None,), options)
     if not tail:
         return first
@@ -269,9 +271,9 @@ def whole_plan(head: Key, tail: Key, size: Any, options: Options) -> Plan:
 
 
 def _steps(key: Key, size: Any, at: int = 0, stream: int = 0) -> tuple[Translated, ...]:
-    """Return the steps of a plan.
+    """Return the steps of a key, as a plan needs them.
 
-    ``at`` is the index of their first number, ``stream`` the number of their first random stream.
+    ``at`` is the index of the first number that they use, and ``stream`` the number of their first random stream.
     """
     last = max((number for number, (kind, _) in enumerate(key) if kind.has_sizes), default=-1)
     result = []

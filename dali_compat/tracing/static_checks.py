@@ -131,7 +131,7 @@ def _is_opaque(function_or_class) -> bool:
 
 
 def _values_of_names(called: _Function, words: Iterable[str]) -> Iterator[Any]:
-    """Yield the globals, attributes and closure variables that names may refer to in a function."""
+    """Yield the globals, attributes and closure variables that a function's names ``words`` may refer to."""
     cls = called.owner if isinstance(called.owner, type) else type(called.owner)
     owner_attributes = {} if isinstance(called.owner, type) else attributes(called.owner)
     for name in words:
@@ -178,7 +178,7 @@ def _functions_of(value, words: Iterable[str], owner, depth: int, look_inside: b
 
 
 def _methods(owner, method_names: Iterable[str], depth: int) -> Iterator[_Function]:
-    """Yield the methods of an object or class with these names, also overridden ones."""
+    """Yield the methods of an object or class with these names, including overridden ones."""
     cls = owner if isinstance(owner, type) else type(owner)
     for base in cls.__mro__:
         for name in method_names:

@@ -1,8 +1,8 @@
 """Tensors whose pixels are deferred.
 
 :class:`TracedTensor` is a wrapper subclass of torch.Tensor with shape, strides and dtype, but no data. It records the
-calls of some methods. Any other operation computes the pixels first, in ``__torch_dispatch__`` or, for methods without
-a dispatcher, in _WITHOUT_DISPATCHER.
+calls of some methods. Any other operation computes the pixels first, in ``__torch_dispatch__``. The methods in
+_WITHOUT_DISPATCHER, which torch does not dispatch, are replaced to compute them, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .operations import OUTCOMES, Outcome, State, outcome_of
 
 
 class Join(NamedTuple):
-    """torch.stack, or torch.cat, of ``number`` tensors."""
+    """A call of torch.stack or torch.cat on ``number`` tensors."""
 
     number: int
     dim: int
@@ -34,7 +34,7 @@ class Join(NamedTuple):
 
 
 def join_rows(rows: torch.Tensor, joins: tuple[Join, ...]) -> torch.Tensor:
-    """Stack or concatenate the rows of a tensor by nested joins, the innermost first."""
+    """Return the rows of a tensor, stacked or concatenated by nested joins. The innermost join comes first."""
     result = rows.reshape(*(join.number for join in reversed(joins)), *rows.shape[1:])
     for axis, join in zip(reversed(range(len(joins))), joins, strict=True):
         result = result.movedim(axis, axis + join.dim)
@@ -221,7 +221,7 @@ _JOINS = torch.ops.aten.stack.default, torch.ops.aten.cat.default
 
 
 def deferred_join(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
-    """Return the deferred result of torch.stack or torch.cat; None if it has to be computed."""
+    """Return the deferred result of torch.stack or torch.cat; None if the real function has to run."""
     if not tensors or len({(tuple(x.shape), x.dtype) for x in tensors}) > 1 or not tensors[0].ndim:
         return None
     cells = list(map(_input_cell, tensors))
@@ -237,7 +237,7 @@ def deferred_join(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
 
 
 def _input_cell(x: torch.Tensor) -> Any:
-    """Return the cell of a tensor to stack, new for a plain CPU tensor; None for an unsupported tensor."""
+    """Return the cell of a tensor that is stacked, a new one for a computed CPU tensor; None if it is unsupported."""
     if type(x) in REAL_CLASS:
         return x._cell  # type: ignore[attr-defined]  # a TracedTensor
     if type(x) is not torch.Tensor or x.device.type != "cpu" or x.requires_grad or x.layout != torch.strided:
@@ -264,7 +264,7 @@ def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def deferred_call(tensor: TracedTensor, call: RecordedCall, outcome: Outcome | None, strides: Any = None) -> Any:
-    """Return the deferred result of a call; None if the outcome or its steps are unknown."""
+    """Return the deferred result of a call; None if its outcome or the outcome's steps are unknown."""
     node = tensor._cell.node
     if outcome is None or node is None:
         return None
@@ -308,7 +308,7 @@ def _arithmetic_method(name: str) -> Callable[..., Any]:
 def _plain(value: Any, name: str = "") -> Any:
     """Return the computed tensor of a TracedTensor, or any other value itself.
 
-    In a trial, record that the operation ``name`` needs it.
+    In a trial, record that the operation ``name`` needs the pixels.
     """
     if type(value) not in REAL_CLASS:
         return value
@@ -424,7 +424,8 @@ def _getitem(self: TracedTensor, index: Any) -> Any:
 
 
 def _channel_index(index: Any) -> Any:
-    """Return the list or int64 tensor of an index that selects channels of a (C, H, W) tensor, else None."""
+    """Return the list or int64 tensor in ``index`` if ``index`` selects only channels of a (C, H, W) tensor, else
+    None."""
     entries = list(index) if type(index) is tuple else [index]
     if entries[0] is ... and len(entries) == 4:
         entries = entries[1:]
@@ -435,7 +436,7 @@ def _channel_index(index: Any) -> Any:
 
 
 def _window(s: State, index: Any) -> Outcome | None:
-    """Return the outcome of indexing with slices that cut a window, else None."""
+    """Return the Outcome of indexing if the index consists of slices that select a window, else None."""
     entries = index if type(index) is tuple else (index,)
     if not all(one is ... or type(one) is slice for one in entries) or len(s.shape) != 3:
         return None

@@ -61,7 +61,7 @@ class TrialResult(NamedTuple):
 
     Attributes:
         reason: why torch's loader has to load the data set; empty if it can be traced.
-        images: images of the first sample with deferred ones; None for each image without a plan.
+        images: images of the first sample that has deferred ones, with None in place of images without a plan.
         has_images: whether a sample has images.
     """
 
@@ -75,7 +75,7 @@ _tables: IdentityWeakDict[FileTable] = IdentityWeakDict()
 
 
 def table_of(dataset: Any) -> FileTable:
-    """Return the table of a data set's files, which all its loaders share."""
+    """Return the FileTable of a data set, which all its loaders share."""
     try:
         count = len(dataset)
     except TypeError:
@@ -95,7 +95,9 @@ class Reader:
 
 
 def run_trial(loader: Any) -> tuple[TrialImage | None, ...] | None:
-    """Return the images of a sample, None for each one without a plan; None if the data set opens no images.
+    """Return the images of a sample, with None in place of each one without a plan.
+
+    Return None if no trial is run, because the data set is empty or may use CUDA, for example.
 
     Args:
         loader: a DataLoader or a Reader.
@@ -156,7 +158,7 @@ def _try(loader: Any) -> TrialResult:
 
 
 def _differs_untraced(loader: Any, plain: Any) -> bool:
-    """Return True if samples also differ without tracing, as in a stream that draws its own seed."""
+    """Return True if a second run without tracing gives other samples than ``plain``, the description of the first."""
     try:
         with child(lambda: _run(loader, None)) as plain_result:
             again, _ = plain_result()
@@ -166,7 +168,7 @@ def _differs_untraced(loader: Any, plain: Any) -> bool:
 
 
 def _run(loader: Any, table: FileTable | None) -> tuple[Any, TrialResult]:
-    """Load a few samples, traced if there is a ``table``. Return their description and the trial's result."""
+    """Load a few samples, traced if there is a ``table``. Return (description of the samples, TrialResult)."""
     dataset, indices = loader.dataset, _indices(loader)
     is_stream = isinstance(dataset, data.IterableDataset)
     if table is not None:
@@ -228,7 +230,7 @@ def _indices(loader: Any) -> list[Any]:
 
 
 def _trial_images(sample: Any) -> tuple[TrialImage | None, ...]:
-    """Return the deferred images of a sample, None for each one without a plan; () if none has a plan."""
+    """Return the deferred images of a sample, with None in place of each one without a plan; () if none has a plan."""
     images: list[TrialImage | None] = []
     cells = [cell for tensor in _leaves(sample) for cell in tensor._cell.inputs or (tensor._cell,)]
     nodes = [cell.node if cell.tensor is None and has_plan(cell) else None for cell in cells]
@@ -279,7 +281,7 @@ def _collated(loader: Any, samples: list[Any], traced: bool) -> Any:
 
 
 class _Value(NamedTuple):
-    """A value or a checksum of it, as a part of a description; None if it is not compared."""
+    """A value or its checksum in a description; None for a value that is not compared."""
 
     value: Any
 
@@ -327,9 +329,10 @@ def _attributes(dataset: Any) -> Any:
 
 
 def _difference(a: Any, b: Any, path: str = "", values: bool = True) -> str:
-    """Return a text about the first difference of two descriptions, or "".
+    """Return a text about the first difference of two descriptions, or "" if they are equal.
 
-    ``path`` is their position, such as "[0][1]". Without ``values``, only types are compared.
+    ``path`` is the position of ``a`` and ``b`` in the whole description, such as "[0][1]". Without ``values``, only
+    types are compared.
     """
     if isinstance(a, _Value) and isinstance(b, _Value):
         (a,), (b,) = a, b

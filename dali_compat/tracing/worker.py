@@ -61,7 +61,7 @@ class TracedCollate:
 class SeededIndices(list[Any]):
     """Indices of a batch. When torch's fetcher in a worker iterates over them, it seeds the generators for each sample.
 
-    So a sample's random numbers depend on the epoch's seed and on its position, not on the number of workers.
+    Therefore a sample's random numbers depend on the epoch's seed and on its position, not on the number of workers.
 
     Args:
         indices: indices of the samples.

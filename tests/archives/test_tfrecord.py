@@ -132,7 +132,7 @@ def test_a_truncated_file_is_refused(packed, tmp_path, cut, reason):
     with pytest.raises(ImageReadError, match=rf"record 11 at byte \d+: .*{reason}"):
         DALITFRecord(path)
     path.write_bytes((packed / "all.tfrecord").read_bytes()[: offsets_of(packed / "all.tfrecord")[3] + 5])
-    with pytest.raises(ImageReadError, match=r"record 3 at byte .*ends inside it"):
+    with pytest.raises(ImageReadError, match=r"record 3 at byte .*ends within the record"):
         DALITFRecord(path)
 
 

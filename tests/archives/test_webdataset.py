@@ -225,7 +225,7 @@ def test_damage_is_reported_with_the_headers_position(packed, tmp_path):
 
     fails(whole[: header + 3] + b"?" + whole[header + 4 :], "it is damaged")
     fails(whole[: header + 124] + b"z" + whole[header + 125 :], "it is damaged")
-    fails(whole[: header + 100], "the file ends inside it")
+    fails(whole[: header + 100], "the file ends within the header")
     fails(whole[: header + 600], "bytes before the member does")
 
 

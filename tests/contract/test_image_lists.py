@@ -100,7 +100,7 @@ def test_paths_of_any_type_are_accepted(files, image_root, kind):
 
 
 def test_invalid_arguments_of_a_list_are_refused(files):
-    with pytest.raises(ValueError, match="24 paths and 2 targets"):
+    with pytest.raises(ValueError, match="24 paths, but 2 targets; pass one target per path"):
         DALIImageList(files, [0, 1])
     with pytest.raises(TypeError, match="must be str, bytes or PathLike"):
         DALIImageList([1, 2])
@@ -448,7 +448,7 @@ def test_invalid_tables_are_refused(table, tmp_path):
     with pytest.raises(ValueError, match="2 rows with no number in 'y': line 2, line 3"):
         DALIImageTable(path, target=["x", "y"])
     path.write_text("file,label\na,1\nb,2,3\n")
-    with pytest.raises(ValueError, match="line 3: it has 3 cells, but the header has 2"):
+    with pytest.raises(ValueError, match="line 3: the line has 3 cells, but the header has 2"):
         DALIImageTable(path)
     path.write_text("file,label,label\na,1,2\n")
     with pytest.raises(ValueError, match="several columns 'label'"):

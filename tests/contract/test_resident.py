@@ -848,7 +848,7 @@ REFUSED = {
     "an own __getitem__": (lambda: _as_cifar(OwnGetItem), "OwnGetItem overrides __getitem__"),
     "floats": (lambda: _with_attribute(make(), "data", pictures(COUNT, 32, 32, 3).astype(np.float32)), "float32"),
     "four channels": (lambda: _with_attribute(make(), "data", pictures(COUNT, 32, 32, 4)), "shape"),
-    "too few targets": (lambda: _with_attribute(make(), "targets", [1, 2]), "40 images and 2 targets"),
+    "too few targets": (lambda: _with_attribute(make(), "targets", [1, 2]), "40 images, but 2 targets"),
     "with other data sets": (
         lambda: data.ConcatDataset([make(), data.TensorDataset(torch.zeros(3))]),
         "TensorDataset",
