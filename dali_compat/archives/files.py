@@ -79,13 +79,13 @@ class MappedFiles:
         return found
 
     def _check(self, number: int, file: _File) -> None:
-        """Raise ImageReadError if the file was written to."""
+        """Raise ImageReadError if the file's size or modification time is not that in ``stats``."""
         if file.state() != self._stats[number]:
             raise ImageReadError(_changed(self.paths[number]))
 
     def _file(self, number: int) -> _File:
-        """Return an open file. Beyond the limit, the file opened first is dropped, and closed when it is no longer
-        used.
+        """Return the open file ``number``. Beyond the limit, the file opened first is dropped, and closed when it is no
+        longer used.
 
         There is no lock, because a fork would copy it in a locked state.
         """

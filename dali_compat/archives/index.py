@@ -50,7 +50,8 @@ class FileRows(NamedTuple):
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray], size: int) -> FileRows:
-        """Return validated rows. Raise ValueError or KeyError if the arrays do not fit a file of ``size`` bytes."""
+        """Return FileRows of cached arrays. Raise ValueError or KeyError if they do not fit a file of ``size``
+        bytes."""
         rows = cls(*(arrays[name] for name in cls._fields))
         kinds = [(array.dtype, array.ndim) for array in rows]
         if kinds != [(np.int64, 2), (np.int64, 2), (np.uint8, 1)] or len(rows.columns) != 3 or rows.gaps.shape[1] != 2:
@@ -89,7 +90,7 @@ def is_target(label: float) -> bool:
 
 
 class RowsBuilder:
-    """Collects rows and reports progress. A list of a million Python ints would take five times the memory."""
+    """Collects rows in arrays, and reports progress. Lists of Python ints would take five times the memory."""
 
     def __init__(self, progress: Progress):
         self._rows, self._gaps, self._keys, self._progress = array("q"), array("q"), bytearray(), progress

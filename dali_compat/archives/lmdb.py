@@ -115,7 +115,7 @@ class DALILMDB(Archive):
         keys = [key.decode("utf-8", "surrogateescape") for part in rows for key in part.key_list()]
         if len(keys) != len(self._table):
             what = f"{len(keys)} keys for {len(self._table)} images"
-            raise ValueError(f"the cached index of {self.root} has {what}: remove it")
+            raise ValueError(f"the cached index of {self.root} has {what}; remove the index")
         targets = self._by_pattern(keys) if self._labels is None else _by_labels(self._labels, keys)
         self._table.targets[:] = targets
 
@@ -270,7 +270,7 @@ class Database:
         count = (lower - _HEADER.size) // 2
         nodes = struct.unpack_from(f"<{count}H", self._data, begin + _HEADER.size)
         if count and not _HEADER.size <= min(nodes) <= max(nodes) <= self._page - _NODE.size:
-            raise corrupt(self._path, f"page {number} at byte {begin}", "a key lies outside it")
+            raise corrupt(self._path, f"page {number} at byte {begin}", "a key lies outside of the page")
         return begin, flags & _KINDS, list(nodes)
 
     def _child(self, begin: int, node: int) -> int:
@@ -287,7 +287,7 @@ class Database:
         end = begin + self._page
         inline = _NUMBER.size if flags & _BIG else size
         if at + inline > end:
-            raise corrupt(self._path, where, "a key or a value ends outside it")
+            raise corrupt(self._path, where, "a key or a value ends outside of the page")
         key = bytes(self._data[at - key_size : at])
         if flags & _BIG:
             at = self._overflow(_NUMBER.unpack_from(self._data, at)[0], size, where)

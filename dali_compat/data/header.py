@@ -45,7 +45,7 @@ class Header(NamedTuple):
     at: int = 0  # position of size_field in the file
     # contains the size: the frame header of a JPEG, the first bytes of other files; padded with zeros
     size_field: bytes = bytes(SIZE_FIELD)
-    intact: bool = False  # whether all bytes were checked with intact()
+    intact: bool = False  # whether all bytes passed the check of intact()
     # 16 * horizontal + vertical chroma subsampling of a JPEG, or GRAY_JPEG; 0 if no JPEG engine supports it
     chroma: int = 0
     ctime: int = 0  # of the file in ns; 0 if there is no file

@@ -143,12 +143,12 @@ class Headers:
         self._facts[at] = facts
 
     def set_intact(self, index: int) -> None:
-        """Record that DALI and PIL decode this file in the same way."""
+        """Record that DALI and PIL decode the file at ``index`` in the same way."""
         with self._lock:
             self._facts["intact"][index] = True
 
     def use_pil(self, index: int) -> None:
-        """Record that PIL must decode this file, because DALI failed or may differ."""
+        """Record that PIL must decode the file at ``index``, because DALI failed or may decode it differently."""
         with self._lock:
             self._facts["kinds"][index] = PIL
 

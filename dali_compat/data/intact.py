@@ -19,7 +19,7 @@ from .intact_jpeg import Jpeg, UnknownStructure, require
 
 
 def intact(data: np.ndarray) -> bool:
-    """Return True if DALI decodes images of this structure as Pillow does. ``data`` has the encoded bytes as uint8."""
+    """Return True if an image has a structure that DALI decodes as Pillow does. ``data`` has its bytes as uint8."""
     view = data.data
     head = bytes(view[:64])
     try:

@@ -77,13 +77,13 @@ class SampleTable:
         return same_sources and self._agrees(attributes, lambda entries: entries)
 
     def holds(self, attributes: tuple[Any, ...], index: np.ndarray) -> bool:
-        """Return True if the samples at ``index`` (nonnegative) are unchanged."""
+        """Return True if the data set still has the table's samples at ``index``, which is nonnegative."""
         chosen = index.tolist()
         # the last one is repeated, because itemgetter returns no tuple for a single index
         return self._agrees(attributes, itemgetter(*chosen, chosen[-1]))
 
     def _agrees(self, attributes: tuple[Any, ...], get: Callable[[list[Any]], Sequence[Any]]) -> bool:
-        """Return True if the data set still holds these samples. ``get`` selects the entries of each list to
+        """Return True if the data set still has the table's samples. ``get`` takes a list and returns the entries to
         compare."""
         for before, now in zip(self._attributes, attributes, strict=True):
             if type(before) is not list:

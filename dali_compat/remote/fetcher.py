@@ -60,7 +60,8 @@ class Fetcher:
         self._closed = False
 
     def request(self, records: Sequence[ObjectRecord]) -> None:
-        """Queue these objects after earlier ones. Each of them must later be passed to take()."""
+        """Request the objects of ``records`` after those of earlier calls. Each record must later be passed to
+        take()."""
         event_loop().call_soon_threadsafe(self._request, [(record.store, record.index) for record in records])
 
     def take(self, records: Sequence[ObjectRecord]) -> dict[int, Exception]:

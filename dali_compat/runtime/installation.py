@@ -162,7 +162,7 @@ def gpu_names() -> list[str]:
 
 def most_jpeg_engines() -> float:
     """Return the maximum number of JPEG engines per GPU. This is the environment variable DALI_COMPAT_JPEG_ENGINE, or
-    infinity if it is not set."""
+    infinity if the variable is not set."""
     value = os.environ.get(JPEG_ENGINE, "").strip()
     return int(value) if value.isdigit() else math.inf
 

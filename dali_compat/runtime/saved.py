@@ -1,4 +1,4 @@
-"""Cache files that save later starts from repeating work, and locks so that one process at a time writes them."""
+"""Cache files, which spare later starts repeated work, and locks, so that one process at a time writes a file."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def unpacked(data: bytes) -> tuple[dict, dict[str, np.ndarray]] | None:
 
 @contextlib.contextmanager
 def lock(name: str) -> Iterator[None]:
-    """Context manager that holds a lock by name, so that the ranks of a training job do not repeat work. If locks do
+    """Context manager that holds the lock ``name``, so that the ranks of a training job do not repeat work. If locks do
     not work or the lock is not free within a minute, continue without it."""
     path = cache_folder() / "locks" / name
     with contextlib.ExitStack() as stack:

@@ -107,7 +107,7 @@ class Node:
 
     @property
     def mode(self) -> str:
-        """Pillow's mode."""
+        """Pillow's mode of the image, such as "RGB"."""
         return self.state.mode
 
     @property
@@ -116,7 +116,7 @@ class Node:
         return self.state.shape[-1], self.state.shape[-2]
 
     def then(self, call: RecordedCall, outcome: Outcome, strides: tuple[int, ...] | None = None) -> Node:
-        """Return the node for the result of a call on this node, which has this outcome."""
+        """Return the node for the result of ``call`` on this node. ``outcome`` has the result's state and steps."""
         if call.name == "convert" and outcome.state.mode == "RGB" and self.is_file:
             steps: tuple[Step, ...] | None = ()  # decoders of batches return RGB
         elif self.steps is None or outcome.steps is None:

@@ -166,10 +166,10 @@ def test_damage_is_reported_with_record_and_byte(packed, tmp_path, idx):
         assert reason in str(caught.value)
 
     at = offsets[4]
-    fails(whole[:at] + b"\0" + whole[at + 1 :], 4, "begins with 0xced72300 instead of 0xced7230a")
+    fails(whole[:at] + b"\0" + whole[at + 1 :], 4, "begins with 0xced72300, not with the magic number")
     fails(whole[: at + 7] + b"\x60" + whole[at + 8 :], 4, "a later part of a record is there, not its first")
     fails(whole[:-100], 11, "the file ends 100 bytes")
-    fails(whole[: offsets[11] + 5], 11, r"the file has only \d+ bytes")
+    fails(whole[: offsets[11] + 5], 11, "the file has only ")
 
 
 def test_a_record_with_a_missing_part_is_refused(tmp_path):
