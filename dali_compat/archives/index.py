@@ -55,13 +55,13 @@ class FileRows(NamedTuple):
         rows = cls(*(arrays[name] for name in cls._fields))
         kinds = [(array.dtype, array.ndim) for array in rows]
         if kinds != [(np.int64, 2), (np.int64, 2), (np.uint8, 1)] or len(rows.columns) != 3 or rows.gaps.shape[1] != 2:
-            raise ValueError(f"the arrays are {kinds}")
+            raise ValueError(f"the arrays have the dtypes and dimensions {kinds}")
         offsets, lengths, _ = rows.columns
         bounds = (rows.gaps[:, 0], len(offsets) - 1), (rows.gaps[:, 1], size), (offsets, size)
         if not all(_in_range(*pair) for pair in bounds):
-            raise ValueError(f"rows beyond the file's {size} bytes")
+            raise ValueError(f"a row lies beyond the file's {size} bytes")
         if not _in_range(lengths, size - offsets - GAP * np.bincount(rows.gaps[:, 0], minlength=len(offsets))):
-            raise ValueError(f"images that end beyond the file's {size} bytes")
+            raise ValueError(f"an image ends beyond the file's {size} bytes")
         return rows
 
     def reordered(self, order: np.ndarray) -> FileRows:

@@ -149,7 +149,7 @@ def _by_labels(labels: int | Mapping[str, int] | Sequence[int], keys: list[str])
             raise ValueError(f"labels has no target for {len(missing)} keys, the first of them {missing[0]!r}")
         labels = [labels[key] for key in keys]
     elif len(labels) != len(keys):
-        raise ValueError(f"labels has {len(labels)} targets for {len(keys)} images")
+        raise ValueError(f"labels has {len(labels)} targets, but there are {len(keys)} images")
     targets = np.asarray(labels)
     if targets.dtype.kind not in "iu":
         raise ValueError(f"labels are {targets.dtype}, not integers")

@@ -97,11 +97,12 @@ def refuse_columns(names: list[Any], there: Sequence[Any], table: str) -> None:
 
 
 def refuse_rows(rows: Sequence[int], what: str, where: Callable[[int], str]) -> None:
-    """Raise ValueError if ``rows`` is not empty. The message lists them with ``what``, such as "no image"."""
+    """Raise ValueError if ``rows`` is not empty. The message says that these rows have ``what``, such as "no image"."""
     if rows:
         more = ", ..." if len(rows) > _SHOWN else ""
         raise ValueError(
-            f"{len(rows)} row{'s' if len(rows) > 1 else ''} with {what}: {', '.join(map(where, rows[:_SHOWN]))}{more}"
+            f"{len(rows)} {'rows have' if len(rows) > 1 else 'row has'} {what}: "
+            f"{', '.join(map(where, rows[:_SHOWN]))}{more}"
         )
 
 
@@ -109,7 +110,8 @@ def _named(names: list[str], column: Any, where: Callable[[int], str], classes: 
     there = set(names)
     whole = next((pair for pair in _BOOLEANS if there <= pair), there)  # "True" is 1 even if all are "True"
     number = _numbers_of(classes, sorted(whole))
-    refuse_rows([row for row, name in enumerate(names) if name not in number], f"a {column!r} not in classes", where)
+    unknown = [row for row, name in enumerate(names) if name not in number]
+    refuse_rows(unknown, f"a {column!r} that is not in classes", where)
     return Labels([number[name] for name in names], list(number))
 
 
@@ -188,7 +190,7 @@ def _floats(name: Any, values: Sequence[Any], where: Callable[[int], str]) -> to
 def _vectors(name: Any, values: Sequence[Any], where: Callable[[int], str]) -> torch.Tensor:
     length = len(values[0])
     odd = [row for row, value in enumerate(values) if len(value) != length or not _is_numeric(value)]
-    refuse_rows(odd, f"not {length} numbers in {name!r}", where)
+    refuse_rows(odd, f"something other than {length} numbers in {name!r}", where)
     try:
         return torch.from_numpy(np.array(list(values), np.float32))
     except ValueError as error:

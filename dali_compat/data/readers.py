@@ -110,7 +110,7 @@ def check_loader(dataset: Any, loader: Any) -> None:
     if loader in (default_loader, folder.pil_loader) and not is_original(folder.pil_loader):
         raise Unsupported("torchvision.datasets.folder.pil_loader, which opens the files, was replaced")
     if loader not in (default_loader, pil_loader) or not is_original(loader):
-        raise Unsupported(f"{type(dataset).__name__} has a custom loader")
+        raise Unsupported(f"{type(dataset).__name__} has a custom loader; leave loader= out to use DALI")
     if loader is default_loader and get_image_backend() != "PIL":
         raise Unsupported(f"torchvision's image backend is {get_image_backend()!r}; DALI matches only PIL")
 

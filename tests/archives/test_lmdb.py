@@ -183,7 +183,7 @@ def test_several_databases_form_one_data_set(raw, tmp_path):
 @pytest.mark.parametrize("arguments, reason", [
     ({}, r"raw contains images without labels; pass labels="),
     ({"labels": {"cat/1.jpg": 1}}, r"no target for 2 keys, the first of them 'cat/7.webp'"),
-    ({"labels": [1, 2]}, r"labels has 2 targets for 3 images"),
+    ({"labels": [1, 2]}, r"labels has 2 targets, but there are 3 images"),
     ({"labels": [1.0, 2.0, 3.0]}, r"labels are float64, not integers"),
     ({"labels": [2**63] * 3}, r"labels has 9223372036854775808, not a class number"),
     ({"labels": 2**63}, r"labels has 9223372036854775808, not a class number"),

@@ -237,7 +237,7 @@ def test_unsupported_data_sets_and_columns_are_refused(rows):
         ),
         "no column 'labels'": (ValueError, dataset, {"target": "labels"}),
         "cast_column\\('text', datasets.Image\\(\\)\\)": (ValueError, dataset, {"image": "text"}),
-        "1 row with an empty 'text': row 3": (ValueError, dataset, {"target": "text"}),
+        "1 row has an empty 'text': row 3": (ValueError, dataset, {"target": "text"}),
         "images of mode 'L'": (ValueError, dataset.cast_column("image", hf.Image(mode="L")), {}),
     }
     for text, (kind, given, options) in refused.items():
@@ -247,7 +247,7 @@ def test_unsupported_data_sets_and_columns_are_refused(rows):
     Image.new("RGB", (4, 4)).save(buffer, "PNG")
     table = {"image": [None, {"bytes": buffer.getvalue(), "path": None}, None], "label": [0, 1, 2]}
     features = hf.Features(image=hf.Image(), label=hf.Value("int64"))
-    with pytest.raises(ValueError, match="2 rows with no image in 'image': row 0, row 2"):
+    with pytest.raises(ValueError, match="2 rows have no image in 'image': row 0, row 2"):
         DALIHuggingFace(hf.Dataset.from_dict(table, features=features))
 
 

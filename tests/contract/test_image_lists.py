@@ -300,7 +300,7 @@ def test_several_labels_in_a_cell_become_vectors(table, relative_paths, image_ro
 
 def test_an_empty_cell_error_suggests_the_separator(table):
     cells = ["cat dog", "", "dog", "cat"]
-    with pytest.raises(ValueError, match=r"1 row with an empty 'label' \(separator=' ' reads .*\): line 3"):
+    with pytest.raises(ValueError, match=r"1 row has an empty 'label' \(separator=' ' reads .*\): line 3"):
         DALIImageTable(table({"file": list("abcd"), "label": cells}), check_files=False)
 
 
@@ -309,7 +309,7 @@ def test_several_labels_with_classes_of_another_table_become_vectors(table, rela
     val = DALIImageTable(table({"file": relative_paths[:2], "label": ["cat dog", "cat"]}), **options)
     assert val.classes == options["classes"] and val.targets.tolist() == [[1, 0, 1], [0, 0, 1]]
     path = table({"file": relative_paths[:3], "label": ["cat", "cat cow", "hen"]})
-    with pytest.raises(ValueError, match="2 rows with a label in 'label' that is not in classes: line 3, line 4"):
+    with pytest.raises(ValueError, match="2 rows have a label in 'label' that is not in classes: line 3, line 4"):
         DALIImageTable(path, **options)
 
 
@@ -321,7 +321,7 @@ def test_a_separator_needs_one_column(table, target, separator):
 
 def test_a_separator_needs_text():
     frame = pytest.importorskip("pandas").DataFrame({"file": ["a", "b", "c"], "label": ["1 2", 3, 0.5]})
-    with pytest.raises(ValueError, match="2 rows with no text in 'label', which separator= needs: row 1, row 2"):
+    with pytest.raises(ValueError, match="2 rows have no text in 'label', which separator= needs: row 1, row 2"):
         DALIImageTable(frame, separator=" ", check_files=False)
 
 
@@ -367,7 +367,7 @@ def test_classes_of_another_table_number_the_labels(table, relative_paths, image
     path = table({"file": relative_paths[:2], "label": ["zoo, big", "ant"]}, "val.csv")
     second = DALIImageTable(path, root=image_root, classes=first.classes)
     assert second.targets == [2, 0] and second.classes == first.classes
-    with pytest.raises(ValueError, match="1 row with a 'label' not in classes: line 3"):
+    with pytest.raises(ValueError, match="1 row has a 'label' that is not in classes: line 3"):
         DALIImageTable(path, root=image_root, classes=["zoo, big"])
     path = table({"file": relative_paths[:3], "label": ["10", "9", "x"]}, "numbers.csv")
     assert DALIImageTable(path, root=image_root, classes=["x", "9", "10"]).targets == [2, 1, 0]
@@ -425,11 +425,11 @@ REFUSED = {
         {"fil": ["a"], "label": ["b"]},
         r"no column 'file' \(did you mean 'fil'\?\); it has 'fil', 'label'",
     ),
-    "empty label": ({"file": list("abc"), "label": ["", "x", " "]}, "2 rows with an empty 'label': line 2, line 4"),
-    "empty file": ({"file": [""] * 7, "label": list("abcdefg")}, "7 rows with an empty 'file': .*line 6, ..."),
+    "empty label": ({"file": list("abc"), "label": ["", "x", " "]}, "2 rows have an empty 'label': line 2, line 4"),
+    "empty file": ({"file": [""] * 7, "label": list("abcdefg")}, "7 rows have an empty 'file': .*line 6, ..."),
     "too many digits": (
         {"file": list("abc"), "label": ["1", str(2**63), str(-(2**63))]},
-        "1 row with a number in 'label' that does not fit into int64: line 3$",
+        "1 row has a number in 'label' that does not fit into int64: line 3$",
     ),
     "other digits": ({"file": list("abc"), "label": ["1", "٢", "3"]}, "no number in 'label'.*: line 3"),
     "text among numbers": ({"file": list("abc"), "label": ["1", "nan", "2.5"]}, "no number in 'label'.*: line 3"),
@@ -445,7 +445,7 @@ def test_invalid_columns_and_cells_are_refused(table, case):
 
 def test_invalid_tables_are_refused(table, tmp_path):
     path = table({"file": ["a", "b"], "x": ["1", "2"], "y": ["c", "d"]})
-    with pytest.raises(ValueError, match="2 rows with no number in 'y': line 2, line 3"):
+    with pytest.raises(ValueError, match="2 rows have no number in 'y': line 2, line 3"):
         DALIImageTable(path, target=["x", "y"])
     path.write_text("file,label\na,1\nb,2,3\n")
     with pytest.raises(ValueError, match="line 3: the line has 3 cells, but the header has 2"):
@@ -501,7 +501,7 @@ def test_line_numbers_in_errors_are_those_of_the_file(table, relative_paths, ima
     text = f'\ufefffile,note,label\r\n{relative_paths[0]},"two\r\nlines",a\r\n\r\n{relative_paths[1]},,\r\n'
     path = tmp_path / "marked.csv"
     path.write_bytes(text.encode())
-    with pytest.raises(ValueError, match="1 row with an empty 'label': line 5"):
+    with pytest.raises(ValueError, match="1 row has an empty 'label': line 5"):
         DALIImageTable(path, root=image_root)
 
 
@@ -526,7 +526,7 @@ def test_a_data_frame_gives_the_same_samples_as_a_csv_file(table, relative_paths
     frame.loc[frame.index[6], "age"] = float("nan")
     frame.index = [f"id{i}" for i in range(COUNT)]
     for column, row in (("label", "id4"), ("age", "id6")):
-        with pytest.raises(ValueError, match=f"1 row with an empty '{column}': row {row}$"):
+        with pytest.raises(ValueError, match=f"1 row has an empty '{column}': row {row}$"):
             DALIImageTable(frame, target=column, root=image_root)
     with pytest.raises(ValueError, match="the table has no column 'labels'"):
         DALIImageTable(frame, target="labels")
@@ -559,7 +559,7 @@ VECTORS = {
 @pytest.mark.parametrize("case", VECTORS)
 def test_vectors_with_other_values_than_numbers_are_refused(case):
     pandas = pytest.importorskip("pandas")
-    with pytest.raises(ValueError, match=r"^1 row with not 2 numbers in 'label': row 0$"):
+    with pytest.raises(ValueError, match=r"^1 row has something other than 2 numbers in 'label': row 0$"):
         DALIImageTable(pandas.DataFrame({"file": ["a", "b"], "label": VECTORS[case]}), check_files=False)
 
 

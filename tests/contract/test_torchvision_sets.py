@@ -434,7 +434,7 @@ def test_data_set_falls_back_if_an_attribute_is_missing_or_invalid(make, layout)
     delattr(dataset, name)
     type(dataset).__len__, before = (lambda self: len(value)), type(dataset).__len__
     try:
-        assert f"{type(dataset).__name__} has no {name!r}" in _reason(dataset)
+        assert f"{type(dataset).__name__} has no attribute {name!r}" in _reason(dataset)
     finally:
         type(dataset).__len__ = before
     setattr(dataset, name, tuple(value))
