@@ -211,7 +211,7 @@ def _check_image(dataset: Any, name: str) -> None:
     if type(feature).__name__ != "Image":
         raise ValueError(f"column {name!r} is {feature}, not Image; call cast_column({name!r}, datasets.Image())")
     if getattr(feature, "mode", None) not in (None, "RGB"):
-        raise ValueError(f"column {name!r} returns images of mode {feature.mode!r}; cast it to datasets.Image(mode='RGB')")
+        raise ValueError(f"column {name!r} has images of mode {feature.mode!r}; cast it to datasets.Image(mode='RGB')")
 
 
 def _labels(dataset: Any, names: list[str], single: bool, count: int) -> Labels:
