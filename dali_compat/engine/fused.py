@@ -1,8 +1,9 @@
 """Run the torch steps of a plan on images that are already on the device.
 
-The steps are those of ops/kernels, with two groups fused. Crops, padding and flips become one gather. Conversions of
-uint8 pixels on a GPU become a lookup in a table that torchvision's functions compute on the CPU. The table is exact. A
-GPU's division by a scalar is not, because torch multiplies by the reciprocal.
+Steps run as in ops/kernels, except for two groups, which are fused. Leading crops, padding and flips run as one
+torch.gather. On a GPU, conversions of uint8 pixels run as a lookup in a table, which torchvision's functions compute on
+the CPU. The table is exact, but a conversion on the GPU is not, because torch there divides by a scalar by multiplying
+by its reciprocal.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Program:
 
 
 def _leading_windows(steps, channels: int) -> int:
-    """Return the number of leading crops, flips and pads that gather() can run. It supports only one fill color."""
+    """Return the number of leading crops, flips and pads that gather() can run together. gather() supports only one
+    fill color."""
     fills = set()
     for at, step in enumerate(steps):
         if step.op == "flip":
@@ -84,8 +86,8 @@ def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
     image."""
     n, channels, height, width = images.shape
     count, device = height * width, images.device
-    # offsets of the result's rows and columns in the image, (length,) if shared by all images, otherwise (N, length);
-    # ``count`` selects the fill color
+    # the offsets in the image of the result's lines, and of its columns: (length,) if shared by all images, otherwise
+    # (N, length). The offset ``count`` selects the fill color.
     lines = [np.arange(height) * width, np.arange(width)]
     columns = [column for values in arrays for column in (*values.get("start", np.empty((0, 0))).T, values.get("flag"))]
     numbers = iter(_in_one_copy([column for column in columns if column is not None], device))
@@ -108,7 +110,7 @@ def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
 
 
 def _in_one_copy(columns: list[np.ndarray], device: torch.device) -> list[int | torch.Tensor]:
-    """Convert each column (N,) to an int if its entries are equal, otherwise to a tensor (N, 1) on the device."""
+    """Return each column (N,) as an int if its entries are equal, otherwise as a tensor (N, 1) on the device."""
     alike = [bool((column == column[0]).all()) for column in columns]
     varied = [column for column, same in zip(columns, alike, strict=True) if not same]
     moved = iter(_stacked(varied, device)[:, :, None] if varied else ())
@@ -132,8 +134,8 @@ def _flipped(line, flag: int | torch.Tensor, device: torch.device):
 
 
 def _window(line, start: int | torch.Tensor, length: int, mode: str, outside: int, device: torch.device):
-    """Crop or pad the row or column offsets ``line`` to ``length`` entries from ``start`` on. ``outside`` is the offset
-    of fill pixels."""
+    """Return ``length`` entries from ``start`` on of ``line``, the offsets along one axis. The padding ``mode``
+    determines entries outside of ``line``. ``outside`` is the offset of the fill color."""
     alike, before = not isinstance(start, torch.Tensor), line.shape[-1]
     if alike and mode == "inside":
         return line[..., start : start + length]
@@ -158,13 +160,13 @@ def _as_tensor(line, device: torch.device) -> torch.Tensor:
 
 @functools.lru_cache(256)
 def _constant(numbers: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """Return a cached tensor (1, length), which must not be modified."""
+    """Return the numbers as a cached tensor (1, length), which must not be modified."""
     return torch.tensor([list(numbers)], dtype=dtype, device=device)
 
 
 @functools.lru_cache(256)
 def _color(fill: tuple, device: torch.device) -> torch.Tensor:
-    """Return a cached uint8 tensor (1, channels, 1), which must not be modified."""
+    """Return a fill color as a cached uint8 tensor (1, channels, 1), which must not be modified."""
     return transform.fill_like(torch.empty(0, dtype=torch.uint8, device="cpu"), fill).view(1, -1, 1).to(device)
 
 
@@ -172,8 +174,8 @@ def _color(fill: tuple, device: torch.device) -> torch.Tensor:
 
 
 def _conversions(steps) -> tuple[int, int]:
-    """Return the range (first, last) of the first to_dtype and the conversions directly after it, which a table
-    replaces. The range is empty if there are none."""
+    """Return (first, last), where a table can replace ``steps[first:last]``. This slice contains the first to_dtype and
+    the conversions directly after it. It is empty if no step can be replaced."""
     last = first = next((at for at, step in enumerate(steps) if step.op == "to_dtype"), len(steps))
     while last < len(steps) and steps[last].operation.converts and not steps[last].when and steps[last].draw is None:
         last += 1
@@ -182,7 +184,7 @@ def _conversions(steps) -> tuple[int, int]:
 
 @functools.lru_cache(64)
 def table_on(steps: tuple[Step, ...], device: torch.device) -> torch.Tensor:
-    """Return conversion_table() on the device, cached. It must not be modified."""
+    """Return conversion_table(steps) on the device. The result is cached and must not be modified."""
     return conversion_table(steps).to(device)
 
 

@@ -1,6 +1,6 @@
 """Run all steps on one image with torchvision's functions, for files that DALI decodes differently from Pillow.
 
-The random arguments are those of the batch, so the result is also the reference for the other engines.
+The caller passes the same random arguments as to the other engines, so the result is also the reference for theirs.
 """
 
 from __future__ import annotations
@@ -35,5 +35,6 @@ def _transformed(image: Any, steps: tuple[Step, ...], arguments_for: ArgumentsFo
 
 
 def apply(image, step: Step, row: dict):
-    """Return the image after one step. It is unchanged if the step's flag in ``row`` is 0."""
+    """Return the image after one step. ``row`` contains the step's arguments for this image. If it has a flag that is
+    0, return the image unchanged."""
     return on_image(step.op, image, row, **step.kwargs) if row.get("flag", 1) else image

@@ -259,7 +259,7 @@ def test_handle_is_closed_once(monkeypatch, cuda, statuses, backends):
 
 def test_handle_that_fails_raises_with_the_status(monkeypatch, cuda):
     monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([Library(6, 2)]))
-    with pytest.raises(RuntimeError, match="nvjpegCreateEx: status 2"):
+    with pytest.raises(RuntimeError, match="nvjpegCreateEx returned status 2"):
         warm.Handle(0)
     monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([]))
     with pytest.raises(RuntimeError, match="library was not found"):

@@ -15,7 +15,7 @@ from ...plan import Plan, Step
 from . import graph
 from .transfer import COPIES_IMAGES, IMAGES, Feed
 
-_MIRRORED = (3, 4, 6, 7), (2, 3, 7, 8)  # EXIF orientations with reversed rows, with reversed columns
+_MIRRORED = (3, 4, 6, 7), (2, 3, 7, 8)  # EXIF orientations that reverse rows, and those that reverse columns
 _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
 
 
@@ -27,13 +27,14 @@ def has_size_field(form: Form) -> bool:
 def define(
     plan: Plan, form: Form, device: torch.device, feed: Feed, template: list[Arrays], load: float
 ) -> dict[str, Any]:
-    """Create the nodes of a pipeline and return its outputs by name, for Received.from_outputs(). The last output,
-    "numbers", identifies the samples. Call this in a ``with pipeline:`` block.
+    """Create the nodes of a pipeline. Return its output nodes by name, as Received.from_outputs() expects them.
+
+    The last output, "numbers", contains the sample numbers. Call this in a ``with pipeline:`` block.
 
     Args:
         plan, form, device, load: see DecodePipeline.
         feed: provides the inputs.
-        template: step arguments of any batch, which determine the number and dtypes of the inputs.
+        template: step arguments of any batch. They determine the number and dtypes of the inputs.
     """
     arrays = [array for step in template for array in step.values()]
     if has_size_field(form):
@@ -104,9 +105,14 @@ def _is_window(step: Step) -> bool:
 def rotation_arrays(
     plan: Plan, form: Form, arrays: list[Arrays], orientations: np.ndarray, sizes: np.ndarray
 ) -> list[Arrays]:
-    """Return the arguments of a plan's steps, followed by those of graph.rotate() for EXIF ``orientations`` (N,). If
-    only a window is decoded, convert it to coordinates of the unrotated image. ``sizes`` (N, 2) are those of the
-    rotated images."""
+    """Return ``arrays``, the arguments of a plan's steps, followed by the arguments of graph.rotate().
+
+    If the plan decodes only a window of each image, the returned window is in coordinates of the unrotated image.
+
+    Args:
+        orientations: (N,) EXIF orientations.
+        sizes: (N, 2), (height, width) of the rotated images.
+    """
     on_side = (orientations >= ON_ITS_SIDE)[:, None]
     mirrored = np.stack([np.isin(orientations, numbers) for numbers in _MIRRORED], 1)  # rows, columns
     decoded = np.where(on_side, sizes[:, ::-1], sizes)
@@ -125,7 +131,7 @@ def rotation_arrays(
 
 
 def _view(images, steps, where: str):
-    """Return one view's images after its steps. On the CPU, a leading crop uses the faster graph.decoded()."""
+    """Return the images of one view. On the CPU, graph.decoded() runs a leading crop, faster than graph.crop()."""
     if where == "cpu" and _begins_with_a_window(steps):
         return _after(graph.decoded(images, where, False, steps[0][1]), steps[1:])
     return _after(images, steps)

@@ -1,8 +1,8 @@
 """Handling of DALI pipelines at forks and at program exit.
 
-A forked child inherits the parent's pipelines without their threads. Running or closing them would block forever, so
-the child leaks them. It cannot free the parent's GPU memory either, so gc.freeze() excludes all inherited objects from
-garbage collection. At exit, pipelines are closed before DALI's modules are torn down.
+A forked child inherits the parent's pipelines without their threads. Running or closing such a pipeline would block
+forever, so the child leaks it. The child cannot free the parent's GPU memory either, so gc.freeze() excludes all
+inherited objects from garbage collection. At exit, pipelines are closed before DALI's modules are torn down.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...runtime.internals import pipelines_of
 live: weakref.WeakSet[Any] = weakref.WeakSet()
 """This package's pipelines in this process."""
 
-_held: dict[int, list] = {}  # pipelines by the thread that is forking
+_held: dict[int, list] = {}  # pipelines kept alive during a fork, by id of the forking thread
 _uses_cuda = False  # whether the parent had initialized CUDA at the fork
 
 

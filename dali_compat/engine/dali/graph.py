@@ -1,7 +1,8 @@
-"""DALI operators of a plan's steps. Each operation is a function ``op(images, arrays, **args)`` of the same name.
+"""DALI operators of a plan's steps. A step calls the function here with its operation's name, as
+``op(images, arrays, **args)``.
 
-``images`` is a DataNode in HWC layout, and ``arrays`` contains the nodes of the step's per-sample arguments. The
-operators exist for CPU and GPU since DALI 1.50.
+``images`` is a DataNode in HWC layout, and ``arrays`` contains the nodes of the step's per-sample arguments. All
+operators that are used here exist for CPU and GPU since DALI 1.50.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _POLICIES = {"constant": "pad", "edge": "clamp", "reflect": "reflect_101", "symm
 
 
 def supports(step: Step) -> bool:
-    """Return True if the installed DALI can run a step of this module. Old versions lack padding modes and precise
-    warps."""
+    """Return True if the installed DALI can run a step whose operation is defined here. Old versions lack some padding
+    modes and precise warps."""
     if step.op == "pad":
         return step.kwargs["mode"] == "constant" or "reflect_101" in (inspect.getdoc(fn.slice) or "")
     return _FINE_WARPS or step.op != "warp_perspective" or step.kwargs["interpolation"] != "bilinear"
@@ -44,12 +45,12 @@ def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None, 
     Args:
         device: "cpu" or "mixed".
         exact: decode on the CPU, exactly as libjpeg does.
-        fancy: interpolate chroma on the GPU as libjpeg does. This reduces the mean difference from .2 to .01 levels,
-            and halves the speed except for small images.
-        window: arrays of a crop, if only a window is decoded.
-        load: share of JPEGs for the JPEG engine.
+        fancy: interpolate chroma on the GPU as libjpeg does. Pixels then differ from Pillow's by .01 levels on average
+            instead of .2. Except for small images, decoding takes twice as long.
+        window: "start" and "shape" of the window to decode, as in ``arrays`` of crop(); None for the whole image.
+        load: share of JPEGs, from 0 to 1, that the JPEG engine decodes.
     """
-    # torchvision's loader ignores EXIF; rotate() applies it as Pillow does
+    # torchvision's loader ignores the EXIF orientation; rotate() applies it as Pillow does
     options = {"device": "cpu" if exact else device, "output_type": types.RGB, "adjust_orientation": False}
     if options["device"] == "mixed":
         options.update(jpeg_fancy_upsampling=fancy, hw_decoder_load=load)
@@ -71,8 +72,8 @@ def part_of(encoded, start, length: int):
 
 
 def decoded(pixels, device: str, on_gpu: bool, window=None):
-    """Crop decoded images to ``window`` and move them to ``device`` ("cpu" or "mixed"). Images on the host are cropped
-    there, so that less is copied."""
+    """Return decoded images, cropped to ``window`` if it is given, on ``device`` ("cpu" or "mixed"). Images on the host
+    are cropped before they are copied to the GPU."""
     if on_gpu:
         return pixels if window is None else crop(pixels, window, inside=True)
     images = pixels if window is None else _window(pixels, window["start"], window["shape"])
@@ -80,7 +81,8 @@ def decoded(pixels, device: str, on_gpu: bool, window=None):
 
 
 def _window(images, start, shape):
-    """Crop images on the CPU. Each line is reshaped to a row of numbers, which halves the time of fn.slice."""
+    """Crop images on the CPU. They are reshaped to (height, width * channels) first, which halves the time of
+    fn.slice."""
     channels = images.shape(dtype=types.INT32)[2:]
     per = fn.cat(types.Constant(np.array([1], np.int32)), channels)
     lines = fn.reshape(images, rel_shape=[1.0, -1.0])
@@ -154,8 +156,8 @@ def _warp(images, arrays, interp_type, **how):
 
 
 def _truncated_inside(images, warped, arrays, fill):
-    """Truncate warped floats to uint8 and fill pixels outside of ``images``, as Pillow does. The border is repeated for
-    half a pixel, before the fill begins."""
+    """Return warped floats truncated to uint8, with ``fill`` at positions outside of the input ``images``, as Pillow
+    does. Positions up to half a pixel outside get the color of the border instead."""
     warped = fn.cast(warped - (0.5 - 1e-4), dtype=types.UINT8)  # fn.cast rounds
     all_bits = types.Constant(255, dtype=types.UINT8)
     ones = fn.slice(images, start=[0], shape=[1], axes=[2]) | all_bits

@@ -1,11 +1,10 @@
 """The DALI pipeline of a plan. Batches are submitted, and received later.
 
-One thread at a time uses the pipeline, the caller's or that of epoch/prefetch_thread.py. schedule_run() takes the
-submitted batch from the external sources (transfer.py), and does not wait for the result.
+Only one thread at a time uses the pipeline, either the caller's thread or the one of epoch/prefetch_thread.py. DALI's
+schedule_run() reads the submitted batch from the external sources (transfer.py), and does not wait for the result.
 
-Each sample carries a number through DALI next to its pixels. The numbers of the output are compared with those
-submitted, so batches cannot be mixed up. If Ctrl-C interrupts a call, ``is_consistent`` stays False and the pipeline is
-discarded.
+Each sample has a number that DALI returns with its pixels. The returned numbers are compared with the submitted ones,
+so batches cannot be mixed up. If Ctrl-C interrupts a call, ``is_consistent`` stays False and the pipeline is discarded.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class DecodePipeline:
         threads: number of CPU threads.
         depth: maximum number of batches in flight.
         batch_size: maximum number of samples per batch.
-        load: share of JPEGs for a GPU's JPEG engines.
+        load: share of JPEGs, from 0 to 1, that a GPU's JPEG engines decode.
     """
 
     borrower: weakref.ref | None = None  # the epoch that uses this pipeline; set by routes/dali.py
@@ -78,7 +77,7 @@ class DecodePipeline:
         self._expected: set[int] = set()  # tickets that were neither received nor discarded
         self._tickets = 0  # number of submitted batches
         self._closed = False
-        self._worker = 0  # id of the thread in _call()
+        self._worker = 0  # id of the thread that runs _call(), or 0
         self.is_consistent = True  # False if a call was interrupted
         self._pid = os.getpid()
         live.add(self)
@@ -90,8 +89,8 @@ class DecodePipeline:
         Args:
             images: paths, as a list or as returned by _as_matrix(); uint8 arrays of encoded bytes (length,) or of
                 pixels (H, W, 3); or pixels on the GPU as returned by without_copy().
-            arrays: per-sample arguments of each step, N rows each. The steps are those of ``plan.dali``, or of each
-                view in order.
+            arrays: per-sample arguments of each step, of length N. The steps are those of ``plan.dali``, or of all
+                views in order.
             size_field_at: (N,) int32, offset in each file of the header bytes with the image size; by default 0.
         """
         return self._call(self._submit, images, arrays, size_field_at)
@@ -113,7 +112,9 @@ class DecodePipeline:
         afterwards."""
         self.check_open()
         if not self.is_consistent:
-            raise InconsistentEngine("an interrupt has stopped this pipeline; iter(loader) starts another epoch")
+            raise InconsistentEngine(
+                "an interrupt has stopped DALI in the middle of a batch; iter(loader) starts another epoch"
+            )
         self._worker = threading.get_ident()
         try:
             # allocations and torch's default stream belong to the current device, which may be another GPU
@@ -165,8 +166,8 @@ class DecodePipeline:
             raise
 
     def receive(self, ticket: int) -> Received:
-        """Wait for a ticket's batch and return it. Raises PipelineError if DALI could not produce the batch, and
-        InconsistentEngine if an earlier call was interrupted."""
+        """Wait for the batch with this ticket and return it. Raises PipelineError if DALI could not produce the batch,
+        and InconsistentEngine if an earlier call was interrupted."""
         return self._call(self._receive, ticket)
 
     @named("wait for DALI")
@@ -187,7 +188,7 @@ class DecodePipeline:
         return Received.from_outputs(dict(zip(self._outputs, outcome, strict=True)), bool(self.plan.views))
 
     def discard(self, ticket: int) -> None:
-        """Drop a ticket's batch without receiving it."""
+        """Drop the batch with this ticket."""
         self._expected.discard(ticket)
         self._done.pop(ticket, None)
 

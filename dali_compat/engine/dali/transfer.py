@@ -1,8 +1,8 @@
 """Input arrays of a DALI pipeline, and its outputs as torch tensors.
 
-DALI copies all inputs except images in memory. One of its threads releases these later, and takes the GIL for that. In
-Python before 3.11.10, a process that is forked at that moment hangs (CPython issue 112275), so there DALI copies images
-as well.
+DALI copies all inputs except images in memory. One of DALI's threads releases these images later, for which it acquires
+the GIL. Before Python 3.11.10, a process that is forked at that moment hangs (CPython issue 112275), so DALI then
+copies images as well.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class InFlight(NamedTuple):
 
 
 class Feed:
-    """Returns submitted batches to DALI's external sources, and holds the batches in flight, oldest first."""
+    """Provides submitted batches to DALI's external sources, and stores the batches in flight, oldest first."""
 
     def __init__(self):
         self.next: InFlight | None = None
@@ -66,8 +66,11 @@ class Feed:
         return nodes
 
     def _take(self, source: int) -> list:
-        """Return a source's arrays of the next batch. The first schedule_run() calls each source ``depth`` times. Calls
-        after the first return one sample of the batch, whose result is dropped."""
+        """Return a source's arrays of the next batch.
+
+        The first schedule_run() calls each source ``depth`` times. All but the first of these calls return a single
+        sample of the batch, whose result is dropped.
+        """
         _, waiting = self._waiting[source]
         if not waiting:
             batch = self.next
@@ -124,7 +127,7 @@ class Received(NamedTuple):
 
 
 def _unshared(images: list[torch.Tensor | list[torch.Tensor]]) -> ViewBatches:
-    """Copy views that share memory with an earlier one, because DALI computes identical outputs only once."""
+    """Return views that do not share memory. DALI computes identical outputs only once, so their views are copied."""
     made: list[torch.Tensor | list[torch.Tensor]] = []
     known: set[int] = set()
     for view in images:

@@ -1,11 +1,11 @@
 """Start nvJPEG on a GPU in the background, because the first decoder of a process takes long to create.
 
-DALI's decoder opens the JPEG engine three times, which takes about .5 s each time unless the engine is open already.
-If nvJPEG is opened before the first pipeline is built, this time is needed once. The handle is closed once a
-pipeline keeps the engine open. It also gives the number of JPEG engines, which determines the number of decoding
-threads.
+DALI's decoder opens the JPEG engine three times. Each time takes about .5 s, unless the engine is open already. If a
+thread here opens nvJPEG before the first pipeline is built, these .5 s are needed only once. The handle of nvJPEG also
+tells the number of JPEG engines, which determines the number of decoding threads. The handle is closed as soon as a
+pipeline keeps the engine open.
 
-Program exit waits for the thread, and so does a fork, because a child must not inherit a held lock.
+A fork waits for the thread, because a child must not inherit a held lock. Program exit waits for the thread, too.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
 
 
 def jpeg_engines(index: int) -> int:
-    """Wait for nvJPEG to start. Return the number of JPEG engines that it may use, or 0 if it is unknown."""
+    """Wait until nvJPEG has started. Return the number of JPEG engines that it may use; 0 if there is none, or if
+    nvJPEG cannot be opened."""
     begin(index)
     _starts[index].thread.join()
     return known_jpeg_engines(index) or 0
@@ -128,10 +129,10 @@ class Handle:
                 if status == 0:
                     self.engines = self._count() if backend == _HARDWARE else 0
                     return
-        raise RuntimeError(f"nvjpegCreateEx: status {status}")
+        raise RuntimeError(f"nvJPEG could not be opened: nvjpegCreateEx returned status {status}")
 
     def _count(self) -> int:
-        """Return the number of engines. The five parts of an A100's single engine count separately."""
+        """Return the number of engines. An A100 has one engine of five parts, which count as five engines."""
         ask = getattr(self._library, "nvjpegGetHardwareDecoderInfo", None)  # added in nvJPEG 11.9
         engines, parts = ctypes.c_uint(), ctypes.c_uint()
         if ask is None or ask(self._handle, ctypes.byref(engines), ctypes.byref(parts)) != 0:

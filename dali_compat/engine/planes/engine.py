@@ -28,7 +28,7 @@ _GRAIN = 2**25  # bytes; sizes of planes are rounded up to reuse allocations
 _IN_FLIGHT, _SHARE = 2**31, 32  # limits of planes decoded ahead, in bytes and as 1 / share of the GPU's memory
 _CALLS = 2  # decoders per GPU, because one often waits for a model's kernels and for the GIL
 _PATIENCE = 120  # seconds; a call takes .02
-_POLLS = 120  # waits within _PATIENCE; a process stopped by Ctrl-Z only uses up one of them
+_POLLS = 120  # _PATIENCE is split into so many waits; time during which Ctrl-Z stops the process counts as one of them
 
 
 class EngineTimeout(RuntimeError):
@@ -54,7 +54,7 @@ class Decoder:
 
 
 class Decoding:
-    """A task that decodes files, and the memory of their planes, (bytes,) uint8 on the GPU."""
+    """A task that decodes files to planes, and the buffer for these planes, (bytes,) uint8 on the GPU."""
 
     chosen: np.ndarray | None = None  # (M,) int64, indices of the files that passed checked(); None before
 
@@ -70,8 +70,8 @@ class Decoding:
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
 
     def claim(self) -> bool:
-        """Return True if the calling thread must run the task. Only the first call does, because a thread pool may also
-        run a task whose submit() has raised an error."""
+        """Return True if the calling thread must run the task. All but the first call return False, because a thread
+        pool may also run a task whose submit() has raised an error."""
         with suppress(IndexError):
             self._not_begun.pop()
             return self.done.set_running_or_notify_cancel()
@@ -129,7 +129,8 @@ class JpegEngine:
 
     Attributes:
         name: GPU model and library versions. Comparisons are stored under this name.
-        exact: (256,) bool by Header.chroma, True if pixels may be equal to Pillow's; set by engines.py.
+        exact: (256,) bool, indexed by Header.chroma; True if the pixels of test images are equal to Pillow's. Set by
+            engines.py.
         disabled: reason why the engine is no longer used, or "".
         memory: bytes of the GPU's memory.
     """
@@ -192,7 +193,7 @@ class JpegEngine:
 
     @contextmanager
     def _decoder(self) -> Iterator[Decoder]:
-        """Context manager that waits for a free decoder."""
+        """Context manager that waits for a free decoder and returns it."""
         for _ in range(_POLLS):
             with suppress(queue.Empty):
                 decoder = self._idle.get(timeout=_PATIENCE / _POLLS)
@@ -233,6 +234,6 @@ def _triton() -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, after its type unless it is an EngineError."""
+    """Return the first line of an error's message. It begins with the type of the error, except for an EngineError."""
     text = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
     return text.splitlines()[0]

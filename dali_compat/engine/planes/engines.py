@@ -1,7 +1,8 @@
 """The JPEG engine of each GPU, created once per device and process.
 
-A new engine is tested with generated images. Each kind of JPEG whose pixels are equal to Pillow's is enabled, if the
-compiled kernels also resize as Pillow does. Files of these kinds are then compared one by one (verified.py).
+A new engine is tested with generated images. A kind of JPEG is enabled if its pixels are equal to Pillow's. If the
+compiled kernels do not resize as Pillow does, the engine is not used at all. Files of the enabled kinds are then
+compared one by one (verified.py).
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def compared_kinds(engine: VerifiedEngine) -> Iterable[tuple[int, bool]]:
 
 
 def _equals_pillow(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> bool:
-    """Return True if a file decodes to Pillow's pixels, and if the comparison detects a single changed value."""
+    """Return True if a file decodes to Pillow's pixels, and if differs() detects a single changed value."""
     from . import kernels  # imports Triton
 
     pixels = torch.from_numpy(np.array(Image.open(io.BytesIO(file.tobytes())).convert("RGB"))).to(engine.device)

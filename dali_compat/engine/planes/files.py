@@ -1,5 +1,5 @@
-"""Copies of encoded images for a JPEG engine. Unlike mapped files, other programs cannot overwrite them. Their memory
-is pinned up to a limit, so that a GPU can read it directly."""
+"""Copies of encoded images for a JPEG engine. They are copied because other programs may overwrite a mapped file.
+Batches of up to _MOST_PINNED bytes are in pinned memory, which a GPU can read directly."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Files:
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[np.ndarray], device: torch.device) -> Files:
-        """Copy arrays of encoded bytes, (length,) uint8 each. Memoryviews keep the GIL, which NumPy would release and
-        reacquire for each array."""
+        """Copy arrays of encoded bytes, (length,) uint8 each. This uses memoryviews, because NumPy would release and
+        reacquire the GIL for each array."""
         made = cls._allocate(np.fromiter(map(len, arrays), np.int64, len(arrays)), device)
         memory, ends = made.memory.data, made.begins + made.lengths
         for array, begin, end in zip(arrays, made.begins.tolist(), ends.tolist(), strict=True):
@@ -75,8 +75,8 @@ class Files:
         return np.where(inside, self.memory[np.where(inside, self.begins[:, None] + positions, 0)], 0).astype(np.uint8)
 
     def match(self, facts: np.ndarray) -> np.ndarray:
-        """Return (N,) bool, whether each file has the length and header hash in its FACTS. If not, the engine may write
-        planes that exceed the buffers, which are allocated by the size in FACTS."""
+        """Return (N,) bool, whether each file has the length and header hash in its FACTS. The planes of any other file
+        may exceed the buffers, which are allocated for the image size in FACTS."""
         hashes = header_hashes(self.size_field(facts["size_field_at"]))
         return (self.lengths == facts["lengths"]) & (hashes == facts["header_hashes"])
 
@@ -103,8 +103,11 @@ class UncheckedFiles:
         self._copy, self._verdicts, self._facts = copy, verdicts, facts
 
     def checked(self) -> tuple[Files, np.ndarray]:
-        """Return the files with the expected bytes, and their indices, (M,) int64. Bytes are expected if they have the
-        verdict's checksum. Without a verdict, the file must match its FACTS and be intact."""
+        """Copy the files. Return those that pass the check, and their indices, (M,) int64.
+
+        A file with a verdict must have the checksum in its verdict. A file without one must match its FACTS and be
+        intact.
+        """
         files = self._copy()
         self.checksums = files.checksums(self._facts["header_hashes"])
         same = are_valid(self._verdicts, self.checksums)
@@ -117,7 +120,7 @@ class UncheckedFiles:
 
 
 def _pinned(size: int, device: torch.device) -> np.ndarray | None:
-    """Return pinned memory, (size,) uint8, or None if none is left. nvJPEG accepts ordinary memory, too."""
+    """Return pinned memory, (size,) uint8, or None if it cannot be allocated. nvJPEG accepts ordinary memory, too."""
     try:
         with torch.cuda.device(device):  # otherwise CUDA may be initialized on the default GPU
             return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).numpy()

@@ -33,7 +33,7 @@ class Windows(NamedTuple):
     size: np.ndarray  # (height, width) of the first crop
     full: np.ndarray  # (height, width) after resizing
     begin: np.ndarray  # (y, x) of the second crop
-    flips: np.ndarray  # 1 if the result is flipped vertically, and horizontally
+    flips: np.ndarray  # (1 if the result is flipped vertically, 1 if it is flipped horizontally)
 
 
 class Layout(NamedTuple):
@@ -63,8 +63,8 @@ class PlaneLocations(NamedTuple):
 
 
 def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> PlaneLocations:
-    """Lay out the planes of images of ``sizes`` (N, 2) in one buffer. ``chroma_x`` and ``chroma_y`` (N,) are the pixels
-    per chroma sample; 0 if gray."""
+    """Return locations in one buffer for the planes of images of ``sizes`` (N, 2). ``chroma_x`` and ``chroma_y`` (N,)
+    are the pixels per chroma sample; 0 if gray."""
     colour = (chroma_x > 0)[:, None]
     steps = np.stack([chroma_y, chroma_x], 1)
     chroma = np.where(colour, -(-sizes // np.maximum(steps, 1)), 0)
@@ -95,7 +95,7 @@ def whole_rows_of(locations: PlaneLocations) -> tuple[np.ndarray, Layout]:
 
 
 def picked_rows_of(locations: PlaneLocations, sizes: np.ndarray) -> np.ndarray:
-    """Return the parameters of kernels.pick(), (N, len(COLUMNS)) int64. ``sizes`` (N, 2) are those of the results."""
+    """Return the parameters of kernels.pick(), (N, len(COLUMNS)) int64, for results of ``sizes`` (N, 2)."""
     rows, pixels = _rows(locations), sizes.prod(1)
     rows[:, [_AT["height"], _AT["width"]]] = sizes
     rows[:, _AT["region"]] = 3 * (np.cumsum(pixels) - pixels)

@@ -3,7 +3,7 @@ takes four launches, pick() one. differs() compares the pixels with those of ano
 
 Colors are computed as in libjpeg-turbo (jdsample.c, fancy upsampling; jdcolor.c). Resizing is done as in Pillow
 (Resample.c) or, if ``like`` is "v2", as in PyTorch for uint8 on the CPU (UpSampleKernel.cpp). Weights are computed in
-double precision in the order of their C code, without fused multiply-add. All later computations use integers.
+double precision, in the same order as in that C code, without fused multiply-add. All later computations use integers.
 
 Each image has a row of parameters, whose columns are geometry.COLUMNS.
 """
@@ -119,7 +119,7 @@ def _weigh(
     support = (2.0 if bicubic else 1.0) * wide
     at = tl.arange(0, block)
     bits = 22
-    if v2:  # as many bits as fit into 16-bit weights of the whole axis
+    if v2:  # the largest number of bits for which all weights of the axis fit into 16 bits
         largest = tl.zeros([block], tl.float64)
         for chunk in range(0, full.to(tl.int32), block):
             out = (at + chunk).to(tl.int64)
@@ -263,8 +263,8 @@ def _differ(planes, rows, wanted, made, block: tl.constexpr):
 
 @triton.jit
 def _filtered(given, before_w, before_h, rows, image, axis, y, x, weights, first, taps, longest, wanted):
-    """Return the 8-bit RGB at (y, x) of an image (3, before_h, before_w) filtered along one axis (0: x). It is black
-    outside of the resized image."""
+    """Filter an image (3, before_h, before_w) along one axis (0: x), and return the 8-bit RGB at (y, x) of the result.
+    Positions outside of the resized image are black."""
     line = image * 2 + axis
     place = tl.where(axis != 0, y, x)
     start = tl.load(first + line * (longest + 1) + place, mask=wanted, other=-1)

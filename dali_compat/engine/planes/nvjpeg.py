@@ -15,7 +15,7 @@ from ...runtime.installation import nvjpeg_libraries
 _VERSION = 0, 1, 2  # properties: major, minor, patch level
 _HARDWARE, _YUV, _444 = 3, 1, 0  # backend, output format, chroma subsampling
 _FILES, _SIDES = 256, (256, 512, 1024)  # files per call; side lengths in pixels that memory is preallocated for
-_ROOM = 2**29  # limit of files per call times longest side squared, for longer sides
+_ROOM = 2**29  # for longer sides: maximum of files per call * longest side ** 2
 _STATUS = {2: "invalid parameter", 3: "a bad JPEG", 4: "not supported", 5: "no memory", 6: "execution failed"}
 _STATUS |= {8: "internal error", 9: "not implemented", 10: "an incomplete JPEG"}
 _NO_MEMORY, _NO_ENGINE = 5, 7
@@ -91,18 +91,18 @@ class Nvjpeg:
 
     def _checked(self, name: str, status: int) -> None:
         if status == _NO_MEMORY:
-            raise EngineMemoryError(f"{name}: {_STATUS[status]}")
+            raise EngineMemoryError(f"{name} failed: {_STATUS[status]}")
         if status == _NO_ENGINE:
             raise EngineError("this GPU has no JPEG engine")
         if status:
-            raise EngineError(f"{name}: {_STATUS.get(status, f'status {status}')}")
+            raise EngineError(f"{name} failed: {_STATUS.get(status, f'status {status}')}")
 
 
 def calls_of(sides: np.ndarray) -> list[np.ndarray]:
-    """Split N files into calls of decode(), given the longest side of each, and return the indices of each call.
+    """Split N files into calls of decode(). Return the indices of the files of each call.
 
-    For each position in a call, nvJPEG keeps as much memory as the largest file there has needed. To bound it, large
-    files are decoded first, in small calls.
+    ``sides`` (N,) is the longest side of each image. nvJPEG never frees the memory of a position in a call, which grows
+    to that of the largest file at this position. To limit this memory, large files are decoded first, in small calls.
     """
     order: np.ndarray = np.arange(len(sides))
     calls = []

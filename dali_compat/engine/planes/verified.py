@@ -1,6 +1,6 @@
 """A JPEG engine whose pixels are compared with Pillow's for each file.
 
-The header does not show whether they are equal, because Pillow accepts damaged data, from which decoders produce
+The header does not show whether the pixels are equal, because Pillow accepts damaged data, from which decoders produce
 different noise. When a file is first read, the batch gets the pixels of DALI's CPU decoder, which are Pillow's. In a
 background thread the engine decodes the same bytes, and a kernel compares all pixels of the image, even if the batch
 needs only a window. data/verdicts.py stores the result.
@@ -9,8 +9,8 @@ The engine decodes the files twice, in two orders, because its result for damage
 content of its memory.
 
 For undamaged files, the result depends only on the kind of chroma. Once _ENOUGH files of a kind were equal without
-exception, the engine also decodes intact files of that kind that were never compared. One in _EVERY ** 2 of these, at
-random, is still compared. If its pixels differ, all files of its kind are compared again.
+exception, the engine also decodes intact files of that kind that were never compared. A random sample of these, one
+file in _EVERY ** 2, is still compared. If the pixels of one file differ, all files of its kind are compared again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class VerifiedEngine(JpegEngine):
 
     @property
     def kinds(self) -> str:
-        """Names of the kinds of JPEGs whose pixels may be Pillow's: "gray, 4:4:4"."""
+        """Names of the kinds of JPEGs that the engine may decode, such as "gray, 4:4:4"."""
         return ", ".join(name for chroma, name in _KINDS.items() if self.exact[chroma])
 
     def takes(self, chroma: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -68,7 +68,8 @@ class VerifiedEngine(JpegEngine):
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
 
     def assigned(self, rows: np.ndarray, chroma: np.ndarray, verdicts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of a batch that the engine decodes, and the rows to compare. DALI decodes all other rows."""
+        """Return the rows of a batch that only the engine decodes, and the rows to compare, which DALI decodes, too.
+        DALI decodes all other rows."""
         decided, likely = decoders(verdicts), self._equal_counts[chroma] >= _ENOUGH
         compared = ~likely & ((decided == 0) | (decided == LIKELY))
         if self._chance() < 1 / _EVERY:  # comparing few takes nearly as long as comparing many
@@ -82,8 +83,8 @@ class VerifiedEngine(JpegEngine):
         self._equal_counts[chroma] = 0
 
     def describe_counts(self, known: Iterable[tuple[Headers, int]]) -> str:
-        """Describe how many files the engine decodes, and why not more. ``known`` contains the headers and length of
-        each data set."""
+        """Return a text with the number of files that the engine decodes, and the reasons for not decoding the other
+        files. ``known`` contains the headers and the number of samples of each data set."""
         counts = JpegCounts(0, 0, 0, 0, 0, 0)
         for headers, count in known:
             found = headers.jpegs(self.name, self.exact, MOST_PIXELS, count)
@@ -170,8 +171,8 @@ class VerifiedEngine(JpegEngine):
         self.disable(f"comparing its pixels failed, {first_line(error)}")
 
     def _alike(self, files: Files, locations: PlaneLocations, wanted: torch.Tensor) -> np.ndarray:
-        """Return (N,) bool, whether the engine's pixels are equal to ``wanted``. If the engine rejects the files, try
-        each half, down to single files."""
+        """Return (N,) bool, whether the engine's pixels are equal to ``wanted``. If the engine rejects the files,
+        compare each half separately, down to single files. A single file that it rejects counts as different."""
         count = len(files)
         back, images = np.arange(count)[::-1], wanted.split((3 * locations.sizes.prod(1)).tolist())
         try:
