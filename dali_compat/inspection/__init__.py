@@ -2,10 +2,11 @@
 
 The modules, in reading order:
 
-- wrappers: find_transforms() returns the transforms with a translation that a callable applies. Any other callable is
-  loaded as part of a custom data set, so that its code runs unchanged.
-- evaluator: evaluates source code. source: the syntax tree of a function, checked against its bytecode. method_calls:
-  calls of image methods, as transforms.
+- wrappers: find_transforms() returns the transforms that a callable applies to an image. It raises NotUnderstood if the
+  callable may do anything else, or applies a transform without a translation. The loader then runs the callable's own
+  code, as that of a custom data set.
+- evaluator: evaluates source code. source: finds the syntax tree of a function, and compares it with the function's
+  bytecode. method_calls: transforms that stand for calls of image methods.
 - objects: inspection of objects, classes and functions.
 - replaced: detection of monkeypatched functions of torchvision, timm and Pillow.
 - untranslatable: the error for a transform without a translation.

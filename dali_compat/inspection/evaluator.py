@@ -1,9 +1,9 @@
-"""Evaluate the source code of a callable, which does not run.
+"""Evaluate the source code of a callable without running it.
 
 An Evaluator evaluates the syntax tree on the objects that the code refers to, with an Image in place of the image. It
-supports code without side effects: names, attributes, lists and dicts, conditions on plain values, for loops, and calls
-of the user's functions, of transforms with a translation, of the image's METHODS and of a few builtins. Any other code,
-such as a random number or the image's size, raises NotUnderstood, which names the code.
+supports code without side effects: names, attributes, lists and dicts, conditions on numbers and strings, for loops,
+and calls of the user's functions, of transforms with a translation, of the image's METHODS and of a few builtins. For
+any other code, such as random.random() or image.size, it raises NotUnderstood with the code in the message.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ _HOOKS = [name for name in vars(nn.Module()) if "hooks" in name]
 
 
 class NotUnderstood(Exception):
-    """A callable contains unsupported code. The message is the reason, or "" if no known transform is applied."""
+    """A callable contains unsupported code. The message is the reason. It is "" if the callable itself cannot be
+    evaluated, or applies no transforms."""
 
 
 class Image:
-    """A placeholder for the image after the transforms with the indices ``path``."""
+    """A placeholder for an image. ``path`` contains the index in Evaluator.applied of each transform applied to it."""
 
     def __init__(self, path: tuple[int, ...] = ()):
         self.path = path
@@ -79,7 +80,7 @@ class _Scope(NamedTuple):
 
 
 class Evaluator:
-    """Evaluates code, and records the transforms that it applies in ``applied``.
+    """Evaluates code. ``applied`` lists the transforms that the code applies, in order.
 
     Args:
         known: returns True for the class of a transform with a translation.
@@ -121,7 +122,7 @@ class Evaluator:
         raise NotUnderstood("")
 
     def _are_arguments(self, value) -> bool:
-        """Return True for a constant, a known transform, or a container of these."""
+        """Return True for a constant, a transform with a translation, or a container of these."""
         if type(value) in (list, tuple, dict):
             return all(map(self._are_arguments, value.values() if type(value) is dict else value))
         return objects.is_plain(value) or self._known(type(value))
@@ -133,7 +134,8 @@ class Evaluator:
         return Image((*args[0].path, len(self.applied) - 1))
 
     def _run(self, function: types.FunctionType, args, kwargs) -> Any:
-        """Evaluate a function of the user, or a torchvision method that the user's class inherits."""
+        """Evaluate a call of the user's function, or of a torchvision method that the user's class inherits. Return its
+        result."""
         code = function.__code__
         inherited = objects.top_package(function) == "torchvision" and code.co_name in ("__call__", "forward")
         if code.co_flags & _NO_PLAIN_FUNCTION or (objects.is_of_library(function) and not inherited):

@@ -1,4 +1,4 @@
-"""Calls of an image's methods, as transforms with a translation."""
+"""Transforms that stand for calls of an image's methods, so that these calls can be translated."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ class ExifTranspose:
 
 
 EXIF_TRANSPOSE = ExifTranspose()
-# transforms by an image's method and its arguments; singletons, since plans compare transforms by identity
+# transforms by (method, *arguments); one object for each key, because plans compare transforms by identity
 METHODS: dict[tuple[str, ...], Any] = {("convert", mode): Convert(mode) for mode in ("RGB", "L")}
 METHODS |= {(name,): Cast(name) for name in ("half", "bfloat16", "float", "double")}

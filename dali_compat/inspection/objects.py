@@ -50,8 +50,8 @@ _WRITTEN_BY = "torch", "torchvision", "timm", __name__.partition(".")[0]
 
 
 def is_original(function) -> bool:
-    """Return False if a library function was replaced, or if Pillow or open() was replaced in its module. Replacements
-    are detected even if they were made before this package was imported."""
+    """Return False if a library function was replaced, or if Pillow or open() was replaced in the function's module. A
+    replacement is detected even if it was made before this package was imported."""
     globals_ = getattr(function, "__globals__", {})
     same = globals_.get("Image", Image) is Image and globals_.get("PIL", PIL) is PIL and "open" not in globals_
     return same and str(globals_.get("__name__")).partition(".")[0] in _WRITTEN_BY

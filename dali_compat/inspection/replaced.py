@@ -1,4 +1,5 @@
-"""Detect monkeypatched functions of torchvision, timm and Pillow, since DALI and the kernels would not call them."""
+"""Detect replaced (monkeypatched) functions of torchvision, timm and Pillow. DALI and the kernels would not call the
+replacements."""
 
 from __future__ import annotations
 
@@ -94,8 +95,8 @@ _HEADS += b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"RIFF\0\1\0\0WEBPVP8 "
 
 
 def refuse_replaced_pillow(opens: bool) -> None:
-    """Raise Unsupported if a Pillow function that torchvision calls was replaced. ``opens`` also checks the functions
-    that open images."""
+    """Raise Unsupported if a Pillow function that torchvision calls was replaced. If ``opens`` is True, also check the
+    functions that open images."""
     what = next((f"{_name(owner)}.{name}" for owner, name in checked_functions(opens) if not _is_own(owner, name)), "")
     if opens and builtins.open is not io.open:
         what = "open()"
@@ -107,7 +108,7 @@ def refuse_replaced_pillow(opens: bool) -> None:
 
 
 def checked_functions(opens: bool) -> Iterator[tuple[Any, str]]:
-    """Yield each module or class with the name of one of its functions to check."""
+    """Yield (module or class, name) for each function to check."""
     owners = list(_OWNERS)
     if opens:
         readers = (getattr(sys.modules.get(f"PIL.{name}ImagePlugin"), f"{name}ImageFile", None) for name in _FORMATS)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import CodeType
 
 Definition = ast.FunctionDef | ast.Lambda
-_COMPREHENSIONS = frozenset(("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"))  # code of its own until Python 3.12
+_COMPREHENSIONS = frozenset(("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"))  # separate code before Python 3.12
 
 
 @functools.lru_cache(1024)
@@ -21,14 +21,14 @@ def definition_of(code: CodeType) -> Definition | None:
     if code not in compiled or not all(one.co_name in _COMPREHENSIONS for one in _inner(code)):
         return None
     found = definitions.get((code.co_name, code.co_firstlineno), [])
-    if code.co_name == "<lambda>" and hasattr(code, "co_positions"):  # Python 3.11
+    if code.co_name == "<lambda>" and hasattr(code, "co_positions"):  # since Python 3.11
         found = [node for node in found if _contains(node, code)][-1:]  # enclosing lambdas come first
     return found[0] if len(found) == 1 else None
 
 
 @functools.lru_cache(16)
 def _parsed(text: str) -> tuple[dict[tuple[str, int], list[Definition]], set[CodeType]]:
-    """Return the syntax trees of a source text's functions by name and first line, and the bytecode of all
+    """Parse a source text. Return the syntax trees of its functions by (name, first line), and the bytecode of all its
     functions."""
     definitions: dict[tuple[str, int], list[Definition]] = {}
     try:

@@ -11,8 +11,8 @@ from .evaluator import Evaluator, Image, NotUnderstood
 class AppliedTransforms(NamedTuple):
     """The transforms that a callable applies, and the structure that it returns."""
 
-    structure: Any  # of the result, as lists, tuples and dicts of indices into ``paths``; 0 for a single image
-    paths: tuple[tuple[int, ...], ...]  # for each returned image, indices of the transforms that were applied to it
+    structure: Any  # the callable's result, with each image replaced by its index in ``paths``; 0 for a single image
+    paths: tuple[tuple[int, ...], ...]  # for each returned image, the indices in ``transforms`` of those applied to it
     transforms: tuple[Any, ...]  # in the order of application; a transform that is applied twice occurs twice
 
     @property
@@ -28,7 +28,7 @@ def find_transforms(function, known: Callable[[type], bool]) -> AppliedTransform
         known: returns True for the class of a transform with a translation.
 
     Raises:
-        NotUnderstood: the callable may also do something else.
+        NotUnderstood: the callable may do anything else, or applies no transforms.
 
     Example::
 
@@ -52,7 +52,7 @@ def find_transforms(function, known: Callable[[type], bool]) -> AppliedTransform
 
 
 def _structure(result, paths: list[tuple[int, ...]]) -> Any:
-    """Return the result with images replaced by indices into ``paths``, to which their paths are appended."""
+    """Return ``result`` with each image replaced by an index into ``paths``. Append the image's path to ``paths``."""
     kind = type(result)
     if kind is Image:
         paths.append(result.path)

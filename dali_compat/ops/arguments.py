@@ -1,4 +1,4 @@
-"""Read the arguments of transforms, and determine whose arithmetic torchvision uses."""
+"""Read the arguments of transforms, and determine the arithmetic that torchvision uses for them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def per_channel(t, name: str, spec: ImageSpec) -> tuple:
     values = tuple(value) if hasattr(value, "__iter__") else (value,)
     values *= spec.channels if len(values) == 1 else 1
     if len(values) != spec.channels:
-        raise Untranslatable(t, f"{name}={value} for an image of {spec.channels} channels")
+        raise Untranslatable(t, f"{name}={value} does not fit an image of {spec.channels} channels")
     return values
 
 
@@ -98,7 +98,7 @@ def fill_list(fill) -> list | None:
 def resizes_in_integers(interpolation: str) -> bool:
     """Return True if v2 resizes uint8 tensors on a CPU in integer arithmetic, rounded after each axis.
 
-    Before torchvision 0.21, bilinear with AVX512 uses floats and rounds once.
+    Before torchvision 0.21, a bilinear resize on a CPU with AVX512 uses floats and rounds once.
     """
     native = getattr(_geometry, "_do_native_uint8_resize_on_cpu", None)
     return native is None or bool(native(InterpolationMode(interpolation)))
@@ -125,7 +125,7 @@ def is_in_two_passes(resize: Step) -> bool:
 
 
 def is_integer_resize(s: Step) -> bool:
-    """Return True if PyTorch resizes as Pillow does, except for the rounding of weights."""
+    """Return True if PyTorch's resize in integers equals Pillow's, except for the rounding of weights."""
     if s.op == "resize_by_choice":
         names = s.kwargs["interpolations"]
         return {*names} <= {"bilinear", "bicubic"} and all(map(resizes_in_integers, names))

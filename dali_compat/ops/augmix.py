@@ -22,7 +22,7 @@ from .warp import TENSOR_MODES, warp_arguments
 def translate_aug_mix(t, spec):
     names = ("severity", "mixture_width", "chain_depth", "alpha", "all_ops")
     chains = draw("aug_mix", **{name: getattr(t, name) for name in names}, like=version_of(t))
-    how = warp_arguments(t, spec, TENSOR_MODES) | {"like": version_of(t)}  # it mixes tensors, even for PIL images
+    how = warp_arguments(t, spec, TENSOR_MODES) | {"like": version_of(t)}  # AugMix mixes tensors, even for PIL images
     return (step("augmix", spec, chains, **how),)
 
 
@@ -60,8 +60,8 @@ def draw_aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_o
 def _mix(u, alpha, width) -> np.ndarray:
     """Return Dirichlet weights (N, 1 + width) of the original image and of each chain.
 
-    If ``alpha`` is 1, gamma variates are exponential and computed from ``u``. Otherwise, each row's number seeds a
-    NumPy generator.
+    They are computed from gamma variates. If ``alpha`` is 1, these are exponential and computed from ``u``. Otherwise,
+    ``u[:, 0]`` seeds a NumPy generator for each sample.
     """
     if alpha == 1:
         gamma = -np.log1p(-u)
@@ -74,7 +74,7 @@ def _mix(u, alpha, width) -> np.ndarray:
 
 
 def _shares(gamma) -> np.ndarray:
-    """Normalize rows of gamma variates to Dirichlet variates in float32. Like torch's, they exclude 0 and 1."""
+    """Return Dirichlet variates in float32 from rows of gamma variates. As in torch, they are never 0 or 1."""
     least, most = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))
     return np.clip((gamma / gamma.sum(1, keepdims=True)).astype(np.float32), least, most)
 

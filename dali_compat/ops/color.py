@@ -32,7 +32,7 @@ def translate_grayscale(t, spec):
     if spec.channels == 1 and channels == 3 and (spec.kind == "pil" or isinstance(t, v2.Grayscale)):
         return (step("repeat_channels", spec.but(channels=3)),)
     if spec.channels != 3 or channels not in (1, 3):  # v1 does not change tensors of one channel
-        raise Untranslatable(t, f"num_output_channels={channels} for an image of {spec.channels} channels")
+        raise Untranslatable(t, f"num_output_channels={channels} does not fit an image of {spec.channels} channels")
     args = {"like": like_of(t, spec), "dtype": spec.dtype, "channels": channels}
     return (step("grayscale", spec.but(channels=channels), **args),)
 
@@ -110,7 +110,7 @@ def brightness(images, arrays, *, like):
 
 @kernel(torchvision="adjust_gamma gamma gain", in_batches=True)
 def gamma(images, arrays, *, like):
-    """Adjust the gamma, for PIL images through a table of 256 values."""
+    """Adjust the gamma. For PIL images, look up the result in a table of 256 values."""
     if like != "pil":
         return one_by_one(functions(like).adjust_gamma, images, arrays["gamma"], arrays["gain"])
     rows = zip(arrays["gamma"].tolist(), arrays["gain"].tolist(), strict=True)

@@ -37,7 +37,7 @@ def translate_pil_to_tensor(t, spec):
 @register(v1.ToPILImage, v2.ToPILImage, consumes="mode")
 def translate_to_pil_image(t, spec):
     if spec.kind == "pil" or t.mode is not None or spec.dtype not in (torch.uint8, torch.float32):
-        raise Untranslatable(t, f"mode={t.mode} for a {spec.kind} of {spec.dtype}")
+        raise Untranslatable(t, f"mode={t.mode} is not supported for a {spec.kind} of {spec.dtype}")
     return (step("tensor_to_pil", spec.but(kind="pil", dtype=torch.uint8)),)
 
 
@@ -66,7 +66,7 @@ def translate_to_dtype(t, spec):
     if isinstance(dtype, dict):
         kind = {"Image": tv_tensors.Image, "tensor": torch.Tensor}.get(spec.kind)
         if kind not in dtype and "others" not in dtype:
-            raise Untranslatable(t, f"no dtype for a {spec.kind} image")
+            raise Untranslatable(t, f"dtype has no entry for a {spec.kind} image")
         dtype = dtype.get(kind, dtype.get("others"))
     if spec.kind == "pil" or dtype is None:
         return ()  # torchvision passes PIL images through
@@ -77,7 +77,7 @@ def _to_dtype(t, spec, dtype, like):
     if dtype == spec.dtype:
         return ()
     if not dtype.is_floating_point and dtype != torch.uint8:
-        raise Untranslatable(t, f"dtype={dtype}", "use uint8 or a floating point type")
+        raise Untranslatable(t, f"dtype={dtype} is not supported", "use uint8 or a floating point type")
     return (step("to_dtype", spec.but(dtype=dtype), dtype=dtype, like=like),)
 
 
@@ -106,7 +106,8 @@ define("pil_to_tensor", unchanged=True, commutes=True, image=lambda image, row: 
 
 
 def _fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) -> str:
-    """Return the distance from torchvision, which divides. DALI and, by default, CPU kernels multiply instead."""
+    """Return the distance from torchvision, which divides. DALI multiplies instead, and so do CPU kernels unless
+    exact=True."""
     return "within 1e-6" if by_dali or not (options.exact or options.gpu) else EXACT
 
 
@@ -134,22 +135,23 @@ define("crop_mirror_normalize")  # last step of a DALI pipeline, from translate/
 
 @kernel(in_batches=True)
 def arithmetic(images, arrays, *, name):
-    """Apply torch's add, sub, mul, div or rsub to each image and its own number, or one number per channel."""
+    """Apply torch's add, sub, mul, div or rsub (``name``) to each image and its ``values``, one for the image or one
+    per channel."""
     values = to_device(torch.from_numpy(arrays["values"]).to(images.dtype), images.device)
     return getattr(torch, name)(images, values.view(len(images), -1, 1, 1))
 
 
 @kernel(in_batches=True, image=lambda image, row: F1.to_pil_image(image))
 def tensor_to_pil(images, arrays):
-    """Convert as ToPILImage does. Floats are multiplied by 255 and truncated."""
+    """Return uint8 images, as ToPILImage does. Floats are multiplied by 255 and truncated."""
     return images.mul(255).byte() if images.is_floating_point() else images
 
 
 @kernel(in_batches=True, calls_user=True, fidelity=lambda *_: "yours, not measured")
 def apply(images, arrays, *, function, spec, **args):
-    """Call a user's function registered with on_batch(). ``spec`` describes the declared output.
+    """Call the user's ``function`` that a translator passed to on_batch(), and return its output.
 
-    Raise ValueError if the output has another shape or dtype, because later steps depend on both.
+    Raise ValueError if the output does not have the shape and dtype of ``spec``, because later steps depend on them.
     """
     if "uniforms" in arrays:
         args["uniforms"] = to_device(arrays["uniforms"], images.device)
@@ -168,8 +170,8 @@ def apply(images, arrays, *, function, spec, **args):
 
 @functools.lru_cache(64)
 def conversion_table(steps: tuple[Step, ...]) -> torch.Tensor:
-    """Return a read-only CPU tensor (channels, 256), the results of pixel-wise steps for each channel and uint8
-    value."""
+    """Return the results of pixelwise steps for each channel and uint8 value, as a CPU tensor (channels, 256). It is
+    cached and must not be modified."""
     channels = steps[0].gives.channels
     values = torch.arange(256, dtype=torch.uint8, device="cpu").view(1, 1, 16, 16).expand(1, channels, 16, 16)
     for one in steps:

@@ -1,8 +1,8 @@
 """Draw the arguments of steps for a whole batch, on the host.
 
 A draw function takes the image sizes before a step, (N, 2) int64 as (height, width). It returns the arrays for the
-kernel and the sizes after the step. Sizes are known before images are decoded, so all geometry is torchvision's own
-arithmetic, vectorized with NumPy, and the engines only apply it.
+kernel and the sizes after the step. All windows and sizes are computed here, before images are decoded, with
+torchvision's arithmetic vectorized in NumPy. The engines only apply the results.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def compute(
 ) -> Computed:
     """Return the arrays of each step for ``rows`` of a batch.
 
-    If a step may leave samples unchanged, its arrays include ``flag`` (0 or 1). For a sample for which a container does
-    not choose the step, all arrays contain zeros.
+    If a step may leave samples unchanged, its arrays include ``flag``, which is 0 for an unchanged sample and otherwise
+    1. If a container does not choose the step for a sample, all arrays of the sample are 0.
 
     Args:
         sizes: (N, 2), the (height, width) of these rows.
@@ -93,7 +93,7 @@ def _refuse_sizes(step: Step, sizes: np.ndarray, rows: np.ndarray) -> None:
     wrong = (sizes < 1).any(1) | (sizes.astype(float).prod(1) > _MOST_PIXELS)
     if wrong.any():
         row = int(wrong.argmax())
-        raise ImageTooSmall(int(rows[row]), f"{step.op} gives an image of {tuple(sizes[row].tolist())} pixels")
+        raise ImageTooSmall(int(rows[row]), f"{step.op} would return an image of {tuple(sizes[row].tolist())} pixels")
 
 
 def _passed_gates(gates, chosen: dict[int, np.ndarray], count: int) -> np.ndarray | None:
@@ -119,7 +119,7 @@ def is_random(step: Step) -> bool:
 
 
 def uniforms_of(draw: Draw) -> int:
-    """Return how many uniform numbers per sample a draw takes."""
+    """Return the number of uniform numbers per sample that a draw takes."""
     (uniforms, _), args = _entry(draw), dict(draw.args)
     if uniforms is None:
         return max((uniforms_of(one) for one in args.values() if isinstance(one, Draw)), default=0)
@@ -139,20 +139,21 @@ def _entry(draw: Draw) -> tuple[int | Callable[..., int] | None, Callable]:
 def draws(uniforms=None):
     """Register a function ``draw_<name>`` for the draw ``name``.
 
-    It is called as ``draw_<name>(sizes, u, **args)`` with the sizes (N, 2) before the step and uniform numbers (N,
-    uniforms) in [0, 1). It returns the kernel's arguments, {name: array of N rows}, and the sizes after the step.
-    Samples whose int32 ``flag`` is 0 are left unchanged.
+    The function is called as ``draw_<name>(sizes, u, **args)`` with the sizes (N, 2) before the step and uniform
+    numbers (N, uniforms) in [0, 1). It returns the kernel's arguments, {name: array of length N}, and the sizes after
+    the step. Samples whose int32 ``flag`` is 0 are left unchanged.
 
     Args:
-        uniforms: number of uniform numbers per sample, or a function of the draw's arguments that returns it. By
-            default it is the largest number among the draws in the arguments, which share these numbers.
+        uniforms: number of uniform numbers per sample, or a function of the draw's arguments that returns the number.
+            By default, the largest number that any draw among the arguments needs, because all of them get the same
+            ``u``.
     """
 
     def decorate(function):
         name = function.__name__.removeprefix("draw_")
         if name in _DRAWS:
             before = _DRAWS[name][1].__module__
-            raise ValueError(f"{name!r} is drawn in {before} already; give one of them another name")
+            raise ValueError(f"a draw {name!r} is already registered in {before}; give one of them another name")
         _DRAWS[name] = uniforms, function
         return function
 
@@ -163,7 +164,7 @@ def draws(uniforms=None):
 
 
 def width_of(layout: Any, sized: bool) -> int:
-    """Return how many columns of ``u`` draw_given() reads."""
+    """Return the number of columns of ``u`` that draw_given() reads."""
     return _SIDES * sized + sum(int(np.prod(shape)) for _, shape, _ in layout)
 
 
@@ -171,8 +172,8 @@ def width_of(layout: Any, sized: bool) -> int:
 def draw_given(sizes, u, *, at, layout, sized):
     """Read the arrays of a step from ``u``, from column ``at`` on.
 
-    ``layout`` lists the (name, shape per image, dtype) of each array. If ``sized`` is True, four columns precede them:
-    the (height, width) of the traced image before and after the step.
+    ``layout`` lists the (name, shape per image, dtype) of each array. If ``sized`` is True, the first four columns are
+    the (height, width) of the traced image before the step, and after it.
     """
     after = sizes
     if sized:
@@ -229,8 +230,8 @@ def permutation(u) -> np.ndarray:
 
 @draws(uniforms=1)
 def draw_bernoulli(sizes, u, *, p, values=()):
-    """Draw a flag with probability ``p``. Other arguments, the (name, number) pairs ``values``, are equal for all
-    samples."""
+    """Draw ``flag``, which is 1 with probability ``p``. ``values`` are (name, number) pairs of further arguments, which
+    are equal for all samples."""
     alike = {n: np.full(len(sizes), value, np.int32 if isinstance(value, int) else float) for n, value in values}
     return {"flag": (u[:, 0] < p).astype(np.int32), **alike}, sizes
 

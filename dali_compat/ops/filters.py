@@ -70,8 +70,8 @@ def _blurred(image, row, *, kernel_size, like, by_torchvision=False):
 
 
 def _if_given(s: Step, options: Options, decoded: bool) -> Step:
-    """Return a step that calls torchvision's function if exact=True and the data set's code has chosen the
-    arguments."""
+    """If exact=True and the data set's own code has chosen the arguments, return a step that calls torchvision's
+    function. Otherwise return the step unchanged."""
     return s.but(args=(*s.args, ("by_torchvision", True))) if options.exact and is_given(s) else s
 
 
@@ -97,7 +97,7 @@ def _filtered(x, weights):
     n, channels = x.shape[:2]
     groups = len(weights)
     x = x.reshape(1, groups, *x.shape[2:])
-    if x.is_cuda:  # cuDNN spends 100 ms on each new N, the random number of selected samples
+    if x.is_cuda:  # cuDNN spends 100 ms on each new N, and N is random if only some samples are filtered
         size = weights.shape[-2:]
         x = torch.ops.aten._conv_depthwise2d(x, weights, size, None, (1, 1), (0, 0), (1, 1))
     else:
@@ -146,8 +146,8 @@ def _boxes(images, taps: int, weights: np.ndarray, at_ends: np.ndarray):
 
 
 def _box(x, taps: int, inner, outer, axis: int):
-    """Return the sum of each pixel and ``taps`` pixels on each side, times ``inner``, plus the next pixels, times
-    ``outer``."""
+    """Return the sum of each pixel and ``taps`` pixels on each side, times ``inner``, plus the next pixel on each side,
+    times ``outer``."""
     length = x.shape[axis]
     before = x.narrow(axis, 0, 1).repeat_interleave(taps + 1, axis)
     after = x.narrow(axis, length - 1, 1).repeat_interleave(taps + 1, axis)

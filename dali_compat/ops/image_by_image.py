@@ -22,13 +22,13 @@ from .pixels.lists import each, spare_batch, stack_if_uniform
 
 Values = dict[str, np.ndarray]
 
-_SCALES = (np.divide, 255), (np.multiply, 1 / 255), (np.multiply, 1)  # functions that may convert uint8 to float32
+_SCALES = (np.divide, 255), (np.multiply, 1 / 255), (np.multiply, 1)  # tried in this order to get float32
 _LEAST = 2**15  # values per image; smaller images are processed in batches
 
 
 @named("transforms in torch")
 def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
-    """Apply steps in sequence, as kernels.run() does."""
+    """Apply steps in sequence and return the new batch. The result is that of kernels.run() for each step."""
     steps, arrays = list(steps), list(arrays)
     while steps:
         count = count_leading(steps, images)
@@ -42,7 +42,7 @@ def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
 
 
 def count_leading(steps: Sequence[Step], images: Any) -> int:
-    """Return how many of the first steps to run image by image, or 0 if running them on the batch is as fast."""
+    """Return the number of leading steps to run image by image. It is 0 if running them on the batch is as fast."""
     first = images[0]
     if first.is_cuda or first.dtype != torch.uint8:
         return 0

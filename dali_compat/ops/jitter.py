@@ -1,4 +1,5 @@
-"""Hue, ColorJitter and RandomPhotometricDistort. The last two use another order of operations for each image."""
+"""Hue, ColorJitter and RandomPhotometricDistort. The last two run their operations in a different order on each
+image."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def translate_random_photometric_distort(t, spec):
 
 @draws(uniforms=8)
 def draw_color_jitter(sizes, u, **ranges):
-    """Draw the order of the adjustments and their factors. A range is (low, high), or None for no adjustment."""
+    """Draw the order of the adjustments and their factors. ``ranges`` contains (low, high) of each factor, or None for
+    an adjustment that is not used."""
     factors = {n: uniform(u[:, 4 + i], *ranges[n]) for i, n in enumerate(_ADJUSTED) if ranges[n] is not None}
     return {"order": permutation(u[:, :4]), **factors}, sizes
 
@@ -47,8 +49,8 @@ def draw_color_jitter(sizes, u, **ranges):
 def draw_photometric_distort(sizes, u, *, p, channels=3, **ranges):
     """Draw factors and a channel permutation.
 
-    A factor that is not applied is NaN. Without a permutation, ``order`` is -1. Contrast is applied either before or
-    after saturation and hue.
+    The factor of an adjustment that is not applied is NaN. If channels are not permuted, ``order`` is -1. Contrast is
+    applied either before or after saturation and hue.
     """
     applied = u[:, :4] < p
     factors = {n: np.where(applied[:, i], uniform(u[:, 4 + i], *ranges[n]), np.nan) for i, n in enumerate(_ADJUSTED)}
@@ -78,7 +80,7 @@ def _distorted(image, row, *, like):
 
 @kernel(parts=True, takes_frames=True, image=_jittered)
 def color_jitter(images, arrays, *, like):
-    """Adjust each image in its own order. -1 in ``order`` means no adjustment."""
+    """Adjust each image in the order ``arrays["order"]``, where -1 means no adjustment."""
     if len(images) == 1 and not images.is_cuda:  # there is nothing to group
         for number in arrays["order"][0][arrays["order"][0] >= 0].tolist():
             if (name := _ADJUSTED[number]) in arrays:
@@ -174,7 +176,7 @@ def _hue(images, factors, like):
     return made
 
 
-# sectors of the hue where R, G or B is the largest channel, and where it is the middle one
+# for R, G and B: the sectors of the hue where this channel is the largest, and those where it is the middle one
 _SECTORS = ((0, 5, 6), (1, 4)), ((1, 2), (0, 3, 6)), ((3, 4), (2, 5))
 
 

@@ -44,13 +44,14 @@ def define(op: str, **traits: Any) -> None:
 def kernel(function: Any = None, *, torchvision: str = "", parts: bool = False, **traits: Any) -> Any:
     """Register ``op(images, arrays, **args)`` as the kernel of the operation ``op``.
 
-    ``images`` is (N, C, H, W), and ``arrays`` holds the per-sample arguments, NumPy arrays of N rows. The kernel
+    ``images`` is (N, C, H, W), and ``arrays`` contains the per-sample arguments, NumPy arrays of length N. The kernel
     returns (N, C, H, W), or a list of N images if their sizes differ.
 
     Args:
-        torchvision: name of torchvision's function for one image, followed by the arrays that it takes. It also
-            replaces the kernel for 16-bit floats, because torchvision rounds every intermediate result.
-        parts: whether to call the kernel on a few rows at a time.
+        torchvision: name of torchvision's function for one image, followed by the names of the arrays that it takes.
+            This function also replaces the kernel for 16-bit floats, because torchvision rounds every intermediate
+            result.
+        parts: whether to call the kernel on a few images at a time.
         **traits: other fields of Operation.
     """
     if function is None:
@@ -78,8 +79,8 @@ def kernel(function: Any = None, *, torchvision: str = "", parts: bool = False, 
 def image_kernel(op: str, **traits: Any) -> Callable[[Function], Function]:
     """Register ``function(image, row, **args)``, torchvision's implementation of an operation for one image.
 
-    The image is a PIL image or a CHW tensor, and ``row`` is one row of ``arrays``. The function is used for files that
-    DALI decodes differently from PIL.
+    ``image`` is a PIL image or a CHW tensor, and ``row`` contains its entry of each of ``arrays``. The function is used
+    for files that DALI decodes differently from Pillow.
     """
 
     def registered(function: Function) -> Function:
@@ -164,7 +165,8 @@ def rows_of(arrays: dict[str, np.ndarray], rows) -> dict[str, np.ndarray]:
 
 
 def on_image(op: str, image, row: dict[str, Any], **args):
-    """Apply an operation to a PIL image or a CHW tensor, with torchvision's function or, without one, the kernel."""
+    """Apply an operation to a PIL image or a CHW tensor, with torchvision's function or, if there is none, the
+    kernel."""
     operation = OPERATIONS[op]
     if operation.image is not None:
         return operation.image(image, row, **args)

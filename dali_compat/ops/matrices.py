@@ -1,8 +1,8 @@
 """Matrices of warps, which map output to input pixels as in PIL.Image.transform.
 
-Matrices for tensors are relative to the images' centers, like torchvision's grids. Each draw takes the draw of the
-transform's own parameters, ``inner``. It returns ``matrix`` (N, 6) or ``coefficients`` (N, 8) in float64, the output
-``size`` (N, 2), and ``flag``.
+Matrices for tensors are relative to the images' centers, like torchvision's grids. Each draw function takes ``inner``,
+the draw of the transform's parameters such as an angle. It returns ``matrix`` (N, 6) or ``coefficients`` (N, 8) in
+float64, the output ``size`` (N, 2), and the ``flag`` of ``inner`` if there is one.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _rotate: Any = Image.Image.rotate
 
 
 class _Sized:
-    """A size that Image.rotate() accepts as an image, to return the (height, width) and the AFFINE data of its
-    result."""
+    """A size that Image.rotate() accepts in place of an image. rotate() then returns (height, width) and AFFINE data of
+    its result instead of pixels."""
 
     def __init__(self, size):
         self.height, self.width = size
@@ -109,7 +109,7 @@ def affine(angle, translate, scale, shear, size, center=None, like: str = "pil",
 
 @draws()
 def draw_perspective_coefficients(sizes, u, *, inner):
-    """Return torchvision's _get_perspective_coeffs of all rows, solved at once."""
+    """Return the results of torchvision's _get_perspective_coeffs() for all samples, solved at once."""
     values, after = run(inner, sizes, u)
     height, width = (sizes - 1).T.astype(float)
     zero = np.zeros_like(width)
@@ -132,15 +132,16 @@ def draw_perspective_coefficients(sizes, u, *, inner):
 # DALI computes in float32, so a coordinate on the edge of a pixel may fall to either side. Therefore, matrices are
 # shifted by more than float32's rounding error, but by less than the distance to the next edge.
 _LAST_BIT = 2.0**-17  # half of the last bit of fixed point
-_GRAIN = 2.0**-8  # a matrix whose numbers are all multiples of this
-_BETWEEN = 2.0**-10  # is shifted by this
+_GRAIN = 2.0**-8  # all numbers of a matrix that maps lines of pixels onto pixel edges are multiples of this
+_BETWEEN = 2.0**-10  # shift of such a matrix
 
 
 @draws()
 def draw_dali_matrix(sizes, u, *, inner, interpolation):
     """Convert Pillow's ``matrix`` or ``coefficients`` to ``matrix`` (N, 3, 3) for DALI, the identity if the flag is 0.
 
-    An affine warp that interpolates also has a matrix ``inside``, which determines the pixels inside of the image.
+    An affine warp that interpolates also has a matrix ``inside``, which determines the output pixels that are not
+    filled.
     """
     values, after = run(inner, sizes, u)
     given = {}
@@ -171,9 +172,10 @@ def _in_fixed_point(matrix) -> np.ndarray:
 
 
 def _off_edges(rows, otherwise: float) -> np.ndarray:
-    """Shift matrices that map lines of pixels exactly onto pixel edges, as right angles and scales by powers of two do.
+    """Return matrices (N, 2, 3), shifted in x and y.
 
-    At an edge, Pillow takes the pixel with the higher index. Other matrices are shifted by ``otherwise``.
+    Rotations by right angles and scales by powers of two may map lines of pixels exactly onto pixel edges, where Pillow
+    takes the pixel with the higher index. Such matrices are shifted by _BETWEEN, others by ``otherwise``.
     """
     on_edges = (rows / _GRAIN % 1 == 0).all((1, 2))
     raised = rows.copy()

@@ -59,7 +59,7 @@ def draw_erasing(sizes, u, *, p, scale, ratio, random_value):
 
 
 def erased(sizes, u, area, log_ratio, parts=1):
-    """Return arrays of a random window in each image, and True for images in which one of ten tries fits.
+    """Return the arrays of a random window in each image, and (N,) bool, False if none of ten tries fits the image.
 
     A window's share of the image's area is drawn from ``area`` (low, high) and divided by ``parts``. ``u`` is (N, 22).
     """
@@ -79,7 +79,7 @@ def draw_jpeg_quality(sizes, u, *, quality):
 
 @kernel(in_batches=True)
 def erase(images, arrays, *, value):
-    """Fill a window with one value per channel or, if ``value`` is None, with normal numbers."""
+    """Fill a window with one value per channel or, if ``value`` is None, with normally distributed numbers."""
     if value is None:
         return _erase_randomly(images, arrays)
     value = to_device(_as_pixels(torch.tensor(value, dtype=torch.float32), images), images.device)
@@ -98,7 +98,7 @@ def within(images, arrays) -> torch.Tensor:
 
 
 def _erase_randomly(images, arrays):
-    """Fill windows with normal numbers, generated only for erased pixels."""
+    """Fill windows with normally distributed numbers, which are generated only for the erased pixels."""
     n, channels, height, width = images.shape
     h, w = arrays["shape"].astype(np.int64).T
     row = np.repeat(np.arange(n), channels * h)  # number of the image, for each line of each window

@@ -1,8 +1,8 @@
 """Containers of transforms, torchvision's presets, AutoAugment, RandAugment and TrivialAugmentWide.
 
-``which`` is an index into AUGMENTATIONS. ``magnitude`` is the signed number that torchvision passes to the operation.
-In v2, the threshold of Solarize is from 0 to 1, even for PIL images. The tables of policies and magnitudes come from
-the installed torchvision.
+In the arrays of a step, ``which`` is an index into AUGMENTATIONS, and ``magnitude`` is the signed number that
+torchvision passes to the operation. In v2, the threshold of Solarize is from 0 to 1, even for PIL images. The tables of
+policies and magnitudes come from the installed torchvision.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ _TRANSLATIONS = ((AUGMENTATIONS.index("TranslateX"), 1), (AUGMENTATIONS.index("T
 def draw_auto_augment(sizes, u, *, policy, like, at):
     """Draw the first (``at`` 0) or second (``at`` 1) operation of the sub-policy that AutoAugment chooses.
 
-    Both share a random stream. Rows without the operation have "Identity" and flag 0.
+    The steps of both operations read the same random numbers, so they choose the same sub-policy. If the operation is
+    not applied to a sample, ``which`` is 0 (Identity) and ``flag`` is 0.
     """
     ops, chances, bins = _sub_policies(policy, like)
     row = randint(u[:, 0], 0, len(ops))
@@ -96,7 +97,7 @@ class _Space(NamedTuple):
     ops: np.ndarray  # indices into AUGMENTATIONS of the operations to choose from
     signed: np.ndarray  # (15,) bool: whether the magnitude gets a random sign
     magnitudes: np.ndarray  # (15, bins); zeros for operations without a magnitude
-    by_size: bool  # the magnitudes of TranslateX and TranslateY depend on the image size
+    by_size: bool  # whether the magnitudes of TranslateX and TranslateY depend on the image size
 
 
 def one_operation(space: _Space, u_op, bins, u_sign, sizes) -> dict[str, np.ndarray]:
@@ -174,7 +175,7 @@ def augment(images, arrays, *, interpolation, fill, like, version):
     return operations.run(images, chosen, numbers, like=like, interpolations=code, fill=fill)
 
 
-# codes of operations and offsets of magnitudes, for each of AUGMENTATIONS and finally for -1
+# codes of operations and offsets of magnitudes, for each of AUGMENTATIONS; the last entry is for -1, no operation
 _OTHER_NAMES = {"Color": "saturation"} | dict.fromkeys(
     ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"), "warp"
 )
@@ -262,7 +263,7 @@ def translate_identity(t, spec):
 
 @register(_presets.ImageClassification, consumes="crop_size resize_size mean std interpolation antialias")
 def translate_image_classification(t, spec):
-    """Translate ``weights.transforms()``, whose forward() applies these transforms in sequence."""
+    """Translate the preset that ``weights.transforms()`` returns to the transforms that its forward() applies."""
     return Nested(
         (
             v1.Resize(t.resize_size, t.interpolation, antialias=t.antialias),
@@ -284,5 +285,5 @@ def draw_choice(sizes, u, *, p):
 
 @draws(uniforms=lambda n: n)
 def draw_order(sizes, u, *, n):
-    """Draw the index of the transform at each position of an order."""
+    """Draw a random order of ``n`` transforms: for each position, the index of the transform."""
     return {"order": permutation(u)}, sizes

@@ -128,7 +128,9 @@ def draw_random_resized_crop(sizes, u, *, scale, ratio):
     if (shape < 1).any():
         row = int((shape < 1).any(1).argmax())
         have, of = (tuple(pair[row].astype(int).tolist()) for pair in (shape, sizes))
-        raise ImageTooSmall(row, f"RandomResizedCrop takes {have} of an image of {of}, too small for ratio={ratio}")
+        raise ImageTooSmall(
+            row, f"an image of {of} is too small for RandomResizedCrop with ratio={ratio}: the window is {have}"
+        )
     return window_arrays(start, shape)
 
 
@@ -150,7 +152,7 @@ def draw_random_shortest_size(sizes, u, *, min_size, max_size=None):
 
 @draws(uniforms=1)
 def draw_random_resize(sizes, u, *, min_size, max_size):
-    """Draw the output size, with a short edge below ``max_size``."""
+    """Draw the output size, with a short edge from ``min_size`` to ``max_size`` (exclusive)."""
     return size_arrays(_by_edges(sizes, randint(u[:, 0], min_size, max_size), None))
 
 
@@ -188,9 +190,9 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
 
 @draws()
 def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
-    """Compute the arrays of a resize combined with a pad, a crop and a flip, which are optional.
+    """Compute the arrays of a resize combined with a pad, a crop and a flip, each of which may be None.
 
-    Only one of the steps may be random.
+    At most one of the draws may be random, unless all arguments are given by the data set's code.
     """
     _, full = run(resize, sizes, u)
     start, shape = np.zeros_like(full), full
@@ -224,8 +226,8 @@ def resize_fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) ->
 def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
     """Return True if DALI resizes as torchvision does.
 
-    Results differ (measured) for Pillow's box and hamming filters, for nearest and lanczos on tensors, without
-    antialiasing, and for floats, by 40 levels at the border.
+    By measurement, results differ for Pillow's box and hamming filters, for nearest and lanczos on tensors, and without
+    antialiasing. For floats, they differ by up to 40 levels at the border.
     """
     if s.gives.dtype != torch.uint8 or options.exact or not options.gpu:
         return False
@@ -236,7 +238,7 @@ def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
 
 
 def as_integer_resize(s: Step, options: Options, decoded: bool) -> Step:
-    """Return the step that runs a resize on a CPU. PyTorch's integer arithmetic replaces Pillow unless exact=True."""
+    """Return a resize step in which, on a CPU and unless exact=True, PyTorch's integer arithmetic replaces Pillow."""
     by_torch = is_integer_resize(s) and s.kwargs["like"] == "pil" and not (options.exact or options.gpu or decoded)
     return s.but(args=tuple((s.kwargs | {"like": BY_TORCH}).items())) if by_torch else s
 
@@ -333,8 +335,8 @@ def _resize(images, size, *, interpolation, like, antialias):
 
 
 def height_first(images, size, like) -> bool:
-    """Return True if PyTorch, which starts with the width, must first resize the height in a separate call, as Pillow
-    does."""
+    """Return True if the height must be resized first, as Pillow does. PyTorch starts with the width, so this takes a
+    separate call."""
     shrinks = like == BY_TORCH and images.shape[-2] > size[0]
     return shrinks and bool(resample.vertical_first(np.array([images.shape[-2:]]), np.array([size]))[0])
 
@@ -342,8 +344,8 @@ def height_first(images, size, like) -> bool:
 def _as_pillow(images, size, interpolation, like) -> bool:
     """Return True if resample.resize(), which rounds after each axis, replaces torchvision's resize.
 
-    For uint8 on a GPU, PyTorch rounds only once. For a single output pixel, it fails an assertion unless the channels
-    are last.
+    For uint8 on a GPU, PyTorch rounds only once. For an output of one pixel, PyTorch fails an assertion unless the
+    memory format is channels_last.
     """
     if like == "pil":
         return not interpolation.startswith("nearest")

@@ -44,15 +44,15 @@ def plain_to_tensor(t, spec):
     if t.dtype == torch.uint8:
         return steps
     if not t.dtype.is_floating_point:
-        raise Untranslatable(t, f"dtype={t.dtype}")
+        raise Untranslatable(t, f"dtype={t.dtype} is not supported", "use uint8 or a floating point type")
     gives = steps[-1].gives.but(dtype=t.dtype)
     return (*steps, step("to_dtype", gives, dtype=t.dtype, like="cast"))
 
 
 @register(getattr(timm, "ToNumpy", None))
 def to_numpy(t, spec):
-    """Translate ToNumpy to a tensor. default_collate and fast_collate return the same batch for arrays and for
-    tensors."""
+    """Translate ToNumpy as a conversion to a tensor, because default_collate and timm's fast_collate return the same
+    batch for arrays and for tensors."""
     refuse_tensors(t, spec)
     return (step("pil_to_tensor", spec.but(kind="array")),)
 
@@ -88,7 +88,8 @@ def resize_keep_ratio(t, spec):
     consumes="probability min_area max_area min_aspect max_aspect mode min_count max_count num_splits device",
 )
 def translate_erase(t, spec):
-    """Translate RandomErasing of single images. num_splits is for batches, which timm's PrefetchLoader erases."""
+    """Translate RandomErasing as it works on a single image. num_splits is ignored, because timm uses it only for
+    batches, in its PrefetchLoader."""
     names = {"probability", "min_area", "max_area", "log_aspect_ratio", "min_count", "max_count", "num_splits"}
     names |= {"rand_color", "per_pixel", "device"}
     if vars(t).keys() - {"mode"} != names:
@@ -98,7 +99,11 @@ def translate_erase(t, spec):
         raise Untranslatable(t, f"device={t.device} is not available", "pass device='cpu'")
     random = t.rand_color or t.per_pixel
     if (random and not spec.dtype.is_floating_point) or not 0 <= t.min_count <= t.max_count:
-        raise Untranslatable(t, f"{t.min_count} to {t.max_count} windows of random color in {spec.dtype}")
+        raise Untranslatable(
+            t,
+            f"min_count={t.min_count} and max_count={t.max_count} are not supported for {spec.dtype}",
+            "use 0 <= min_count <= max_count and, for random colors, convert to floating point before it",
+        )
     options = {"p": float(t.probability), "area": (t.min_area, t.max_area), "log_ratio": tuple(t.log_aspect_ratio)}
     if t.rand_color and not t.per_pixel:
         op, how = "erase_with_color", {}
@@ -150,8 +155,8 @@ _A_WINDOW = 23  # uniform numbers per window: 22 for erased() and one for the ke
 
 @draws(uniforms=lambda p, area, log_ratio, counts, at: 2 + _A_WINDOW * counts[1])
 def draw_timm_erasing(sizes, u, *, p, area, log_ratio, counts, at):
-    """Draw window number ``at`` of RandomErasing, which erases ``counts[0]`` to ``counts[1]`` windows that share
-    ``area``."""
+    """Draw window number ``at`` of RandomErasing. It erases ``counts[0]`` to ``counts[1]`` (inclusive) windows in an
+    image, and divides ``area`` among them."""
     count, own = randint(u[:, 1], counts[0], counts[1] + 1), u[:, 2 + _A_WINDOW * at :]
     arrays, some = erased(sizes, own[:, :22], area, log_ratio, np.maximum(count, 1)[:, None])
     flag = (u[:, 0] <= p) & (at < count) & some

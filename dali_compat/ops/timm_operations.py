@@ -1,10 +1,10 @@
 """Draws and kernels of timm's RandAugment and AutoAugment.
 
-``which`` is an index into OPERATIONS, or -1 for none. ``value`` is the signed number that timm's function takes.
-``choice`` is an index into the interpolations.
+In the arrays of a step, ``which`` is an index into OPERATIONS, or -1 for none. ``value`` is the signed number that
+timm's function takes. ``choice`` is an index into the interpolations.
 
 On a CPU, timm's own functions process the images in threads, because Pillow is faster than torch at any size. On a GPU,
-ops/operations does, except for operations whose results would differ from the installed timm and Pillow.
+ops/operations processes them, except for operations whose results differ from those of the installed timm and Pillow.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Conversion(NamedTuple):
     function: str  # name in timm: one of OPERATIONS, or gaussian_blur_rand
     # called with arrays (magnitude, negative), and reach; None if the function takes no value
     value: Callable[[np.ndarray, np.ndarray, float], np.ndarray] | None = None
-    signed: bool = False  # with a random sign
+    signed: bool = False  # whether the value has a random sign
 
 
 def _signed(value, negative):
@@ -158,7 +158,7 @@ def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> di
 
 @draws(uniforms=lambda ops, layers, weights, at: layers * (1 + UNIFORMS))
 def draw_timm_rand_augment(sizes, u, *, ops, layers, weights, at):
-    """Draw operation number ``at`` of RandAugment. With weights, no operation is drawn twice."""
+    """Draw operation number ``at`` of RandAugment. If there are weights, a sample gets no operation twice."""
     numbers = u[:, layers + UNIFORMS * at :][:, :UNIFORMS]
     if weights is None:
         return applied(ops, randint(u[:, at], 0, len(ops)), numbers), sizes
@@ -172,7 +172,8 @@ def draw_timm_rand_augment(sizes, u, *, ops, layers, weights, at):
 
 @draws(uniforms=lambda policy, at: 1 + UNIFORMS * max(map(len, policy)))
 def draw_timm_auto_augment(sizes, u, *, policy, at):
-    """Draw operation number ``at`` of the sub-policy that AutoAugment chooses, if the sub-policy is that long."""
+    """Draw operation number ``at`` of the sub-policy that AutoAugment chooses for each sample. If the sub-policy has
+    fewer operations, ``which`` is -1 and ``flag`` is 0."""
     row = randint(u[:, 0], 0, len(policy))
     reaching = [number for number, ops in enumerate(policy) if len(ops) > at]
     place = np.full(len(policy), -1)
@@ -201,7 +202,8 @@ def _by_timm(images, arrays, **how):
 
 
 def augmented(images, arrays, *, interpolations, fill):
-    """Apply a drawn operation to each image, with ops/operations if it reproduces timm, otherwise with timm."""
+    """Return the images, each after its drawn operation. ops/operations runs the operations whose results equal timm's,
+    and timm runs the others."""
     which, value = arrays["which"], arrays["value"]
     by_timm = ~np.isin(which, [OPERATIONS.index(name) for name in _as_timm()]) & (which >= 0)
     # posterize to 0 bits, which Pillow refuses from version 13 on
@@ -250,7 +252,8 @@ for _name in ("equalize", "invert", "solarize", "solarize_add", "contrast", "bri
 
 
 def _matrix(at: int):
-    """Return a function that puts values into element ``at`` of the identity matrix, from output to input pixels."""
+    """Return a function that returns matrices (N, 6) from output to input pixels. They are identity matrices, except
+    for element ``at``, which is ``value``."""
 
     def made(value, size):
         matrix = np.tile([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], (len(value), 1))
@@ -304,7 +307,7 @@ _OTHERS_TRIED = (0.1, 0.95, 1.9)
 
 @functools.cache
 def _as_timm() -> frozenset[str]:
-    """Return the operations whose kernels reproduce the installed timm and Pillow on a few pixels."""
+    """Return the operations whose kernels return the pixels of the installed timm and Pillow for small test images."""
     names = (*_VALUED, "gaussian_blur", *_MATRICES)
     return frozenset(name for name in names if hasattr(timm, name) and _agrees(name))
 

@@ -42,7 +42,7 @@ def translate_rand_augment(t, spec):
     ops, how = _operations(t, spec, t.ops)
     layers, weights = t.num_layers, t.choice_weights
     if type(layers) is not int:
-        raise Untranslatable(t, f"num_layers={layers}")
+        raise Untranslatable(t, f"num_layers={layers} is not an integer")
     if weights is not None:
         weights = tuple(float(weight) for weight in weights)
         enough = len(weights) == len(ops) and sum(weight > 0 for weight in weights) >= layers
@@ -67,13 +67,14 @@ def _steps(spec, how, drawn) -> list:
 
 
 def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation, ...], dict[str, Any]]:
-    """Return descriptions of the operations, and the interpolations and the fill that all of them use."""
+    """Return the settings of each operation, and the arguments ``interpolations`` and ``fill`` that all of them
+    share."""
     refuse_tensors(t, spec)
     if not len(ops):
         raise Untranslatable(t, "it has no operations")
     for op in ops:
         if type(op) is not timm.AugmentOp or not vars(op).keys() <= _ATTRIBUTES:
-            raise Untranslatable(t, f"{type(op).__name__} is not a known version of AugmentOp")
+            raise Untranslatable(t, f"{type(op).__name__} is not a supported version of AugmentOp")
     _refuse_other_code(ops[0], _AUGMENT_OP)
     shared = {(_interpolations(t, op), _fill(t, op, spec)) for op in ops}
     if len(shared) > 1:
@@ -85,7 +86,7 @@ def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation
             _refuse_other_conversions(t, ops, descriptions)
     # timm raises the same error when the transform is called
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Untranslatable(t, f"an operation raises {type(error).__name__} when it is tried") from None
+        raise Untranslatable(t, f"an operation raises {type(error).__name__} when it is called") from None
     return descriptions, {"interpolations": interpolations, "fill": fill}
 
 
@@ -101,7 +102,7 @@ def _fill(t, op, spec: ImageSpec) -> tuple[int, ...]:
     fill = op.kwargs["fillcolor"]
     whole = isinstance(fill, (tuple, list)) and all(type(value) is int and 0 <= value <= 255 for value in fill)
     if not whole or len(fill) != spec.channels:
-        raise Untranslatable(t, f"img_mean={fill} for an image of {spec.channels} channels")
+        raise Untranslatable(t, f"img_mean={fill} does not fit an image of {spec.channels} channels")
     return tuple(fill)
 
 
@@ -121,8 +122,8 @@ def _description(t, op, choices: int) -> Operation:
 
 
 def _name(op) -> str | None:
-    """Return the key of an operation in CONVERSIONS, or None. Older versions of timm store no name, so compare
-    functions."""
+    """Return the key of an operation in CONVERSIONS, or None. It is found by comparing functions, because older
+    versions of timm store no name."""
     for name, conversion in CONVERSIONS.items():
         same = timm.NAME_TO_OP.get(name) is op.aug_fn and timm.LEVEL_TO_ARG.get(name) is op.level_fn
         if same and getattr(timm, conversion.function) is op.aug_fn:
@@ -149,9 +150,10 @@ def _refuse_other_conversions(t, ops, descriptions: tuple[Operation, ...]) -> No
 
 
 def _recorded_call(op, described: Operation, seed: int) -> tuple[np.ndarray, str | None, tuple[float, ...]]:
-    """Call an operation with a seed. Return the numbers that it draws, the function that it calls, and the arguments.
+    """Call an operation with a seed. Return the random numbers that it draws, the name of the function that it calls,
+    and the arguments of this call.
 
-    The numbers are a row of ``u`` in applied(). The function is None if the operation is not applied.
+    The numbers are ordered as in a row of ``u`` in applied(). The name is None if the operation is not applied.
     """
     random.seed(seed)
     ahead = random.Random(seed)
@@ -184,8 +186,8 @@ class _Blurred:
 
 
 def _refuse_other_code(t, names: str) -> None:
-    """Raise Untranslatable if the class's __call__ is not timm's, or uses other names than ``names``."""
+    """Raise Untranslatable if the __call__ of the object's class is not timm's, or uses other names than ``names``."""
     method = function_of(type(t).__call__)
     code = getattr(method, "__code__", None)
     if code is None or not _is_timms(method) or not set(code.co_names) <= set(names.split()):
-        raise Untranslatable(t, f"__call__ of this timm's {type(t).__name__} is not supported")
+        raise Untranslatable(t, f"{type(t).__name__}.__call__ of this version of timm is not supported")

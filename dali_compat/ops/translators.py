@@ -40,7 +40,7 @@ def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
     """Register a translator for exact transform types.
 
     The decorated function is called as ``translator(transform, spec)``, where ``spec`` is the
-    :class:`~dali_compat.plan.ImageSpec` of the input, and returns the steps, as :func:`on_batch` does. It may raise
+    :class:`~dali_compat.plan.ImageSpec` of the input. It returns the steps, usually by :func:`on_batch`. It may raise
     :class:`dali_compat.translate.Untranslatable`; the transform is then called sample by sample.
 
     Args:
@@ -102,7 +102,7 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
         **args: further arguments of the function, hashable or compared by identity.
 
     Returns:
-        The return value for a translator, one step.
+        A tuple of one step, which the translator returns.
 
     Examples:
         >>> class Brighter:
@@ -129,7 +129,7 @@ class Nested:
 
 
 class Branch(NamedTuple):
-    """Transforms for the samples that drew ``value``. In a RandomOrder, ``rank`` is the position of the draw."""
+    """Transforms for the samples that drew ``value``. In a RandomOrder, ``rank`` is the position in the order."""
 
     value: int
     transforms: tuple[Any, ...]
@@ -219,5 +219,5 @@ def _unconsumed(transform: Any, consumed: frozenset[str]) -> str:
 
 @functools.lru_cache(256)
 def _parameters(kind: type) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a class's constructor. Cached, because inspect takes 50 us in every epoch."""
+    """Return the parameters of a class's constructor. They are cached, because inspect would take 50 us per epoch."""
     return inspect.signature(kind).parameters

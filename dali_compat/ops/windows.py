@@ -28,7 +28,7 @@ define(UPRIGHT, unchanged=True, commutes=True, keeps_info=True)
 
 @register(ExifTranspose)
 def translate_turn(t, spec):
-    """Refuse a rotation by EXIF orientation. translate() handles one that is the first transform of a file."""
+    """Refuse exif_transpose(). translate() handles it without this translator if it is the first transform."""
     raise Untranslatable(t, "DALI rotates images only while decoding files", "put it first")
 
 
@@ -49,7 +49,7 @@ def translate_random_crop(t, spec):
         # v2 stores (left, right, top, bottom) and adds the padding of pad_if_needed in the same call
         padding = t.padding and (t.padding[0], t.padding[2], t.padding[1], t.padding[3])
         if padding and t.pad_if_needed and t.padding_mode in ("reflect", "symmetric"):
-            raise Untranslatable(t, f"padding together with pad_if_needed in padding_mode={t.padding_mode!r}")
+            raise Untranslatable(t, f"padding cannot be combined with pad_if_needed in padding_mode={t.padding_mode!r}")
     else:
         padding = t.padding is not None and _ltrb(t.padding)
     if padding:
@@ -103,14 +103,14 @@ def _ltrb(padding) -> tuple[int, int, int, int]:
 
 def _pad_step(t, spec: ImageSpec, padding) -> Step:
     if min(padding) < 0:
-        raise Untranslatable(t, "negative padding", "use a crop")
+        raise Untranslatable(t, "padding is negative", "use a crop")
     left, top, right, bottom = padding
     size = spec.size and (spec.size[0] + top + bottom, spec.size[1] + left + right)
     return step("pad", spec.but(size=size), draw("pad", padding=padding), **_border(t, spec))
 
 
 def _border(t, spec: ImageSpec, mode: Any = None) -> dict:
-    """Return the padding mode, and the fill with one value per channel in the image's range."""
+    """Return the arguments of a pad: its ``mode``, and its ``fill`` with one value per channel in the image's range."""
     if isinstance(t.fill, (tuple, list)) and spec.kind != "pil" and not isinstance(t, v2.Transform):
         raise Untranslatable(t, "fill must be a number for tensors")
     fill = fill_of(t, spec) or (0,) * spec.channels
@@ -118,9 +118,11 @@ def _border(t, spec: ImageSpec, mode: Any = None) -> dict:
         raise Untranslatable(t, f"fill={t.fill} is not an integer from 0 to 255")
     mode = mode or getattr(t.padding_mode, "value", t.padding_mode)
     if mode == "constant" and spec.dtype.is_floating_point and (any(fill) or spec.normalized):
-        raise Untranslatable(t, f"fill={t.fill} after the conversion to {spec.dtype}", "move it before the conversions")
+        raise Untranslatable(
+            t, f"it pads with fill={t.fill} after the conversion to {spec.dtype}", "move it before the conversions"
+        )
     if spec.kind != "pil" and mode in ("reflect", "symmetric"):
-        raise Untranslatable(t, f"padding_mode={mode!r} on tensors", "move it before ToTensor/ToImage")
+        raise Untranslatable(t, f"padding_mode={mode!r} is not supported on tensors", "move it before ToTensor/ToImage")
     return {"mode": mode, "fill": fill}
 
 
@@ -132,7 +134,7 @@ def window_arrays(start, shape) -> tuple[Arrays, np.ndarray]:
 
 @draws()
 def draw_center_crop(sizes, u, *, size):
-    """Compute the central window, rounded half to even. It may be larger than the image."""
+    """Compute the central window, with its start rounded half to even. It may be larger than the image."""
     excess = sizes - np.array(size)
     start = np.where(excess >= 0, np.rint(excess / 2), -(-excess // 2))
     return window_arrays(start, np.broadcast_to(size, sizes.shape))
@@ -170,7 +172,7 @@ def draw_random_crop(sizes, u, *, size):
 
 @draws(uniforms=4)
 def draw_zoom_out(sizes, u, *, side_range, p):
-    """Draw a canvas, and a position of the image on it."""
+    """Draw the size of a larger canvas and a position of the image on it, as the window of a pad."""
     canvas = (rand_between(u[:, 1:2], side_range) * sizes.astype(np.float32)).astype(np.int64)
     canvas = np.where(u[:, :1] < p, canvas, sizes)
     left_top = rand(u[:, 2:4]) * (canvas - sizes)[:, ::-1].astype(np.float32)
@@ -243,9 +245,9 @@ def _window(images, start, size, mode, fill):
 
 
 def _copy_inside(images, start, size, fill):
-    """Return a window with a constant border, by copying the part inside of each image.
+    """Return a window of each image, filled where it exceeds the image.
 
-    If ``start`` has one row, it applies to all images.
+    ``start`` is (N, 2), or (1, 2) if all images have the same window.
     """
     made = transform.fill_like(images, fill).expand(len(images), images.shape[-3], *size).contiguous()
     for row, (top, left) in enumerate(start.tolist()):
@@ -259,7 +261,8 @@ def _copy_inside(images, start, size, fill):
 
 
 def border(index: np.ndarray, size: int, mode: str) -> np.ndarray:
-    """Return the source pixel of each index, which may lie outside of the image, in numpy.pad's modes."""
+    """Return the index of the pixel to read for each ``index``, which may lie outside of the image. ``mode`` is one of
+    numpy.pad's."""
     if mode == "reflect":
         period = max(2 * size - 2, 1)
         return size - 1 - abs(size - 1 - index % period)

@@ -1,6 +1,6 @@
 """Translate torchvision transforms into a plan. Does not import DALI.
 
-- chain: translates a transform and its containers into steps, and writes the lines of explain().
+- chain: translates a transform, or a container of transforms, into steps, and writes the lines of explain().
 - lower: assigns steps to DALI or torch. planes: selects steps that kernels run on the output of a JPEG engine.
 """
 
@@ -19,7 +19,7 @@ __all__ = ["Chain", "Untranslatable", "on_batch", "register", "translate", "view
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """A transform that returns the list of the results of several transforms."""
+    """A transform that applies several transforms to the same image, and returns the list of their results."""
 
     transforms: tuple[Callable[[Any], Any], ...]
 
@@ -32,7 +32,7 @@ def views(*transforms: Callable[[Any], Any]) -> Views:
     ``views(augment, augment)``.
 
     torch's own loader accepts the result, too. In dali_compat's batches, the views share one decoded image, and each
-    has its own random numbers.
+    view has its own random numbers.
 
     Args:
         *transforms: callables that take a PIL image, usually a torchvision Compose.

@@ -1,4 +1,4 @@
-"""Translate a transform and its containers into a chain of steps."""
+"""Translate a transform, or a container of transforms, into a chain of steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STREAMS = 1 << 16  # random streams reserved for each transform that a custom c
 
 @dataclass(frozen=True)
 class Translated:
-    """The steps that replace one transform; empty if it does nothing."""
+    """The steps that replace one transform. There are none if the transform does nothing."""
 
     transform: str
     steps: tuple[Step, ...] = ()
@@ -41,15 +41,15 @@ class Translated:
 
 @dataclass(frozen=True)
 class Chain:
-    """The steps of a transform, up to its first part without a translation."""
+    """The steps of a transform. If it contains a transform without a translation, the steps end before that one."""
 
     takes: ImageSpec  # the input image
     translated: tuple[Translated, ...] = ()  # one entry per leaf transform, in order
-    refused: Untranslatable | None = None  # why the next transform has no translation
+    refused: Untranslatable | None = None  # why the transform after these has no translation
     # one complete chain per image, if the last transform returns several images
     views: tuple[Chain, ...] = ()
-    structure: Any = None  # structure of that transform's output, as in AppliedTransforms
-    wrapper: str = ""  # description of that transform
+    structure: Any = None  # structure of the last transform's output, as in AppliedTransforms
+    wrapper: str = ""  # description of the last transform
 
     @property
     def gives(self) -> ImageSpec:
@@ -60,15 +60,15 @@ class Chain:
 def translate(
     transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, views: bool = False, turns: bool = False
 ) -> Chain:
-    """Translate transforms and their containers, up to the first transform without a translation.
+    """Translate transforms into a Chain, which ends before the first transform without a translation.
 
     Args:
         transforms: a transform, a tuple of transforms, or None for the unchanged image.
         spec: the input image.
         stream: number of the first random stream.
         views: whether the last transform may return several images.
-        turns: whether the decoder can apply the EXIF orientation. If so, exif_transpose as the first transform sets
-            ``takes.upright`` in the result.
+        turns: whether the decoder can apply the EXIF orientation. If so, and if exif_transpose is the first transform,
+            the decoder runs it, and ``takes.upright`` of the result is True.
     """
     if transforms is None:
         return Chain(spec, (Translated("None"),))
@@ -106,8 +106,8 @@ def translate(
 
 
 def _result(transform: Any, spec: ImageSpec) -> Any:
-    """Return a transform's translation as steps, Nested or Gated, or AppliedTransforms if it returns several images.
-    Raise Untranslatable if it has none."""
+    """Return a transform's translation: steps, Nested, Gated or, if the transform returns several images,
+    AppliedTransforms. Raise Untranslatable if the transform has no translation."""
     if spec.kind == "array":
         raise Untranslatable(transform, "it gets a NumPy array here", "put it before ToNumpy()")
     if translated_class(type(transform)) is None:
@@ -116,8 +116,8 @@ def _result(transform: Any, spec: ImageSpec) -> Any:
 
 
 def _found_transforms(transform: Any) -> Nested | AppliedTransforms:
-    """Find the known transforms that a custom callable applies. Return Nested if it returns one image, and
-    AppliedTransforms if it returns several. Raise Untranslatable if it also does something else."""
+    """Return the transforms that a custom callable applies, as Nested if the callable returns one image, and as
+    AppliedTransforms if it returns several. Raise Untranslatable if find_transforms() raises NotUnderstood."""
     if not callable(transform) or (isinstance(transform, type) and translated_class(transform) is not None):
         raise Untranslatable(transform, "it is not a transform", "pass an object such as ToTensor() or Compose([...])")
     try:
@@ -154,7 +154,7 @@ def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
     """Translate a container that chooses branches. Return the choice, then the steps of each branch with its gate."""
     choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream),))
     entries, gives = _branches(container, spec, stream)
-    if container.in_order and set(gives) != {spec}:  # in random order, a branch may get another one's result
+    if container.in_order and set(gives) != {spec}:  # in random order, a branch may get the result of another branch
         entries, gives = _branches(container, spec.but(size=None), stream)
         gives.append(spec)
     if not container.complete:
@@ -195,8 +195,8 @@ def _with_views(transform: Any, seen: AppliedTransforms, start: Chain) -> Chain:
 
 
 def _chain_of_path(seen: AppliedTransforms, path: tuple[int, ...], start: Chain) -> Chain:
-    """Return ``start`` followed by the transforms of ``seen`` at the positions ``path``. Each position has its own
-    random streams, so images that share a position share its random numbers."""
+    """Return ``start`` followed by the steps of the transforms ``seen.transforms[at]`` for each ``at`` in ``path``.
+    Each ``at`` has its own random streams, so two images with the same ``at`` get the same random numbers there."""
     chain = start
     for at in path:
         part = translate((seen.transforms[at],), chain.gives, _STREAMS * (at + 1))
@@ -215,7 +215,7 @@ def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool
     for at, s in enumerate(ordered):
         if at >= split:
             on_batch[s.stream, s.gives] = ON_BATCH if size else ON_EACH_IMAGE
-        # a pixelwise step states the size at its place in the transform, which a crop may have followed
+        # the spec of a pixelwise step ignores a crop that was moved before the step
         size = s.gives.size or (size if s.operation.commutes or s.operation.unchanged else None)
     lines = []
     for t in chain.translated:

@@ -1,13 +1,13 @@
 """Assign the steps of a chain to DALI and to torch.
 
 DALI runs geometry, and all steps while images differ in size. Once all images of a batch have the same size, torch runs
-pixel arithmetic on the whole batch with torchvision's own operations, which are exact on every device. By default there
-is one exception. At the end of a chain, DALI's crop_mirror_normalize flips, converts to float32, normalizes and
-transposes in one kernel, within 7e-7 of torchvision.
+pixel arithmetic on the whole batch with torchvision's own operations, which are exact on every device. There is one
+exception unless exact=True. At the end of a chain, DALI's crop_mirror_normalize flips, converts to float32, normalizes
+and transposes in one kernel, within 7e-7 of torchvision.
 
-DALI's resizes and warps are not exact, so with exact=True torch's part begins before the first of them. DALI never
-resizes floats. On the CPU it resizes nothing, because its filters repeat border pixels that torchvision's leave out.
-PyTorch resizes uint8 images there in a quarter of the time, nearly as Pillow does.
+DALI's resizes and warps are not exact, so with exact=True torch runs the first of them and all later steps. DALI never
+resizes floats. On the CPU, DALI resizes nothing, because its filters repeat border pixels, which torchvision's filters
+leave out. Unless exact=True, PyTorch resizes uint8 images on the CPU, nearly as Pillow does but in less time.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _changing(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """Move crops, pads and flips before pixelwise steps, with which they commute.
 
-    DALI then runs them on uint8 images. Translators have refused steps that do not commute, such as a pad with a
+    DALI then runs the moved steps on uint8 images. Translators refuse steps that do not commute, such as a pad with a
     nonzero fill after a conversion.
     """
     ordered: list[Step] = []
@@ -87,8 +87,8 @@ def _commutes(geometry: Step, before: Step) -> bool:
 
 
 def _dtype_before(steps, i: int) -> torch.dtype:
-    """Return the input dtype of step i. Geometry steps are skipped, because those moved before a conversion still state
-    the dtype after it."""
+    """Return the input dtype of step i. Geometry steps are skipped, because a step that was moved before a conversion
+    still states the dtype after the conversion."""
     return next((s.gives.dtype for s in reversed(steps[:i]) if not s.operation.moves), torch.uint8)
 
 
@@ -132,7 +132,8 @@ def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def _popped(steps: list[Step], op: str, **how: Any) -> Step | None:
-    """Pop the first step if it is ``op`` with the given arguments and without gates; otherwise return None."""
+    """Remove and return the first step if it is ``op`` with the arguments ``how`` and without gates. Otherwise return
+    None."""
     taken = steps and steps[0].op == op and not steps[0].when and how.items() <= steps[0].kwargs.items()
     return steps.pop(0) if taken else None
 
@@ -148,8 +149,8 @@ def _dali_can(steps, i: int, options: Options) -> bool:
 
 
 def _after_float32(steps, split: int) -> int:
-    """Return ``split``, increased if torch's part begins with to_dtype(float32) of uint8 images. DALI's
-    crop_mirror_normalize then runs this step, and a normalize after it."""
+    """Return ``split``, the number of steps that DALI runs. If the next step is to_dtype(float32) of uint8 images,
+    include it and a normalize directly after it, because DALI's crop_mirror_normalize can run both."""
     i = split
     while i < len(steps) and steps[i].operation.unchanged:
         i += 1
@@ -165,8 +166,8 @@ def _after_float32(steps, split: int) -> int:
 
 
 def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
-    """Choose one or two passes for each resize, and merge it with a crop inside of its result. Computing only the
-    cropped window is closer to Pillow and takes 40% less time."""
+    """Return the steps with one or two passes chosen for each resize. A crop inside of a resize's result is merged into
+    the resize, because computing only the cropped window is closer to Pillow and takes 40% less time."""
     lowered: list[Step] = []
     for s in steps:
         before = lowered[-1] if lowered else None

@@ -1,4 +1,4 @@
-"""Select the steps that kernels run on the luma and chroma planes that a GPU's JPEG engine gives (engine/planes)."""
+"""Select the steps that kernels run on the luma and chroma planes from a GPU's JPEG engine (engine/planes)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import re
 from ..ops.arguments import is_in_two_passes
 from ..plan import Step
 
-# Steps, one letter each (see _letter). _RESIZED matches [crop] [resize] [crop] [flips] [conversion to floating point]
-# [normalize] to one size, _PICKED steps that only select pixels, followed by conversions.
+# Patterns of steps, one letter each (see _letter). _RESIZED matches [crop] [resize] [crop] [flips] [conversion to
+# floating point] [normalize], if all results have one size. _PICKED matches steps that only select pixels, followed by
+# conversions.
 _RESIZED = re.compile("-*[Cc]?-*(?:[Rr]-*[CO]|R(?!-*[co]))[-f]*[-t]*[-n]*")
 _PICKED = re.compile("[-CcOofNP]*[-tn]*")
 
 
 def from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
     """Return the number of leading steps that kernels run on a JPEG's planes. torch runs the other steps. Return None
-    if torch would run steps before ``split`` on images of different sizes, which DALI does faster."""
+    if torch would then run steps before ``split`` on images of different sizes, because DALI runs these faster."""
     letters = "".join(map(_letter, ordered))
     found = _RESIZED.match(letters) or _PICKED.match(letters)
     at = found.end() if found else 0
@@ -27,7 +28,7 @@ def _letter(s: Step) -> str:
     """Return the letter of a step for the patterns above.
 
     C is a crop within the image, O another crop, R a resize with a filter, N a resize to nearest pixels, P padding with
-    black; c, o and r are those whose results differ in size. Steps that kernels do not support have another letter.
+    black. A lowercase c, o or r means that the results differ in size. "?" is a step that kernels do not support.
     """
     how = s.kwargs
     letter = "-" if s.operation.unchanged else {"flip": "f", "to_dtype": "t", "normalize": "n"}.get(s.op, "?")

@@ -310,9 +310,9 @@ class Mine(aa.AugmentOp):
 REFUSED = {
     "a subclass of an operation": (
         lambda t: setattr(t.ops[3], "__class__", Mine),
-        "Mine is not a known version of AugmentOp",
+        "Mine is not a supported version of AugmentOp",
     ),
-    "an attribute": (lambda t: setattr(t.ops[3], "strength", 2), "not a known version of AugmentOp"),
+    "an attribute": (lambda t: setattr(t.ops[3], "strength", 2), "not a supported version of AugmentOp"),
     "a function": (lambda t: setattr(t.ops[3], "aug_fn", aa.invert), "Rotate is not supported"),
     "a level": (lambda t: setattr(t.ops[3], "level_fn", lambda level, _: 1 / 0), "Rotate is not supported"),
     "another level": (lambda t: setattr(t.ops[3], "level_fn", aa._shear_level_to_arg), "Rotate is not supported"),
@@ -345,7 +345,7 @@ def test_replaced_code_of_timm_is_refused(monkeypatch):
         assert f"{kind.__name__}.__call__ was replaced" in str(translate(transform).refused)
     monkeypatch.undo()
     monkeypatch.setattr(aa.AugmentOp, "__call__", lambda self, image: self.aug_fn(image, **self.kwargs))
-    assert "__call__ of this timm's AugmentOp is not supported" in str(translate(policy("rand-p1")).refused)
+    assert "AugmentOp.__call__ of this version of timm is not supported" in str(translate(policy("rand-p1")).refused)
     monkeypatch.undo()
     monkeypatch.setattr(aa, "_LEVEL_DENOM", 20.0)  # other changes of this code are detected by their effect
     assert "Rotate of this version of timm is not supported" in str(translate(policy("rand-m9-p1")).refused)
@@ -358,7 +358,7 @@ def test_policy_is_refused_for_tensors_and_gray_images():
     after = T.Compose([T.CenterCrop(8), T.PILToTensor(), policy("rand")])
     assert "takes PIL images" in str(translate(after).refused)
     gray = T.Compose([T.Grayscale(), policy("rand")])
-    assert "for an image of 1 channels" in str(translate(gray).refused)
+    assert "does not fit an image of 1 channels" in str(translate(gray).refused)
 
 
 def test_translation_does_not_change_random_states():

@@ -88,7 +88,11 @@ def test_crop_without_pixels_raises_an_error_with_the_path(tiny_images):
     transform = T.Compose([T.RandomResizedCrop(8, ratio=(5, 6)), T.PILToTensor()])
     dataset = DALIImageFolder(tiny_images, transform)
     error = error_of(list, ours(dataset, 3, device="cpu"))
-    assert type(error) is ValueError and "too small for ratio=(5, 6)" in str(error) and "1.png" in str(error)
+    assert (
+        type(error) is ValueError
+        and "too small for RandomResizedCrop with ratio=(5, 6)" in str(error)
+        and "1.png" in str(error)
+    )
     with pytest.warns(match="is skipped"):
         ((images, labels),) = ours(dataset, 3, device="cpu", on_error="skip")
     assert len(labels) == len(images) == 1

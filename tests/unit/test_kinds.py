@@ -131,7 +131,7 @@ def test_draw_without_answers_raises_with_the_file_name(monkeypatch):
 
 
 def test_registering_a_draw_twice_raises():
-    with pytest.raises(ValueError, match=r"is drawn in .*draws already"):
+    with pytest.raises(ValueError, match=r"already registered in .*draws"):
 
         @drawn.draws(uniforms=1)
         def draw_bernoulli(sizes, u):

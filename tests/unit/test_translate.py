@@ -43,18 +43,18 @@ REFUSALS = {
     "fill for one channel": (
         [v1.Grayscale(), v1.Pad(2, fill=(1, 2, 3))],
         1,
-        "fill=(1, 2, 3) for an image of 1 channels",
+        "fill=(1, 2, 3) does not fit an image of 1 channels",
         "",
     ),
     "float fill": ([v2.Pad(2, fill=0.5)], 0, "fill=0.5 is not an integer from 0 to 255", ""),
     "fill out of range": ([v1.Pad(2, fill=256)], 0, "fill=256 is not an integer from 0 to 255", ""),
     "negative fill": ([v1.RandomCrop(5, 2, fill=-1)], 0, "fill=-1 is not an integer from 0 to 255", ""),
-    "negative padding": ([v1.Pad(-1)], 0, "negative padding", "use a crop"),
-    "negative padding of a crop": ([v1.RandomCrop(9, padding=(1, 1, 1, -1))], 0, "negative padding", "use a crop"),
+    "negative padding": ([v1.Pad(-1)], 0, "padding is negative", "use a crop"),
+    "negative padding of a crop": ([v1.RandomCrop(9, padding=(1, 1, 1, -1))], 0, "padding is negative", "use a crop"),
     "reflect on tensors": (
         [PIL, v1.Pad(1, padding_mode="reflect")],
         1,
-        "padding_mode='reflect' on tensors",
+        "padding_mode='reflect' is not supported on tensors",
         "move it before",
     ),
     "max_size": ([v1.Resize(20, max_size=20)], 0, "max_size=20 cannot be combined with size=20", ""),
@@ -69,7 +69,7 @@ REFUSALS = {
     "mean of two": (
         [TO_TENSOR, v1.Normalize([0.5] * 2, [0.5] * 3)],
         1,
-        "mean=[0.5, 0.5] for an image of 3 channels",
+        "mean=[0.5, 0.5] does not fit an image of 3 channels",
         "",
     ),
     "ConvertImageDtype": (
@@ -80,12 +80,12 @@ REFUSALS = {
     ),
     "ToTensor twice": ([TO_TENSOR, v1.ToTensor()], 1, "takes PIL images, and gets a tensor", ""),
     "int64": ([PIL, v2.ToDtype(torch.int64)], 1, "dtype=torch.int64", "use uint8 or a floating point type"),
-    "a mode": ([TO_TENSOR, v1.ToPILImage("RGB")], 1, "mode=RGB for a tensor of torch.float32", ""),
+    "a mode": ([TO_TENSOR, v1.ToPILImage("RGB")], 1, "mode=RGB is not supported for a tensor of torch.float32", ""),
     "an order of many": ([v1.RandomOrder([v1.CenterCrop(9)] * 9)], 0, "it orders 9 transforms, more than 8", ""),
     "colours for gray tensors": (
         [v1.Grayscale(), PIL, v1.Grayscale(3)],
         2,
-        "num_output_channels=3 for an image of 1 channels",
+        "num_output_channels=3 does not fit an image of 1 channels",
         "",
     ),
     "callable class": (

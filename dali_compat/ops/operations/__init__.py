@@ -28,7 +28,7 @@ OPERATIONS = (
     *("brightness", "contrast", "posterize", "solarize", "solarize_add", "invert", "autocontrast", "equalize"),
     *("saturation", "sharpness", "hue", "warp"),
 )
-"""Names of operations. Those in the second line are tables of 256 values for each channel of an image."""
+"""Names of operations. Those from brightness to equalize are lookups in a table of 256 values for each channel."""
 CODES = {name: code for code, name in enumerate(OPERATIONS)}
 WARP = CODES["warp"]
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
@@ -36,7 +36,7 @@ INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 _NUMBERS = {
     "posterize": "bits",
     "solarize": "threshold",
-}  # names of the numbers; "factor" otherwise
+}  # name of the number that an operation takes; "factor" for all others
 
 
 def interpolation_code(name: str) -> int:
@@ -44,12 +44,12 @@ def interpolation_code(name: str) -> int:
 
 
 def run(images, chosen, numbers, *, like, interpolations=0, fill=None, area=None):
-    """Apply one operation to each of N images (N, C, H, W).
+    """Return N images (N, C, H, W), each after its own operation.
 
     Args:
         chosen: (N,) codes of operations; 0 for none.
-        numbers: (N,) factor, bits or threshold of each operation, or (N, 6) if there are warps: their matrices from
-            output to input pixels, and the numbers of other operations in the first column.
+        numbers: (N,) factor, bits or threshold of each operation, or (N, 6) if there are warps. A warp uses all six
+            columns, its matrix from output to input pixels. Other operations use the first column.
         interpolations: codes of the warps' interpolations, (N,) or one for all; 0 is nearest.
         fill: fill outside of a warped image.
         area: (N,) numbers of pixels without padding; None if there is no padding.
@@ -179,7 +179,7 @@ def _agrees(device, channels) -> bool:
 
 
 def compared(device, channels) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the results of Triton and of torch for all operations and interpolations, on the CPU."""
+    """Run all operations and interpolations. Return the results of Triton and of torch, both as CPU tensors."""
     chosen = np.array([*CODES.values(), WARP, WARP])
     warps = chosen == WARP
     numbers = np.tile(_MATRIX, (len(chosen), 1))

@@ -1,8 +1,8 @@
 """Triton kernels that apply one operation to each uint8 image, bit for bit as Pillow does.
 
-ops/ (color, filters, jitter, pixels/transform) has the same arithmetic, and names Pillow's sources. Each image has a
-row of float64 numbers: the code of its operation, the six numbers of run() (for contrast, the second is the number of
-pixels), the code of its interpolation, and the fill outside of a warp.
+The modules color, filters, jitter and pixels/transform of ops/ have the same arithmetic, and name Pillow's sources.
+``rows`` contains float64 numbers for each image: the code of the operation, the six ``numbers`` of run(), the code of
+the interpolation, and the fill outside of a warp. For contrast, the second of the six is the number of pixels.
 """
 
 import triton
@@ -104,7 +104,8 @@ def operate(
     images, out, rows, tables, hue_of, range_of, saturation_of, weights, height, width, channels: tl.constexpr,
     block: tl.constexpr,
 ):  # fmt: skip
-    """Compute the result ``out``, with the tables of levels() and, for three channels, the four of hsv_tables()."""
+    """Compute ``out``, the images after their operations. ``tables`` are from levels(). The following four are from
+    hsv_tables(), and are used only for three channels."""
     image, pixels = tl.program_id(0).to(tl.int64), height * width
     row = rows + image * _ROW
     operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)

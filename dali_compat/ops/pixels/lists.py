@@ -51,7 +51,7 @@ def each(function: Callable, *columns) -> list:
 def _use_one_torch_thread() -> None:
     """Limit torch to this thread, because torch's threads would wait for each other on busy cores.
 
-    set_num_threads() also sets the default for new threads, which another thread restores.
+    set_num_threads() also changes the default for new threads. A call in another thread restores this default.
     """
     with _lock:
         before = torch.get_num_threads()
@@ -134,10 +134,11 @@ def of_similar_size(images: list[torch.Tensor]):
 
 
 def in_groups(images, groups):
-    """Apply a function to each group, given as (rows, function). Other images are left unchanged.
+    """Return the images after each function of ``groups``, (rows, function) pairs, was applied to the images of its
+    rows. Images in no group are left unchanged.
 
-    One launch gathers all groups and one returns them, because CUDA queues about 1,000 launches and then blocks the
-    caller.
+    One launch gathers the images of all groups, and another one scatters the results. More launches could block the
+    caller, because CUDA queues only about 1,000.
     """
     if not groups:
         return images
@@ -153,9 +154,9 @@ def in_groups(images, groups):
 
 
 def by_size(images, sizes, function):
-    """Call ``function(images, rows, size)`` once for each target size.
+    """Call ``function(images, rows, size)`` once for each different target size in ``sizes``, with its images and rows.
 
-    Return a tensor, or a list if there are several sizes.
+    Return the results as a tensor, or as a list if there are several sizes.
     """
     sizes = np.asarray(sizes).astype(np.int64)
     if (sizes == sizes[0]).all():

@@ -67,8 +67,8 @@ _NEIGHBOURS: dict[str, tuple[np.ndarray, Callable]] = {
 def vertical_first(sizes, new) -> np.ndarray:
     """Return True for each image whose height Pillow resizes first (measured).
 
-    Since version 13, Pillow starts with the cheaper axis. Before, it started with the height of images more than 100
-    times as tall as wide.
+    Since version 13, Pillow starts with the cheaper axis. Earlier versions start with the width, except for images more
+    than 100 times as tall as wide.
     """
     shrink = sizes - new
     cheaper = (shrink[:, 0] > 2 * shrink[:, 1]) & _pillow_starts_vertically((300, 40), (50, 37))
@@ -92,8 +92,8 @@ def taps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the weights (size_out, taps) and the first input pixel of each output pixel (size_out,).
 
-    They are Pillow's precompute_coeffs and normalize_coeffs_8bpc. If ``like`` is "v2", weights are rounded to 16 bits
-    as in PyTorch's UpSampleKernel.cpp.
+    They are computed as in precompute_coeffs and normalize_coeffs_8bpc of Pillow. If ``like`` is "v2", weights are
+    rounded to 16 bits as in PyTorch's UpSampleKernel.cpp.
     """
     weights, first = (_filtered if antialias else _interpolated)(size_in, size_out, interpolation)
     if like == "pil":
@@ -135,7 +135,7 @@ def _interpolated(size_in, size_out, interpolation):
 
 
 def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str, like: str = "pil", antialias: bool = True):
-    """Resize uint8 images (N, C, H, W) along one axis, round to 8 bits, and resize along the other.
+    """Resize uint8 images (N, C, H, W) along one axis, round to 8 bits, and resize along the other axis.
 
     The result is Pillow's or, if ``like`` is "v2", that of torch.nn.functional.interpolate on a CPU.
     """
@@ -245,8 +245,8 @@ def banded(x: torch.Tensor, matrix: torch.Tensor, blocks, axis: int) -> torch.Te
 
 
 def chunks(images: torch.Tensor, numbers: int):
-    """Return slices of the images. An image needs ``numbers`` float64 values, and a slice at most 1 GiB on a GPU, 4 MiB
-    on a CPU."""
+    """Return slices of the images, so that a slice needs at most 1 GiB on a GPU and 4 MiB on a CPU. An image needs
+    ``numbers`` float64 values."""
     budget = _NUMBERS if images.is_cuda else 2**19
     step = max(1, budget // max(numbers, 1))
     return [slice(i, min(i + step, len(images))) for i in range(0, len(images), step)]

@@ -1,7 +1,7 @@
-"""Random numbers for whole images. Each depends on the sample's key and on the value's index in its image.
+"""Random numbers for whole images. Each number depends only on the sample's key and on its own index in the image.
 
-They are the same on every device and in every batch, up to the rounding of logarithms and cosines. The generator is
-Widynski, "Squares: a fast counter-based RNG", 2020 (arXiv:2004.06278).
+So the numbers are the same on every device and in every batch, up to the rounding of logarithms and cosines. The
+generator is that of Widynski, "Squares: a fast counter-based RNG", 2020 (arXiv:2004.06278).
 """
 
 from __future__ import annotations

@@ -24,9 +24,10 @@ def resize_nearest(images: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
 
 
 def nearest(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return the input line of each output line of a nearest resize, int64 of shape (N, largest of ``after``).
+    """Return the index of the input line for each output line of a nearest resize, (N, ``after.max()``) int64.
 
-    ``before`` and ``after`` (N,) are numbers of lines. Entries past ``after`` are outside of the image.
+    ``before`` and ``after`` (N,) are the numbers of lines of each image. Entries from an image's ``after`` on are
+    outside of the image.
     """
     step = before / after
     return _accumulated(step * 0.5, step, int(after.max())).astype(np.int64)
@@ -52,8 +53,8 @@ def _filled(images, positions, sample, background):
 
 
 def coordinates_of(data: np.ndarray, size: tuple[int, int], device: torch.device):
-    """Return the function ``coordinates`` that transform() takes, for affine (6 numbers per row) or perspective data
-    (8)."""
+    """Return the argument ``coordinates`` of transform(). ``data`` is (N, 6) for an affine transform, and (N, 8) for a
+    perspective one."""
 
     a = data.T[:, :, None, None]
     column_terms = to_device(a[0::3] * (np.arange(size[1]) + 0.5), device)
@@ -84,8 +85,8 @@ def pixels(images):
 
 
 def _clamp(places, ends):
-    """Move coordinates, even infinity and NaN converted to integers, into the image. Pixels outside of it are filled
-    later."""
+    """Move integer coordinates into the image, even those converted from infinity and NaN. Pixels outside of the image
+    are filled later."""
     return torch.minimum(places.clamp_(min=0), ends - 1)
 
 
@@ -95,8 +96,8 @@ def _nearest(images, positions, ends):
 
 
 def _cells(images, positions, ends, reach):
-    """Return the pixels around each position, (n, C, rows, columns, h, w) int16, and its distance (x, y) from the pixel
-    with offset 0 in ``reach``.
+    """Return the pixels around each position, (n, C, rows, columns, h, w) int16, and the distance in x and y of the
+    position from the pixel with offset 0 in ``reach``.
 
     Pixels outside of the image repeat the border.
     """
@@ -155,7 +156,7 @@ def transform_nearest(images, matrix, size, fill):
 def _fixed_lines(matrix, size, source):
     """Return four terms in 16.16 fixed point: input x per column and per row, and input y per column and per row.
 
-    Also return the numbers of the images whose coordinates do not fit.
+    Also return the indices of the images whose coordinates do not fit into fixed point.
     """
     h, w = size
     a = matrix.T[:, :, None]
@@ -198,9 +199,9 @@ def _scales(matrix) -> np.ndarray:
 
 
 def is_fixed(matrix: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return (N,) bool, True if the coordinates of transform_nearest() are sums of fixed point numbers.
+    """Return (N,) bool, True if sums of fixed point numbers are the coordinates of transform_nearest().
 
-    Otherwise Pillow accumulates steps and rounds each sum.
+    For other matrices, Pillow accumulates steps and rounds each sum.
     """
     whole = (matrix[:, [0, 4]] == 1).all(1) & (matrix[:, [2, 5]] % 1 == 0).all(1)
     return _fits(matrix, size) & (whole | ~_scales(matrix))

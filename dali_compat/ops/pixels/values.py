@@ -13,7 +13,7 @@ _CPU_PART, _GPU_PART = 2**17, 2**26  # values
 
 
 def in_parts(kernel):
-    """Decorate a kernel to process a few rows at a time.
+    """Decorate a kernel to process a few images at a time.
 
     Intermediate results then fit into the caches of a CPU's threads, and take at most a gigabyte on a GPU.
     """
@@ -31,8 +31,8 @@ def in_parts(kernel):
 
 
 def to(images, array, dtype=None):
-    """Return numbers (N,) as a tensor (N, 1, 1, 1) on the images' device, in floating point unless ``dtype`` is
-    given."""
+    """Return numbers (N,) as a tensor (N, 1, 1, 1) on the images' device. By default, ``dtype`` is float64 for float64
+    images, and float32 for others."""
     dtype = dtype or (np.float64 if images.dtype == torch.float64 else np.float32)
     column = torch.from_numpy(np.ascontiguousarray(array, dtype))
     return to_device(column, images.device).view(-1, 1, 1, 1)
@@ -56,7 +56,8 @@ def bounded(values, images):
 
 
 def blend(images, other, factors, like):
-    """Blend as Image.blend(other, images, factor) does (Blend.c), or as torchvision's _blend on tensors."""
+    """Blend as Image.blend(other, images, factor) does (Blend.c), or as torchvision's _blend if ``like`` is not
+    "pil"."""
     ratio = to(images, factors)
     if like == "pil":
         return bounded(torch.sub(images, other).mul_(ratio).add_(other), images)
@@ -76,7 +77,7 @@ def blend(images, other, factors, like):
 
 
 def by_value(images, function):
-    """Apply ``function`` to each pixel, for uint8 images through a table of 256 values."""
+    """Apply ``function`` to each pixel. For uint8 images, apply it to all 256 values, and look up each pixel."""
     if images.dtype != torch.uint8:
         return function(images)
     levels = torch.arange(256, dtype=torch.uint8, device=images.device).view(1, 1, 1, 256)
@@ -98,8 +99,8 @@ def hsv_tables(device):
     """Return tables that convert between RGB and HSV as Pillow's rgb2hsv_row and hsv2rgb do (Convert.c), float for
     float.
 
-    They are H * 256 and (max - min) * 256, indexed by (r - g, g - b), then S, indexed by (max - min, max), and the
-    factors of V for R, G and B, indexed by (H, S) with H up to 510.
+    The first two contain H * 256 and (max - min) * 256, indexed by (r - g, g - b). The third contains S, indexed by
+    (max - min, max). The last contains the factors of V for R, G and B, indexed by (H, S) with H up to 510.
     """
     f32 = np.float32
     r_g, g_b = np.meshgrid(np.arange(-255, 256), np.arange(-255, 256), indexing="ij")
