@@ -35,6 +35,6 @@ def _transformed(image: Any, steps: tuple[Step, ...], arguments_for: ArgumentsFo
 
 
 def apply(image, step: Step, row: dict):
-    """Return the image after one step. ``row`` contains the step's arguments for this image. If it has a flag that is
-    0, return the image unchanged."""
+    """Return the image after one step. ``row`` contains the step's arguments for this image. If its ``flag`` is 0,
+    return the image unchanged."""
     return on_image(step.op, image, row, **step.kwargs) if row.get("flag", 1) else image

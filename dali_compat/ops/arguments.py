@@ -125,7 +125,7 @@ def is_in_two_passes(resize: Step) -> bool:
 
 
 def is_integer_resize(s: Step) -> bool:
-    """Return True if PyTorch's resize in integers equals Pillow's, except for the rounding of weights."""
+    """Return True if PyTorch can run a resize in integers, with Pillow's result except for the rounding of weights."""
     if s.op == "resize_by_choice":
         names = s.kwargs["interpolations"]
         return {*names} <= {"bilinear", "bicubic"} and all(map(resizes_in_integers, names))

@@ -40,7 +40,8 @@ def draw_blur_sigma(sizes, u, *, sigma):
 
 @kernel(torchvision="adjust_sharpness factor", parts=True, keeps_info=True)
 def sharpness(images, arrays, *, like):
-    """Blend with ImageFilter.SMOOTH, a 3 x 3 mean whose center has weight 5. The border is not smoothed."""
+    """Blend with the result of ImageFilter.SMOOTH, a 3 x 3 mean whose center has weight 5. The border is not
+    smoothed."""
     channels, height, width = images.shape[1:]
     if height < 3 or width < 3:
         return images

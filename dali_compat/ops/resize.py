@@ -70,7 +70,7 @@ def resize_to(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None = N
 
 
 def size_arrays(new) -> tuple[Arrays, np.ndarray]:
-    """Return the arrays of a resize, and the output sizes."""
+    """Return the arrays of a resize to the sizes ``new`` (N, 2), and these sizes."""
     if (new < 1).any():
         row = int((new < 1).any(1).argmax())
         raise ImageTooSmall(row, f"height and width must be > 0, but Resize gives {tuple(new[row].tolist())}")
@@ -226,7 +226,7 @@ def resize_fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) ->
 def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
     """Return True if DALI resizes as torchvision does.
 
-    By measurement, results differ for Pillow's box and hamming filters, for nearest and lanczos on tensors, and without
+    Measured results differ for Pillow's box and hamming filters, for nearest and lanczos on tensors, and without
     antialiasing. For floats, they differ by up to 40 levels at the border.
     """
     if s.gives.dtype != torch.uint8 or options.exact or not options.gpu:

@@ -127,7 +127,7 @@ def _border(t, spec: ImageSpec, mode: Any = None) -> dict:
 
 
 def window_arrays(start, shape) -> tuple[Arrays, np.ndarray]:
-    """Return the arrays of a crop or a pad, and the output sizes."""
+    """Return the arrays of a crop or a pad with windows ``start`` and ``shape`` (N, 2), and the output sizes."""
     start, shape = np.asarray(start).astype(np.int32), np.asarray(shape).astype(np.int64, copy=False)
     return {"start": start, "shape": shape.astype(np.int32)}, shape
 

@@ -107,8 +107,8 @@ def _first_batch_step(steps, options: Options) -> int:
 
 
 def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Fuse resize [pad] [crop] [flip] to_dtype(float32) [normalize] of uint8 images into resize_mirror_normalize, if
-    all results have one size."""
+    """Return the steps with a leading resize [pad] [crop] [flip] to_dtype(float32) [normalize] of uint8 images fused
+    into resize_mirror_normalize, if all results have one size. Brackets mean that a step is optional."""
     if not steps or steps[0].op != "resize" or not is_integer_resize(steps[0]) or steps[0].kwargs["like"] == "pil":
         return steps
     resize, *rest = steps
@@ -149,8 +149,8 @@ def _dali_can(steps, i: int, options: Options) -> bool:
 
 
 def _after_float32(steps, split: int) -> int:
-    """Return ``split``, the number of steps that DALI runs. If the next step is to_dtype(float32) of uint8 images,
-    include it and a normalize directly after it, because DALI's crop_mirror_normalize can run both."""
+    """Return the number of steps that DALI runs. It is ``split``, increased by a to_dtype(float32) of uint8 images that
+    comes next, and by a normalize directly after that, because DALI's crop_mirror_normalize can run both."""
     i = split
     while i < len(steps) and steps[i].operation.unchanged:
         i += 1
@@ -199,7 +199,8 @@ def _is_inside(resize: Draw | None, crop: Step) -> bool:
 
 
 def _fuse_tail(steps: tuple[Step, ...], layout: str) -> tuple[Step, ...]:
-    """Fuse [flip] to_dtype [normalize] at the end of the steps into crop_mirror_normalize."""
+    """Return the steps with a final [flip] to_dtype [normalize] fused into crop_mirror_normalize. Brackets mean that a
+    step is optional."""
     kept = list(reversed(steps))
     normalize, convert = _popped(kept, "normalize"), _popped(kept, "to_dtype")
     if convert is None:

@@ -96,7 +96,7 @@ class Decoding:
         decoder.decode(files.addresses, files.lengths.astype(np.uint64), outputs, locations.sizes.max(1))
 
     def fail(self, error: BaseException) -> None:
-        """Fail with ``error``. Release the buffers first, so that a stored traceback does not pin them."""
+        """Complete ``done`` with ``error``. Release the buffers first, so that a stored traceback does not pin them."""
         self._files, self._planes, self.bytes = None, None, 0
         traceback.clear_frames(error.__traceback__)
         self.done.set_exception(error)

@@ -106,8 +106,8 @@ def _filter(x, bicubic: tl.constexpr):
 def _weigh(
     rows, weights, first, height, width, taps, longest, bicubic: tl.constexpr, v2: tl.constexpr, block: tl.constexpr
 ):
-    """Store the weights of one axis (0: x) of one image per program, as precompute_coeffs and normalize_coeffs_8bpc
-    of Resample.c do."""
+    """Compute ``weights`` and ``first`` as precompute_coeffs and normalize_coeffs_8bpc of Resample.c do. Each program
+    handles one axis (0: x) of one image."""
     image, axis = tl.program_id(0).to(tl.int64), tl.program_id(1)
     numbers = rows + image * _ROW + tl.where(axis == 0, _X, _Y)
     size, full, begin = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
@@ -244,7 +244,7 @@ def _colour(planes, rows, region, block: tl.constexpr):
 
 @triton.jit
 def _differ(planes, rows, wanted, made, block: tl.constexpr):
-    """Store 1 in ``made`` if an image's colors differ from ``wanted``, (height, width, 3)."""
+    """Store 1 in ``made`` for each image whose region differs from its colors ``wanted``, (height, width, 3)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)

@@ -43,7 +43,7 @@ _EVERY = 6  # one in _EVERY batches, at random, compares 1 / _EVERY of its new f
 
 
 class VerifiedEngine(JpegEngine):
-    """A JpegEngine that compares its pixels with DALI's when a file is first read."""
+    """A JpegEngine whose pixels are compared with Pillow's when a file is first read."""
 
     def __init__(self, device: torch.device):
         super().__init__(device)

@@ -134,8 +134,9 @@ def of_similar_size(images: list[torch.Tensor]):
 
 
 def in_groups(images, groups):
-    """Return the images after each function of ``groups``, (rows, function) pairs, was applied to the images of its
-    rows. Images in no group are left unchanged.
+    """Apply functions to groups of images, and return all images in their order.
+
+    ``groups`` contains pairs (rows, function). Images in no group are left unchanged.
 
     One launch gathers the images of all groups, and another one scatters the results. More launches could block the
     caller, because CUDA queues only about 1,000.

@@ -65,7 +65,7 @@ _NEIGHBOURS: dict[str, tuple[np.ndarray, Callable]] = {
 
 
 def vertical_first(sizes, new) -> np.ndarray:
-    """Return True for each image whose height Pillow resizes first (measured).
+    """Return (N,) bool, True for images whose height Pillow resizes first. The order is measured by test images.
 
     Since version 13, Pillow starts with the cheaper axis. Earlier versions start with the width, except for images more
     than 100 times as tall as wide.
@@ -92,7 +92,7 @@ def taps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the weights (size_out, taps) and the first input pixel of each output pixel (size_out,).
 
-    They are computed as in precompute_coeffs and normalize_coeffs_8bpc of Pillow. If ``like`` is "v2", weights are
+    Weights are computed as in precompute_coeffs and normalize_coeffs_8bpc of Pillow. If ``like`` is "v2", they are
     rounded to 16 bits as in PyTorch's UpSampleKernel.cpp.
     """
     weights, first = (_filtered if antialias else _interpolated)(size_in, size_out, interpolation)

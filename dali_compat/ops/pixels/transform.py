@@ -255,14 +255,14 @@ def dtype_of(images):
 
 
 def _base_grid(images, size, first):
-    """Return (1, h * w, 3), the x, y and 1 of each pixel. x and y count from ``first(length)``."""
+    """Return (x, y, 1) of each pixel of the result, (1, h * w, 3). x begins at ``first(w)``, and y at ``first(h)``."""
     dtype, (h, w) = dtype_of(images), size
     x, y = (first(n) + torch.arange(n, dtype=dtype, device=images.device) for n in (w, h))
     return torch.stack([x.expand(h, w), y[:, None].expand(h, w), torch.ones_like(x).expand(h, w)], -1).reshape(1, -1, 3)
 
 
 def affine(images, matrix, size):
-    """Return torchvision's _affine_grid for each image. ``matrix`` is relative to the centers."""
+    """Return torchvision's _affine_grid for each image. ``matrix`` (N, 6) is relative to the image's center."""
     grid = _base_grid(images, size, lambda n: (1 - n) * 0.5)
     return _times(grid, to_device(matrix.reshape(-1, 2, 3), images.device), images.shape[-2:]).reshape(-1, *size, 2)
 
@@ -278,7 +278,7 @@ def perspective(images, coefficients, size):
 
 
 def _times(base, theta, size):
-    """Multiply base (1, P, 3) by theta (N, 2, 3), in units of half of ``size``."""
+    """Return the product of base (1, P, 3) and theta (N, 2, 3), as (N, P, 2) in units of half of ``size``."""
     theta = theta.to(base.dtype).transpose(1, 2)
     theta = theta / to_device(torch.tensor([0.5 * size[1], 0.5 * size[0]], dtype=base.dtype), base.device)
     return product(base.expand(len(theta), -1, -1), theta)
