@@ -1,4 +1,4 @@
-"""Read the arguments of transforms, and determine the arithmetic that torchvision uses for them."""
+"""Read the arguments of transforms, and determine the arithmetic that torchvision uses."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def refuse_tensors(t, spec: ImageSpec, remedy: str = "put it before the conversi
 
 
 def maybe(t, spec, op: str, **values):
-    """Return a step that is applied with probability t.p. Its arguments ``values`` are the same for every sample."""
+    """Return a step that is applied to each sample with probability t.p. The arguments ``values`` are the same for all
+    samples."""
     return step(op, spec, draw("bernoulli", p=t.p, values=tuple(values.items())), like=like_of(t, spec))
 
 

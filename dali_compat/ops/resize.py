@@ -136,7 +136,8 @@ def draw_random_resized_crop(sizes, u, *, scale, ratio):
 
 @draws(uniforms=1)
 def draw_scale_jitter(sizes, u, *, target_size, scale_range):
-    """Draw the output size. Like torchvision, divide the target's width by the image's height."""
+    """Draw the output size. As in torchvision, the target's width is divided by the image's height, and its height by
+    the image's width."""
     fit = np.minimum(target_size[1] / sizes[:, :1], target_size[0] / sizes[:, 1:]).astype(np.float32)
     return size_arrays((sizes.astype(np.float32) * (fit * rand_between(u, scale_range))).astype(np.int64))
 

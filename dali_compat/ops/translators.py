@@ -93,7 +93,7 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
         function: called as ``function(images, **args)``; returns the new images. ``images`` is (N, C, H, W) on the
             loader's device, uint8 0..255 or floating point as in torchvision at this point. Images of different sizes
             are passed in separate calls. Use a module-level function rather than a lambda created by the translator,
-            because plans are compared by it.
+            because plans are compared by their functions.
         spec: describes the function's output. If it differs from the translator's input, pass ``spec.but(...)``. If
             input sizes differ, the output may only have these sizes or one common size. Another shape or dtype raises
             ValueError.

@@ -20,7 +20,7 @@ _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
 
 
 def has_size_field(form: Form) -> bool:
-    """Return True if a pipeline of this form also returns the header bytes that contain the image size."""
+    """Return True if a pipeline of this form returns the header bytes that contain the image size."""
     return form.input == PATHS and not form.reads
 
 

@@ -287,7 +287,8 @@ def _filtered(given, before_w, before_h, rows, image, axis, y, x, weights, first
 
 @triton.jit
 def _half(region, made, rows, weights, first, height, width, taps, longest, block: tl.constexpr):
-    """Filter the regions along their first axis, to (3, region height, W) or (3, H, region width)."""
+    """Filter each region along the axis that comes first. Store the result in ``made``, (3, region height, W) or
+    (3, H, region width)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     before_w, before_h, vertical = _number(row + _WIDTH), _number(row + _HEIGHT), _number(row + _VERTICAL)

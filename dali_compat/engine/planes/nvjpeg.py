@@ -30,8 +30,8 @@ class EngineMemoryError(MemoryError):
 
 
 class Nvjpeg:
-    """nvJPEG's decoder on the current device's engine. Not thread-safe. Raises AttributeError if the library is too
-    old, and EngineError if it is missing or this GPU has no engine."""
+    """nvJPEG's decoder on the current device's engine. Not thread-safe. Raises EngineError if the library is missing
+    or this GPU has no engine, and AttributeError if the library is too old."""
 
     def __init__(self) -> None:
         failed: Exception = EngineError("the nvJPEG library was not found")

@@ -79,7 +79,7 @@ class VerifiedEngine(JpegEngine):
         return rows[own], rows[compared]
 
     def compare_again(self, chroma: np.ndarray) -> None:
-        """Compare all files of these kinds again, until enough of them are equal."""
+        """Compare all files of the kinds ``chroma`` again, until enough of them are equal."""
         self._equal_counts[chroma] = 0
 
     def describe_counts(self, known: Iterable[tuple[Headers, int]]) -> str:

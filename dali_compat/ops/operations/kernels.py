@@ -48,7 +48,8 @@ def _gray(pointer, pixels, channels: tl.constexpr, mask):
 # not specialized on addresses and sizes, because recompiling takes seconds
 @triton.jit(do_not_specialize=["images", "height", "width"])
 def levels(images, rows, made, height, width, channels: tl.constexpr, block: tl.constexpr):
-    """Compute the table ``made`` (N, C, 256) uint8 of an operation. Each program handles one channel of one image."""
+    """Compute ``made`` (N, C, 256) uint8, the tables of the operations from brightness to equalize. Each program
+    handles one channel of one image."""
     image, channel = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row = rows + image * _ROW
     operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)

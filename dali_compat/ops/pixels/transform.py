@@ -199,7 +199,7 @@ def _scales(matrix) -> np.ndarray:
 
 
 def is_fixed(matrix: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return (N,) bool, True if sums of fixed point numbers are the coordinates of transform_nearest().
+    """Return (N,) bool, True for matrices whose coordinates in transform_nearest() are sums of fixed point numbers.
 
     For other matrices, Pillow accumulates steps and rounds each sum.
     """
