@@ -129,7 +129,7 @@ class Evaluator:
 
     def _apply(self, transform, args, kwargs) -> Image:
         if len(args) != 1 or kwargs or type(args[0]) is not Image:
-            raise NotUnderstood(f"it passes {type(transform).__name__} something other than one image")
+            raise NotUnderstood(f"it calls {type(transform).__name__} with something other than a single image")
         self.applied.append(transform)
         return Image((*args[0].path, len(self.applied) - 1))
 
@@ -142,7 +142,7 @@ class Evaluator:
             raise NotUnderstood("")
         node = definition_of(code)
         if node is None:
-            raise NotUnderstood(f"{code.co_name} has no source file, or defines functions, or its file has changed")
+            raise NotUnderstood(f"{code.co_name} has no source file, its file has changed, or it defines functions")
         plain = types.FunctionType(code, {}, "", function.__defaults__, function.__closure__)  # without __wrapped__
         plain.__kwdefaults__ = function.__kwdefaults__
         bound = inspect.signature(plain).bind(*args, **kwargs)
@@ -195,7 +195,7 @@ class Evaluator:
         """Evaluate an expression and return its value."""
         self._left -= 1
         if self._left < 0:
-            raise NotUnderstood("it runs for too long")
+            raise NotUnderstood(f"it evaluates more than {_MOST:,} expressions")
         kind = type(node)
         if kind is ast.Constant:
             return node.value

@@ -104,7 +104,9 @@ def refuse_replaced_pillow(opens: bool) -> None:
         raise Unsupported(f"{what} was replaced; DALI does not call the replacement")
     for name, (factory, accepts) in Image.OPEN.items() if opens else ():
         if top_package(factory) != "PIL" and any(_accepts(accepts, head) for head in _HEADS):
-            raise Unsupported(f"{name}, given to PIL.Image.register_open(), reads files that DALI may read differently")
+            raise Unsupported(
+                f"the format {name}, registered with PIL.Image.register_open(), may read files differently from DALI"
+            )
 
 
 def checked_functions(opens: bool) -> Iterator[tuple[Any, str]]:

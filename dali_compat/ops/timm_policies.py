@@ -47,7 +47,7 @@ def translate_rand_augment(t, spec):
         weights = tuple(float(weight) for weight in weights)
         enough = len(weights) == len(ops) and sum(weight > 0 for weight in weights) >= layers
         if not enough or min(weights) < 0 or not abs(sum(weights) - 1) < 1e-8:
-            raise Untranslatable(t, f"choice_weights do not fit {layers} of {len(ops)} operations")
+            raise Untranslatable(t, f"choice_weights do not fit num_layers={layers} and {len(ops)} operations")
     args = {"ops": ops, "layers": layers, "weights": weights}
     return _steps(spec, how, [draw("timm_rand_augment", **args, at=at) for at in range(layers)])
 

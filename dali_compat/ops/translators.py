@@ -79,7 +79,7 @@ def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
     def decorate(function: T) -> T:
         for kind in filter(None, types):
             if kind in _TRANSLATORS:
-                raise ValueError(f"{kind.__module__}.{kind.__qualname__} has a translator already")
+                raise ValueError(f"a translator is already registered for {kind.__module__}.{kind.__qualname__}")
             _TRANSLATORS[kind] = function, frozenset(consumes.split())
         return function
 

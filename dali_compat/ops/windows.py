@@ -37,7 +37,7 @@ def translate_center_crop(t, spec):
     size = _pair(t)
     inside = _covers(spec, size)
     if spec.normalized and not inside:
-        raise Untranslatable(t, "it may pad with zeros, after Normalize", "move it before Normalize")
+        raise Untranslatable(t, "it may pad normalized images with zeros", "move it before Normalize")
     return (step("crop", spec.but(size=size), draw("center_crop", size=size), inside=inside),)
 
 
@@ -112,7 +112,7 @@ def _pad_step(t, spec: ImageSpec, padding) -> Step:
 def _border(t, spec: ImageSpec, mode: Any = None) -> dict:
     """Return the arguments of a pad: its ``mode``, and its ``fill`` with one value per channel in the image's range."""
     if isinstance(t.fill, (tuple, list)) and spec.kind != "pil" and not isinstance(t, v2.Transform):
-        raise Untranslatable(t, "fill must be a number for tensors")
+        raise Untranslatable(t, f"fill={t.fill} must be a number for tensors")
     fill = fill_of(t, spec) or (0,) * spec.channels
     if spec.dtype == torch.uint8 and not all(isinstance(value, Integral) and 0 <= int(value) <= 255 for value in fill):
         raise Untranslatable(t, f"fill={t.fill} is not an integer from 0 to 255")

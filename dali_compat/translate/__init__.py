@@ -50,5 +50,5 @@ def views(*transforms: Callable[[Any], Any]) -> Views:
         raise TypeError("views() requires at least one transform")
     for transform in transforms:
         if not callable(transform):
-            raise TypeError(f"views() takes transforms, got {transform!r}")
+            raise TypeError(f"views() requires callable transforms, got {transform!r}")
     return Views(transforms)

@@ -85,7 +85,9 @@ def translate(
             if isinstance(result, Nested):
                 containers += 1
                 if containers > _MOST_CONTAINERS:
-                    raise Untranslatable(type(transform).__name__, "it contains itself or too many nested containers")
+                    raise Untranslatable(
+                        type(transform).__name__, f"it contains itself, or more than {_MOST_CONTAINERS:,} containers"
+                    )
                 waiting += reversed(result.transforms)
                 continue
             if isinstance(result, AppliedTransforms):

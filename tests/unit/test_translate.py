@@ -236,9 +236,9 @@ def test_argument_without_translation_is_refused_unless_default(registered, monk
 def test_registering_a_transform_twice_raises(registered):
     register(FromTheFuture, None)(lambda t, spec: ())  # None: missing in this torchvision
     assert None not in _TRANSLATORS
-    with pytest.raises(ValueError, match="FromTheFuture has a translator already"):
+    with pytest.raises(ValueError, match=r"already registered for .*FromTheFuture"):
         register(FromTheFuture)(lambda t, spec: ())
-    with pytest.raises(ValueError, match="Resize has a translator already"):
+    with pytest.raises(ValueError, match=r"already registered for .*Resize"):
         register(v1.Resize)(lambda t, spec: ())
     assert _TRANSLATORS[v1.Resize][0].__name__ == "translate_resize"
 
