@@ -371,7 +371,7 @@ def test_files_that_the_engine_refuses_are_decoded_otherwise(tmp_path, engine, d
 
     def refusing(self, files, lengths, *others):
         if set(refused) & set(lengths.tolist()):
-            raise EngineError("nvjpegDecodeBatched: not supported")
+            raise EngineError("nvjpegDecodeBatched failed: not supported")
         decode(self, files, lengths, *others)
 
     monkeypatch.setattr(Nvjpeg, "decode", refusing)

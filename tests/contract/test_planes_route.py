@@ -535,7 +535,7 @@ def test_engine_is_disabled_with_a_warning_if_nvjpeg_has_no_memory(folder, engin
     load_and_verify(engine, dataset)
 
     def result(self):
-        raise EngineMemoryError("nvjpegDecodeBatched: no memory")
+        raise EngineMemoryError("nvjpegDecodeBatched failed: no memory")
 
     with monkeypatch.context() as patch:
         patch.setattr(PillowDecoding, "result", result)

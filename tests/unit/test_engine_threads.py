@@ -224,7 +224,7 @@ MISSING = {
     "engine": "this GPU has no JPEG engine",
     "symbol": "AttributeError: ",
     "triton": "ModuleNotFoundError: ",
-    "memory": "EngineMemoryError: nvjpegJpegStateCreate: no memory",
+    "memory": "EngineMemoryError: nvjpegJpegStateCreate failed: no memory",
 }
 
 
@@ -368,7 +368,7 @@ def test_nvjpeg_skips_libraries_that_do_not_work(libraries):
 def test_nvjpeg_decode_raises_the_error_of_the_status(libraries, status, error):
     libraries.append(Library(nvjpegDecodeBatched=status))
     made, numbers = Nvjpeg(), np.zeros(1, np.uint64)
-    with pytest.raises(error, match="nvjpegDecodeBatched: "):
+    with pytest.raises(error, match="nvjpegDecodeBatched failed: "):
         made.decode(numbers, numbers, np.zeros((1, 8), np.uint64), 9, 0)
 
 
