@@ -523,7 +523,7 @@ def test_engine_is_disabled_with_a_warning_if_memory_for_planes_is_exhausted(fol
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(engine, "submit", submit)
-    with pytest.warns(RuntimeWarning, match="no memory"):
+    with pytest.warns(RuntimeWarning, match="too little free memory"):
         assert_equal(load_epoch(dataset), expected)
     assert_equal(load_epoch(dataset), expected)
 
@@ -539,7 +539,7 @@ def test_engine_is_disabled_with_a_warning_if_nvjpeg_has_no_memory(folder, engin
 
     with monkeypatch.context() as patch:
         patch.setattr(PillowDecoding, "result", result)
-        with pytest.warns(RuntimeWarning, match="no memory"):
+        with pytest.warns(RuntimeWarning, match="too little free memory"):
             assert_equal(load_epoch(dataset), expected)
         other = DALIImageFolder(folder, EVALUATION)
         engine.disabled, engine.exact[[1, 0x11]] = "", True
