@@ -156,8 +156,8 @@ _BYTES = {round(read(name)["images"]["mean_bytes"], -4) // 1000 for name in (GPU
 claim(MEASURED, "photos of about {:.0f} KB in memory", *_BYTES)
 claim(
     MEASURED,
-    "2.39 loads {:,.0f} images/s from a tar, with torchvision's antialiasing. dali_compat is {:.2f} ({:.2f} - {:.2f}) "
-    "times as fast.",
+    "2.39 loads {:,.0f} images/s from a tar file, with an antialiased resize as in torchvision. dali_compat is {:.2f} "
+    "({:.2f} - {:.2f}) times as fast.",
     median(CPU, "turboloader"),
     *spread(within(CPU, "ours", "turboloader")),
 )
@@ -208,7 +208,7 @@ for _words, _names in (
         (GPU, CPU, "imagefolder_no_engine_h200", "imagefolder_no_engine_4_h200"),
     ),
     (
-        "Images/s ({} to {} rounds) on an H100",
+        "images/s ({} to {} rounds) on an H100",
         [f"imagefolder_{run}_h100" for run in ("4mp", "12mp", "24mp", "eval", "no_engine_8", "no_engine_2")],
     ),
 ):
@@ -325,7 +325,7 @@ for called, name in _RECIPES.items():
     claim(
         MEASURED, f"| {called} | {{:,.0f}} | {{:,.0f}} | {form} |", *speeds, math.floor(times) if times > 70 else times
     )
-claim(MEASURED, "All {} transforms are in the", len({row["transform"] for row in read("transforms_h100")["rounds"]}))
+claim(MEASURED, "All {} measured transforms are in the", len({row["transform"] for row in read("transforms_h100")["rounds"]}))
 
 # ---- samples with masks and boxes, during training
 
@@ -382,7 +382,7 @@ claim(
     _ON_CPU["dali"],
 )
 claim(MEASURED, "| dali_compat | {:.1f} ms | {:.0f} ms |", _HANDED[0], _ON_CPU["ours"])
-claim(MEASURED, "which the GPU has finished after {:.1f} ms.", median("cifar10_h100", "ours", "epoch_ms"))
+claim(MEASURED, "The GPU finishes dali_compat's last batch {:.1f} ms after the start of the epoch.", median("cifar10_h100", "ours", "epoch_ms"))
 
 
 def _learning(name: str, case: str) -> tuple[float, float, float]:
@@ -519,7 +519,7 @@ claim(
     "| speed | {:.2f} | {:.2f} | {:.2f} | {:.2f} |",
     *_TO_FOLDER,
 )
-claim(MEASURED, "{:,} photos in memory (``, ratios", read("archives_load_h100")["archive"]["images"])
+claim(MEASURED, "{:,} photos in memory (ratios", read("archives_load_h100")["archive"]["images"])
 _SCAN = {kind: median("archives_cpu", f"{kind} index first", "s") for kind in ("rec", "tfrecord", "lmdb", "tar")}
 claim(
     "docs/archives.md",
@@ -579,12 +579,12 @@ claim("docs/cache.md", "25,000 images of 500 x 375 take {:.0f} GB", 25_000 * 500
 
 # ---- unreadable images
 
-claim(MEASURED, "inspects every file and has {:.2f} to {:.2f} of the second one's speed", min(_FIRST), max(_FIRST))
+claim(MEASURED, "it runs at {:.2f} to {:.2f} of the second epoch's speed", min(_FIRST), max(_FIRST))
 claim(MEASURED, "without training (``, {} rounds)", len(rounds("on_error_h200", "raise", "second")))
 _REPLACED = [within("on_error_h200", case, "raise", "second") for case in ("replace", "broken")]
 claim(
     MEASURED,
-    "the ratios within a round range from {:.2f} to {:.2f}. | setting | images/s | |---|---:| "
+    "the speed with `` is {:.2f} to {:.2f} times the speed with ``. | setting | images/s | |---|---:| "
     "| `` | {:,.0f} | | `` | {:,.0f} | | ``, a broken file in every tenth batch | {:,.0f} |",
     min(map(min, _REPLACED)),
     max(map(max, _REPLACED)),
