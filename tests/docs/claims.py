@@ -446,8 +446,8 @@ claim(
 )
 claim(
     "docs/examples.md",
-    "in {1} epochs. The images stay on the GPU. The table compares both loaders on an H200 with 16 cores, with {0} "
-    "epochs instead of {1}, and",
+    "in {1} epochs. The images stay on the GPU. The table compares dali_compat with torchvision's loader on an H200 with "
+    "16 cores, with {0} epochs instead of {1}, and",
     *(len(read(f"recipe_cifar10_{run}")["rounds"][0]["seconds"]) for run in ("24_h200", "h100")),
 )
 _SHARES = [100 * row["in_next"] for row in read("recipe_cifar10_24_h200")["rounds"] if row["case"] == "dali_compat"]
