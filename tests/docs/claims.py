@@ -668,7 +668,7 @@ claim(RANKS, "a loader takes {} threads at most", _GPU_JPEG_THREADS)
 claim(RANKS, "An epoch reads {:.0f} GB", _IMAGENET * _MEAN_BYTES / 1e9)
 claim(
     RANKS,
-    "Eight ResNet-50 read {:.1f} GB/s, eight ResNet-18 {:.1f} GB/s",
+    "Eight GPUs read {:.1f} GB/s while they train ResNet-50, and {:.1f} GB/s while they train ResNet-18",
     *(_GPUS * median(TRAINING, "ours", model=model) * _MEAN_BYTES / 1e9 for model in ("resnet50", "resnet18")),
 )
 _SCALE = read("scale_cpu")
