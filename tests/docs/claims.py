@@ -325,7 +325,11 @@ for called, name in _RECIPES.items():
     claim(
         MEASURED, f"| {called} | {{:,.0f}} | {{:,.0f}} | {form} |", *speeds, math.floor(times) if times > 70 else times
     )
-claim(MEASURED, "All {} measured transforms are in the", len({row["transform"] for row in read("transforms_h100")["rounds"]}))
+claim(
+    MEASURED,
+    "All {} measured transforms are in the",
+    len({row["transform"] for row in read("transforms_h100")["rounds"]}),
+)
 
 # ---- samples with masks and boxes, during training
 
@@ -382,7 +386,11 @@ claim(
     _ON_CPU["dali"],
 )
 claim(MEASURED, "| dali_compat | {:.1f} ms | {:.0f} ms |", _HANDED[0], _ON_CPU["ours"])
-claim(MEASURED, "The GPU finishes dali_compat's last batch {:.1f} ms after the start of the epoch.", median("cifar10_h100", "ours", "epoch_ms"))
+claim(
+    MEASURED,
+    "The GPU finishes dali_compat's last batch {:.1f} ms after the start of the epoch.",
+    median("cifar10_h100", "ours", "epoch_ms"),
+)
 
 
 def _learning(name: str, case: str) -> tuple[float, float, float]:
@@ -446,8 +454,8 @@ claim(
 )
 claim(
     "docs/examples.md",
-    "in {1} epochs. The images stay on the GPU. The table compares dali_compat with torchvision's loader on an H200 with "
-    "16 cores, with {0} epochs instead of {1}, and",
+    "in {1} epochs. The images stay on the GPU. The table compares dali_compat with torchvision's loader on an H200 "
+    "with 16 cores, with {0} epochs instead of {1}, and",
     *(len(read(f"recipe_cifar10_{run}")["rounds"][0]["seconds"]) for run in ("24_h200", "h100")),
 )
 _SHARES = [100 * row["in_next"] for row in read("recipe_cifar10_24_h200")["rounds"] if row["case"] == "dali_compat"]
