@@ -433,7 +433,7 @@ def peers(found: dict | None = None) -> str:
         table.append([PEERS[name], about["version"], *cells])
     header = ["loader", "version", "images/s", "times torchvision", "converted, MB", "conversion, s"]
     of, images = found["facts"], found["images"]
-    command = re.sub(r" --(json|data) \S+", "", of["command"])
+    command = re.sub(r"--data \S+", "--data PHOTOS", re.sub(r" --json \S+", "", of["command"]))
     said = (
         f"{of['cpu']}, {of['cores']} cores, {of['date']}, torch {of['torch']}; {images['files']:,} files of "
         f"{images['bytes'] / 1e6:,.0f} MB, batches of {found['settings']['batch_size']}; medians (ranges) of "
