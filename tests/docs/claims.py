@@ -127,6 +127,24 @@ claim(
     ".".join(map(str, min(_VERSIONS[False]))),
 )
 
+# ---- README: other loaders on a CPU
+
+_SPEEDS = {
+    name: {row["round"]: row["images_per_s"] for row in rows_of("peers_cpu") if row["case"] == name}
+    for name in ("torchvision", "ours", "handwritten", "torchcodec", "spdl", "litdata", "turboloader", "timm")
+}
+for name, case in {
+    "**dali_compat**": "ours",
+    "DALI": "handwritten",
+    "torchcodec": "torchcodec",
+    "SPDL": "spdl",
+    "LitData": "litdata",
+    "TurboLoader": "turboloader",
+    "timm": "timm",
+}.items():
+    _times = [speed / _SPEEDS["torchvision"][number] for number, speed in _SPEEDS[case].items()]
+    claim(README, f"| {name} | {{:.1f}} |", statistics.median(_times))
+
 # ---- policies, on a GPU
 
 for model, called in (("resnet18", "ResNet-18, eager"), ("vit_s_16", "ViT-S/16")):
