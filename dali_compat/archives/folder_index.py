@@ -3,7 +3,7 @@
 A list is valid while the modification time and inode of the root and of every folder below it are unchanged. These
 change when a file or folder is added, removed or renamed. A folder modified less than two seconds before it was listed
 may have changed again within the same tick of the file system's clock, so the next start lists it again. Ranks that
-started before the listing still use it, instead of listing a new folder one after another.
+started before the listing still use the list. Otherwise they would list a new folder one after another.
 
 Only the user may access the list (mode 0600). It is rebuilt if others may have written it (saved.py), or if it names
 files outside of the root.
@@ -48,7 +48,7 @@ def cached_samples(root: str | Path, allow_empty: bool = False, cache: str | Pat
         cache: a folder for the cached lists of any number of roots; by default the user's cache folder.
 
     Raises:
-        FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
+        FileNotFoundError: ``root`` is missing or has no class folders, or a class folder has no images.
     """
     root, file = os.path.expanduser(root), index_file(root, cache)
     started = time.time_ns()
@@ -71,7 +71,7 @@ def cached_objects(objects: Objects, root: str, allow_empty: bool, cache: str | 
     """Return (classes, class_to_idx, samples) of a folder in a bucket, from a cached list if there is one.
 
     The list is not validated, because new objects cannot be detected. A changed object has another etag, which is
-    noticed when it is read. ``cache`` is a folder or a URL, by default the user's cache folder.
+    noticed when the object is read. ``cache`` is a folder or a URL, by default the user's cache folder.
     """
     root, is_remote = root.rstrip("/"), is_url(cache)
     name = f"{saved.digest(objects.client.endpoints(), root, allow_empty, _LAYOUT)}.npz"
@@ -79,10 +79,10 @@ def cached_objects(objects: Objects, root: str, allow_empty: bool, cache: str | 
     stored = saved.unpacked(objects.read_if_exists(str(file)) or b"") if is_remote else saved.load(file)
     try:
         if stored is None:
-            raise ValueError("there is none")
+            raise ValueError("there is no cached list")
         classes, rows = stored[0]["classes"], stored[0]["rows"]
         if not all(url.startswith(f"{root}/") and target in range(len(classes)) for url, target, _, _ in rows):
-            raise ValueError("it is of another folder")
+            raise ValueError("the cached list is of another folder")
         for url, _, size, etag in rows:
             objects.set_size_and_etag(url, etag, size)
         return classes, {name: number for number, name in enumerate(classes)}, [(url, at) for url, at, _, _ in rows]
@@ -157,7 +157,12 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _load(file: Path, root: str, started: int) -> _Listing | None:
-    """Return the cached listing if it is valid for a caller who started at the time ``started`` (ns)."""
+    """Return the cached listing, or None if it is missing or not valid.
+
+    If a folder changed less than _TICK before the listing, or during it, another change may have the same time. The
+    listing is then valid only if it did not begin before ``started``, the time in ns at which this process called
+    cached_samples().
+    """
     try:
         listing = _listing((saved.load(file) or ({}, {}))[0])
         stamps = [_stamp(os.path.join(root, folder.path)) for folder in listing.folders]
@@ -173,16 +178,17 @@ def _listing(stored: dict) -> _Listing:
     listing = _Listing(stored["classes"], [_Folder(*row) for row in stored["folders"]], int(stored["time"]))
     for target, path, _, _, names in listing.folders:
         if type(target) is not int or not -1 <= target < len(listing.classes):
-            raise ValueError("it has targets without a class")
+            raise ValueError("the cached list has targets without a class")
         if os.path.isabs(path) or ".." in path.split("/") or "/" in "".join(names) or ".." in names:
-            raise ValueError("it names what is not below the root")
+            raise ValueError("the cached list names files outside of the root")
     if not listing.folders or listing.folders[0].path != "":
-        raise ValueError("it does not begin with the root")
+        raise ValueError("the cached list does not begin with the root")
     return listing
 
 
 def _assemble(listing: _Listing, root: str, allow_empty: bool) -> FolderSamples:
-    """Return (classes, class_to_idx, samples), or raise torchvision's errors."""
+    """Return (classes, class_to_idx, samples) of a listing. Raise torchvision's error if there are no classes, or if
+    classes without images are not allowed."""
     classes = listing.classes
     check_classes(root, classes, {folder.target for folder in listing.folders if folder.names}, allow_empty)
     samples: list[tuple[str, int]] = []

@@ -3,7 +3,7 @@
 The index of ``train.rec`` is ``.train.rec.<digits>.dali_compat-index.npz``, which patterns such as ``train*`` do not
 match. The digits are a hash of the scan's options and the version of the format. A file whose fingerprint has changed
 is scanned again. An index is used only if it belongs to this user or the archive's owner, no other user may write it,
-and its rows lie within the file.
+and all its images lie within the file.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ class FileRows(NamedTuple):
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray], size: int) -> FileRows:
-        """Return FileRows of cached arrays. Raise ValueError or KeyError if they do not fit a file of ``size``
-        bytes."""
+        """Return FileRows with the arrays of a cached index. Raise ValueError or KeyError if they are invalid for a
+        file of ``size`` bytes. The caller then ignores the index."""
         rows = cls(*(arrays[name] for name in cls._fields))
         kinds = [(array.dtype, array.ndim) for array in rows]
         if kinds != [(np.int64, 2), (np.int64, 2), (np.uint8, 1)] or len(rows.columns) != 3 or rows.gaps.shape[1] != 2:
-            raise ValueError(f"the arrays have the dtypes and dimensions {kinds}")
+            raise ValueError(f"the arrays of the index have unexpected dtypes and dimensions: {kinds}")
         offsets, lengths, _ = rows.columns
         bounds = (rows.gaps[:, 0], len(offsets) - 1), (rows.gaps[:, 1], size), (offsets, size)
         if not all(_in_range(*pair) for pair in bounds):
-            raise ValueError(f"a row lies beyond the file's {size} bytes")
+            raise ValueError(f"the index has an image or a gap outside of the file ({size} bytes)")
         if not _in_range(lengths, size - offsets - GAP * np.bincount(rows.gaps[:, 0], minlength=len(offsets))):
-            raise ValueError(f"an image ends beyond the file's {size} bytes")
+            raise ValueError(f"the index has an image that ends beyond the end of the file ({size} bytes)")
         return rows
 
     def reordered(self, order: np.ndarray) -> FileRows:
@@ -71,7 +71,7 @@ class FileRows(NamedTuple):
         return self._replace(columns=self.columns[:, order], gaps=gaps)
 
     def key_list(self) -> list[bytes]:
-        """Return one key per row. If a cached index is damaged, the number of keys may differ."""
+        """Return one key per row. If a cached index is damaged, there may be more or fewer keys than rows."""
         keys, blob, end = [], self.keys.tobytes(), len(self.keys)
         while end > 0:
             size = int.from_bytes(blob[end - 4 : end], "little")
@@ -250,7 +250,7 @@ class Entry:
         """Scan the file. Return True if its index was saved."""
         rows = scan(self.path, progress)
         if fingerprint(self.path, self._objects) != self.fingerprint:
-            raise ImageReadError(f"{self.path} changed while it was indexed")
+            raise ImageReadError(f"{self.path} changed while it was indexed; try again when the file is complete")
         self.rows = rows
         for place in self._index_files:
             with suppress(OSError):

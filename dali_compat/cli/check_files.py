@@ -48,13 +48,13 @@ _FILE_KINDS = {
 class Inspection(NamedTuple):
     format: str = ""  # empty if Pillow finds no image
     mode: str = ""
-    height: int = 0  # 0 if unknown, like width and bytes
+    height: int = 0  # height, width and bytes are 0 if unknown
     width: int = 0
     bytes: int = 0
     dali: bool = False  # whether DALI decodes it as Pillow does
     error: str = ""  # class of the error that torchvision's loader raises, or empty
     reason: str = ""  # text of the error
-    other: str = ""  # kind of a file that is no image or that ImageFolder does not list, or empty
+    other: str = ""  # kind of the file if it is not an image or not listed by ImageFolder, or empty
     bomb: str = ""  # Pillow's warning or error about a decompression bomb, or empty
     warnings: tuple[str, ...] = ()  # Pillow's other warnings
 
@@ -137,12 +137,13 @@ class Crash(NamedTuple):
 
 
 def process_map(function: Callable, items: Iterable, processes: int) -> Generator[tuple[Any, Any], None, None]:
-    """Yield (item, function(item)) for each item in order, computed by ``processes`` processes.
+    """Yield (item, function(item)) for each item in order. If a process crashes on an item, yield (item, Crash)
+    instead.
 
     Args:
         function: takes an item and raises no errors. Items and results must be picklable.
         items: iterated lazily.
-        processes: number of processes, 1 or more. The processes ignore SIGINT, and end when the generator ends.
+        processes: number of processes, 1 or more. They ignore SIGINT, and end when the generator ends.
     """
     items, pending = iter(items), deque[tuple[list, Future]]()
     pool = _pool(function, processes)
@@ -166,8 +167,8 @@ def process_map(function: Callable, items: Iterable, processes: int) -> Generato
 
 
 def _separately(function: Callable, chunk: list) -> list:
-    """Return the results of a chunk from a new process. If it crashes, use a new process for each item. The result
-    of an item whose process crashes is a Crash."""
+    """Return the results of a chunk from a new process. If this process crashes, use a new process for each item. The
+    result of an item whose process crashes is a Crash."""
     pool = _pool(function, 1)
     try:
         future = pool.submit(_apply, chunk)
@@ -222,12 +223,13 @@ class FileSource:
     total: int = 0  # number of items
     archive: Archive | None = None
     error: str | None = None  # why an archive cannot be opened
-    outside: int = 0  # images next to class folders, which ImageFolder does not list
+    outside: int = 0  # number of images next to the class folders; ImageFolder does not list these images
     # folders with a problem: {"path", "problem", "reason"}; the problem is "empty", "unreadable" or "loop"
     folders: list[dict] = field(default_factory=list)
 
     def lists(self, item: Any) -> bool:
-        """Return True if ImageFolder lists a file, by its extension. Items of other kinds are always listed."""
+        """Return True if an item belongs to the data set. ImageFolder lists only files with the extension of an
+        image. Other data sets list all items."""
         return self.kind != "folder" or has_file_allowed_extension(item, IMG_EXTENSIONS)
 
     def inspect(self, item: Any) -> Inspection:
@@ -236,7 +238,7 @@ class FileSource:
         return decode(source) if self.lists(source) else identify(source)
 
     def where(self, item: Any) -> dict:
-        """Return the location of an item: its path, and its byte and index in an archive."""
+        """Return the location of an item as {"path"}, or {"path", "byte", "index"} for an image of an archive."""
         if self.archive is None:
             return {"path": str(item)}
         files, offsets, _ = self.archive.locations([item])
@@ -244,7 +246,8 @@ class FileSource:
 
 
 def bucket_source(name: str, kind: str, objects: Objects, urls: Sequence[str]) -> FileSource:
-    """Return the FileSource of images in object storage. This process fetches them, a few at a time."""
+    """Return the FileSource of images in object storage. This process fetches the images, _AT_ONCE at a
+    time."""
 
     def records() -> Iterator[Record]:
         for begin in range(0, len(urls), _AT_ONCE):

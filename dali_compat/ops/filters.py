@@ -40,7 +40,7 @@ def draw_blur_sigma(sizes, u, *, sigma):
 
 @kernel(torchvision="adjust_sharpness factor", parts=True, keeps_info=True)
 def sharpness(images, arrays, *, like):
-    """Blend with the result of ImageFilter.SMOOTH, a 3 x 3 mean whose center has weight 5. The border is not
+    """Blend each image with the result of ImageFilter.SMOOTH, a 3 x 3 mean whose center has weight 5. The border is not
     smoothed."""
     channels, height, width = images.shape[1:]
     if height < 3 or width < 3:
@@ -94,7 +94,7 @@ def gaussian_blur(images, arrays, *, kernel_size, like, by_torchvision=False):
 
 
 def _filtered(x, weights):
-    """Convolve each channel of each image with its own weights (N * C, 1, height, width)."""
+    """Convolve each channel of each image with its own kernel. The kernels are ``weights`` (N * C, 1, h, w)."""
     n, channels = x.shape[:2]
     groups = len(weights)
     x = x.reshape(1, groups, *x.shape[2:])
@@ -115,8 +115,8 @@ def pillow_blur(images, arrays):
 
 
 # ---- Pillow's GaussianBlur (BoxBlur.c), bit for bit: three box filters of fractional width along each axis, in 24-bit
-# fixed point. By P. Gwosdek et al., "Theoretical foundations of Gaussian convolution by extended box filtering", SSVM
-# 2011.
+# fixed point. The method is from P. Gwosdek et al., "Theoretical foundations of Gaussian convolution by extended box
+# filtering", SSVM 2011.
 
 _PASSES, _ONE = 3, 1 << 24
 
@@ -147,8 +147,8 @@ def _boxes(images, taps: int, weights: np.ndarray, at_ends: np.ndarray):
 
 
 def _box(x, taps: int, inner, outer, axis: int):
-    """Return the sum of each pixel and ``taps`` pixels on each side, times ``inner``, plus the next pixel on each side,
-    times ``outer``."""
+    """Return the weighted mean around each pixel along ``axis``. The pixel and ``taps`` pixels on each side have the
+    weight ``inner``. The next pixel on each side has the weight ``outer``. Weights are in 24-bit fixed point."""
     length = x.shape[axis]
     before = x.narrow(axis, 0, 1).repeat_interleave(taps + 1, axis)
     after = x.narrow(axis, length - 1, 1).repeat_interleave(taps + 1, axis)

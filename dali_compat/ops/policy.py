@@ -129,7 +129,8 @@ def space_of(*key) -> _Space:
 
 @functools.cache
 def _translation(key: tuple, extent: int) -> list[float]:
-    """Return the magnitudes of TranslateX for an image width of ``extent``, or of TranslateY for such a height."""
+    """Return the magnitudes of TranslateX for an image width of ``extent``, or of TranslateY for an image height of
+    ``extent``."""
     return _installed_space(*key, extent=extent)["TranslateX"][0].tolist()
 
 
@@ -148,7 +149,8 @@ def _installed_space(transform: str, like: str, bins: int, all_ops: bool = True,
 
 @functools.cache
 def _sub_policies(policy: str, like: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return operations, probabilities and bins of a policy of AutoAugment, each (sub-policies, 2)."""
+    """Return the operations, probabilities and bins of a policy of AutoAugment. Each array has the shape (number of
+    sub-policies, 2)."""
     made = {"v1": v1, "v2": v2}[like].AutoAugment()
     pairs = made._get_policies(v1.AutoAugmentPolicy(policy))
     ops = np.array([[AUGMENTATIONS.index(name) for name, _, _ in pair] for pair in pairs], np.int32)
@@ -246,7 +248,7 @@ def translate_random_choice(t, spec):
 def translate_random_order(t, spec):
     count = len(t.transforms)
     if count > 8:
-        raise Untranslatable(t, f"it orders {count} transforms, more than 8")
+        raise Untranslatable(t, f"it shuffles {count} transforms, and at most 8 are supported")
     branches = tuple(Branch(i, (inner,), rank) for rank in range(count) for i, inner in enumerate(t.transforms))
     return Gated("RandomOrder", draw("order", n=count), branches, complete=True, in_order=True)
 
@@ -263,7 +265,7 @@ def translate_identity(t, spec):
 
 @register(_presets.ImageClassification, consumes="crop_size resize_size mean std interpolation antialias")
 def translate_image_classification(t, spec):
-    """Translate the preset that ``weights.transforms()`` returns to the transforms that its forward() applies."""
+    """Translate the result of ``weights.transforms()`` to the transforms that it applies in forward()."""
     return Nested(
         (
             v1.Resize(t.resize_size, t.interpolation, antialias=t.antialias),

@@ -55,29 +55,35 @@ def is_installed(path: str) -> bool:
 
 
 def stack_level() -> int:
-    """Return the ``stacklevel`` of the user's line for warnings.warn() in the calling function."""
+    """Return the ``stacklevel`` with which warnings.warn() in the calling function reports the user's line."""
     return _user_frame()[0]
 
 
-def user_line(until: str = "") -> str:
-    """Return the file and number of the user's calling line, such as "train.py:31". Return "" if
-    the module ``until`` called this package without user code in between."""
-    frame = _user_frame(until)[1]
+def user_line(last_module: str = "") -> str:
+    """Return the file and line number of the innermost frame of user code, such as "train.py:31".
+
+    The search goes from inner to outer frames. If ``last_module`` is given, the search ends before the first frame of
+    that module. Return "" if all frames up to there belong to this package or _LIBRARIES.
+    """
+    frame = _user_frame(last_module)[1]
     path = frame.f_code.co_filename
-    if until and path.startswith(_HERE):
+    if last_module and path.startswith(_HERE):
         return ""
     with suppress(OSError):  # the working directory may have been deleted
         path = os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path
     return f"{path}:{frame.f_lineno}"
 
 
-def _user_frame(until: str = "") -> tuple[int, FrameType]:
-    """Return the stack level and the innermost frame of user code. The search ends at the module ``until``. If all code
-    belongs to installed packages, return the innermost frame outside of this package and _LIBRARIES."""
+def _user_frame(last_module: str = "") -> tuple[int, FrameType]:
+    """Return the stack level and the innermost frame of user code. ``last_module`` is as in user_line().
+
+    If there is no user code, return the innermost frame outside of this package and _LIBRARIES. If there is none
+    either, return the caller's frame.
+    """
     calls = callers()
     first, other = next(calls), None  # the fallback is the caller in this module
     for level, frame in enumerate(calls, 1):
-        if frame.f_globals.get("__name__") == until:
+        if frame.f_globals.get("__name__") == last_module:
             break
         path = frame.f_code.co_filename
         if not path.startswith(_HERE) and not str(frame.f_globals.get("__name__")).startswith(_LIBRARIES):
@@ -104,7 +110,8 @@ def terminal_columns() -> int:
 
 
 def wrapped(text: str, columns: int) -> str:
-    """Wrap each line of the text to ``columns`` characters. Continuation lines are indented by 4 more."""
+    """Wrap each line of the text to ``columns`` characters. Continuation lines are indented by 4 more characters than
+    the first line."""
     lines = []
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 4)
@@ -113,7 +120,7 @@ def wrapped(text: str, columns: int) -> str:
 
 
 def in_bytes(count: float) -> str:
-    """Format a number of bytes, such as "0.3 MB" or "20.1 GB"."""
+    """Return a number of bytes as text, such as "0.3 MB" or "20.1 GB"."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 

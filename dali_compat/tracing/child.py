@@ -1,4 +1,4 @@
-"""Function calls in a forked child, which change no object, generator or file position of this process."""
+"""Function calls in a forked child, so that they change no object, generator or file position of this process."""
 
 from __future__ import annotations
 
@@ -101,7 +101,11 @@ def _flush() -> None:
 
 
 def _receive(connection: Connection, process: int) -> bytes:
-    """Wait for the child's message. Raise TimeoutError if it takes too long or is idle."""
+    """Wait for the child's message and return it.
+
+    Raises:
+        TimeoutError: the child sends no message for _MAX_SECONDS, or uses no CPU time for _MAX_IDLE_SECONDS.
+    """
     cpu_time, idle_seconds = 0, 0
     for _ in range(_MAX_SECONDS):
         if connection.poll(1):
@@ -123,7 +127,7 @@ def _cpu_time(process: int) -> int:
 
 
 def _run_child(function: Callable[[], Any], send: int, parent: int) -> None:
-    """Send the pickled result of a function, or a TrialFailed, and exit."""
+    """Send the pickled result of a function, or a TrialFailed if the function raises an error. Then exit."""
     try:
         gc.disable()
         end_with_parent(parent)

@@ -36,14 +36,14 @@ from .operations import OUTCOMES, Outcome, State, step
 from .sources import FileSource, FileTable, MemorySource
 
 _CLOCK = 5  # Linux's CLOCK_REALTIME_COARSE, which file systems use
-_RESOLUTION = 10_000_000  # in ns, of the clocks of network file systems, for example
+_RESOLUTION = 10_000_000  # ns; some clocks, such as those of network file systems, are this coarse
 _END_OF_JPEG = b"\xff\xd9"
 _BITMAPS = BmpImageFile, PpmImageFile
 _ARCHIVE_MEMBERS = tarfile.ExFileObject, zipfile.ZipExtFile
 _DEFERRED = JpegImageFile, PngImageFile, *_BITMAPS
 _BANDS = {"1": 1, "L": 1, "P": 1, "LA": 2, "RGB": 3, "RGBA": 4}
 _GRAY = State("pil", "L", (1, 1, 1))
-# decoders of batches return RGB
+# steps that convert an image decoded to RGB, by mode
 FILE_STEPS: dict[str, Any] = {"RGB": (), "L": (step("grayscale", _GRAY, like="pil", dtype=_GRAY.dtype, channels=1),)}
 
 _original: dict[str, Callable[..., Any]] = {}  # Pillow's functions by name
@@ -68,7 +68,8 @@ def use_table(table: FileTable) -> None:
 
 
 def node_of(image: Image.Image) -> Node | None:
-    """Return the node of an image, created if Pillow has only opened the file; None if the image must be computed."""
+    """Return the node of a deferred image. If Pillow has only opened the file, create the node first. Return None if
+    the image cannot be deferred or is already computed."""
     im = image.__dict__.get("_im")
     if type(im) is Node:
         return im if im.state.mode == image._mode and im.size == image._size else None
@@ -81,14 +82,15 @@ def node_of(image: Image.Image) -> Node | None:
 
 
 def _mode_reason(image: Any) -> str:
-    """Return why images of this format and mode are not deferred."""
+    """Return the reason why images of this format and mode are not deferred."""
     if image._mode[0] in "IF":
         return f"opens images in mode {image._mode}, of more than 8 bits"
     return f"opens {image.format} files in mode {image._mode}"
 
 
 def _defer_file(image: Any) -> Node | None:
-    """Replace the core of an opened image by a new node, and return the node; None if the image cannot be deferred."""
+    """Replace the core of an opened image by a new node, and return the node. If the image cannot be deferred, return
+    None."""
     if len(image.tile) != 1 or image.decoderconfig or ImageFile.LOAD_TRUNCATED_IMAGES or image.fp is None:
         return None
     if image._mode not in _BANDS or "transparency" in image.info:
@@ -179,7 +181,7 @@ def image_of(node: Node, info: dict[Any, Any]) -> Image.Image:
 
 
 def _get_im(self: Any) -> Any:
-    """Return Pillow's core of an image, computed if it was deferred. This is the property Image.im."""
+    """Return Pillow's core of an image, and compute it first if it is deferred. This is the getter of Image.im."""
     im = self.__dict__.get("_im")
     if type(im) is Node:
         record_reason("uses the image's pixels")
@@ -194,7 +196,8 @@ def _set_im(self: Any, im: Any) -> None:
 
 
 class PixelAccess:
-    """Result of load(). Most callers ignore it, so pixels are computed at its first use."""
+    """The result of load() for a deferred image. Pixels are computed at the first use of this object, because most
+    callers do not use it."""
 
     def __init__(self, image: Any):
         self._image = image
@@ -222,7 +225,7 @@ def _load_file(self: Any) -> Any:
     return PixelAccess(self) if node_of(self) is not None else _original["load_file"](self)
 
 
-# Outcomes of methods. If they are None or raise an error, Pillow's method runs.
+# Functions that return the outcome of a Pillow method. If one returns None or raises an error, Pillow's method runs.
 
 
 def _convert(s: State, mode: Any = None, *others: Any, **more: Any) -> Outcome | None:
@@ -283,7 +286,7 @@ def _method(name: str, outcome_of: Callable[..., Outcome | None]) -> Callable[..
 
 
 def in_place_of(original: Any, function: Any) -> Any:
-    """Return ``function`` with the name and docstring of ``original``, which it replaces."""
+    """Return ``function``, which is to replace ``original``, with the name and docstring of ``original``."""
     setattr(functools.wraps(original)(function), STANDS_FOR, original)
     return function
 

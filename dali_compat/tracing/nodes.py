@@ -48,7 +48,7 @@ class Reasons:
     def add(self, reason: str) -> None:
         """Add a reason if the current line of the user's code has none."""
         if reason not in self._lines:
-            line = user_line(until=_TRIAL)
+            line = user_line(last_module=_TRIAL)
             if not line or line not in self._lines.values():
                 self._lines[reason] = line
 

@@ -1,15 +1,15 @@
 """The complete list of functions of Pillow, torchvision and torch that are replaced while data sets are traced.
 
-A replacement defers its result if possible. Otherwise, for computed images, and in threads that do not trace, it calls
-the original function with the same arguments.
+A replacement defers its result if possible. If the result cannot be deferred, the image is already computed, or the
+thread does not trace, the replacement calls the original function with the same arguments.
 
 - PIL.Image.Image: ``im``, ``load``, and the methods that return an image; PIL.ImageFile.ImageFile.load.
 - PIL.Image.blend, some functions of PIL.ImageOps, and the constructors of PIL.ImageEnhance.
 - torchvision.transforms.functional: functions that convert images to tensors, functions that compute with pixels of PIL
   images without calling Pillow's methods, and, for deferred tensors, all functions in OUTCOMES.
 - torchvision.transforms.v2.functional: the same functions, by its kernel registry.
-- torchvision.io: decode_image, decode_jpeg, decode_png and read_image. torchcodec.decoders, if it is imported: the
-  first three.
+- torchvision.io: decode_image, decode_jpeg, decode_png and read_image. torchcodec.decoders, if it is imported:
+  decode_image, decode_jpeg and decode_png.
 - torch.utils.data's default_collate_fn_map, which is meant to be extended.
 - Places in torchvision that compare the exact class of a tensor.
 """
@@ -58,7 +58,7 @@ _installed = False
 
 
 def install() -> None:
-    """Replace the functions once in a process. torchcodec must be imported before."""
+    """Replace the functions, once per process. Decoders of torchcodec are replaced if it has been imported."""
     global _installed
     _patch_decoders()
     extend_default_collate()  # also in a worker, which inherits the replaced functions
@@ -95,7 +95,7 @@ def _patch_pillow() -> None:
 
 
 def _get_im_attribute(image: Any) -> Any:
-    """Return Image.im before Pillow 11, where it is an attribute."""
+    """Return the value of Image.im in versions of Pillow before 11, where ``im`` is an attribute, not a property."""
     im = image.__dict__.get("im") if "_im" not in image.__dict__ else image.__dict__["_im"]
     if isinstance(im, Image.DeferredError):
         raise im.ex
@@ -127,7 +127,7 @@ def _imageops(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -
 
 
 def _may_defer(image: Any) -> bool:
-    """Return True for a deferred PIL image, or a file that may be deferred."""
+    """Return True if an image is a deferred PIL image, or an opened PIL image that may be deferred."""
     if type(image) in REAL_CLASS or not isinstance(image, Image.Image):
         return False
     im = image.__dict__.get("_im")
@@ -306,7 +306,7 @@ def _kernel_of_pil_images(name: str, original: Any) -> Any:
 
 
 def _get_kernel(original: Any, functional: Any, cls: Any, allow_passthrough: bool = False) -> Any:
-    """Return the v2 kernel of a subclass of TracedTensor."""
+    """Return the v2 kernel for the class ``cls``; None if it is neither TracedTensor nor a subclass of it."""
     real = REAL_CLASS.get(cls)
     if real is None:
         return None
@@ -345,7 +345,8 @@ def _call_method(method: Any, policy: Any, image: Any, *args: Any, **kwargs: Any
 
 
 def _get_fill(original: Any) -> Any:
-    """Return the replacement of a function that selects the fill value by the exact class."""
+    """Return a replacement for torchvision's _get_fill(). The original looks up the exact class of an image in a dict.
+    The replacement looks up the real class of a TracedTensor."""
 
     def get_fill(fill_dict: Any, inpt_type: Any) -> Any:
         return original(fill_dict, REAL_CLASS.get(inpt_type, inpt_type))
@@ -354,7 +355,8 @@ def _get_fill(original: Any) -> Any:
 
 
 def _to_dtype_transform(original: Any) -> Any:
-    """Return the replacement of ToDtype.transform(), which selects the dtype by the exact class."""
+    """Return a replacement for ToDtype.transform(). The original looks up the exact class of a tensor in a dict of
+    dtypes. The replacement looks up the real class of a TracedTensor."""
 
     def transform(self: Any, inpt: Any, params: Any) -> Any:
         real = REAL_CLASS.get(type(inpt))
@@ -391,7 +393,8 @@ def _patch_decoders() -> None:
 
 
 def _replace_code(function: Any, replacement: Callable[..., Any]) -> None:
-    """Replace a function's code by ``replacement(original, *arguments)``, or by the original if that returns None.
+    """Replace a function's code. The new code calls ``replacement(original, *arguments)``. If that returns None, it
+    calls the original.
 
     The function remains the same object, so that earlier imports call the new code. torch.jit.script compiles the
     original.

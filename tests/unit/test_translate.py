@@ -81,7 +81,7 @@ REFUSALS = {
     "ToTensor twice": ([TO_TENSOR, v1.ToTensor()], 1, "takes PIL images, and gets a tensor", ""),
     "int64": ([PIL, v2.ToDtype(torch.int64)], 1, "dtype=torch.int64", "use uint8 or a floating point type"),
     "a mode": ([TO_TENSOR, v1.ToPILImage("RGB")], 1, "mode=RGB is not supported for a tensor of torch.float32", ""),
-    "an order of many": ([v1.RandomOrder([v1.CenterCrop(9)] * 9)], 0, "it orders 9 transforms, more than 8", ""),
+    "an order of many": ([v1.RandomOrder([v1.CenterCrop(9)] * 9)], 0, "it shuffles 9 transforms, and at most 8", ""),
     "colours for gray tensors": (
         [v1.Grayscale(), PIL, v1.Grayscale(3)],
         2,

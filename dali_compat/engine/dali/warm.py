@@ -51,7 +51,8 @@ class _Start:
         made.close()
 
     def take(self) -> Any:
-        """Return the open handle, or None. A handle that is opened after this call is closed at once."""
+        """Return the open handle, which the caller must close, or None. If the thread opens a handle after this call,
+        the thread closes it at once."""
         with self._lock:
             self._dropped = True
             made, self._made = self._made, None
@@ -63,7 +64,8 @@ _others: list[threading.Thread] = []  # started by in_background()
 
 
 def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
-    """Start a thread that opens nvJPEG on a device, once per process. ``make`` (by default Handle) opens it."""
+    """Start a thread that opens nvJPEG on a device, unless it was started before. ``make(index)`` (by default
+    Handle(index)) opens nvJPEG."""
     if index not in _starts:
         start = _Start(make or Handle, index)
         if _starts.setdefault(index, start) is start:
@@ -71,21 +73,21 @@ def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
 
 
 def jpeg_engines(index: int) -> int:
-    """Wait until nvJPEG has started. Return the number of JPEG engines that it may use; 0 if there is none, or if
-    nvJPEG cannot be opened."""
+    """Wait until nvJPEG has started on a device. Return the number of JPEG engines that nvJPEG may use; 0 if the device
+    has none, or if nvJPEG cannot be opened."""
     begin(index)
     _starts[index].thread.join()
     return known_jpeg_engines(index) or 0
 
 
 def known_jpeg_engines(index: int) -> int | None:
-    """Return jpeg_engines() if nvJPEG has already started, otherwise None."""
+    """Return the number of JPEG engines as jpeg_engines() does, but None if nvJPEG has not started yet."""
     start = _starts.get(index)
     return None if start is None or start.thread.is_alive() else int(min(start.engines, most_jpeg_engines()))
 
 
 def drop(index: int) -> None:
-    """Close a device's handle, because a pipeline with a decoder now exists there."""
+    """Close a device's handle. Call this when a pipeline with a decoder has been built for the device."""
     start = _starts.get(index)
     made = None if start is None else start.take()
     if made is None:
@@ -95,7 +97,8 @@ def drop(index: int) -> None:
 
 
 def in_background(function: Callable[[], None]) -> bool:
-    """Call a function in a thread that forks and program exit wait for. Return False if the program is exiting."""
+    """Call a function in a thread. Forks and program exit wait for the thread. Return False if the thread cannot be
+    started, for example because the program is exiting."""
     thread = threading.Thread(target=function, name="dali_compat nvJPEG")
     _others.append(thread)
     with suppress(RuntimeError):
@@ -105,7 +108,8 @@ def in_background(function: Callable[[], None]) -> bool:
 
 
 def finish(seconds: float | None = None) -> None:
-    """Wait for each background thread, at most ``seconds``."""
+    """Wait until all background threads have ended. Wait for each thread at most ``seconds``, or without a limit if
+    ``seconds`` is None."""
     for thread in [*(start.thread for start in list(_starts.values())), *_others]:
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(seconds)
@@ -113,8 +117,8 @@ def finish(seconds: float | None = None) -> None:
 
 
 class Handle:
-    """An open nvJPEG handle on a GPU, with its number of JPEG ``engines``. Raises RuntimeError if nvJPEG is missing or
-    cannot be opened."""
+    """An open nvJPEG handle. ``engines`` is the number of JPEG engines of the GPU ``index``. The constructor raises
+    RuntimeError if nvJPEG is missing or cannot be opened."""
 
     def __init__(self, index: int):
         library = next(nvjpeg_libraries(), None)

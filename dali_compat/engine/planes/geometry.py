@@ -13,7 +13,7 @@ COLUMNS = (
     # offsets of the planes, bytes per line, size of a chroma plane, and pixels per chroma sample (0: gray)
     *("luma", "cb", "cr", "pitch", "chroma_pitch", "chroma_height", "chroma_width", "chroma_x", "chroma_y"),
     *("left", "top", "width", "height"),  # region of the image that the result depends on
-    # offset of the region's RGB, whether it is filtered vertically first, and offset of RGB filtered along one axis
+    # offset of the region's RGB, 1 if it is filtered vertically first, offset of the RGB after filtering along one axis
     *("region", "vertical_first", "half"),
     # for each axis: size of the window, its size after resizing, first output pixel, first input pixel needed, and
     # maximum number of filter taps
@@ -33,7 +33,7 @@ class Windows(NamedTuple):
     size: np.ndarray  # (height, width) of the first crop
     full: np.ndarray  # (height, width) after resizing
     begin: np.ndarray  # (y, x) of the second crop
-    flips: np.ndarray  # (1 if the result is flipped vertically, 1 if it is flipped horizontally)
+    flips: np.ndarray  # vertical and horizontal flip of the result: 1 or 0 each
 
 
 class Layout(NamedTuple):
@@ -41,9 +41,9 @@ class Layout(NamedTuple):
 
     interpolation: str  # of a resize step
     like: str  # "pil" or "v2"
-    taps: int  # maximum number per output pixel
-    region_bytes: int  # RGB of the regions of all images
-    half_bytes: int  # RGB of all images, filtered along one axis
+    taps: int  # maximum number of filter taps per output pixel
+    region_bytes: int  # size of the RGB of all regions
+    half_bytes: int  # size of the RGB of all images after filtering along one axis
     most_region: int  # pixels of the largest region
     most_half: int  # pixels of the largest image filtered along one axis
 
@@ -58,13 +58,13 @@ class PlaneLocations(NamedTuple):
     sizes: np.ndarray  # (N, 2) (height, width) of the images
 
     def only(self, index: np.ndarray) -> PlaneLocations:
-        """Return new locations for the planes of the images at ``index``, without gaps."""
+        """Return the locations of the planes of the images at ``index`` in a new buffer, which has no gaps."""
         return planes_of(self.sizes[index], *self.chroma[index, 2:].T)
 
 
 def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> PlaneLocations:
-    """Return locations in one buffer for the planes of images of ``sizes`` (N, 2). ``chroma_x`` and ``chroma_y`` (N,)
-    are the pixels per chroma sample; 0 if gray."""
+    """Return the locations of the planes of N images in one buffer. ``sizes`` (N, 2) are (height, width). ``chroma_x``
+    and ``chroma_y`` (N,) are the pixels per chroma sample; 0 if gray."""
     colour = (chroma_x > 0)[:, None]
     steps = np.stack([chroma_y, chroma_x], 1)
     chroma = np.where(colour, -(-sizes // np.maximum(steps, 1)), 0)
@@ -89,7 +89,8 @@ def _rounded_up(sizes: np.ndarray) -> np.ndarray:
 
 
 def whole_rows_of(locations: PlaneLocations) -> tuple[np.ndarray, Layout]:
-    """Return rows_of() for whole images, without resizing."""
+    """Return the parameters of kernels.render(), (N, len(COLUMNS)) int64, and the Layout, for whole images that
+    are not resized."""
     sizes, nothing = locations.sizes, np.zeros_like(locations.sizes)
     return rows_of(locations, Windows(nothing, sizes, sizes, nothing, nothing), sizes.max(0).tolist())
 
@@ -114,8 +115,8 @@ def _rows(locations: PlaneLocations) -> np.ndarray:
 def rows_of(
     locations: PlaneLocations, windows: Windows, size: Sequence[int], interpolation: str = "bilinear", like: str = "pil"
 ) -> tuple[np.ndarray, Layout]:
-    """Return the parameters of kernels.render(), (N, len(COLUMNS)) int64, and their Layout. All results have the same
-    ``size``."""
+    """Return the parameters of kernels.render(), (N, len(COLUMNS)) int64, and the Layout. All results have the same
+    ``size`` (height, width)."""
     out, count = np.array(size), len(windows.start)
     scale = windows.size / windows.full
     support = _SUPPORT[interpolation] * np.maximum(scale, 1.0)

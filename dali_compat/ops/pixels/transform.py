@@ -1,7 +1,7 @@
 """Warps in torch on batches: Pillow's Image.transform (Geometry.c), bit for bit, and torchvision's grids on tensors.
 
-Pillow's coordinates are float64 and added in the same order as in C, because a rounding tie may depend on the last bit.
-Terms that depend only on the row or the column are computed on the host.
+Pillow's coordinates are float64. They are added in the same order as in C, because a rounding tie may depend on the
+last bit. Terms that depend only on the row or the column are computed on the host.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def resize_nearest(images: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
 def nearest(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """Return the index of the input line for each output line of a nearest resize, (N, ``after.max()``) int64.
 
-    ``before`` and ``after`` (N,) are the numbers of lines of each image. Entries from an image's ``after`` on are
-    outside of the image.
+    ``before`` and ``after`` (N,) are the numbers of lines of each image. In the row of an image with fewer output lines
+    than ``after.max()``, the last entries are meaningless.
     """
     step = before / after
     return _accumulated(step * 0.5, step, int(after.max())).astype(np.int64)
@@ -36,7 +36,7 @@ def nearest(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 def transform(images, coordinates, size, interpolation, fill):
     """Warp uint8 images (N, C, H, W) as ImagingGenericTransform does.
 
-    ``coordinates(rows)`` returns x and y in the input, (2, n, h, w) float64, for a slice of the images.
+    ``coordinates(rows)`` returns x and y in the input, (2, n, h, w) float64, for the slice ``rows`` of the images.
     """
     background = fill_like(images, fill)
     sample, per_channel, more = _SAMPLES["nearest" if interpolation.startswith("nearest") else interpolation]
@@ -53,8 +53,8 @@ def _filled(images, positions, sample, background):
 
 
 def coordinates_of(data: np.ndarray, size: tuple[int, int], device: torch.device):
-    """Return the argument ``coordinates`` of transform(). ``data`` is (N, 6) for an affine transform, and (N, 8) for a
-    perspective one."""
+    """Return the function ``coordinates`` for transform(). ``data`` is (N, 6) for affine transforms, and (N, 8) for
+    perspective transforms."""
 
     a = data.T[:, :, None, None]
     column_terms = to_device(a[0::3] * (np.arange(size[1]) + 0.5), device)
@@ -96,10 +96,10 @@ def _nearest(images, positions, ends):
 
 
 def _cells(images, positions, ends, reach):
-    """Return the pixels around each position, (n, C, rows, columns, h, w) int16, and the distance in x and y of the
-    position from the pixel with offset 0 in ``reach``.
+    """Return the pixels around each position, (n, C, rows, columns, h, w) int16, and the distances in x and y of the
+    position from the pixel at offset 0.
 
-    Pixels outside of the image repeat the border.
+    ``reach`` holds the offsets of the rows and columns. Pixels outside of the image repeat the border.
     """
     low = positions.sub_(0.5).floor()
     dx, dy = positions.sub_(low)
@@ -123,7 +123,7 @@ def _bicubic_4x4(images, positions, ends):
     return _cubic(lines.unbind(2), dy).clamp_(0, 255).to(torch.uint8)
 
 
-# (function, float64 values that it needs per output pixel and channel, and in addition per output pixel)
+# (function, number of float64 values in memory per output pixel and channel, number of further values per output pixel)
 _SAMPLES = {"nearest": (_nearest, 1, 10), "bilinear": (_bilinear_2x2, 6, 16), "bicubic": (_bicubic_4x4, 18, 40)}
 
 
@@ -137,8 +137,8 @@ def _cubic(values, d):
 
 
 def transform_nearest(images, matrix, size, fill):
-    """Warp as ImagingTransformAffine does without a filter. Coordinates are sums of 16.16 fixed point numbers
-    (affine_fixed)."""
+    """Warp as ImagingTransformAffine does without a filter. Coordinates are sums of 16.16 fixed point numbers, as in
+    Pillow's affine_fixed()."""
     background = fill_like(images, fill)
     lines, others = _fixed_lines(matrix, size, images.shape[-2:])
     column_terms, row_terms = (to_device(np.stack(lines[first::2]), images.device) for first in (0, 1))
@@ -156,7 +156,7 @@ def transform_nearest(images, matrix, size, fill):
 def _fixed_lines(matrix, size, source):
     """Return four terms in 16.16 fixed point: input x per column and per row, and input y per column and per row.
 
-    Also return the indices of the images whose coordinates do not fit into fixed point.
+    Also return the indices of the images for which _fits() and _scales() are both False.
     """
     h, w = size
     a = matrix.T[:, :, None]
@@ -208,7 +208,8 @@ def is_fixed(matrix: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def _unfixed(a, size, device):
-    """Yield x and y, accumulated in double precision as in the last case of ImagingTransformAffine."""
+    """Yield the input x and y of all output pixels, accumulated in double precision as in the last case of
+    ImagingTransformAffine."""
     for step, row_step, offset in (a[:3], a[3:]):
         rows = _accumulated(np.array([offset + row_step * 0.5 + step * 0.5]), row_step, size[0])
         grid = _accumulated(rows[0], step, size[1])
@@ -216,7 +217,8 @@ def _unfixed(a, size, device):
 
 
 def _accumulated(start: np.ndarray, step, count: int) -> np.ndarray:
-    """Return (n, count) with start, start + step, start + step + step, and so on, each sum rounded as in C."""
+    """Return an array of shape (n, count). Each row is start, start + step, start + step + step, and so on. Each sum is
+    rounded as in C."""
     line = np.empty((len(start), count))
     line[:, 0] = start
     line[:, 1:] = np.reshape(step, (-1, 1))
@@ -224,7 +226,8 @@ def _accumulated(start: np.ndarray, step, count: int) -> np.ndarray:
 
 
 def fill_like(images: torch.Tensor, fill) -> torch.Tensor:
-    """Return the fill as (C, 1, 1) in the images' dtype. For integers it is truncated as in PIL. None is black."""
+    """Return the fill color as a tensor (C, 1, 1) in the images' dtype; black if ``fill`` is None. For integer images,
+    the color is truncated as in PIL."""
     fill = np.zeros(1) if fill is None else np.asarray(fill, np.float64).reshape(-1)
     if not images.is_floating_point():
         fill = np.clip(np.trunc(fill), 0, 255)
@@ -262,13 +265,13 @@ def _base_grid(images, size, first):
 
 
 def affine(images, matrix, size):
-    """Return torchvision's _affine_grid for each image. ``matrix`` (N, 6) is relative to the image's center."""
+    """Return the grid (N, h, w, 2) of torchvision's _affine_grid. ``matrix`` (N, 6) is relative to the center."""
     grid = _base_grid(images, size, lambda n: (1 - n) * 0.5)
     return _times(grid, to_device(matrix.reshape(-1, 2, 3), images.device), images.shape[-2:]).reshape(-1, *size, 2)
 
 
 def perspective(images, coefficients, size):
-    """Return torchvision's _perspective_grid for each image."""
+    """Return the grid (N, h, w, 2) of torchvision's _perspective_grid."""
     h, w = size
     base = _base_grid(images, size, lambda n: 0.5)
     theta = to_device(coefficients[:, :6].reshape(-1, 2, 3), images.device)
