@@ -192,7 +192,7 @@ WRONG = {
     "a list": (v2.CenterCrop(4), ([BYTES[0]],), TypeError, "got list"),
     "no image": (v2.CenterCrop(4), (BYTES[:0],), ValueError, "empty batch"),
     "boxes of v1": (v1.CenterCrop(4), (BYTES, []), TypeError, "CenterCrop takes only images"),
-    "too few masks": (v2.CenterCrop(4), (BYTES, [1]), ValueError, "64, 1 samples"),
+    "too few masks": (v2.CenterCrop(4), (BYTES, [1]), ValueError, "got 64, 1"),
     "a dictionary": (v2.CenterCrop(4), (BYTES, {"boxes": 1}), TypeError, "got dict"),
     "too small": (v2.RandomCrop(40), (BYTES,), ValueError, "larger than .*image 0 of the batch"),
 }

@@ -299,7 +299,7 @@ def test_unreadable_file_is_reported_without_frames_of_the_loader(bad_folder, mo
         f'File "{bad_folder}/train.py", line 8, in train',
     ]
     assert error.startswith(f"dali_compat.errors.ImageReadError: cannot decode {bad_folder}/images/class_")
-    assert "--on-error replace takes another image" in remedy and "--on-error skip" in remedy
+    assert "--on-error replace loads another image" in remedy and "--on-error skip" in remedy
 
 
 def test_images_of_several_sizes_are_reported_without_frames_of_the_loader(tmp_path, image_root, monkeypatch):

@@ -20,6 +20,7 @@ NOT_RUN = {
     r"git clone .*": "needs the network",
     r"(python|accelerate launch .*) examples/\w+\.py .*": "tests/examples runs each (Accelerate's on two ranks)",
     r"python benchmarks/recipes.py .*": "needs CIFAR-10 or photos; tests/examples runs it on noise",
+    r"python benchmarks/peers.py .*": "needs other loaders and minutes: tests/docs/test_tables.py checks its table",
     r"python benchmarks/toolkit.py .*": "takes half a minute: tests/docs/test_toolkit.py runs it",
     r"(REPETITIONS=all )?pytest -n 3": "this is it",
     r"pytest tests/docs": "this is part of it",

@@ -161,7 +161,7 @@ def test_index_cache_keeps_the_list_of_a_bucket(served, tmp_path, place):
         third[8]
     with pytest.raises(FileNotFoundError, match=r"04\.jpg"):
         third[10]
-    with pytest.raises(ValueError, match="leave out is_valid_file"):
+    with pytest.raises(ValueError, match="cannot be combined with is_valid_file"):
         made(is_valid_file=bool)
 
 
