@@ -153,7 +153,20 @@ def helps() -> str:
     for data, on_dali in (("public scripts on DALI", True), ("public scripts with NumPy or OpenCV", False)):
         if times := [theirs / ours for case, (theirs, ours, _) in scripts().values() if case["on_dali"] is on_dali]:
             table.append([data, "processor time", "2 cores, no GPU", reaches(times, ".1f"), "-"])
+    for kind in ("folder", "custom"):
+        if times := small_work(kind):
+            work = "one epoch of 100 small files, with the loader's start"
+            table.append([kind, work, "2 cores, no GPU", reaches(times, ".1f"), "-"])
     return markdown(["data set", "work", "machine", "times PyTorch's loader", "share of synthetic"], table, 3)
+
+
+def small_work(kind: str) -> list[float]:
+    """Return torch's median seconds divided by ours, for each size of images and batches."""
+    seconds: dict[tuple, dict[str, list[float]]] = {}
+    for row in (result("small_work_cpu") or {"rounds": []})["rounds"]:
+        if row["of"][0] == kind:
+            seconds.setdefault(tuple(row["of"]), {}).setdefault(row["case"], []).append(row["seconds"])
+    return [statistics.median(of["torch"]) / statistics.median(of["ours"]) for of in seconds.values()]
 
 
 # ---- the files of README's figures and of the pictures
