@@ -89,7 +89,7 @@ class Evaluator:
     def __init__(self, known: Callable[[type], bool]):
         self._known = known
         self._left = _MOST
-        self._created: list[Any] = []  # lists that the code has created and may therefore change
+        self._created: list[Any] = []  # lists and iterators that the code has created and may therefore change
         self.applied: list[Any] = []
 
     # ---- calls
@@ -109,7 +109,7 @@ class Evaluator:
             return self._run(function, args, kwargs)
         if any(function is one for one in _BUILTINS) and not kwargs:
             made = function(*(one if type(one) in (int, str) else self._elements(one) for one in args))
-            return made if function in (len, range, tuple) else self._create(list(made))
+            return made if function in (len, range, tuple) else self._create(made)
         is_transform = issubclass(kind, type) and self._known(function)
         if is_transform and objects.top_package(function) == "torchvision" and self._are_arguments((args, kwargs)):
             return function(*args, **kwargs)
@@ -156,9 +156,13 @@ class Evaluator:
             return end.args[0]
         return None
 
-    def _create(self, made: list[Any]) -> list[Any]:
-        self._created.append(made)
-        return made
+    def _create(self, value) -> Any:
+        """Return a list or iterator, which the code may change."""
+        self._created.append(value)
+        return value
+
+    def _is_created(self, value) -> bool:
+        return any(value is one for one in self._created)
 
     # ---- statements
 
@@ -213,10 +217,13 @@ class Evaluator:
             pairs = zip(node.keys, node.values, strict=True)
             return {self._plain(key, scope): self._value(value, scope) for key, value in pairs}
         if kind is ast.DictComp:
-            inners = self._scopes(node.generators, scope)
+            first = self._elements(self._value(node.generators[0].iter, scope))
+            inners = self._scopes(node.generators, scope, first)
             return {self._plain(node.key, inner): self._value(node.value, inner) for inner in inners}
         if kind in (ast.ListComp, ast.GeneratorExp):
-            return self._create([self._value(node.elt, inner) for inner in self._scopes(node.generators, scope)])
+            first = self._elements(self._value(node.generators[0].iter, scope))  # evaluated before a generator starts
+            values = (self._value(node.elt, inner) for inner in self._scopes(node.generators, scope, first))
+            return self._create(values if kind is ast.GeneratorExp else list(values))
         if kind is ast.BoolOp:
             for one in node.values:
                 value = self._plain(one, scope)
@@ -264,9 +271,9 @@ class Evaluator:
                 raise NotUnderstood(f"it uses the image's {function.attr} with unsupported arguments")
             return self._apply(METHODS[key], (owner,), {})
         elif type(owner) is dict and function.attr in ("items", "keys", "values") and not args and not kwargs:
-            return self._create(list(getattr(owner, function.attr)()))
+            return self._create(getattr(owner, function.attr)())
         elif type(owner) is list and function.attr in ("append", "extend") and len(args) == 1 and not kwargs:
-            if not any(owner is one for one in self._created):
+            if not self._is_created(owner):
                 raise NotUnderstood(f"it changes {_text(function.value)}")
             owner += args if function.attr == "append" else self._elements(args[0])
             return None
@@ -285,15 +292,19 @@ class Evaluator:
             made += self._elements(value) if is_starred else [value]
         return made
 
-    def _scopes(self, generators, scope: _Scope) -> Iterator[_Scope]:
-        """Yield the variables in each iteration of a comprehension."""
+    def _scopes(self, generators, scope: _Scope, elements) -> Iterator[_Scope]:
+        """Yield the variables in each iteration of a comprehension. Its first loop iterates over ``elements``."""
         first, *others = generators
         assigned = [one.id for later in others for one in ast.walk(later.target) if type(one) is ast.Name]
-        for value in self._elements(self._value(first.iter, scope)):
+        for value in elements:
             inner = _Scope(scope.function, scope.variables | dict.fromkeys(assigned, _ABSENT))
             self._assign(first.target, value, inner)
-            if all(self._truth(test, inner) for test in first.ifs):
-                yield from self._scopes(others, inner) if others else [inner]
+            if not all(self._truth(test, inner) for test in first.ifs):
+                continue
+            if not others:
+                yield inner
+            else:
+                yield from self._scopes(others, inner, self._elements(self._value(others[0].iter, inner)))
 
     def _plain(self, node, scope: _Scope) -> Any:
         value = self._value(node, scope)
@@ -310,9 +321,11 @@ class Evaluator:
     # ---- objects
 
     def _elements(self, value) -> Any:
-        """Return a container with the values that iterating over ``value`` yields."""
+        """Return an iterable with the values that iterating over ``value`` yields."""
         if type(value) is nn.ModuleList:
             return list(value._modules.values())
+        if self._is_created(value):  # an iterator of the user's would change
+            return value
         if type(value) not in _CONTAINERS or len(value) > _MOST:
             raise NotUnderstood(f"it iterates over {'the image' if type(value) is Image else type(value).__name__}")
         return value
@@ -328,13 +341,18 @@ class Evaluator:
         is_usual = kind.__getattribute__ is object.__getattribute__ and not hasattr(type(found), "__set__")
         if is_usual and name[:2] != "__":
             own = objects.attributes(value)
-            own = {**own.get("_modules", {}), **own} if issubclass(kind, nn.Module) else own
             if name in own:
                 return own[name]
             if type(found) is types.FunctionType:
                 return types.MethodType(found, value)
             if found is not _ABSENT and not hasattr(type(found), "__get__"):
                 return found
+            if (
+                found is _ABSENT
+                and getattr(kind, "__getattr__", None) is nn.Module.__getattr__
+                and name in own["_modules"]
+            ):
+                return own["_modules"][name]
         raise NotUnderstood(f"it uses {_text(node)}" if node else "")
 
 

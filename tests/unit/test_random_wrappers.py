@@ -133,6 +133,7 @@ class Generator:
             name, view = self.pick("x", "y", "z"), self.pick("p", "q")
             simple = [f"{view} = {self.image(2)}", f"{name} = {self.images(2)}", f"{name}.append({self.image(2)})"]
             simple += [f"{name} = {self.pick('x', 'y', 'z')}", f"{name}.extend({self.images(2)})"]
+            simple += [f"{name} = ({self.image(1)} for {view} in {self.images(1)})", f"{name} = reversed({name})"]
             simple += [f"p, {self.pick('q', 'im')} = {self.images(2)}", f"{self.pick('t', 'u')} = {self.transform()}"]
             nested = [f"if {self.condition(2)}:", f"for {view} in {self.images(1)}:"]
             nested += [f"for {self.pick('t', 'u')} in {self.transforms()}:"]

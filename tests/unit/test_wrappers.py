@@ -708,6 +708,41 @@ def put(views, view) -> int:
     return 1
 
 
+class Shadowed(nn.Module):
+    """A class attribute precedes a submodule of the same name, which nn.Module.__getattr__ would return."""
+
+    first = STRONG
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = v2.CenterCrop(9), v2.CenterCrop(12)
+
+    def forward(self, image):
+        return self.second(image), self.first(image)
+
+
+def consumed_twice(image):
+    pairs = zip([WEAK, STRONG], [1, 2])
+    once, again = [t(image) for t, _ in pairs], [t(image) for t, _ in pairs]
+    lazy = (t(image) for t in [CROP, SMALL])
+    return [once, again, list(lazy), list(lazy)]
+
+
+@pytest.mark.parametrize("wrapper", [Shadowed(), consumed_twice])
+def test_wrapper_is_evaluated_like_python(wrapper):
+    seen = find_transforms(wrapper, known)
+    mine = filled(seen.structure, [run_chain(seen, path) for path in seen.paths])
+    for one, other in zip(_as_arrays(mine), _as_arrays(wrapper(IMAGE)), strict=True):
+        assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
+
+
+def test_iterator_of_the_user_is_not_consumed():
+    transforms = iter([WEAK, STRONG])
+    with pytest.raises(NotUnderstood, match="iterates over list_iterator"):
+        find_transforms(functools.partial(lambda them, image: [t(image) for t in them], transforms), known)
+    assert len(list(transforms)) == 2
+
+
 def test_each_part_of_a_wrapper_is_evaluated_once():
     def counted(image):
         views = []
