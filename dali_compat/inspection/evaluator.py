@@ -347,11 +347,8 @@ class Evaluator:
                 return types.MethodType(found, value)
             if found is not _ABSENT and not hasattr(type(found), "__get__"):
                 return found
-            if (
-                found is _ABSENT
-                and getattr(kind, "__getattr__", None) is nn.Module.__getattr__
-                and name in own["_modules"]
-            ):
+            looks_in_modules = getattr(kind, "__getattr__", None) is nn.Module.__getattr__
+            if found is _ABSENT and looks_in_modules and name in own["_modules"]:
                 return own["_modules"][name]
         raise NotUnderstood(f"it uses {_text(node)}" if node else "")
 

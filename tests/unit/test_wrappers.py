@@ -722,7 +722,7 @@ class Shadowed(nn.Module):
 
 
 def consumed_twice(image):
-    pairs = zip([WEAK, STRONG], [1, 2])
+    pairs = zip([WEAK, STRONG], [1, 2])  # noqa: B905
     once, again = [t(image) for t, _ in pairs], [t(image) for t, _ in pairs]
     lazy = (t(image) for t in [CROP, SMALL])
     return [once, again, list(lazy), list(lazy)]
