@@ -293,5 +293,5 @@ def _shown(path: str) -> str:
     return path if path.isprintable() else repr(path)[1:-1]
 
 
-def _line(output: str) -> str:
-    return _shown(" ".join(output.split())[:200])
+def _line(message: str) -> str:
+    return _shown(" ".join(message.split())[:200])

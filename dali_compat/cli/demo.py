@@ -30,7 +30,7 @@ from ..runtime.messages import in_columns
 PICTURE_COLUMNS = 8
 AMPLIFICATION = 64
 GPU_DRAWS_PER_IMAGE = 8
-"""How often a pass on a GPU loads each image. A GPU loads a few hundred images too quickly to be timed."""
+"""Number of times that a pass on a GPU loads each image. A GPU loads a few hundred images too quickly to be timed."""
 
 
 def add_arguments(parser) -> None:

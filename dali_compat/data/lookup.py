@@ -40,7 +40,7 @@ class LeafRows:
     @property
     def input(self) -> str:
         """PATHS if DALI reads the files, or BYTES if it receives the encoded images."""
-        return BYTES if is_store(self.leaf) or objects_of(self.leaf) is not None else getattr(self.leaf, "given", PATHS)
+        return BYTES if is_store(self.leaf) or objects_of(self.leaf) is not None else PATHS
 
     def but(self, left_out: Any) -> LeafRows:
         """Return the rows except ``left_out``."""

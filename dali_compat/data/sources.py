@@ -193,7 +193,7 @@ def ctime_of(path: str) -> int:
 
 
 def ctimes_of(paths: Sequence[Any]) -> np.ndarray:
-    """Return ctime_of() for each path, as int64 of shape (N,). This takes about 2 us per file."""
+    """Return ctime_of() for each path, as int64 of shape (N,)."""
     try:
         return np.array([os.stat(path).st_ctime_ns for path in paths], np.int64)
     except OSError:

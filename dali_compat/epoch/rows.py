@@ -111,7 +111,7 @@ class Rows(DecodableRows):
                 continue
             source = partial(self._source_of, found.rows)
             facts = found.headers.facts(found.index, found.keys, source, self._ctimes(found))
-            if by_pil or getattr(found.leaf, "by_pil", False):
+            if by_pil:
                 facts["kinds"][:] = PIL
             if len(found.rows) == count:  # in order
                 self.facts = facts

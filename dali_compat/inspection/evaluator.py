@@ -9,19 +9,19 @@ any other code, such as random.random() or image.size, it raises NotUnderstood w
 from __future__ import annotations
 
 import ast
-import builtins
 import functools
 import inspect
 import operator
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from PIL import ImageOps
 from torch import nn
 
 from . import objects
 from .method_calls import EXIF_TRANSPOSE, METHODS
+from .scope import ABSENT, Scope
 from .source import definition_of
 
 _MOST = 10_000  # maximum number of evaluated expressions
@@ -42,7 +42,6 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.USub: operator.neg,
 }
 _NO_PLAIN_FUNCTION = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_ABSENT = object()
 _HOOKS = [name for name in vars(nn.Module()) if "hooks" in name]
 
 
@@ -62,23 +61,6 @@ class _Return(Exception):
     """Ends the evaluation of a function. The argument is the function's result."""
 
 
-class _Scope(NamedTuple):
-    """The variables of one call of a function."""
-
-    function: Any  # a FunctionType; mypy would take it for a method
-    variables: dict[str, Any]
-
-    def value(self, name: str) -> Any:
-        code = self.function.__code__
-        if self.variables.get(name, _ABSENT) is not _ABSENT:
-            return self.variables[name]
-        if name in code.co_freevars:
-            return self.function.__closure__[code.co_freevars.index(name)].cell_contents
-        if name in self.variables or name in code.co_varnames or name in code.co_cellvars:
-            raise UnboundLocalError
-        return self.function.__globals__[name] if name in self.function.__globals__ else vars(builtins)[name]
-
-
 class Evaluator:
     """Evaluates code. ``applied`` lists the transforms that the code applies, in order.
 
@@ -89,7 +71,9 @@ class Evaluator:
     def __init__(self, known: Callable[[type], bool]):
         self._known = known
         self._left = _MOST
-        self._created: list[Any] = []  # lists and iterators that the code has created and may therefore change
+        self._created: dict[
+            int, Any
+        ] = {}  # by id(): lists and iterators that the code has created and may therefore change
         self.applied: list[Any] = []
 
     # ---- calls
@@ -147,7 +131,7 @@ class Evaluator:
         plain.__kwdefaults__ = function.__kwdefaults__
         bound = inspect.signature(plain).bind(*args, **kwargs)
         bound.apply_defaults()
-        scope = _Scope(function, dict(bound.arguments))
+        scope = Scope(function, dict(bound.arguments))
         if isinstance(node, ast.Lambda):
             return self._value(node.body, scope)
         try:
@@ -158,15 +142,15 @@ class Evaluator:
 
     def _create(self, value) -> Any:
         """Return a list or iterator, which the code may change."""
-        self._created.append(value)
+        self._created[id(value)] = value
         return value
 
     def _is_created(self, value) -> bool:
-        return any(value is one for one in self._created)
+        return id(value) in self._created
 
     # ---- statements
 
-    def _run_block(self, statements, scope: _Scope) -> None:
+    def _run_block(self, statements, scope: Scope) -> None:
         for node in statements:
             kind = type(node)
             if kind is ast.Return:
@@ -184,7 +168,7 @@ class Evaluator:
             else:
                 raise _unknown(node)
 
-    def _assign(self, target, value, scope: _Scope) -> None:
+    def _assign(self, target, value, scope: Scope) -> None:
         if type(target) is ast.Tuple:
             for one, part in zip(target.elts, self._elements(value), strict=True):
                 self._assign(one, part, scope)
@@ -195,7 +179,7 @@ class Evaluator:
 
     # ---- expressions
 
-    def _value(self, node, scope: _Scope) -> Any:
+    def _value(self, node, scope: Scope) -> Any:
         """Evaluate an expression and return its value."""
         self._left -= 1
         if self._left < 0:
@@ -217,12 +201,11 @@ class Evaluator:
             pairs = zip(node.keys, node.values, strict=True)
             return {self._plain(key, scope): self._value(value, scope) for key, value in pairs}
         if kind is ast.DictComp:
-            first = self._elements(self._value(node.generators[0].iter, scope))
-            inners = self._scopes(node.generators, scope, first)
+            inners = self._scopes(node.generators, scope)
             return {self._plain(node.key, inner): self._value(node.value, inner) for inner in inners}
         if kind in (ast.ListComp, ast.GeneratorExp):
-            first = self._elements(self._value(node.generators[0].iter, scope))  # evaluated before a generator starts
-            values = (self._value(node.elt, inner) for inner in self._scopes(node.generators, scope, first))
+            inners = self._scopes(node.generators, scope)
+            values = (self._value(node.elt, inner) for inner in inners)
             return self._create(values if kind is ast.GeneratorExp else list(values))
         if kind is ast.BoolOp:
             for one in node.values:
@@ -253,7 +236,7 @@ class Evaluator:
                 return container[self._plain(node.slice, scope)]
         raise _unknown(node)
 
-    def _called(self, node: ast.Call, scope: _Scope) -> Any:
+    def _called(self, node: ast.Call, scope: Scope) -> Any:
         function: Any = node.func
         if any(one.arg is None for one in node.keywords):
             raise _unknown(node)
@@ -284,7 +267,7 @@ class Evaluator:
         except NotUnderstood as error:
             raise NotUnderstood(str(error) or f"it uses {_text(function)}()") from None
 
-    def _values(self, nodes, scope: _Scope) -> list[Any]:
+    def _values(self, nodes, scope: Scope) -> list[Any]:
         made: list[Any] = []
         for one in nodes:
             is_starred = type(one) is ast.Starred
@@ -292,27 +275,29 @@ class Evaluator:
             made += self._elements(value) if is_starred else [value]
         return made
 
-    def _scopes(self, generators, scope: _Scope, elements) -> Iterator[_Scope]:
-        """Yield the variables in each iteration of a comprehension. Its first loop iterates over ``elements``."""
+    def _scopes(self, generators, scope: Scope) -> Iterator[Scope]:
+        """Return an iterator over the variables in each iteration of a comprehension.
+
+        As in Python, the first iterable is evaluated at once, and the others in each iteration.
+        """
+        return self._loop(generators, scope, self._elements(self._value(generators[0].iter, scope)))
+
+    def _loop(self, generators, scope: Scope, elements) -> Iterator[Scope]:
         first, *others = generators
         assigned = [one.id for later in others for one in ast.walk(later.target) if type(one) is ast.Name]
         for value in elements:
-            inner = _Scope(scope.function, scope.variables | dict.fromkeys(assigned, _ABSENT))
+            inner = Scope(scope.function, scope.variables | dict.fromkeys(assigned, ABSENT))
             self._assign(first.target, value, inner)
-            if not all(self._truth(test, inner) for test in first.ifs):
-                continue
-            if not others:
-                yield inner
-            else:
-                yield from self._scopes(others, inner, self._elements(self._value(others[0].iter, inner)))
+            if all(self._truth(test, inner) for test in first.ifs):
+                yield from self._scopes(others, inner) if others else [inner]
 
-    def _plain(self, node, scope: _Scope) -> Any:
+    def _plain(self, node, scope: Scope) -> Any:
         value = self._value(node, scope)
         if not objects.is_plain(value):
             raise _unknown(node)
         return value
 
-    def _truth(self, node, scope: _Scope) -> bool:
+    def _truth(self, node, scope: Scope) -> bool:
         value = self._value(node, scope)
         if type(value) not in _CONTAINERS and not objects.is_plain(value):
             raise NotUnderstood(f"it uses the truth value of {_text(node)}")
@@ -337,7 +322,7 @@ class Evaluator:
             raise NotUnderstood(f"it uses the image's {name}")
         if kind is types.ModuleType and name in vars(value):
             return vars(value)[name]
-        found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _ABSENT)
+        found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), ABSENT)
         is_usual = kind.__getattribute__ is object.__getattribute__ and not hasattr(type(found), "__set__")
         if is_usual and name[:2] != "__":
             own = objects.attributes(value)
@@ -345,10 +330,10 @@ class Evaluator:
                 return own[name]
             if type(found) is types.FunctionType:
                 return types.MethodType(found, value)
-            if found is not _ABSENT and not hasattr(type(found), "__get__"):
+            if found is not ABSENT and not hasattr(type(found), "__get__"):
                 return found
             looks_in_modules = getattr(kind, "__getattr__", None) is nn.Module.__getattr__
-            if found is _ABSENT and looks_in_modules and name in own["_modules"]:
+            if found is ABSENT and looks_in_modules and name in own["_modules"]:
                 return own["_modules"][name]
         raise NotUnderstood(f"it uses {_text(node)}" if node else "")
 

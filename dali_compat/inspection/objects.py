@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -59,9 +60,12 @@ def is_original(function) -> bool:
 
 def names(code: types.CodeType) -> set[str]:
     """Return all names that a function and its inner functions may look up."""
-    return set(code.co_names).union(*map(names, _within(code)))
+    return {name for one in (code, *inner_code(code)) for name in one.co_names}
 
 
-def _within(code: types.CodeType) -> list[types.CodeType]:
-    """Return the bytecode of functions, lambdas and comprehensions that are defined in a function."""
-    return [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+def inner_code(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield the code of the functions, lambdas and comprehensions within a function, at any depth."""
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield constant
+            yield from inner_code(constant)

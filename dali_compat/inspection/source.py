@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-from collections.abc import Iterator
 from types import CodeType
+
+from .objects import inner_code
 
 Definition = ast.FunctionDef | ast.Lambda
 _COMPREHENSIONS = frozenset(("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"))  # separate code before Python 3.12
@@ -18,7 +19,7 @@ def definition_of(code: CodeType) -> Definition | None:
     if it defines inner functions, or if several lambdas in the file could be this one."""
     linecache.checkcache(code.co_filename)
     definitions, compiled = _parsed("".join(linecache.getlines(code.co_filename)))
-    if code not in compiled or not all(one.co_name in _COMPREHENSIONS for one in _inner(code)):
+    if code not in compiled or not all(one.co_name in _COMPREHENSIONS for one in inner_code(code)):
         return None
     found = definitions.get((code.co_name, code.co_firstlineno), [])
     if code.co_name == "<lambda>" and hasattr(code, "co_positions"):  # since Python 3.11
@@ -32,7 +33,7 @@ def _parsed(text: str) -> tuple[dict[tuple[str, int], list[Definition]], set[Cod
     functions."""
     definitions: dict[tuple[str, int], list[Definition]] = {}
     try:
-        tree, compiled = ast.parse(text), {*_inner(compile(text, "", "exec", dont_inherit=True))}
+        tree, compiled = ast.parse(text), {*inner_code(compile(text, "", "exec", dont_inherit=True))}
     except (SyntaxError, ValueError, RecursionError):
         return {}, set()
     for node in ast.walk(tree):
@@ -42,14 +43,6 @@ def _parsed(text: str) -> tuple[dict[tuple[str, int], list[Definition]], set[Cod
         elif isinstance(node, ast.Lambda):
             definitions.setdefault(("<lambda>", node.lineno), []).append(node)
     return definitions, compiled
-
-
-def _inner(code: CodeType) -> Iterator[CodeType]:
-    """Yield the bytecode of all functions that are defined within ``code``."""
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield one
-            yield from _inner(one)
 
 
 def _contains(node: Definition, code: CodeType) -> bool:

@@ -87,8 +87,7 @@ def draw_resize(sizes, u, *, size, max_size=None):
 def _by_edges(sizes, size, max_size) -> np.ndarray:
     """Return the (height, width) for a given short edge (``size``) or, if that is None, long edge (``max_size``).
 
-    ``size`` is one number, or one per image. The other edge is truncated, not rounded.
-    """
+    ``size`` is one number, or one per image. The other edge is truncated, not rounded."""
     short, long = sizes.min(1), sizes.max(1)
     if size is None:
         new_short, new_long = (max_size * short / long).astype(np.int64), np.full_like(long, max_size)
@@ -193,8 +192,7 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
 def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
     """Compute the arrays of a resize combined with a pad, a crop and a flip, each of which may be None.
 
-    At most one of the draws may be random, unless all arguments are given by the data set's code.
-    """
+    At most one of the draws may be random, unless all arguments are given by the data set's code."""
     _, full = run(resize, sizes, u)
     start, shape = np.zeros_like(full), full
     for part in filter(None, (pad, crop)):
@@ -228,8 +226,7 @@ def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
     """Return True if DALI resizes as torchvision does.
 
     Measured results differ for Pillow's box and hamming filters, for nearest and lanczos on tensors, and without
-    antialiasing. For floats, they differ by up to 40 levels at the border.
-    """
+    antialiasing. For floats, they differ by up to 40 levels at the border."""
     if s.gives.dtype != torch.uint8 or options.exact or not options.gpu:
         return False
     interpolation = s.kwargs["interpolation"]
@@ -346,8 +343,7 @@ def _as_pillow(images, size, interpolation, like) -> bool:
     """Return True if resample.resize(), which rounds after each axis, replaces torchvision's resize.
 
     For uint8 on a GPU, PyTorch rounds only once. For an output of one pixel, PyTorch fails an assertion unless the
-    memory format is channels_last.
-    """
+    memory format is channels_last."""
     if like == "pil":
         return not interpolation.startswith("nearest")
     ours = like in ("v2", BY_TORCH) and (images.is_cuda or tuple(size) == (1, 1))

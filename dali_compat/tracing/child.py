@@ -12,9 +12,8 @@ import stat
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.managers import BaseProxy
 from pathlib import Path
@@ -36,9 +35,8 @@ class TrialFailed(Exception):
     """The child ended without a result, or was killed."""
 
 
-@contextmanager
-def child(function: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
-    """Start ``function()`` in a forked child. Yield a function that waits for its picklable result.
+def run_in_child(function: Callable[[], Any]) -> Any:
+    """Return the picklable result of ``function()``, called in a forked child.
 
     Sockets, pipes and threads do not work in the child.
 
@@ -57,15 +55,22 @@ def child(function: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
                     process = os.fork()
                 if not process:
                     _run_child(function, send, parent)
-            except OSError as error:
-                raise TrialFailed(f"fails {_IN_CHILD}") from error
             finally:
                 os.close(send)
-            yield partial(_result, connection, process)
+            result = pickle.loads(_receive(connection, process))
+        except Exception as error:
+            is_slow = isinstance(error, TimeoutError)
+            what = "gives no sample within 60 s, or is idle for 5 s," if is_slow else "fails"
+            raise TrialFailed(f"{what} {_IN_CHILD}") from error
         finally:
             if process:
-                # a thread, since the system takes about 30 ms to free the child's memory
-                threading.Thread(target=_end, args=(process,), daemon=True).start()
+                try:  # a thread, because the system takes a while to free the child's memory
+                    threading.Thread(target=_end, args=(process,), daemon=True).start()
+                except RuntimeError:  # no thread can start
+                    _end(process)
+    if isinstance(result, TrialFailed):
+        raise result
+    return result
 
 
 def _end(process: int) -> None:
@@ -73,18 +78,6 @@ def _end(process: int) -> None:
         os.kill(process, 9)
     with suppress(OSError):
         os.waitpid(process, 0)
-
-
-def _result(connection: Connection, process: int) -> Any:
-    try:
-        result = pickle.loads(_receive(connection, process))
-    except Exception as error:
-        is_slow = isinstance(error, TimeoutError)
-        what = "gives no sample within 60 s, or is idle for 5 s," if is_slow else "fails"
-        raise TrialFailed(f"{what} {_IN_CHILD}") from error
-    if isinstance(result, TrialFailed):
-        raise result
-    return result
 
 
 def described(error: Exception) -> str:

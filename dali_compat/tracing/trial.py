@@ -24,7 +24,7 @@ from ..data.hugging_face import is_from_hugging_face
 from ..errors import Unsupported, UnsupportedImages
 from ..inspection.replaced import refuse_replaced_pillow
 from ..randoms import generator_states, seed_generators
-from .child import TrialFailed, child, described
+from .child import TrialFailed, described, run_in_child
 from .columns import has_plan, pack_batch
 from .nodes import SWITCHES, Reasons, tracing
 from .plans import Key, split_steps
@@ -140,11 +140,12 @@ def _try(loader: Any) -> TrialResult:
         return TrialResult(f"compares the class of a tensor ({line})")
     table = table_of(loader.dataset)
     try:
-        with child(lambda: _run(loader, table)) as traced_result, child(lambda: _run(loader, None)) as plain_result:
-            traced, result = traced_result()
-            if result.reason:
-                return result
-            plain, _ = plain_result()
+        traced, result = run_in_child(lambda: _run(loader, table))
+        if result.reason:
+            return result
+        plain, _ = run_in_child(
+            lambda: _run(loader, None)
+        )  # later, since the data set may write the files that it reads
     except TrialFailed as error:
         return TrialResult(str(error))
     difference = _difference(traced, plain)
@@ -160,8 +161,7 @@ def _try(loader: Any) -> TrialResult:
 def _differs_untraced(loader: Any, plain: Any) -> bool:
     """Return True if a second run without tracing gives other samples than ``plain``, the description of the first."""
     try:
-        with child(lambda: _run(loader, None)) as plain_result:
-            again, _ = plain_result()
+        again, _ = run_in_child(lambda: _run(loader, None))
     except TrialFailed:
         return False
     return bool(_difference(plain, again))
