@@ -143,9 +143,8 @@ def _try(loader: Any) -> TrialResult:
         traced, result = run_in_child(lambda: _run(loader, table))
         if result.reason:
             return result
-        plain, _ = run_in_child(
-            lambda: _run(loader, None)
-        )  # later, since the data set may write the files that it reads
+        # not at the same time, since the data set may write the files that it reads
+        plain, _ = run_in_child(lambda: _run(loader, None))
     except TrialFailed as error:
         return TrialResult(str(error))
     difference = _difference(traced, plain)
