@@ -456,11 +456,31 @@ def peers(found: dict | None = None) -> str:
     return said + markdown(header, table, 2) + "".join(f"\n{line}" for line in missing)
 
 
+def first_epochs() -> str:
+    """Return the start and the first epoch of each loader."""
+    table = []
+    for name in "first_epoch_h200", "first_epoch_cpu":
+        found = result(name)
+        for case in dict.fromkeys(row["case"] for row in found["rounds"]) if found else ():
+            rows = [row for row in found["rounds"] if row["case"] == case]
+            start = spread([row["open_s"] + row["first_s"] for row in rows], ".1f")
+            cells = [spread([row[key] for row in rows], form) for key, form in _FIRST.items()]
+            table.append(
+                [f"{hardware(measured.read(name))}, {found['facts']['cores']} cores", NAMES[case], start, *cells]
+            )
+    header = ["machine", "loader", "first batch, s", "first epoch", "next epoch's first batch, s", "next epoch"]
+    return markdown(header, table, 2)
+
+
+_FIRST = {"images_s": ",.0f", "again_s": ".2f", "later": ",.0f"}
+NAMES = {"ours": "dali_compat", "ours_exact": "dali_compat, `exact=True`", "handwritten": "DALI by hand"}
+NAMES |= {"torchvision": "torchvision"}
+
 TABLES = {
     function.__name__: function
     for function in (
         *(helps, configs, exact_loading, exact_training, figures, pictures, dogs_cats, files, transforms),
-        *(public_scripts, frameworks, policies, gpu_time, peers),
+        *(public_scripts, frameworks, policies, gpu_time, peers, first_epochs),
     )
 }
 

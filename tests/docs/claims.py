@@ -268,10 +268,6 @@ for name, machine, workers in ((GPU, "H100, 16 cores", 16), (CPU, "2 cores, no G
         *spread(within(name, "ours", "torchvision")),
         *spread(within(name, "ours", "handwritten")),
     )
-    for case, called in (("torchvision", "torchvision"), ("ours", "dali_compat")):
-        start, again = median(name, case, "first_batch_s"), median(name, case, "second_epoch_s")
-        form = "{:.3f}" if again < 0.1 else "{:.2f}"
-        claim(MEASURED, f"| {machine.split(',')[0]}, {called} | {{:.2f}} s | {form} s |", start, again)
 # ---- training
 
 for model, called in (("resnet18", "ResNet-18"), ("resnet50", "ResNet-50")):
