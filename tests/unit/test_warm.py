@@ -125,9 +125,17 @@ def test_error_in_background_is_not_reported(monkeypatch):
 
 
 class Nvjpeg:
-    """A fake nvJPEG library, with the status of opening each backend and its engine counts."""
+    """A fake nvJPEG library, with the status of opening each backend and a state, and its engine counts.
 
-    def __init__(self, hardware=0, default=0, info=0, engines=7, parts=1):
+    Attributes:
+        open: number of open handles.
+        states: number of open states.
+    """
+
+    states = 0
+
+    def __init__(self, hardware=0, default=0, info=0, engines=7, parts=1, state=0):
+        self.state = state
         self.statuses, self.info, self.engines, self.parts, self.open = (
             {3: hardware, 0: default},
             info,
@@ -146,6 +154,15 @@ class Nvjpeg:
         engines._obj.value, parts._obj.value = self.engines, self.parts
         return self.info
 
+    def nvjpegJpegStateCreate(self, handle, state):
+        state._obj.value = 1
+        self.states += self.state == 0
+        return self.state
+
+    def nvjpegJpegStateDestroy(self, state):
+        assert self.open and state.value == 1
+        self.states -= 1
+
     def nvjpegDestroy(self, handle):
         self.open -= 1
 
@@ -159,17 +176,19 @@ class Nvjpeg:
         (Nvjpeg(engines=0), 0),
         (Nvjpeg(hardware=7), 0),  # NVJPEG_STATUS_ARCH_MISMATCH
         (Nvjpeg(info=9), 1),  # it opens but does not report its engines
+        (Nvjpeg(state=5), 7),  # NVJPEG_STATUS_ALLOCATOR_FAILURE
     ],
 )
-def test_handle_returns_the_number_of_engines_that_nvjpeg_reports(monkeypatch, library, engines):
+def test_handle_keeps_the_engines_open_that_nvjpeg_reports(monkeypatch, library, engines):
     monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([library]))
     monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: types.SimpleNamespace(synchronize=lambda: None))
     handle = warm.Handle(0)
     assert handle.engines == engines and library.open == 1
+    assert library.states == bool(engines and library.state == 0)
     handle.close()
     handle.close()
-    assert library.open == 0
+    assert library.open == library.states == 0
 
 
 @pytest.mark.parametrize("value, engines", [("0", 0), ("2", 2), ("9", 7), ("", 7), ("all", 7)])
@@ -218,11 +237,11 @@ def test_fork_waits_for_the_decoder_and_the_child_has_none():
 
 
 class Library:
-    """nvJPEG for a GPU without a JPEG engine.
+    """nvJPEG that does not report the number of engines. ``statuses`` are those of opening a handle.
 
     Attributes:
         backends: requested backends in order.
-        destroyed: destroyed handles.
+        destroyed: destroyed states and handles in order.
     """
 
     def __init__(self, *statuses: int):
@@ -233,6 +252,13 @@ class Library:
         self.backends.append(backend)
         handle._obj.value = 7
         return self._statuses.pop(0)
+
+    def nvjpegJpegStateCreate(self, handle, state):
+        state._obj.value = 8
+        return 0
+
+    def nvjpegJpegStateDestroy(self, state):
+        self.destroyed.append(state.value)
 
     def nvjpegDestroy(self, handle):
         self.destroyed.append(handle.value)
@@ -247,14 +273,16 @@ def cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
 
 
-@pytest.mark.parametrize(("statuses", "backends"), [((0,), [3]), ((6, 0), [3, 0])], ids=["engine", "no engine"])
-def test_handle_is_closed_once(monkeypatch, cuda, statuses, backends):
+@pytest.mark.parametrize(
+    ("statuses", "backends", "destroyed"), [((0,), [3], [8, 7]), ((6, 0), [3, 0], [7])], ids=["engine", "no engine"]
+)
+def test_handle_is_closed_once_after_its_state(monkeypatch, cuda, statuses, backends, destroyed):
     library = Library(*statuses)
     monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([library]))
     handle = warm.Handle(0)
     handle.close()
     handle.close()
-    assert library.backends == backends and library.destroyed == [7]
+    assert library.backends == backends and library.destroyed == destroyed
 
 
 def test_handle_that_fails_raises_with_the_status(monkeypatch, cuda):
