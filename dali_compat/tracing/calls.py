@@ -13,12 +13,12 @@ from .operations import CONSTANT
 
 
 class RecordedCall(NamedTuple):
-    """A call whose first argument is an image or tensor.
+    """A recorded call of a function or method. The first argument, an image or tensor, is not stored.
 
     Attributes:
         name: name of the operation.
-        function: the original function; None for the method ``name``.
-        args, kwargs: the other arguments.
+        function: the original function; None for a call of the method ``name``.
+        args, kwargs: the arguments after the first.
     """
 
     name: str

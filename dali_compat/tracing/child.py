@@ -32,7 +32,7 @@ _IN_CHILD = "in the trial subprocess"
 
 
 class TrialFailed(Exception):
-    """The child ended without a result, or was killed."""
+    """The child process was killed, or ended without a result."""
 
 
 def run_in_child(function: Callable[[], Any]) -> Any:
@@ -41,8 +41,8 @@ def run_in_child(function: Callable[[], Any]) -> Any:
     Sockets, pipes and threads do not work in the child.
 
     Raises:
-        TrialFailed: the function raised an error, crashed, was idle for 5 s or took 60 s. The text is a predicate, for
-            use after the name of a data set.
+        TrialFailed: the function raised an error, crashed, was idle for 5 s or took 60 s. The message continues a
+            sentence that begins with the name of a data set.
     """
     receive, send = os.pipe()
     parent, process = os.getpid(), 0

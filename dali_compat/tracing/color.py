@@ -31,9 +31,9 @@ _JITTER_LAYOUT = ("order", (4,), "int32"), *((name, (), "float64") for name in _
 
 
 def _adjustment(op: str) -> Callable[..., Outcome]:
-    """Return the function that returns the outcome of adjust_brightness(), if ``op`` is "brightness".
+    """Return the function that computes the outcome of one color adjustment; ``op`` is an entry of _JITTER.
 
-    All four adjustments have one kind of step, so that their order does not change the key of a plan.
+    All four adjustments have the same kind of step, so that images adjusted in different orders can share a plan.
     """
 
     def adjust(s: State, backend: str, *factors, **named) -> Outcome:
@@ -56,9 +56,9 @@ for _op in _JITTER:
 
 
 def _value_outcome(s: State, backend: str, op: str, numbers=(), layout=(), has_kernel: bool = True) -> Outcome:
-    """Return the outcome of an operation on pixel values.
+    """Return the outcome of an operation that changes only pixel values.
 
-    It has a step if there is a kernel, and only for images that are not normalized.
+    The outcome has no step if kernels do not support the operation or the image, for example a normalized one.
     """
     _refuse_other_modes(s)
     is_in_range = not s.normalized and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
@@ -67,7 +67,7 @@ def _value_outcome(s: State, backend: str, op: str, numbers=(), layout=(), has_k
 
 
 def _is_inexact(s: State) -> bool:
-    """Return True if bit-exact results are required, but kernels may differ from torch in the last bit.
+    """Return True if bit-exact results are required, which kernels do not guarantee for floating point.
 
     torch's last bit depends on a value's position in memory and on the number of threads.
     """

@@ -1,7 +1,8 @@
 """A traced batch as a few arrays, which are cheap to send from a worker to the loading process.
 
-A *row* is an image of the batch, deferred or computed. A *job* is a file that is decoded once for all rows derived from
-it. Jobs whose rows have equal heads (plans.py) form a JobGroup. Rows whose tails can be merged form a TailGroup.
+A *row* is one image of the batch. A *job* is one file of the batch, decoded once for all of its rows. plans.py splits
+the steps of a row into a head and a tail. A JobGroup combines jobs with equal heads. A TailGroup combines rows whose
+tails can be merged.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ _DECODING = 2  # cost of decoding a pixel, relative to an operation on it
 
 @dataclass(frozen=True)
 class Placeholder:
-    """Stands for a deferred tensor in a batch.
+    """Takes the place of a deferred tensor in the result of ``collate_fn``.
 
     Attributes:
-        row: the first row of the tensor.
+        row: index of the tensor's first row.
         count: number of rows that are stacked or concatenated; None for a single row.
         joins: how the rows are stacked or concatenated.
         class_index: index of the tensor's class in _CLASSES.
@@ -52,11 +53,11 @@ class Placeholder:
 
 
 class JobGroup(NamedTuple):
-    """N jobs whose rows have equal heads.
+    """N files of a traced batch, decoded together because the heads of their rows are equal.
 
     Attributes:
-        keys: keys of the heads of a job's rows, equal for all jobs.
-        rows: (N, len(keys)) int32, the rows of each job.
+        keys: keys of the heads, one for each row of a job.
+        rows: (N, len(keys)) int32, the row numbers of each job.
         numbers: (N, count) float64, the numbers of all heads of each job.
         paths: (N,) bytes, paths of files; for images in memory, all encoded images concatenated, as uint8.
         ends: (N,) int64, end of each encoded image in ``paths``; None for files.
@@ -73,13 +74,13 @@ class JobGroup(NamedTuple):
 
 
 class TailGroup(NamedTuple):
-    """M rows whose tails were merged.
+    """M rows of a traced batch, transformed together because their tails could be merged.
 
     Attributes:
         pixel_format: format of the images before the tail.
         tail: key of the merged tail.
-        rows: (M,) int32.
-        numbers: (M, count) float64, the numbers of the tail for each row.
+        rows: (M,) int32, row numbers.
+        numbers: (M, count) float64, the tail's numbers for each row.
     """
 
     pixel_format: PixelFormat
@@ -176,7 +177,7 @@ def _placeholder(x: Any, cells: list[Cell]) -> Placeholder | None:
 
 
 def has_plan(cell: Cell) -> bool:
-    """Return True if the pixels of a deferred cell can be computed in a batch."""
+    """Return True if the pixels of a deferred tensor can be computed in a batch."""
     node = cell.node
     if node is None or node.steps is None or node.state.kind == "Mask":
         return False
@@ -191,8 +192,8 @@ def _is_converted(node: Node) -> bool:
 
 
 def _relative_cost(nodes: list[Node]) -> float:
-    """Return the cost of computing the images of one file separately, divided by the cost if nodes that they have in
-    common are computed once."""
+    """Return the cost of computing the images of one file separately, as a multiple of the cost if operations that they
+    share run once."""
     shared: dict[int, int] = {}
     separate = 0
     for node in nodes:
@@ -205,7 +206,7 @@ def _relative_cost(nodes: list[Node]) -> float:
 
 
 def _group(batch: TracedBatch, jobs: list[list[int]], cells: list[Cell]) -> None:
-    """Set ``jobs`` and ``tails`` of a batch. The argument ``jobs`` has a list of rows for each file."""
+    """Set ``batch.jobs`` and ``batch.tails``. The argument ``jobs`` lists the rows of each file."""
     by_head: dict[Any, list[_Job]] = {}
     by_tail: dict[tuple[PixelFormat, Key], list[tuple[int, list[TailStep], tuple[int, int]]]] = {}
     for rows in filter(None, jobs):
@@ -254,7 +255,7 @@ def _job_group(keys: Any, in_memory: bool, jobs: list[_Job]) -> JobGroup:
 
 
 class _PickledByValue:
-    """A tensor that is pickled with its values. torch sends a file descriptor, which takes longer."""
+    """A tensor that is pickled with its values. torch would send a file descriptor, which takes longer."""
 
     def __init__(self, tensor: torch.Tensor):
         self._tensor = tensor
@@ -292,7 +293,7 @@ def _storage_address(x: torch.Tensor) -> int | None:
 
 
 def _is_small_and_plain(x: torch.Tensor) -> bool:
-    """Return True if a tensor is small and consists only of class, dtype, shape, values and attributes."""
+    """Return True if a tensor is small, and its class, dtype, shape, values and attributes are enough to rebuild it."""
     if type(x) is not torch.Tensor and type(x) not in _TV_TENSORS:
         return False
     if x.device.type != "cpu" or x.layout != torch.strided:

@@ -37,7 +37,7 @@ def crop(s: State, backend: str, top, left, height, width) -> Outcome:
 
 
 def _window(op: str, before: State, after: State, top: int, left: int, **args) -> Step:
-    """Return a crop or pad step. Its window may extend beyond the image."""
+    """Return a crop or pad step. Its window begins at (top, left) and may extend beyond the image."""
     return step(op, after, (*before.size, *after.size, top, left, *after.size), WINDOW, **args)
 
 
@@ -69,7 +69,8 @@ def resize(s: State, backend: str, size, interpolation=_BILINEAR, max_size=None,
 def resize_to(s: State, backend: str, size: tuple[int, ...], interpolation: str, antialias=True) -> Outcome:
     """Return the outcome of resizing to ``size``, a (height, width).
 
-    One channel with nearest interpolation may be a mask. It has no step, since PIL and torchvision resize it quickly.
+    The outcome has no step for nearest interpolation of one channel. The image may be a mask, which PIL and torchvision
+    resize quickly.
     """
     after = s.with_size(size)
     nearest = interpolation.startswith("nearest")
@@ -87,7 +88,7 @@ def resized_crop(
 ) -> Outcome:
     """Return the outcome of resized_crop() for a window within a PIL image.
 
-    A window that already has the size gets a resize step as well, so that it shares the pipeline of others.
+    The outcome has a resize step even if the window already has the size, so that all images share a DALI pipeline.
     """
     size = integers(*size)
     is_inside = top >= 0 and left >= 0 and top + height <= s.size[0] and left + width <= s.size[1]
@@ -214,7 +215,7 @@ def expand(s: State, backend: str, border=0, fill=0) -> Outcome:
 
 
 def _warp(op: str, before: State, after: State, numbers, layout, **args) -> tuple[Step, ...]:
-    """Return a tuple of one warp step, with a flag."""
+    """Return a tuple of one warp step. Its numbers are the image sizes, a flag and ``numbers``."""
     ((kind, flag_and_numbers),) = flagged(op, after, numbers, layout, **args)
     return ((kind, (*map(float, (*before.size, *after.size)), *flag_and_numbers)),)
 

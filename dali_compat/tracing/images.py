@@ -286,7 +286,7 @@ def _method(name: str, outcome_of: Callable[..., Outcome | None]) -> Callable[..
 
 
 def in_place_of(original: Any, function: Any) -> Any:
-    """Return ``function``, which is to replace ``original``, with the name and docstring of ``original``."""
+    """Give ``function`` the name and docstring of ``original``, which it replaces, and return it."""
     setattr(functools.wraps(original)(function), STANDS_FOR, original)
     return function
 
@@ -332,7 +332,7 @@ _ENHANCERS = {"Brightness": "brightness", "Color": "saturation", "Contrast": "co
 
 
 def _enhancer(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a constructor of the enhancer ``name`` that defers the degenerate image."""
+    """Return a constructor for the class ``name`` of ImageEnhance that defers the attribute ``degenerate``."""
     enhancer = getattr(ImageEnhance, name)
 
     def __init__(self: Any, image: Any) -> None:

@@ -23,10 +23,10 @@ pillow_open = Image.open  # before a user's code may replace it
 
 
 class _Switches(threading.local):
-    """State of the current thread.
+    """Settings of the current thread.
 
     Attributes:
-        is_tracing: whether images that it opens are deferred.
+        is_tracing: whether images that the thread opens are deferred.
         exact: whether operations are deferred only if kernels are bit-exact.
         reasons: why images were computed; None outside of a trial.
     """
@@ -81,7 +81,7 @@ class Node:
         source: the encoded file.
         call: call on the parent. For a file, the call of its decoder, or None if Pillow decodes it.
         state: the known kind, mode, shape and dtype.
-        steps: steps that compute the same pixels in a batch; None if no steps do.
+        steps: steps that compute these pixels in a batch; None if no kernels can.
         strides: strides of a tensor, in elements; None if it is contiguous.
         used: whether another node is computed from this one, so that its pixels must not be changed.
     """

@@ -1,7 +1,7 @@
 """The known state of a deferred image, and the outcome of each operation on it.
 
-An operation is a torchvision function or a method of an image. The function with its name in OUTCOMES takes a State
-instead of the image, and computes the Outcome without pixels.
+An operation is a torchvision function or a method of an image. OUTCOMES maps its name to a function that takes a State
+instead of an image, and returns the Outcome without computing pixels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PixelFormat = tuple[str, torch.dtype, bool, int]
 
 
 class State(NamedTuple):
-    """The known state of an image.
+    """The known properties of a deferred image or tensor.
 
     Attributes:
         kind: "pil", "tensor", "Image" or "Mask".
@@ -58,7 +58,7 @@ class State(NamedTuple):
 
 
 class StepKind:
-    """A step without its numbers, such as a window or an angle, which differ between images.
+    """A step without its numbers, such as the position of a crop window. The numbers differ between images.
 
     Attributes:
         op: as in plan.Step.
@@ -66,8 +66,8 @@ class StepKind:
         pixel_format: format of the image after the step.
         layout: (name, shape, dtype) of each array of numbers.
         has_flag: whether a number is a flag, which is 0 for images that skip the step.
-        has_sizes: whether the numbers begin with the sizes before and after the step.
-        number_count: how many numbers there are.
+        has_sizes: whether the numbers begin with the image sizes before and after the step.
+        number_count: count of the numbers of one image.
     """
 
     __slots__ = "_hash", "_key", "args", "has_flag", "has_sizes", "layout", "number_count", "op", "pixel_format"
@@ -94,7 +94,7 @@ _CACHE_SIZE = 1024
 
 @lru_cache(_CACHE_SIZE)
 def step_kind(*key) -> StepKind:
-    """Return the StepKind of (op, args, pixel_format, layout)."""
+    """Return the cached StepKind of (op, args, pixel_format, layout)."""
     return StepKind(*key)
 
 
@@ -102,11 +102,11 @@ Step = tuple[StepKind, Numbers]
 
 
 class Outcome(NamedTuple):
-    """The result of an operation.
+    """The result of an operation on a deferred image.
 
     Attributes:
         state: state of the image after the operation.
-        steps: steps that compute the same pixels in a batch; None if no steps do.
+        steps: steps that compute the operation in a batch; None if no kernels can.
         is_same_object: whether the operation returns its argument.
     """
 
@@ -116,23 +116,24 @@ class Outcome(NamedTuple):
 
 
 class UnknownOutcome(Exception):
-    """The state after an operation is unknown, so that pixels have to be computed."""
+    """Raised if the state after an operation is unknown, so that the pixels have to be computed."""
 
 
 COPIED, LOST, BY_ARGUMENTS = "copied", "lost", "by arguments"
 
 
 class Traits(NamedTuple):
-    """Properties of an operation's result, apart from the pixels, and of its calls.
+    """Properties of an operation that its function in OUTCOMES does not return.
 
     Attributes:
-        info: ``Image.info`` of a PIL image: COPIED, LOST, or BY_ARGUMENTS if it depends on the arguments.
-        is_contiguous: whether a tensor is contiguous. Otherwise it has the strides of an elementwise operation.
-        is_view: whether a tensor is a view of the argument, if the window lies within the image.
+        info: ``Image.info`` of the resulting PIL image: COPIED, LOST, or BY_ARGUMENTS if it depends on the arguments.
+        is_contiguous: whether the resulting tensor is contiguous. Otherwise it has the strides of an elementwise
+            operation's result.
+        is_view: whether the resulting tensor is a view of the argument if the window lies within the image.
         is_cached: whether outcomes are cached, because calls often have equal arguments.
         keeps_strides: whether a tensor with one channel keeps any strides. Otherwise it may become contiguous.
-        on_pil_images: whether the function is replaced for PIL images, too, because it uses NumPy or torch on them, or
-            because its calls of Pillow would be several steps.
+        on_pil_images: whether the function is also replaced for PIL images, because it uses NumPy or torch, or because
+            its calls of Pillow would be several steps.
         readonly_if_gray: whether ``Image.readonly`` of a gray PIL image is True.
         takes_version: whether the outcome differs between v1 and v2.
     """
@@ -152,9 +153,10 @@ TRAITS: dict[str, Traits] = {}
 
 
 def operation(*names: str, **traits: Any) -> Callable[[Function], Function]:
-    """Register a function that returns the outcome of an operation, under its names in v1 and v2, with its Traits.
+    """Register the function that computes the outcome of an operation, under the operation's names in v1 and v2.
 
-    It takes the State, torchvision's backend ("pil", or "v1" or "v2" for tensors), and the operation's other arguments.
+    The function takes the State, torchvision's backend ("pil", or "v1" or "v2" for tensors), and the operation's other
+    arguments. ``traits`` are fields of Traits.
     """
 
     def register(function: Function) -> Function:
@@ -184,7 +186,7 @@ def outcome_of(name: str, state: State, version: str, args, kwargs) -> Outcome |
 
 
 def _hashable(value) -> Any:
-    """Return an argument with lists as tuples. Raise TypeError if it has other mutable parts."""
+    """Return an argument with lists as tuples. Raise TypeError if it contains other objects that may be mutable."""
     if type(value) in CONSTANT:
         return value
     if type(value) not in (list, tuple) or not CONSTANT.issuperset(map(type, value)):
@@ -209,13 +211,13 @@ def _outcome_of(name: str, state: State, version: str, args, kwargs) -> Outcome 
 
 
 def step(op: str, state: State, numbers=(), layout=(), **args) -> Step:
-    """Return a step with its numbers. ``state``: the image after it."""
+    """Return a StepKind and its numbers. ``state`` is the state of the image after the step."""
     pixel_format = state.kind, state.dtype, state.normalized, state.channels if len(state.shape) > 2 else 1
     return step_kind(op, tuple(args.items()), pixel_format, tuple(layout)), tuple(map(float, numbers))
 
 
 def flagged(op: str, state: State, numbers=(), layout=(), **args) -> tuple[Step, ...]:
-    """Return step() with a flag, as a tuple of one step, so that other images of a batch can skip it."""
+    """Return a tuple of one step with a flag, which is 0 for other images of the batch that skip the step."""
     return (step(op, state, (1, *numbers), (FLAG, *layout), **args),)
 
 

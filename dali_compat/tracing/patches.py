@@ -171,7 +171,7 @@ def _v1(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _on_image(version: str, name: str, original: Any, image: Any, args: Any, kwargs: Any, info: Any = None) -> Any:
-    """Defer a function that is called with a PIL image.
+    """Return the deferred result of a function that is called with a PIL image; None if the function has to run.
 
     Args:
         name: name of the operation.
@@ -196,7 +196,7 @@ def _info_of(original: Any, image: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _on_tensor(version: str, name: str, original: Any, tensor: TracedTensor, args: Any, kwargs: Any) -> Any:
-    """Defer a function that is called with a TracedTensor."""
+    """Return the deferred result of a function that is called with a TracedTensor; None if the function has to run."""
     state = tensor._state
     if state is None:
         return None
@@ -306,7 +306,7 @@ def _kernel_of_pil_images(name: str, original: Any) -> Any:
 
 
 def _get_kernel(original: Any, functional: Any, cls: Any, allow_passthrough: bool = False) -> Any:
-    """Return the v2 kernel for the class ``cls``; None if it is neither TracedTensor nor a subclass of it."""
+    """Return the v2 kernel for the class ``cls``; None unless ``cls`` is TracedTensor or a subclass of it."""
     real = REAL_CLASS.get(cls)
     if real is None:
         return None
@@ -442,7 +442,7 @@ def _replace_code(function: Any, replacement: Callable[..., Any]) -> None:
 def _without_defaults(
     replacement: Callable[..., Any], defaults: tuple[Any, ...], original: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call a replacement without trailing arguments that are the defaults."""
+    """Call a replacement without the trailing arguments that equal ``defaults``."""
     count = len(args)
     for default in reversed(defaults):
         if not count or args[count - 1] is not default:

@@ -1,11 +1,12 @@
-"""Plans of deferred images.
+"""Plans that compute deferred images in batches.
 
-The steps of an image are brought into a canonical order and split in two. The *head* moves and converts pixels, and
-becomes a DALI pipeline. The *tail* begins with the first step that computes with colors or is often random; torch runs
-it. Head and tail depend only on the images of one file, so that pixels do not depend on the rest of the batch.
+The steps of an image are brought into a canonical order and split in two. The *head* moves and converts pixels, in a
+DALI pipeline. The *tail* begins with the first step that computes with colors or is often random, and runs in torch.
+The split depends only on the images of one file, so that pixels do not depend on the rest of the batch.
 
-Building a pipeline takes a second, so heads have few variants. Tails may have many, as with RandAugment. They are
-merged into one plan, whose steps have flags.
+A *key* is a head or tail without numbers such as the position of a crop window. Building a pipeline takes a second, so
+heads have few keys. Tails may have many keys, as with RandAugment. They are merged into one plan, whose steps have
+flags.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _DECODED: PixelFormat = "pil", torch.uint8, False, 3
 
 
 def split_steps(steps: Sequence[Step], is_only_image: bool = True) -> tuple[Key, list[float], list[TailStep]]:
-    """Return (key of an image's head, numbers of the head, tail).
+    """Split an image's steps. Return (key of the head, numbers of the head, tail).
 
     If several images are made from the file, conversions belong to the tail, because one pipeline runs all heads.
     """
@@ -92,9 +93,10 @@ def _add_flip(head: list[Step]) -> None:
 
 
 def canonical(steps: Sequence[Step]) -> list[Step]:
-    """Return equivalent steps, in a form that more images have in common.
+    """Return equivalent steps in a canonical form, which more images have in common.
 
-    Nested windows become one window, flips come after it, and consecutive adjustments of ColorJitter become one step.
+    Nested crop and pad windows become one window, and flips come after it. Consecutive adjustments of ColorJitter
+    become one step.
     """
     result: list[Step] = []
     for kind, numbers in steps:
@@ -155,7 +157,7 @@ def _mirrored(numbers: Numbers, axis: str) -> Numbers:
 
 
 def size_after(key: Key, numbers: Any, size: Any) -> Any:
-    """Return the (height, width) of an image after the steps of a key.
+    """Return the (height, width) of an image after the steps of a head or tail, given by its key and numbers.
 
     ``size`` is the size before the steps. The numbers may be arrays of N images.
     """
@@ -168,7 +170,7 @@ def size_after(key: Key, numbers: Any, size: Any) -> Any:
 
 
 def steps_without_flag(tail: Sequence[TailStep]) -> Key:
-    """Return the key of the steps that cannot be skipped."""
+    """Return the key of those steps of a tail that have no flag, so that no image can skip them."""
     return tuple(key_step for key_step, _ in tail if not key_step[0].has_flag)
 
 
@@ -186,7 +188,7 @@ def merge_tails(tails: Sequence[Sequence[TailStep]], sizes: Sequence[tuple[int, 
 
 
 def _insert_missing(union: list[KeyStep], key: Key) -> None:
-    """Insert the missing steps of a key into ``union``, in the order of the key."""
+    """Insert the steps of a key that ``union`` lacks, in the order of the key."""
     at = 0
     for key_step in key:
         end = next((i for i in range(at, len(union)) if not union[i][0].has_flag), len(union))
@@ -236,7 +238,7 @@ def number_count(key: Key) -> int:
 
 @lru_cache(_CACHE_SIZE)
 def head_plan(keys: tuple[Key, ...], sizes: tuple[Any, ...], options: Options) -> Plan:
-    """Return the plan of the heads of the images that are made from one file.
+    """Return the plan that decodes one file and runs the heads of all images made from it.
 
     ``sizes`` has the (height, width) after each head, or None if that size differs between the images of the batch.
     """
@@ -262,7 +264,8 @@ def tail_plan(pixel_format: PixelFormat, tail: Key, sizes: tuple[Any, Any], opti
 
 @lru_cache(_CACHE_SIZE)
 def whole_plan(head: Key, tail: Key, size: Any, options: Options) -> Plan:
-    """Return the plan of a head and a tail, for explain(). ``size`` is the (height, width) after the tail, or None."""
+    """Return the plan of an image's head and tail together, for explain(). ``size`` is the (height, width) after the
+    tail, or None."""
     first = head_plan((head,), (size if not any(kind.has_sizes for kind, _ in tail) else None,), options)
     if not tail:
         return first
@@ -271,9 +274,10 @@ def whole_plan(head: Key, tail: Key, size: Any, options: Options) -> Plan:
 
 
 def _steps(key: Key, size: Any, at: int = 0, stream: int = 0) -> tuple[Translated, ...]:
-    """Return the steps of a key, as a plan needs them.
+    """Return the steps of a key as steps of a Plan.
 
     ``at`` is the index of the first number that they use, and ``stream`` the number of their first random stream.
+    ``size`` is the (height, width) after the last step, or None.
     """
     last = max((number for number, (kind, _) in enumerate(key) if kind.has_sizes), default=-1)
     result = []
@@ -293,6 +297,6 @@ def format_after(head: Key) -> PixelFormat:
 
 
 def pipeline_key(plan: Plan) -> Any:
-    """Return the cache key of a plan's DALI pipeline. Image sizes are not part of it."""
+    """Return the cache key of a plan's DALI pipeline, without the image sizes."""
     views = tuple(tuple(replace(step, gives=step.gives.but(size=None)) for step in chain.dali) for chain in plan.chains)
     return views, plan.exact, plan.channels_last

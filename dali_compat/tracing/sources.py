@@ -31,7 +31,7 @@ class FileSource:
     Attributes:
         path: absolute path.
         slot: index in the FileTable.
-        header_record: a FACTS record, as bytes.
+        header_record: size, decoder and other properties (FACTS in data/headers.py), as bytes.
         size: (width, height) in pixels.
         length: length in bytes.
     """

@@ -32,7 +32,7 @@ _CALL_THEIR_ATTRIBUTES = frozenset(("torch", "torchvision"))  # libraries with c
 
 
 class _Function(NamedTuple):
-    """A function that may be called.
+    """A function that reading a sample may call.
 
     Attributes:
         function: a FunctionType.
@@ -69,7 +69,7 @@ def _is_users(called: _Function, dataset) -> bool:
 
 
 def _opens(called: _Function, words: set[str]) -> bool:
-    """Return True if a function, whose code has the names ``words``, may open images with Pillow or torchvision."""
+    """Return True if a function may open images with Pillow or torchvision. ``words`` are the names in its code."""
     return called.function.__name__ in _OPENS or bool(words & _OPENS) or words >= {"Image", "open"}
 
 
@@ -126,12 +126,13 @@ def _follow(first: Iterable[_Function]) -> Iterator[tuple[_Function, set[str]]]:
 
 
 def _is_opaque(function_or_class) -> bool:
-    """Return True for code of a library that is not followed."""
+    """Return True for a function or class whose code is not followed, because it belongs to a library."""
     return is_of_library(function_or_class) and not function_or_class.__module__.startswith(_TORCHVISION_DATASETS)
 
 
 def _values_of_names(called: _Function, words: Iterable[str]) -> Iterator[Any]:
-    """Yield the globals, attributes and closure variables that a function's names ``words`` may refer to."""
+    """Yield the globals, attributes and closure variables that the names ``words`` in a function's code may refer
+    to."""
     cls = called.owner if isinstance(called.owner, type) else type(called.owner)
     owner_attributes = {} if isinstance(called.owner, type) else attributes(called.owner)
     for name in words:
@@ -145,9 +146,9 @@ def _values_of_names(called: _Function, words: Iterable[str]) -> Iterator[Any]:
 
 
 def _functions_of(value, words: Iterable[str], owner, depth: int, look_inside: bool = True) -> Iterator[_Function]:
-    """Yield the functions that may run if code with the names ``words`` calls a value or its methods.
+    """Yield the functions that may run if code uses ``value``. ``words`` are the names in this code.
 
-    With ``look_inside``, include the entries of a container or module.
+    If ``look_inside`` is True, include the entries of a container or module.
     """
     value = getattr(value, "__func__", value) if isinstance(value, (staticmethod, classmethod)) else value
     value = value.fget if isinstance(value, property) else value
@@ -226,7 +227,7 @@ def may_use_cuda(dataset) -> bool:
 
 
 def signature_of(dataset) -> Iterator[Any]:
-    """Yield values that change if a data set or one of its callables is replaced."""
+    """Yield ids that change if the data set, an inner data set or one of their callable attributes is replaced."""
     for each in with_inner(dataset):
         yield id(each)
         for name, value in attributes(each).items():

@@ -34,7 +34,8 @@ class Join(NamedTuple):
 
 
 def join_rows(rows: torch.Tensor, joins: tuple[Join, ...]) -> torch.Tensor:
-    """Return the rows of a tensor, stacked or concatenated by nested joins. The innermost join comes first."""
+    """Stack or concatenate rows by nested calls of torch.stack and torch.cat. The innermost call comes first in
+    ``joins``."""
     result = rows.reshape(*(join.number for join in reversed(joins)), *rows.shape[1:])
     for axis, join in zip(reversed(range(len(joins))), joins, strict=True):
         result = result.movedim(axis, axis + join.dim)
@@ -237,7 +238,8 @@ def deferred_join(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
 
 
 def _input_cell(x: torch.Tensor) -> Any:
-    """Return the cell of a tensor that is stacked, a new one for a computed CPU tensor; None if it is unsupported."""
+    """Return the cell of a tensor that is stacked, a new cell if it is a computed CPU tensor, or None if it is
+    unsupported."""
     if type(x) in REAL_CLASS:
         return x._cell  # type: ignore[attr-defined]  # a TracedTensor
     if type(x) is not torch.Tensor or x.device.type != "cpu" or x.requires_grad or x.layout != torch.strided:
@@ -264,7 +266,7 @@ def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def deferred_call(tensor: TracedTensor, call: RecordedCall, outcome: Outcome | None, strides: Any = None) -> Any:
-    """Return the deferred result of a call; None if its outcome or the outcome's steps are unknown."""
+    """Return the deferred result of a call; None if the call has to run."""
     node = tensor._cell.node
     if outcome is None or node is None:
         return None
@@ -395,7 +397,7 @@ for _name, _function in _METHODS.items():
 
 
 def view(tensor: TracedTensor, call: RecordedCall, outcome: Outcome, strides: tuple[int, ...]) -> TracedTensor:
-    """Return the deferred result of a call that returns a view."""
+    """Return a deferred view of ``tensor``, the result of ``call``."""
     base = tensor._cell
     assert base.node is not None
     node = base.node.then(call, outcome)

@@ -43,7 +43,7 @@ class TrialImage(NamedTuple):
     """A deferred image of a sample.
 
     Attributes:
-        head, tail: keys of its head and tail.
+        head, tail: keys of its head and tail (plans.py).
         size: (height, width) after the last step.
         is_jpeg: whether the file is a JPEG.
         length: length of the file in bytes.
@@ -61,7 +61,7 @@ class TrialResult(NamedTuple):
 
     Attributes:
         reason: why torch's loader has to load the data set; empty if it can be traced.
-        images: images of the first sample that has deferred ones, with None in place of images without a plan.
+        images: images of the first sample that has deferred ones. An image is None if it has no plan.
         has_images: whether a sample has images.
     """
 
@@ -85,7 +85,7 @@ def table_of(dataset: Any) -> FileTable:
 
 @dataclass
 class Reader:
-    """Attributes of a DataLoader that a trial needs."""
+    """The attributes of a DataLoader that a trial reads, for a data set without a loader."""
 
     dataset: Any
     collate_fn: Any = data.default_collate
@@ -95,15 +95,17 @@ class Reader:
 
 
 def run_trial(loader: Any) -> tuple[TrialImage | None, ...] | None:
-    """Return the images of a sample, with None in place of each one without a plan.
+    """Try to trace a data set, and return the images of one of its samples.
 
-    Return None if no trial is run, because the data set is empty or may use CUDA, for example.
+    An image is None if it cannot be computed in a batch. The result is None if no trial is run, because the data set is
+    empty or may use CUDA, for example.
 
     Args:
         loader: a DataLoader or a Reader.
 
     Raises:
-        Unsupported: the data set cannot be traced. The text is a predicate, for use after the name of the data set.
+        Unsupported: the data set cannot be traced. The message continues a sentence that begins with the name of the
+            data set.
     """
     dataset = loader.dataset
     if not may_open(dataset):
@@ -158,7 +160,8 @@ def _try(loader: Any) -> TrialResult:
 
 
 def _differs_untraced(loader: Any, plain: Any) -> bool:
-    """Return True if a second run without tracing gives other samples than ``plain``, the description of the first."""
+    """Return True if two runs without tracing load different samples. ``plain`` describes the samples of the first
+    run."""
     try:
         again, _ = run_in_child(lambda: _run(loader, None))
     except TrialFailed:
@@ -215,7 +218,7 @@ def _sample(dataset: Any, key: Any) -> Any:
 
 
 def _indices(loader: Any) -> list[Any]:
-    """Return the first indices of the loader's sampler, of which the forked process has a copy."""
+    """Return the first indices of the loader's sampler. In the forked process this sampler is a copy."""
     if isinstance(loader.dataset, data.IterableDataset):
         return [None] * _SAMPLES
     try:
@@ -229,7 +232,7 @@ def _indices(loader: Any) -> list[Any]:
 
 
 def _trial_images(sample: Any) -> tuple[TrialImage | None, ...]:
-    """Return the deferred images of a sample, with None in place of each one without a plan; () if none has a plan."""
+    """Return the deferred images of a sample, with None for each one that has no plan; () if none has a plan."""
     images: list[TrialImage | None] = []
     cells = [cell for tensor in _leaves(sample) for cell in tensor._cell.inputs or (tensor._cell,)]
     nodes = [cell.node if cell.tensor is None and has_plan(cell) else None for cell in cells]
@@ -248,7 +251,7 @@ def _trial_images(sample: Any) -> tuple[TrialImage | None, ...]:
 
 
 def _reason_for_no_plan(samples: list[Any]) -> str:
-    """Return the reason why deferred images have no plan, or ""."""
+    """Return the reason why deferred images cannot be computed in a batch, or ""."""
     for tensor in _leaves(samples):
         node = tensor._cell.node
         while node is not None and node.parent is not None:
@@ -280,7 +283,7 @@ def _collated(loader: Any, samples: list[Any], traced: bool) -> Any:
 
 
 class _Value(NamedTuple):
-    """A value or its checksum in a description; None for a value that is not compared."""
+    """A value or checksum in a description(), or None if the value is not compared."""
 
     value: Any
 

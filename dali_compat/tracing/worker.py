@@ -92,7 +92,8 @@ def seeded_index(index: Any, seed: int, position: int) -> Any:
 
 
 class SeededIndex:
-    """An index without batching. Unpickling seeds the generators, as in SeededIndices, and returns ``index``."""
+    """The index of a sample that is loaded without batching. Unpickling seeds the generators, as in SeededIndices, and
+    returns ``index``."""
 
     def __init__(self, index: Any, seed: int, position: int):
         self._arguments = index, seed, position
