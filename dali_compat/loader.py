@@ -226,7 +226,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._iterator = None  # drop the iterator that persistent_workers keeps
 
     def _kept(self) -> DaliRoute | ResidentRoute | None:
-        """Return the route if it keeps pixels between epochs. torch's own loader does not."""
+        """Return the route, or None if it is torch's own loader, which keeps no pixels between epochs."""
         return None if isinstance(self._route, FallbackRoute) else self._route
 
     def close(self) -> None:

@@ -49,8 +49,8 @@ def draw(name: str, **args) -> Draw:
 
 
 class Gate(NamedTuple):
-    """A condition of a step in a container such as RandomChoice. The step applies to samples for which the container's
-    "choose" step has drawn ``value`` at position ``rank``."""
+    """A condition of a step in a container such as RandomChoice. The step applies to a sample if the container's
+    "choose" step has drawn ``value`` for it, at position ``rank``."""
 
     stream: int  # random stream of the "choose" step
     value: int  # number of the container's branch with the step
@@ -172,7 +172,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Options:
-    """Options for lowering a plan's steps.
+    """Options that determine how engines run a plan's steps.
 
     Resizing in two passes on a GPU makes training steps 1.5% slower, but not evaluation. It is therefore used on a GPU
     only if no step is random.

@@ -50,7 +50,6 @@ class Batch:
         """Start loading replacements for samples that have failed so far. The default does nothing."""
 
     def discard(self) -> None:
-        """Cancel the batch and release its resources."""
         raise NotImplementedError
 
     def _images(self) -> Any:

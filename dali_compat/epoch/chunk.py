@@ -114,7 +114,7 @@ class Chunk:
         return _gathered(tables, len(self))
 
     def _part(self, plan: Plan, dataset_rows: list[_DatasetRows]) -> _Part:
-        """Return the part of the chunk that a plan transforms, with the random arguments of its steps."""
+        """Return the rows of the chunk that ``plan`` transforms, with the random arguments of its steps."""
         at: np.ndarray | slice = slice(None)
         rows: Sequence[int] = range(len(self))
         selections = [(one.on_device, own, index) for one, own, index in dataset_rows]

@@ -113,7 +113,7 @@ def _samples(samples: IndexedSamples | TableSamples, images: Any) -> list[tuple]
 
 
 def _stacked(epoch: Epoch[Any], images: Any, name: Callable[[int], str]) -> Any:
-    """Return the images, collated as by default_collate, on the device."""
+    """Return the images as one batch on the device, as default_collate would return them."""
     route = epoch.route
     if isinstance(images, torch.Tensor):
         return images

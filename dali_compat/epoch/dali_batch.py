@@ -1,6 +1,7 @@
 """A batch on the DALI route.
 
-Rows that share a plan are decoded together (part.py), in one group per decoder (decode.py, planes_group.py).
+A row is one image of the batch. Rows that share a plan are decoded together (part.py), in one group per decoder
+(decode.py, planes_group.py).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class _Prepared(NamedTuple):
     stream: torch.cuda.Stream | None  # CUDA stream of the computation
 
     def handed_over(self) -> Any:
-        """Return ``made`` for use on the current CUDA stream."""
+        """Return ``made``, with tensors that the current CUDA stream may use."""
         if self.stream is None or self.stream.cuda_stream == current_stream_of(self.stream.device):
             return self.made
         return handed_over(self.made, self.stream)
@@ -218,8 +219,8 @@ class DaliBatch(Batch):
             decoding.start({kind: np.sort(np.concatenate(several)) for kind, several in by_decoder.items()})
 
     def _split_by_decoder(self, found: LeafRows, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
-        """Yield (decoder, form of the decoder's input, rows) for the rows of one leaf. ``kinds`` are the rows'
-        decoders. The form is "" for PIL, which opens files itself."""
+        """Yield (decoder, form of the decoder's input, rows) for the rows of one innermost data set. ``kinds`` are the
+        rows' decoders. The form is "" for PIL, which opens files itself."""
         rows, by_dali, pixels = found.rows, kinds == DALI, self._rows.pixels
         if pixels:
             known = by_dali & np.array([pixels[row] is not None for row in rows.tolist()])

@@ -1,4 +1,4 @@
-"""The interface between rows and their decoders, and the rows of a traced batch (tracing/columns.py)."""
+"""Base class for the rows (images) of a batch that decoders decode, and its subclass for traced batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .epoch import DaliEpoch
 
 
 class DecodableRows:
-    """Base class of the rows that decoders decode (decode.py, planes_group.py)."""
+    """Base class for the rows of a batch. It declares what decoders call (decode.py, planes_group.py)."""
 
     epoch: DaliEpoch
     begin = 0  # number of samples of the epoch before the batch
@@ -128,7 +128,7 @@ class _Encoded:
 
 
 class JobRows(DecodableRows):
-    """Rows of a traced batch whose deferred images have equal heads.
+    """Rows of a traced batch, one for each file of a JobGroup (tracing/columns.py).
 
     Args:
         group: files, properties and random numbers of the rows.
@@ -168,7 +168,7 @@ class JobRows(DecodableRows):
         return lambda verdicts: known.put(slots, np.broadcast_to(verdicts, len(slots)))
 
     def numbers(self, begin: int, count: int) -> Any:
-        """Return a function of (stream, k) that gives the random numbers drawn when the images were traced. All streams
-        have the same numbers."""
+        """Return a function of (stream, k) that gives the first k numbers of each row, drawn when the images were
+        traced. Each ``stream`` gives the same numbers."""
         numbers = self._group.numbers[begin:]
         return lambda stream, k: numbers[:, :k]

@@ -192,8 +192,8 @@ class DaliGroup:
         """Return the result after DALI has failed with ``error``.
 
         PIL reads the files that DALI cannot decode, now and in later epochs, and raises torchvision's errors for
-        damaged files. DALI decodes the other files again. If it can decode every file, one may have been incomplete
-        before, so DALI decodes all files again.
+        damaged files. DALI decodes the other files again. If every file can be decoded separately, a file may have been
+        incomplete at the first attempt, so DALI decodes all files again.
         """
         from ..engine.dali.pipeline import undecodable
 

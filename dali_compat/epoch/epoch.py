@@ -109,14 +109,13 @@ class Epoch(Generic[R]):
         return timm is not None and self.collate_fn is timm.fast_collate and self.batched
 
     def end(self) -> None:
-        """End the epoch, and release its resources."""
         self.over = True
 
 
 # Number of samples after which a second pipeline is opened. Opening a pipeline stops all Python threads for .55 s
 # (H200). The second pipeline saves this time within about 100,000 samples.
 _SAMPLES_BEFORE_SECOND = 1 << 17
-_MIN_UNREAD, _MAX_PROCESSES = 4096, 8  # unread headers from which on processes read them; most processes
+_MIN_UNREAD, _MAX_PROCESSES = 4096, 8  # processes read headers if this many are unread; maximum processes
 
 
 class DaliEpoch(Epoch[DaliRoute]):
@@ -144,8 +143,8 @@ class DaliEpoch(Epoch[DaliRoute]):
             self._share(self.engine.name, leaves_of(loader.dataset))
 
     def _share(self, engine: str, leaves: list[Any]) -> None:
-        """Share a JPEG engine's verdicts with other processes, for leaves with an index file. This is done when the
-        epoch begins, because the garbage collector may call end()."""
+        """Share a JPEG engine's verdicts with other processes, for data sets with an index file. Called when the epoch
+        begins, not in end(), because the garbage collector may call end()."""
         for leaf in leaves:
             file, table = getattr(leaf, "_index_file", None), self.tables.get(id(leaf))
             if file is not None and table is not None:

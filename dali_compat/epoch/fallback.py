@@ -194,8 +194,8 @@ class TorchIterator(_BaseDataLoaderIter):
         self._consumed = self._consumed[0] + 1, self._consumed[1] + (self._samples or 0)
 
     def _next_one(self) -> Any:
-        """Return torch's next batch, and set ``_count``. Return NOTHING if on_error has skipped all samples of the
-        batch."""
+        """Return torch's next batch, and set ``_count`` to its length. Return NOTHING if on_error has skipped all of
+        its samples."""
         made: Any
         try:
             made = self._fetch()

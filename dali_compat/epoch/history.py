@@ -78,8 +78,8 @@ class History:
         return progress
 
     def _unused_state(self, loader) -> State | None:
-        """Return the state that the previous iter() has resumed from, or None if next() has returned a batch since.
-        Needed for Lightning, which calls iter() twice."""
+        """Return the state that the previous iter() has resumed from, if next() has not returned a batch since,
+        otherwise None. Lightning calls iter() twice, so the second iterator resumes from this state."""
         applied, current = self._applied, self._current
         if applied is None or current is None or current.over or current.given != applied[2]:
             return None
@@ -205,7 +205,7 @@ def merge_states(states: Sequence[State]) -> State:
     by_rank = sorted(states, key=lambda state: state["ranks"][0])
     ranks = [tuple(state["ranks"]) for state in by_rank]
     if not states or ranks != [(rank, len(states)) for rank in range(len(states))]:
-        raise ValueError(f"merge_states() needs the state of each rank once, got states of (rank, ranks) {ranks}")
+        raise ValueError(f"merge_states() needs the state of each rank once, got (rank, number of ranks) = {ranks}")
     if len({(state["begun"], (state["epoch"] or {}).get("samples")) for state in by_rank}) > 1:
         at_place: dict[str, list[str]] = {}
         for rank, state in enumerate(by_rank):
@@ -227,7 +227,6 @@ def _where(state: State) -> str:
 
 
 def _ranks(loader) -> tuple[int, int]:
-    """Return (rank, number of ranks)."""
     sampler = distributed(loader)
     if sampler is not None:
         return sampler.rank, sampler.num_replicas

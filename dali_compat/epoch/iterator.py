@@ -153,7 +153,8 @@ class OrderedIterator(_BaseDataLoaderIter):
         return made
 
     def _make(self) -> tuple[Any, Any]:
-        """Return the next Batch, and its collated samples or NOTHING. Submit the following batches to DALI."""
+        """Return the next Batch and its collated samples, or NOTHING if on_error has skipped all samples. Submit the
+        following batches to DALI."""
         if self._prefetch_thread is not None:
             begin = perf_counter()
             self._prefetch_thread.wait()
@@ -175,8 +176,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             raise StopIteration
 
     def _finish_first(self) -> tuple[Any, Any]:
-        """Return the first Batch in flight, and its collated samples or NOTHING. If the batch fails, raise its error.
-        The next call returns the following batch, as in torch."""
+        """Return the first Batch in flight and its collated samples, or NOTHING if on_error has skipped all samples. If
+        the batch fails, raise its error. The next call then returns the following batch, as in torch."""
         batch = self._drawn[0]
         try:
             made = batch.finish()
@@ -189,7 +190,8 @@ class OrderedIterator(_BaseDataLoaderIter):
         return batch, made
 
     def _drop_first(self, batch: Any) -> None:
-        """Remove the first batch, and start later ones, which DALI loads while the caller uses the first batch."""
+        """Remove the first batch in flight. Start later batches, which DALI loads while the caller uses the first
+        one."""
         self._drawn.popleft()
         batch.forget_errors()
         self._consumed += 1
@@ -212,8 +214,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._prefetch_thread.submit(partial(_prefetch_batches, batches, epoch))
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
-        """Draw the indices of further batches, until the number of batches drawn but not returned is the largest of
-        ``least``, ``ahead`` and the number that torch's loader draws ahead."""
+        """Draw indices until max(``least``, ``ahead``, number that torch's loader draws ahead) batches are drawn but
+        not returned."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._max_draw_ahead - self._consumed)
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():
@@ -310,8 +312,8 @@ def _discard(drawn: deque[Any], epoch: Epoch) -> None:
 
 
 def _prefetch_batches(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
-    """Start the next batches, and prepare the first of them. Runs in the prefetch thread. Processes that read headers
-    read those of one more batch."""
+    """Start the next batches, and prepare the first of them, in the prefetch thread. If other processes read headers,
+    ``batches`` has one more batch, of which only headers are read."""
     epoch.prefetches = epoch.may_prefetch()
     if not epoch.prefetches:  # the user has changed the data set, so next() starts batches
         return

@@ -1,4 +1,4 @@
-"""Decoding of the rows of a batch that share a plan, and the classes of their images."""
+"""Decode the rows of a batch that share a plan, and convert them to the class that the transform returns."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class RowsDecoding:
                 self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
 
     def _submit_to_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
-        """Submit the rows whose JPEGs the GPU's engine decodes to Pillow's pixels, according to their verdicts. Also
-        submit some rows without a verdict, to compare the engine's pixels with DALI's. Return the rows that were not
-        submitted."""
+        """Submit rows to the GPU's JPEG engine, and return the rows that were not submitted. The engine decodes JPEGs
+        whose verdicts, or those of similar JPEGs, promise Pillow's pixels. Its pixels for some other JPEGs are compared
+        with DALI's."""
         engine, facts = self._batch.epoch.engine, self._batch.facts
         if engine is None or given in DECODED or not self._plan.from_planes:
             return rows

@@ -1,7 +1,7 @@
 """Groups of rows that a GPU's JPEG engine decodes.
 
-In a PlanesGroup, DALI reads the files, the engine decodes them to planes, and kernels convert these to images. In a
-VerifyingGroup, DALI also decodes the files, to compare the pixels.
+In a PlanesGroup, DALI reads the files, the engine decodes them to luma and chroma planes, and kernels convert these to
+images. In a VerifyingGroup, DALI also decodes the files, to compare the pixels.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ class PlanesGroup:
         return merged_results([*made, *(group.result(failures) for group in groups)])
 
     def _received(self) -> torch.Tensor | None:
-        """Return the planes, or None if the engine has failed. Remove changed files from ``_own``."""
+        """Return the planes, or None if the engine has failed. Remove changed files from ``_own``, the engine's
+        rows."""
         if self._planes is None:
             return None
         try:
@@ -147,7 +148,7 @@ class PlanesGroup:
         return None
 
     def _leave_out_changed(self) -> None:
-        """Remove changed files from ``_own``, and let PIL decode them."""
+        """Let PIL instead of the engine decode files that have changed."""
         assert self._planes is not None and self._planes.chosen is not None
         if len(self._planes.chosen) == len(self._own):
             return
@@ -157,15 +158,16 @@ class PlanesGroup:
         self._other_group = PilGroup(self._batch, self._plan, changed)
 
     def _record_likely(self) -> None:
-        """Store the verdict LIKELY for files that the engine has decoded for the first time."""
+        """Store the verdict LIKELY, which means decoded but not compared, for files that the engine has not decoded
+        before."""
         new = self._own[self._verdicts[self._own] == 0]
         if len(new):
             assert self._unchecked is not None
             self._batch.verdict_writer([self._rows[i] for i in new.tolist()])(self._unchecked.checksums[new] | LIKELY)
 
     def _without_engine(self) -> list[DaliGroup | PilGroup]:
-        """Return groups that decode the engine's rows by DALI. Rows whose records were overwritten are decoded by PIL,
-        which raises their errors."""
+        """Return groups in which DALI decodes the engine's rows. PIL reads rows whose archive was overwritten, and
+        raises their errors."""
         gone = overwritten([self._batch.sources[self._rows[i]] for i in self._own.tolist()])
         lost, sure = ([self._rows[i] for i in self._own[chosen].tolist()] for chosen in (gone, ~gone))
         made: list[DaliGroup | PilGroup] = [DaliGroup(self._batch, self._plan, sure, self._given)] if sure else []
@@ -211,8 +213,8 @@ def _copied(received: Received, device: torch.device) -> Files:
 
 
 def _copied_records(sources: list[Any], read: list[np.ndarray], device: torch.device) -> Files:
-    """Return copies of the bytes ``read`` from records. Records of an overwritten archive become empty, so they are
-    treated as changed."""
+    """Return copies of the bytes ``read`` from archives. Bytes from an overwritten archive are left out, so that the
+    record is treated as changed."""
     gone = overwritten(sources).tolist()
     return Files.from_arrays([data[: 0 if lost else None] for data, lost in zip(read, gone, strict=True)], device)
 

@@ -41,8 +41,8 @@ class ResidentBatch(Batch):
         """Do nothing, because a chunk cannot be cancelled."""
 
     def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """Return (data set, rows, indices in it) for each leaf of the batch, as base_datasets.locate_all() does. Look
-        up the indices one by one, to accept any index that torch accepts, and to raise torch's errors."""
+        """Return (data set, rows of the batch, indices in the data set) for each innermost data set. Look up the
+        indices one by one, to accept any index that torch accepts, and to raise torch's errors."""
         found: dict[int, tuple[Any, list, list]] = {}
         for row, index in enumerate(self._listed()):
             dataset, local = locate(self.epoch.dataset, index)

@@ -31,10 +31,11 @@ _DRAW_AT_ONCE = {
 
 
 def max_draw_ahead(sampler, unknown: int = 0) -> int:
-    """Return the number of batches of an epoch that may be drawn early without changing generator states that the user
-    sees. Return ``unknown`` for custom samplers.
+    """Return how many batches of an epoch may be drawn early without changing generator states that the user sees, or
+    ``unknown`` for custom samplers.
 
-    Of torch's samplers, only a RandomSampler with a ``generator`` is limited, because it draws once more at the end.
+    Of torch's samplers, only a RandomSampler with a ``generator`` is limited, because it draws again after its last
+    index.
     """
     inner = sampler.sampler if type(sampler) is data.BatchSampler else sampler
     if type(inner) in _DRAW_AT_ONCE:
@@ -159,7 +160,7 @@ _KINDS = torch.Generator, random.Random, np.random.RandomState, np.random.Genera
 
 
 class Generators:
-    """Random generators, and samplers with an ``epoch``, by name. An object may have several names."""
+    """Random generators, and samplers with an attribute ``epoch``, by name. An object may have several names."""
 
     def __init__(self, generators: dict[str, Any], epochs: dict[str, Any]):
         names: dict[int, str] = {}

@@ -204,7 +204,6 @@ class Stats:
         return held
 
     def read(self, route: Any, reset: bool) -> LoaderStats:
-        """Return the loader's counts, and reset them if ``reset`` is True."""
         with self._lock:
             held = self.hold(route)
             total = _sum(self._before, *(meter.read() for meter in self._meters))

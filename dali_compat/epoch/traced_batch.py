@@ -79,12 +79,10 @@ class TracedImages:
         return self._batch.fill(self._tensor)
 
     def discard(self) -> None:
-        """Release the images in flight."""
         while self._pending:
             self._pending.pop()[1].discard()
 
     def _add_chunk(self, rows: np.ndarray, images: Any) -> None:
-        """Store new images of rows."""
         self._chunk_of_row[rows], self._index_in_chunk[rows] = len(self._chunks), np.arange(len(rows))
         self._chunks.append(images)
 
@@ -108,7 +106,7 @@ class TracedImages:
         return stack_if_uniform([chunks[number][index] for number, index in pairs])
 
     def _finish_tail(self, group: TailGroup) -> None:
-        """Replace the images of a group by the results of its tail."""
+        """Run the steps of a group's tail on its images, and store the results."""
         images = self._images(group.rows)
         sizes = _sizes_of(images, len(group.rows))
         before, after = _common_size(sizes), _common_size_after(group.tail, group.numbers, sizes)
@@ -118,12 +116,13 @@ class TracedImages:
         self._add_chunk(group.rows, run_all(plan.batch, images, arrays))
 
     def _tensor(self, placeholder: Placeholder) -> torch.Tensor:
-        """Return the tensor that replaces a placeholder."""
         row, strides = placeholder.row, placeholder.strides
         if placeholder.count is not None:
             images = self._images(np.arange(row, row + placeholder.count))
             if not isinstance(images, torch.Tensor):
-                raise RuntimeError("the images of a stack have different sizes; a file changed after it was opened")
+                raise RuntimeError(
+                    "images of a stacked tensor differ in size because a file changed; write files before loading them"
+                )
             return in_memory_format(join_rows(images.detach(), placeholder.joins), self._epoch)
         image = self._chunks[self._chunk_of_row[row]][int(self._index_in_chunk[row])].detach()
         if strides is None:
@@ -153,7 +152,6 @@ class ReceivedBatch:
         self.batch, self.error, self.consumed, self.samples, self.last = batch, error, consumed, samples, last
 
     def start(self, epoch: Any) -> None:
-        """Submit the images to DALI."""
         if not self._is_started:
             self._is_started, self._device = True, epoch.route.device.type
             self._replace_batch(lambda batch: TracedImages(epoch, batch))
@@ -163,7 +161,6 @@ class ReceivedBatch:
             _call_with_batch(TracedImages.decode, self.batch)
 
     def finish(self) -> None:
-        """Wait for the images."""
         if not self.is_finished:
             self.is_finished = True
             with torch.autocast(self._device, enabled=False):  # autocast is meant for models

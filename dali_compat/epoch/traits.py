@@ -196,6 +196,7 @@ def _check(value: Any, kind: Any, field: str) -> None:
     else:
         right = isinstance(value, type(kind) if isinstance(kind, (int, float)) else kind)
     if not right:
-        raise ValueError(f"invalid loader state: {field.lstrip('.') or 'the whole state'} is {value!r:.80}")
+        name = field.lstrip(".") or "the whole state"
+        raise ValueError(f"invalid loader state: {name} is {value!r:.80}; pass the unchanged result of state_dict()")
     for one, its, name in parts:
         _check(one, its, field + name)

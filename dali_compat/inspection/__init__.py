@@ -2,9 +2,8 @@
 
 The modules, in reading order:
 
-- wrappers: find_transforms() returns the transforms that a callable applies to an image. It raises NotUnderstood if the
-  callable may do anything else, or applies a transform without a translation. The loader then runs the callable's own
-  code, as that of a custom data set.
+- wrappers: find_transforms() returns the transforms that a callable applies to an image, or raises NotUnderstood. The
+  loader then runs the callable itself, as in a custom data set.
 - evaluator: evaluates source code. scope: looks up variables. source: finds the syntax tree of a function, and compares
   it with the function's bytecode. method_calls: transforms that stand for calls of image methods.
 - objects: inspection of objects, classes and functions.

@@ -79,7 +79,6 @@ class Evaluator:
     # ---- calls
 
     def call(self, function, args, kwargs) -> Any:
-        """Evaluate a call and return its result."""
         kind: Any = type(function)
         if function is ImageOps.exif_transpose:
             return self._apply(EXIF_TRANSPOSE, args, kwargs)
@@ -106,7 +105,7 @@ class Evaluator:
         raise NotUnderstood("")
 
     def _are_arguments(self, value) -> bool:
-        """Return True for a constant, a transform with a translation, or a container of these."""
+        """Return True if ``value`` is a constant, a transform with a translation, or a container of these."""
         if type(value) in (list, tuple, dict):
             return all(map(self._are_arguments, value.values() if type(value) is dict else value))
         return objects.is_plain(value) or self._known(type(value))
@@ -141,7 +140,7 @@ class Evaluator:
         return None
 
     def _create(self, value) -> Any:
-        """Return a list or iterator, which the code may change."""
+        """Record and return a list or iterator that the evaluated code creates, and which it may therefore change."""
         self._created[id(value)] = value
         return value
 
@@ -180,7 +179,6 @@ class Evaluator:
     # ---- expressions
 
     def _value(self, node, scope: Scope) -> Any:
-        """Evaluate an expression and return its value."""
         self._left -= 1
         if self._left < 0:
             raise NotUnderstood(f"it evaluates more than {_MOST:,} expressions")

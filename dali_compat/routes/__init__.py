@@ -134,8 +134,9 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
 
 
 def known_leaves(dataset) -> tuple[list[Any], str]:
-    """Return (leaves, "") of a data set. If a leaf is a custom data set, return ([], reason), with the reason why its
-    files or transform are unknown. Raise Unsupported if a function of Pillow was replaced."""
+    """Return (innermost data sets, "") if DALI can load the files and transforms of all of them. For custom data sets,
+    return ([], reason), with the reason why their files or transforms are unknown. Raise Unsupported if a function of
+    Pillow was replaced."""
     try:
         leaves = image_leaves_of(dataset)
         for leaf in leaves:
@@ -154,7 +155,7 @@ def refuse_unknown(dataset) -> None:
 
 
 def _traced_images(loader, unknown: str) -> tuple[TrialImage | None, ...]:
-    """Return the images of one traced sample of a custom data set, with None for an image that torchvision has to
+    """Run a trial of a custom data set. Return the images of one sample, with None for an image that torchvision has to
     compute. Raise Unsupported if DALI cannot load them. ``unknown`` is the reason from known_leaves()."""
     try:
         images = run_trial(loader)
@@ -166,8 +167,8 @@ def _traced_images(loader, unknown: str) -> tuple[TrialImage | None, ...]:
 
 
 def _reason(unknown: str, seen: str) -> str:
-    """Return the reason for the fallback of a custom data set, with a remedy. ``unknown`` is the reason from
-    known_leaves(), and ``seen`` the reason why the trial has failed."""
+    """Return the reason why a custom data set falls back to torch's loader, with a remedy. ``unknown`` is the reason
+    from known_leaves(), and ``seen`` the reason why the trial has failed."""
     what, _, remedy = unknown.partition("; ")
     seen, *_ = seen.split("; ")
     remedy = next((one for parts, one in _REMEDIES.items() if any(part in seen for part in parts)), remedy)
@@ -180,7 +181,6 @@ def _reason(unknown: str, seen: str) -> str:
 
 
 def _depth(loader, device: torch.device) -> int:
-    """Return the number of batches in flight."""
     # torch's default with workers is 2
     if loader._prefetch_given or loader.prefetch_factor not in (None, 2):
         return loader.prefetch_factor
@@ -213,7 +213,8 @@ def resolve_device(device, start: bool) -> torch.device:
 
 
 def _plan(leaf: Any, options: Options, plans_by_key: dict[tuple, Plan]) -> Plan:
-    """Return the plan of a leaf. If ``plans_by_key`` has an equal plan, return that one, otherwise add the new one."""
+    """Return the plan of an innermost data set. If ``plans_by_key`` has an equal plan, return that one, otherwise add
+    the new one."""
     plan = lower(translate(transforms_of(leaf)[0], ImageSpec(), views=True, turns=can_rotate(leaf)), options)
     set_upright(leaf, plan.takes.upright)
     return plans_by_key.setdefault(plan.key, plan)
@@ -231,7 +232,7 @@ def _dali_can(step: Step) -> bool:
 
 
 def in_processes(route: Route) -> bool:
-    """Return True if a route's num_workers is the number of worker processes, not of DALI's threads."""
+    """Return True if num_workers counts worker processes on this route, not DALI's threads."""
     return isinstance(route, FallbackRoute) or (isinstance(route, DaliRoute) and route.table is not None)
 
 

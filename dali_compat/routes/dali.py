@@ -83,7 +83,8 @@ class DaliRoute:
 
     @property
     def load(self) -> float:
-        """Share of the JPEGs that the JPEG engines decode. CPU threads and CUDA decode the others in the same time."""
+        """Share of the JPEGs for the JPEG engines, such that CPU threads and CUDA decode the others in the same
+        time."""
         if self.jpeg_engines is None or self.engines_decode_all:
             return 1.0
         return self.jpeg_engines * _PER_ENGINE / (self.jpeg_engines * _PER_ENGINE + self.available)
@@ -216,7 +217,7 @@ class DaliRoute:
                     pipeline.close()
 
     def epoch_is_over(self) -> None:
-        """Close idle pipelines, except the last ones of each plan and form, which the next epoch needs."""
+        """Close idle pipelines. Keep the last ones of each plan and form for the next epoch."""
         with self._lock:
             for pipeline in [pipeline for pipeline in self._pipelines if pipeline.idle]:
                 same_kind = self.idle(pipeline.plan, pipeline.form)

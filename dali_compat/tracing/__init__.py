@@ -1,11 +1,13 @@
-"""Custom data sets: their code runs unchanged in torch's own loader, on images and tensors whose pixels are deferred.
+"""Tracing of custom data sets.
+
+Their code runs unchanged in torch's own loader, on images and tensors whose pixels are not computed yet (deferred).
 
 The modules, in reading order:
 
 - nodes: a Node is a deferred image or tensor, stored as a file and the operations on it. tracing() switches tracing on
   in a thread.
-- operations: the State of a deferred image (size, mode, dtype), and the Outcome of an operation: the State afterwards,
-  and the steps. geometry, color, convert: the operations. calls: recorded calls.
+- operations: a State is the size, mode and dtype of a deferred image. An Outcome is the State after an operation, and
+  the steps that compute it. geometry, color, convert: outcomes of the operations. calls: recorded calls.
 - images: Pillow's images with a Node in place of the core. tensors: a torch.Tensor subclass whose data is a Node.
   decoders: the decoders of torchvision.io and torchcodec. patches: the list of replaced functions of Pillow,
   torchvision and torch.

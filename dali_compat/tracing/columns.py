@@ -27,7 +27,7 @@ from .sources import MemorySource
 from .tensors import REAL_CLASS, Cell, Join, TracedTensor, contiguous
 
 _CLASSES = list(REAL_CLASS)
-_MAX_RELATIVE_COST = 2.0  # of images of one file; above it, they are computed in the worker
+_MAX_RELATIVE_COST = 2.0  # of the images of one file; above it, the worker computes them
 _SMALL = 64 << 10  # bytes of a tensor; a larger one is sent in shared memory
 _TV_TENSORS = frozenset(one for one in vars(tv_tensors).values() if isinstance(one, type))
 _DECODING = 2  # cost of decoding a pixel, relative to an operation on it

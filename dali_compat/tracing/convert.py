@@ -39,7 +39,6 @@ def to_image(s: State, backend: str) -> Outcome:
 
 @operation("to_mask", is_cached=True)
 def to_mask(s: State, backend: str) -> Outcome:
-    """Return the outcome of tv_tensors.Mask()."""
     return Outcome(_tensor_state(s, "Mask") if s.kind == "pil" else s._replace(kind="Mask"))  # no kernel returns masks
 
 
@@ -135,7 +134,6 @@ def grayscale_to_rgb(s: State, backend: str) -> Outcome:
 
 @operation("as_subclass")
 def as_subclass(s: State, backend: str, kind) -> Outcome:
-    """Return the outcome of torch.Tensor.as_subclass()."""
     name = {torch.Tensor: "tensor", tv_tensors.Image: "Image", tv_tensors.Mask: "Mask"}[kind]
     after = s._replace(kind=name)
     return Outcome(after, (step("identity", after),) if is_supported(s) and is_supported(after) else None)

@@ -107,7 +107,6 @@ class Node:
 
     @property
     def mode(self) -> str:
-        """Pillow's mode of the image, such as "RGB"."""
         return self.state.mode
 
     @property

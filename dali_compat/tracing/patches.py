@@ -1,7 +1,7 @@
 """The complete list of functions of Pillow, torchvision and torch that are replaced while data sets are traced.
 
-A replacement defers its result if possible. If the result cannot be deferred, the image is already computed, or the
-thread does not trace, the replacement calls the original function with the same arguments.
+A replacement defers its result if the thread traces and the result can be deferred. Otherwise it calls the original
+function.
 
 - PIL.Image.Image: ``im``, ``load``, and the methods that return an image; PIL.ImageFile.ImageFile.load.
 - PIL.Image.blend, some functions of PIL.ImageOps, and the constructors of PIL.ImageEnhance.
@@ -106,7 +106,7 @@ def _get_im_attribute(image: Any) -> Any:
 
 
 def _blend(original: Any, im1: Any, im2: Any, alpha: Any) -> Any:
-    """Defer the blending of two images by an enhancer of ImageEnhance."""
+    """Return the deferred blend of two images by an enhancer of ImageEnhance; None if it has to be computed."""
     first, second = (getattr(one, "__dict__", {}).get("_im") for one in (im1, im2))
     if type(first) is not Node or type(second) is not Node or first.parent is not second:
         return None
@@ -243,7 +243,6 @@ def _strides(version: str, name: str, tensor: TracedTensor, outcome: Outcome) ->
 
 
 def _call_with(cls: Any, original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Call a function with a tensor of class ``cls``."""
     result: torch.Tensor = original(tensor.as_subclass(cls), *args, **kwargs).as_subclass(torch.Tensor)
     return result
 
@@ -254,7 +253,8 @@ def _is_channels_last(tensor: TracedTensor) -> bool:
 
 
 def _pad(original: Any, image: Any, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Any:
-    """Defer padding that uses NumPy. Constant padding uses ImageOps.expand()."""
+    """Return the deferred result of padding that uses NumPy; None if it has to run. Constant padding uses
+    ImageOps.expand()."""
     if padding_mode == "constant" or not _may_defer(image):
         return None
     return _on_image("v1", "pad", original, image, (padding, fill, padding_mode), {})
@@ -267,7 +267,7 @@ def _augment_v1(original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _augment(version: str, original: Any, image: Any, args: Any, kwargs: Any) -> Any:
-    """Defer one operation of AutoAugment or another policy."""
+    """Return the deferred result of one operation of AutoAugment or another policy; None if it has to run."""
     if type(image) in REAL_CLASS:
         return _on_tensor(version, "augment", original, image, args, kwargs)
     name = args[0] if args else kwargs.get("op_name", kwargs.get("transform_id"))
@@ -345,8 +345,8 @@ def _call_method(method: Any, policy: Any, image: Any, *args: Any, **kwargs: Any
 
 
 def _get_fill(original: Any) -> Any:
-    """Return a replacement for torchvision's _get_fill(). The original looks up the exact class of an image in a dict.
-    The replacement looks up the real class of a TracedTensor."""
+    """Return a replacement for torchvision's _get_fill(), which looks up the exact class of an image. The replacement
+    looks up the real class of a TracedTensor."""
 
     def get_fill(fill_dict: Any, inpt_type: Any) -> Any:
         return original(fill_dict, REAL_CLASS.get(inpt_type, inpt_type))
@@ -355,8 +355,8 @@ def _get_fill(original: Any) -> Any:
 
 
 def _to_dtype_transform(original: Any) -> Any:
-    """Return a replacement for ToDtype.transform(). The original looks up the exact class of a tensor in a dict of
-    dtypes. The replacement looks up the real class of a TracedTensor."""
+    """Return a replacement for ToDtype.transform(), which looks up the exact class of a tensor. The replacement looks
+    up the real class of a TracedTensor."""
 
     def transform(self: Any, inpt: Any, params: Any) -> Any:
         real = REAL_CLASS.get(type(inpt))

@@ -31,8 +31,8 @@ _HEAD = WITH_SIZES - {"rotate", "affine", "perspective"}
 _HEAD |= {"flip", "grayscale", "identity", "normalize", "pil_to_tensor", "repeat_channels", "to_dtype"}
 _CONVERSIONS = frozenset(("identity", "normalize", "pil_to_tensor", "to_dtype"))
 _OFTEN_RANDOM = frozenset(("warp_affine", "warp_perspective"))  # after a resize
-_CHANGE_RANGE = frozenset(("to_dtype", "tensor_to_pil", "arithmetic"))  # not whole numbers to 255
-_STREAMS_PER_VIEW = 1 << 16  # numbers of random streams
+_CHANGE_RANGE = frozenset(("to_dtype", "tensor_to_pil", "arithmetic"))  # to values that may not be whole numbers to 255
+_STREAMS_PER_VIEW = 1 << 16  # random streams reserved for each image
 _CACHE_SIZE = 4096  # plans
 
 KeyStep = tuple[StepKind, bool]
@@ -232,7 +232,6 @@ def is_inside(numbers: Numbers) -> bool:
 
 
 def number_count(key: Key) -> int:
-    """Return how many numbers an image has for the steps of a key."""
     return sum(kind.number_count for kind, _ in key)
 
 

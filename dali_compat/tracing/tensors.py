@@ -155,7 +155,6 @@ class TracedTensor(torch.Tensor):
         return result
 
     def as_subclass(self, cls: Any) -> Any:
-        """Return a tensor of another class with the same memory."""
         traced = next((traced for traced, real in REAL_CLASS.items() if cls in (traced, real)), None)
         if traced is None or not self._cell.is_deferred:
             return self._materialize(f"converts a tensor to {getattr(cls, '__name__', cls)}").as_subclass(cls)
@@ -509,7 +508,6 @@ def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
 
 
 def extend_default_collate() -> None:
-    """Register deferred tensors in default_collate_fn_map."""
     default_collate_fn_map.update(dict.fromkeys(REAL_CLASS, _collate_traced))
     if data.get_worker_info() is not None:
         default_collate_fn_map[torch.Tensor] = _collate

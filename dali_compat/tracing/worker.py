@@ -17,7 +17,6 @@ from .sources import FileTable
 
 
 def begin_tracing(table: FileTable) -> None:
-    """Prepare this process for tracing."""
     patches.install()
     images.use_table(table)
 

@@ -108,8 +108,8 @@ def translate(
 
 
 def _result(transform: Any, spec: ImageSpec) -> Any:
-    """Return a transform's translation: steps, Nested, Gated or, if the transform returns several images,
-    AppliedTransforms. Raise Untranslatable if the transform has no translation."""
+    """Return the steps of a transform. Return Nested or Gated for a container, and AppliedTransforms for a transform
+    that returns several images. Raise Untranslatable if the transform has no translation."""
     if spec.kind == "array":
         raise Untranslatable(transform, "it gets a NumPy array here", "put it before ToNumpy()")
     if translated_class(type(transform)) is None:
@@ -153,7 +153,8 @@ def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
 
 
 def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
-    """Translate a container that chooses branches. Return the choice, then the steps of each branch with its gate."""
+    """Translate a container that chooses among branches, such as RandomChoice. Return the step that draws the choice,
+    then the steps of each branch, which apply only if it was chosen."""
     choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream),))
     entries, gives = _branches(container, spec, stream)
     if container.in_order and set(gives) != {spec}:  # in random order, a branch may get the result of another branch
@@ -170,7 +171,7 @@ def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
 
 
 def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Translated], list[ImageSpec]]:
-    """Return the steps of all branches, and the spec of each branch's result for the input ``spec``."""
+    """Return the steps of all branches, and the ImageSpec after each branch. ``spec`` describes their input."""
     entries: list[Translated] = []
     gives = []
     for branch in container.branches:

@@ -1,9 +1,9 @@
 """Assign the steps of a chain to DALI and to torch.
 
 DALI runs geometry, and all steps while images differ in size. Once all images of a batch have the same size, torch runs
-pixel arithmetic on the whole batch with torchvision's own operations, which are exact on every device. There is one
-exception unless exact=True. At the end of a chain, DALI's crop_mirror_normalize flips, converts to float32, normalizes
-and transposes in one kernel, within 7e-7 of torchvision.
+pixel arithmetic on the whole batch with torchvision's own operations, which are exact on every device. Unless
+exact=True, DALI's crop_mirror_normalize flips, converts to float32, normalizes and transposes at the end of a chain. It
+is one kernel, whose results are within 7e-7 of torchvision's.
 
 DALI's resizes and warps are not exact, so with exact=True torch runs the first of them and all later steps. DALI never
 resizes floats. On the CPU, DALI resizes nothing, because its filters repeat border pixels, which torchvision's filters
@@ -93,7 +93,6 @@ def _dtype_before(steps, i: int) -> torch.dtype:
 
 
 def _first_batch_step(steps, options: Options) -> int:
-    """Return the index of the first step that torch runs."""
     able = 0
     while able < len(steps) and _dali_can(steps, able, options):
         able += 1
@@ -132,8 +131,8 @@ def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def _popped(steps: list[Step], op: str, **how: Any) -> Step | None:
-    """Remove and return the first step if it is ``op`` with the arguments ``how`` and without gates. Otherwise return
-    None."""
+    """Remove and return the first step if it is ``op`` with the arguments ``how`` and applies unconditionally.
+    Otherwise return None."""
     taken = steps and steps[0].op == op and not steps[0].when and how.items() <= steps[0].kwargs.items()
     return steps.pop(0) if taken else None
 
@@ -149,8 +148,8 @@ def _dali_can(steps, i: int, options: Options) -> bool:
 
 
 def _after_float32(steps, split: int) -> int:
-    """Return the number of steps that DALI runs. It is ``split``, increased by a to_dtype(float32) of uint8 images that
-    comes next, and by a normalize directly after that, because DALI's crop_mirror_normalize can run both."""
+    """Return the number of steps that DALI runs, at least ``split``. DALI's crop_mirror_normalize also runs a
+    to_dtype(float32) of uint8 images that comes next, and a normalize directly after that."""
     i = split
     while i < len(steps) and steps[i].operation.unchanged:
         i += 1

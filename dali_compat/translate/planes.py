@@ -15,8 +15,8 @@ _PICKED = re.compile("[-CcOofNP]*[-tn]*")
 
 
 def from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
-    """Return the number of leading steps that kernels run on a JPEG's planes. torch runs the other steps. Return None
-    if torch would then run steps before ``split`` on images of different sizes, because DALI runs these faster."""
+    """Return how many of the steps ``ordered`` kernels run on a JPEG's planes. torch runs the other steps. Return None
+    if these include a step before ``split`` on images of different sizes, because DALI runs it faster."""
     letters = "".join(map(_letter, ordered))
     found = _RESIZED.match(letters) or _PICKED.match(letters)
     at = found.end() if found else 0
@@ -25,7 +25,7 @@ def from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
 
 
 def _letter(s: Step) -> str:
-    """Return the letter of a step for the patterns above.
+    """Return the letter that stands for a step in the patterns _RESIZED and _PICKED.
 
     C is a crop within the image, O another crop, R a resize with a filter, N a resize to nearest pixels, P padding with
     black. A lowercase c, o or r means that the results differ in size. "?" is a step that kernels do not support.
