@@ -1,4 +1,4 @@
-"""python -m dali_compat"""
+"""Entry point of ``python -m dali_compat``."""
 
 import sys
 

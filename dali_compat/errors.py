@@ -61,8 +61,8 @@ copyreg.pickle(_CombinedType, lambda made: (_combined, made.__bases__[1:]))
 def read_error(text: str, reason: BaseException) -> ImageReadError:
     """Return an ImageReadError that is also an instance of the class of ``reason``.
 
-    The result is only an ImageReadError for two kinds of ``reason``. A for loop may take LookupError and StopIteration
-    for the end of the data. Other classes, such as SyntaxError, cannot be combined with OSError.
+    Two kinds of ``reason`` give a plain ImageReadError. A for loop may take LookupError and StopIteration for the end
+    of the data. Other classes, such as SyntaxError, cannot be combined with OSError.
     """
     if isinstance(reason, (LookupError, StopIteration, StopAsyncIteration)):
         return ImageReadError(text)

@@ -1,8 +1,7 @@
 """Random numbers keyed by (seed, stream, position).
 
 The numbers do not depend on device, batch size, thread count or prefetch depth. The numbers of a position can be
-computed without drawing those of earlier positions. The generator is numpy's Philox4x64-10 (Salmon et al., "Parallel
-random numbers: as easy as 1, 2, 3", SC 2011).
+computed without drawing those of earlier positions. The generator is numpy's Philox4x64-10.
 """
 
 from __future__ import annotations

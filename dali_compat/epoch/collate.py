@@ -174,7 +174,7 @@ def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[i
 
 
 def _description(leaf: Any) -> str:
-    """Return the properties of a leaf that must be equal in a batch as text, such as "torch.uint8 of shape (9,)"."""
+    """Return the properties of a tensor or value that must be equal in a batch, such as "torch.uint8 of shape (9,)"."""
     if isinstance(leaf, (torch.Tensor, np.ndarray)):
         return f"{leaf.dtype} of shape {tuple(leaf.shape)}"
     if isinstance(leaf, (int, float, np.generic)):

@@ -121,7 +121,7 @@ class DaliBatch(Batch):
 
     @stage
     def decode(self) -> None:
-        """Submit files that have been read to the GPU's JPEG engine. Call after start()."""
+        """Submit JPEGs to the GPU's JPEG engine. Call after start()."""
         for _, decoding in self._pending:
             decoding.decode()
 

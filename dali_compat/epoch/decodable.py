@@ -108,7 +108,7 @@ class DecodableRows:
 
 
 class _Encoded:
-    """The encoded images that a traced batch contains, as a store (data/sources.py)."""
+    """The encoded images of a traced batch, with the methods of an archive that data/sources.py reads."""
 
     def __init__(self, block: np.ndarray, ends: np.ndarray):
         self._block, self._ends = block, ends

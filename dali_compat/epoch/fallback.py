@@ -324,7 +324,7 @@ def _length(batch: Any) -> int:
 
 
 def _named(dataset: Any, index: Any) -> str:
-    """Return the name of a sample for error messages, made of its file, if known, and its index."""
+    """Return a sample's index and, if known, its file, for error messages."""
     path = path_of(dataset, index)
     return f"index {index}" if path == type(dataset).__name__ else f"{path}, index {index}"
 

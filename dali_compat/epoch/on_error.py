@@ -1,4 +1,4 @@
-"""on_error of a loader. Samples that cannot be read are replaced or skipped, and recorded."""
+"""Implementation of ``on_error``. Samples that cannot be read are replaced or skipped, and recorded."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class Errors:
         return (Exception,) if self.in_python else _READ_ERRORS
 
     def end(self, samples: int) -> None:
-        """End an epoch of ``samples`` samples. Warn about its number of failures if a sample has failed for the first
-        time."""
+        """End an epoch of ``samples`` samples. Warn about its number of failures if one of the samples had never failed
+        before."""
         # before the warning, which may be raised as an error
         (count, self._count), warned, self._warned = (self._count, 0), self._warned, len(self._found)
         if count and self._warned > warned:

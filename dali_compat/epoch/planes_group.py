@@ -213,7 +213,7 @@ def _copied(received: Received, device: torch.device) -> Files:
 
 
 def _copied_records(sources: list[Any], read: list[np.ndarray], device: torch.device) -> Files:
-    """Return copies of the bytes ``read`` from archives. Bytes from an overwritten archive are left out, so that the
+    """Return copies of the bytes ``read`` from archives. For an overwritten archive the copy is empty, so that the
     record is treated as changed."""
     gone = overwritten(sources).tolist()
     return Files.from_arrays([data[: 0 if lost else None] for data, lost in zip(read, gone, strict=True)], device)

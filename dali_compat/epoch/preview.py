@@ -1,4 +1,4 @@
-"""preview() of a loader."""
+"""Implementation of DataLoader.preview()."""
 
 from __future__ import annotations
 

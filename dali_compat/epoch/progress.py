@@ -243,7 +243,7 @@ def stateful_sampler(loader) -> Any:
 
 
 def stateful_objects(loader) -> dict[str, Any]:
-    """Return a dictionary with those of "sampler" and "dataset" that have a state_dict()."""
+    """Return the loader's sampler and data set that have a state_dict(), by the names "sampler" and "dataset"."""
     dataset = loader.dataset if _has_state(loader.dataset) else None
     return {name: one for name, one in [("sampler", stateful_sampler(loader)), ("dataset", dataset)] if one is not None}
 

@@ -123,8 +123,8 @@ class Rows(DecodableRows):
         return made
 
     def _ctimes(self, found: LeafRows) -> np.ndarray | None:
-        """Return the ctimes of the rows' files, with -1 for cached images. Return None if a GPU decodes, because stat()
-        takes too long, or if images are not files."""
+        """Return the ctimes of the rows' files, with -1 for cached images. Return None if images are not files, or on a
+        GPU, because stat() takes too long."""
         if found.input != PATHS or self.epoch.route.device.type != "cpu":
             return None
         times = ctimes_of([self.sources[row] for row in found.rows.tolist()])

@@ -1,4 +1,4 @@
-"""stats() of a loader."""
+"""Implementation of DataLoader.stats()."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class TracedEpoch(DaliEpoch):
         return super().pipeline(self.route.representative(plan), batch_size, form)
 
     def may_have_pipeline(self, plan: Plan) -> bool:
-        """Return True if DALI may run a plan. The number of pipelines is limited, since each has its own threads."""
+        """Return True if a plan may have DALI pipelines. Their number is limited, since each has its own threads."""
         plan = self.route.representative(plan)
         if not any(one is plan for one in self._for_dali) and len(self._for_dali) < MOST_PIPELINES:
             self._for_dali.append(plan)
@@ -198,7 +198,7 @@ class _TracedIterator(TorchIterator):
     def _end_epoch(self, may_hold_lock: bool = False) -> None:
         """Discard the batches in flight and end the epoch.
 
-        ``may_hold_lock``: whether the garbage collector has interrupted a function of this package.
+        ``may_hold_lock``: whether this package's code, which the garbage collector has interrupted, may hold a lock.
         """
         work = partial(discard_all, list(self._ready), self._epoch)
         self._ready.clear()

@@ -55,7 +55,7 @@ class TracedImages:
         return head_plan(group.keys, tuple(sizes), self._epoch.options)
 
     def decode(self) -> None:
-        """Start the GPU's JPEG engine, if it decodes images of the batch."""
+        """Submit JPEGs to the GPU's JPEG engine."""
         for _, decoding in self._pending:
             decoding.decode()
 

@@ -27,7 +27,6 @@ def attributes(value) -> dict[str, Any]:
 
 
 def top_package(kind) -> str:
-    """Return the top-level package of a class or function."""
     return str(getattr(kind, "__module__", "")).partition(".")[0]
 
 

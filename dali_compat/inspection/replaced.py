@@ -64,8 +64,8 @@ def function_of(method) -> Any:
 
 
 def _is_library_function(function) -> bool:
-    """Return True if a function was defined in torchvision, timm or torch. Its globals show that even if a decorator
-    has changed its name and module."""
+    """Return True if a function was defined in torchvision, timm or torch, even if a decorator has changed its name and
+    module."""
     globals_ = function.__globals__ if isinstance(function, FunctionType) else {}
     return str(globals_.get("__name__")).partition(".")[0] in (*_LIBRARIES, "torch")
 
@@ -110,7 +110,6 @@ def refuse_replaced_pillow(opens: bool) -> None:
 
 
 def checked_functions(opens: bool) -> Iterator[tuple[Any, str]]:
-    """Yield (module or class, name) for each function to check."""
     owners = list(_OWNERS)
     if opens:
         readers = (getattr(sys.modules.get(f"PIL.{name}ImagePlugin"), f"{name}ImageFile", None) for name in _FORMATS)

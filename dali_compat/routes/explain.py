@@ -1,4 +1,4 @@
-"""The text of explain()."""
+"""Implementation of DataLoader.explain()."""
 
 from __future__ import annotations
 

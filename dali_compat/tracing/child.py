@@ -41,8 +41,8 @@ def run_in_child(function: Callable[[], Any]) -> Any:
     Sockets, pipes and threads do not work in the child.
 
     Raises:
-        TrialFailed: the function raised an error, crashed, was idle for 5 s or took 60 s. The message continues a
-            sentence that begins with the name of a data set.
+        TrialFailed: the function raised an error, crashed, was idle for 5 s or took 60 s. The message is a predicate
+            such as "fails in the trial subprocess".
     """
     receive, send = os.pipe()
     parent, process = os.getpid(), 0
@@ -147,7 +147,7 @@ def _refuse_manager(*args, **kwargs):
 
 
 def _unshare_file(number: int) -> None:
-    """Reopen a file, so that its position is not shared. Replace a socket or pipe by /dev/null."""
+    """Reopen the file of a descriptor, so that its position is not shared. Replace a socket or pipe by /dev/null."""
     mode, flags = os.fstat(number).st_mode, fcntl.fcntl(number, fcntl.F_GETFL)
     if stat.S_ISREG(mode):
         own = os.open(f"/proc/self/fd/{number}", flags & (os.O_ACCMODE | os.O_APPEND))

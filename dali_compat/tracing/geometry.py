@@ -69,8 +69,8 @@ def resize(s: State, backend: str, size, interpolation=_BILINEAR, max_size=None,
 def resize_to(s: State, backend: str, size: tuple[int, ...], interpolation: str, antialias=True) -> Outcome:
     """Return the outcome of resizing to ``size``, a (height, width).
 
-    The outcome has no step for nearest interpolation of one channel. The image may be a mask, which PIL and torchvision
-    resize quickly.
+    A one-channel image that is resized with nearest interpolation may be a mask. The outcome then has no step, because
+    PIL and torchvision resize masks quickly.
     """
     after = s.with_size(size)
     nearest = interpolation.startswith("nearest")

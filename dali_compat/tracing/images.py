@@ -62,7 +62,7 @@ class _Files:
 
 
 def use_table(table: FileTable) -> None:
-    """Use this table from now on, and do not defer files that change after this call."""
+    """Use this table from now on. Files that change after this call are not deferred."""
     now = time.clock_gettime_ns(_CLOCK) if sys.platform == "linux" else time.time_ns()
     _Files.table, _Files.since = table, now - _RESOLUTION
 

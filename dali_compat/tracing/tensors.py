@@ -1,8 +1,8 @@
 """Tensors whose pixels are deferred.
 
 :class:`TracedTensor` is a wrapper subclass of torch.Tensor with shape, strides and dtype, but no data. It records the
-calls of some methods. Any other operation computes the pixels first, in ``__torch_dispatch__``. The methods in
-_WITHOUT_DISPATCHER, which torch does not dispatch, are replaced to compute them, too.
+calls of some methods. Any other operation computes the pixels first, in ``__torch_dispatch__``. torch does not dispatch
+the methods in _WITHOUT_DISPATCHER, so they are replaced.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides of the result of an elementwise operation."""
+    """Return the strides of the result of an elementwise operation on ``tensor``."""
     if tensor.is_contiguous():
         return tensor.stride()
     return torch.empty_like(torch.empty_strided(tensor.shape, tensor.stride(), device="meta")).stride()

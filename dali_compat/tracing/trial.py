@@ -45,7 +45,6 @@ class TrialImage(NamedTuple):
     Attributes:
         head, tail: keys of its head and tail (plans.py).
         size: (height, width) after the last step.
-        is_jpeg: whether the file is a JPEG.
         length: length of the file in bytes.
     """
 
@@ -62,7 +61,6 @@ class TrialResult(NamedTuple):
     Attributes:
         reason: why torch's loader has to load the data set; empty if it can be traced.
         images: images of the first sample that has deferred ones. An image is None if it has no plan.
-        has_images: whether a sample has images.
     """
 
     reason: str
@@ -104,8 +102,7 @@ def run_trial(loader: Any) -> tuple[TrialImage | None, ...] | None:
         loader: a DataLoader or a Reader.
 
     Raises:
-        Unsupported: the data set cannot be traced. The message continues a sentence that begins with the name of the
-            data set.
+        Unsupported: the data set cannot be traced. The message is a predicate such as "opens images with cv2".
     """
     dataset = loader.dataset
     if not may_open(dataset):

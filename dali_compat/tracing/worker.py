@@ -58,9 +58,10 @@ class TracedCollate:
 
 
 class SeededIndices(list[Any]):
-    """Indices of a batch. When torch's fetcher in a worker iterates over them, it seeds the generators for each sample.
+    """Indices of a batch. Iterating over them, as torch's fetcher does in a worker, seeds the generators for each
+    sample.
 
-    Therefore a sample's random numbers depend on the epoch's seed and on its position, not on the number of workers.
+    A sample's random numbers thus depend on the epoch's seed and the sample's position, not on the number of workers.
 
     Args:
         indices: indices of the samples.

@@ -190,7 +190,7 @@ def _crops_inside(resize: Step, crop: Step) -> bool:
 
 
 def _is_inside(resize: Draw | None, crop: Step) -> bool:
-    """Return True if the windows of a crop lie within the result of a resize with the draw ``resize``."""
+    """Return True if a crop's windows lie within the results of the preceding resize, which has the draw ``resize``."""
     if crop.kwargs["inside"]:
         return True
     size, max_size = (dict(resize.args).get(name) if resize else None for name in ("size", "max_size"))
