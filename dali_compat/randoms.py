@@ -18,14 +18,8 @@ _FAR = 256  # above this stride, skipping numbers is faster than drawing all of 
 
 
 class Randoms:
-    """Uniform random numbers in [0, 1) for the samples ``position``, ``position + stride`` and so on of an epoch.
-
-    Args:
-        seed: the epoch's seed.
-        position: position of the first sample in the epoch.
-        count: number of samples.
-        stride: number of ranks that share the epoch.
-    """
+    """Uniform random numbers in [0, 1) for ``count`` samples of an epoch. They are at ``position``, ``position +
+    stride`` and so on. ``stride`` is the number of ranks that share the epoch."""
 
     def __init__(self, seed: int, position: int, count: int, stride: int = 1):
         self.seed, self.position, self.count, self.stride = seed, position, count, stride
@@ -52,8 +46,8 @@ class Randoms:
 
 
 def replacement(seed: int, position: int, attempt: int, count: int) -> int:
-    """Return a random index below ``count``, to replace the sample at ``position`` of an epoch. ``attempt`` is the
-    number of earlier attempts."""
+    """Return a random index below ``count``, to replace the sample at ``position``. ``attempt`` is the number of
+    earlier attempts."""
     key = np.random.SeedSequence((seed, position, attempt))
     return int(np.random.Generator(np.random.Philox(key)).integers(count))
 

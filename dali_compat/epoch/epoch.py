@@ -51,7 +51,6 @@ class Epoch(Generic[R]):
 
     Attributes:
         dataset, collate_fn: the loader's.
-        user_collate: calls a custom collate_fn.
         batched: whether torch's automatic batching is on.
         default_collate: whether collate_fn is torch's unmodified default_collate.
         route: the loader's route at iter().
@@ -59,8 +58,6 @@ class Epoch(Generic[R]):
         in_workers: whether num_workers > 0.
         errors: policy of on_error, and the samples that have failed.
         candidates: indices of samples that may replace others.
-        over: whether the epoch has ended.
-        meter: counts the batches returned.
         advances: whether batches may need advance().
         prefetches: whether the prefetch thread starts batches.
         prepares: whether the prefetch thread may call prepare(), because no step is user code.

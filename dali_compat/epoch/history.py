@@ -79,7 +79,7 @@ class History:
 
     def _unused_state(self, loader) -> State | None:
         """Return the state from which the previous iter() has resumed, or None if next() has returned a batch since.
-        Lightning calls iter() twice, so the second iterator has to resume from the same state."""
+        Lightning calls iter() twice, so the second iterator resumes from the same state."""
         applied, current = self._applied, self._current
         if applied is None or current is None or current.over or current.given != applied[2]:
             return None

@@ -153,8 +153,8 @@ class OrderedIterator(_BaseDataLoaderIter):
         return made
 
     def _make(self) -> tuple[Any, Any]:
-        """Return the next Batch and its collated samples, or NOTHING if on_error has skipped all samples. Submit the
-        following batches to DALI."""
+        """Return (Batch, collated samples) of the next batch, and submit the following batches to DALI. The samples are
+        NOTHING if on_error has skipped all."""
         if self._prefetch_thread is not None:
             begin = perf_counter()
             self._prefetch_thread.wait()
@@ -176,8 +176,9 @@ class OrderedIterator(_BaseDataLoaderIter):
             raise StopIteration
 
     def _finish_first(self) -> tuple[Any, Any]:
-        """Return the first Batch in flight and its collated samples, or NOTHING if on_error has skipped all samples. If
-        the batch fails, raise its error. The next call then returns the following batch, as in torch."""
+        """Return (Batch, collated samples) of the first batch in flight. The samples are NOTHING if on_error has
+        skipped all. If the batch fails, raise its error. The next call then returns the following batch, as in
+        torch."""
         batch = self._drawn[0]
         try:
             made = batch.finish()

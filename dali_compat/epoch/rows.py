@@ -23,7 +23,7 @@ from .epoch import DaliEpoch
 
 
 class Rows(DecodableRows):
-    """The rows of a batch of a data set of files. read_headers() sets ``facts`` and ``verdicts``.
+    """The rows (images) of a batch from a data set of files. read_headers() sets ``facts`` and ``verdicts``.
 
     Args:
         samples: locations of the images, and their targets.
@@ -100,7 +100,7 @@ class Rows(DecodableRows):
 
     def read_headers(self, by_pil: bool) -> list[tuple[LeafRows, np.ndarray]]:
         """Read the headers that are not cached yet, and set ``facts`` and ``verdicts``. Return (rows, their decoders)
-        for each leaf of the data set, without failed rows. If ``by_pil`` is True, all decoders are PIL."""
+        for each innermost data set, without failed rows. If ``by_pil`` is True, all decoders are PIL."""
         made = []
         engine, count = self.epoch.engine, len(self)
         self.facts, self.verdicts = np.zeros(count, FACTS), np.zeros(count, np.uint64)

@@ -117,8 +117,7 @@ def array_batches(sampler, begin: int = 0) -> Iterator[np.ndarray] | None:
     """Return an iterator over a BatchSampler's batches as int64 arrays, starting at sample ``begin``. Return None if
     the sampler does not yield every sample once, in order or shuffled.
 
-    Random numbers are drawn at the same time and from the same generator as in torch. torch's lists take 20 times as
-    long.
+    Random numbers are drawn when torch would draw them, from the same generator. torch's lists take 20 times as long.
     """
     if type(sampler) is not data.BatchSampler:
         return None

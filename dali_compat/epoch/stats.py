@@ -99,7 +99,7 @@ class Meter:
     def __init__(self, stats: Stats, number: int, plain: bool):
         self.dali = 0.0  # LoaderStats.dali
         self.ahead = 0  # size in bytes of batches computed ahead
-        self.fetcher: Fetcher | None = None  # None if no image is in object storage
+        self.fetcher: Fetcher | None = None
         self._stats, self._number, self._plain = stats, number, plain
         self._iterator: weakref.ref[Any] | None = None
         self._closed = False

@@ -179,8 +179,7 @@ class ReceivedBatch:
 
 
 def _call_with_batch(function: Callable[[Any], Any], batch: Any) -> Any:
-    """Return ``function(batch)``. If on_error has put the batch into an _OnErrorResult, apply the function inside of
-    it."""
+    """Return ``function(batch)``. If on_error has put the batch into an _OnErrorResult, replace it there."""
     if isinstance(batch, (TracedBatch, TracedImages)):
         return function(batch)
     return batch._replace(made=tuple(map(function, batch.made)))

@@ -58,7 +58,7 @@ class Image:
 
 
 class _Return(Exception):
-    """Ends the evaluation of a function. The argument is the function's result."""
+    """Raised to end the evaluation of a function. The argument is the function's result."""
 
 
 class Evaluator:

@@ -52,7 +52,7 @@ def find_transforms(function, known: Callable[[type], bool]) -> AppliedTransform
 
 
 def _structure(result, paths: list[tuple[int, ...]]) -> Any:
-    """Return ``result`` with each image replaced by an index into ``paths``. Append the image's path to ``paths``."""
+    """Return ``result`` with each image replaced by its index in ``paths``, to which the image's path is appended."""
     kind = type(result)
     if kind is Image:
         paths.append(result.path)

@@ -2,8 +2,7 @@
 
 - dali: the DALI route, which keeps pipelines between epochs. decoded_cache: the images of ``cache=``.
 - resident: the route for arrays, which are kept on the device.
-- explain: the text of explain().
-- batched: batched().
+- explain: explain(). batched: batched().
 """
 
 from __future__ import annotations

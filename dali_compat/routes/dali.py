@@ -37,9 +37,9 @@ _PER_ENGINE = 4  # CPU threads that are as fast as one JPEG engine (imagefolder_
 
 @dataclass
 class DaliRoute:
-    device: torch.device  # device of the batches
+    device: torch.device
     available: int  # most CPU threads that a pipeline may use
-    depth: int  # batches in flight
+    depth: int
     batch_size: int  # smallest batch size of pipelines
     plans: list[Plan]  # one per distinct transform, in order
     _plan_of: dict[int, tuple[Images, Plan]] = field(repr=False)  # leaves and their plans, by id() of the leaf
@@ -83,8 +83,7 @@ class DaliRoute:
 
     @property
     def load(self) -> float:
-        """Share of the JPEGs for the JPEG engines, such that CPU threads and CUDA decode the others in the same
-        time."""
+        """The JPEG engines' share of the JPEGs. CPU threads and CUDA decode the others in the same time."""
         if self.jpeg_engines is None or self.engines_decode_all:
             return 1.0
         return self.jpeg_engines * _PER_ENGINE / (self.jpeg_engines * _PER_ENGINE + self.available)

@@ -84,8 +84,8 @@ class ResidentDataset:
 
 @dataclass
 class ResidentRoute:
-    device: torch.device  # device of the batches
-    depth: int  # batches in flight
+    device: torch.device
+    depth: int
     plans: list[Plan]  # one per distinct transform, in order
     datasets: dict[int, ResidentDataset]  # leaves of the data set, by id()
 

@@ -95,7 +95,7 @@ class TracedBatch:
     Attributes:
         value: the batch.
         count: number of rows.
-        jobs, tails: groups of rows.
+        jobs, tails: JobGroups and TailGroups of the rows.
         computed_rows: (row, tensor) of each computed tensor that was stacked with deferred ones.
     """
 

@@ -168,14 +168,8 @@ def operation(*names: str, **traits: Any) -> Callable[[Function], Function]:
 
 
 def outcome_of(name: str, state: State, version: str, args, kwargs) -> Outcome | None:
-    """Return the outcome of an operation; None if it is unknown.
-
-    Args:
-        name: name of the operation.
-        state: state of the image.
-        version: "v1" or "v2" of torchvision's transforms.
-        args, kwargs: the other arguments.
-    """
+    """Return the outcome of an operation; None if it is unknown. ``args`` and ``kwargs`` are the arguments after the
+    image."""
     if not TRAITS[name].is_cached:
         return _outcome_of(name, state, version, args, kwargs)
     try:

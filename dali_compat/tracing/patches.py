@@ -8,8 +8,7 @@ function.
 - torchvision.transforms.functional: functions that convert images to tensors, functions that compute with pixels of PIL
   images without calling Pillow's methods, and, for deferred tensors, all functions in OUTCOMES.
 - torchvision.transforms.v2.functional: the same functions, by its kernel registry.
-- torchvision.io: decode_image, decode_jpeg, decode_png and read_image. torchcodec.decoders, if it is imported:
-  decode_image, decode_jpeg and decode_png.
+- torchvision.io and, if it is imported, torchcodec.decoders: the functions that decode JPEG and PNG.
 - torch.utils.data's default_collate_fn_map, which is meant to be extended.
 - Places in torchvision that compare the exact class of a tensor.
 """
@@ -172,11 +171,7 @@ def _v1(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _on_image(version: str, name: str, original: Any, image: Any, args: Any, kwargs: Any, info: Any = None) -> Any:
     """Return the deferred result of a function that is called with a PIL image; None if the function has to run.
-
-    Args:
-        name: name of the operation.
-        info: ``Image.info`` of the result. By default it is a copy of the image's.
-    """
+    ``info`` is ``Image.info`` of the result, by default a copy of the image's."""
     traits = TRAITS[name]
     if traits.readonly_if_gray and image.mode != "RGB":
         return None

@@ -264,7 +264,7 @@ def tail_plan(pixel_format: PixelFormat, tail: Key, sizes: tuple[Any, Any], opti
 @lru_cache(_CACHE_SIZE)
 def whole_plan(head: Key, tail: Key, size: Any, options: Options) -> Plan:
     """Return the plan of an image's head and tail together, for explain(). ``size`` is the (height, width) after the
-    tail, or None."""
+    tail, if known."""
     first = head_plan((head,), (size if not any(kind.has_sizes for kind, _ in tail) else None,), options)
     if not tail:
         return first

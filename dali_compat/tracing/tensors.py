@@ -120,7 +120,7 @@ class TracedTensor(torch.Tensor):
 
     @property
     def _state(self) -> State | None:
-        """The known state; None if the tensor is computed, stacked or concatenated."""
+        """The known State of the pixels; None if the tensor is computed, stacked or concatenated."""
         cell = self._cell
         if cell.node is None or not cell.is_deferred:
             return None
@@ -197,7 +197,7 @@ class _TVTensorMethods:
 
     @classmethod
     def wrap(cls, wrappee: torch.Tensor, like: Any, **kwargs: Any) -> Any:
-        """Return ``wrappee`` as the tv_tensor class that ``like`` stands for."""
+        """Return ``wrappee`` as a tv_tensor of the real class of ``like``."""
         return wrappee.as_subclass(REAL_CLASS[type(like)])
 
 

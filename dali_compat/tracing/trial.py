@@ -98,9 +98,6 @@ def run_trial(loader: Any) -> tuple[TrialImage | None, ...] | None:
     An image is None if it cannot be computed in a batch. The result is None if no trial is run, because the data set is
     empty or may use CUDA, for example.
 
-    Args:
-        loader: a DataLoader or a Reader.
-
     Raises:
         Unsupported: the data set cannot be traced. The message is a predicate such as "opens images with cv2".
     """
@@ -259,7 +256,7 @@ def _reason_for_no_plan(samples: list[Any]) -> str:
 
 
 def _leaves(value: Any, kind: type | tuple[type, ...] = tuple(REAL_CLASS)) -> list[Any]:
-    """Return the values of a class in nested containers, by default the deferred tensors."""
+    """Return the values of class ``kind`` in nested containers, by default the deferred tensors."""
     if isinstance(value, kind):
         return [value]
     if isinstance(value, Mapping):

@@ -61,12 +61,8 @@ class SeededIndices(list[Any]):
     """Indices of a batch. Iterating over them, as torch's fetcher does in a worker, seeds the generators for each
     sample.
 
-    A sample's random numbers thus depend on the epoch's seed and the sample's position, not on the number of workers.
-
-    Args:
-        indices: indices of the samples.
-        seed: seed of the epoch.
-        positions: positions of the samples in the epoch, counted over all ranks.
+    A sample's random numbers thus depend on the epoch's ``seed`` and the sample's position, not on the number of
+    workers. ``positions`` are counted over all ranks.
     """
 
     def __init__(self, indices: Any, seed: int, positions: range):
@@ -86,7 +82,6 @@ class SeededIndices(list[Any]):
 
 
 def seeded_index(index: Any, seed: int, position: int) -> Any:
-    """Seed the generators and return the index."""
     seed_generators(seed, position)
     return index
 

@@ -106,8 +106,8 @@ def _first_batch_step(steps, options: Options) -> int:
 
 
 def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Return the steps with a leading resize [pad] [crop] [flip] to_dtype(float32) [normalize] of uint8 images fused
-    into resize_mirror_normalize, if all results have one size. Brackets mean that a step is optional."""
+    """Fuse a leading resize [pad] [crop] [flip] to_dtype(float32) [normalize] of uint8 images into
+    resize_mirror_normalize, if all results have one size. Steps in brackets are optional."""
     if not steps or steps[0].op != "resize" or not is_integer_resize(steps[0]) or steps[0].kwargs["like"] == "pil":
         return steps
     resize, *rest = steps
@@ -165,8 +165,8 @@ def _after_float32(steps, split: int) -> int:
 
 
 def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
-    """Return the steps with one or two passes chosen for each resize. A crop inside of a resize's result is merged into
-    the resize, because computing only the cropped window is closer to Pillow and takes 40% less time."""
+    """Choose one or two passes for each resize. Merge a crop within a resize's result into the resize, because
+    computing only the cropped window is closer to Pillow and takes 40% less time."""
     lowered: list[Step] = []
     for s in steps:
         before = lowered[-1] if lowered else None
@@ -198,8 +198,7 @@ def _is_inside(resize: Draw | None, crop: Step) -> bool:
 
 
 def _fuse_tail(steps: tuple[Step, ...], layout: str) -> tuple[Step, ...]:
-    """Return the steps with a final [flip] to_dtype [normalize] fused into crop_mirror_normalize. Brackets mean that a
-    step is optional."""
+    """Fuse a final [flip] to_dtype [normalize] into crop_mirror_normalize. Steps in brackets are optional."""
     kept = list(reversed(steps))
     normalize, convert = _popped(kept, "normalize"), _popped(kept, "to_dtype")
     if convert is None:
