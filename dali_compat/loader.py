@@ -298,7 +298,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         route = self._choose_route(start=True)
         if isinstance(route, FallbackRoute) or in_processes(route):
             why = route.reason if isinstance(route, FallbackRoute) else getattr(route, "why", "")
-            raise RuntimeError(f"cannot change to torchvision between epochs; pass persistent_workers=False: {why}")
+            raise RuntimeError(
+                f"a persistent iterator cannot change to torchvision; pass persistent_workers=False: {why}"
+            )
         return route
 
     def __getstate__(self) -> dict[str, Any]:

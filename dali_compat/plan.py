@@ -94,7 +94,7 @@ OPERATIONS: dict[str, Operation] = {}
 
 @dataclass(frozen=True)
 class Step:
-    """One operation."""
+    """One operation of a translated transform."""
 
     op: str  # name of the operation; "choose" only draws numbers for the gates of other steps
     gives: ImageSpec  # the image after the step

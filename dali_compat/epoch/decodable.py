@@ -108,7 +108,7 @@ class DecodableRows:
 
 
 class _Encoded:
-    """The encoded images of a traced batch, with the methods of an archive that data/sources.py reads."""
+    """The encoded images of a traced batch, with the methods of an archive (data/sources.py)."""
 
     def __init__(self, block: np.ndarray, ends: np.ndarray):
         self._block, self._ends = block, ends

@@ -140,8 +140,8 @@ class DaliEpoch(Epoch[DaliRoute]):
             self._share(self.engine.name, leaves_of(loader.dataset))
 
     def _share(self, engine: str, leaves: list[Any]) -> None:
-        """Share a JPEG engine's verdicts with other processes, for data sets with an index file. Called when the epoch
-        begins, not in end(), because the garbage collector may call end()."""
+        """Share a JPEG engine's verdicts (comparisons of pixels) with other processes, for data sets with an index
+        file. Called when the epoch begins, because the garbage collector may call end()."""
         for leaf in leaves:
             file, table = getattr(leaf, "_index_file", None), self.tables.get(id(leaf))
             if file is not None and table is not None:

@@ -120,7 +120,7 @@ class TorchIterator(_BaseDataLoaderIter):
                 self._next_one()
             except StopIteration:
                 break
-            except Exception:  # raised before the checkpoint already
+            except Exception:  # was raised before the checkpoint, too
                 continue
         if self._to_reload:
             self.progress.record_returned(*self._consumed, self._last)

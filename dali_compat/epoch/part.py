@@ -40,9 +40,9 @@ class RowsDecoding:
                 self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
 
     def _submit_to_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
-        """Submit rows to the GPU's JPEG engine, and return the rows that were not submitted. The engine decodes JPEGs
-        whose verdicts, or those of similar JPEGs, promise Pillow's pixels. Its pixels for some other JPEGs are compared
-        with DALI's."""
+        """Submit some rows to the GPU's JPEG engine, and return the other rows. The engine decodes JPEGs for which it
+        has returned Pillow's pixels before, or probably will. It also decodes a few others, to compare its pixels with
+        DALI's."""
         engine, facts = self._batch.epoch.engine, self._batch.facts
         if engine is None or given in DECODED or not self._plan.from_planes:
             return rows

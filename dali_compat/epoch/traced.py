@@ -39,7 +39,7 @@ from .traced_batch import ReceivedBatch, discard_all, finish_first, start_all
 def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = None) -> _TracedIterator:
     """Return an iterator over a custom data set. ``before`` is the progress of the persistent iterator that it
     replaces, or None."""
-    suppress_warning()  # that torch's loader reads the data set
+    suppress_warning()  # the warning that torch's loader reads the data set
     if not loader.num_workers:
         return _SingleProcess(loader, route, before)
     return _MultiProcess(loader, route, before)

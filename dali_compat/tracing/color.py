@@ -1,4 +1,5 @@
-"""Outcomes of operations that change pixel values: colors, filters, erasing and augmentation policies."""
+"""Functions that compute the Outcome of operations on pixel values: colors, filters, erasing and augmentation
+policies."""
 
 from __future__ import annotations
 

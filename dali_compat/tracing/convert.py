@@ -1,4 +1,5 @@
-"""Outcomes of conversions between images, tensors and dtypes, and of arithmetic on tensors."""
+"""Functions that compute the Outcome of conversions between images, tensors and dtypes, and of arithmetic on
+tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes of operations that move pixels: crops, resizes, flips, pads and warps."""
+"""Functions that compute the Outcome of operations that move pixels: crops, resizes, flips, pads and warps."""
 
 from __future__ import annotations
 

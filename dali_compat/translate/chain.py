@@ -198,8 +198,8 @@ def _with_views(transform: Any, seen: AppliedTransforms, start: Chain) -> Chain:
 
 
 def _chain_of_path(seen: AppliedTransforms, path: tuple[int, ...], start: Chain) -> Chain:
-    """Return ``start`` followed by the steps of the transforms ``seen.transforms[at]`` for each ``at`` in ``path``.
-    Each ``at`` has its own random streams, so two images with the same ``at`` get the same random numbers there."""
+    """Append to ``start`` the steps of the transforms with the indices ``path`` in ``seen.transforms``. Each index has
+    its own random streams, so two images with the same index in their paths get the same random numbers there."""
     chain = start
     for at in path:
         part = translate((seen.transforms[at],), chain.gives, _STREAMS * (at + 1))
