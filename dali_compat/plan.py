@@ -165,7 +165,7 @@ class Plan:
 
     @property
     def key(self) -> tuple:
-        """A hashable key. Equal plans have equal keys."""
+        """A hashable key, equal for equal plans."""
         own = self.takes, self.steps, self.exact, self.channels_last
         return *own, repr(self.structure), tuple(view.key for view in self.views)
 

@@ -272,8 +272,7 @@ class _OnErrorDataset(data.Dataset):
         return getattr(self.dataset, name)
 
     def __setattr__(self, name: str, value) -> None:
-        """Set an attribute of the wrapped data set, as a worker_init_fn may do. Attributes of this class are set on the
-        wrapper."""
+        """Set an attribute of the wrapped data set, as a worker_init_fn may do, unless this class has the attribute."""
         own = name in ("dataset", "seed", "_candidates", "_replaces", "_covers")
         object.__setattr__(self if own else self.dataset, name, value)
 
@@ -302,7 +301,7 @@ class _OnErrorDataset(data.Dataset):
 
 
 class _OnErrorCollate:
-    """The loader's collate_fn, for samples of _OnErrorDataset."""
+    """A wrapper of the loader's collate_fn, for samples of _OnErrorDataset."""
 
     def __init__(self, collate_fn, batched: bool):
         self.function, self._batched = collate_fn, batched

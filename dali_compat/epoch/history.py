@@ -25,9 +25,8 @@ State = dict[str, Any]
 class History:
     """The number of epochs that a loader has begun, and the loaded state that its next iter() resumes from.
 
-    Attributes:
-        begun: number of epochs begun.
-        keeps_globals: whether states include the global generators. False with Accelerate, which saves these itself.
+    ``keeps_globals`` is whether states include the global generators. It is False with Accelerate, which saves them
+    itself.
     """
 
     keeps_globals = True

@@ -170,7 +170,7 @@ class Rows(DecodableRows):
 
 
 def _as_torchvision_error(error: Exception) -> Exception:
-    """Return the error that torchvision raises, which is a ValueError for ImageTooSmall."""
+    """Return ``error``, or a ValueError as from torchvision if it is an ImageTooSmall."""
     return ValueError(str(error)) if isinstance(error, ImageTooSmall) else error
 
 

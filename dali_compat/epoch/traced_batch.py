@@ -179,7 +179,7 @@ class ReceivedBatch:
 
 
 def _call_with_batch(function: Callable[[Any], Any], batch: Any) -> Any:
-    """Return ``function(batch)``. If on_error has put the batch into an _OnErrorResult, replace it there."""
+    """Return ``function(batch)``. If ``batch`` is an _OnErrorResult, apply the function to the batch inside of it."""
     if isinstance(batch, (TracedBatch, TracedImages)):
         return function(batch)
     return batch._replace(made=tuple(map(function, batch.made)))

@@ -1,4 +1,4 @@
-"""Inspect objects, classes and functions without running the user's code."""
+"""Inspection of objects, classes and functions."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from .evaluator import Evaluator, Image, NotUnderstood
 
 
 class AppliedTransforms(NamedTuple):
-    """The transforms that a callable applies, and the structure that it returns."""
+    """The transforms that a callable applies to an image, and the structure of its result."""
 
     structure: Any  # the callable's result, with each image replaced by its index in ``paths``; 0 for a single image
     paths: tuple[tuple[int, ...], ...]  # for each returned image, the indices in ``transforms`` of those applied to it

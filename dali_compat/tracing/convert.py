@@ -30,7 +30,6 @@ def pil_to_tensor(s: State, backend: str) -> Outcome:
 
 @operation("to_image", is_cached=True, keeps_strides=True)
 def to_image(s: State, backend: str) -> Outcome:
-    """Return the outcome of v2.functional.to_image() or tv_tensors.Image()."""
     if s.kind in ("tensor", "Image") and len(s.shape) == 3:
         after = s._replace(kind="Image")
         return Outcome(after, (step("identity", after),) if is_supported(after) else None)

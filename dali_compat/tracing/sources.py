@@ -78,12 +78,9 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 class FileTable:
-    """Hash table of the header records of encoded images, in memory that worker processes share.
+    """Hash table of header records, in memory that worker processes share. ``count`` is the expected number of images.
 
     Each image has two possible slots. Processes write without a lock, so each entry has a checksum.
-
-    Args:
-        count: expected number of images.
     """
 
     def __init__(self, count: int):

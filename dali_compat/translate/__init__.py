@@ -19,7 +19,7 @@ __all__ = ["Chain", "Untranslatable", "on_batch", "register", "translate", "view
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """A transform that applies several transforms to the same image, and returns the list of their results."""
+    """The transform that views() returns."""
 
     transforms: tuple[Callable[[Any], Any], ...]
 

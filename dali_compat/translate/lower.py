@@ -2,8 +2,8 @@
 
 DALI runs geometry, and all steps while images differ in size. Once all images of a batch have the same size, torch runs
 pixel arithmetic on the whole batch with torchvision's own operations, which are exact on every device. Unless
-exact=True, DALI's crop_mirror_normalize flips, converts to float32, normalizes and transposes at the end of a chain. It
-is one kernel, whose results are within 7e-7 of torchvision's.
+exact=True, DALI's crop_mirror_normalize flips, converts to float32, normalizes and transposes at the end of a chain, in
+one kernel and within 7e-7 of torchvision.
 
 DALI's resizes and warps are not exact, so with exact=True torch runs the first of them and all later steps. DALI never
 resizes floats. On the CPU, DALI resizes nothing, because its filters repeat border pixels, which torchvision's filters
