@@ -158,8 +158,7 @@ class PlanesGroup:
         self._other_group = PilGroup(self._batch, self._plan, changed)
 
     def _record_likely(self) -> None:
-        """Store the verdict LIKELY, which means decoded but not compared, for files that the engine has not decoded
-        before."""
+        """Store the verdict LIKELY (not compared) for files that the engine has decoded for the first time."""
         new = self._own[self._verdicts[self._own] == 0]
         if len(new):
             assert self._unchecked is not None

@@ -301,7 +301,7 @@ def _kernel_of_pil_images(name: str, original: Any) -> Any:
 
 
 def _get_kernel(original: Any, functional: Any, cls: Any, allow_passthrough: bool = False) -> Any:
-    """Return the v2 kernel for the class ``cls``; None unless ``cls`` is TracedTensor or a subclass of it."""
+    """Return the v2 kernel for ``cls``; None unless ``cls`` is TracedTensor or a subclass of it."""
     real = REAL_CLASS.get(cls)
     if real is None:
         return None
