@@ -313,8 +313,8 @@ def _discard(drawn: deque[Any], epoch: Epoch) -> None:
 
 
 def _prefetch_batches(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
-    """Start the next batches, and prepare the first of them, in the prefetch thread. If other processes read headers,
-    ``batches`` has one more batch, of which only headers are read."""
+    """Start the next batches, and prepare the first of them, in the prefetch thread. Batches beyond the route's depth
+    are not started, but other processes may read their headers."""
     epoch.prefetches = epoch.may_prefetch()
     if not epoch.prefetches:  # the user has changed the data set, so next() starts batches
         return

@@ -133,9 +133,8 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
 
 
 def known_leaves(dataset) -> tuple[list[Any], str]:
-    """Return (innermost data sets, "") if DALI can load the files and transforms of all of them. For custom data sets,
-    return ([], reason), with the reason why their files or transforms are unknown. Raise Unsupported if a function of
-    Pillow was replaced."""
+    """Return (innermost data sets, "") if the files and transforms of all of them are known, otherwise ([], reason).
+    Raise Unsupported if a function of Pillow was replaced."""
     try:
         leaves = image_leaves_of(dataset)
         for leaf in leaves:

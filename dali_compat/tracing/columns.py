@@ -53,7 +53,7 @@ class Placeholder:
 
 
 class JobGroup(NamedTuple):
-    """N files of a traced batch, decoded together because the heads of their rows are equal.
+    """N jobs (files) of a traced batch that have equal heads and are decoded together.
 
     Attributes:
         keys: keys of the heads, one for each row of a job.
@@ -74,7 +74,7 @@ class JobGroup(NamedTuple):
 
 
 class TailGroup(NamedTuple):
-    """M rows of a traced batch, transformed together because their tails could be merged.
+    """M rows of a traced batch whose tails could be merged, so that they are transformed together.
 
     Attributes:
         pixel_format: format of the images before the tail.
