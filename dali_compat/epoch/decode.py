@@ -162,8 +162,8 @@ class DaliGroup:
     def _needs_pil(self, received: Received, encoded: Any) -> np.ndarray:
         """Return the positions in ``encoded`` of the images that PIL has to read.
 
-        These images have changed since their headers were read, or DALI and PIL may decode them differently. The latter
-        is checked when an image is decoded for the first time.
+        These images have changed since their headers were read, or DALI and PIL may decode them differently. An image
+        is checked for such a difference when it is decoded for the first time.
         """
         rows, batch, facts = self._rows, self._batch, self._facts
         if received.encoded is None:

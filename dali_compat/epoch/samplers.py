@@ -64,7 +64,7 @@ def replacement_indices(loader) -> Sequence[int]:
 
 
 class RankOrder(NamedTuple):
-    """Places of this rank's samples in the order of all ranks' samples. Random numbers depend on the place."""
+    """Positions of this rank's samples in the order of all ranks' samples, which determine their random numbers."""
 
     origin: int = 0  # place of the first sample of rank 0
     world: int = 1  # number of ranks, whose samples alternate
