@@ -239,4 +239,4 @@ def available_threads(loader) -> int:
         return operator.index(loader.num_workers)
     text = os.environ.get("LOCAL_WORLD_SIZE", "")
     processes = max(1, int(text) if text.isdigit() else 1)
-    return max(1, min(usable_cores() // processes, _MOST_THREADS))
+    return min(usable_cores(processes), _MOST_THREADS)

@@ -10,10 +10,18 @@ from pathlib import Path
 _PROCESS, _MOUNTED = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
-def usable_cores() -> int:
-    """Return the number of cores that the process may run on, or its CPU quota, rounded up, if that is less."""
-    allowed, quota = len(os.sched_getaffinity(0)), cpu_quota()
-    return allowed if quota >= allowed else max(1, math.ceil(quota))
+def usable_cores(processes: int = 1) -> int:
+    """Return the number of cores for each of ``processes`` processes of one launcher, such as torchrun; at least 1.
+
+    The processes share the cores that the launcher may run on, and a container's CPU quota. A process that is bound to
+    fewer cores than the launcher, for example by ``torchrun --numa-binding``, only uses these.
+    """
+    allowed = shared = len(os.sched_getaffinity(0))
+    if processes > 1:
+        with suppress(OSError):
+            shared = max(shared, len(os.sched_getaffinity(os.getppid())))
+    share = min(shared, cpu_quota()) / processes
+    return max(1, min(allowed, math.ceil(share) if processes == 1 else int(share)))
 
 
 def cpu_quota() -> float:

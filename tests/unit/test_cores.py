@@ -64,6 +64,20 @@ def test_usable_cores_without_cgroups_is_the_affinity(machine, tmp_path, monkeyp
     assert cores.usable_cores() == 64
 
 
+@pytest.mark.parametrize("bound, processes, usable", [
+    (64, 1, 64), (64, 8, 8), (32, 8, 8), (8, 8, 8), (4, 8, 4), (64, 100, 1), (32, 1, 32),
+])  # fmt: skip
+def test_usable_cores_of_a_rank_are_its_share_of_the_launchers_cores(machine, monkeypatch, bound, processes, usable):
+    machine("", {})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64 if pid == os.getppid() else bound)))
+    assert cores.usable_cores(processes) == usable
+
+
+def test_usable_cores_of_ranks_share_the_cores_of_a_bound_launcher_and_the_quota(machine):
+    machine("0::/\n", {"cpu.max": "1200000 100000\n"}, allowed=16)
+    assert [cores.usable_cores(processes) for processes in (1, 2, 4, 5)] == [12, 6, 3, 2]
+
+
 @pytest.mark.skipif(not os.access("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", os.W_OK), reason="no group can be made here")
 def test_cpu_quota_in_a_real_cgroup_is_read():
     group = Path("/sys/fs/cgroup/cpu/dali_compat_test")
