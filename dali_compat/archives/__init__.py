@@ -129,7 +129,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         raise NotImplementedError
 
     def _indexed(self, rows: list[FileRows]) -> None:
-        """Hook called at the end of the constructor."""
+        """Hook for subclasses, called at the end of the constructor."""
 
     @property
     def targets(self) -> list[int]:
@@ -225,7 +225,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return b"".join(data[start:end] for start, end in zip(starts, [*gaps, length], strict=True)) if gaps else data
 
     def index_at(self, url: str, objects: Objects) -> tuple[str, bytes]:
-        """Return the URL and the bytes of an index for a copy of this archive.
+        """Return the URL and the bytes of the index for a copy of this archive in object storage.
 
         ``url`` is the copy's URL, and ``objects`` reads it.
         """

@@ -2,8 +2,8 @@
 
 A list is valid while the modification time and inode of the root and of every folder below it are unchanged. These
 change when a file or folder is added, removed or renamed. A folder modified less than two seconds before it was listed
-may have changed again within the same tick of the file system's clock, so the next start lists it again. Ranks that
-started before the listing still use the list. Otherwise they would list a new folder one after another.
+may have changed again within the same tick of the file system's clock, so the next start lists it again. Ranks of the
+same job that started before the listing still use the list. Otherwise each would list the folder again.
 
 Only the user may access the list (mode 0600). It is rebuilt if others may have written it (saved.py), or if it names
 files outside of the root.
@@ -157,10 +157,10 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _load(file: Path, root: str, started: int) -> _Listing | None:
-    """Return the cached listing, or None if it is missing or not valid.
+    """Return the cached listing of a folder, or None if it is missing or not valid.
 
-    If a folder changed less than _TICK before the listing, or during it, another change may have the same time. The
-    listing is then valid only if it did not begin before ``started``, the time in ns at which this process called
+    If a folder changed during the listing, or less than _TICK before it, a later change may have the same time. The
+    listing is then valid only if it began at or after ``started``, the time in ns at which this process called
     cached_samples().
     """
     try:

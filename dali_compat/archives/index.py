@@ -65,7 +65,7 @@ class FileRows(NamedTuple):
         return rows
 
     def reordered(self, order: np.ndarray) -> FileRows:
-        """Return the rows in another order, without keys."""
+        """Return the rows in another order. The keys keep their order."""
         gaps = self.gaps.copy()
         gaps[:, 0] = np.argsort(order)[gaps[:, 0]]
         return self._replace(columns=self.columns[:, order], gaps=gaps)

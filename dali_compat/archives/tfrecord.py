@@ -113,7 +113,8 @@ def masked_crc32c(data: bytes) -> int:
 
 
 def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
-    """Return the verified data of the record at the file's position, from where the file has ``left`` bytes."""
+    """Return the data of the next record, after verifying its checksums. ``left`` is the number of bytes up to the end
+    of the file."""
     head = file.read(_HEAD)
     if len(head) < _HEAD:
         raise corrupt(path, where, "the file ends within the record")

@@ -52,8 +52,8 @@ def limit(m: Measured) -> Bottleneck:
     """Return the bottleneck of loading, the first of these that applies.
 
     - PYTHON: next() runs Python functions, or waits for them, for at least BUSY of the time.
-    - BUSY_MACHINE: other programs use at least OTHERS of the cores. The loader itself uses less than BUSY of the cores,
-      and with the other programs at least BUSY.
+    - BUSY_MACHINE: other programs use at least OTHERS of the cores. The loader uses less than BUSY of the cores, and
+      together they use at least BUSY.
     - DISK, HOST, CPU: the busiest of the three, if it is busy for at least BUSY of the time. DISK is reading the files,
       HOST the calling thread's Python, and CPU all cores or the loader's threads.
     - DECODER: no measured resource is busy. The time goes to the GPU, or there are too few batches in flight.

@@ -151,7 +151,8 @@ def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
 
 
 def spec_of(images: torch.Tensor) -> ImageSpec:
-    """Return the spec of the PIL images that the transform receives. ``images`` is (N, C, H, W)."""
+    """Return the ImageSpec (size and channels) of the PIL images that the transform receives. ``images`` is (N, C, H,
+    W)."""
     return ImageSpec("pil", channels=images.shape[1], size=(images.shape[2], images.shape[3]))
 
 

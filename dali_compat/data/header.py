@@ -82,8 +82,8 @@ _BUFFER = _Buffer()
 
 
 def checked_header(source: str | np.ndarray) -> Header:
-    """Return the header of an image whose bytes are all checked with is_intact(). ``kind`` is PIL if the check
-    fails."""
+    """Return the header of an image after checking all its bytes with is_intact(). If the check fails, ``kind`` is
+    PIL."""
     ctime, data = 0, source
     try:
         if isinstance(source, str):  # read before the bytes, so that a change in between is detected
@@ -166,7 +166,8 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
 
 
 def _chroma(frame: bytes, components: int, longest: int) -> int:
-    """Return Header.chroma of a JPEG: 0 if it is large, is not baseline, or has unusual chroma subsampling."""
+    """Return Header.chroma of a JPEG. It is 0 if the image is large or not baseline, or if its chroma subsampling is
+    unusual."""
     if frame[1] != _BASELINE or longest > _ENGINES_LONGEST:
         return 0
     luma, *others = frame[11 : 11 + 3 * components : 3]

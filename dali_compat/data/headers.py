@@ -89,7 +89,7 @@ class Headers:
     def facts(
         self, index: np.ndarray, keys: np.ndarray, source: Callable[[int], Source], ctimes: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return the headers of N images as FACTS of shape (N,).
+        """Return the headers of N images, as an array (N,) of dtype FACTS.
 
         Headers that are not cached, or are UNREADABLE, are read. If a file has changed, all its bytes are checked,
         because DALI's decoders print errors of damaged files to stderr.
@@ -202,7 +202,7 @@ def header_hashes(size_field: np.ndarray) -> np.ndarray:
 
 
 def facts_of(headers: list[Header]) -> np.ndarray:
-    """Convert N headers to FACTS of shape (N,). All keys are 0."""
+    """Convert N headers to an array (N,) of dtype FACTS, whose ``keys`` are 0."""
     rows = [(0, x[1:3], x.length, 0, x.ctime, x.at, x.intact, x.chroma, x.orientation, x.kind) for x in headers]
     facts = np.array(rows, FACTS)
     size_field = np.frombuffer(b"".join(one.size_field for one in headers), np.uint8)

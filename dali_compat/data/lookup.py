@@ -26,7 +26,7 @@ PLAIN = list, tuple, range, np.ndarray, torch.Tensor
 
 @dataclass(eq=False)
 class LeafRows:
-    """Rows of a batch whose samples are in the same innermost data set."""
+    """Samples of a batch from the same innermost data set, and their positions in the batch (``rows``)."""
 
     leaf: Images  # the innermost data set
     rows: np.ndarray  # (n,) int64, ascending
@@ -39,15 +39,15 @@ class LeafRows:
 
     @property
     def input(self) -> str:
-        """PATHS if DALI reads the files, or BYTES if it receives the encoded images."""
+        """PATHS if DALI reads the files, or BYTES if the encoded images are passed to DALI."""
         return BYTES if is_store(self.leaf) or objects_of(self.leaf) is not None else PATHS
 
     def but(self, left_out: Any) -> LeafRows:
-        """Return the rows except ``left_out``."""
+        """Return a LeafRows without the rows in ``left_out``."""
         return self._only(~np.isin(self.rows, list(left_out)))
 
     def unknown(self) -> LeafRows:
-        """Return the rows whose headers have to be read."""
+        """Return a LeafRows with only the rows whose headers have to be read."""
         return self._only(self.headers.unknown(self.index, self.keys))
 
     def _only(self, rows: np.ndarray) -> LeafRows:
@@ -77,7 +77,7 @@ class IndexedSamples:
         return [local for _, local in self.locations]
 
     def leaf_rows(self) -> list[LeafRows]:
-        """Return the rows of the batch, grouped by innermost data set."""
+        """Return the samples, grouped by innermost data set."""
         rows_of: dict[int, list[int]] = {}
         for row, (leaf, _) in enumerate(self.locations):
             rows_of.setdefault(id(leaf), []).append(row)
@@ -171,7 +171,7 @@ def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> 
 
 
 def objects_at(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> list[Record]:
-    """Return the records of a batch in object storage, so that they can be requested ahead.
+    """Return the records of the samples that are in object storage, so that they can be requested ahead.
 
     Return [] if the look-up would run user code or fails.
     """

@@ -61,7 +61,7 @@ class HeaderPrefetcher:
         return self._tickets
 
     def result(self, ticket: int) -> np.ndarray | None:
-        """Wait for the headers of a request, and return them as FACTS. Return None if a process has ended."""
+        """Wait for a request. Return its headers as an array of dtype FACTS, or None if a process has ended."""
         chosen, processes = self._requested.pop(ticket), self._processes
         if not processes:
             return None
@@ -110,7 +110,7 @@ class _Process(FreshProcess):
             return False
 
     def answer(self, ticket: int) -> np.ndarray | None:
-        """Wait for the headers of a request, and return them as FACTS. Return None if the process has ended."""
+        """Wait for a request. Return its headers as an array of dtype FACTS, or None if the process has ended."""
         try:
             while ticket not in self._others:
                 number, facts = self.answers.recv()

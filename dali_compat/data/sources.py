@@ -92,7 +92,7 @@ DECODED = PIXELS, PIXELS_ON_GPU
 
 
 class Form(NamedTuple):
-    """The form of a DALI pipeline's input and output."""
+    """Settings of a DALI pipeline's inputs and outputs."""
 
     input: str  # PATHS of files, encoded images as BYTES, or decoded images as PIXELS or PIXELS_ON_GPU
     keep: bool = False  # also return the decoded images

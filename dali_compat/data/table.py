@@ -24,8 +24,6 @@ _DTYPES = {int: np.int64, float: np.float64}
 class SampleTable:
     """Paths and targets of all samples of a data set. The targets are integers, floats, or rows of a tensor.
 
-    Measure its cost with benchmarks/host_time.py --table.
-
     Args:
         attributes, columns: results of the Reader's methods attributes() and columns().
         source_type: type of the paths, str or Upright.

@@ -22,7 +22,7 @@ from ..plan import ImageSpec, Step
 
 
 class Program:
-    """Executable steps for batches (N, C, H, W) of images that match the spec ``takes``."""
+    """Steps of a transform, prepared to run on batches (N, C, H, W) of images that match the spec ``takes``."""
 
     def __init__(self, steps: tuple[Step, ...], takes: ImageSpec, device: torch.device):
         self._steps = steps
@@ -174,8 +174,8 @@ def _color(fill: tuple, device: torch.device) -> torch.Tensor:
 
 
 def _conversions(steps) -> tuple[int, int]:
-    """Return (first, last), where a table can replace ``steps[first:last]``. This slice contains the first to_dtype and
-    the conversions directly after it. It is empty if no step can be replaced."""
+    """Return the bounds (first, last) of the slice of ``steps`` that a table can replace, which are the first to_dtype
+    and the conversions directly after it. The bounds are equal if no step can be replaced."""
     last = first = next((at for at, step in enumerate(steps) if step.op == "to_dtype"), len(steps))
     while last < len(steps) and steps[last].operation.converts and not steps[last].when and steps[last].draw is None:
         last += 1

@@ -23,7 +23,8 @@ _FROM_INT = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 
 
 
 def like_of(t, spec: ImageSpec) -> str:
-    """Return the arithmetic that torchvision uses for this image: "pil", or "v1" or "v2" for tensors."""
+    """Return "pil" for a PIL image, otherwise the version of the transform, "v1" or "v2". Kernels compute as this
+    version of torchvision does."""
     if spec.kind == "pil":
         return "pil"
     return version_of(t)
@@ -75,8 +76,8 @@ def refuse_tensors(t, spec: ImageSpec, remedy: str = "put it before the conversi
 
 
 def maybe(t, spec, op: str, **values):
-    """Return a step that is applied to each sample with probability t.p. The arguments ``values`` are the same for all
-    samples."""
+    """Return a step that applies the operation ``op`` to each sample with probability t.p. All samples share the
+    arguments ``values``."""
     return step(op, spec, draw("bernoulli", p=t.p, values=tuple(values.items())), like=like_of(t, spec))
 
 
@@ -106,10 +107,10 @@ def resizes_in_integers(interpolation: str) -> bool:
 
 
 def passes_of(resize: Step) -> str:
-    """Return the passes of torchvision's resize: "as Pillow", "width first" or "one".
+    """Return how torchvision's resize treats the two axes: "as Pillow", "width first" or "one".
 
-    "as Pillow" (PIL images) and "width first" (uint8 tensors in v2) round to 8 bits after each axis. Pillow chooses the
-    first axis by the sizes. "one" is a single pass in floating point.
+    "as Pillow" (PIL images) and "width first" (uint8 tensors in v2) resize one axis after the other, and round to 8
+    bits after each. Pillow chooses the first axis by the sizes. "one" resizes both axes in a single pass.
     """
     interpolation, like = resize.kwargs["interpolation"], resize.kwargs["like"]
     if interpolation.startswith("nearest") or resize.gives.dtype != torch.uint8 or like == "v1":
@@ -126,7 +127,8 @@ def is_in_two_passes(resize: Step) -> bool:
 
 
 def is_integer_resize(s: Step) -> bool:
-    """Return True if PyTorch can run a resize in integers, with Pillow's result except for the rounding of weights."""
+    """Return True if PyTorch's integer arithmetic can run a resize step. The pixels then differ from Pillow's only by
+    the rounding of weights."""
     if s.op == "resize_by_choice":
         names = s.kwargs["interpolations"]
         return {*names} <= {"bilinear", "bicubic"} and all(map(resizes_in_integers, names))

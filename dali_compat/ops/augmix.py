@@ -1,4 +1,4 @@
-"""AugMix."""
+"""Translator, draw and kernel of AugMix."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ def _aug_mix_uniforms(severity, mixture_width, chain_depth, alpha, all_ops, like
 
 
 def _deepest(depth: int) -> int:
-    """Return the largest length of a chain: ``depth`` or, if that is not positive, 3."""
+    """Return the maximum number of operations in a chain, which is ``depth``, or 3 if ``depth`` is not positive."""
     return depth if depth > 0 else 3
 
 
 @draws(uniforms=_aug_mix_uniforms)
 def draw_aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_ops, like):
-    """Draw the operations of AugMix's chains, and their weights.
+    """Draw the operations of AugMix's chains, and the weights that mix their results.
 
-    ``which`` and ``magnitude`` are (N, mixture_width, depth), with ``which`` -1 after the end of a chain. ``mix`` (N, 1
-    + mixture_width) holds the weights of the image and of each chain.
+    The arrays ``which`` (indices of operations) and ``magnitude`` have the shape (N, mixture_width, depth). ``which``
+    is -1 after the end of a chain. ``mix`` (N, 1 + mixture_width) holds the weights of the original image and of each
+    chain.
     """
     first, u = u[:, :mixture_width], u[:, mixture_width:]
     lengths = randint(first, 1, 4) if chain_depth <= 0 else np.full(first.shape, chain_depth)
@@ -60,8 +61,8 @@ def draw_aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_o
 def _mix(u, alpha, width) -> np.ndarray:
     """Return Dirichlet weights (N, 1 + width) of the original image and of each chain.
 
-    They are computed from gamma variates. If ``alpha`` is 1, these are exponential and computed from ``u``. Otherwise,
-    ``u[:, 0]`` seeds a NumPy generator for each sample.
+    The weights are normalized gamma variates. If ``alpha`` is 1, these are exponential variates computed from ``u``.
+    Otherwise, ``u[:, 0]`` seeds a NumPy generator for each sample.
     """
     if alpha == 1:
         gamma = -np.log1p(-u)
@@ -81,7 +82,7 @@ def _shares(gamma) -> np.ndarray:
 
 @kernel(in_batches=True)
 def augmix(images, arrays, *, interpolation, fill, like):
-    """Mix the image with its chains of operations in float32."""
+    """Mix each image with the results of its chains of operations, in float32."""
     which, magnitude = arrays["which"], arrays["magnitude"]
     n, width, depth = which.shape
     chains = images.repeat(width, 1, 1, 1)  # all first chains, then all second ones, ...

@@ -106,8 +106,8 @@ define("pil_to_tensor", unchanged=True, commutes=True, image=lambda image, row: 
 
 
 def _fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) -> str:
-    """Return the distance from torchvision, which divides. DALI multiplies instead, and so do CPU kernels unless
-    exact=True."""
+    """Return "within 1e-6", or EXACT if the step divides as torchvision does. DALI multiplies instead, and so do CPU
+    kernels unless exact=True."""
     return "within 1e-6" if by_dali or not (options.exact or options.gpu) else EXACT
 
 
@@ -170,8 +170,8 @@ def apply(images, arrays, *, function, spec, **args):
 
 @functools.lru_cache(64)
 def conversion_table(steps: tuple[Step, ...]) -> torch.Tensor:
-    """Return the results of pixelwise steps for each channel and uint8 value, as a CPU tensor (channels, 256). It is
-    cached and must not be modified."""
+    """Return a CPU tensor (channels, 256) with the results of pixelwise steps for each channel and uint8 value. The
+    tensor is cached and must not be modified."""
     channels = steps[0].gives.channels
     values = torch.arange(256, dtype=torch.uint8, device="cpu").view(1, 1, 16, 16).expand(1, channels, 16, 16)
     for one in steps:

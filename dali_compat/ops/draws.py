@@ -1,4 +1,4 @@
-"""Draw the arguments of steps for a whole batch, on the host.
+"""Draw the random arguments of steps (a transform's operations) for a whole batch, on the host.
 
 A draw function takes the image sizes before a step, (N, 2) int64 as (height, width). It returns the arrays for the
 kernel and the sizes after the step. All windows and sizes are computed here, before images are decoded, with
@@ -25,7 +25,7 @@ _DRAWS: dict[str, tuple[int | Callable[..., int] | None, Callable]] = {}
 class ImageTooSmall(ValueError):
     """Raised if an image is too small for a transform, with the message of torchvision's ValueError.
 
-    ``row`` is the image's position among the ``rows`` of compute().
+    ``row`` is the image's index in the ``sizes`` passed to compute().
     """
 
     def __init__(self, row: int, message: str):
@@ -34,7 +34,8 @@ class ImageTooSmall(ValueError):
 
 
 class Computed(list[Arrays]):
-    """The arrays of each step. ``sizes`` (N, 2) are the image sizes (height, width) after all steps."""
+    """Result of compute(): the arrays of each step, and ``sizes`` (N, 2), the (height, width) of the images after all
+    steps."""
 
     sizes: np.ndarray
 
@@ -45,14 +46,14 @@ def compute(
     randoms: Callable[[int, int], np.ndarray],
     rows: Sequence[int] | np.ndarray | slice,
 ) -> Computed:
-    """Return the arrays of each step for ``rows`` of a batch.
+    """Return the arrays of arguments of each step, for the samples at ``rows`` of a batch.
 
     If a step may leave samples unchanged, its arrays include ``flag``, which is 0 for an unchanged sample and otherwise
-    1. If a container does not choose the step for a sample, all arrays of the sample are 0.
+    1. If a container such as RandomChoice does not choose the step for a sample, all arrays of the sample are 0.
 
     Args:
-        sizes: (N, 2), the (height, width) of these rows.
-        randoms: returns uniform numbers (batch size, count) for a stream and a count.
+        sizes: (N, 2), the (height, width) of these samples.
+        randoms: takes the number of a random stream and a count, and returns uniform numbers (batch size, count).
 
     Raises:
         ImageTooSmall: an image is too small for a step, or a step's output has no pixels or more than 2**29.
@@ -97,7 +98,8 @@ def _refuse_sizes(step: Step, sizes: np.ndarray, rows: np.ndarray) -> None:
 
 
 def _passed_gates(gates, chosen: dict[int, np.ndarray], count: int) -> np.ndarray | None:
-    """Return int32 (count,), 1 for samples that pass all gates, otherwise 0. Return None if there are no gates."""
+    """Return int32 (count,), 1 for samples that pass all ``gates``, because containers chose the step for them,
+    otherwise 0. Return None if there are no gates."""
     if not gates:
         return None
     passed = np.ones(count, np.int32)
@@ -114,7 +116,6 @@ def _scattered(array: np.ndarray, at: np.ndarray | slice, count: int) -> np.ndar
 
 
 def is_random(step: Step) -> bool:
-    """Return True if a step draws random numbers."""
     return step.draw is not None and uniforms_of(step.draw) > 0
 
 
@@ -170,10 +171,11 @@ def width_of(layout: Any, sized: bool) -> int:
 
 @draws(uniforms=lambda at, layout, sized: at + width_of(layout, sized))
 def draw_given(sizes, u, *, at, layout, sized):
-    """Read the arrays of a step from ``u``, from column ``at`` on.
+    """Return the arguments chosen by the data set's code, which are in ``u`` in place of random numbers, from column
+    ``at`` on.
 
-    ``layout`` lists the (name, shape per image, dtype) of each array. If ``sized`` is True, the first four columns are
-    the (height, width) of the traced image before the step, and after it.
+    ``layout`` lists the (name, shape per image, dtype) of each array. If ``sized`` is True, the arrays follow four
+    columns with the (height, width) of the traced image before and after the step.
     """
     after = sizes
     if sized:
@@ -188,8 +190,8 @@ def draw_given(sizes, u, *, at, layout, sized):
 
 
 def _checked_size(sizes, sides) -> np.ndarray:
-    """Return the traced sizes after a step. Raise ImageTooSmall if an image's size before the step is not the traced
-    one."""
+    """Return the image sizes after a step as recorded in the trace. Raise ImageTooSmall if an image's size before the
+    step is not the recorded one."""
     other = (sides[:, :2] != sizes).any(1)
     if other.any():
         row = int(other.argmax())
@@ -199,7 +201,7 @@ def _checked_size(sizes, sides) -> np.ndarray:
 
 
 def is_given(step: Step) -> bool:
-    """Return True if the data set's own code has chosen a step's arguments."""
+    """Return True if the data set's own code, instead of a draw, has chosen a step's arguments."""
     return step.draw is not None and step.draw.name.startswith("given")
 
 

@@ -71,8 +71,8 @@ def _blurred(image, row, *, kernel_size, like, by_torchvision=False):
 
 
 def _if_given(s: Step, options: Options, decoded: bool) -> Step:
-    """If exact=True and the data set's own code has chosen the arguments, return a step that calls torchvision's
-    function. Otherwise return the step unchanged."""
+    """Return a step that calls torchvision's function if exact=True and the data set's own code has chosen the
+    arguments. Otherwise, return the step unchanged."""
     return s.but(args=(*s.args, ("by_torchvision", True))) if options.exact and is_given(s) else s
 
 

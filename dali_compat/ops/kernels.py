@@ -79,8 +79,8 @@ def kernel(function: Any = None, *, torchvision: str = "", parts: bool = False, 
 def image_kernel(op: str, **traits: Any) -> Callable[[Function], Function]:
     """Register ``function(image, row, **args)``, torchvision's implementation of an operation for one image.
 
-    ``image`` is a PIL image or a CHW tensor, and ``row`` contains its entry of each of ``arrays``. The function is used
-    for files that DALI decodes differently from Pillow.
+    ``image`` is a PIL image or a CHW tensor, and ``row`` contains its random arguments. The function is used for files
+    that DALI decodes differently from Pillow.
     """
 
     def registered(function: Function) -> Function:

@@ -192,7 +192,8 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
 def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
     """Compute the arrays of a resize combined with a pad, a crop and a flip, each of which may be None.
 
-    At most one of the draws may be random, unless all arguments are given by the data set's code."""
+    The draws read the same ``u``, so at most one may be random, unless the data set's code has chosen all arguments.
+    """
     _, full = run(resize, sizes, u)
     start, shape = np.zeros_like(full), full
     for part in filter(None, (pad, crop)):
@@ -236,7 +237,8 @@ def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
 
 
 def as_integer_resize(s: Step, options: Options, decoded: bool) -> Step:
-    """Return a resize step in which, on a CPU and unless exact=True, PyTorch's integer arithmetic replaces Pillow."""
+    """Return a resize step that uses PyTorch's integer arithmetic in place of Pillow's. Return the step unchanged on a
+    GPU, for decoded images and if exact=True."""
     by_torch = is_integer_resize(s) and s.kwargs["like"] == "pil" and not (options.exact or options.gpu or decoded)
     return s.but(args=tuple((s.kwargs | {"like": BY_TORCH}).items())) if by_torch else s
 

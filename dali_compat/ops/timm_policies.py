@@ -1,4 +1,4 @@
-"""timm's RandAugment and AutoAugment."""
+"""Translators of timm's RandAugment and AutoAugment."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def translate_auto_augment(t, spec):
 
 
 def _steps(spec, how, drawn) -> list:
-    """Return one step per draw. The steps share one random stream."""
+    """Return one step per draw. All steps share the random numbers of the first."""
     return [step("timm_augment", spec, one, at > 0, **how) for at, one in enumerate(drawn)]
 
 
@@ -107,7 +107,6 @@ def _fill(t, op, spec: ImageSpec) -> tuple[int, ...]:
 
 
 def _description(t, op, choices: int) -> Operation:
-    """Return the settings of an operation."""
     name = _name(op)
     if name is None or not all(map(_is_timms, (op.aug_fn, op.level_fn))):
         called = getattr(op.aug_fn, "__name__", "an operation")

@@ -123,13 +123,14 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
 
 @dataclass(frozen=True)
 class Nested:
-    """Transforms to apply in sequence. A translator returns this for a container."""
+    """Result of the translator of a container such as Compose: transforms to apply in sequence."""
 
     transforms: tuple[Any, ...]
 
 
 class Branch(NamedTuple):
-    """Transforms for the samples that drew ``value``. In a RandomOrder, ``rank`` is the position in the order."""
+    """Transforms of a container that apply to a sample if the container's draw returned ``value``. RandomOrder draws a
+    permutation, whose entry at ``rank`` counts."""
 
     value: int
     transforms: tuple[Any, ...]
@@ -138,7 +139,7 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True)
 class Gated:
-    """A random choice among transforms. A translator returns this for a container that chooses."""
+    """Result of the translator of a container that chooses among its transforms at random."""
 
     name: str  # name of the container, for messages
     draw: Draw  # draws the value

@@ -28,7 +28,8 @@ define(UPRIGHT, unchanged=True, commutes=True, keeps_info=True)
 
 @register(ExifTranspose)
 def translate_turn(t, spec):
-    """Refuse exif_transpose(). translate() handles it without this translator if it is the first transform."""
+    """Refuse exif_transpose(). If it is the first transform, translate() handles it and does not call this
+    translator."""
     raise Untranslatable(t, "DALI rotates images only while decoding files", "put it first")
 
 
@@ -158,7 +159,6 @@ def draw_pad_if_needed(sizes, u, *, size, axis):
 
 @draws(uniforms=2)
 def draw_random_crop(sizes, u, *, size):
-    """Draw a window inside of the image."""
     room = sizes - np.array(size)
     if (room < 0).any():
         row = int((room < 0).any(1).argmax())

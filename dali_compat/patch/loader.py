@@ -39,8 +39,8 @@ class InstalledLoader(DataLoader):
 
 
 def convert(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patched) -> str | None:
-    """Turn ``loader`` into a dali_compat.DataLoader, constructed with torch's arguments, and return None. If a
-    framework needs a feature that dali_compat lacks, return the reason instead."""
+    """Turn ``loader`` into a dali_compat.DataLoader with torch's arguments, and return None. If a framework needs a
+    feature that dali_compat lacks, return the reason instead."""
     if any(type(frame.f_locals.get("self")).__name__ == "DataLoaderDispatcher" for frame in framework_calls()):
         return "Accelerate's dispatch_batches=True sends batches from one process to the others"
     check_nothing_is_skipped_twice()

@@ -38,7 +38,8 @@ class FetchCounts(NamedTuple):
 
 
 class _Job:
-    """A requested object, used only in the event loop's thread. Batches still need it ``needed`` times."""
+    """A requested object, used only in the event loop's thread. ``needed`` counts the times that take() still has to
+    return it."""
 
     def __init__(self, objects: Objects, url: str):
         self.objects, self.url, self.needed = objects, url, 0
@@ -49,7 +50,7 @@ class _Job:
 class Fetcher:
     """Fetch the objects of one epoch. request() queues objects in the sampler's order, and take() waits for a batch.
 
-    REQUESTS and BUDGET limit the concurrent requests, except for the objects that take() waits for.
+    REQUESTS limits the concurrent requests, and BUDGET the bytes in memory. Objects that take() waits for are exempt.
     """
 
     def __init__(self) -> None:

@@ -49,7 +49,6 @@ def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.
 
 
 def moved(data: Any, device: torch.device) -> Any:
-    """Return ``data`` with its tensors on ``device``."""
     return mapped(data, lambda tensor: tensor.to(device, non_blocking=True))
 
 
@@ -62,8 +61,8 @@ def working_on(stream: torch.cuda.Stream) -> Iterator[None]:
 
 
 def handed_over(data: Any, stream: torch.cuda.Stream) -> Any:
-    """Return ``data`` with copies of its tensors for the current stream. ``stream`` computes the originals, and
-    reuses their memory only after the copies."""
+    """Return ``data`` with copies of its tensors for the current stream. The copies wait for ``stream``, which computes
+    the originals. ``stream`` waits for the copies before it reuses the memory."""
     current = torch.cuda.current_stream(stream.device)
     current.wait_stream(stream)
     copies = mapped(data, lambda tensor: tensor.clone() if tensor.is_cuda else tensor)

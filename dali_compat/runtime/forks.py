@@ -45,8 +45,8 @@ _hooks: dict[str, dict[str, Callable[[], Any]]] = {stage: {} for stage in _ORDER
 
 
 def at_fork(stage: str, **hooks: Callable[[], Any]) -> None:
-    """Set the hooks of a stage of _ORDER: ``before``, ``after_in_parent`` and ``after_in_child``, as in
-    os.register_at_fork()."""
+    """Set hooks that run at every fork, as in os.register_at_fork(). ``stage``, one of _ORDER, determines when they
+    run."""
     _hooks[stage].update(hooks)
 
 
@@ -136,7 +136,8 @@ at_fork("daemon threads", after_in_child=_loading.clear)
 
 
 def end_daemons_at_exit(function: F) -> F:
-    """Decorator that raises SystemExit in daemon threads at the beginning and end of a call, once the program exits."""
+    """Decorator that ends daemon threads once the program exits, by raising SystemExit at the beginning and end of a
+    call."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

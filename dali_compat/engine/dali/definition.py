@@ -1,4 +1,4 @@
-"""Definition of a plan's DALI pipeline, from its input nodes to its output nodes."""
+"""Define a DALI pipeline for a plan (the steps of a transform), from its input nodes to its output nodes."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def _inputs(form: Form, device: torch.device, feed: Feed, arrays: list[np.ndarra
 def _pixels(
     plan: Plan, form: Form, device: torch.device, given: Any, nodes: list[dict[str, Any]], load: float
 ) -> dict[str, Any]:
-    """Return the image outputs by name. ``given`` is the input node of the images, and ``nodes`` contains the argument
-    nodes of each step."""
+    """Return the output nodes of the images by name. ``given`` is the input node of the images, and ``nodes`` contains
+    the argument nodes of each step."""
     turned = nodes[-1] if form.turns else None
     rest = iter(nodes)
     chains = [[(step, next(rest)) for step in chain.dali] for chain in plan.chains]
@@ -107,7 +107,8 @@ def rotation_arrays(
 ) -> list[Arrays]:
     """Return ``arrays``, the arguments of a plan's steps, followed by the arguments of graph.rotate().
 
-    If the plan decodes only a window of each image, the returned window is in coordinates of the unrotated image.
+    If the decoder crops to the window of the first step, this window is converted to coordinates of the unrotated
+    image.
 
     Args:
         orientations: (N,) EXIF orientations.
@@ -131,7 +132,8 @@ def rotation_arrays(
 
 
 def _view(images, steps, where: str):
-    """Return the images of one view. On the CPU, graph.decoded() runs a leading crop, faster than graph.crop()."""
+    """Run the steps of one of the images that a transform returns per sample. On the CPU, graph.decoded() runs a
+    leading crop, because it is faster than graph.crop()."""
     if where == "cpu" and _begins_with_a_window(steps):
         return _after(graph.decoded(images, where, False, steps[0][1]), steps[1:])
     return _after(images, steps)

@@ -27,7 +27,8 @@ _uses_cuda = False  # whether the parent had initialized CUDA at the fork
 
 
 def _before_fork() -> None:
-    """Keep all DALI pipelines alive, including the user's, until the child has leaked them."""
+    """Hold references to all DALI pipelines, including the user's, so that none is freed before the child leaks
+    them."""
     global _uses_cuda
     _uses_cuda = torch.cuda.is_initialized()
     _held[threading.get_ident()] = _all()

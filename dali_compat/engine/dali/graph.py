@@ -1,4 +1,4 @@
-"""DALI operators of a plan's steps. Each operation has a function of the same name here, which is called as
+"""Define the DALI operators of each step. Each operation has a function of the same name here, which is called as
 ``op(images, arrays, **args)``.
 
 ``images`` is a DataNode in HWC layout, and ``arrays`` contains the nodes of the step's per-sample arguments. All

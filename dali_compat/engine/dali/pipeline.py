@@ -1,4 +1,4 @@
-"""The DALI pipeline of a plan. Batches are submitted, and received later.
+"""The DALI pipeline of a plan (the steps of a transform). Batches are submitted, and received later.
 
 Only one thread at a time uses the pipeline, either the caller's thread or the one of epoch/prefetch_thread.py. DALI's
 schedule_run() reads the submitted batch from the external sources (transfer.py), and does not wait for the result.
@@ -89,8 +89,7 @@ class DecodePipeline:
         Args:
             images: paths, as a list or as returned by _as_matrix(); uint8 arrays of encoded bytes (length,) or of
                 pixels (H, W, 3); or pixels on the GPU as returned by without_copy().
-            arrays: per-sample arguments of each step, of length N. The steps are those of ``plan.dali``, or of all
-                views in order.
+            arrays: per-sample arguments, of length N, of each step in ``plan.dali``, or in all views in order.
             size_field_at: (N,) int32, offset in each file of the header bytes with the image size; by default 0.
         """
         return self._call(self._submit, images, arrays, size_field_at)
@@ -188,7 +187,6 @@ class DecodePipeline:
         return Received.from_outputs(dict(zip(self._outputs, outcome, strict=True)), bool(self.plan.views))
 
     def discard(self, ticket: int) -> None:
-        """Drop the batch with this ticket."""
         self._expected.discard(ticket)
         self._done.pop(ticket, None)
 
@@ -275,7 +273,8 @@ def without_copy(images: list[torch.Tensor]) -> list:
 
 
 def undecodable(images: list, device: torch.device, given: str) -> list[int]:
-    """Submit images one by one, and return the indices of images that DALI fails to decode. ``given`` is Form.input."""
+    """Submit images one by one, and return the indices of images that DALI fails to decode. ``given`` is their form, as
+    in Form.input."""
     plan = Plan((), (), (), exact=False, channels_last=False)
     bad = []
     pipeline = DecodePipeline(plan, device, threads=1, depth=1, batch_size=1, form=Form(given))

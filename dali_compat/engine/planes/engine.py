@@ -32,7 +32,7 @@ _POLLS = 120  # _PATIENCE is split into so many waits; time during which Ctrl-Z 
 
 
 class EngineTimeout(RuntimeError):
-    """The engine does not respond."""
+    """Raised if the JPEG engine does not respond."""
 
 
 class Decoder:
@@ -78,14 +78,14 @@ class Decoding:
         return False
 
     def read(self) -> Files:
-        """Return the copied and checked files, and set ``chosen``."""
+        """Copy the files. Return those that pass the check, and set ``chosen`` to their indices."""
         assert self._files is not None
         files, self.chosen = self._files.checked()
         self._files = None  # frees their memory after decoding
         return files
 
     def run(self, decoder: Decoder, files: Files) -> None:
-        """Decode ``files``, which read() has returned, to the planes."""
+        """Decode ``files``, the result of read(), to the planes."""
         assert self._planes is not None and self.chosen is not None
         locations = self._locations if len(files) == len(self._locations.bytes) else self._locations.only(self.chosen)
         outputs = np.zeros((len(files), 8), np.uint64)
@@ -120,7 +120,6 @@ class Decoding:
         return self._planes
 
     def cancel(self) -> None:
-        """Cancel the task if it has not begun."""
         self.done.cancel()
 
 
@@ -154,7 +153,7 @@ class JpegEngine:
 
     @property
     def is_full(self) -> bool:
-        """True if the planes of all tasks take too much memory to submit more files ahead."""
+        """True if the planes of all tasks take so much memory that no files should be submitted ahead."""
         live = [reference() for reference in self._live.valuerefs()]  # a copy, since other threads add to it
         bytes_ = sum(decoding.bytes for decoding in live if decoding is not None)
         return bytes_ > min(_IN_FLIGHT, self.memory // _SHARE)
@@ -171,7 +170,6 @@ class JpegEngine:
         return decoding
 
     def wait(self, seconds: float) -> None:
-        """Wait for all tasks, at most ``seconds``."""
         live = [reference() for reference in self._live.valuerefs()]
         futures_wait([decoding.done for decoding in live if decoding is not None], seconds)
 

@@ -102,7 +102,8 @@ at_fork("JPEG engines", before=_before_fork, after_in_child=_forget)
 
 
 def compared_kinds(engine: VerifiedEngine) -> Iterable[tuple[int, bool]]:
-    """Yield each kind of chroma (as in Header), and whether generated JPEGs of this kind decode to Pillow's pixels."""
+    """Yield each kind of chroma subsampling (Header.chroma), and True if generated JPEGs of this kind decode to
+    Pillow's pixels."""
     for files in generated_jpegs():
         chroma = read_header(files[0]).chroma
         with torch.cuda.device(engine.device):

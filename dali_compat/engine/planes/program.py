@@ -1,4 +1,4 @@
-"""Run the steps ``plan.planes`` on decoded planes with the kernels."""
+"""Convert decoded planes to images and run the steps of a plan on them, with the kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .geometry import PlaneLocations, Windows, picked_rows_of, rows_of
 
 
 class PlanesProgram:
-    """The steps ``plan.planes`` for N images of ``sizes`` (N, 2). ``arrays`` contains the arguments of each step."""
+    """Runs the steps ``plan.planes`` on the planes of N images of ``sizes`` (N, 2). ``arrays`` contains the steps'
+    arguments."""
 
     def __init__(self, plan: Plan, arrays: list[Arrays], sizes: np.ndarray):
         steps = plan.planes or ()
@@ -54,8 +55,8 @@ class PlanesProgram:
         return out
 
     def _picked(self, planes: torch.Tensor, locations: PlaneLocations, table: torch.Tensor | None):
-        """Return the result of kernels.pick(). uint8 images of different sizes have interleaved channels, as from
-        DALI."""
+        """Return the images selected by kernels.pick(). uint8 images of different sizes have interleaved channels, as
+        from DALI."""
         from . import kernels  # imports Triton
 
         device, sizes, pixels = planes.device, self._sizes.tolist(), self._sizes.prod(1)

@@ -64,12 +64,12 @@ class VerifiedEngine(JpegEngine):
         return ", ".join(name for chroma, name in _KINDS.items() if self.exact[chroma])
 
     def takes(self, chroma: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return (N,) bool, whether the engine may decode files of this ``chroma`` and ``sizes``."""
+        """Return (N,) bool, True for files whose ``chroma`` and ``sizes`` the engine may decode."""
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
 
     def assigned(self, rows: np.ndarray, chroma: np.ndarray, verdicts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of a batch that only the engine decodes, and the rows to compare, which DALI decodes, too.
-        DALI decodes all other rows."""
+        """Return two parts of ``rows``, the samples of a batch: those that only the engine decodes, and those that DALI
+        decodes, too, to compare the pixels. DALI decodes all other samples."""
         decided, likely = decoders(verdicts), self._equal_counts[chroma] >= _ENOUGH
         compared = ~likely & ((decided == 0) | (decided == LIKELY))
         if self._chance() < 1 / _EVERY:  # comparing few takes nearly as long as comparing many
@@ -145,7 +145,6 @@ class VerifiedEngine(JpegEngine):
             future.add_done_callback(self._pending.pop)
 
     def wait_for_comparisons(self, seconds: float) -> None:
-        """Wait for all pending comparisons, at most ``seconds``."""
         futures_wait(list(self._pending), seconds)
 
     def _compare(

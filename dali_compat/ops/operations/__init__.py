@@ -154,8 +154,8 @@ _trial_lock = new_lock()
 
 
 def triton_agrees(device: torch.device, channels: int) -> bool:
-    """Return True if by_triton() equals torch on this device. The first call takes seconds to compile once per
-    machine."""
+    """Return True if by_triton() equals torch on this device. The first call on a machine takes seconds, because it
+    compiles the kernels."""
     key = device, channels
     if key not in _agreement:
         with _trial_lock:
@@ -179,7 +179,8 @@ def _agrees(device, channels) -> bool:
 
 
 def compared(device, channels) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run all operations and interpolations. Return the results of Triton and of torch, both as CPU tensors."""
+    """Run all operations and interpolations on test images. Return the results of Triton and of torch, both on the
+    CPU."""
     chosen = np.array([*CODES.values(), WARP, WARP])
     warps = chosen == WARP
     numbers = np.tile(_MATRIX, (len(chosen), 1))

@@ -48,8 +48,8 @@ def _gray(pointer, pixels, channels: tl.constexpr, mask):
 # not specialized on addresses and sizes, because recompiling takes seconds
 @triton.jit(do_not_specialize=["images", "height", "width"])
 def levels(images, rows, made, height, width, channels: tl.constexpr, block: tl.constexpr):
-    """Compute ``made`` (N, C, 256) uint8, the tables of the operations from brightness to equalize. Each program
-    handles one channel of one image."""
+    """Compute ``made`` (N, C, 256) uint8, the tables of operations that map single values, such as brightness and
+    equalize. Each program handles one channel of one image."""
     image, channel = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row = rows + image * _ROW
     operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)
@@ -105,8 +105,8 @@ def operate(
     images, out, rows, tables, hue_of, range_of, saturation_of, weights, height, width, channels: tl.constexpr,
     block: tl.constexpr,
 ):  # fmt: skip
-    """Compute ``out``, the images after their operations. ``tables`` are from levels(). The following four are from
-    hsv_tables(), and are used only for three channels."""
+    """Compute ``out``, the images after their operations. ``tables`` comes from levels(). ``hue_of`` to ``weights``
+    come from hsv_tables(), and are used only for three channels."""
     image, pixels = tl.program_id(0).to(tl.int64), height * width
     row = rows + image * _ROW
     operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)

@@ -116,7 +116,8 @@ def put(frames: torch.Tensor, images: list[torch.Tensor]) -> None:
 
 
 def of_similar_size(images: list[torch.Tensor]):
-    """Group images of similar sizes. Yield (rows, height, width) of each group. At most half of a group is padding."""
+    """Yield (indices, height, width) of groups of images. If the images of a group are padded to this size, at most
+    half of the pixels are padding."""
     sizes = np.array([image.shape[1:] for image in images])
     order = np.lexsort((sizes.max(1), sizes[:, 0] > sizes[:, 1]))
     begin = 0
@@ -134,9 +135,9 @@ def of_similar_size(images: list[torch.Tensor]):
 
 
 def in_groups(images, groups):
-    """Apply functions to groups of images, and return all images in their order.
+    """Apply a function to each group of images, and return all images in their order.
 
-    ``groups`` contains pairs (rows, function). Images in no group are left unchanged.
+    ``groups`` contains pairs (indices of images, function). Images in no group are left unchanged.
 
     One launch gathers the images of all groups, and another one scatters the results. More launches could block the
     caller, because CUDA queues only about 1,000.

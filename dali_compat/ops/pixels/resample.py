@@ -180,7 +180,8 @@ def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: st
 
 
 def _groups(before, sizes, vertical, channels: int) -> list[list[int]]:
-    """Return groups of rows that are first resized along the same axis, with at most _NUMBERS values per group."""
+    """Return groups of image indices. The images of a group are first resized along the same axis, and have at most
+    _NUMBERS values together."""
     groups: list[list[int]] = [[]]
     height, width = 0, 0
     largest = np.maximum(before, sizes).tolist()
@@ -203,7 +204,7 @@ def _padded(images: list[torch.Tensor], height: int, width: int) -> torch.Tensor
 
 
 def _matrices(sizes_in, sizes_out, how, device) -> torch.Tensor:
-    """Return the weights of one axis as a matrix per image, (N, largest out, largest in)."""
+    """Return the resize weights along one axis, one matrix per image, as (N, largest out, largest in)."""
     found = [taps(*pair, *how) for pair in zip(sizes_in.tolist(), sizes_out.tolist(), strict=True)]
     most = max(weights.shape[1] for weights, _ in found)
     shape = len(found), int(sizes_out.max()), most
@@ -219,7 +220,7 @@ def _matrices(sizes_in, sizes_out, how, device) -> torch.Tensor:
 
 
 def _matrix(images, axis, size_out, how):
-    """Return the weights of one axis as a matrix (in, out), and its blocks for banded()."""
+    """Return the resize weights along one axis as a matrix (in, out), and its blocks for banded()."""
     size_in = images.shape[axis]
     weights, first = taps(size_in, size_out, *how)
     matrix = _matrices(np.array([size_in]), np.array([size_out]), how, images.device)[0]
@@ -227,9 +228,9 @@ def _matrix(images, axis, size_out, how):
 
 
 def band(first: np.ndarray, last: np.ndarray, size_in: int) -> list[tuple[slice, slice]]:
-    """Return blocks of a band matrix as (slice of outputs, slice of inputs).
+    """Return the blocks of a band matrix that contain its nonzero entries, as (slice of outputs, slice of inputs).
 
-    An output depends on the inputs from ``first`` to ``last`` (exclusive).
+    Output i depends on the inputs from ``first[i]`` to ``last[i]`` (exclusive).
     """
     starts = range(0, len(first), _BLOCK)
     return [(slice(i, i + _BLOCK), slice(int(first[i]), min(int(last[i : i + _BLOCK].max()), size_in))) for i in starts]
