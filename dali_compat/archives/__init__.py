@@ -183,9 +183,8 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
     def read(self, indices: Sequence[int]) -> list[NDArray[Any]]:
         """Return the encoded images at ``indices`` as read-only uint8 views of the mapped files.
 
-        The system prefetches data that is not in memory, and the first access waits for it. An image that RecordIO
-        stores in several pieces is copied. If a file is overwritten later, the views show its new bytes, so call
-        changed() after using them.
+        An image that RecordIO stores in several pieces is copied. If a file is overwritten later, the views show its
+        new bytes, so call changed() after using them.
 
         Raises:
             ImageReadError: a file is missing, or has changed since it was indexed.

@@ -95,7 +95,6 @@ def cached_objects(objects: Objects, root: str, allow_empty: bool, cache: str | 
 
 
 def _save_or_warn(root: str, save: Callable[[], object]) -> None:
-    """Save the list of a folder. Warn if that fails."""
     try:
         save()
     except OSError as error:

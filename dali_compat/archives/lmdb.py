@@ -104,7 +104,6 @@ class DALILMDB(Archive):
         return builder.rows()
 
     def _indexed(self, rows: list[FileRows]) -> None:
-        """Set the targets from the arguments."""
         if self._labels is None and self.label_pattern is None:
             if (self._table.targets == _NO_LABEL).any():
                 raise ValueError(

@@ -20,10 +20,8 @@ _ANSWER = 128  # bytes; the answer for one file is not larger
 
 
 class HeaderPrefetcher:
-    """``count`` processes that read image headers.
-
-    request() returns a ticket. result() takes the ticket and returns the headers. A result that is never fetched only
-    occupies memory.
+    """``count`` processes that read image headers. request() returns a ticket. result() takes the ticket and returns
+    the headers.
 
     Raises:
         OSError: a process cannot be started.

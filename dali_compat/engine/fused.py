@@ -22,7 +22,7 @@ from ..plan import ImageSpec, Step
 
 
 class Program:
-    """Steps of a transform, prepared to run on batches (N, C, H, W) of images that match the spec ``takes``."""
+    """Steps prepared to run on batches (N, C, H, W) of images that match the spec ``takes``."""
 
     def __init__(self, steps: tuple[Step, ...], takes: ImageSpec, device: torch.device):
         self._steps = steps

@@ -40,9 +40,8 @@ def _deepest(depth: int) -> int:
 def draw_aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_ops, like):
     """Draw the operations of AugMix's chains, and the weights that mix their results.
 
-    The arrays ``which`` (indices of operations) and ``magnitude`` have the shape (N, mixture_width, depth). ``which``
-    is -1 after the end of a chain. ``mix`` (N, 1 + mixture_width) holds the weights of the original image and of each
-    chain.
+    ``which`` (indices of operations) and ``magnitude`` are (N, mixture_width, depth). After the end of a chain,
+    ``which`` is -1. ``mix`` (N, 1 + mixture_width) holds the weights of the original image and of each chain.
     """
     first, u = u[:, :mixture_width], u[:, mixture_width:]
     lengths = randint(first, 1, 4) if chain_depth <= 0 else np.full(first.shape, chain_depth)

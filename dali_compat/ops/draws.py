@@ -53,7 +53,7 @@ def compute(
 
     Args:
         sizes: (N, 2), the (height, width) of these samples.
-        randoms: takes the number of a random stream and a count, and returns uniform numbers (batch size, count).
+        randoms: takes a random stream's number and a count, and returns uniform numbers (batch size, count).
 
     Raises:
         ImageTooSmall: an image is too small for a step, or a step's output has no pixels or more than 2**29.
@@ -98,8 +98,8 @@ def _refuse_sizes(step: Step, sizes: np.ndarray, rows: np.ndarray) -> None:
 
 
 def _passed_gates(gates, chosen: dict[int, np.ndarray], count: int) -> np.ndarray | None:
-    """Return int32 (count,), 1 for samples that pass all ``gates``, because containers chose the step for them,
-    otherwise 0. Return None if there are no gates."""
+    """Return int32 (count,), 1 for samples for which containers chose the step (all ``gates`` hold), otherwise 0.
+    Return None without gates."""
     if not gates:
         return None
     passed = np.ones(count, np.int32)

@@ -79,7 +79,7 @@ def draw_auto_augment(sizes, u, *, policy, like, at):
 
 @draws(uniforms=2)
 def draw_rand_augment(sizes, u, *, magnitude, num_magnitude_bins, like):
-    """Draw one operation of RandAugment."""
+    """Draw one of the operations that RandAugment applies in sequence."""
     return one_operation(space_of("RandAugment", like, num_magnitude_bins), u[:, 0], magnitude, u[:, 1], sizes), sizes
 
 

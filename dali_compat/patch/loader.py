@@ -112,7 +112,7 @@ def check_nothing_is_skipped_twice() -> None:
 
 
 def options_of(dataset: Any) -> dict[str, Any]:
-    """Return the options of the script's loader over ``dataset``, from which a framework constructs another loader.
+    """Return the options of the script's loader over ``dataset``, if a framework constructs another loader from it.
 
     Return {} without a framework. The device defaults to that of Accelerate's process.
     """

@@ -62,8 +62,8 @@ def stack_level() -> int:
 def user_line(last_module: str = "") -> str:
     """Return the file and line number of the innermost frame of user code, such as "train.py:31".
 
-    The search goes from inner to outer frames. If ``last_module`` is given, the search ends before the first frame of
-    that module. Return "" if all frames up to there belong to this package or _LIBRARIES.
+    If ``last_module`` is given, stop before the first frame of that module. Return "" if all frames up to there belong
+    to this package or _LIBRARIES.
     """
     frame = _user_frame(last_module)[1]
     path = frame.f_code.co_filename

@@ -99,7 +99,6 @@ class DecodePipeline:
         return rotation_arrays(self.plan, self.form, arrays, orientations, sizes)
 
     def open_copy(self) -> DecodePipeline:
-        """Build and return a pipeline with the same settings."""
         assert self.template is not None  # this pipeline is built
         settings = self.plan, self.device, self.threads, self.depth, self.batch_size, self.form, self.load
         made = DecodePipeline(*settings)

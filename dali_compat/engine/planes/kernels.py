@@ -1,5 +1,4 @@
-"""Triton kernels that convert planes of JPEGs to a batch, bit for bit as libjpeg, Pillow and torchvision do. render()
-takes four launches, pick() one. differs() compares the pixels with those of another decoder.
+"""Triton kernels that convert planes of JPEGs to a batch, bit for bit as libjpeg, Pillow and torchvision do.
 
 Colors are computed as in libjpeg-turbo (jdsample.c, fancy upsampling; jdcolor.c). Resizing is done as in Pillow
 (Resample.c) or, if ``like`` is "v2", as in PyTorch for uint8 on the CPU (UpSampleKernel.cpp). Weights are computed in
@@ -56,7 +55,7 @@ def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torc
 
 def differs(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, pixels: torch.Tensor) -> torch.Tensor:
     """Return (N,) int32, 1 for images whose region differs from ``pixels``, otherwise 0. ``pixels`` is (bytes,) uint8,
-    the (height, width, 3) regions of all images. Does not synchronize."""
+    the (height, width, 3) regions of all images as another decoder returned them. Does not synchronize."""
     made = torch.zeros(len(rows), dtype=torch.int32, device=planes.device)
     _differ[(min(triton.cdiv(layout.most_region, _BLOCK), _PROGRAMS), len(rows))](planes, rows, pixels, made, _BLOCK)
     return made
@@ -333,7 +332,6 @@ def _rest(
 def _pick(
     planes, rows, lines, out, table, longest, converts: tl.constexpr, interleaved: tl.constexpr, block: tl.constexpr
 ):
-    """Copy and convert the pixels that ``lines`` selects, as in pick()."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     width = _number(row + _WIDTH)

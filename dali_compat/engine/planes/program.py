@@ -1,4 +1,4 @@
-"""Convert decoded planes to images and run the steps of a plan on them, with the kernels."""
+"""Run the steps of a plan on decoded planes, with the kernels of kernels.py."""
 
 from __future__ import annotations
 

@@ -154,8 +154,8 @@ def transform_nearest(images, matrix, size, fill):
 
 
 def _fixed_lines(matrix, size, source):
-    """Return four arrays of terms in 16.16 fixed point, whose sums are the input coordinates: x per column, x per row,
-    y per column, y per row.
+    """Return the terms of the input coordinates in 16.16 fixed point: x per column and per row, and y per column and
+    per row.
 
     Also return the indices of the images for which _fits() and _scales() are both False.
     """
